@@ -1,4 +1,7 @@
-/** Owns the life of a step where attention keeps a cell for every token: how a conversation's live sequence comes to hold what is shown, and what that cost. */
+/**
+ * Leads steps on models whose attention keeps a cell for every token: brings a conversation's live sequence to the shown tokens, and counts
+ * what each step cost.
+ */
 import { invariant } from '../core/errors.js'
 import type { ConversationId } from '../core/ids.js'
 import { length, span, type Span } from '../core/span.js'
@@ -27,16 +30,19 @@ import type { OpenedSequence, StepCache } from './step-cache.js'
 export interface KvCacheOptions extends PlannerOptions, Pick<ParkingOptions, 'fewest'> {
   /** The tiers below the device. Default: none. */
   readonly offload?: OffloadTiers
-  /** Where other engines find its cells, and it theirs. Default: nowhere. */
+  /** The tier through which this engine and others find each other's cells. Default: none. */
   readonly shared?: SharedOptions
-  /** For predictions on the ledger, and for what is worth moving; null until there is one. May be set later. */
+  /**
+   * The machine's cost model, for predictions in the ledger and for deciding which moves pay. `model` is null until one is measured; it may
+   * be set later.
+   */
   readonly costs?: { readonly model: CostModel | null }
 }
 
 /**
- * The KV cache. Under contract `exact` a live sequence's cells equal a fresh prefill of its tokens; under `splice` and `blend` only as far as the ledger
- * says (Contract). Whether a cell is what a fresh prefill would make it is known from its hash, so approximate cells are never taken for exact
- * ones. SequenceTable says what is dropped for room, and in which order.
+ * The KV cache. Under contract `exact` a live sequence's cells equal a fresh prefill of its tokens. Under `splice` and `blend` they do only
+ * as far as the ledger says (Contract). A cell's hash says whether the cell is exact, so approximate cells are never taken for exact ones.
+ * SequenceTable documents which sequences are dropped for room, and in which order.
  */
 export class KvCache implements StepCache {
   readonly #table: SequenceTable
@@ -51,7 +57,7 @@ export class KvCache implements StepCache {
   readonly #middle: Insertion
   readonly #turning: Turning
 
-  /** `memory` must be empty, and nobody else may tag or untag in it. */
+  /** @param memory An empty memory. No other object may tag or untag cells in it. */
   constructor(
     memory: KvMemory,
     private readonly options: KvCacheOptions = {},
@@ -103,7 +109,10 @@ export class KvCache implements StepCache {
     for (const [stored, state] of fetched ?? [])
       if (state === null) without.set(stored, LOST_BELOW)
       else states.set(stored, state)
-    /** Whether the last token is held, to be computed for its logits alone: by the live sequence, from which it may be gone by the end. */
+    /**
+     * 1 when the last plan found the last token held, so that it is decoded for its logits only. Making room may take that token from the
+     * live sequence, hence this note.
+     */
     let redecoded: 0 | 1 = 0
     try {
       for (;;) {
@@ -113,7 +122,7 @@ export class KvCache implements StepCache {
         if (first === undefined) return withRedecoded(plan, redecoded)
         redecoded = plan.redecoded
         const started = performance.now()
-        // What gives way to the first may push the others out of memory, so they are read before.
+        // Loading the first may push the others out of host memory, so all are read first.
         for (const each of wanted) {
           const state = states.get(each) ?? (await this.#offload.read(each))
           if (state !== null) states.set(each, state)
@@ -135,9 +144,15 @@ export class KvCache implements StepCache {
   }
 
   /**
-   * Moves off the device what has been idle for long (IdleOffload), parks what the live sequence no longer shows (evicting the longest unused for a
-   * sequence id; when none can be had it is lost), removes it from the live sequence, tags what is borrowed, copies what goes to other positions. With
-   * `alone` also what earlier steps parked, and what this one parks, goes off the device where it would be a burden (tier-policy.ts).
+   * Carries out a plan:
+   *
+   * - Moves sequences off the device that have been idle for long (IdleOffload).
+   * - Parks the entries that the live sequence no longer shows, and removes them from it. If no sequence id is free, the longest unused
+   *   parked version is evicted for one. If there is none, the entries are lost.
+   * - Tags the borrowed cells, and copies the cells that go to other positions.
+   *
+   * With `alone` it also moves parked versions off the device where they would be a burden (tier-policy.ts): those of earlier steps and
+   * those of this one.
    */
   begin(sequence: LiveSequence, plan: Plan, kind: StepKind, alone = false): Step {
     const own = this.#own(sequence)
@@ -167,13 +182,13 @@ export class KvCache implements StepCache {
     if (alone) this.#parking.relieve(own, new Set(lenders), { due, ahead: 0 })
     step.predicted = predictedTime(this.options.costs?.model ?? null, plan, held, this.#table.cells.used)
     for (const sequence of this.#table.all) sequence.tier = 'device'
-    // What evictions took is charged, so it is not spent here again.
+    // The time of evictions is charged below, so it is not counted here.
     step.spend('cache', performance.now() - started - this.#evictor.spent)
     this.#evictor.charge(step)
     return step
   }
 
-  /** Tokens in the middle of the live sequence go to a scratch sequence, which is made to hold what they see. */
+  /** Tokens in the middle of the live sequence go to a scratch sequence. It is first made to hold the cells before them. */
   next(step: Step, limit: number): Chunk | null {
     const { due, sequence } = step
     if (due === null) return null
@@ -227,7 +242,7 @@ export class KvCache implements StepCache {
     invariant(record !== undefined && own.running && !step.ended, `a step of conversation ${own.conversation} was finished twice`)
     this.#middle.close(step)
     own.extendBase()
-    // The live sequence holds the same: their tags are redundant, and cells that only they hold are duplicates.
+    // The live sequence holds the same values. So the version's tags are redundant, and cells that only it holds are duplicates.
     for (const parked of this.#table.parked(own.conversation)) if (own.covers(parked)) this.#table.drop(parked)
     step.spend('cache', performance.now() - started)
     const inherited = this.#conversations.inherited(own.conversation)
@@ -301,13 +316,13 @@ export class KvCache implements StepCache {
     if (level === 'full') checkReadback(this.#table)
   }
 
-  /** Behind a handle; one to a live sequence that was dropped is the caller's mistake. */
+  /** Returns the sequence behind a handle. A handle to a dropped live sequence is the caller's mistake. */
   #own(sequence: LiveSequence): Sequence {
     invariant(this.#table.has(sequence), `the live sequence of conversation ${sequence.conversation} was dropped; open it again`)
     return sequence
   }
 
-  /** Tokens entered the cache. */
+  /** Enters decoded tokens in the books. */
   #enter(step: Step, tokens: Int32Array, what: StepPart): void {
     const own = this.#own(step.sequence)
     const keys = step.keysOf(tokens, what)
@@ -320,7 +335,10 @@ export class KvCache implements StepCache {
     this.#evictor.charge(step)
   }
 
-  /** Saves what gives way in a lower tier; false when that is not to be had, or only at another's cost and `sparing`. */
+  /**
+   * Saves an evicted sequence in a lower tier. Returns false when that is impossible or, with `sparing`, when it would cost another saved
+   * sequence its place.
+   */
   #keep(victim: Sequence, sparing: boolean): boolean {
     const { memory } = this.#table
     if (!this.#offload.open || victim.held === 0 || !victim.settled) return false

@@ -1,37 +1,40 @@
-/** Owns cell hashes: what a cell's values depend on, as a number: its token, its position, and every cell that could be seen when it was computed. */
+/**
+ * Computes cell hashes. A cell's hash says all that its values depend on: its token, its position, and every cell that it could see when it
+ * was computed.
+ */
 import { commonPrefix } from './prompt.js'
 import { type CacheSalt, COMMON } from './tenant-salts.js'
 
-/** Words of 32 bits in a cell hash. */
+/** Words of 32 bits per cell hash. */
 export const WORDS = 4
 
-/** Cell hashes one after the other, `WORDS` words each. */
+/** Cell hashes in a row, `WORDS` words each. */
 export type CellHashes = Int32Array
 
-/** Of Chaskey-12 (ISO/IEC 29192-6). */
+/** Rounds of Chaskey-12 (ISO/IEC 29192-6). */
 const ROUNDS = 12
 
-/** Said of a cell that was turned. */
+/** Marks the input of a turned cell's hash. */
 const TURNED = 1
 
-/** Cells between two states that are remembered, a power of two: going back reads fewer than this again. */
+/** Number of cells between two remembered states, a power of two. Going back to an earlier state reads fewer than this again. */
 const STRIDE = 256
 
 /**
- * Computes cell hashes. A cell's hash decides whether it may stand in for a computation: equal hashes of equal tokens mean that the values are
- * the same. Hashes nest: what was seen enters by the hashes of the cells seen, so one that was computed beside text that is hidden now differs
- * from a fresh prefill's, and so does every cell computed after it.
+ * Computes cell hashes. A cell's hash decides whether the cell may replace a computation: equal hashes of equal tokens mean equal values.
+ * Hashes nest: the hash of a cell depends on the hashes of all cells that it saw. So a cell that was computed beside text that is hidden
+ * now differs from a fresh prefill's, and so does every cell computed after it.
  *
- * All that was seen is a state S of 128 bits, at first the salt's `start`. A cell's hash is h = P(S ^ (token, position, 0, 0) ^ K) ^ K, with K the
- * salt's `key` and P the permutation of the MAC Chaskey-12, which as used here is the block cipher of Even and Mansour. Once the cell is seen,
- * S becomes 2S ^ h, doubled in GF(2^128) (the doubling of CMAC).
+ * All that was seen is a state S of 128 bits, at first the salt's `start`. A cell's hash is h = P(S ^ (token, position, 0, 0) ^ K) ^ K. K
+ * is the salt's `key`, and P is the permutation of the MAC Chaskey-12, used here as the block cipher of Even and Mansour. Once the cell is
+ * seen, S becomes 2S ^ h, doubled in GF(2^128) (the doubling of CMAC).
  *
- * A cell that was turned to another position has the hash P(h ^ (0, position, 0, 1) ^ K) ^ K, h being what it had before.
+ * A cell that was turned to another position has the hash P(h ^ (0, position, 0, 1) ^ K) ^ K, where h is its hash before.
  *
- * Hence S is the sum of the start and of all h seen, each times another power of two; those are never equal, and no cell is seen twice, so the
- * states of two different histories differ by a sum that has at least one h with a factor other than 0. To whoever lacks the salt every h of
- * new inputs is random, and none is ever shown: after q cells two inputs, and so two hashes, agree with a chance of about q^2/2^128 (2^-64
- * after 2^32 cells), whoever chooses the tokens, the folds and their order.
+ * Hence S is the sum of the start and of all h seen, each times a different power of two. Those powers never coincide, and no cell is seen
+ * twice. So the states of two different histories differ by a sum that has at least one h with a factor other than 0. Without the salt,
+ * every h of new inputs is random, and no h is ever shown. After q cells, two inputs, and so two hashes, agree with a probability of about
+ * q^2/2^128 (2^-64 after 2^32 cells). That holds for any choice of tokens, of folds and of their order.
  */
 export class CellHasher {
   readonly #key: Int32Array
@@ -46,27 +49,27 @@ export class CellHasher {
     this.#states = [...start]
   }
 
-  /** Cells seen. */
+  /** Number of cells seen. */
   get seen(): number {
     return this.#seen
   }
 
-  /** Writes the hash of a cell with this token and position, computed after all that was seen, as the `at`th of `into`. */
+  /** Writes, as the `at`th hash of `into`, the hash of a cell with this token and position, computed after all cells seen so far. */
   place(token: number, position: number, into: CellHashes, at: number): void {
     const state = this.#state
     this.#write(state[0]! ^ token, state[1]! ^ position, state[2]!, state[3]!, into, at)
   }
 
   /**
-   * The cell with the `at`th of these hashes has another position from now on, its key turned to it: what it was and where it is now say what its
-   * values are, which no computed cell has. TURNED keeps the two apart, as it would be by chance alone without it.
+   * Replaces the `at`th hash by that of the same cell turned to another position. The old hash and the new position determine the turned
+   * values, which no computed cell has. TURNED keeps the hashes of turned and computed cells apart by design, not by chance alone.
    */
   turn(position: number, hashes: CellHashes, at: number): void {
     const first = WORDS * at
     this.#write(hashes[first]!, hashes[first + 1]! ^ position, hashes[first + 2]!, hashes[first + 3]! ^ TURNED, hashes, at)
   }
 
-  /** The permutation of these words, the key before and after it. */
+  /** Applies the permutation to these words, and the key before and after it. */
   #write(w0: number, w1: number, w2: number, w3: number, into: CellHashes, at: number): void {
     const key = this.#key
     let v0 = w0 ^ key[0]!
@@ -92,7 +95,7 @@ export class CellHasher {
     into[first + 3] = v3 ^ key[3]!
   }
 
-  /** The cell with the `at`th of these hashes is seen from now on. */
+  /** Adds the cell with the `at`th hash to the cells seen. */
   see(hashes: CellHashes, at: number): void {
     const state = this.#state
     const first = WORDS * at
@@ -108,7 +111,10 @@ export class CellHasher {
     if (this.#seen % STRIDE === 0) this.#states.push(state[0], state[1], state[2], state[3])
   }
 
-  /** Back to when it had seen this many cells, or up to STRIDE - 1 fewer; says how many. Nothing changes where it has not seen more. */
+  /**
+   * Goes back to the state after `seen` cells, or after up to STRIDE - 1 fewer. Returns the number of cells seen then. Changes nothing if
+   * no more than `seen` cells were seen.
+   */
   goBack(seen: number): number {
     if (seen >= this.#seen) return this.#seen
     const strides = Math.floor(seen / STRIDE)
@@ -118,17 +124,19 @@ export class CellHasher {
   }
 }
 
-/** Whether the `at`th of `a` is the `bt`th of `b`. */
+/** Whether the `at`th hash of `a` equals the `bt`th of `b`. */
 export function sameHash(a: CellHashes, at: number, b: CellHashes, bt: number): boolean {
   const i = WORDS * at
   const j = WORDS * bt
   return a[i] === b[j] && a[i + 1] === b[j + 1] && a[i + 2] === b[j + 2] && a[i + 3] === b[j + 3]
 }
 
-/** The hashes that a fresh prefill gives the cells of a text. Remembers the last text, because the next one mostly begins with it. */
+/**
+ * Computes the hashes that a fresh prefill gives the cells of a text. Remembers the last text, because the next one mostly begins with it.
+ */
 export class FreshHashes {
   readonly #hasher: CellHasher
-  /** The last text and its hashes, with room for more. Hashes that were given away are not written over: another text gets an array of its own. */
+  /** The last text and its hashes, with room for more. Returned hashes are never overwritten: a different text gets a new array. */
   #tokens = new Int32Array()
   #hashes: CellHashes = new Int32Array()
   #given: CellHashes = new Int32Array()
@@ -137,7 +145,7 @@ export class FreshHashes {
     this.#hasher = new CellHasher(salt)
   }
 
-  /** Of all `tokens`, place by place. The array is nobody's to write to, and never written to again. */
+  /** Returns the hashes of all `tokens`, place by place. The array never changes; callers must not write to it. */
   of(tokens: Int32Array): CellHashes {
     const known = this.#given.length / WORDS
     const same = commonPrefix(this.#tokens.subarray(0, known), tokens)
@@ -146,14 +154,14 @@ export class FreshHashes {
     if (same < known || tokens.length > this.#tokens.length) this.#move(same, tokens.length + (tokens.length >> 1))
     this.#tokens.set(tokens.subarray(same), same)
     for (let at = from; at < tokens.length; at++) {
-      // Those before are seen once more and stay as they are.
+      // Known tokens are only seen again, for the state; their hashes stay.
       if (at >= same) this.#hasher.place(tokens[at]!, at, this.#hashes, at)
       this.#hasher.see(this.#hashes, at)
     }
     return (this.#given = this.#hashes.subarray(0, WORDS * tokens.length))
   }
 
-  /** Into arrays of this size, as far as the text is the same. */
+  /** Moves to new arrays of this size, and copies the first `same` entries. */
   #move(same: number, size: number): void {
     const [tokens, hashes] = [new Int32Array(size), new Int32Array(WORDS * size)]
     tokens.set(this.#tokens.subarray(0, same))
@@ -163,7 +171,10 @@ export class FreshHashes {
   }
 }
 
-/** A text and what a fresh prefill would make of it: hashed when it is first asked, because what goes on from exact cells need not ask. */
+/**
+ * A text and the hashes that a fresh prefill would give it. They are computed on first use, because a text that continues exact cells does
+ * not need them.
+ */
 export class FreshText {
   #hashes: CellHashes | null = null
 
@@ -172,17 +183,17 @@ export class FreshText {
     private readonly known: FreshHashes,
   ) {}
 
-  /** Whose cells would do. */
+  /** The salt of the tenant whose cells would match. */
   get salt(): CacheSalt {
     return this.known.salt
   }
 
-  /** Of all its cells. */
+  /** The hashes of all its cells. */
   get hashes(): CellHashes {
     return (this.#hashes ??= this.known.of(this.tokens))
   }
 
-  /** Whether the `at`th of these hashes is that of the text's cell at `place`. */
+  /** Whether the `at`th hash equals that of the text's cell at `place`. */
   isAt(place: number, hashes: CellHashes, at: number): boolean {
     return sameHash(hashes, at, this.hashes, place)
   }

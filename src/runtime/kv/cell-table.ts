@@ -1,23 +1,23 @@
-/** Owns our books on cells: which are in use, at which position, by how many sequences, and what their values depend on. */
+/** Our books on cells: which are in use, at which position, tagged by how many sequences, with which hash. */
 import { invariant } from '../core/errors.js'
 import { type CellHashes, WORDS } from './cell-hash.js'
 
 /**
- * One handle a cell, 0 .. total-1, lent out when its token was decoded and taken back with its last tag. Handles are ours: llama.cpp
- * keeps its own order, which we neither know nor need. A handle that is in use names one cell and hence one computed token.
+ * One handle per cell, 0 .. total-1. It is lent out when the cell's token is decoded and taken back with the cell's last tag. Handles are
+ * ours: llama.cpp keeps its own order, which we neither know nor need. A handle in use names one cell and hence one computed token.
  *
  * Counts and positions are flat arrays because a step may touch every cell of a 64K context several times.
  */
 export class CellTable {
   readonly #references: Int32Array
   readonly #positions: Int32Array
-  /** By handle: the cell's hash, which whoever takes the cell writes; meaningless when it is free. A live view. */
+  /** By handle: the cell's hash. The caller of `take` writes it; a free handle's is meaningless. A live view. */
   readonly hashes: CellHashes
-  /** Handles not in use; the last is lent next. */
+  /** Handles not in use. The last one is lent next. */
   readonly #free: Int32Array
   #freeCount: number
   #reach = 0
-  /** Whose keys are turned to their positions by the next decode, and not before. */
+  /** Cells whose keys still have to be turned to their new positions, which the next decode does. */
   readonly #turning = new Set<number>()
 
   /** `total`: n_ctx. */
@@ -37,27 +37,33 @@ export class CellTable {
     return this.total - this.#freeCount
   }
 
-  /** Attention runs over at most this many cells, free ones between others included: what was in use at once since all were free or moved together. */
+  /**
+   * Attention runs over at most this many cells, free ones in between included. It is the highest number of cells that were in use at once
+   * since the cache was last empty or gathered.
+   */
   get reach(): number {
     return this.#reach
   }
 
-  /** All cells in use stand next to each other. */
+  /** Notes that all cells in use are next to each other. */
   gathered(): void {
     this.#reach = this.used
   }
 
-  /** By handle: how many sequences tag the cell; 0 when it is free. A live view for the integrity check, not to be written. */
+  /** By handle: how many sequences tag the cell; 0 when it is free. A live view for the integrity check; callers must not write to it. */
   get references(): Int32Array {
     return this.#references
   }
 
-  /** By handle: where the cell's token stands; meaningless when it is free. A live view for the integrity check, not to be written. */
+  /** By handle: the cell's position; meaningless when it is free. A live view for the integrity check; callers must not write to it. */
   get positions(): Int32Array {
     return this.#positions
   }
 
-  /** A token was decoded at `position` for one sequence: takes a free cell into the books, without its hash. Throws when the books know of none. */
+  /**
+   * Enters a token that was decoded at `position` for one sequence: takes a free handle, without its hash.
+   * @throws KvfoldError internal/invariant when the books have no free cell
+   */
   take(position: number): number {
     invariant(this.#freeCount > 0, `a token was decoded although all ${this.total} cells are in use by the books`)
     const cell = this.#free[--this.#freeCount] ?? -1
@@ -67,7 +73,7 @@ export class CellTable {
     return cell
   }
 
-  /** The cells' positions change; their keys follow with the next decode. */
+  /** Changes the cells' positions. The next decode turns their keys. */
   shift(cells: Int32Array, delta: number): void {
     for (const cell of cells) {
       this.#positions[cell] = this.#positions[cell]! + delta
@@ -75,22 +81,22 @@ export class CellTable {
     }
   }
 
-  /** Something was decoded. */
+  /** Notes that a decode has run, which turned all keys. */
   settle(): void {
     this.#turning.clear()
   }
 
-  /** Whether the keys of these cells are what their positions say: until then nobody may save them. */
+  /** Whether the keys of these cells match their positions. Until they do, the cells must not be saved. */
   areSettled(cells: Int32Array): boolean {
     return this.#turning.size === 0 || !cells.some((cell) => this.#turning.has(cell))
   }
 
-  /** One more sequence tags the cells. */
+  /** Adds one tag to each of the cells. */
   tag(cells: Int32Array): void {
     for (const cell of cells) this.#references[cell] = (this.#references[cell] ?? 0) + 1
   }
 
-  /** One sequence fewer tags the cells; says how many that set free. */
+  /** Removes one tag from each of the cells. Returns how many cells that freed. */
   untag(cells: Int32Array): number {
     let freed = 0
     for (const cell of cells) {

@@ -1,4 +1,4 @@
-/** Owns the life of a step where a sequence can only be extended: recurrent and hybrid models, and windows that forget. */
+/** Leads steps on models whose sequences can only be extended: recurrent and hybrid models, and windows that forget. */
 import { invariant } from '../core/errors.js'
 import { type ConversationId, seqId } from '../core/ids.js'
 import { length, span, type Span } from '../core/span.js'
@@ -21,24 +21,25 @@ import { type Chunk, type Seat, Step, type StepPart } from './step.js'
 import type { OpenedSequence, StepCache } from './step-cache.js'
 
 export interface CheckpointCacheOptions {
-  /** Why contracts other than exact are not available, for the ledger. */
+  /** Why contracts other than `exact` are not available, for the ledger. */
   readonly refusal: string
-  /** Where checkpoints are kept. Default: nowhere, so that every edit computes the whole text again. */
+  /** The tiers that keep checkpoints. Default: none, so that every edit computes the whole text again. */
   readonly offload?: OffloadTiers
 }
 
-/** Beyond any position: a span up to here is the whole of a sequence, whatever it holds. */
+/** An end beyond any position: a span up to here covers a whole sequence. */
 const END = 2 ** 31 - 1
 
 /**
- * A cache of sequences that can be extended, emptied, saved whole and loaded whole, and nothing else; so every step keeps to contract `exact`.
- * Where what is shown does not go on from what the live sequence holds, the live sequence goes back: it is emptied, the longest checkpoint that is a beginning of
- * what is shown is loaded into it, and the rest is computed. What it held is saved before, because an edit may be undone.
+ * A cache of sequences that can only be extended, emptied, saved whole and loaded whole. So every step keeps contract `exact`. If the
+ * prompt does not continue what the live sequence holds, the live sequence goes back. It is emptied, the longest checkpoint that is a
+ * beginning of the prompt is loaded into it, and the rest is computed. Its old state is saved before, because an edit may be undone.
  *
- * Sequences share nothing: a checkpoint of another conversation is loaded as a copy. So it has none of the optional members of StepCache but `distrust`.
+ * Sequences share nothing: a checkpoint of another conversation is loaded as a copy. So the cache has none of the optional members of
+ * StepCache but `distrust`.
  *
- * The books count a cell a token, which is what a hybrid model's attention takes; a recurrent state takes none, so there they only bound how
- * many tokens live sequences stand for before idle ones are moved to checkpoints, which cost little.
+ * The books count one cell per token, as a hybrid model's attention uses them. A recurrent state uses none. There the books only bound how
+ * many tokens live sequences represent before idle ones are moved to checkpoints, which costs little.
  */
 export class CheckpointCache implements StepCache {
   readonly #table: SequenceTable
@@ -46,15 +47,15 @@ export class CheckpointCache implements StepCache {
   readonly #checkpoints: Checkpoints
   readonly #conversations = new Conversations()
   readonly #evictor: Evictor
-  /** Where running steps still save their state, in order. */
+  /** Places where running steps still have to save their state, in order. */
   readonly #places = new WeakMap<Step, number[]>()
-  /** Steps whose sequence was lost under them; they can only be cancelled. */
+  /** Steps whose sequence was lost while they ran. They can only be cancelled. */
   readonly #lost = new WeakSet<Step>()
   readonly #running = new Set<Step>()
-  /** Tokens parked that are on no step's account yet. */
+  /** Parked tokens that no step's account includes yet. */
   #parked = 0
 
-  /** `memory` must be empty, and nobody else may change it. */
+  /** @param memory An empty memory. No other object may change it. */
   constructor(
     private readonly memory: KvMemory,
     private readonly options: CheckpointCacheOptions,
@@ -78,7 +79,7 @@ export class CheckpointCache implements StepCache {
     const own = this.#own(sequence)
     const { tokens } = prompt
     invariant(tokens.length > 0, `conversation ${sequence.conversation} was asked to show no tokens at all`)
-    // What is reused ends before the last of these.
+    // The reused beginning must end before the last of these.
     const most = recomputeFrom === undefined ? tokens : tokens.subarray(0, recomputeFrom + 1)
     const kept = own.held < most.length && commonPrefix(own.tokens, most) === own.held ? own.held : 0
     const holder = this.#checkpoints.before(most, kept, own, without) ?? own
@@ -94,7 +95,7 @@ export class CheckpointCache implements StepCache {
     return this.#offload.fetch(head?.kind === 'borrow' && head.from instanceof OffloadedSequence ? [head.from] : [])
   }
 
-  /** The plan for `prompt`; if it goes on from a checkpoint the live sequence holds that now, and what it held is saved. */
+  /** Returns the plan for `prompt`. If it continues a checkpoint, the live sequence now holds that, and its old state is saved. */
   async prepare(sequence: LiveSequence, prompt: Prompt, terms: Terms = EXACT, fetched?: ReadStates): Promise<Plan> {
     await this.forgetHidden(sequence.conversation, prompt)
     const without = new Map<HeldSequence, string>()
@@ -117,7 +118,10 @@ export class CheckpointCache implements StepCache {
     return forgetHidden(what, conversation, prompt, true)
   }
 
-  /** Begins a step on a live sequence that holds what the plan reuses (`prepare`); a live sequence from which it keeps nothing is saved and emptied. */
+  /**
+   * Begins a step on a live sequence that holds exactly the tokens that the plan reuses (`prepare`). If the plan reuses none, saves and
+   * empties the live sequence.
+   */
   begin(sequence: LiveSequence, plan: Plan, kind: StepKind): Step {
     const started = performance.now()
     const own = this.#own(sequence)
@@ -145,7 +149,7 @@ export class CheckpointCache implements StepCache {
     return step
   }
 
-  /** Up to the next place where the state is to be saved. */
+  /** The chunk ends at the next place where the state is to be saved. */
   next(step: Step, limit: number): Chunk | null {
     this.#refuseLost(step)
     const { due, sequence, plan } = step
@@ -188,8 +192,9 @@ export class CheckpointCache implements StepCache {
   }
 
   /**
-   * A decode was aborted, failed, or found no room. If anything entered, the state is neither what it was nor what it should be, whatever
-   * position it names (llama.cpp moves that before it computes): the live sequence is emptied, and the step can only be cancelled.
+   * Reports that a decode was aborted, failed, or found no room. If any token entered, the state is neither the old nor the new one,
+   * whatever position llama.cpp names: it moves the position before it computes. Then the live sequence is emptied, and the step can only
+   * be cancelled. Always returns 0.
    */
   settle(step: Step, attempted: Int32Array, what: StepPart): number {
     const { sequence } = step
@@ -199,13 +204,13 @@ export class CheckpointCache implements StepCache {
       entered <= attempted.length,
       `sequence ${sequence.seq} went on at position ${sequence.held} with ${attempted.length} tokens and ended ${entered} further`,
     )
-    // Submitted all the same: llama.cpp took them in. Less than nothing when it dropped the whole sequence.
+    // They count as submitted, because llama.cpp took them in. The number is negative when it dropped the whole sequence.
     if (entered > 0) step.submit(what, entered)
     this.#lose(sequence)
     return 0
   }
 
-  /** A decode of several sequences failed: states may have been on their way from one place to another, so none is trusted any more. */
+  /** Called after a decode of several sequences failed. Their states may have been in the middle of a move, so all of them are dropped. */
   distrust(): void {
     for (const sequence of this.#table.all) this.#lose(sequence)
   }
@@ -250,7 +255,7 @@ export class CheckpointCache implements StepCache {
     return this.#conversations.get(conversation)?.before ?? null
   }
 
-  /** Rewrites the cells of an idle conversation next to each other; where there is no attention it changes nothing. */
+  /** Rewrites the cells of an idle conversation next to each other. Without attention it changes nothing. */
   compact(conversation: ConversationId): number {
     const own = this.#conversations.live(conversation)
     return own === null || own.running || own.held === 0 ? 0 : this.#table.compact(own)
@@ -284,8 +289,8 @@ export class CheckpointCache implements StepCache {
   }
 
   /**
-   * `books`: our accounts agree with themselves. Else also: every sequence ends in llama.cpp where the books say. That is all such a memory
-   * tells: its first position depends on what it keeps, and cells cannot be read back.
+   * Compares the books. `books`: with themselves. The other levels also check that every sequence ends in llama.cpp where the books say.
+   * Such a memory reports no more: a sequence's first position depends on what it keeps, and cells cannot be read back.
    */
   check(level: 'books' | 'positions' | 'full'): void {
     checkBooks(this.#table)
@@ -315,7 +320,7 @@ export class CheckpointCache implements StepCache {
     this.#evictor.charge(step)
   }
 
-  /** Puts a checkpoint in the place of what the live sequence holds. Says why it cannot be had, or null. */
+  /** Replaces the live sequence's state by a checkpoint. Returns why that failed, or null. */
   #goBack(own: Sequence, prompt: Prompt, stored: OffloadedSequence, state: Uint8Array): string | null {
     this.#leave(own, prompt)
     this.#evictor.make(
@@ -331,7 +336,7 @@ export class CheckpointCache implements StepCache {
     return null
   }
 
-  /** Saves what the live sequence holds, and empties it. */
+  /** Saves the live sequence's state, and empties it. */
   #leave(own: Sequence, prompt: Prompt): void {
     if (own.held === 0) return
     const gone = own.held - commonPrefix(own.tokens, prompt.tokens)
@@ -339,7 +344,7 @@ export class CheckpointCache implements StepCache {
     this.#table.cut(own, span(0, own.held))
   }
 
-  /** The sequence's state is worth nothing any more. */
+  /** Empties a sequence whose state cannot be trusted, and marks its running step as lost. */
   #lose(sequence: Sequence): void {
     this.memory.untag(sequence.seq, span(0, END))
     sequence.cut(span(0, sequence.held))

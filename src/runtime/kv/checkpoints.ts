@@ -1,4 +1,4 @@
-/** Owns which places of a text are worth a checkpoint, and the checkpoints: whole states of sequences that can only be extended. */
+/** Chooses the places of a text that are worth a checkpoint, and finds checkpoints: saved states of sequences that can only be extended. */
 import { steady } from '../core/clock.js'
 import { type OffloadedSequence, offloadRecordOf, type OffloadTiers } from './offload.js'
 import type { HeldSequence, Sequence } from './sequence.js'
@@ -6,12 +6,12 @@ import type { KvMemory } from './ports.js'
 import { commonPrefix, isMarker, type Prompt, sourceIdsOf, sourcePlace } from './prompt.js'
 
 /**
- * The places, in order, where a state is saved while this is computed:
+ * Returns the places, in order, where a state is saved while the prompt is computed:
  *
- * - where the answer begins, because it is what the next step shows differently if anything is (it is generated anew, or a template strips its
- *   reasoning); of a bare completion, before its last token, so that it can be continued another way;
- * - where each edited message begins, because what was edited once is edited again, or restored;
- * - where the system message ends, which other conversations begin with, too.
+ * - where the answer begins, because the next step most likely differs from there on (the answer is generated anew, or a template strips
+ *   its reasoning); in a bare completion, before its last token, so that it can be continued in another way;
+ * - where each edited message begins, because an edited message is likely to be edited again, or restored;
+ * - where the system message ends, because other conversations begin with it, too.
  */
 export function checkpointPlaces(prompt: Prompt): number[] {
   const { tokens, messages } = prompt
@@ -31,20 +31,20 @@ export function checkpointPlaces(prompt: Prompt): number[] {
   return [...new Set(places)].filter((place) => place > 0 && place < tokens.length).sort((a, b) => a - b)
 }
 
-/** Saved states, in the offload tiers; when those are full the ones of least benefit give way (tier-policy.ts). */
+/** Saved states, in the offload tiers. When those are full, the states of least benefit are given up (tier-policy.ts). */
 export class Checkpoints {
   constructor(
     private readonly memory: KvMemory,
     private readonly offload: OffloadTiers,
   ) {}
 
-  /** Saves what the sequence holds, unless the same is saved already; false when nothing can be kept. */
+  /** Saves the sequence's state, unless the same state is saved already. Returns false when no state can be kept. */
   save(sequence: Sequence): boolean {
     const { offload, memory } = this
     const { held, tokens, seq } = sequence
     if (!offload.open || held === 0) return false
     const alike = offload.all.filter((stored) => stored.held === held && commonPrefix(stored.tokens, tokens) === held)
-    // Another tenant's is no use to this one, and this one must not learn of it.
+    // Another tenant's state is useless to this tenant, which must not learn of it either.
     const text = sequence.freshText(tokens)
     const same = alike.find((stored) => stored.isFresh(held - 1, held - 1, text))
     if (same === undefined) offload.put(offloadRecordOf(sequence), memory.saveSequence(seq, { checksum: false }))
@@ -53,8 +53,8 @@ export class Checkpoints {
   }
 
   /**
-   * The longest one that holds the beginning of these tokens, but not all of them; of equals the conversation's own, then the latest used.
-   * Null: there is none longer than `least`.
+   * Returns the longest checkpoint that holds a beginning of these tokens, but not all of them; of equals the conversation's own, then the
+   * latest used. Null: there is none longer than `least`.
    */
   before(
     tokens: Int32Array,
@@ -73,7 +73,7 @@ export class Checkpoints {
         best === null ||
         held > best.held ||
         (held === best.held && best.conversation !== conversation && stored.conversation === conversation)
-      // The last hash stands for all before it; the tokens are compared all the same, because a wrong state is a wrong answer.
+      // The last hash covers all before it. The tokens are compared all the same, because a wrong state is a wrong answer.
       if (!better || without?.has(stored) === true || !stored.isFresh(held - 1, held - 1, text)) continue
       if (commonPrefix(stored.tokens, tokens) === held) best = stored
     }

@@ -1,46 +1,50 @@
-/** Owns what computing costs with one model on one machine: a few rates that were measured once, and what follows from them. */
+/** Prices computation with one model on one machine, by a few rates that were measured once. */
 
-/** Raise it when the meaning of a field changes; models of other versions are not read. */
+/** To be raised when the meaning of a field changes. Models of other versions are not read. */
 export const COST_VERSION = 1
 
-/** What a cost model was measured on. */
+/** The model, settings and machine that a cost model was measured on. */
 export interface MeasuredOn {
   readonly model: string
   readonly architecture: string
   readonly parameters: number
   /** Bytes of all tensors. */
   readonly size: number
-  /** Null: what llama.cpp's context defaults to. */
+  /** Null: llama.cpp's default for a context. */
   readonly threads: number | null
   readonly ubatch: number
-  /** As in force. */
+  /** Whether it was in force. */
   readonly flashAttention: boolean
   readonly keyType: string
   readonly valueType: string
   readonly gpu: string
   readonly devices: readonly string[]
   readonly cpu: string
-  /** Of llama.cpp. */
+  /** The release of llama.cpp. */
   readonly release: string
   /** ISO 8601. */
   readonly date: string
 }
 
 /**
- * `call`: one graph run, which reads all weights. `token`: one token's way through the layers. `read`: one graph run reads one cell that its
- * tokens see. `attended`: one token looks at one such cell. `scanned`: one token passes over one cell in use, whoever holds it (docs/kv-cache.md: attention runs up to the highest one).
+ * `call`: one graph run, which reads all weights. `token`: one token passes the layers. `read`: one graph run reads one cell that its
+ * tokens see. `attended`: one token looks at one such cell. `scanned`: one token passes over one cell in use, of any sequence
+ * (docs/kv-cache.md: attention runs up to the highest one).
  */
 export type PrefillTerm = 'call' | 'token' | 'read' | 'attended' | 'scanned'
-/** As above, for a token generated alone: `token` is its call, too, `attended` reads the cell, too. */
+/** The same for a token generated alone, where `token` includes the call, and `attended` includes reading the cell. */
 export type DecodeTerm = 'token' | 'attended' | 'scanned'
-/** Planning and tagging: `step`, whatever it does; `shown`, one token shown; `moved`, one cell that is parked, brought back or given up. */
+/**
+ * Planning and tagging. `step`: the fixed cost of a step. `shown`: one token shown. `moved`: one cell that is parked, brought back or
+ * dropped.
+ */
 export type BooksTerm = 'step' | 'shown' | 'moved'
 
 /** Rates in milliseconds. */
 export interface CostModel {
   readonly version: typeof COST_VERSION
   readonly on: MeasuredOn
-  /** Cells in use up to which it was measured; beyond them it extrapolates. */
+  /** The most cells in use that were measured; beyond them it extrapolates. */
   readonly deepest: number
   readonly prefill: Fit<PrefillTerm>
   readonly decode: Fit<DecodeTerm>
@@ -52,9 +56,9 @@ export interface CostModel {
 /** Tokens that are computed one after the other. */
 export interface ComputedRun {
   readonly tokens: number
-  /** Tokens before them that they see; where nothing is hidden, the position they start at. */
+  /** Tokens before them that they see. Where nothing is hidden, this is the position they start at. */
   readonly attended: number
-  /** Cells in use before them, by whomever. */
+  /** Cells in use before them, by all sequences. */
   readonly cells: number
 }
 
@@ -63,7 +67,7 @@ export interface Timed extends ComputedRun {
   readonly milliseconds: number
 }
 
-/** A step's books and the milliseconds they took. */
+/** The books of a step, and the milliseconds they took. */
 export interface TimedBooks {
   readonly shown: number
   readonly moved: number
@@ -74,7 +78,7 @@ const PREFILL: readonly PrefillTerm[] = ['call', 'token', 'read', 'attended', 's
 const DECODE: readonly DecodeTerm[] = ['token', 'attended', 'scanned']
 const BOOKS: readonly BooksTerm[] = ['step', 'shown', 'moved']
 
-/** Fits the three rates to what was measured. */
+/** Fits the rates of prefill, decode and books to measured times. */
 export function fitCosts(
   prefill: readonly Timed[],
   decode: readonly Timed[],
@@ -93,25 +97,25 @@ export function fitCosts(
   }
 }
 
-/** Milliseconds to compute the run's tokens in as few calls as possible. */
+/** Returns the milliseconds to compute the run's tokens in as few calls as possible. */
 export const prefillTime = ({ prefill, on }: Pick<CostModel, 'prefill' | 'on'>, run: ComputedRun): number =>
   priceOf(prefill, prefillAmounts(run, on.ubatch))
 
-/** Milliseconds to generate one token after `attended` others while `cells` are in use. */
+/** Returns the milliseconds to generate one token after `attended` others while `cells` are in use. */
 export const decodeTime = ({ decode }: Pick<CostModel, 'decode'>, run: Omit<ComputedRun, 'tokens'>): number =>
   priceOf(decode, decodeAmounts(run))
 
-/** Milliseconds to plan a step and to tag its cells. */
+/** Returns the milliseconds to plan a step and to tag its cells. */
 export const booksTime = ({ books }: Pick<CostModel, 'books'>, of: Omit<TimedBooks, 'milliseconds'>): number =>
   priceOf(books, booksAmounts(of))
 
-/** Bytes and milliseconds to move so many cells to host memory and to bring them back. */
+/** Returns the bytes of this many cells, and the milliseconds to save them to host memory and to load them back. */
 export function hostTime({ host }: Pick<CostModel, 'host'>, cells: number): { bytes: number; save: number; load: number } {
   const bytes = cells * host.bytesPerCell
   return { bytes, save: (1000 * bytes) / host.saveBytesPerSecond, load: (1000 * bytes) / host.loadBytesPerSecond }
 }
 
-/** Every token sees those before it and itself; a ubatch passes over all cells in use, its own included. */
+/** Every token sees the tokens before it and itself. A ubatch passes over all cells in use, its own included. */
 function prefillAmounts({ tokens, attended, cells }: ComputedRun, ubatch: number): Record<PrefillTerm, number> {
   let read = 0
   let scanned = 0
@@ -136,29 +140,29 @@ const booksAmounts = ({ shown, moved }: Omit<TimedBooks, 'milliseconds'>): Recor
   moved,
 })
 
-// Fitting measured times to a sum of a few physical terms, none of which can cost less than nothing.
+// Fits measured times to a sum of a few physical terms, none of which can cost less than nothing.
 
-/** What a fit came to: one rate a term, and how far off it is. */
+/** The result of a fit: one rate per term, and the fit's error. */
 export interface Fit<Term extends string> {
   readonly rates: Readonly<Record<Term, number>>
-  /** Relative error of what was fitted: its median, and the largest. */
+  /** Relative errors on the fitted samples: the median, and the largest. */
   readonly residual: { readonly median: number; readonly worst: number }
-  /** Measurements that went in. */
+  /** Number of samples. */
   readonly samples: number
 }
 
-/** How much of each term a measurement had, and what was measured (more than 0). */
+/** How much of each term a measurement had, and its result (more than 0). */
 export interface CostSample<Term extends string> {
   readonly amounts: Readonly<Record<Term, number>>
   readonly measured: number
 }
 
-/** Pivots below this share of their column count as nothing: the term cannot be told from others. */
+/** Pivots below this share of their column count as 0: the term cannot be told from the others. */
 const SINGULAR = 1e-9
 
 /**
- * The rates, all at least 0, that make the sum of squared relative errors least; relative, so that short times count as much as long ones.
- * Exact, by trying every subset of the terms, of which there are few. A term that cannot be told from others gets 0.
+ * Returns the rates, all at least 0, that minimise the sum of squared relative errors; relative, so that short times count as much as long
+ * ones. The result is exact, because it tries every subset of the few terms. A term that cannot be told from the others gets 0.
  */
 export function fitRates<Term extends string>(terms: readonly Term[], samples: readonly CostSample<Term>[]): Fit<Term> {
   const rows = samples.map(({ amounts, measured }) => terms.map((term) => amounts[term] / measured))
@@ -177,13 +181,13 @@ export function fitRates<Term extends string>(terms: readonly Term[], samples: r
   return { rates, residual: { median: medianOf(errors), worst: errors.at(-1) ?? 0 }, samples: samples.length }
 }
 
-/** What something with these amounts comes to. */
+/** Returns the sum of rate times amount over all terms. */
 export const priceOf = <Term extends string>(
   { rates }: Pick<Fit<Term>, 'rates'>,
   amounts: Readonly<Record<Term, number>>,
 ): number => (Object.keys(rates) as Term[]).reduce((sum, term) => sum + rates[term] * amounts[term], 0)
 
-/** The middle value, or the mean of the two in the middle; 0 of none. */
+/** Returns the middle value, or the mean of the two in the middle; 0 for an empty list. */
 export function medianOf(values: readonly number[]): number {
   const sorted = [...values].sort((a, b) => a - b)
   const [low, high] = [sorted[(sorted.length - 1) >> 1], sorted[sorted.length >> 1]]
@@ -192,7 +196,10 @@ export function medianOf(values: readonly number[]): number {
 
 const dot = (a: readonly number[], b: readonly number[]): number => a.reduce((sum, value, index) => sum + value * b[index]!, 0)
 
-/** The x for which every row times x comes closest to 1, by normal equations over columns scaled to one length; null: not determined. */
+/**
+ * Returns the x for which every row times x comes closest to 1, by normal equations over columns scaled to equal length. Null: x is not
+ * determined.
+ */
 function solveTo1(rows: readonly (readonly number[])[]): number[] | null {
   const size = rows[0]?.length ?? 0
   if (rows.length < size) return null
@@ -203,7 +210,7 @@ function solveTo1(rows: readonly (readonly number[])[]): number[] | null {
   const ones = rows.map(() => 1)
   const matrix = scaled.map((column) => [...scaled.map((other) => dot(column, other)), dot(column, ones)])
   for (let step = 0; step < size; step++) {
-    // The matrix is positive definite, so its diagonal will do for pivots.
+    // The matrix is positive definite, so its diagonal serves as pivots.
     const pivot = matrix[step]![step]!
     if (pivot < SINGULAR) return null
     for (let row = 0; row < size; row++) {

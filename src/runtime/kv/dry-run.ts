@@ -1,4 +1,4 @@
-/** Owns finding out what steps would do, by walking them through the real planner and the real books without computing anything. */
+/** Predicts the effects of steps: runs them through the real planner and the real books without computing anything. */
 import { KvfoldError } from '../core/errors.js'
 import { conversationId } from '../core/ids.js'
 import { KvCache } from './cache.js'
@@ -7,24 +7,24 @@ import type { KvMemory, MemoryCell } from './ports.js'
 import type { Terms } from './plan/parts.js'
 import type { Prompt } from './prompt.js'
 
-/** What a step shows, and what it is asked to keep to. */
+/** The prompt of a step, and the terms it is asked to keep. */
 export interface DryRunStep {
   readonly prompt: Prompt
   readonly terms: Terms
 }
 
 export interface DryRunOptions {
-  /** Of the context. */
+  /** Cells of the context. */
   readonly cells: number
   readonly sequences: number
   /** Positions the model was trained on. Default: no limit. */
   readonly positions?: number
-  /** Whether the model's keys can be turned to other positions. Default: they can. */
+  /** Whether the model's keys can be turned to other positions. Default: true. */
   readonly shift?: boolean
 }
 
 /**
- * What each of a conversation's steps would do to a cache that was empty before the first. Nothing is generated between them.
+ * Returns the effects of each of a conversation's steps on a cache that is empty before the first. Nothing is generated between them.
  * @throws KvfoldError context/full when a step has no room
  */
 export function dryRun(steps: readonly DryRunStep[], { cells, sequences, positions, shift = true }: DryRunOptions): Prospect[] {
@@ -49,9 +49,9 @@ export function dryRun(steps: readonly DryRunStep[], { cells, sequences, positio
   })
 }
 
-// A memory with nothing behind it: for finding out what steps would do to a cache, of which KvCache keeps all the books itself.
+// A memory without content, for dry runs. KvCache keeps all the books itself.
 
-/** Has as many cells and sequences as it says and agrees to everything; what is saved of it is nothing, and nothing is read back from it. */
+/** Has the given numbers of cells and sequences, and accepts every call. A saved state is empty, and nothing can be read back. */
 export class DryRunMemory implements KvMemory {
   constructor(
     readonly cells: number,

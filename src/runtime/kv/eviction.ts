@@ -1,4 +1,4 @@
-/** Owns making room on the device: who gives way, and on which step's account that goes. */
+/** Makes room on the device: chooses the sequences to evict, and keeps account of the cells and time until a step is charged for them. */
 import { invariant, KvfoldError } from '../core/errors.js'
 import type { ConversationId } from '../core/ids.js'
 import { type CacheSalt, COMMON, sameSalt } from './tenant-salts.js'
@@ -7,29 +7,35 @@ import type { Conversations, SequenceTable } from './sequence-table.js'
 import type { Sequence, SequenceState } from './sequence.js'
 import type { Step } from './step.js'
 
-/** Whether so many cells are free now, and how many were freed for that. */
+/** Whether the requested cells are free now, and how many cells were evicted for that. */
 export type Reservation =
   { readonly kind: 'ok'; readonly evicted: number } | { readonly kind: 'full'; readonly needed: number; readonly free: number }
 
 export class Evictor {
-  /** Cells freed by evictions, and milliseconds spent on moves between tiers, that are on no step's account yet. */
+  /** Cells lost by evictions, cells moved to a lower tier, and milliseconds spent on moves. No step's account includes them yet. */
   #evicted = 0
   #moved = 0
   #milliseconds = 0
 
-  /** @param keep saves what gives way in a lower tier, `sparing` what is there already; false: it was not saved */
+  /**
+   * @param keep saves an evicted sequence in a lower tier; with `sparing` only if no saved sequence is given up for it. Returns false when
+   * it was not saved.
+   */
   constructor(
     private readonly table: SequenceTable,
     private readonly conversations: Conversations,
     private readonly keep: (victim: Sequence, sparing: boolean) => boolean,
   ) {}
 
-  /** Milliseconds that were spent on moves and are on no step's account yet. */
+  /** Milliseconds that were spent on moves and that no step's account includes yet. */
   get spent(): number {
     return this.#milliseconds
   }
 
-  /** Frees cells, evicting in the stated order; `full`: evicting everything but the running live sequences would not be enough, nothing was evicted. */
+  /**
+   * Makes sure that `count` cells are free, evicting in the order stated at SequenceTable. `full`: evicting everything but the running live
+   * sequences would not suffice, and nothing was evicted.
+   */
   reserve(count: number): Reservation {
     const { cells } = this.table
     if (count <= cells.free) return { kind: 'ok', evicted: 0 }
@@ -40,7 +46,7 @@ export class Evictor {
     return { kind: 'ok', evicted }
   }
 
-  /** Evicts in this order until so many cells are free, as far as that goes; says how many it freed. */
+  /** Evicts in the given order until `count` cells are free or no victim is left. Returns how many cells it freed. */
   make(count: number, victims: readonly Sequence[]): number {
     let freed = 0
     for (const victim of victims) {
@@ -50,7 +56,7 @@ export class Evictor {
     return freed
   }
 
-  /** A new sequence; when no sequence id is free, the first of `victims` gives way. Null: there is none. */
+  /** Adds a new sequence. When no sequence id is free, evicts the first of `victims`. Returns null when there is no victim either. */
   add(
     conversation: ConversationId,
     state: SequenceState,
@@ -63,7 +69,7 @@ export class Evictor {
     return this.table.add(conversation, state, salt)
   }
 
-  /** The conversation's live sequence, a new one if it has none; see KvCache.open. */
+  /** Returns the conversation's live sequence, a new one if it has none; see CacheSteps.open. */
   open(
     conversation: ConversationId,
     salt: CacheSalt = COMMON,
@@ -83,7 +89,7 @@ export class Evictor {
     return { kind: 'live', sequence }
   }
 
-  /** Takes a holding off the device, into another tier if there is one; says how many cells that freed. */
+  /** Takes a sequence off the device, into a lower tier if possible. Returns how many cells that freed. */
   evict(victim: Sequence): number {
     const started = performance.now()
     if (victim.state === 'idle') this.conversations.views.keep(victim)
@@ -96,7 +102,7 @@ export class Evictor {
     return freed
   }
 
-  /** As `evict`, but only if nothing is given up for it in the tiers below; false: it stays. */
+  /** Takes a sequence off the device only if the lower tiers give up nothing for it. Returns false when it stays. */
   moveOff(victim: Sequence): boolean {
     const started = performance.now()
     const kept = this.keep(victim, true)
@@ -109,7 +115,10 @@ export class Evictor {
     return kept
   }
 
-  /** As `evict`, at a time when no step waits for it: what was moved goes on the account of its own conversation's next step, the time on nobody's. */
+  /**
+   * Evicts while no step waits for it. Moved cells go on the account of the next step of the victim's own conversation. Lost cells and the
+   * time go on no account.
+   */
   evictUnasked(victim: Sequence): void {
     const before = [this.#evicted, this.#moved, this.#milliseconds] as const
     this.evict(victim)
@@ -118,8 +127,8 @@ export class Evictor {
   }
 
   /**
-   * Moves a version off the device if nothing is given up for it in the tiers below; false: it stays. What was moved goes on the account of its
-   * conversation's next step; the time is the caller's to book.
+   * Moves a parked version off the device only if the lower tiers give up nothing for it; returns false when it stays. Moved cells go on
+   * the account of its conversation's next step. The caller books the time.
    */
   relieve(version: Sequence): boolean {
     if (!this.keep(version, true)) return false
@@ -127,7 +136,7 @@ export class Evictor {
     return true
   }
 
-  /** Moves everything that no step uses off the device, the longest unused first. */
+  /** Moves all sequences that no step uses off the device, in the order stated at SequenceTable. */
   async leave(offload: OffloadTiers): Promise<void> {
     for (const victim of this.table.victims()) {
       this.evictUnasked(victim)
@@ -135,12 +144,12 @@ export class Evictor {
     }
   }
 
-  /** Milliseconds that the step which begins next waited for. */
+  /** Books milliseconds for the step that commits or begins next. */
   spend(milliseconds: number): void {
     this.#milliseconds += milliseconds
   }
 
-  /** Puts what is on no step's account yet on this one's, so that everything is counted once. */
+  /** Puts all open counts on this step's account, so that each is counted once. */
   charge(step: Step): void {
     step.evicted += this.#evicted
     step.moved += this.#moved

@@ -1,29 +1,33 @@
-/** Owns what an edit will cost and save, before it is made. */
+/** Predicts the cost and the saving of an edit before it is made. */
 import type { Contract } from '../core/contract.js'
 import { length } from '../core/span.js'
 import { booksTime, decodeTime, hostTime, prefillTime, type CostModel, type ComputedRun } from './cost-model.js'
 import { type Plan, turnedIn } from './plan/plan.js'
 
-/** What a step would do to the cache. */
+/** The effects that a step would have on the cache. */
 export interface Prospect {
   readonly asked: Contract
-  /** What it would keep to. */
+  /** The contract that it would keep. */
   readonly contract: Contract
   readonly fallback: string | null
   readonly runs: readonly ComputedRun[]
   /** Tokens shown afterwards. */
   readonly shown: number
-  /** Cells that are parked, borrowed or given up. */
+  /** Cells that are parked, borrowed or dropped. */
   readonly moved: number
   /** Cells that are copied to other positions. */
   readonly turned: number
-  /** Cells in use afterwards, by whomever, parked ones included. */
+  /** Cells in use afterwards, by all sequences, parked ones included. */
   readonly cells: number
   /** Positions used up afterwards. */
   readonly positions: number
 }
 
-/** What the plan would do, made for a live sequence that holds `held` tokens. `cells`: in use once it begins, and in the end. */
+/**
+ * Returns the effects of a plan.
+ * @param held tokens that the live sequence holds before the plan begins
+ * @param cells cells in use when the plan begins, and when it has ended
+ */
 export function prospectOf(plan: Plan, held: number, cells: { readonly before: number; readonly after: number }): Prospect {
   const runs: ComputedRun[] = []
   let used = cells.before
@@ -61,19 +65,19 @@ export interface Forecast {
   readonly contract: Contract
   readonly fallback: string | null
   readonly computeTokens: number
-  /** Until the first token can be sampled. */
+  /** Milliseconds until the first token can be sampled. */
   readonly milliseconds: number
   readonly cellsAfter: number
   readonly positionsAfter: number
   /** Milliseconds for one generated token afterwards. */
   readonly perToken: number
-  /** Milliseconds that each generated token takes less than without the edit; negative when it takes more. */
+  /** Milliseconds that the edit saves per generated token; negative when it costs time. */
   readonly savingPerToken: number
-  /** Generated tokens after which the edit has paid for itself; 0: at once; null: never. */
+  /** Generated tokens after which the edit has paid for itself. 0: at once. Null: never. */
   readonly breakEven: number | null
 }
 
-/** What `edited` costs and saves against going on without the edit. */
+/** Compares `edited` with continuing without the edit. */
 export function forecast(model: CostModel, unedited: Prospect, edited: Prospect): Forecast {
   const { asked, contract, fallback, runs, cells, positions } = edited
   const milliseconds = timeOf(model, edited)
@@ -95,15 +99,15 @@ export function forecast(model: CostModel, unedited: Prospect, edited: Prospect)
 }
 
 /**
- * Milliseconds that the plan will take until the first token can be sampled; null without a model of the machine's costs.
- * @param used cells in use, by whomever
+ * Returns the milliseconds that the plan will take until the first token can be sampled; null without a cost model.
+ * @param used cells in use, by all sequences
  */
 export const predictedTime = (model: CostModel | null, plan: Plan, held: number, used: number): number | null =>
   model === null ? null : timeOf(model, prospectOf(plan, held, { before: used, after: used }))
 
 /**
- * Milliseconds until the first token can be sampled: books, copies to other positions (their way out and back; not the pass over the keys) and
- * prompt. A lone token is computed as generated ones are.
+ * Returns the milliseconds until the first token can be sampled: books, copies to other positions, and prompt. Copies count with their way
+ * out and back, without the pass over the keys. A lone token costs as much as a generated one.
  */
 export function timeOf(model: CostModel, { runs, shown, moved, turned }: Prospect): number {
   const { save, load } = hostTime(model, turned)

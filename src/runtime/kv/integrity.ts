@@ -1,12 +1,14 @@
-/** Owns the comparison of our books with themselves and with what llama.cpp says it holds. */
+/** Compares our books with themselves and with the cells that llama.cpp reports. */
 import { KvfoldError, invariant } from '../core/errors.js'
 import { seqId } from '../core/ids.js'
 import { span } from '../core/span.js'
 import type { SequenceTable } from './sequence-table.js'
 
 /**
- * The books agree with themselves: cells in use + free = total; every cell is either free or tagged by exactly as many sequences as
- * counted; the positions of every sequence ascend, one cell each; lent ids are those in use; one live sequence a conversation.
+ * Checks the books against themselves. Cells in use + free = total. Every cell is either free or tagged by exactly as many sequences as
+ * counted. The positions of every sequence ascend, one cell each. Lent ids are those in use. Each conversation has at most one live
+ * sequence.
+ * @throws KvfoldError internal/invariant
  */
 export function checkBooks({ cells, sequences, all: holdings }: SequenceTable): void {
   const { positions, references } = cells
@@ -46,7 +48,7 @@ export function checkBooks({ cells, sequences, all: holdings }: SequenceTable): 
   invariant(new Set(live).size === live.length, 'a conversation has two live sequences')
 }
 
-/** Every sequence id, lent or not, spans the positions in llama.cpp that the books say. One cheap call an id. */
+/** Checks that every sequence id, lent or not, spans the same positions in llama.cpp as in the books. One cheap call per id. */
 export function checkPositions({ memory, all: holdings }: SequenceTable): void {
   const held = new Map(holdings.map((sequence) => [sequence.seq, sequence.span]))
   for (let id = 0; id < memory.sequences; id++) {
@@ -58,7 +60,7 @@ export function checkPositions({ memory, all: holdings }: SequenceTable): void {
   }
 }
 
-/** Every occupied cell in llama.cpp, as position and tags, is one of ours, and the other way round. Copies the whole cache. */
+/** Checks that every occupied cell in llama.cpp, by position and tags, is one of ours, and the other way round. Copies the whole cache. */
 export function checkReadback({ memory, cells, all: holdings }: SequenceTable): void {
   const tags = new Map<number, number[]>()
   for (const { seq, cells: held } of holdings)
@@ -67,7 +69,7 @@ export function checkReadback({ memory, cells, all: holdings }: SequenceTable): 
       if (of === undefined) tags.set(cell, [seq])
       else of.push(seq)
     }
-  /** Cells of one description: ours minus llama.cpp's. */
+  /** Number of cells per description: ours minus llama.cpp's. */
   const surplus = new Map<string, number>()
   const count = (position: number, sequences: readonly number[], by: 1 | -1) => {
     const name = `position ${position} of sequences ${[...sequences].sort((a, b) => a - b).join(',')}`
@@ -83,7 +85,7 @@ export function checkReadback({ memory, cells, all: holdings }: SequenceTable): 
   invariant(differing.length === 0, `the cache differs from its books in ${differing.length} kinds of cell: ${listed.join('; ')}`)
 }
 
-// Messages of inner loops are only put together when they are needed.
+// Messages of inner loops are composed only when they are needed.
 function fail(message: string): never {
   throw new KvfoldError('internal/invariant', message)
 }

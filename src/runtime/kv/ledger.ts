@@ -1,13 +1,13 @@
-/** The ledger: what every step cost, per message, from counts the cache made while working; nobody counts twice. */
+/** The ledger: the cost of every step, per message. The cache counts while it works, and no other code counts again. */
 import type { Contract } from '../core/contract.js'
 import { span, type Span } from '../core/span.js'
 import { commonPrefix, commonSuffix, type Prompt, type PromptMessage } from './prompt.js'
 import type { Tier } from './sequence.js'
 
-/** What a step is for: an answer, a summary, or only to have the same tokens shown by exact cells. */
+/** The purpose of a step: an answer, a summary, or only to show the same tokens by exact cells. */
 export type StepKind = 'answer' | 'summary' | 'refresh'
 
-/** Where reused cells came from: the conversation's own sequence, what it had parked, or another conversation. */
+/** Where reused cells came from: the conversation's own sequence, a version that it had parked, or another conversation. */
 export type ReuseSource = 'own' | 'parked' | 'shared'
 
 /** One message's share of a step, in tokens. shown = reused + recomputed + fresh. */
@@ -15,15 +15,15 @@ export interface MessageCost {
   readonly index: number
   readonly role: string
   readonly shown: number
-  /** Already in the cache, not computed in this step. */
+  /** Tokens already in the cache, not computed in this step. */
   readonly reused: number
-  /** Shown by the previous step of this conversation too, but computed again in this one. */
+  /** Tokens that the previous step of this conversation showed, too, but that were computed again in this one. */
   readonly recomputed: number
-  /** Not shown by the previous step: new text, markers, generated tokens. */
+  /** Tokens that the previous step did not show: new text, markers, generated tokens. */
   readonly fresh: number
   /**
-   * Shown tokens whose cells are not what a fresh prefill would make them, because they were computed beside text that is hidden now, or
-   * while text that is shown now was hidden. Those after them count, too: they saw them.
+   * Shown tokens whose cells differ from a fresh prefill's. They were computed beside text that is hidden now, or while text that is shown
+   * now was hidden. The tokens after them count, too, because they saw them.
    */
   readonly approximate: number
 }
@@ -36,71 +36,81 @@ export interface LedgerEntry {
   /** Place in the conversation's ledger, from 0. */
   readonly step: number
   readonly kind: StepKind | 'cancelled'
-  /** What the step kept to. */
+  /** The contract that the step kept. */
   readonly contract: Contract
-  /** Why that is not what was asked for; null when it is. */
+  /** Why `contract` differs from the one that was asked for; null when it does not. */
   readonly fallback: string | null
   /**
    * Why tokens were computed that the conversation had shown before or that some tier held: "<tokens> tokens: <reason>", one reason after
-   * another; null when there were none. A changed list of tools, or a template that shows earlier messages differently, comes first and may be
-   * what the others come of. New text, markers, and a last token that is decoded again need no reason. Absent in entries of
-   * earlier versions and of engines that do not say.
+   * another. Null when there were no such tokens. A changed list of tools, or a template that shows earlier messages differently, comes
+   * first and may have caused the other reasons. New text, markers, and a last token that is decoded again need no reason. Absent in
+   * entries of earlier versions and of engines that do not report it.
    */
   readonly recomputeReason?: string | null
   readonly messages: readonly MessageCost[]
-  /** Tokens the sequence held at the end of the step: prompt and generated ones that were submitted. */
+  /** Tokens that the sequence held at the end of the step: prompt tokens, and generated ones that were submitted. */
   readonly shown: number
   readonly reused: number
   readonly recomputed: number
   readonly fresh: number
   /** See MessageCost; 0 under `exact`. */
   readonly approximate: number
-  /** Positions used up at the end of the step; `shown` cells are used, the rest are gaps where text is hidden. */
+  /** Positions used up at the end of the step. `shown` of them have cells; the rest are gaps where text is hidden. */
   readonly positions: number
-  /** Submitted without being shown anew: the one token a full hit decodes again for its logits, work of a cancelled step. */
+  /**
+   * Tokens submitted without being shown anew: the one token that a full hit decodes again for its logits, or the work of a cancelled step.
+   */
   readonly side: number
   /** Tokens submitted to decode on behalf of this step, as the addon counted them. */
   readonly submitted: number
   /**
-   * Tokens that a plain prefix cache would have submitted for the same step: what was generated, and of the prompt what comes after its common beginning
-   * with all that was shown before, by this conversation or the one that it was forked from; for the first step of any what was submitted.
-   * Absent in entries of earlier versions, of cancelled steps and of engines that do not say.
+   * Tokens that a plain prefix cache would have submitted for the same step. They are the generated tokens and, of the prompt, those after
+   * its common beginning with the previous prompt. That is the last prompt of this conversation or, for its first step, of the one that it
+   * was forked from. For a first step without such a prompt: the tokens that were submitted. Absent in entries of earlier versions, of
+   * cancelled steps and of engines that do not report it.
    */
   readonly plain?: number
-  /** Sampled but not yet submitted (the last token of an answer). */
+  /** Tokens sampled but not yet submitted (the last token of an answer). */
   readonly pending: number
   /** Reused tokens by source; sums to `reused`. */
   readonly sources: Readonly<Record<ReuseSource, number>>
-  /** Reused tokens that were not on the device and were brought there, by tier; `shared` is absent where it is 0. */
+  /** Reused tokens that a lower tier held and that were brought onto the device, by tier. `shared` is absent where it is 0. */
   readonly tiers: Readonly<Record<Exclude<Tier, 'device' | 'shared'>, number>> & { readonly shared?: number }
   /**
-   * Reused tokens of which copies were turned to other positions, because they could not stay or to close gaps: approximate. Absent in entries of
-   * earlier versions and of engines that have no positions.
+   * Reused tokens whose cells are copies turned to other positions, because they could not stay or to close gaps; they are approximate.
+   * Absent in entries of earlier versions and of engines that have no positions.
    */
   readonly turned?: number
   /**
-   * Reused tokens that the conversation showed before, behind the same text and under the same edits, by other cells than now, neither being exact: no
-   * tier holds those any more, or they were moved. A restore for which this is 0 shows the very cells from before the edit. Absent in entries of
-   * earlier versions and of engines that have no positions.
+   * Reused tokens that the conversation showed before, behind the same text and under the same edits, by other cells than now. Neither the
+   * old nor the new cells are exact. The old cells are in no tier any more, or were moved. A restore for which this is 0 shows the very
+   * cells from before the edit. Absent in entries of earlier versions and of engines that have no positions.
    */
   readonly replaced?: number
   /** Tokens that the conversation no longer showed and that were parked when this step began. */
   readonly parked: number
-  /** Tokens lost with parked versions and idle live sequences that were dropped to make room for this step; what others still hold is not lost. */
+  /**
+   * Tokens lost with parked versions and idle live sequences that were dropped to make room for this step. Tokens whose cells another
+   * sequence still holds are not lost.
+   */
   readonly evicted: number
-  /** The same, moved to a lower tier instead of lost; and what of this conversation was moved there since its last step, while nothing ran. */
+  /**
+   * Like `evicted`, for tokens that were moved to a lower tier instead of lost. Includes tokens of this conversation that were moved there
+   * since its last step, while nothing ran.
+   */
   readonly moved: number
   readonly milliseconds: { readonly cache: number; readonly prefill: number; readonly decode: number }
-  /** What was expected of cache and prefill before they began; null where the machine was not calibrated. */
+  /** Predicted milliseconds of cache and prefill, made before they began; null where the machine was not calibrated. */
   readonly predicted: number | null
   /**
-   * Where another server computed the step: its name, the tokens of the prompt that we expected it to have (the beginning that the conversation's
-   * last step there left), and those that it said it had; null: it does not say. Absent in entries of engines of our own and of earlier versions.
+   * Present where another server computed the step: its name; `expected`, the prompt tokens that it should have cached (the beginning that
+   * the conversation's last step there left); `reported`, the number that it reported, null when it reports none. Absent in entries of our
+   * own engines and of earlier versions.
    */
   readonly engine?: { readonly name: string; readonly expected: number; readonly reported: number | null }
 }
 
-/** The entry with what the cache cannot know: that other tokens stand for what was shown before, and why. */
+/** Adds a reason to the entry that the cache cannot know: why the conversation's earlier text is now made of other tokens. */
 export function explained(entry: LedgerEntry, rewrite: { readonly reason: string } | null): LedgerEntry {
   const { recomputed, recomputeReason } = entry
   if (rewrite === null || recomputed === 0) return entry
@@ -110,7 +120,10 @@ export function explained(entry: LedgerEntry, rewrite: { readonly reason: string
 
 // The split of a step's tokens among its messages: reused, recomputed, fresh.
 
-/** The same tokens with generated ones added to the last message, which is the one being generated. */
+/**
+ * Returns the prompt with generated tokens added to its last message, which is the one being generated.
+ * @param tokens all tokens, generated ones included
+ */
 export function withGenerated({ messages }: Prompt, tokens: Int32Array): Prompt {
   return {
     tokens,
@@ -121,16 +134,16 @@ export function withGenerated({ messages }: Prompt, tokens: Int32Array): Prompt 
 }
 
 /**
- * One cost per message of `now`, generated tokens included.
+ * Returns one cost per message of `now`, generated tokens included.
  *
- * Of the tokens that were computed, those the previous step showed in the same message count as recomputed: the message's beginning and
- * its end as far as they are equal in both. What lies between is fresh; so text that stayed between two edits of one message counts as
- * fresh, and `recomputed` errs on the low side there. Generated tokens are always fresh.
+ * Computed tokens that the previous step showed in the same message count as recomputed: the message's beginning and its end, as far as
+ * they are equal in both. The tokens between them are fresh. So text that stayed between two edits of one message counts as fresh, and
+ * `recomputed` errs on the low side there. Generated tokens are always fresh.
  *
  * @param computed stretches of the prompt that were computed; a last token decoded again counts as not computed
- * @param prompt tokens that were asked for; the rest of `now` was generated
- * @param before the previous step of this conversation, null for the first
- * @param exact tokens at the beginning that are what a fresh prefill would make them
+ * @param prompt number of prompt tokens; the rest of `now` was generated
+ * @param before the prompt of this conversation's previous step, null for the first
+ * @param exact number of tokens at the beginning whose cells are exact
  */
 export function messageCosts(
   now: Prompt,

@@ -1,4 +1,4 @@
-/** Owns what a conversation's messages were before a client edited them: from it an edited list of messages becomes a prompt with edits. */
+/** Remembers all messages that a conversation ever had, and turns a list of messages that a client edited into a prompt with edits. */
 import { align, type Gap, gapsOf, type Match, withWhatFollows } from '../core/alignment.js'
 import type { Contract } from '../core/contract.js'
 import type { ConversationId } from '../core/ids.js'
@@ -6,49 +6,49 @@ import { lowerBound, span, type Span } from '../core/span.js'
 import { commonPrefix, commonSuffix, type EditMap, type ReplacedSpan } from './prompt.js'
 import { stricter } from './plan/parts.js'
 
-/** A prompt without edits of ours, and the first token of each of its messages, then the end. */
+/** A prompt without edits of ours. `starts`: the first token of each message, then the prompt's length. */
 export interface Wording {
   readonly tokens: Int32Array
   readonly starts: readonly number[]
 }
 
-/** A wording within a lineage: where each of its tokens stands there; NOWHERE for text that takes the place of other text. */
+/** A wording and, for each of its tokens, its place in a lineage; NOWHERE for text that replaces other text. */
 export interface PlacedWording {
   readonly lineage: Lineage
   readonly places: Int32Array
 }
 
-/** The place of a token that stands in the place of other text. */
+/** The place of a token that replaces other text. */
 export const NOWHERE = -1
-/** The key of no message. */
+/** A key that no message has. */
 const GONE = ''
 const NONE = new Int32Array()
-/** Bytes of a version beside its tokens, about. */
+/** Bytes that a version takes besides its tokens, approximately. */
 const OVERHEAD = 256
-/** Wordings that a lineage remembers. */
+/** The most wordings that a lineage remembers. */
 const WORDINGS = 64
 
-/** A message as it was shown at some time. */
+/** A message in the form in which it was shown at some time. */
 interface MessageVersion {
-  /** The same for the same tokens, and for no others. */
+  /** Equal for equal tokens, and only for them. */
   readonly key: string
   readonly tokens: Int32Array
-  /** In the lineage; ascending but for NOWHERE. */
+  /** The tokens' places in the lineage; ascending, apart from NOWHERE. */
   readonly places: Int32Array
   /** Whether the last step showed it. */
   readonly shown: boolean
 }
 
 /**
- * All that the messages of a conversation ever were, in order: text that a client took out or replaced stays in it. It only grows at its end, so that a
- * place means the same for ever, and cells are found by it (source ids). Immutable.
+ * All texts that the messages of a conversation ever had, in order. Text that a client took out or replaced stays in it. It only grows at
+ * its end, so a place always means the same token, and cells are found by it (source ids). Immutable.
  */
 export class Lineage {
   private constructor(
     readonly text: Int32Array,
     /** In the order of their places. */
     private readonly versions: readonly MessageVersion[],
-    /** The messages of each wording that was placed, latest first; none that a later one goes on from. */
+    /** The messages of each placed wording, latest first, without wordings that a later one continues. */
     private readonly wordings: readonly (readonly MessageVersion[])[],
   ) {}
 
@@ -58,14 +58,17 @@ export class Lineage {
     return new Lineage(tokens, versions, [versions])
   }
 
-  /** Bytes, about, that it takes. */
+  /** Bytes that it takes, approximately. */
   get bytes(): number {
     const pointers = this.wordings.reduce((sum, { length }) => sum + 8 * length, 0)
-    // Of a version tokens, places, and the key, which has a character a byte. The wordings are made of the versions.
+    // A version has tokens, places, and the key (one byte per character). The wordings consist of the same versions.
     return this.versions.reduce((sum, { tokens }) => sum + 3 * tokens.byteLength + OVERHEAD, this.text.byteLength + pointers)
   }
 
-  /** The same with what was generated since: `text` begins with this lineage's; else this one. */
+  /**
+   * If `text` begins with this lineage's text, returns the lineage with the tokens that were generated since. Otherwise returns this
+   * lineage.
+   */
   grown(text: Int32Array): Lineage {
     const { length } = this.text
     const at = this.#generated
@@ -80,14 +83,15 @@ export class Lineage {
   }
 
   /**
-   * Finds each of the messages again as it was shown some time; of one that took the place of another its beginning and end, as far as they are
-   * the same. Messages behind the last one that is found are added to the lineage: only the beginning that they share with what stood there is found.
-   * What begins like an earlier wording gets the places that it had there, unless fewer tokens have a place then.
-   * @param count messages that may be found; those behind them only if nothing is left out before them. Default: all
+   * Finds the places of each message as it was shown at some time. Of a message that replaced another, finds the beginning and the end as
+   * far as they are equal. Messages behind the last found one are added to the lineage; of them, only the beginning that they share with
+   * the text that was there is found. If the messages begin like an earlier wording, they get the places that they had in it, unless fewer
+   * tokens have a place then.
+   * @param count number of messages that may be found. Messages behind them are found only if nothing is left out in between. Default: all
    */
   place({ tokens, starts }: Wording, count = Infinity): PlacedWording {
     const spans = spansOf(starts)
-    // Equal keys are one string, so that comparing them takes no time.
+    // Equal keys become the same string object, so that comparing them takes no time.
     const keys = new Map(this.versions.map(({ key }) => [key, key]))
     const given = spans.map(({ start, end }) => keyOf(tokens.subarray(start, end))).map((key) => keys.get(key) ?? key)
     const versions = this.#current(tokens, spans, given)
@@ -120,7 +124,10 @@ export class Lineage {
     return { lineage: new Lineage(text, inOrder(hidden, made), [made, ...others].slice(0, WORDINGS)), places }
   }
 
-  /** Takes over the places of the wording that has the longest beginning in common with these messages, of equal ones the latest. */
+  /**
+   * Takes the places of the wording with the longest common beginning with these messages, of equal ones the latest, unless fewer tokens
+   * are found by that.
+   */
   #placeAsBefore(tokens: Int32Array, spans: readonly Span[], given: readonly string[], places: Int32Array): void {
     const common = this.wordings.map((wording) => commonBeginning(wording, tokens, spans, given))
     const most = common.reduce((best, length) => Math.max(best, length), 0)
@@ -129,13 +136,13 @@ export class Lineage {
     const shown = joined(this.wordings[wording]!.map((version) => version.places)).subarray(0, most)
     const other = joined([shown, places.subarray(most)])
     keepAscending(other)
-    /** Tokens that are found again: by their places, or as part of the same replacement. */
+    /** Counts the tokens that are found again: those with a place, and those of the common beginning, which include replacements. */
     const found = (of: Int32Array, length: number) =>
       of.reduce((count, place, at) => count + (place !== NOWHERE || at < length ? 1 : 0), 0)
     if (found(other, most) >= found(places, common[0]!)) places.set(other)
   }
 
-  /** The versions, of which the generated one is named by the message that goes on where its generation ended. */
+  /** Returns the versions. The generated one gets the key of the message that continues where its generation ended. */
   #current(tokens: Int32Array, spans: readonly Span[], given: readonly string[]): readonly MessageVersion[] {
     const place = this.#generated
     const last = this.versions[place]
@@ -147,17 +154,17 @@ export class Lineage {
     const follows = usual < spans.length && follow(usual) ? usual : spans.findLastIndex((_, at) => follow(at))
     const at = follows >= 0 ? follows : spans.findLastIndex(goesOn)
     if (at < 0) return this.versions
-    // A prompt for an answer that was not given stands behind the same message only.
+    // The last message is the prompt for an answer. It continues an answer that was never given only behind the same message as that one.
     const key = at === given.length - 1 && follows < 0 ? GONE : given[at]!
     return this.versions.with(place, { ...last, key })
   }
 
-  /** Of the versions the one that the last step generated: the last it showed, though text that was hidden may have come later. */
+  /** Index of the version that the last step generated: the last one that it showed. Hidden text may have come later. */
   get #generated(): number {
     return this.versions.findLastIndex(({ shown }) => shown)
   }
 
-  /** Gives a place to all behind the last token that has one; says the text with it. */
+  /** Gives a place to every token behind the last one that has a place. Returns the text with those tokens. */
   #grownBy(tokens: Int32Array, places: Int32Array): Int32Array {
     const from = places.findLastIndex((place) => place !== NOWHERE) + 1
     const { length } = this.text
@@ -166,19 +173,21 @@ export class Lineage {
   }
 }
 
-/** Bytes, about, that all lineages may take. */
+/** Bytes, approximately, that all lineages may take. */
 const ROOM = 2 ** 26
 
-/** The lineages of all conversations, as far as there is room: those that were not used for longest go first, and their conversations begin anew. */
+/**
+ * The lineages of all conversations. When room is short, those unused for longest are dropped first; their conversations begin new ones.
+ */
 export class Lineages {
-  /** With the bytes that each takes; longest unused first. */
+  /** Lineages with the bytes that each takes, the longest unused first. */
   readonly #all = new Map<ConversationId, { readonly lineage: Lineage; readonly bytes: number }>()
   #bytes = 0
 
-  /** @param room bytes, about. Default 64 MiB */
+  /** @param room bytes, approximately. Default 64 MiB */
   constructor(private readonly room = ROOM) {}
 
-  /** Bytes, about, that they take now. */
+  /** Bytes that all lineages take now, approximately. */
   get bytes(): number {
     return this.#bytes
   }
@@ -187,7 +196,10 @@ export class Lineages {
     return this.#all.get(conversation)?.lineage
   }
 
-  /** Is used now. One that alone takes more than there is room for is not kept. */
+  /**
+   * Stores the lineage as the latest used, and drops others for its room. A lineage larger than the whole room is not kept either, after
+   * all others were dropped for it.
+   */
   set(conversation: ConversationId, lineage: Lineage): void {
     this.delete(conversation)
     const { bytes } = lineage
@@ -225,7 +237,7 @@ function joined(parts: readonly Int32Array[]): Int32Array {
   return whole
 }
 
-/** What the last step showed stays what it is where it can; between that what was hidden is found again. */
+/** Matches versions with messages: first the versions that the last step showed, then, in the gaps between, the hidden ones. */
 function matched(versions: readonly MessageVersion[], given: readonly string[]): readonly Match[] {
   const keys = versions.map(({ key }) => key)
   const shown = versions.flatMap((version, at) => (version.shown ? [at] : []))
@@ -241,7 +253,10 @@ function matched(versions: readonly MessageVersion[], given: readonly string[]):
 
 type VersionText = Pick<MessageVersion, 'tokens' | 'places'>
 
-/** What was shown in a gap and the messages in its place: of the last gap the first of each; else one by one where there are as many, or all of them together. */
+/**
+ * Pairs the shown versions of a gap with the messages in their place. In the last gap, the first of each. Elsewhere one by one if their
+ * numbers are equal, or all of them together.
+ */
 function replacedIn(
   { a, aEnd, b, bEnd }: Gap,
   versions: readonly MessageVersion[],
@@ -256,20 +271,20 @@ function replacedIn(
   return [[{ tokens, places }, span(now[0]!.start, now.at(-1)!.end)]]
 }
 
-/** Puts the common beginning where it was. Says how long it is. */
+/** Gives the common beginning its old places. Returns its length. */
 function placeHead(old: VersionText, tokens: Int32Array, places: Int32Array): number {
   const head = commonPrefix(old.tokens, tokens)
   places.set(old.places.subarray(0, head))
   return head
 }
 
-/** Puts the common beginning and ending where they were. */
+/** Gives the common beginning and ending their old places. */
 function placeEnds(old: VersionText, tokens: Int32Array, places: Int32Array): void {
   const tail = commonSuffix(old.tokens, tokens, placeHead(old, tokens, places))
   places.set(old.places.subarray(old.places.length - tail), places.length - tail)
 }
 
-/** Two versions of one message may both be shown: what they have in common has one place. */
+/** Two versions of one message may both be shown. Their common text has only one place, which the first one gets. */
 function keepAscending(places: Int32Array): void {
   let last = NOWHERE
   places.forEach((place, at) => {
@@ -278,7 +293,7 @@ function keepAscending(places: Int32Array): void {
   })
 }
 
-/** The versions there are now, in the order of their places; one that has no place stays behind the one before it. */
+/** Returns the current versions in the order of their places. A version without a place stays behind the one before it. */
 function inOrder(hidden: readonly MessageVersion[], shown: readonly MessageVersion[]): MessageVersion[] {
   const placed = (list: readonly MessageVersion[]) => {
     let place = NOWHERE
@@ -290,7 +305,7 @@ function inOrder(hidden: readonly MessageVersion[], shown: readonly MessageVersi
 
 const firstPlace = ({ places }: MessageVersion): number | undefined => places.find((place) => place !== NOWHERE)
 
-/** Finds, of these versions, one of the same tokens from the same place on. */
+/** Returns a function that finds, among these versions, one with the same tokens from the same place on. */
 function finderIn(versions: readonly MessageVersion[]): (version: MessageVersion) => MessageVersion | undefined {
   const all = new Map<string, Map<number | undefined, MessageVersion>>()
   for (const each of versions)
@@ -300,7 +315,7 @@ function finderIn(versions: readonly MessageVersion[]): (version: MessageVersion
 
 const isBeginning = (a: Int32Array, b: Int32Array): boolean => commonPrefix(a, b) === a.length
 
-/** Whether the wording shows all of the earlier one at the same places, and more behind it at most. */
+/** Whether the wording shows all of the earlier one at the same places, and at most more text behind it. */
 const goesOnFrom = (wording: readonly MessageVersion[], earlier: readonly MessageVersion[]): boolean =>
   earlier.every(({ key, tokens, places }, at) => {
     const same = wording[at]
@@ -308,7 +323,10 @@ const goesOnFrom = (wording: readonly MessageVersion[], earlier: readonly Messag
     return same.tokens === tokens || (isBeginning(tokens, same.tokens) && isBeginning(places, same.places))
   })
 
-/** How many tokens at the beginning the wording has in common with these messages: whole messages, and what goes on from its last one. */
+/**
+ * Returns how many tokens at the beginning the wording has in common with these messages: whole messages, and the continuation of its last
+ * one.
+ */
 function commonBeginning(
   wording: readonly MessageVersion[],
   tokens: Int32Array,
@@ -324,8 +342,8 @@ function commonBeginning(
 }
 
 /**
- * The same shown tokens, come about from the lineage: by the edits of the wording (`own`), and by what the client changed, which asks for `contract`. An own edit that does not say
- * what it asks for, and lies beside a change of the client's, asks for `terms`.
+ * Returns the edits that lead from the lineage to the same shown tokens: our own edits (`own`), and the client's changes, which ask for
+ * `contract`. An own edit beside a client's change asks for `terms` if it names no contract.
  */
 export function editedFrom({ lineage, places }: PlacedWording, own: EditMap, contract: Contract, terms: Contract): EditMap {
   const builder = new HoleBuilder(lineage.text.length, contract, terms)
@@ -343,16 +361,16 @@ export function editedFrom({ lineage, places }: PlacedWording, own: EditMap, con
   return { base: lineage.text, holes: builder.end() }
 }
 
-/** What lies between two tokens of the lineage that are shown: hidden places, and tokens shown instead. */
+/** The gap between two shown tokens of the lineage: its hidden places, and tokens shown instead. */
 interface OpenGap {
   marker: number
-  /** Of those, and of the hidden places, what edits of ours account for. */
+  /** The parts of `marker` and of the hidden places that come from our own edits. */
   ownMarker: number
   ownHidden: number
   own: { readonly contract: Contract | undefined }[]
 }
 
-/** Goes through the shown tokens; of what is between two that stay it makes one hole. */
+/** Goes through the shown tokens, and makes one hole of each gap between two that stay. */
 class HoleBuilder {
   readonly #holes: ReplacedSpan[] = []
   #last = -1
@@ -369,7 +387,7 @@ class HoleBuilder {
     else this.#close(place)
   }
 
-  /** An edit of ours hides so many places of the lineage. */
+  /** Adds an edit of ours that hides this many places of the lineage. */
   edit(hidden: number, marker: number, contract: Contract | undefined): void {
     const { own } = this.#open
     this.#open.marker += marker
@@ -391,7 +409,7 @@ class HoleBuilder {
       const contract = isOwn ? sameOf(own) : own.reduce((all, each) => stricter(all, each.contract ?? this.terms), this.contract)
       const asked = contract === undefined ? {} : { contract }
       if (hidden > 0) this.#holes.push({ span: span(this.#last + 1, place), marker, ...asked })
-      // A hole is never empty: the token beside it is shown as a part of what stands there.
+      // A hole is never empty: the neighbouring token is hidden and shown again as part of the marker.
       else this.#insert(place, marker, asked)
     }
     this.#last = place
@@ -407,7 +425,7 @@ class HoleBuilder {
 
 const nothing = (): OpenGap => ({ marker: 0, ownMarker: 0, ownHidden: 0, own: [] })
 
-/** What several edits of ours that have become one ask for. */
+/** Returns the contract of several own edits that became one hole: their common one, or `exact` if they differ. */
 function sameOf([first, ...rest]: readonly { readonly contract: Contract | undefined }[]): Contract | undefined {
   return rest.every(({ contract }) => contract === first?.contract) ? first?.contract : 'exact'
 }

@@ -1,4 +1,4 @@
-/** Owns the tiers below the device: which saved sequences are in memory, which are on the disk tier, and what gives way when either is full. */
+/** The tiers below the device: keeps saved sequences in memory and on the disk tier, and decides which ones move on when memory is full. */
 import { steady } from '../core/clock.js'
 import { lowerBound } from '../core/span.js'
 import type { ConversationId } from '../core/ids.js'
@@ -14,32 +14,32 @@ export interface OffloadOptions {
   readonly disk?: DiskTier
 }
 
-/** What is in the tiers. */
+/** Counts of the lower tiers. */
 export interface OffloadTotals {
   readonly host: { readonly sequences: number; readonly tokens: number; readonly bytes: number; readonly budget: number }
   readonly disk: { readonly sequences: number; readonly tokens: number; readonly bytes: number }
-  /** Sequences that were given up for room, and those that turned out damaged or foreign. */
+  /** `lost`: sequences dropped for lack of room. `refused`: sequences that turned out damaged or foreign. */
   readonly lost: number
   readonly refused: number
-  /** What befell the disk tier's items since it was opened; null: there is no disk tier. */
+  /** Counts of the disk tier's lost items since it was opened; null without a disk tier. */
   readonly onDisk: DiskCounts | null
 }
 
 /**
- * What does not fit into memory any more goes to the disk tier in the background, by least benefit per byte (tier-policy.ts); without a disk tier it is
- * lost. A sequence leaves memory only once it is on the disk tier.
+ * Saved sequences in memory and on disk. Sequences that no longer fit into memory go to the disk tier in the background, those of least
+ * benefit per byte first (tier-policy.ts). Without a disk tier they are lost. A sequence leaves memory only once it is on the disk tier.
  */
 export class OffloadTiers {
   readonly #host = new Set<OffloadedSequence>()
-  /** Those of them that are being written to the disk tier. */
+  /** Sequences in memory that are being written to the disk tier. */
   readonly #leaving = new Set<OffloadedSequence>()
   readonly #disk = new Map<string, OffloadedSequence>()
   readonly #moving = new Set<Promise<void>>()
-  /** Those that are about to be brought back: they are not given up for others. */
+  /** Sequences about to be loaded. They are not given up for others. */
   #claimed: ReadonlySet<OffloadedSequence> = new Set()
   readonly #budget: number
   readonly #store: DiskTier | null
-  /** Bytes of a token in memory, at least: short sequences take more. Infinity: none was saved yet. */
+  /** The fewest bytes per token seen so far; short sequences take more. Infinity while none was saved. */
   #perToken = Infinity
   #lost = 0
   #refused = 0
@@ -54,7 +54,7 @@ export class OffloadTiers {
     }
   }
 
-  /** Whether saving anything makes sense. */
+  /** Whether saving a sequence has any effect. */
   get open(): boolean {
     return this.#budget > 0
   }
@@ -64,7 +64,7 @@ export class OffloadTiers {
     return this.#disk.size > 0
   }
 
-  /** Everything stored, latest used first. */
+  /** All stored sequences, latest used first. */
   get all(): readonly StoredSequence[] {
     return [...this.#host, ...this.#disk.values()].sort((a, b) => b.lastUse - a.lastUse) as StoredSequence[]
   }
@@ -81,20 +81,20 @@ export class OffloadTiers {
   }
 
   /**
-   * These are about to be brought back: what gives way to them may take their room already, and they are not given up for it. Those of them that
-   * are stored all the same once others are claimed, or none, count again.
+   * Notes which sequences are about to be loaded. Sequences evicted for them may use their room already, and they are not given up
+   * meanwhile. Each call replaces the last. Sequences that it no longer names and that are still stored count against the budget again.
    */
   claim(wanted: Iterable<OffloadedSequence>): void {
     this.#claimed = new Set(wanted)
     if (this.#claimed.size === 0) this.#makeRoom()
   }
 
-  /** Whether so many tokens more are kept without giving any up, as far as is known of the bytes they take. */
+  /** Whether this many more tokens can be kept without giving anything up, judged by the bytes per token seen so far. */
   hasRoom(tokens: number): boolean {
     return this.open && (this.#perToken === Infinity || this.#fits(tokens * this.#perToken))
   }
 
-  /** Keeps a saved sequence in memory as `put` does, but only if nothing is given up for it; false: it is not kept. */
+  /** Keeps a saved sequence in memory like `put`, but only if nothing is given up for it. Returns false when it is not kept. */
   offer(record: OffloadRecord, state: Uint8Array): boolean {
     this.#weigh(record, state)
     if (!this.#fits(state.byteLength)) return false
@@ -102,14 +102,14 @@ export class OffloadTiers {
     return true
   }
 
-  /** Keeps a saved sequence in memory; what has the least benefit moves on. */
+  /** Keeps a saved sequence in memory. If memory is full, the sequences of least benefit move on. */
   put(record: OffloadRecord, state: Uint8Array): void {
     this.#weigh(record, state)
     this.#host.add(new OffloadedSequence(record, { tier: 'host', state }, state.byteLength))
     this.#makeRoom()
   }
 
-  /** The values of a stored sequence: at once from memory, later from the disk tier; null when they are gone or damaged. */
+  /** Returns the values of a stored sequence: at once from memory, as a promise from disk. They are null when they are gone or damaged. */
   read(stored: OffloadedSequence): Uint8Array | Promise<Uint8Array | null> {
     stored.lastUse = steady.now()
     const { place } = stored
@@ -123,7 +123,7 @@ export class OffloadTiers {
     )
   }
 
-  /** The values of those of them that are on disk; null when none is. */
+  /** Reads the values of those sequences that are on disk. Returns null when none is. */
   fetch(wanted: Iterable<OffloadedSequence>): Promise<ReadStates> | null {
     const below = [...wanted].filter(({ tier }) => tier === 'disk')
     if (below.length === 0) return null
@@ -131,7 +131,10 @@ export class OffloadTiers {
     return Promise.all(reading).then((read) => new Map(read))
   }
 
-  /** Drops a stored sequence. `damaged`: its values were refused. */
+  /**
+   * Drops a stored sequence.
+   * @param damaged its values were refused, which is counted
+   */
   drop(stored: OffloadedSequence, damaged = false): void {
     if (damaged) this.#refused++
     this.#host.delete(stored)
@@ -143,12 +146,12 @@ export class OffloadTiers {
     for (const stored of this.all) if (stored.conversation === conversation) this.drop(stored)
   }
 
-  /** Waits for moves to the disk tier that are under way. */
+  /** Resolves when all current moves to the disk tier are done. */
   async settle(): Promise<void> {
     while (this.#moving.size > 0) await Promise.all(this.#moving)
   }
 
-  /** Moves all that is in memory to the disk tier, and closes it. */
+  /** Moves all sequences from memory to the disk tier, and closes it. */
   async close(): Promise<void> {
     if (this.#store !== null) for (const stored of this.#host) this.#demote(stored)
     await this.settle()
@@ -159,7 +162,7 @@ export class OffloadTiers {
     if (tokens.length > 0) this.#perToken = Math.min(this.#perToken, byteLength / tokens.length)
   }
 
-  /** Whether so many bytes more go into memory, and what moves on goes to the disk tier. */
+  /** Whether this many more bytes fit into memory. With a disk tier, other sequences may move on for them. */
   #fits(bytes: number): boolean {
     const held = this.#kept().reduce((sum, kept) => sum + kept.bytes, 0)
     return bytes <= this.#budget && (this.#store !== null || held + bytes <= this.#budget)
@@ -174,7 +177,7 @@ export class OffloadTiers {
     return staying.map((stored) => ({ stored, tokens: stored.held, bytes: stored.bytes, lastUse: stored.lastUse }))
   }
 
-  /** Onto the disk tier if there is one, and then out of memory. */
+  /** Moves a sequence to the disk tier and out of memory. Without a disk tier it is lost. */
   #demote(stored: OffloadedSequence): void {
     const { place, record } = stored
     if (place.tier !== 'host' || this.#leaving.has(stored)) return
@@ -202,15 +205,15 @@ export class OffloadTiers {
   }
 }
 
-// What is known of a sequence that was moved off the device.
+// A sequence that was moved off the device.
 
-/** Where its cells' values are: in memory, under an id of the disk tier, or, as it was not ours, with whoever read it. */
+/** Where its cells' values are: in memory, under an id of the disk tier, or, for cells of the shared tier, with the code that read them. */
 export type OffloadPlace =
   | { readonly tier: 'host'; readonly state: Uint8Array }
   | { readonly tier: 'disk'; readonly id: string }
   | { readonly tier: 'shared' }
 
-/** One that the tiers below the device keep. */
+/** A sequence that one of the lower tiers keeps. */
 export type StoredSequence = OffloadedSequence & { readonly tier: 'host' | 'disk' }
 
 export class OffloadedSequence implements HeldSequence {
@@ -220,7 +223,7 @@ export class OffloadedSequence implements HeldSequence {
   constructor(
     readonly record: OffloadRecord,
     readonly place: OffloadPlace,
-    /** Room it takes in its tier. */
+    /** Bytes that it takes in its tier. */
     readonly bytes: number,
   ) {}
 
@@ -279,7 +282,7 @@ export class OffloadedSequence implements HeldSequence {
   }
 }
 
-/** Everything about the sequence but its cells' values. */
+/** Returns everything about the sequence except its cells' values. */
 export function offloadRecordOf(sequence: Sequence): OffloadRecord {
   const { conversation, unedited: base } = sequence
   return {
@@ -291,8 +294,8 @@ export function offloadRecordOf(sequence: Sequence): OffloadRecord {
   }
 }
 
-/** The values of a saved sequence: in one piece, or in several with the next positions each. */
+/** The values of a saved sequence: in one piece, or in several that hold consecutive positions. */
 export type SavedState = Uint8Array | readonly Uint8Array[]
 
-/** Values that were read from below before a step needed them. Null: they were damaged, or are gone, and are stored no more. */
+/** Values that were read from lower tiers before a step needed them. Null: they were damaged or gone, and are no longer stored. */
 export type ReadStates = ReadonlyMap<OffloadedSequence, SavedState | null>

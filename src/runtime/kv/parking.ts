@@ -1,4 +1,7 @@
-/** Owns what conversations no longer show: parking it, moving it off the device when what they do show is slower for it, and bringing it back. */
+/**
+ * Parks the cells that conversations no longer show, moves sequences off the device when they slow decodes, forgets texts in every tier,
+ * and loads saved sequences back.
+ */
 import { FORGOTTEN } from '../core/contract.js'
 import type { ConversationId } from '../core/ids.js'
 import { length, type Span, span } from '../core/span.js'
@@ -13,18 +16,18 @@ import type { View } from './views.js'
 import { ANSWERS, type ComingTokens, FEWEST, isOutstaying, isWorthMoving } from './tier-policy.js'
 
 export interface ParkingOptions {
-  /** What decodes and copies cost; null: nobody knows. */
+  /** The cost of decodes and copies; `model` is null when it is unknown. */
   readonly costs: { readonly model: CostModel | null }
-  /** Cells that must become free for anything to be moved unasked. Default: FEWEST. */
+  /** The fewest cells that a move must free, unless a step needs the room. Default: FEWEST. */
   readonly fewest?: number
 }
 
 /**
- * What is parked stays on the device, where a restore finds it at once, until cells are short or it is a burden (tier-policy.ts). Then it goes to the
- * tiers below, but only where nothing is given up for it there: a restore must cost a copy and never a computation that it would not have cost.
+ * Parked versions stay on the device, where a restore finds them at once, until cells are short or they are a burden (tier-policy.ts). Then
+ * they go to the lower tiers, but only where nothing is given up for them. So the move can cost a restore a copy, but never a computation.
  */
 export class Parking {
-  /** Conversations of which versions went: what is left of them has free cells in between. */
+  /** Conversations whose versions were moved off. Free cells are left between their remaining cells. */
   readonly #scattered = new Set<ConversationId>()
 
   constructor(
@@ -35,7 +38,7 @@ export class Parking {
     private readonly options: ParkingOptions,
   ) {}
 
-  /** Parks what the plan does not keep of the live sequence, and takes it from the live sequence; says how many tokens were parked. */
+  /** Parks the entries of the live sequence that the plan does not keep, and removes them from it. Returns how many tokens were parked. */
   parkGone(own: Sequence, plan: Plan): number {
     const gone = droppedFrom(own, plan)
     this.conversations.views.leave(own, plan)
@@ -44,10 +47,7 @@ export class Parking {
     return parked
   }
 
-  /**
-   * Parks these entries of the live sequence, but for those that are parked already, and those that the step computes again though they are what it
-   * shows; says how many. When no sequence id can be had they are lost.
-   */
+  /** Parks those of these entries that are worth it (`worthParking`). Returns how many. When no sequence id can be had, they are lost. */
   #park(own: Sequence, plan: Plan, gone: readonly Span[]): number {
     const worth = worthParking(own, plan, gone, this.table.parked(own.conversation))
     if (worth.tokens === 0) return 0
@@ -60,17 +60,18 @@ export class Parking {
   }
 
   /**
-   * Moves one version of some conversation off the device if its versions are a burden, or rewrites the live sequence of one whose versions went; else one,
-   * the longest unused, while more than `share` of the cells are in use. For times when nothing runs. False: there was nothing to do.
+   * Does one thing per call, at times when nothing runs. Moves one version off the device, of a conversation whose versions are a burden.
+   * Or rewrites the live sequence of a conversation whose versions were moved. Or moves the longest unused version off the device, while
+   * more than `share` of the cells are in use. Returns false when there was nothing to do.
    */
   tidy(share: number): boolean {
     return this.#relieveOne() || this.#makeRoom(share)
   }
 
   /**
-   * As `tidy` does for this conversation, all of it at once and on the account of the step that begins, which then passes over none of it. What the
-   * step computes takes the places of what goes.
-   * @param staying what is not moved
+   * Relieves this conversation as `tidy` does, all at once, so that the step which begins does not pass over the versions. Their cells'
+   * places are filled by the tokens that the step computes. The time goes on the step's account.
+   * @param staying sequences that must not be moved
    */
   relieve({ conversation }: Sequence, staying: ReadonlySet<HeldSequence>, coming: ComingTokens): void {
     const started = performance.now()
@@ -79,7 +80,7 @@ export class Parking {
     this.evictor.spend(performance.now() - started)
   }
 
-  /** Nothing is known of the conversation any more. */
+  /** Drops all notes about the conversation. */
   forget(conversation: ConversationId): void {
     this.#scattered.delete(conversation)
   }
@@ -103,8 +104,8 @@ export class Parking {
   }
 
   /**
-   * The conversation's versions that are to be moved, the longest unused first: those that hold more than others hold of them. One that lent cells
-   * to the last step stays, because it may be asked for again.
+   * Returns the conversation's versions that are to be moved, the longest unused first. Most cells of each must be held by no other
+   * sequence. A version that lent cells to the last step stays, because it may be asked for again.
    */
   #burdens(
     conversation: ConversationId,
@@ -122,7 +123,7 @@ export class Parking {
     if (!offload.hasRoom(held)) return []
     const sequence = this.conversations.live(conversation)
     const live = sequence === null || freed - coming.due < fewest ? 0 : aloneIn(sequence)
-    // What was begun is brought to an end.
+    // A conversation whose versions have begun to move is completed, even if the rest alone would not pay.
     const isDue = this.#scattered.has(conversation) || isWorthMoving({ held, freed, live }, coming, options.costs.model, fewest)
     return isDue ? [...versions].reverse() : []
   }
@@ -133,7 +134,10 @@ export class Parking {
     return true
   }
 
-  /** Rewrites the live sequence of a conversation whose versions went, unless what is `due` fills their places; false: there was nothing to rewrite. */
+  /**
+   * Rewrites the live sequence of a conversation whose versions were moved, unless the `due` tokens fill the free places. Returns false
+   * when nothing was rewritten.
+   */
   #gather(conversation: ConversationId, due = 0): boolean {
     if (!this.#scattered.delete(conversation)) return false
     const { reach, used } = this.table.cells
@@ -146,15 +150,16 @@ export class Parking {
   }
 }
 
-/** Cells that no other sequence holds. */
+/** Returns the number of its cells that no other sequence holds. */
 export const aloneIn = ({ alone }: Sequence): number => alone.reduce((sum, stretch) => sum + length(stretch), 0)
 
-// Moving off the device what nobody has used while others computed: every token of theirs passes over its cells.
+// Moving idle sequences off the device: every token that other conversations compute passes over their cells.
 
 /**
- * A conversation that comes back at once finds its cells in place; one that stays away finds them in the tiers below, and pays for a copy. It
- * goes when it has cost the others as much as that (tier-policy.ts), or at once if it was asked for a single time: most of those never come back.
- * Only where nothing is given up for it below. A spliced live sequence stays: it is made exact where it is (engine/background-recompute.ts).
+ * Moves idle sequences off the device. A conversation that comes back at once finds its cells in place; one that stays away finds them in
+ * the lower tiers, and pays for a copy. It is moved when it has cost the other conversations as much as that copy (tier-policy.ts). A
+ * conversation with a single step is moved at once, because most of those never come back. Nothing is moved where the lower tiers would
+ * give up something for it. A spliced live sequence stays: it is made exact where it is (engine/background-recompute.ts).
  */
 export class IdleOffload {
   constructor(
@@ -165,7 +170,11 @@ export class IdleOffload {
     private readonly options: ParkingOptions,
   ) {}
 
-  /** Moves what is due, on the account of the step that begins. The cells of that step take the places. @param needed stays */
+  /**
+   * Moves all sequences that are due. The time and the moved cells go on the account of the step that begins. That step's tokens fill the
+   * free places.
+   * @param needed sequences that stay
+   */
   relieve(needed: ReadonlySet<HeldSequence>): void {
     const { fewest = FEWEST } = this.options
     if (!this.offload.open || this.table.cells.used < fewest) return
@@ -184,9 +193,9 @@ export class IdleOffload {
   }
 }
 
-// What a live sequence loses when a plan is carried out, and what of that is worth keeping.
+// The entries that a live sequence loses when a plan is carried out, and which of them are worth parking.
 
-/** The sequence's entries that the plan does not keep, in order. */
+/** Returns the sequence's entries that the plan does not keep, in order. */
 export function droppedFrom(sequence: Sequence, { parts }: Plan): Span[] {
   const gone: Span[] = []
   let entry = 0
@@ -200,10 +209,15 @@ export function droppedFrom(sequence: Sequence, { parts }: Plan): Span[] {
 }
 
 /**
- * Of these entries of the live sequence, those that nothing else of the conversation holds, without the last token if it is computed behind the very
- * cells that it saw. What `blend` computes again is kept, because a restore asks for it. Of a marker that is gone all up to its last such entry is
- * kept, and of one that is shown in part nothing, because the rest says nothing without its beginning and would be found in its place.
- * @returns the spans, and how many of their tokens nothing else holds
+ * Chooses which of these entries of the live sequence to park: those that no parked version of the conversation holds.
+ *
+ * - A last token that is computed again behind the very cells that it saw is left out.
+ * - Tokens that `blend` computes again are kept, because a restore asks for their old cells.
+ * - Of a marker that is gone, all entries up to its last chosen one are kept.
+ * - Of a marker that is shown in part, no entry is kept: the rest is useless without the marker's beginning, and would be found in its
+ *   place.
+ *
+ * @returns the spans, and how many of their tokens were chosen because nothing else holds them
  */
 export function worthParking(sequence: Sequence, plan: Plan, gone: readonly Span[], parked: readonly Sequence[]) {
   let known: Set<number> | null = null
@@ -230,17 +244,18 @@ export function worthParking(sequence: Sequence, plan: Plan, gone: readonly Span
   return { spans, tokens }
 }
 
-/** Where the marker that the entry belongs to begins; the entry itself where it belongs to none. */
+/** Returns the first entry of the marker that the entry belongs to; the entry itself if it belongs to none. */
 function firstOfMarker(keys: Int32Array, entry: number): number {
   while (entry > 0 && isMarker(keys[entry]!) && keys[entry - 1] === keys[entry]) entry--
   return entry
 }
 
-// Forgetting: nothing stays of what holds a hidden text, or was computed from it.
+// Forgetting: no cell stays that holds a forgotten text or was computed from it.
 
 /**
- * Drops, in every tier, what the conversation has of a text that `shown` is to have forgotten (FORGOTTEN), and of what has read it; of its live
- * sequence only that, or with `whole` all of it. What was computed before the text stays. Resolves when no file of it is left.
+ * Drops, in every tier, the conversation's cells of a text that `prompt` marks as FORGOTTEN, and all cells that have read it. Cells
+ * computed before the text stay, except that `whole` empties the live sequence. A running live sequence is left alone. Resolves when no
+ * file of those cells is left.
  */
 export async function forgetHidden(
   {
@@ -255,7 +270,7 @@ export async function forgetHidden(
   const base = uneditedOf(prompt)
   const last = base.lastIndexOf(FORGOTTEN)
   if (last < 0) return
-  /** The first place at which the holder has something that is to go; null: it has nothing. */
+  /** Returns the first place whose cells the holder must lose; null when it has none. */
   const from = ({ unedited, held, sourceIds }: View): number | null => {
     const agrees = commonPrefix(unedited, base)
     return agrees <= last && held > 0 && sourcePlace(sourceIds[held - 1]!) >= agrees ? agrees : null
@@ -273,9 +288,12 @@ export async function forgetHidden(
   if (stored.length > 0) await offload.settle()
 }
 
-// Bringing sequences that were moved off the device back onto it, in the place of what their conversation no longer shows.
+// Loading sequences back onto the device, in the place of cells that their conversation no longer shows.
 
-/** The stored sequences that the plan borrows from, and which of their entries; those first of which it needs the least. */
+/**
+ * Returns the stored sequences that the plan borrows from, each with the entries that it needs. Those with the most unneeded entries come
+ * first.
+ */
 export function borrowedFrom({ parts }: Plan): ReadonlyMap<OffloadedSequence, readonly Span[]> {
   const borrowed = new Map<OffloadedSequence, Span[]>()
   for (const part of parts) {
@@ -283,15 +301,15 @@ export function borrowedFrom({ parts }: Plan): ReadonlyMap<OffloadedSequence, re
     const entries = span(part.at, part.at + length(part.span))
     borrowed.set(part.from, [...(borrowed.get(part.from) ?? []), entries])
   }
-  // The room for what is not needed is free again before the next one comes.
+  // The cells of a sequence's unneeded entries are free again before the next sequence is loaded.
   const spare = ([{ held }, entries]: [OffloadedSequence, Span[]]) => held - entries.reduce((sum, each) => sum + length(each), 0)
   return new Map([...borrowed].sort((a, b) => spare(b) - spare(a)))
 }
 
 export class Reloader {
-  /** Tokens that were parked to make room, and are on no step's account yet. */
+  /** Tokens that were parked to make room and that no step's account includes yet. */
   #parked = 0
-  /** What was loaded for steps that are being prepared, and for whose. */
+  /** Sequences loaded for steps in preparation, each with the live sequence of its step. */
   readonly #loaded = new Map<HeldSequence, Sequence>()
 
   constructor(
@@ -302,11 +320,13 @@ export class Reloader {
   ) {}
 
   /**
-   * Puts a stored sequence's values onto the device, as a parked one. Where it does not fit beside them, what the plan takes from the live sequence is
-   * parked and gives way first, then others in the stated order; where all that the plan borrows does not fit together, only what is needed of
-   * it stays, and the stored sequence where it is. What was loaded for a step in preparation never gives way, so that two that do not fit beside
-   * each other cannot take turns for ever: every load holds one sequence id more. Says why it cannot be had, or null; then nothing was given up
-   * for it, unless its values were refused.
+   * Loads a stored sequence onto the device, as a parked one. Returns null, or the reason why that failed. Lack of room is checked before
+   * anything is evicted.
+   *
+   * If it does not fit, the entries that the plan drops from the live sequence are parked, and sequences are evicted in the order stated at
+   * SequenceTable. If the plan's borrowed sequences do not fit together, only the needed entries of this one stay on the device, and it
+   * also stays in its tier. Sequences loaded for a step in preparation are never evicted. So two that do not fit together cannot replace
+   * each other for ever: every load holds one more sequence id.
    */
   load(own: Sequence, plan: Plan, stored: OffloadedSequence, state: SavedState): string | null {
     const { cells, sequences } = this.table
@@ -327,7 +347,7 @@ export class Reloader {
       return `all ${sequences.total} sequences of the context are taken, and they need one`
     }
     needed.add(sequence)
-    // A state is loaded into an empty sequence only, so what comes in pieces goes through another one.
+    // A state can only be loaded into an empty sequence, so the pieces of a state go through a second one.
     const isWhole = state instanceof Uint8Array || state.length === 1
     const piece = isWhole ? null : this.evictor.add(stored.conversation, 'parked', spare(), own.salt)
     const isIn = isWhole || piece !== null ? this.#put(sequence, state instanceof Uint8Array ? [state] : state, piece) : null
@@ -350,19 +370,19 @@ export class Reloader {
     return null
   }
 
-  /** The step is prepared: what was loaded for it may give way again. */
+  /** Ends the preparation of a step: the sequences loaded for it may be evicted again. */
   end(own: Sequence): void {
     for (const [sequence, by] of this.#loaded) if (by === own) this.#loaded.delete(sequence)
   }
 
-  /** What was parked to make room since it was last asked for. */
+  /** Returns how many tokens were parked to make room since the last call. */
   takeParked(): number {
     const parked = this.#parked
     this.#parked = 0
     return parked
   }
 
-  /** Cells that the step needs, and those of others that run. */
+  /** Counts the cells that the step needs, and those of other running sequences. */
   #staying(own: Sequence, plan: Plan, needed: ReadonlySet<HeldSequence>): number {
     const kept = plan.parts.flatMap((part) =>
       part.kind === 'keep' ? [own.cells.subarray(part.at, part.at + length(part.span))] : [],
@@ -370,7 +390,10 @@ export class Reloader {
     return this.table.cellsOf((sequence) => sequence !== own && (sequence.running || needed.has(sequence)), kept)
   }
 
-  /** Loads the values into a sequence that holds nothing, all but the first piece by way of another one; false: they were refused, and nothing is held. */
+  /**
+   * Loads the pieces of a state into an empty sequence, all but the first through the sequence `piece`. Returns false when a piece was
+   * refused; then the sequence is empty.
+   */
   #put({ seq }: Sequence, [first, ...rest]: readonly Uint8Array[], piece: Sequence | null): boolean {
     const { memory } = this.table
     if (first === undefined || !memory.loadSequence(seq, first, { verify: false })) return false
@@ -388,7 +411,7 @@ export class Reloader {
     return true
   }
 
-  /** Only these entries stay. */
+  /** Removes all entries but the needed ones. */
   #trim(sequence: Sequence, needed: readonly Span[]): void {
     let end = sequence.held
     for (const { start, end: next } of [...needed].sort((a, b) => b.start - a.start)) {

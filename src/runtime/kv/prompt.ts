@@ -1,42 +1,45 @@
-/** What a sequence is asked to hold: the tokens a step shows the model, divided among the messages they belong to, and how they came about. */
+/** The prompt of a step: the tokens shown to the model, the message of each, and the edits that led to them. */
 import type { Contract } from '../core/contract.js'
 import type { Span } from '../core/span.js'
 
-/** The stretch of tokens that belongs to one message, its role header and end-of-turn included. */
+/** The stretch of tokens that belongs to one message, including its role header and end-of-turn. */
 export interface PromptMessage {
-  /** Place in the conversation, from 0; messages never change in number or order, so it names the message. The answer being generated is the last. */
+  /**
+   * Place in the conversation, from 0. Messages never change in number or order, so the index names the message. The last one is the answer
+   * being generated.
+   */
   readonly index: number
   readonly role: string
-  /** Tokens, half-open; the messages of one `Prompt` are in order and cover all its tokens. */
+  /** A half-open span of tokens. The messages of one `Prompt` are in order and cover all its tokens. */
   readonly span: Span
 }
 
-/** A stretch of the unedited prompt and how many tokens are shown in its place. */
+/** A stretch of the unedited prompt, and how many tokens are shown in its place. */
 export interface ReplacedSpan {
-  /** Tokens of `Origin.base`; never empty. */
+  /** Span of `EditMap.base`; never empty. */
   readonly span: Span
-  /** Tokens of the marker or summary. */
+  /** Number of tokens of the marker or summary. */
   readonly marker: number
-  /** What this edit asks for as long as it is shown; default: what the step does. The strictest of all counts. */
+  /** The contract that this edit asks for as long as it is shown. Default: the step's. Of all edits, the strictest counts. */
   readonly contract?: Contract
 }
 
 /** Where shown tokens come from: the prompt before its edits, and the edits. */
 export interface EditMap {
-  /** FORGOTTEN in the place of every token of a text that is to be forgotten. */
+  /** The unedited prompt. FORGOTTEN replaces every token of a text that is to be forgotten. */
   readonly base: Int32Array
-  /** In order, disjoint. */
+  /** The edits, in order and disjoint. */
   readonly holes: readonly ReplacedSpan[]
 }
 
 export interface Prompt {
   readonly tokens: Int32Array
   readonly messages: readonly PromptMessage[]
-  /** Default: nothing was edited. */
+  /** Default: the prompt was not edited. */
   readonly origin?: EditMap
 }
 
-/** The same, but that the edits ask for nothing themselves: for a step that must keep to its own contract. */
+/** Returns the prompt without its edits' contracts, for a step that must keep its own contract. */
 export const withoutContracts = (prompt: Prompt): Prompt => {
   if (prompt.origin === undefined) return prompt
   const holes = prompt.origin.holes.map(({ span, marker }) => ({ span, marker }))
@@ -46,20 +49,20 @@ export const withoutContracts = (prompt: Prompt): Prompt => {
 /** The prompt before its edits. */
 export const uneditedOf = ({ tokens, origin }: Prompt): Int32Array => origin?.base ?? tokens
 
-/** The key of the unedited prompt's token at `place`. */
+/** The source id (key) of the unedited prompt's token at `place`. */
 export const tokenSource = (place: number): number => 2 * place + 1
 
-/** The key of every token of the marker that stands in the place of a hole which begins at `place`. */
+/** The key of every token of a marker whose hole begins at `place`. */
 export const markerSource = (place: number): number => 2 * place
 
-/** The place of the unedited prompt that a key stands at. */
+/** The place in the unedited prompt that a key names. */
 export const sourcePlace = (key: number): number => key >> 1
 
 export const isMarker = (key: number): boolean => (key & 1) === 0
 
 /**
- * A key for every shown token, which says where it comes from and stays the same through edits elsewhere. Keys ascend, those of one marker
- * are equal. Nobody's to write to: unedited prompts share them.
+ * Returns a source id (key) for every shown token. It says where the token comes from, and stays the same through edits elsewhere. Keys
+ * ascend; those of one marker are equal. Callers must not write to the array, because unedited prompts share it.
  */
 export function sourceIdsOf({ tokens, origin }: Prompt): Int32Array {
   if (origin === undefined || origin.holes.length === 0) return tokenSources(0, tokens.length)
@@ -80,7 +83,7 @@ export function sourceIdsOf({ tokens, origin }: Prompt): Int32Array {
   return keys
 }
 
-/** The keys of the first tokens of any prompt; longer ones are made as they are asked for. */
+/** Keys of unedited tokens, from place 0 on, shared by all prompts. Grows when a longer prompt needs more. */
 let sources = new Int32Array()
 
 function tokenSources(start: number, end: number): Int32Array {
@@ -90,12 +93,12 @@ function tokenSources(start: number, end: number): Int32Array {
 
 // How much two lists of tokens have in common.
 
-/** Tokens compared at once: memory is compared some twenty times faster in blocks than token by token in JavaScript. */
+/** Number of tokens compared at once. Comparing memory in blocks is about twenty times faster than token by token in JavaScript. */
 const BLOCK = 1024
 
 const bytesOf = ({ buffer, byteOffset, byteLength }: Int32Array): Buffer => Buffer.from(buffer, byteOffset, byteLength)
 
-/** Length of the longest common beginning. */
+/** Returns the length of the longest common beginning. */
 export function commonPrefix(a: Int32Array, b: Int32Array): number {
   const end = Math.min(a.length, b.length)
   const width = Int32Array.BYTES_PER_ELEMENT
@@ -110,7 +113,7 @@ export function commonPrefix(a: Int32Array, b: Int32Array): number {
   return at
 }
 
-/** Length of the longest common ending that leaves the first `skip` elements of both alone. */
+/** Returns the length of the longest common ending that does not reach into the first `skip` elements of either. */
 export function commonSuffix(a: Int32Array, b: Int32Array, skip: number): number {
   const end = Math.min(a.length, b.length) - skip
   let size = 0

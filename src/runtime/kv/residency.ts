@@ -1,4 +1,4 @@
-/** Owns where the cells of a stretch of text are: what bringing it back would find. */
+/** Reports where the cells of a text are: on the device, in lower tiers, or nowhere. Also totals of the cache. */
 import { length, type Span } from '../core/span.js'
 import type { OffloadTiers, OffloadTotals } from './offload.js'
 import type { SharedCounts } from './ports.js'
@@ -6,16 +6,19 @@ import { commonPrefix, tokenSource } from './prompt.js'
 import type { SequenceTable } from './sequence-table.js'
 import type { HeldSequence } from './sequence.js'
 
-/** In tokens, each counted once, in the first of these places that has it. `live` + `parked` + `host` + `disk` + `gone` = `tokens`. */
+/**
+ * All fields count tokens. Each token counts once, in the first of these places that has it. `live` + `parked` + `host` + `disk` + `gone` =
+ * `tokens`.
+ */
 export interface Residency {
   readonly tokens: number
-  /** In the conversation's own sequence: what hides them has not been carried out yet. */
+  /** In the conversation's live sequence. For hidden text: no step has carried out the fold yet. */
   readonly live: number
-  /** In the cache, beside what is shown. */
+  /** In a parked version on the device. */
   readonly parked: number
   readonly host: number
   readonly disk: number
-  /** Nowhere; they would be computed again, unless another conversation has the same beginning. */
+  /** In no place. They would be computed again, unless another conversation has the same beginning. */
   readonly gone: number
 }
 
@@ -24,16 +27,17 @@ const PLACES = ['live', 'parked', 'host', 'disk'] as const
 export type CellPlace = (typeof PLACES)[number]
 
 /**
+ * Counts, for each stretch, where its tokens' cells are. Changes nothing.
  * @param base an unedited prompt of the conversation
- * @param stretches tokens of it
- * @param held what the conversation has, and where; changes nothing
+ * @param stretches spans of it
+ * @param held the conversation's sequences, and where they are
  */
 export function residencyOf(
   base: Int32Array,
   stretches: readonly Span[],
   held: readonly { readonly holder: HeldSequence; readonly where: CellPlace }[],
 ): Residency[] {
-  /** By place of the prompt: 1 and the place's index where it is held, the smallest; 0: nowhere. */
+  /** By place of the prompt: 1 plus the smallest index in PLACES of those that hold it; 0: none does. */
   const best = new Uint8Array(base.length)
   for (const { holder, where } of held) {
     const rank = 1 + PLACES.indexOf(where)
@@ -54,24 +58,24 @@ export function residencyOf(
   })
 }
 
-// What the cache holds at a moment, in numbers.
+// Totals of the cache at a moment.
 
-/** In cells unless said otherwise. used + free = cells. */
+/** Counts of cells unless said otherwise. used + free = cells. */
 export interface CacheTotals {
   readonly cells: number
   readonly used: number
   readonly free: number
-  /** Held by parked versions alone: what can be had without any conversation losing its place. */
+  /** Held by parked versions alone, so that they can be freed without touching any live sequence. */
   readonly parked: number
-  /** Attention runs over at most this many cells (Cells). */
+  /** Attention runs over at most this many cells (CellTable). */
   readonly reach: number
-  /** Sequence ids. */
+  /** Number of sequence ids. */
   readonly sequences: { readonly used: number; readonly total: number }
   /** Number of parked versions. */
   readonly versions: number
-  /** What was moved off the device. */
+  /** Sequences that were moved off the device. */
   readonly tiers: OffloadTotals
-  /** What went to other engines and came from them; absent where nothing does. */
+  /** Blocks sent to other engines and received from them; absent without a shared tier. */
   readonly shared?: SharedCounts
 }
 

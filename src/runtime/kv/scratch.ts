@@ -1,4 +1,7 @@
-/** Owns what a step does in a scratch sequence of its own: computing tokens in the middle of a live sequence, which llama.cpp refuses, and moving cells to other positions. */
+/**
+ * The uses of a step's scratch sequence: computing tokens in the middle of a live sequence, which llama.cpp refuses, and moving cells to
+ * other positions.
+ */
 import { invariant } from '../core/errors.js'
 import type { SeqId } from '../core/ids.js'
 import { length, span, type Span } from '../core/span.js'
@@ -17,21 +20,24 @@ export class Insertion {
     private readonly evictor: Evictor,
   ) {}
 
-  /** Takes a sequence for the step if its plan needs one. */
+  /** Takes a scratch sequence for the step if its plan needs one. */
   open(step: Step, own: Sequence, plan: Plan): void {
     if (!needsScratch(plan)) return
     step.scratch = this.evictor.add(own.conversation, 'scratch', this.table.victims(neededBy(own, plan)), own.salt)
     invariant(step.scratch !== null, 'no sequence was left for a plan that needs one')
   }
 
-  /** Where tokens are computed that go into the step's live sequence at `position`: it comes to hold what the live sequence holds before that. */
+  /**
+   * Returns the sequence in which to compute tokens that belong into the live sequence at `position`. Lets it hold the live sequence's
+   * cells before that position.
+   */
   seat({ sequence, scratch }: Step, position: number): SeqId {
     invariant(scratch !== null, 'tokens in the middle of a live sequence have no scratch sequence')
     this.table.lend(sequence, span(sequence.atPosition(scratch.next), sequence.atPosition(position)), scratch)
     return scratch.seq
   }
 
-  /** Tokens were computed there; the live sequence holds them, too, from now on. */
+  /** Enters tokens that were computed in the scratch sequence, and lets the live sequence hold them, too. */
   enter({ sequence, scratch }: Step, tokens: Int32Array, keys: Int32Array): void {
     invariant(scratch !== null, 'tokens in the middle of a live sequence have no scratch sequence')
     const { held, next } = scratch
@@ -39,7 +45,7 @@ export class Insertion {
     this.table.lend(scratch, span(held, scratch.held), sequence, sequence.atPosition(next))
   }
 
-  /** The step needs none any more. */
+  /** Drops the step's scratch sequence, if it has one. */
   close(step: Step): void {
     const { scratch } = step
     if (scratch === null) return
@@ -49,9 +55,9 @@ export class Insertion {
   }
 }
 
-// Moving cells to other positions: a shift moves a cell for everybody who sees it, so copies are moved, and what they are copies of stays.
+// Moving cells to other positions: a shift moves a cell for every sequence that sees it, so copies are moved and the originals stay.
 
-/** Values of cells that go to other positions, out of the cache for the moment; of one holder. */
+/** Values of one holder's cells that go to other positions, taken out of the cache for the moment. */
 interface Copies {
   readonly record: OffloadRecord
   readonly state: Uint8Array
@@ -60,9 +66,9 @@ interface Copies {
 }
 
 /**
- * A copy costs no computation, but the way of its values out of the cache and back, and one pass over all keys at the next decode. Until that
- * decode the copies are unsettled (CellTable). The values are taken out before anything gives way, so that what they are copied from may be
- * the first to go.
+ * A copy costs no computation. It costs the way of its values out of the cache and back, and one pass over all keys at the next decode.
+ * Until that decode the copies are unsettled (CellTable). The values are taken out before anything is evicted, so the originals may be
+ * evicted first.
  */
 export class Turning {
   constructor(
@@ -70,7 +76,7 @@ export class Turning {
     private readonly evictor: Evictor,
   ) {}
 
-  /** Takes a copy of all that the plan has at other positions, by way of the step's scratch sequence. Changes nothing. */
+  /** Copies all cells that the plan turns, through the step's scratch sequence. Changes nothing in the cache. */
   take({ scratch }: Step, { parts }: Plan): Copies[] {
     const byHolder = new Map<Sequence, (Part & { readonly kind: 'turn' })[]>()
     for (const part of parts)
@@ -92,7 +98,7 @@ export class Turning {
     })
   }
 
-  /** Puts the copies into the step's live sequence, at their new positions; what gives way to them does so in the stated order. */
+  /** Puts the copies into the step's live sequence, at their new positions. Evicts for them in the order stated at SequenceTable. */
   put({ scratch, sequence }: Step, copies: readonly Copies[]): void {
     for (const { record, state, runs } of copies) {
       invariant(scratch !== null, 'cells are to be put back and there is no sequence to do it with')
@@ -100,7 +106,8 @@ export class Turning {
       const isIn = this.table.memory.loadSequence(scratch.seq, state, { verify: false })
       invariant(isIn, `llama.cpp did not take back ${record.tokens.length} cells that it had given out`)
       scratch.load(record)
-      // No run may pass over one that is still where it was: those that go down from the first one on, those that go up from the last one on.
+      // No run may pass over one that still is at its old position. So runs that move down go from the first on, and runs that move up from
+      // the last on.
       for (const { entries, by } of runs) if (by < 0) this.table.shift(scratch, entries, by)
       for (const { entries, by } of [...runs].reverse()) if (by > 0) this.table.shift(scratch, entries, by)
       for (let entry = 0; entry < scratch.held; entry = scratch.endOfRun(entry)) {

@@ -1,4 +1,4 @@
-/** Owns all sequences that hold something, and changes llama.cpp's tags and our books together. */
+/** Holds all sequences on the device, by sequence id. Changes llama.cpp's tags and our books together. */
 import { invariant } from '../core/errors.js'
 import { type ConversationId, type SeqId, seqId } from '../core/ids.js'
 import { length, span, type Span } from '../core/span.js'
@@ -14,12 +14,12 @@ import { Views } from './views.js'
 const NOTHING: ReadonlySet<unknown> = new Set()
 
 /**
- * Live and parked sequences, by sequence id.
+ * Live, parked and scratch sequences, by sequence id.
  *
- * Room is made in this order: parked versions, longest unused first; then idle live sequences, longest unused first; running live sequences never. Versions
- * go first because losing one costs no more than the undo of an edit, whereas a live sequence is what its conversation shows next; by age because
- * an edit is the less likely to be undone the longer ago it was made. A version is used when it is parked and when it lends cells; a live sequence
- * when it is opened, when it lends cells, and when a step of it ends.
+ * Room is made in this order: parked versions, longest unused first; then idle live sequences, longest unused first. Running live sequences
+ * are never dropped. Versions go first because losing one costs no more than the undo of an edit, whereas the next step of a conversation
+ * shows its live sequence. They go by age because an old edit is less likely to be undone. A version is used when it is parked and when it
+ * lends cells. A live sequence is used when it is opened, when it lends cells, and when one of its steps ends.
  */
 export class SequenceTable {
   readonly cells: CellTable
@@ -37,26 +37,26 @@ export class SequenceTable {
     return [...this.#bySequence.values()]
   }
 
-  /** The earlier versions of a conversation, latest used first, so that the likeliest hit is tried first. */
+  /** Returns the conversation's parked versions, latest used first, so that the likeliest hit is tried first. */
   parked(conversation: ConversationId): readonly Sequence[] {
     return this.all
       .filter((sequence) => sequence.state === 'parked' && sequence.conversation === conversation)
       .sort((a, b) => b.lastUse - a.lastUse)
   }
 
-  /** Whether this very object is still held: ids are lent again after a drop. */
+  /** Whether this very object is still in the table. Its id alone does not tell, because ids are lent again after a drop. */
   has(holding: Pick<Sequence, 'seq'>): holding is Sequence {
     return this.#bySequence.get(holding.seq) === holding
   }
 
-  /** Everything that may be dropped to make room, but these, in the stated order. */
+  /** Returns all sequences that may be dropped to make room, except `but`, in the order stated above. */
   victims(but: ReadonlySet<unknown> = NOTHING): readonly Sequence[] {
     const oldestFirst = (state: SequenceState) =>
       this.all.filter((sequence) => sequence.state === state && !but.has(sequence)).sort((a, b) => a.lastUse - b.lastUse)
     return [...oldestFirst('parked'), ...oldestFirst('idle')]
   }
 
-  /** An empty sequence with a free sequence id; null when no id is free. */
+  /** Adds an empty sequence with a free sequence id. Returns null when no id is free. */
   add(conversation: ConversationId, state: SequenceState, salt: CacheSalt = COMMON): Sequence | null {
     const seq = this.sequences.take()
     if (seq === null) return null
@@ -72,7 +72,7 @@ export class SequenceTable {
     sequence.passedBefore = this.#computed
   }
 
-  /** Notes that nobody is expected to use what the sequence's conversation holds: it counts as the longest unused. */
+  /** Notes that no later step of the conversation is expected: all its sequences count as the longest unused. */
   retire({ conversation }: Sequence): void {
     for (const sequence of this.all)
       if (sequence.conversation === conversation) {
@@ -81,18 +81,18 @@ export class SequenceTable {
       }
   }
 
-  /** Notes that so many tokens were computed. */
+  /** Counts computed tokens. */
   count(what: keyof Passed, tokens: number): void {
     this.#computed = { ...this.#computed, [what]: this.#computed[what] + tokens }
   }
 
-  /** What was computed since the sequence was used. */
+  /** Returns how many tokens were computed since the sequence was last used. */
   passedSince({ passedBefore }: Sequence): Passed {
     const { prompt, generated } = this.#computed
     return { prompt: prompt - passedBefore.prompt, generated: generated - passedBefore.generated }
   }
 
-  /** `to` holds from now on the cells of these entries of `from`, too, before its entry `at`; it must hold none of their positions. */
+  /** Lets `to` hold the cells of these entries of `from`, too, before its entry `at`. `to` must hold none of their positions. */
   lend(from: Sequence, entries: Span, to: Sequence, at = to.held): void {
     if (length(entries) === 0) return
     const { start, end } = from.positionsOf(entries)
@@ -105,14 +105,14 @@ export class SequenceTable {
     this.touch(from)
   }
 
-  /** Takes these entries from the sequence; says how many cells that freed. */
+  /** Removes these entries from the sequence. Returns how many cells that freed. */
   cut(sequence: Sequence, entries: Span): number {
     if (length(entries) === 0) return 0
     this.memory.untag(sequence.seq, sequence.positionsOf(entries))
     return sequence.cut(entries)
   }
 
-  /** Ends the sequence and gives its id back; says how many cells that freed. Never a running one. */
+  /** Removes the sequence and gives its id back. Returns how many cells that freed. Refuses a running one. */
   drop(sequence: Sequence): number {
     invariant(
       !sequence.running && this.has(sequence),
@@ -125,8 +125,8 @@ export class SequenceTable {
   }
 
   /**
-   * Rewrites those cells of a sequence that no other holds from the lowest free ones on; says how many. If there are others, that takes a free
-   * sequence id: 0 where there is none.
+   * Rewrites the cells that only this sequence holds, from the lowest free ones on. Returns their number. A sequence that shares some of
+   * its cells needs a free sequence id for that; without one the result is 0.
    */
   compact(sequence: Sequence): number {
     const { alone } = sequence
@@ -148,7 +148,7 @@ export class SequenceTable {
     return rewritten
   }
 
-  /** Moves the entries of a sequence, which shares no cell, to positions without gaps; says by how many positions it became shorter. */
+  /** Moves the entries of a sequence that shares no cell to positions without gaps. Returns by how many positions it became shorter. */
   closeGaps(sequence: Sequence): number {
     if (!this.memory.canShift) return 0
     const before = sequence.next
@@ -161,19 +161,19 @@ export class SequenceTable {
     return before - sequence.next
   }
 
-  /** These entries of a sequence, whose cells no other holds, are at other positions from now on. */
+  /** Moves entries to other positions. No other sequence may hold their cells. */
   shift(sequence: Sequence, entries: Span, delta: number): void {
     if (delta === 0) return
     this.memory.shift(sequence.seq, sequence.positionsOf(entries), delta)
     sequence.shift(entries, delta)
   }
 
-  /** Of a sequence that shares no cell. */
+  /** Rewrites all cells of a sequence that shares none. Returns their number. */
   #rewrite(sequence: Sequence): number {
     const { held, seq } = sequence
     const state = this.memory.saveSequence(seq, { checksum: false })
     this.memory.untag(seq, sequence.span)
-    // Its own cells were just freed, so there is room; if it cannot be loaded all the same, the books must say that nothing is held.
+    // Its own cells were just freed, so there is room. If the load fails all the same, the books must say that nothing is held.
     if (!this.memory.loadSequence(seq, state, { verify: false })) {
       sequence.cut(span(0, held))
       return 0
@@ -182,7 +182,7 @@ export class SequenceTable {
     return held
   }
 
-  /** Distinct cells tagged by the sequences that `which` picks, and these. */
+  /** Returns the number of distinct cells in the sequences that `which` picks and in `more`. */
   cellsOf(which: (sequence: Sequence) => boolean, more: readonly Int32Array[] = []): number {
     const seen = new Uint8Array(this.cells.total)
     let count = 0
@@ -195,9 +195,9 @@ export class SequenceTable {
   }
 }
 
-// Which sequence ids are free.
+// The free sequence ids.
 
-/** All ids of a context, 0 .. total-1; the lowest free one is lent first, which keeps logs readable. */
+/** All ids of a context, 0 .. total-1. The lowest free one is lent first, which keeps logs readable. */
 export class SequenceIds {
   readonly #free: Set<number>
 
@@ -210,7 +210,7 @@ export class SequenceIds {
     return this.total - this.#free.size
   }
 
-  /** Lends an id, or null when none is free. */
+  /** Lends an id. Returns null when none is free. */
   take(): SeqId | null {
     if (this.#free.size === 0) return null
     const id = Math.min(...this.#free)
@@ -229,21 +229,21 @@ export class SequenceIds {
   }
 }
 
-// What is known of every conversation, whatever happens to its live sequence.
+// The conversations, which outlive their live sequences.
 
-/** What outlives a live sequence that was dropped for room. */
+/** The state of a conversation. It stays when the live sequence is dropped for room. */
 export interface ConversationRecord {
-  /** Of its tenant. */
+  /** The salt of its tenant. */
   readonly salt: CacheSalt
   sequence: Sequence | null
   readonly ledger: LedgerEntry[]
-  /** What the last step that was done showed. */
+  /** The prompt of the last step that ended as `done`. */
   before: Prompt | null
-  /** Cells of it that were moved to a lower tier while no step ran, and are on no step's account yet. */
+  /** Cells of it that were moved to a lower tier while no step ran, and that no step's account includes yet. */
   moved: number
 }
 
-/** Generations that a conversation's kin goes back. */
+/** The most ancestors that are remembered of a conversation. */
 const MOST_KIN = 8
 
 export class Conversations {
@@ -252,8 +252,9 @@ export class Conversations {
   readonly views = new Views()
 
   /**
-   * The conversation, whose tenant has this salt, begins as a copy of `from`: under `splice` and `blend` that one's cells are lent to it as its own
-   * are. Changes nothing where `from` is unknown or another tenant's, and where the conversation goes back to another one already.
+   * Notes that the conversation was forked from `from`. Under `splice` and `blend` the cells of `from` are then lent to it as its own are.
+   * Changes nothing when `from` is unknown or another tenant's, or when the conversation has an ancestor already.
+   * @param salt the salt of the conversation's tenant
    */
   inherit(conversation: ConversationId, salt: CacheSalt, from: ConversationId): void {
     const known = this.#records.get(from)
@@ -261,13 +262,13 @@ export class Conversations {
     this.#kin.set(conversation, [from, ...this.kin(from)].slice(0, MOST_KIN))
   }
 
-  /** What the one that it began as showed last; null where it did not, or that is not known any more. */
+  /** Returns the last prompt of the conversation that this one was forked from; null when there is none or it is no longer known. */
   inherited(conversation: ConversationId): Prompt | null {
     const [parent] = this.kin(conversation)
     return parent === undefined ? null : (this.#records.get(parent)?.before ?? null)
   }
 
-  /** Those it goes back to, nearest first. */
+  /** Returns the conversation's ancestors, nearest first. */
   kin(conversation: ConversationId): readonly ConversationId[] {
     return this.#kin.get(conversation) ?? []
   }
@@ -276,18 +277,18 @@ export class Conversations {
     return this.#records.get(conversation)
   }
 
-  /** Null for a conversation that has none, known or not. */
+  /** Returns the conversation's live sequence; null when it has none or is unknown. */
   live(conversation: ConversationId): Sequence | null {
     return this.#records.get(conversation)?.sequence ?? null
   }
 
-  /** The unedited prompt that the last step that was done was made from, its answer included; null when there is none. */
+  /** Returns the unedited prompt of the last step that ended as `done`, its answer included; null when there is none. */
   before(conversation: ConversationId): Int32Array | null {
     const before = this.#records.get(conversation)?.before ?? null
     return before === null ? null : uneditedOf(before)
   }
 
-  /** The conversation, known or not, has this live sequence from now on. */
+  /** Makes `sequence` the live sequence of the conversation, which may be new. */
   seat(conversation: ConversationId, sequence: Sequence): void {
     const known = this.#records.get(conversation)
     if (known === undefined)
@@ -295,7 +296,7 @@ export class Conversations {
     else known.sequence = sequence
   }
 
-  /** A sequence was dropped; if it was its conversation's live sequence, that has none now. */
+  /** Notes that a sequence was dropped. If it was a live sequence, its conversation has none now. */
   unseat(dropped: Sequence): void {
     const record = this.#records.get(dropped.conversation)
     if (record?.sequence === dropped) record.sequence = null

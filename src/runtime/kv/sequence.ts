@@ -1,4 +1,4 @@
-/** Owns what one sequence holds: its tokens and, parallel to them, where they come from and the cells that keep them. */
+/** One sequence's entries: its tokens and, parallel to them, their source ids and the cells that keep them. */
 import type { ConversationId, SeqId } from '../core/ids.js'
 import { length, lowerBound, span, type Span } from '../core/span.js'
 import { CellHasher, type CellHashes, FreshHashes, FreshText, sameHash, WORDS } from './cell-hash.js'
@@ -8,35 +8,35 @@ import type { Passed } from './tier-policy.js'
 import { commonPrefix, sourcePlace, tokenSource } from './prompt.js'
 import { type CacheSalt, COMMON, sameSalt } from './tenant-salts.js'
 
-// What the planner asks of anyone who holds computed tokens: a sequence on the device, or one that was moved off it.
+// The planner's view of a holder of computed tokens: a sequence on the device, or one that was moved off it.
 
-/** Where cells are: in the context's memory, in the program's, on disk, where other engines put them. */
+/** Where cells are: in the context's memory, in the program's memory, on disk, or in the tier shared with other engines. */
 export type Tier = 'device' | 'host' | 'disk' | 'shared'
 
 export interface HeldSequence {
   readonly conversation: ConversationId
   readonly tier: Tier
-  /** Tokens held. */
+  /** Number of tokens held. */
   readonly held: number
   readonly tokens: Int32Array
-  /** From `Prompt`. */
+  /** The tokens' source ids (keys), one per entry; see prompt.ts. */
   readonly sourceIds: Int32Array
   /** The unedited prompt that source ids point into. */
   readonly unedited: Int32Array
   position(entry: number): number
-  /** The first entry at `position` or after it; `held` when there is none. */
+  /** Returns the first entry at `position` or after it; `held` when there is none. */
   atPosition(position: number): number
-  /** The first entry with this key or a later one; `held` when there is none. */
+  /** Returns the first entry with this key or a later one; `held` when there is none. */
   atKey(key: number): number
-  /** Whether the entry is, at this place of the text, what a fresh prefill would make it. */
+  /** Whether the entry's cell is the one that a fresh prefill of the text would make at this place. */
   isFresh(entry: number, place: number, text: FreshText): boolean
-  /** One word of the entry's cell hash: tells apart the cells of one token of one conversation. */
+  /** Returns one word of the entry's cell hash, which tells apart the cells of one token of one conversation. */
   cellWord(entry: number): number
-  /** How many entries from this one on are that, at the places from `place` on, up to place `end`. */
+  /** Returns how many consecutive entries, from `entry` on, are fresh at the places from `place` on, up to place `end`. */
   freshRun(entry: number, place: number, end: number, text: FreshText): number
 }
 
-/** The same, cell by cell. */
+/** Computes `freshRun` cell by cell. */
 export function freshCells(
   holder: Pick<HeldSequence, 'isFresh'>,
   entry: number,
@@ -49,42 +49,41 @@ export function freshCells(
   return count
 }
 
-// What one sequence holds: its tokens and, parallel to them, where they come from and the cells that keep them.
+// A sequence on the device.
 
 /**
- * `running`: a step is under way. `idle`: between two steps. `parked`: what a conversation no longer shows, kept for its cells; it never
- * grows. `scratch`: where a running step computes tokens in the middle of its live sequence.
+ * `running`: a step is in progress. `idle`: between two steps. `parked`: entries that a conversation no longer shows, kept for their cells;
+ * it never grows. `scratch`: a running step computes tokens in it that belong in the middle of its live sequence.
  */
 export type SequenceState = 'running' | 'idle' | 'parked' | 'scratch'
 
-/** The live sequence of a conversation, as others may see it. `tokens` is a view that holds until the live sequence changes. */
+/** The live sequence of a conversation, as code outside the cache sees it. `tokens` is a view, valid until the live sequence changes. */
 export type LiveSequence = Readonly<
   Pick<Sequence, 'conversation' | 'salt' | 'seq' | 'held' | 'tokens' | 'running' | 'exact' | 'next'>
 >
 
 /**
- * Entry i of the sequence is `tokens[i]`, from `keys[i]` (Prompt), in `cells[i]`; positions ascend with i, with gaps where text is hidden under
- * a splice. Mutators keep the books (reference counts) and nothing else; only SequenceTable calls them, always together with the same change to
- * the memory.
+ * Entry i of the sequence is `tokens[i]`, with source id `keys[i]`, in `cells[i]`. Positions ascend with i, with gaps where text is hidden
+ * under a splice. Mutators update only our books (reference counts). Their callers make the same change to the memory.
  */
 export class Sequence implements HeldSequence {
-  /** Where its cells were before this step, for the ledger. */
+  /** The tier that held its cells before this step, for the ledger. */
   tier: Tier = 'device'
-  /** Ticks of the cache's clock; the smaller, the longer unused. */
+  /** Ticks of the table's clock; the smaller, the longer unused. */
   lastUse = 0
-  /** What had been computed by then, by anybody. */
+  /** How many tokens all conversations had computed when this sequence was last used. */
   passedBefore: Passed = { prompt: 0, generated: 0 }
-  /** Whether a step borrowed from it since the last one of its conversation began: it may be asked for again. */
+  /** Whether a step has borrowed from it since its conversation's last step began. Then it may be asked for again. */
   lent = false
-  /** The unedited prompt that source ids point into; never written to. */
+  /** The unedited prompt that source ids point into. Never written to. */
   unedited: Int32Array = new Int32Array()
   #tokens = new Int32Array(256)
   #keys = new Int32Array(256)
   #cells = new Int32Array(256)
   #held = 0
-  /** Has seen the first entries, which were not changed since. */
+  /** Has seen the first entries, as they are now. */
   readonly #hasher: CellHasher
-  /** How many of those it has seen, from the first on, are what a fresh prefill would have made of them. */
+  /** How many entries are exact, from the first on, among those that the hasher has seen. */
   #exact = 0
   readonly #expected: CellHashes = new Int32Array(WORDS)
   #fresh: FreshHashes | null = null
@@ -94,13 +93,13 @@ export class Sequence implements HeldSequence {
     readonly seq: SeqId,
     private readonly book: CellTable,
     public state: SequenceState,
-    /** Whose cells these are: other tenants' hashes have another salt. */
+    /** The salt of its tenant's cell hashes. */
     readonly salt: CacheSalt = COMMON,
   ) {
     this.#hasher = new CellHasher(salt)
   }
 
-  /** Tokens held. */
+  /** Number of tokens held. */
   get held(): number {
     return this.#held
   }
@@ -109,17 +108,17 @@ export class Sequence implements HeldSequence {
     return this.state === 'running' || this.state === 'scratch'
   }
 
-  /** A view, good until the next change. */
+  /** A view, valid until the next change. */
   get tokens(): Int32Array {
     return this.#tokens.subarray(0, this.#held)
   }
 
-  /** A view, good until the next change. */
+  /** A view, valid until the next change. */
   get sourceIds(): Int32Array {
     return this.#keys.subarray(0, this.#held)
   }
 
-  /** A view, good until the next change. */
+  /** A view, valid until the next change. */
   get cells(): Int32Array {
     return this.#cells.subarray(0, this.#held)
   }
@@ -128,33 +127,33 @@ export class Sequence implements HeldSequence {
     return this.book.positions[this.#cells[entry]!]!
   }
 
-  /** The position that comes next. */
+  /** The position of the next token. */
   get next(): number {
     return this.#held === 0 ? 0 : this.position(this.#held - 1) + 1
   }
 
-  /** How many entries from the beginning are what a fresh prefill of their tokens would have made of them. */
+  /** The number of entries at the beginning that are exact: what a fresh prefill of their tokens would make. */
   get exact(): number {
     this.#catchUp()
     return this.#exact
   }
 
-  /** All positions held: from the first to the last, gaps included. */
+  /** The positions from the first to the last entry, gaps included. */
   get span(): Span {
     return this.#held === 0 ? span(0, 0) : span(this.position(0), this.next)
   }
 
-  /** The positions of these entries, gaps included. */
+  /** Returns the positions of these entries, gaps included. */
   positionsOf(entries: Span): Span {
     return length(entries) === 0 ? span(0, 0) : span(this.position(entries.start), this.position(entries.end - 1) + 1)
   }
 
-  /** The first entry at `position` or after it; `held` when there is none. */
+  /** Returns the first entry at `position` or after it; `held` when there is none. */
   atPosition(position: number): number {
     return lowerBound(this.#held, (entry) => this.position(entry) < position)
   }
 
-  /** The first entry with this key or a later one; `held` when there is none. */
+  /** Returns the first entry with this key or a later one; `held` when there is none. */
   atKey(key: number): number {
     return lowerBound(this.#held, (entry) => this.#keys[entry]! < key)
   }
@@ -171,18 +170,18 @@ export class Sequence implements HeldSequence {
 
   freshRun(entry: number, place: number, end: number, text: FreshText): number {
     if (entry !== place || !sameSalt(this.salt, text.salt)) return freshCells(this, entry, place, end, text)
-    // Cells that were found exact when they came are so for every text that begins as they do; the one behind them is not.
+    // Exact cells are fresh in every text that begins with their tokens. The entry after that common beginning is not fresh.
     const known = commonPrefix(this.#tokens.subarray(0, this.exact), text.tokens)
     return place > known ? freshCells(this, entry, place, end, text) : Math.min(known, end) - place
   }
 
-  /** These tokens as a fresh prefill would make them for this sequence's tenant. */
+  /** Returns these tokens with the hashes that a fresh prefill for this sequence's tenant would give them. */
   freshText(tokens: Int32Array): FreshText {
     this.#fresh ??= new FreshHashes(this.salt)
     return new FreshText(tokens, this.#fresh)
   }
 
-  /** Tokens were decoded at the end of the sequence, at `next` and the positions after it. */
+  /** Enters tokens that were decoded at the end of the sequence, at `next` and the positions after it. */
   append(tokens: Int32Array, keys: Int32Array): void {
     this.#makeRoom(this.#held, tokens.length)
     this.#tokens.set(tokens, this.#held)
@@ -194,14 +193,14 @@ export class Sequence implements HeldSequence {
       const cell = this.book.take(position)
       this.#hasher.place(token, position, hashes, cell)
       this.#hasher.see(hashes, cell)
-      // Just computed, so it is what it should be if all before it is.
+      // A cell just computed is exact if all cells before it are.
       if (this.#exact === this.#held && position === this.#held) this.#exact++
       this.#cells[this.#held++] = cell
       position++
     }
   }
 
-  /** The cells of these entries of `from` were tagged with this sequence, too; they go in before entry `at`. */
+  /** Enters the cells of these entries of `from`, which were tagged for this sequence, too. They go before entry `at`. */
   adopt(from: Sequence, entries: Span, at: number): void {
     const cells = from.cells.subarray(entries.start, entries.end)
     this.#makeRoom(at, cells.length)
@@ -213,7 +212,7 @@ export class Sequence implements HeldSequence {
     this.#changedFrom(at)
   }
 
-  /** The tags of these entries were removed; says how many cells that set free. */
+  /** Removes entries whose tags were removed. Returns how many cells that freed. */
   cut(entries: Span): number {
     const freed = this.book.untag(this.cells.subarray(entries.start, entries.end))
     for (const array of [this.#tokens, this.#keys, this.#cells]) array.copyWithin(entries.start, entries.end, this.#held)
@@ -222,14 +221,14 @@ export class Sequence implements HeldSequence {
     return freed
   }
 
-  /** The entry after the last one whose position follows on `entry` without a gap. */
+  /** Returns the end (exclusive) of the run of consecutive positions that begins at `entry`. */
   endOfRun(entry: number): number {
     let end = entry + 1
     while (end < this.#held && this.position(end) === this.position(end - 1) + 1) end++
     return end
   }
 
-  /** The cells of these entries, which no other sequence holds, have other positions from now on; their hashes say that they were turned. */
+  /** Changes the positions of these entries' cells, which no other sequence holds. Their hashes then say that they were turned. */
   shift(entries: Span, delta: number): void {
     const cells = this.cells.subarray(entries.start, entries.end)
     this.book.shift(cells, delta)
@@ -237,12 +236,15 @@ export class Sequence implements HeldSequence {
     this.#changedFrom(entries.start)
   }
 
-  /** Whether all its cells' keys are what their positions say (CellTable.areSettled). */
+  /** Whether the keys of all its cells match their positions (CellTable.areSettled). */
   get settled(): boolean {
     return this.book.areSettled(this.cells)
   }
 
-  /** The same entries are known by other keys from now on, because the unedited prompt is another one: by these spans of `keys`. */
+  /**
+   * Gives the same entries other source ids, because the unedited prompt changed.
+   * @param spans the stretches of `keys` that belong to the entries, in order
+   */
   rename(base: Int32Array, keys: Int32Array, spans: readonly Span[]): void {
     this.unedited = base
     let at = 0
@@ -252,14 +254,14 @@ export class Sequence implements HeldSequence {
     }
   }
 
-  /** Source ids of the next `count` generated tokens: they stand behind the unedited prompt. */
+  /** Returns source ids for the next `count` generated tokens. Their places follow the unedited prompt. */
   keysAfter(count: number): Int32Array {
     const last = this.#held === 0 ? -1 : sourcePlace(this.#keys[this.#held - 1]!)
     const from = Math.max(this.unedited.length, last + 1)
     return Int32Array.from({ length: count }, (_, offset) => tokenSource(from + offset))
   }
 
-  /** Generated tokens become part of the unedited prompt, as they are when it is shown next. */
+  /** Appends the generated tokens to the unedited prompt, as the next step's prompt has them. */
   extendBase(): void {
     const generated = this.tokens.subarray(this.atKey(tokenSource(this.unedited.length)))
     if (generated.length === 0) return
@@ -269,7 +271,7 @@ export class Sequence implements HeldSequence {
     this.unedited = base
   }
 
-  /** Whether this sequence holds, at the same positions, all that `other` does: cells whose values are the same. */
+  /** Whether this sequence holds all tokens of `other` at the same positions, in cells with the same values. */
   covers(other: Sequence): boolean {
     const { positions, hashes } = this.book
     let at = 0
@@ -285,7 +287,7 @@ export class Sequence implements HeldSequence {
     return true
   }
 
-  /** Positions and cell hashes, entry by entry. */
+  /** Returns positions and cell hashes, entry by entry. */
   readCells(): { readonly positions: Int32Array; readonly hashes: CellHashes } {
     const { positions, hashes } = this.book
     const { cells } = this
@@ -294,7 +296,7 @@ export class Sequence implements HeldSequence {
     return { positions: cells.map((cell) => positions[cell]!), hashes: own }
   }
 
-  /** The sequence, which held nothing, was loaded with all that is stored: cells that no other sequence holds. */
+  /** Enters a saved sequence that was loaded into this empty one. No other sequence holds its cells. */
   load({ unedited: base, tokens, sourceIds: keys, positions, hashes }: OffloadRecord): void {
     this.unedited = base
     this.#makeRoom(0, tokens.length)
@@ -328,7 +330,7 @@ export class Sequence implements HeldSequence {
     this.#exact = Math.min(this.#exact, this.#hasher.goBack(entry))
   }
 
-  /** Follows the entries that were added since the last look. */
+  /** Shows the hasher the entries added since the last call, and counts the exact ones. */
   #catchUp(): void {
     const { hashes, positions } = this.book
     for (let entry = this.#hasher.seen; entry < this.#held; entry++) {
@@ -341,7 +343,7 @@ export class Sequence implements HeldSequence {
     }
   }
 
-  /** Moves what is held from entry `at` on by `by` entries, growing the arrays as needed. */
+  /** Moves the entries from `at` on back by `by` entries, growing the arrays as needed. */
   #makeRoom(at: number, by: number): void {
     const needed = this.#held + by
     if (needed > this.#tokens.length) {

@@ -1,6 +1,6 @@
 /**
- * Owns cells that travel: which of a conversation's cells are put where other engines find them, and which of those a step begins with. Only cells that
- * are what a fresh prefill would make them do, in blocks; so a block is found by what it is, and it does not matter who computed it.
+ * Shares cells between engines: chooses which of a conversation's cells are published, and fetches published ones for a step. Only exact
+ * cells are shared, in blocks. So a block is found by its hash, whichever engine computed it.
  */
 import { FORGOTTEN } from '../core/contract.js'
 import type { ConversationId } from '../core/ids.js'
@@ -15,11 +15,11 @@ import type { Sequence } from './sequence.js'
 
 export interface SharedOptions {
   readonly tier: SharedTier
-  /** Bytes of memory that blocks may take on their way onto the device. Default: no limit. */
+  /** Returns the bytes of memory that blocks may take on their way onto the device. Default: no limit. */
   readonly mostBytes?: () => number
 }
 
-/** A block on its way to the others. */
+/** A block about to be published. */
 interface Outgoing {
   readonly key: string
   readonly record: OffloadRecord
@@ -27,17 +27,17 @@ interface Outgoing {
   readonly isWanted: () => boolean
 }
 
-/** Blocks that are read at the same time. */
+/** Number of blocks read at the same time. */
 const AHEAD = 4
-/** Blocks that are remembered to be there. */
+/** Number of published blocks that are remembered. */
 const MOST_KNOWN = 100_000
 
 export class SharedCells {
-  /** Of blocks that are there, as far as we know. */
+  /** Keys of blocks that the shared tier has, as far as we know. */
   readonly #known = new Set<string>()
-  /** How often something of the conversation was to be forgotten: what was copied out before is not wanted any more. */
+  /** How often text of the conversation was forgotten. Blocks that were copied out before are no longer wanted. */
   readonly #epochs = new Map<ConversationId, number>()
-  /** The last unedited prompt of which the forgotten was forgotten here. */
+  /** Per conversation, the last unedited prompt whose forgotten text was deleted from the shared tier. */
   readonly #forgotten = new Map<ConversationId, Int32Array>()
 
   constructor(
@@ -50,7 +50,10 @@ export class SharedCells {
     return this.options.tier.counts
   }
 
-  /** Reads the blocks that a step would have to compute otherwise, besides what is read for it anyway; null: nothing is read. */
+  /**
+   * Reads the blocks that a step would have to compute otherwise, together with the states in `below`. Returns `below` when there are no
+   * blocks to read.
+   */
   fetch(own: Sequence, plan: Plan, below: Promise<ReadStates> | null): Promise<ReadStates> | null {
     const { tokens } = plan.prompt
     const first = plan.parts.find(({ kind }) => kind === 'compute')?.span.start ?? tokens.length
@@ -61,7 +64,7 @@ export class SharedCells {
     )
   }
 
-  /** All blocks from place `from` on, up to the first that nobody has. */
+  /** Reads all blocks from place `from` on, up to the first one that the tier lacks. */
   async #read(own: Sequence, prompt: Prompt, from: number): Promise<readonly [OffloadedSequence, readonly Uint8Array[]]> {
     const { tier, mostBytes } = this.options
     const { tokens } = prompt
@@ -87,8 +90,8 @@ export class SharedCells {
   }
 
   /**
-   * Puts the blocks of a conversation that others may lack where they find them, one at a time.
-   * @param between runs something when no decode is under way
+   * Publishes the conversation's blocks that the shared tier may lack, one at a time.
+   * @param between runs its argument when no decode is in progress
    */
   async publish(conversation: ConversationId, between: <T>(errand: () => T) => Promise<T>): Promise<void> {
     for (;;) {
@@ -98,19 +101,19 @@ export class SharedCells {
     }
   }
 
-  /** What was copied out of the conversation and is not there yet is not wanted any more. */
+  /** Withdraws blocks that were copied out of the conversation and are not published yet. */
   recall(conversation: ConversationId): void {
     this.#epochs.set(conversation, this.#epoch(conversation) + 1)
   }
 
-  /** Deletes the conversation's blocks, all of them. */
+  /** Deletes all blocks of the conversation. */
   async forget(conversation: ConversationId): Promise<void> {
     this.recall(conversation)
     this.#known.clear()
     await this.options.tier.forget(conversation)
   }
 
-  /** Deletes the conversation's blocks that have something of a text which `prompt` is to have forgotten, or have read it. */
+  /** Deletes the conversation's blocks that hold text which `prompt` marks as FORGOTTEN, or that have read it. */
   async forgetHidden(conversation: ConversationId, prompt: Prompt): Promise<void> {
     const base = uneditedOf(prompt)
     const last = base.lastIndexOf(FORGOTTEN)
@@ -123,11 +126,14 @@ export class SharedCells {
       const place = positions.at(-1)!
       return fresh !== undefined && place < prompt.tokens.length && sameHash(hashes, positions.length - 1, fresh, place)
     })
-    // What a running step holds of it is forgotten by the next one, and may be published until then.
+    // A running step may still hold such text, and publish it, until the next step forgets it.
     if (this.conversations.live(conversation)?.running !== true) this.#forgotten.set(conversation, base)
   }
 
-  /** The next block that others may lack, copied out of the cache; null: there is none, or no sequence id to copy it with. */
+  /**
+   * Copies the next block that the shared tier may lack out of the cache. Returns null when there is none, or no sequence id to copy it
+   * with.
+   */
   #outgoing(conversation: ConversationId): Outgoing | null {
     const own = this.conversations.live(conversation)
     if (own === null || !own.settled) return null
@@ -168,18 +174,18 @@ export class SharedCells {
   }
 }
 
-/** These places of a text, as one block or several. */
+/** Returns the tokens, positions and hashes of this stretch of a text: one block or several. */
 function blockOf(tokens: Int32Array, hashes: CellHashes, of: Span) {
   const { start, end } = of
   const positions = Int32Array.from({ length: length(of) }, (_, at) => start + at)
   return { tokens: tokens.slice(start, end), positions, hashes: hashes.slice(WORDS * start, WORDS * end) }
 }
 
-/** The last cell's hash says all: its own place and everything before it. */
+/** The last cell's hash names the block, because it covers the cell's place and everything before it. */
 const keyOf = (hashes: CellHashes, place: number): string =>
   hashes.subarray(WORDS * (place + BLOCK - 1), WORDS * (place + BLOCK)).join()
 
-/** Whether both have the same places to forget, as far as the shorter one goes, and no more behind it. */
+/** Whether both prompts have FORGOTTEN at the same places. */
 function sameForgotten(a: Int32Array, b: Int32Array): boolean {
   const places = (of: Int32Array) => of.reduce<number[]>((all, token, at) => (token === FORGOTTEN ? [...all, at] : all), [])
   return places(a).join() === places(b).join()

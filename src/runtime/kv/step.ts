@@ -1,4 +1,4 @@
-/** Owns the running account of one step, from its plan to its ledger entry. */
+/** Keeps the running account of one step, from its plan to its ledger entry. */
 import { invariant } from '../core/errors.js'
 import { length, span, type Span } from '../core/span.js'
 import { type LedgerEntry, messageCosts, type ReuseSource, type StepKind, withGenerated } from './ledger.js'
@@ -7,18 +7,20 @@ import type { Part } from './plan/parts.js'
 import { computedIn, type Plan, replacedIn, reusedIn, turnedIn } from './plan/plan.js'
 import { commonPrefix, type Prompt, withoutContracts } from './prompt.js'
 
-/** Which of a step's tokens: the prompt's, or those the model generated. */
+/** Which of a step's tokens are meant: the prompt's, or those that the model generated. */
 export type StepPart = 'prompt' | 'generated'
 
-/** Where tokens go next: into which sequence, from which position on. */
+/** Where the next tokens go: into which sequence, from which position on. */
 export interface Seat {
   readonly seq: number
-  /** Of the first of them among the shown tokens, generated ones included. The live sequence holds those before it, in order. */
+  /** Place of the first of them among the shown tokens, generated ones included. The live sequence holds the tokens before it, in order. */
   readonly place: number
   readonly position: number
 }
 
-/** Prompt tokens that can be decoded next, in one go. `last`: the prompt is in after them, and their last token's logits are wanted. */
+/**
+ * Prompt tokens that can be decoded next, in one go. `last`: they complete the prompt, and the engine needs the logits of their last token.
+ */
 export interface Chunk extends Seat {
   readonly tokens: Int32Array
   readonly last: boolean
@@ -26,26 +28,28 @@ export interface Chunk extends Seat {
 
 type Compute = Part & { readonly kind: 'compute' }
 
-/** A step under way. Made by a cache's `begin` and ended by its `finish`; only the cache writes to it. */
+/** A step in progress. A cache's `begin` makes it and its `finish` ends it; only the cache writes to it. */
 export class Step {
   /** Set by the cache when it finishes the step. */
   ended = false
-  /** Cells freed by dropping parked tokens and idle live sequences for this step. */
+  /** Cells that were freed for this step by dropping parked tokens and idle live sequences. */
   evicted = 0
-  /** The same, where they were moved to a lower tier; and cells of the conversation that were moved there before it began, unasked. */
+  /**
+   * Like `evicted`, for cells that were moved to a lower tier. Includes cells of the conversation that were moved there between its steps.
+   */
   moved = 0
-  /** Milliseconds that were expected until the first token can be sampled. */
+  /** Predicted milliseconds until the first token can be sampled; null without a cost model. */
   predicted: number | null = null
   /** See LedgerEntry. */
   recomputeReason: string | null = null
-  /** Where tokens in the middle of the live sequence are computed, while there are some. */
+  /** The sequence in which tokens in the middle of the live sequence are computed, while there are some; otherwise null. */
   scratch: Sequence | null = null
-  /** Tokens that no longer show and were really parked. */
+  /** Tokens that the conversation no longer shows and that were parked for this step. */
   parked = 0
   readonly #passes: readonly Compute[]
   readonly #tiers: LedgerEntry['tiers']
   readonly #replaced: number
-  /** How far the prompt is: the pass, and tokens of it that are in. */
+  /** How much of the prompt is entered: the index of the current pass, and the number of its tokens that are entered. */
   #pass = 0
   #done = 0
   readonly #submitted = { prompt: 0, generated: 0 }
@@ -61,21 +65,24 @@ export class Step {
     this.#replaced = replacedIn(sequence, plan)
   }
 
-  /** The stretch of prompt that is computed next, what is in of it left out; null when the prompt is in. */
+  /**
+   * The stretch of the prompt that is computed next, without its tokens that are entered already; null when the whole prompt is entered.
+   */
   get due(): Compute | null {
     const pass = this.#passes[this.#pass]
     if (pass === undefined) return null
     return { ...pass, span: span(pass.span.start + this.#done, pass.span.end), position: pass.position + this.#done }
   }
 
-  /** Whether what is due lies in the middle of the live sequence. */
+  /** Whether the due stretch lies in the middle of the live sequence. */
   get inMiddle(): boolean {
     return this.#pass < this.#passes.length - 1
   }
 
   /**
-   * Where these tokens, about to be taken into the books, come from. Refuses prompt tokens that are not the next ones, and generated ones
-   * before the prompt is in.
+   * Returns the source ids of tokens that are about to be entered in the books.
+   * @throws KvfoldError internal/invariant for prompt tokens that are not the next ones, and for generated ones before the prompt is
+   * complete
    */
   keysOf(tokens: Int32Array, part: StepPart): Int32Array {
     const { sequence, due } = this
@@ -93,14 +100,14 @@ export class Step {
     return this.plan.sourceIds.subarray(start, start + tokens.length)
   }
 
-  /** What the next step compares itself with, once this one is done: all that was shown, without the edits' contracts. */
+  /** The prompt with which the conversation's next step is compared: all shown tokens, without the edits' contracts. */
   get left(): Prompt {
     const { sequence, plan } = this
     const origin = { base: sequence.unedited, holes: plan.prompt.origin?.holes ?? [] }
     return withoutContracts({ messages: this.prompt.messages, tokens: sequence.tokens.slice(), origin })
   }
 
-  /** Tokens entered the cache. */
+  /** Counts tokens that entered the cache. */
   submit(part: StepPart, count: number): void {
     this.#submitted[part] += count
     if (part === 'generated') return
@@ -110,7 +117,7 @@ export class Step {
     this.#done = 0
   }
 
-  /** Wall time spent for this step, in milliseconds. */
+  /** Adds wall time spent for this step, in milliseconds. */
   spend(on: keyof LedgerEntry['milliseconds'], milliseconds: number): void {
     this.#milliseconds[on] += milliseconds
   }
@@ -121,10 +128,10 @@ export class Step {
   }
 
   /**
-   * The step's ledger entry.
+   * Makes the step's ledger entry.
    * @param number place in the conversation's ledger
-   * @param before what the previous step showed
-   * @param inherited what the conversation began as, if this is its first step
+   * @param before the prompt of the previous step
+   * @param inherited for a first step, the prompt of the conversation that this one was forked from
    */
   entry(
     number: number,
@@ -207,7 +214,7 @@ function tiersOf(parts: readonly Part[]): LedgerEntry['tiers'] {
   return all.shared > 0 ? all : { host: all.host, disk: all.disk }
 }
 
-/** A last token that is decoded again counts for whoever held the one before it. */
+/** Counts reused tokens by source. A last token that is decoded again counts for the source of the token before it. */
 function sourcesOf(parts: readonly Part[], redecoded: 0 | 1): Record<ReuseSource, number> {
   const sources = { own: 0, parked: 0, shared: 0 }
   let last: ReuseSource = 'own'

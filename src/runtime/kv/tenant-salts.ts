@@ -1,32 +1,33 @@
-/** Owns what keeps tenants apart in the cache: the salts that key cell hashes, one a tenant, so that no cell of one is ever found for another. */
+/** Keeps tenants apart in the cache. Each tenant's salt keys its cell hashes, so that no cell of one tenant is found for another. */
 import { createHmac, randomBytes } from 'node:crypto'
 
-/** Cell hashes under different salts never agree (but once in 2^128), so nobody is lent cells that another tenant's text left. */
+/** Cell hashes under different salts never agree (except with probability 2^-128). So no tenant is lent cells of another tenant's text. */
 export interface CacheSalt {
   /** Four words. */
   readonly key: Int32Array
-  /** Four words: what stands for all that was seen while nothing was. */
+  /** Four words: the hasher's state before any cell is seen. */
   readonly start: Int32Array
 }
 
 export const SECRET_BYTES = 32
 
 /**
- * The salts under one secret. The same tenant has the same salt wherever the secret is the same: cells on disk stay their tenant's (DiskTierFolder
- * keeps the secret beside them). Who does not know the secret cannot compute a cell hash, hence cannot look for two texts with the same one.
+ * The salts under one secret. The same tenant has the same salt wherever the secret is the same, so cells on disk stay their tenant's
+ * (DiskTierFolder keeps the secret beside them). Without the secret, cell hashes cannot be computed, so an attacker cannot look for two
+ * texts with the same one.
  */
 export class CacheSalts {
   readonly #secret: Uint8Array
 
-  /** @param secret 32 random bytes. Default: drawn now, so that no other process and no later start has the same */
+  /** @param secret 32 random bytes. Default: drawn now, so that no other process and no later start has the same one */
   constructor(secret: Uint8Array = randomBytes(SECRET_BYTES)) {
     this.#secret = Uint8Array.from(secret)
   }
 
-  /** @param tenant undefined: who names none, all of whom share */
+  /** @param tenant undefined: all callers that name no tenant; they share one salt */
   of(tenant: string | undefined): CacheSalt {
     const hmac = createHmac('sha256', this.#secret)
-    // UTF-16, because UTF-8 has one and the same replacement for all that is no text.
+    // UTF-16, because UTF-8 encodes all invalid text as the same replacement.
     if (tenant === undefined) hmac.update('kvfold cell salt, common')
     else hmac.update('kvfold cell salt, tenant:').update(Buffer.from(tenant, 'utf16le'))
     const digest = hmac.digest()
@@ -35,7 +36,7 @@ export class CacheSalts {
   }
 }
 
-/** Of callers that name no salt: this process's. */
+/** The salt for callers that name none, different in each process. */
 export const COMMON: CacheSalt = new CacheSalts().of(undefined)
 
 export function sameSalt(a: CacheSalt, b: CacheSalt): boolean {

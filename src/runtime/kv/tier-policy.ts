@@ -1,27 +1,31 @@
-/** Owns what is worth keeping where: what a tier gives up first, and when it pays to move cells off the device. */
+/** Decides which sequences a full tier gives up first, and when it pays to move cells off the device. */
 import { type CostModel, hostTime } from './cost-model.js'
 
-// The order in which kept sequences are given up when a tier is full, be it host memory or disk.
+// The order in which a full tier, host memory or disk, gives up sequences.
 
 export interface Kept {
   /** Tokens that would have to be recomputed without it. */
   readonly tokens: number
   readonly bytes: number
-  /** When it was last used, in any unit that ascends: milliseconds since 1970, or ticks of a clock. */
+  /** When it was last used, in any ascending unit: milliseconds since 1970, or ticks of a clock. */
   readonly lastUse: number
 }
 
 /**
- * What keeping it is worth per byte: tokens to recompute / (bytes x age), with age = 1 + `now` - last use, in the unit of both. The longer
- * something was not asked for, the longer it will probably not be; so age stands for the chance of a hit, as tokens for what one saves.
+ * Returns the benefit per byte of keeping it: tokens to recompute / (bytes x age), with age = 1 + `now` - last use, in the unit of both.
+ * The longer a sequence was unused, the longer it will probably stay so. So age stands for the chance of a hit, and tokens for the saving
+ * of one.
  *
- * @param now no use lies after it, or counts as of now
+ * @param now the time; a later last use counts as now
  */
 export function benefit({ tokens, bytes, lastUse }: Kept, now: number): number {
   return tokens / (Math.max(1, bytes) * (1 + Math.max(0, now - lastUse)))
 }
 
-/** What to give up so that the rest takes at most `budget` bytes: by least benefit, of equals the longest unused, and no more than needed. */
+/**
+ * Returns the sequences to give up so that the rest takes at most `budget` bytes. Least benefit goes first, of equals the longest unused,
+ * and no more than needed.
+ */
 export function surplus<T extends Kept>(kept: readonly T[], budget: number, now: number): T[] {
   let over = kept.reduce((sum, { bytes }) => sum + bytes, 0) - budget
   if (over <= 0) return []
@@ -34,44 +38,52 @@ export function surplus<T extends Kept>(kept: readonly T[], budget: number, now:
   return given
 }
 
-// When it pays to move cells off the device that no running step shows, and that every decode passes over all the same.
+// When it pays to move cells off the device. No running step shows them, but every decode passes over them.
 
-/** What a conversation has parked on the device. In cells. */
+/** A conversation's parked cells on the device. All fields count cells. */
 export interface ParkedLoad {
-  /** Of the versions to be moved: they are copied. */
+  /** Cells of the versions to be moved, which are copied. */
   readonly held: number
-  /** Of those, held by nobody else: they would be free. */
+  /** Those of them that no other sequence holds, so that the move frees them. */
   readonly freed: number
-  /** Held by the live sequence alone, to be rewritten afterwards because attention runs up to the highest cell in use; 0: others take the free places. */
+  /**
+   * Cells that only the live sequence holds and that are rewritten afterwards, because attention runs up to the highest cell in use. 0 when
+   * other cells take the free places.
+   */
   readonly live: number
 }
 
-/** Tokens that would pass over what is parked. */
+/** Tokens that would pass over the parked cells. */
 export interface ComingTokens {
-  /** Those of the step that begins, in one go; 0: none begins. */
+  /** Tokens of the step that begins, computed in one go; 0 when none begins. */
   readonly due: number
-  /** Generated ones until the conversation restores what it folded, or ends. */
+  /** Tokens generated until the conversation restores its folds, or ends. */
   readonly ahead: number
 }
 
-/** Fewer free cells than this make no token faster by what could be measured. */
+/** Freeing fewer cells than this makes no token measurably faster. */
 export const FEWEST = 1024
 /**
- * Where nothing is known of the machine: so many tokens pass over a cell in the time of its copies, there and back. Measured: about 100
- * (built-in model, one thread of a CPU, flash attention).
+ * Used without a cost model: this many tokens pass over a cell in the time of its copies, there and back. Measured: about 100 (built-in
+ * model, one thread of a CPU, flash attention).
  */
 const COPIES = 128
 
-/** Tokens that a conversation generates until it restores what it folded, or ends: nobody knows; a few answers. */
+/**
+ * Assumed number of tokens that a conversation generates until it restores its folds, or ends: a few answers. The true number is unknown.
+ */
 export const ANSWERS = 256
 
-/** Tokens that others computed. */
+/** Tokens that other conversations computed. */
 export interface Passed {
   readonly prompt: number
   readonly generated: number
 }
 
-/** Whether moving all of it, rewriting the live sequence, and bringing it back once take less than what the tokens to come gain. */
+/**
+ * Whether the move pays. Its costs are copying all cells off, rewriting the live sequence, and bringing the cells back once. They must not
+ * exceed what the tokens to come gain.
+ */
 export function isWorthMoving(
   { held, freed, live }: ParkedLoad,
   { due, ahead }: ComingTokens,
@@ -84,7 +96,10 @@ export function isWorthMoving(
   return save + load <= freed * (due * model.prefill.rates.scanned + ahead * model.decode.rates.scanned)
 }
 
-/** Whether what nobody used while others computed so many tokens has cost them as much as moving it off and bringing it back takes. */
+/**
+ * Whether an unused sequence has cost other conversations as much as moving it off the device and back takes. `Passed` counts the tokens
+ * that they computed meanwhile.
+ */
 export function isOutstaying(
   { held, freed }: Pick<ParkedLoad, 'held' | 'freed'>,
   { prompt, generated }: Passed,

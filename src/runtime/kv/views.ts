@@ -1,29 +1,32 @@
-/** Owns what conversations showed before their edits, and by which cells: so a restore shows those cells again. */
+/** Remembers which tokens conversations showed before their edits, and by which cells, so that a restore shows those cells again. */
 import type { ConversationId } from '../core/ids.js'
 import { lowerBound } from '../core/span.js'
 import { commonPrefix, markerSource, type Prompt, uneditedOf } from './prompt.js'
 import type { HeldSequence, Sequence } from './sequence.js'
 
 /**
- * What a conversation showed at the end of a step. A live sequence is the view of its last step; `Views` keeps earlier ones. A view holds no cell: it
- * names each by one word of its hash.
+ * The tokens that a conversation showed at the end of a step, and their cells. A live sequence is the view of its last step; `Views` keeps
+ * earlier ones. A view holds no cell: it names each by one word of its hash.
  */
 export type View = Pick<HeldSequence, 'held' | 'tokens' | 'sourceIds' | 'unedited' | 'cellWord'>
 
-/** How many of the prompt's first tokens the view showed in just this way: the same tokens, from the same places of the unedited prompt. */
+/**
+ * Returns how many of the prompt's first tokens the view showed in the same way: the same tokens, from the same places of the unedited
+ * prompt.
+ */
 export function agreement({ tokens, sourceIds, unedited }: View, prompt: Prompt, keys: Int32Array): number {
   const same = Math.min(commonPrefix(tokens, prompt.tokens), commonPrefix(sourceIds, keys))
   const last = markerSource(commonPrefix(unedited, uneditedOf(prompt)))
   return lowerBound(same, (at) => keys[at]! <= last)
 }
 
-/** A view that showed so many of the prompt's first tokens in just this way. */
+/** A view, and how many of the prompt's first tokens it showed in the same way. */
 export interface LatestView {
   readonly view: View
   readonly places: number
 }
 
-/** The view that showed most of the prompt's beginning, of equal ones the first. Null: none showed any of it. */
+/** Returns the view that showed the longest beginning of the prompt, of equal ones the first. Null: none showed any of it. */
 export function latestView(views: Iterable<View>, prompt: Prompt, keys: Int32Array): LatestView | null {
   let best: LatestView | null = null
   let most = 0
@@ -36,7 +39,7 @@ export function latestView(views: Iterable<View>, prompt: Prompt, keys: Int32Arr
   return best
 }
 
-/** Bytes, about, that all views may take. */
+/** Bytes, approximately, that all views may take. */
 const ROOM = 2 ** 26
 
 class PastView implements View {
@@ -67,25 +70,25 @@ class PastView implements View {
   }
 }
 
-/** The earlier views of all conversations, as far as there is room; the oldest go first. */
+/** The earlier views of all conversations. When room is short, the oldest are dropped first. */
 export class Views {
   /** Oldest first. */
   readonly #all = new Set<PastView>()
-  /** Oldest first; no conversation without a view. */
+  /** The views of each conversation, oldest first. Conversations without a view are left out. */
   readonly #own = new Map<ConversationId, Set<PastView>>()
   #bytes = 0
 
-  /** @param room bytes, about. Default 64 MiB */
+  /** @param room bytes, approximately. Default 64 MiB */
   constructor(private readonly room = ROOM) {}
 
-  /** The conversation's, latest first. */
+  /** Returns the conversation's views, latest first. */
   of(conversation: ConversationId): readonly View[] {
     return [...(this.#own.get(conversation) ?? [])].reverse()
   }
 
   /**
-   * Keeps what a live sequence shows, in the place of any beginning of the same that was kept before. Nothing is kept of one that is exact:
-   * cells of a fresh prefill are found by their hashes.
+   * Keeps the view of a live sequence, and drops the conversation's views that are a beginning of it. An exact sequence is not kept,
+   * because cells of a fresh prefill are found by their hashes.
    */
   keep(sequence: Sequence): void {
     if (sequence.exact === sequence.held) return
@@ -100,13 +103,13 @@ export class Views {
     }
   }
 
-  /** Keeps what the live sequence shows if the prompt differs from it before either ends. */
+  /** Keeps the view of the live sequence if the prompt differs from it before either ends. */
   leave(sequence: Sequence, { prompt, sourceIds }: { readonly prompt: Prompt; readonly sourceIds: Int32Array }): void {
     const agrees = agreement(sequence, prompt, sourceIds)
     if (agrees < sequence.held && agrees < prompt.tokens.length) this.keep(sequence)
   }
 
-  /** Drops those of the conversation that `which` picks. */
+  /** Drops the conversation's views that `which` picks. */
   drop(conversation: ConversationId, which: (view: View) => boolean = () => true): void {
     for (const view of this.#own.get(conversation) ?? []) if (which(view)) this.#delete(view)
   }

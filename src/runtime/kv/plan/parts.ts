@@ -1,4 +1,7 @@
-/** Owns the parts of a plan: what a step may be asked to keep to, and stretches of the prompt with how the sequence comes by each, under `exact` and `blend`. */
+/**
+ * The terms of a step and the parts of its plan: stretches of the prompt, each kept, borrowed, turned or computed. Chooses them for
+ * `exact`, and the recomputed tokens for `blend`.
+ */
 import type { Contract } from '../../core/contract.js'
 import type { ConversationId } from '../../core/ids.js'
 import { length, span, type Span } from '../../core/span.js'
@@ -8,42 +11,45 @@ import { commonPrefix, markerSource, type Prompt, tokenSource, uneditedOf } from
 import type { HeldSequence } from '../sequence.js'
 import type { View } from '../views.js'
 
-// What a step is asked to keep to.
+// The terms of a step.
 
-/** Which tokens after new holes `blend` computes again; all given choices together. */
+/** Which tokens after new holes `blend` computes again. The choices add up. */
 export interface BlendChoice {
   /** The first this many tokens after each hole. */
   readonly first?: number
-  /** Those of the last this many messages. */
+  /** The tokens of the last this many messages. */
   readonly messages?: number
-  /** This share (0..1) of all approximate tokens: those with the highest attention scores, or, without scores, the first ones after the holes. */
+  /**
+   * This share (0..1) of all approximate tokens: those with the highest attention scores or, without scores, the first ones after the
+   * holes.
+   */
   readonly ratio?: number
 }
 
-/** What a step is asked to keep to. */
+/** The contract and further terms that a step is asked to keep. */
 export interface Terms {
   readonly contract: Contract
-  /** For `blend`; default: a ratio of 0.2. */
+  /** For `blend`. Default: a ratio of 0.2. */
   readonly blend?: BlendChoice
-  /** The shown tokens from this place on are computed, whoever holds them: somebody wants to watch. Default: none of them. */
+  /** The shown tokens from this place on are computed, even where they are held, because the caller wants to watch them. Default: none. */
   readonly recomputeFrom?: number
 }
 
 export const EXACT: Terms = { contract: 'exact' }
 
-/** The one that promises more: `exact` before `blend` before `splice`. */
+/** Returns the contract that promises more: `exact` before `blend` before `splice`. */
 export const stricter = (a: Contract, b: Contract): Contract => {
   const rank = (of: Contract) => ['splice', 'blend', 'exact'].indexOf(of)
   return rank(a) >= rank(b) ? a : b
 }
 
-// The parts of a plan: stretches of the shown tokens, each with how the live sequence comes by it.
+// The parts of a plan: stretches of the shown tokens, each with the way in which the live sequence gets it.
 
 /** Spans are of shown tokens. */
 export type Part =
   /** The live sequence holds it: its entries from `at` on. */
   | { readonly kind: 'keep'; readonly span: Span; readonly at: number }
-  /** Another sequence holds it: its entries from `at` on. */
+  /** Another sequence holds it: the entries of `from` from `at` on. */
   | {
       readonly kind: 'borrow'
       readonly span: Span
@@ -51,7 +57,10 @@ export type Part =
       readonly from: HeldSequence
       readonly source: Exclude<ReuseSource, 'own'>
     }
-  /** Somebody of the conversation holds it at other positions: copies of those entries, from `at` on, are turned to `position` and those after it. */
+  /**
+   * A sequence of the conversation or of an ancestor holds it at other positions. Copies of the entries of `from`, from `at` on, are turned
+   * to `position` and those after it.
+   */
   | {
       readonly kind: 'turn'
       readonly span: Span
@@ -63,19 +72,25 @@ export type Part =
   /** It is decoded at `position` and the positions after it. */
   | { readonly kind: 'compute'; readonly span: Span; readonly position: number }
 
-/** Who may lend: the sequence's own conversation and those it was forked from under any contract, others only what equals a fresh prefill. */
+/**
+ * The sequences that may lend cells. Those of the conversation and its ancestors lend under any contract; all other sequences lend only
+ * exact cells.
+ */
 export interface Lenders {
-  /** What the conversation no longer shows, latest used first, then what those have that it was forked from. */
+  /**
+   * The conversation's parked sequences and then its stored ones, each latest used first; then all sequences of its ancestors, nearest
+   * first.
+   */
   readonly parked: readonly HeldSequence[]
-  /** Live and parked entries of other conversations. */
+  /** Live, parked and stored sequences of all conversations that are not ancestors. */
   readonly others: readonly HeldSequence[]
-  /** What the conversation, and those it was forked from, showed before what its live sequence shows, latest first. */
+  /** Earlier views of the conversation and views of its ancestors, latest first. The live sequence itself is not among them. */
   readonly views: readonly View[]
-  /** What the conversation's last step showed; null: it had none. */
+  /** The prompt of the conversation's last step, or else of its parent's; null when there was none. */
   readonly before: Prompt | null
 }
 
-/** The position that comes after the part's; 0 after none. */
+/** The position after the part; 0 for no part. */
 export function positionAfter(sequence: HeldSequence, part: Part | undefined): number {
   if (part === undefined) return 0
   if (part.kind === 'compute' || part.kind === 'turn') return part.position + length(part.span)
@@ -85,25 +100,25 @@ export function positionAfter(sequence: HeldSequence, part: Part | undefined): n
 /** By how many positions the copies of a part's entries are moved. */
 export const turnOf = ({ from, at, position }: Part & { readonly kind: 'turn' }): number => position - from.position(at)
 
-/** The parts, and after them a stretch to compute; as one with the last part if that is computed, too. */
+/** Returns the parts and a stretch to compute behind them. A last part that is computed, too, is extended by it. */
 export function withComputed(parts: readonly Part[], of: Span, position: number): Part[] {
   const last = parts.at(-1)
   if (last?.kind !== 'compute') return [...parts, { kind: 'compute', span: of, position }]
   return [...parts.slice(0, -1), { ...last, span: span(last.span.start, of.end) }]
 }
 
-/** A stretch that `holder` holds from entry `at` on. */
+/** Returns the part for a stretch that `holder` holds from entry `at` on. */
 export function held(sequence: HeldSequence, holder: HeldSequence, of: Span, at: number): Part {
   if (holder === sequence) return { kind: 'keep', span: of, at }
   const source = holder.conversation === sequence.conversation ? 'parked' : 'shared'
   return { kind: 'borrow', span: of, at, from: holder, source }
 }
 
-// The parts of a plan under contract `exact`: the longest beginning that exact cells can be found for, then computation.
+// The parts of a plan under contract `exact`: the longest beginning that exact cells can make up, then computation.
 
 /**
- * The longest beginning of the text that can be put together from cells which are what a fresh prefill would make them, whoever holds them.
- * Where the live sequence itself holds what comes next it stays; else whoever holds most of it lends, of equals the first.
+ * Returns the parts for the longest beginning of the text that exact cells can make up, whichever sequences hold them. Cells of the live
+ * sequence stay where it holds what comes next. Otherwise the sequence that holds most of it lends; of equals, the first.
  */
 export function exactBeginning(sequence: HeldSequence, text: FreshText, { parked, others }: Lenders): Part[] {
   const { tokens } = text
@@ -126,19 +141,19 @@ export function exactBeginning(sequence: HeldSequence, text: FreshText, { parked
   return parts
 }
 
-/** The parts, and behind them the rest of what is shown, computed in its place. */
+/** Returns the parts and, behind them, the rest of the prompt to compute. */
 export function withRest(beginning: readonly Part[], tokens: Int32Array): readonly Part[] {
   const at = beginning.at(-1)?.span.end ?? 0
   return at === tokens.length ? beginning : withComputed(beginning, span(at, tokens.length), at)
 }
 
-/** How many tokens from `at` on `holder` holds as a fresh prefill would make them, up to place `limit`, and from which entry on. */
+/** Returns how many tokens from `at` on `holder` holds by exact cells, up to place `limit`, and from which entry on. */
 function exactRun(holder: HeldSequence, at: number, limit: number, text: FreshText) {
   const entry = holder.atPosition(at)
   return { holder, entry, count: holder.freshRun(entry, at, limit, text) }
 }
 
-/** The first place from `at` on that the live sequence holds as a fresh prefill would make it. */
+/** Returns the first place from `at` on for which the live sequence holds an exact cell; the text's length when there is none. */
 function nextFresh(sequence: HeldSequence, at: number, text: FreshText): number {
   const { tokens } = text
   for (let entry = sequence.atPosition(at); entry < sequence.held; entry++) {
@@ -149,7 +164,7 @@ function nextFresh(sequence: HeldSequence, at: number, text: FreshText): number 
   return tokens.length
 }
 
-/** How many tokens at the beginning the parts show as a fresh prefill would make them; what is computed in its place after them counts. */
+/** Returns how many tokens at the beginning the parts show exactly. Tokens computed at their own place after exact ones count. */
 export function exactIn(sequence: HeldSequence, parts: readonly Part[], text: FreshText): number {
   let at = 0
   for (const part of parts) {
@@ -168,24 +183,25 @@ export function exactIn(sequence: HeldSequence, parts: readonly Part[], text: Fr
 
 // The choice of tokens that contract `blend` computes again.
 
-/** How much each shown token attended to what was hidden; only the order counts. */
+/** How much each shown token attended to the hidden text. Only the order counts. */
 export type Scores = Float32Array
 
-/** Where scores come from; whoever can look at attention implements it. */
+/** The source of attention scores. Engines that can capture attention implement it. */
 export interface AttentionScores {
-  /** One score a shown token, or null when there are none for this step. */
+  /** Returns one score per shown token, or null when there are none for this step. */
   of(conversation: ConversationId, prompt: Prompt): Scores | null
 }
 
 const DEFAULT: BlendChoice = { ratio: 0.2 }
 
 /**
- * Which shown tokens to compute again; null when the step hides nothing that was visible to what follows it. Only approximate tokens after the
- * first text that this step hides are considered: what is exact cannot become better, and a restore takes what was there.
+ * Chooses the shown tokens to compute again. Returns null when this step hides no text that later tokens had seen. Considers only
+ * approximate tokens after the first text that this step hides. Exact tokens cannot improve, and a restore shows the cells from before the
+ * fold.
  *
  * @param parts those of a splice
  * @param known places at the beginning that are exact in these parts, or that the conversation showed before: they stay as they are
- * @param before what the conversation's last step showed
+ * @param before the prompt of the conversation's last step
  */
 export function chooseRecomputed(
   sequence: HeldSequence,
@@ -215,7 +231,10 @@ export function chooseRecomputed(
   return recomputed
 }
 
-/** The first shown place behind a new hole whose text whoever holds that place still holds; beyond the text where there is none. */
+/**
+ * Returns the first shown place behind a new hole, if the sequence that holds that place still holds the hole's text. Returns the prompt's
+ * length when there is no such place.
+ */
 function firstHidden(sequence: HeldSequence, prompt: Prompt, parts: readonly Part[], before: Prompt | null): number {
   const { tokens, origin } = prompt
   const agrees = before === null ? 0 : commonPrefix(uneditedOf(before), uneditedOf(prompt))
@@ -228,7 +247,7 @@ function firstHidden(sequence: HeldSequence, prompt: Prompt, parts: readonly Par
     const next = parts.find(({ kind, span: of }) => kind !== 'compute' && of.end > place)
     if (next === undefined || next.kind === 'compute') break
     const holder = next.kind === 'keep' ? sequence : next.from
-    // The marker of a hole right behind this one is no text of this one.
+    // Only the hole's own text counts, not the marker of a hole right behind it.
     if (isNew(hole) && holder.atKey(tokenSource(hole.start)) < holder.atKey(markerSource(hole.end))) return place
   }
   return tokens.length

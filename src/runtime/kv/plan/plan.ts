@@ -1,4 +1,7 @@
-/** Owns the decision how a live sequence comes to hold what a step shows: what stays, what is borrowed, what is computed. */
+/**
+ * Decides how a live sequence comes to hold the tokens that a step shows: which cells stay, which are borrowed, and which tokens are
+ * computed.
+ */
 import type { Contract } from '../../core/contract.js'
 import { invariant } from '../../core/errors.js'
 import { length, span, type Span } from '../../core/span.js'
@@ -21,27 +24,27 @@ import { type HeldSequence, Sequence } from '../sequence.js'
 import { type Placing, splicedParts, type SplicedParts } from './splice.js'
 import { type LatestView, latestView } from '../views.js'
 
-/** How a step is carried out. A plan holds until the cache changes: make it and begin it in one go. */
+/** How a step is carried out. A plan is valid until the cache changes, so make it and begin it without another change in between. */
 export interface Plan {
   readonly prompt: Prompt
   readonly sourceIds: Int32Array
-  /** What was asked for. */
+  /** The contract that was asked for. */
   readonly asked: Contract
-  /** What the step keeps to. */
+  /** The contract that the step keeps. */
   readonly contract: Contract
-  /** Why it is not what was asked for. */
+  /** Why `contract` differs from `asked`; null when it does not. */
   readonly fallback: string | null
-  /** In order, covering all shown tokens. The last one is computed, because a step needs the logits of its last token. */
+  /** In order; they cover all shown tokens. The last part is computed, because a step needs the logits of its last token. */
   readonly parts: readonly Part[]
-  /** 1: everything shown was held already, and the last token is decoded once more for its logits. */
+  /** 1: all shown tokens were held already, and the last one is decoded again for its logits. */
   readonly redecoded: 0 | 1
-  /** Shown tokens, to the last, from the first one on that will not be what a fresh prefill would make it. */
+  /** The number of tokens from the first approximate one to the end of the prompt. */
   readonly approximate: number
-  /** The view that showed most of the prompt's beginning. Null or absent: `exact` was asked for, or there is none. */
+  /** The view that showed the longest beginning of the prompt. Null or absent when `exact` was asked for or no view showed any of it. */
   readonly last?: LatestView | null
-  /** By place: 1 where a token is computed again though it is held, because `blend` chose it. */
+  /** By place: 1 where a token is held but computed again, because `blend` chose it. */
   readonly blended?: Uint8Array
-  /** Stored sequences that could not be had, and why. */
+  /** Stored sequences that could not be loaded, and why. */
   readonly without?: ReadonlyMap<HeldSequence, string>
   /** See Terms. */
   readonly recomputeFrom?: number
@@ -49,29 +52,32 @@ export interface Plan {
 
 export interface PlanOptions {
   readonly terms: Terms
-  /** Attention scores of shown tokens, for `blend`. */
+  /** Attention scores of the shown tokens, for `blend`. */
   readonly scores?: Scores
-  /** Positions the model was trained on; before a splice goes beyond them gaps are closed, or else it falls back to `exact`, which starts counting anew. */
+  /**
+   * Positions that the model was trained on. Before a splice goes beyond them, it closes gaps. If it cannot, it falls back to `exact`,
+   * whose positions have no gaps.
+   */
   readonly positions?: number
-  /** Why what is held can only stay where it is; null: copies of it can be turned to other positions. */
+  /** Why held cells can only stay at their positions; null when copies of them can be turned to others. */
   readonly fixed: string | null
 }
 
-/** Tokens that are decoded: all `compute` parts. */
+/** Number of tokens to decode: those of all `compute` parts. */
 export const computedIn = ({ parts }: Pick<Plan, 'parts'>): number =>
   parts.reduce((sum, part) => sum + (part.kind === 'compute' ? length(part.span) : 0), 0)
 
-/** Tokens that are not computed; a last token that is decoded again counts as not computed. */
+/** Number of tokens that are not computed. A last token that is decoded again counts as one of them. */
 export const reusedIn = (plan: Pick<Plan, 'parts' | 'redecoded' | 'prompt'>): number =>
   plan.prompt.tokens.length - computedIn(plan) + plan.redecoded
 
-/** Tokens of which copies are turned to other positions. */
+/** Number of tokens whose cells are copies turned to other positions. */
 export const turnedIn = ({ parts }: Pick<Plan, 'parts'>): number =>
   parts.reduce((sum, part) => sum + (part.kind === 'turn' ? length(part.span) : 0), 0)
 
 /**
- * Tokens that the plan reuses and does not show by the cells that showed them last behind the same text, nor by exact ones. To be asked before
- * anything is carried out.
+ * Number of tokens that the plan reuses by approximate cells other than those that showed them last behind the same text. Must be called
+ * before the plan is carried out.
  */
 export function replacedIn(sequence: HeldSequence, { parts, prompt, approximate, last = null }: Plan): number {
   if (last === null || approximate === 0) return 0
@@ -88,26 +94,26 @@ export function replacedIn(sequence: HeldSequence, { parts, prompt, approximate,
   return count
 }
 
-/** The live sequence, and whom the plan borrows from or copies: what must stay until it has begun. */
+/** The live sequence, and the sequences that the plan borrows or copies from. They must stay until the plan has begun. */
 export const neededBy = (sequence: HeldSequence, { parts }: Pick<Plan, 'parts'>): ReadonlySet<HeldSequence> =>
   new Set([sequence, ...parts.flatMap((part) => (part.kind === 'borrow' || part.kind === 'turn' ? [part.from] : []))])
 
-/** What the live sequence holds when the plan begins: all that is not computed. */
+/** The stretches that the live sequence holds when the plan begins: all that are not computed. */
 export const spansHeld = ({ parts }: Plan): Span[] => parts.flatMap((part) => (part.kind === 'compute' ? [] : [part.span]))
 
-/** Whether tokens in the middle of the live sequence are computed, or copies turned, which takes a scratch sequence. */
+/** Whether the plan needs a scratch sequence: it computes tokens in the middle of the live sequence, or turns copies. */
 export const needsScratch = ({ parts }: Pick<Plan, 'parts'>): boolean =>
   parts.slice(0, -1).some(({ kind }) => kind === 'compute' || kind === 'turn')
 
 /**
  * Plans `prompt`, which must not be empty, for `sequence`. Pure.
  *
- * `exact` reuses the longest beginning that can be put together from cells which are what a fresh prefill would make them, whoever holds them.
- * `splice` reuses that, too, and behind it the conversation's own cells that come from the same place of the unedited prompt, where they are if
- * their positions ascend, else copies of them at others; what is missing is computed at the positions right after the token before it. `blend`
- * computes some of those again.
+ * `exact` reuses the longest beginning that exact cells can make up, whichever sequences hold them. `splice` reuses that beginning, too.
+ * Behind it, it reuses the conversation's own cells that come from the same place of the unedited prompt. They stay where their positions
+ * ascend; elsewhere copies of them go to other positions. Missing tokens are computed at the positions right after the token before them.
+ * `blend` also computes some of the reused tokens again.
  *
- * All plans that what was asked for admits are made, and `leastOf` them is taken.
+ * Makes all plans that the asked contract admits, and takes the best (`leastOf`).
  */
 export function planStep(sequence: Sequence, prompt: Prompt, lenders: Lenders, options: PlanOptions): Plan {
   const { terms, scores, positions = Infinity, fixed } = options
@@ -154,22 +160,25 @@ export function planStep(sequence: Sequence, prompt: Prompt, lenders: Lenders, o
   return leastOf(wanted, exact, fixed)
 }
 
-/** What is left of the trained positions, as a share, when gaps that make up as much are closed: room for an answer. */
+/** Share of the trained positions that must be left, as room for an answer. Below that, gaps of at least the same size are closed. */
 const RESERVE = 1 / 8
 
-/** Whether gaps have to go. @param end the position that comes next */
+/**
+ * Whether gaps must be closed.
+ * @param end the next free position
+ */
 const isShort = (end: number, gaps: number, positions: number): boolean =>
   gaps > 0 && (end > positions || (end > (1 - RESERVE) * positions && gaps >= RESERVE * positions))
 
-/** A plan, and how many of the tokens it computes are held at positions where they cannot stay. */
+/** A plan with `blocked`: how many of its computed tokens are held at positions where they cannot stay. */
 type PlanCandidate = Plan & { readonly blocked: number }
 
 type CandidateParts = Pick<SplicedParts, 'parts'> & Partial<SplicedParts>
 
 /**
- * The rule for every contract: a step computes no more than it would under `exact`, and makes nothing approximate that can be had exactly for no
- * more. Of the plan for what was asked and the exact one that with fewer tokens to compute is taken, of equals that with fewer approximate
- * ones, of equals what was asked for, unless it is in nothing better because nothing could stay where it was.
+ * Chooses between the plan for the asked contract and the exact one. A step computes no more than under `exact`, and makes nothing
+ * approximate that exact cells can show at the same price. So the plan with fewer computed tokens wins; of equals, the one with fewer
+ * approximate tokens. If both are equal, the asked contract wins, unless cells were blocked: then the exact plan does.
  */
 function leastOf(wanted: PlanCandidate, exact: PlanCandidate, fixed: string | null): Plan {
   const more = computedIn(wanted) - computedIn(exact) || wanted.approximate - exact.approximate || (wanted.blocked > 0 ? 1 : -1)
@@ -182,21 +191,22 @@ function leastOf(wanted: PlanCandidate, exact: PlanCandidate, fixed: string | nu
 }
 
 /**
- * What the step keeps to: the strictest of what the edits in force ask for, each its own contract or else the step's; without edits, the
- * step's. It depends on nothing but what is shown, so a cancelled step changes nothing about the next.
+ * Returns the contract that the step keeps: the strictest that the edits in force ask for. An edit without a contract asks for the step's,
+ * and so does a prompt without edits. The result depends only on the prompt and the terms, so a cancelled step does not change the next
+ * one.
  */
 function contractOf({ origin }: Prompt, { contract }: Terms): Contract {
   const [first, ...rest] = (origin?.holes ?? []).map((hole) => hole.contract ?? contract)
   return first === undefined ? contract : rest.reduce(stricter, first)
 }
 
-/** The position after the last part's. */
+/** The position after the last part. */
 function endOf({ parts }: Plan): number {
   const last = parts.at(-1)
   return last?.kind === 'compute' ? last.position + length(last.span) : 0
 }
 
-/** The parts with every token from place `recomputeFrom` on computed, at the positions right after the token before it. */
+/** Returns the parts with every token from place `recomputeFrom` on computed, at the positions right after the token before it. */
 function computedFrom(sequence: Sequence, parts: readonly Part[], recomputeFrom: number): readonly Part[] {
   const end = parts.at(-1)?.span.end ?? 0
   if (recomputeFrom >= end) return parts
@@ -206,7 +216,7 @@ function computedFrom(sequence: Sequence, parts: readonly Part[], recomputeFrom:
   return withComputed(before, span(recomputeFrom, end), positionAfter(sequence, before.at(-1)))
 }
 
-/** The parts with the last token computed, whoever holds it. */
+/** Returns the parts with the last token computed, even where it is held. */
 function withLast(sequence: Sequence, parts: readonly Part[]): Pick<Plan, 'parts' | 'redecoded'> {
   const last = parts.at(-1)
   invariant(last !== undefined, 'a plan has no parts')
@@ -216,17 +226,18 @@ function withLast(sequence: Sequence, parts: readonly Part[]): Pick<Plan, 'parts
   return { parts: withComputed(before, span(end - 1, end), positionAfter(sequence, before.at(-1))), redecoded: 1 }
 }
 
-/** The plan with its last token `redecoded`, if it is computed alone. */
+/** Returns the plan with the given `redecoded`, if its last token is computed alone. */
 export function withRedecoded(plan: Plan, redecoded: 0 | 1): Plan {
   const last = plan.parts.at(-1)
   return redecoded === 1 && last?.kind === 'compute' && length(last.span) === 1 ? { ...plan, redecoded } : plan
 }
 
-// The last look at a plan before it is carried out: a wrong one would be a wrong cache, not only a slow one.
+// The last check of a plan before it is carried out: a wrong plan would make a wrong cache, not only a slow one.
 
 /**
- * The parts cover what is shown; what is reused is on the device, of the same tokens, in order of position and, under `exact`, what a fresh
- * prefill would make it; what is computed follows on the position before it. What is copied is one run of positions, here and there.
+ * Checks a plan. The parts must cover the prompt. Reused cells must be on the device, have the same tokens, ascend in position and, under
+ * `exact`, be exact. A computed part must follow on the position before it. A copied part must be one run of positions, before and after.
+ * @throws KvfoldError internal/invariant
  */
 export function verifyPlan(sequence: Sequence, { parts, prompt, contract }: Plan, isHeld: (sequence: Sequence) => boolean): void {
   const { tokens } = prompt

@@ -1,4 +1,7 @@
-/** Owns what plans are made from (who may lend, what limits them, whether there is a sequence to work in), and why a step computes tokens that its conversation showed before or that somebody holds: what its ledger entry says of it. */
+/**
+ * Collects the inputs of a plan: which sequences may lend, the limits, and whether a scratch sequence can be had. Also explains, for the
+ * ledger, why a step computes tokens that were shown or held before.
+ */
 import { length, span, type Span } from '../../core/span.js'
 import type { OffloadTiers } from '../offload.js'
 import { type AttentionScores, EXACT, type Lenders, type Terms } from './parts.js'
@@ -9,9 +12,11 @@ import { type HeldSequence, Sequence } from '../sequence.js'
 import { stretchesIn } from './splice.js'
 
 export interface PlannerOptions {
-  /** Positions the model was trained on; a splice that would go beyond falls back to `exact`. Default: no limit. */
+  /**
+   * Positions that the model was trained on. A splice that would go beyond them closes gaps or falls back to `exact`. Default: no limit.
+   */
   readonly positions?: number
-  /** For `blend` with a ratio. Default: none. */
+  /** Scores for `blend` with a ratio. Default: none. */
   readonly attention?: AttentionScores
 }
 
@@ -23,7 +28,11 @@ export class Planner {
     private readonly options: PlannerOptions,
   ) {}
 
-  /** See KvCache.plan. @param incoming what was read for this very step from where other engines put it */
+  /**
+   * Plans a step; see CacheSteps.plan.
+   * @param without stored sequences that must not be used, and why
+   * @param incoming sequences that were read from the shared tier for this very step
+   */
   plan(
     own: Sequence,
     prompt: Prompt,
@@ -64,7 +73,7 @@ export class Planner {
     return 'they were moved just now, and nothing was computed since'
   }
 
-  /** Why the plan's copies cannot be made; null when they can. */
+  /** Returns why the plan's copies cannot be made; null when they can. */
   #shortOf(own: Sequence, plan: Plan): string | null {
     if (!this.#canAdd(own, plan)) return 'no sequence is left to copy them with'
     let coming = turnedIn(plan)
@@ -80,7 +89,10 @@ export class Planner {
     return coming > most ? `copies take ${coming} cells, and only ${most} can be freed` : null
   }
 
-  /** See LedgerEntry.recomputeReason. @param before the unedited prompt that the conversation's last step was made from */
+  /**
+   * See LedgerEntry.recomputeReason.
+   * @param before the unedited prompt that the conversation's last step was made from
+   */
   recomputeReason(own: Sequence, plan: Plan, before: Int32Array | null): string | null {
     return recomputeReason(own, plan, this.#lenders(own, plan.without), before)
   }
@@ -116,7 +128,7 @@ export class Planner {
   }
 }
 
-// Why a step computes tokens that its conversation showed before, or that somebody holds: what its ledger entry says of it.
+// Why a step computes tokens that its conversation showed before, or that some sequence holds: the text for its ledger entry.
 
 const WATCHED = 'they were asked to be computed, to be watched'
 const BLENDED = 'blend computes them again behind what is hidden'
@@ -125,12 +137,12 @@ const OTHER_TEXT = 'contract exact: they are held only as they were beside other
 const POSITIONS = 'the positions where they are held are taken by what is shown before them'
 const REWOUND = 'sequences of this model can only be extended or go back to a checkpoint, and none is nearer'
 const GONE = 'no tier holds them'
-/** What was to be borrowed could not be read. */
+/** A saved state that was to be borrowed could not be read. */
 export const LOST_BELOW = 'their saved state was damaged, or is gone'
 
 /**
- * Why the plan computes what it does, as LedgerEntry.recomputeReason says it. To be asked before anything is carried out.
- * @param before the unedited prompt that the conversation's last step was made from; null: there was none
+ * Returns why the plan computes tokens, as LedgerEntry.recomputeReason states it. Must be called before the plan is carried out.
+ * @param before the unedited prompt that the conversation's last step was made from; null when there was none
  */
 function recomputeReason(sequence: Sequence, plan: Plan, lenders: Lenders, before: Int32Array | null): string | null {
   const computed = computedSpans(plan)
@@ -142,7 +154,7 @@ function recomputeReason(sequence: Sequence, plan: Plan, lenders: Lenders, befor
   const { tokens } = prompt
   const base = uneditedOf(prompt)
 
-  /** By place: 1 and the index of the reason; the first one counts. */
+  /** By place: 1 plus the index of the reason, 0 for none. The first reason given counts. */
   const reasons = new Uint8Array(tokens.length)
   const texts: string[] = []
   const explain = (of: readonly Span[], why: string) => {
@@ -179,13 +191,16 @@ function recomputeReason(sequence: Sequence, plan: Plan, lenders: Lenders, befor
   const counts = new Map<string, number>()
   for (const at of placesIn(computed)) {
     const reason = texts[reasons[at]! - 1]
-    // What is watched may be new, and needs no reason then.
+    // Watched tokens may be new ones, which need no reason.
     if (reason !== undefined && (reason !== WATCHED || isShownBefore(at))) counts.set(reason, (counts.get(reason) ?? 0) + 1)
   }
   return listed(counts)
 }
 
-/** The same where a sequence can only be extended: of what is computed again, and no saved state had, nothing more can be said. */
+/**
+ * Explains computed tokens like `recomputeReason`, for a sequence that can only be extended. The reasons are saved states that could not be
+ * loaded, and the lack of a nearer checkpoint.
+ */
 export function rewindReason(plan: Plan, before: Int32Array | null): string | null {
   const { sourceIds: keys, prompt, without = new Map<HeldSequence, string>() } = plan
   const saved = [...without].map(([{ tokens }, reason]) => ({ end: commonPrefix(tokens, prompt.tokens), reason }))
@@ -205,7 +220,7 @@ const listed = (counts: ReadonlyMap<string, number>): string | null =>
 const placesIn = (spans: readonly Span[]): number[] =>
   spans.flatMap(({ start, end }) => Array.from({ length: end - start }, (_, offset) => start + offset))
 
-/** The stretches that are computed, but for a last token that is decoded again. */
+/** Returns the computed stretches, without a last token that is decoded again. */
 function computedSpans({ parts, redecoded, prompt }: Plan): Span[] {
   const end = prompt.tokens.length - redecoded
   return parts.flatMap(({ kind, span: of }) =>

@@ -1,4 +1,7 @@
-/** Owns the parts of a plan under contract `splice`: what is exact, then what the conversation held at the same place, at the position it had if it can stay there. */
+/**
+ * Makes the parts of a plan under contract `splice`: first exact cells, then the conversation's own cells of the same places, at their old
+ * positions where they can stay.
+ */
 import { length, lowerBound, span, type Span } from '../../core/span.js'
 import { held, type Part, positionAfter, turnOf, withComputed } from './parts.js'
 import { commonPrefix, isMarker, markerSource, type Prompt, uneditedOf } from '../prompt.js'
@@ -8,26 +11,27 @@ import type { LatestView } from '../views.js'
 export interface SplicedParts {
   /** The last token is computed, unless it belongs to `beginning`. */
   readonly parts: readonly Part[]
-  /** 1: the last token is held, too, and is computed for its logits alone. */
+  /** 1: the last token is held, too, and is computed for its logits only. */
   readonly redecoded: 0 | 1
-  /** Computed tokens that the conversation holds at positions where they cannot stay. */
+  /** Number of computed tokens that the conversation holds at positions where they cannot stay. */
   readonly blocked: number
 }
 
 /**
- * Where tokens go that the conversation holds: `stay` where they are, and what cannot is computed; `turn`: as many stay as can, and copies of the
- * others go right after the token before them; `close`: all of them go there, which leaves no gaps.
+ * What happens to tokens that the conversation holds. `stay`: they stay at their positions, and those that cannot are computed. `turn`: as
+ * many stay as can, and copies of the others go right after the token before them. `close`: all go right after the token before them, which
+ * leaves no gaps.
  */
 export type Placing = 'stay' | 'turn' | 'close'
 
 /**
- * The parts for `prompt`, of which `beginning` is taken from exact cells. Behind it cells are found by key, and positions must ascend; as many stay
- * as can (`align`). What is missing is computed right after the token before it, since llama.cpp decodes only at the position that
- * follows. The last token is computed in any case, so it has no say in the choice.
+ * Returns the parts for `prompt`. Its beginning comes from exact cells. Behind that, cells are found by key, and positions must ascend; as
+ * many stay as can (`align`). Missing tokens are computed right after the token before them, since llama.cpp decodes only at the next
+ * position. The last token is computed in any case, so it does not influence the choice.
  *
- * @param parked what else the conversation holds, latest used first
- * @param last the view that showed the prompt's beginning last: of several cells of one token, the plan takes the one that the view shows
- * @param recomputed 1: the token is to be computed though it is held
+ * @param parked the other sequences that the conversation or its ancestors hold, latest used first
+ * @param last the view that showed the prompt's beginning last; of several cells of one token, the plan takes the one that it shows
+ * @param recomputed by place, 1: the token is to be computed even though it is held
  */
 export function splicedParts(
   sequence: HeldSequence,
@@ -83,11 +87,14 @@ export function splicedParts(
   return { parts: withComputed(parts, span(end, tokens.length), position), redecoded, blocked: blocked + (isBlocked ? 1 : 0) }
 }
 
-/** The stretch up to this place, if anything of it is left. */
+/** Returns the stretch up to this place, if any of it is left. */
 const cutAt = (stretch: HeldRun, end: number): readonly HeldRun[] =>
   stretch.span.start >= end ? [] : [{ ...stretch, span: span(stretch.span.start, Math.min(stretch.span.end, end)) }]
 
-/** Of the stretches that have the place the one that can stay, then that which goes on from the part before, then by worth and by length. */
+/**
+ * Chooses among the stretches that cover the place. First comes the one that can stay, then one that continues the part before, then the
+ * one of most worth, then the one that reaches farthest.
+ */
 function likeliest(
   stretches: readonly HeldRun[],
   at: number,
@@ -110,7 +117,7 @@ function follows(own: readonly HeldSequence[], before: Part | undefined, at: num
   return before.at + length(before.span) === stretch.entry + at - stretch.span.start
 }
 
-/** Whether a part takes up the entries right behind those of the one before it, and is as far from where they were. */
+/** Whether a part continues the one before it: its entries follow, and their positions are moved by the same distance. */
 function goesOn(before: Part, next: Part): boolean {
   if (before.kind === 'compute' || next.kind === 'compute' || before.kind !== next.kind) return false
   if (before.kind !== 'keep' && next.kind !== 'keep' && before.from !== next.from) return false
@@ -124,7 +131,7 @@ function beginningAfter(sequence: HeldSequence, last: Part | undefined, own: rea
   return { place: last.span.end, offset: 0, source, entry: last.at + length(last.span) }
 }
 
-/** What the conversation holds of the text behind its beginning. */
+/** Returns the stretches of the prompt behind its beginning that the conversation holds. */
 function stretchesOf(
   own: readonly HeldSequence[],
   prompt: Prompt,
@@ -141,7 +148,8 @@ function stretchesOf(
   }
   const ofLive = of(0, from.place)
   const others = own.slice(1).map((_, at) => at + 1)
-  // A live sequence that goes on with all there is of it is the usual case; nobody else need be looked at but for what comes after that.
+  // Usually the live sequence continues from the beginning and holds the whole text. Then the other sequences only matter for places behind
+  // it.
   let next = from
   for (const { source, span: of, entry } of ofLive)
     if (next.source === source && next.place === of.start && next.entry === entry)
@@ -152,7 +160,7 @@ function stretchesOf(
   return [...ofLive, ...others.flatMap((source) => of(source, from.place))]
 }
 
-/** The stretch, cut where it begins or ends to have the cells that the view shows. */
+/** Splits the stretch wherever it begins or ends to have the cells that the view shows. */
 function markedIn(stretch: HeldRun, holder: HeldSequence, { view, places }: LatestView): readonly HeldRun[] {
   const { span: of, entry } = stretch
   const isShown = (at: number) => at < places && (view === holder || view.cellWord(at) === holder.cellWord(entry + at - of.start))
@@ -167,7 +175,7 @@ function markedIn(stretch: HeldRun, holder: HeldSequence, { view, places }: Late
   return runs
 }
 
-/** The stretches of the text from `place` on that one of the conversation's sequences holds. */
+/** Returns the stretches of the prompt from `place` on that one of the conversation's sequences holds. */
 export function stretchesIn(
   holder: HeldSequence,
   source: number,
@@ -179,18 +187,18 @@ export function stretchesIn(
 ): HeldRun[] {
   if (holder.held === 0 || place >= tokens.length) return []
   const { sourceIds: heldKeys, tokens: heldTokens, held } = holder
-  // Of a marker that is held from `place` on only what the source says from its beginning counts.
+  // If `place` lies within a marker, the source must hold the marker from its beginning on.
   let first = place
   while (first > 0 && isMarker(keys[first]!) && keys[first - 1] === keys[first]) first--
   let entry = holder.atKey(keys[first]!)
-  // Most versions hold nothing that far behind, or know nothing of it: their prompts need not be compared.
+  // Most versions hold nothing behind this place, or know no text there: skips the comparison of their prompts.
   if (entry === held || keys[place]! > markerSource(holder.unedited.length)) return []
-  /** The last key that means the same to both: of a marker right behind the text that they agree on. */
+  /** The last key with the same meaning in both prompts: that of a marker right behind their common text. */
   const last = markerSource(commonPrefix(holder.unedited, base))
   const end = lowerBound(tokens.length, (at) => keys[at]! <= last)
   const worth = source === 0 ? 2 : holder.tier === 'device' ? 1 : 0
   const found: HeldRun[] = []
-  /** Whether the source says all of the marker up to here. */
+  /** Whether the source holds all of the current marker up to here. */
   let said = false
   for (let at = first; at < end && entry < held;) {
     const key = keys[at]!
@@ -221,7 +229,7 @@ export function stretchesIn(
   return found
 }
 
-/** Computed places that some stretch covers. */
+/** Counts the computed places that some stretch covers. */
 function blockedIn(parts: readonly Part[], stretches: readonly HeldRun[]): number {
   let blocked = 0
   for (const { kind, span: of } of parts) {
@@ -234,24 +242,24 @@ function blockedIn(parts: readonly Part[], stretches: readonly HeldRun[]): numbe
   return blocked
 }
 
-// The choice among stretches of a text that are held here and there: as much as positions allow stays what it was.
+// The choice among stretches that several sequences hold: as many tokens stay as positions allow.
 
-/** Shown tokens that a source holds at entries and positions that follow on each other. */
+/** Shown tokens that a source holds at consecutive entries and consecutive positions. */
 export interface HeldRun {
-  /** Names the source. */
+  /** Index of the source. */
   readonly source: number
-  /** What one token of it is worth as against the same token of another source. */
+  /** The worth of one of its tokens, compared with the same token of another source. */
   readonly worth: number
   /** Whether these are the cells that the conversation showed last behind the same text. */
   readonly shown: boolean
   readonly span: Span
-  /** Of the first of them. */
+  /** The first token's entry. */
   readonly entry: number
-  /** Their positions less their places. */
+  /** The tokens' positions minus their places. */
   readonly offset: number
 }
 
-/** Where the choice begins: a place, the position less that place, and whose entry comes next there. */
+/** Where the choice begins: a place, the position minus that place, and the source and entry that come next there. */
 export interface ChoiceBeginning {
   readonly place: number
   readonly offset: number
@@ -259,11 +267,11 @@ export interface ChoiceBeginning {
   readonly entry: number
 }
 
-/** A choice up to some place; what it reused last is linked to what it reused before. */
+/** A choice up to some place. It links to the choice before its last piece. */
 interface RunChoice {
   readonly before: RunChoice | null
   readonly piece: HeldRun
-  /** Of the text up to there. */
+  /** Number of reused tokens up to there. */
   readonly reused: number
   readonly shown: number
   readonly seams: number
@@ -271,24 +279,24 @@ interface RunChoice {
 }
 
 /**
- * Chooses, from what is held, the most tokens whose positions can ascend if each that is left out is computed at the position after the token
- * before it. Since that takes a position for a place, positions ascend exactly where position less place does not fall: the longest
- * such selection is found by going through the text once, with the best choice for every offset at hand. Of equal ones it takes that with
- * the most cells that were shown last behind the same text, then the fewest changes of source (so that cells stand beside those that they were
- * computed with), then the most worth.
+ * Chooses as many held tokens as possible such that positions ascend. Each token left out is computed at the position after the token
+ * before it, so it takes one position for one place. Hence positions ascend exactly where position minus place does not fall. One pass
+ * through the text finds the largest such choice, with the best choice for every offset at hand. Of equal choices it takes the one with the
+ * most cells that were shown last behind the same text. Then the one with the fewest changes of source, so that cells stay beside those
+ * that they were computed with; then the one of most worth.
  *
- * @returns the pieces in order, those of one source that follow on each other as one
+ * @returns the pieces in order; consecutive ones of one source are merged
  */
 export function align(stretches: readonly HeldRun[], { place, offset, source, entry }: ChoiceBeginning): HeldRun[] {
   const start: HeldRun = { source, worth: 0, shown: false, span: span(place, place), entry, offset }
-  /** By ascending offset, each better than those before it: there is no use for a worse choice at a higher one. */
+  /** By ascending offset. Each choice is better than those before it, because a worse choice at a higher offset is useless. */
   let front: RunChoice[] = [{ before: null, piece: start, reused: 0, shown: 0, seams: 0, worth: 0 }]
   let last: readonly RunChoice[] = front
   for (const { options } of segmentsOf(stretches)) {
     const next: RunChoice[] = []
     for (const piece of options) {
       const before = front.findLast((choice) => choice.piece.offset <= piece.offset)
-      // That one may have been given up for a better one of another source; going on from it costs no change.
+      // The front may have dropped it for a better choice of another source. Continuing it costs no change of source.
       const same = last.find((choice) => isOne(choice.piece, piece))
       const choices = [before, same].flatMap((choice) => (choice === undefined ? [] : [extended(choice, piece)]))
       const best = choices.reduce<RunChoice | null>((a, b) => (a === null || isBetter(b, a) ? b : a), null)
@@ -306,7 +314,7 @@ export function align(stretches: readonly HeldRun[], { place, offset, source, en
   return pieces.filter((piece) => length(piece.span) > 0)
 }
 
-/** The text cut wherever a stretch begins or ends, and who holds each segment. */
+/** Cuts the text wherever a stretch begins or ends, and returns the stretches that hold each segment. */
 function segmentsOf(stretches: readonly HeldRun[]): { readonly options: readonly HeldRun[] }[] {
   const borders = [...new Set(stretches.flatMap((each) => [each.span.start, each.span.end]))].sort((a, b) => a - b)
   const waiting = [...stretches].sort((a, b) => a.span.start - b.span.start)
