@@ -32,7 +32,7 @@ const END = 2 ** 31 - 1
 
 /**
  * A cache of sequences that can only be extended, emptied, saved whole and loaded whole. So every step keeps contract `exact`. If the
- * prompt does not continue what the live sequence holds, the live sequence goes back. It is emptied, the longest checkpoint that is a
+ * prompt does not continue the live sequence's tokens, the live sequence goes back. It is emptied, the longest checkpoint that is a
  * beginning of the prompt is loaded into it, and the rest is computed. Its old state is saved before, because an edit may be undone.
  *
  * Sequences share nothing: a checkpoint of another conversation is loaded as a copy. So the cache has none of the optional members of
@@ -290,7 +290,7 @@ export class CheckpointCache implements StepCache {
 
   /**
    * Compares the books. `books`: with themselves. The other levels also check that every sequence ends in llama.cpp where the books say.
-   * Such a memory reports no more: a sequence's first position depends on what it keeps, and cells cannot be read back.
+   * Such a memory reports no more: a sequence's first position depends on the memory's kind, and cells cannot be read back.
    */
   check(level: 'books' | 'positions' | 'full'): void {
     checkBooks(this.#table)

@@ -8,8 +8,9 @@ import { commonPrefix, isMarker, type Prompt, sourceIdsOf, sourcePlace } from '.
 /**
  * Returns the places, in order, where a state is saved while the prompt is computed:
  *
- * - where the answer begins, because the next step most likely differs from there on (the answer is generated anew, or a template strips
- *   its reasoning); in a bare completion, before its last token, so that it can be continued in another way;
+ * - where the answer begins, because the next step most likely differs from there on: the answer is generated anew, or a template strips
+ *   its reasoning;
+ * - in a bare completion, before its last token, so that it can be continued in another way;
  * - where each edited message begins, because an edited message is likely to be edited again, or restored;
  * - where the system message ends, because other conversations begin with it, too.
  */

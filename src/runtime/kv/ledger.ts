@@ -136,9 +136,9 @@ export function withGenerated({ messages }: Prompt, tokens: Int32Array): Prompt 
 /**
  * Returns one cost per message of `now`, generated tokens included.
  *
- * Computed tokens that the previous step showed in the same message count as recomputed: the message's beginning and its end, as far as
- * they are equal in both. The tokens between them are fresh. So text that stayed between two edits of one message counts as fresh, and
- * `recomputed` errs on the low side there. Generated tokens are always fresh.
+ * Computed tokens that the previous step showed in the same message count as recomputed. Those are the message's beginning and its end, as
+ * far as they are equal in both steps. The tokens between them are fresh. So text that stayed between two edits of one message counts as
+ * fresh, and `recomputed` errs on the low side there. Generated tokens are always fresh.
  *
  * @param computed stretches of the prompt that were computed; a last token decoded again counts as not computed
  * @param prompt number of prompt tokens; the rest of `now` was generated

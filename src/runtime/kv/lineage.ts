@@ -197,8 +197,8 @@ export class Lineages {
   }
 
   /**
-   * Stores the lineage as the latest used, and drops others for its room. A lineage larger than the whole room is not kept either, after
-   * all others were dropped for it.
+   * Stores the lineage as the latest used, and drops the longest unused ones if room is short. A lineage larger than the whole room drops
+   * all of them, and then is not kept either.
    */
   set(conversation: ConversationId, lineage: Lineage): void {
     this.delete(conversation)

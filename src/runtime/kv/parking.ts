@@ -214,7 +214,7 @@ export function droppedFrom(sequence: Sequence, { parts }: Plan): Span[] {
  * - A last token that is computed again behind the very cells that it saw is left out.
  * - Tokens that `blend` computes again are kept, because a restore asks for their old cells.
  * - Of a marker that is gone, all entries up to its last chosen one are kept.
- * - Of a marker that is shown in part, no entry is kept: the rest is useless without the marker's beginning, and would be found in its
+ * - Of a marker that is shown in part, no entry is kept. The rest is useless without the marker's beginning, and would be found in its
  *   place.
  *
  * @returns the spans, and how many of their tokens were chosen because nothing else holds them

@@ -126,7 +126,7 @@ export class SequenceTable {
 
   /**
    * Rewrites the cells that only this sequence holds, from the lowest free ones on. Returns their number. A sequence that shares some of
-   * its cells needs a free sequence id for that; without one the result is 0.
+   * its cells needs a free sequence id for that. Rewrites nothing without one, or while some of its keys are still to be turned.
    */
   compact(sequence: Sequence): number {
     const { alone } = sequence

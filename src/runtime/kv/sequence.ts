@@ -132,7 +132,7 @@ export class Sequence implements HeldSequence {
     return this.#held === 0 ? 0 : this.position(this.#held - 1) + 1
   }
 
-  /** The number of entries at the beginning that are exact: what a fresh prefill of their tokens would make. */
+  /** The number of exact entries at the beginning: a fresh prefill of their tokens would make the same cells. */
   get exact(): number {
     this.#catchUp()
     return this.#exact

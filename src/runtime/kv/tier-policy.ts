@@ -47,7 +47,7 @@ export interface ParkedLoad {
   /** Those of them that no other sequence holds, so that the move frees them. */
   readonly freed: number
   /**
-   * Cells that only the live sequence holds and that are rewritten afterwards, because attention runs up to the highest cell in use. 0 when
+   * Cells that only the live sequence holds. They are rewritten afterwards, because attention runs up to the highest cell in use. 0 when
    * other cells take the free places.
    */
   readonly live: number
@@ -82,7 +82,7 @@ export interface Passed {
 
 /**
  * Whether the move pays. Its costs are copying all cells off, rewriting the live sequence, and bringing the cells back once. They must not
- * exceed what the tokens to come gain.
+ * exceed the time that the coming tokens save.
  */
 export function isWorthMoving(
   { held, freed, live }: ParkedLoad,

@@ -118,7 +118,7 @@ export function held(sequence: HeldSequence, holder: HeldSequence, of: Span, at:
 
 /**
  * Returns the parts for the longest beginning of the text that exact cells can make up, whichever sequences hold them. Cells of the live
- * sequence stay where it holds what comes next. Otherwise the sequence that holds most of it lends; of equals, the first.
+ * sequence stay where it holds the next token. Otherwise the sequence that holds most of it lends; of equals, the first.
  */
 export function exactBeginning(sequence: HeldSequence, text: FreshText, { parked, others }: Lenders): Part[] {
   const { tokens } = text

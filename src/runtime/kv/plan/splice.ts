@@ -1,6 +1,6 @@
 /**
- * Makes the parts of a plan under contract `splice`: first exact cells, then the conversation's own cells of the same places, at their old
- * positions where they can stay.
+ * Makes the parts of a plan under contract `splice`: first exact cells, then the conversation's own cells of the same places. Those keep
+ * their positions where they can.
  */
 import { length, lowerBound, span, type Span } from '../../core/span.js'
 import { held, type Part, positionAfter, turnOf, withComputed } from './parts.js'
@@ -18,8 +18,8 @@ export interface SplicedParts {
 }
 
 /**
- * What happens to tokens that the conversation holds. `stay`: they stay at their positions, and those that cannot are computed. `turn`: as
- * many stay as can, and copies of the others go right after the token before them. `close`: all go right after the token before them, which
+ * Where cells go that the conversation holds. `stay`: they stay at their positions, and those that cannot are computed. `turn`: as many
+ * stay as can, and copies of the others go right after the token before them. `close`: all go right after the token before them, which
  * leaves no gaps.
  */
 export type Placing = 'stay' | 'turn' | 'close'
