@@ -1,19 +1,22 @@
-/** Owns which elements of two lists are the same ones: what an edited list still has of the one before. */
+/** Finds which elements of two lists are the same: what an edited list still shares with the earlier one. */
 import { lowerBound } from './span.js'
 
-/** Element `a` of the one list is element `b` of the other. */
+/** Element `a` of the first list is element `b` of the second. */
 export interface Match {
   readonly a: number
   readonly b: number
 }
 
-/** Elements of a gap, in one list times in the other, up to which the most common ones are looked for; beyond, only its two ends. */
+/**
+ * Largest product of a gap's two lengths for which the longest common part is computed. In larger gaps only the common beginning and ending
+ * are matched.
+ */
 const MOST = 1 << 14
 
 /**
- * Matches of equal keys, ascending in both lists. First the common beginning and ending; between them the keys that both have once, as many as are
- * in the same order (patience); and in what is left the longest common part. So the time grows with what lies between beginning and ending
- * (n log n), and with the square only of small stretches without any such key.
+ * Returns matches of equal keys, ascending in both lists. It matches the common beginning and ending first. Between them it matches the
+ * keys that occur once in each list, as many as are in the same order (patience). In the gaps left it finds the longest common part. So the
+ * time grows with the length between beginning and ending (n log n). It grows with the square only for small gaps without any such key.
  */
 export function align<K>(a: readonly K[], b: readonly K[]): Match[] {
   const matches: Match[] = []
@@ -31,7 +34,7 @@ export function align<K>(a: readonly K[], b: readonly K[]): Match[] {
   return matches
 }
 
-/** What lies between two matches: [a, aEnd) of the one list, [b, bEnd) of the other. */
+/** The elements between two matches: [a, aEnd) of the first list, [b, bEnd) of the second. */
 export interface Gap {
   readonly a: number
   readonly aEnd: number
@@ -39,7 +42,7 @@ export interface Gap {
   readonly bEnd: number
 }
 
-/** The stretches without a match, in order; those that are empty in both lists are left out. */
+/** Returns the gaps between matches, in order, without those that are empty in both lists. */
 export function gapsOf(matches: readonly Match[], aEnd: number, bEnd: number): Gap[] {
   const gaps: Gap[] = []
   let [a, b] = [0, 0]
@@ -51,7 +54,7 @@ export function gapsOf(matches: readonly Match[], aEnd: number, bEnd: number): G
   return gaps
 }
 
-/** The first `count` matches, and those behind them that leave nothing out in either list. */
+/** Returns the first `count` matches, and the ones behind them up to the first that skips an element in either list. */
 export function withWhatFollows(matches: readonly Match[], count: number): readonly Match[] {
   let end = count
   for (let last = matches[end - 1] ?? { a: -1, b: -1 }; end < matches.length; last = matches[end++]!) {
@@ -61,7 +64,7 @@ export function withWhatFollows(matches: readonly Match[], count: number): reado
   return matches.slice(0, end)
 }
 
-/** Without what both begin and end with. */
+/** Returns the gap without the common beginning and ending of its two sides. */
 function trimmed<K>(a: readonly K[], b: readonly K[], gap: Gap): Gap {
   let { a: from, b: other, aEnd, bEnd } = gap
   while (from < aEnd && other < bEnd && a[from] === b[other]) {
@@ -75,7 +78,7 @@ function trimmed<K>(a: readonly K[], b: readonly K[], gap: Gap): Gap {
   return { a: from, aEnd, b: other, bEnd }
 }
 
-/** The most keys which both have once there and in the same order. */
+/** Matches the keys that occur once on each side of the gap, as many as are in the same order. */
 function anchors<K>(a: readonly K[], b: readonly K[], { a: from, aEnd, b: other, bEnd }: Gap): Match[] {
   const once = new Map<K, { a: number; b: number }>()
   const TWICE = -1
@@ -89,9 +92,9 @@ function anchors<K>(a: readonly K[], b: readonly K[], { a: from, aEnd, b: other,
   return longestAscending(both)
 }
 
-/** The longest selection in which `b` ascends, too. */
+/** Returns the longest selection in which `b` ascends, too. */
 function longestAscending(pairs: readonly Match[]): Match[] {
-  /** By length less one: the pair with the lowest `b` that ends a selection of this length. */
+  /** By length minus one: the index of the pair with the lowest `b` that ends a selection of this length. */
   const ends: number[] = []
   const before = new Int32Array(pairs.length)
   pairs.forEach(({ b }, at) => {
@@ -104,7 +107,7 @@ function longestAscending(pairs: readonly Match[]): Match[] {
   return chosen.reverse()
 }
 
-/** Matches of a stretch between two anchors. */
+/** Matches the elements of a gap between two anchors. */
 function alignGap<K>(a: readonly K[], b: readonly K[], gap: Gap): Match[] {
   const inner = trimmed(a, b, gap)
   const matches: Match[] = []
@@ -118,7 +121,7 @@ function longestCommon<K>(a: readonly K[], b: readonly K[], { a: from, aEnd, b: 
   const [rows, columns] = [aEnd - from, bEnd - other]
   if (rows === 0 || columns === 0 || rows * columns > MOST) return []
   const width = columns + 1
-  /** At [i, j]: how many can be matched of what begins there. */
+  /** At [i, j]: the most matches among the elements from i and j on. */
   const counts = new Int32Array((rows + 1) * width)
   for (let i = rows - 1; i >= 0; i--)
     for (let j = columns - 1; j >= 0; j--)

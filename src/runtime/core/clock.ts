@@ -1,54 +1,57 @@
-/** Owns what time it is for everything that is kept: a clock that is wrong for a while neither ages what is there nor dates what comes. */
+/**
+ * A clock for all stored times. If the machine's clock is wrong for a while, stored data does not age by that, and new data does not get
+ * wrong dates.
+ */
 import { uptime } from 'node:os'
 
 /** Milliseconds. */
 const MINUTE = 60_000
 const HOUR = 60 * MINUTE
-/** A clock is corrected by so much without further ado. */
+/** Corrections of the machine's clock up to this are followed at once. */
 const SLACK = 10 * MINUTE
-/** A clock that jumped is believed when it has run on for so long. */
+/** A clock that jumped is believed after it has run on for this long. */
 const SETTLED = 24 * HOUR
-/** Before this kvfold could not run: no clock that says so is believed. */
+/** kvfold did not exist before this date, so no clock that shows an earlier one is believed. */
 const EARLIEST = Date.UTC(2026, 0)
 
-/** What an earlier process left of its time. */
+/** The time that an earlier process left behind. */
 export interface EarlierTime {
-  /** When it was there last, Unix milliseconds. */
+  /** The last time it knew, Unix milliseconds. */
   readonly seen: number
-  /** Milliseconds that processes have run for since the clock was found far ahead of `seen`. */
+  /** Milliseconds that processes have run since a start found the clock far ahead of `seen`. */
   readonly ran: number
-  /** It is the time now, by a clock elsewhere: it is followed until ours has run on for a day. */
+  /** `seen` is the present time by another clock. It is followed until ours has run on for a day. */
   readonly isNow?: true
 }
 
 export interface ClockOptions {
-  /** What the machine says the time is, in Unix milliseconds. */
+  /** The machine's time, in Unix milliseconds. Default: `Date.now`. */
   readonly wall?: () => number
-  /** Milliseconds that pass while the machine sleeps, too, and that nobody sets. */
+  /** A count of milliseconds that includes the machine's sleep and that no user can set. Default: the machine's uptime. */
   readonly running?: () => number
-  /** Default: nothing is known of the time before. */
+  /** Default: no earlier time is known. */
   readonly earlier?: EarlierTime
-  /** Milliseconds after `earlier.seen` in which a start gives no doubt. Default: an hour. */
+  /** If the clock is at most this many milliseconds after `earlier.seen` at a start, it is not doubted. Default: an hour. */
   readonly gap?: number
-  /** Told in a sentence what the clock does. Default: nobody is. */
+  /** Receives a sentence whenever the clock doubts or believes the machine's. Default: no reports. */
   readonly tell?: (sentence: string) => void
 }
 
 /**
- * Its time goes on as time runs, and follows the machine's clock in small steps. It follows a jump only when the clock has run on for a day after it.
- * At a start the clock may be far ahead of the last time that is known: a machine that was off looks like one whose clock is wrong. Times are the
- * clock's then, but ages go on from the last time known until the server has run for a day.
+ * Its time runs on steadily, and follows the machine's clock in small steps. It follows a jump only when the clock has run on for a day
+ * after it. At a start the clock may be far ahead of the last known time: a machine that was off looks like one whose clock is wrong. Dates
+ * then follow the clock, but ages continue from the last known time until the server has run for a day.
  */
 export class SteadyClock {
   readonly #wall: () => number
   readonly #running: () => number
   readonly #tell: (sentence: string) => void
   readonly #gap: number
-  /** What is added to running time. */
+  /** Running time plus this is the time. */
   #offset: number
-  /** The same for ages, while it is another one. */
+  /** The same for ages while they differ, and the running time since which they do. */
   #aging: { readonly offset: number; readonly since: number } | null = null
-  /** A clock that says something else, and since when. */
+  /** The offset of a clock that is not believed, and the running time since which it has shown that. */
   #doubt: { readonly offset: number; readonly since: number } | null = null
 
   constructor({
@@ -80,7 +83,7 @@ export class SteadyClock {
     }
   }
 
-  /** Unix milliseconds: what to date things with. */
+  /** Returns the time for dating things, in Unix milliseconds. */
   now(): number {
     const [wall, running] = [this.#wall(), this.#running()]
     const offset = wall - running
@@ -102,20 +105,20 @@ export class SteadyClock {
     return time
   }
 
-  /** Unix milliseconds: what to reckon ages by. Never later than `now`, nor than what the machine says. */
+  /** Returns the time for computing ages, in Unix milliseconds. Never later than `now` or than the machine's time. */
   aged(): number {
     const now = this.now()
     return Math.min(now, this.#wall(), this.#agingTime(now))
   }
 
-  /** What a later process is to know. */
+  /** The time to store for a later process. */
   get left(): EarlierTime {
     const now = this.now()
     const seen = this.#agingTime(now)
     return { seen, ran: this.#aging === null ? 0 : this.#running() - this.#aging.since }
   }
 
-  /** It goes on from the time that is followed, or from the last one known before a clock that was far ahead. */
+  /** Whether the machine's clock continues the time that is followed, or the last time known before it was far ahead. */
   #isPlausible(offset: number): boolean {
     if (Math.abs(offset - this.#offset) <= SLACK) return true
     return this.#aging !== null && offset >= this.#aging.offset - SLACK && offset <= this.#aging.offset + this.#gap
@@ -145,5 +148,5 @@ const hours = (milliseconds: number): string => {
   return count === 1 ? 'an hour' : `${count} hours`
 }
 
-/** That of this process, for what knows of no earlier one. */
+/** The clock of this process, for code that knows no earlier time. */
 export const steady = new SteadyClock()

@@ -1,14 +1,14 @@
-/** The one error class and the one table of everything that can go wrong for a user: code -> HTTP status. */
+/** The error class, and the table of all error codes with their HTTP status. */
 
-/** Every code, with the HTTP status a server would answer. */
+/** Every code, with the HTTP status that a server answers. */
 export const errorTable = {
-  /** No compiler, git, CMake-free build tools or headers at install time. */
+  /** A compiler, git, build tools (CMake is not needed) or headers are missing at install time. */
   'native/build-failed': 500,
-  /** The addon is not built, or the library it runs on is not the pinned release. */
+  /** The addon is not built, or it runs on a library that is not the pinned release. */
   'native/library-mismatch': 500,
-  /** Windows, LoRA, multimodal input, speculative decoding. */
+  /** An unsupported feature: Windows, LoRA, multimodal input, speculative decoding. */
   'native/unsupported': 501,
-  /** The addon or llama.cpp failed in a way no other code names. */
+  /** The addon or llama.cpp failed in a way that no other code names. */
   'native/failed': 500,
   /** The object was disposed. */
   'native/disposed': 409,
@@ -17,14 +17,14 @@ export const errorTable = {
   /** An argument of a native call is out of range. */
   'native/bad-argument': 400,
   'model/not-found': 404,
-  /** Not a GGUF, truncated, or with tensors missing. */
+  /** The file is not a GGUF, is truncated, or lacks tensors. */
   'model/bad-file': 422,
   'model/no-chat-template': 422,
-  /** The architecture cannot do what was asked (e.g. edits on a recurrent model). */
+  /** The architecture does not support the operation (e.g. edits on a recurrent model). */
   'model/unsupported': 501,
-  /** The estimate says it would not fit; nothing was allocated. */
+  /** By the estimate it would not fit; nothing was allocated. */
   'memory/insufficient': 507,
-  /** The prompt needs more cells than the context has. The status is the one that clients take for it. */
+  /** The prompt needs more cells than the context has. The status is the one by which clients recognise this error. */
   'context/full': 400,
   'chat/template-failed': 422,
   'chat/bad-message': 400,
@@ -39,115 +39,115 @@ export const errorTable = {
   'tool/costs-more': 409,
   /** The agent made more calls than a turn allows. */
   'agent/too-many-calls': 422,
-  /** A data file that cannot be read, or has too little for the size asked for. */
+  /** A data file cannot be read, or is too small for the requested size. */
   'eval/bad-data': 422,
-  /** The log of a run that cannot be read or written, or a line of it that is none. */
+  /** The log of a run cannot be read or written, or one of its lines is not a log line. */
   'eval/bad-log': 422,
-  /** The log holds a run of other tasks, models or options. */
+  /** The log holds a run with other tasks, models or options. */
   'eval/other-run': 409,
   /** Another process writes to this log. */
   'eval/log-busy': 409,
-  /** One sample after another failed; the message names the last error. */
+  /** Several samples in a row failed; the message names the last error. */
   'eval/too-many-errors': 500,
-  /** An agent that is not there, options it does not take, or no embedder where it looks texts up by their meaning. */
+  /** The agent does not exist, does not take the given options, or searches by meaning and has no embedder. */
   'eval/bad-agent': 400,
   'cli/bad-usage': 400,
-  /** More requests wait than the server lets wait; try again later. */
+  /** More requests wait than the server allows; try again later. */
   'server/overloaded': 503,
-  /** The answer was not done within the request's time. */
+  /** The answer was not complete within the request's time limit. */
   'server/timeout': 504,
-  /** No such thread, or another key's. */
+  /** The thread does not exist or belongs to another key. */
   'server/no-thread': 404,
-  /** A request that is not what its route expects: the message names the field. */
+  /** The request is not of the form that its route expects; the message names the field. */
   'server/bad-request': 400,
-  /** A field asks for something this server does not do, and leaving it out would change the answer. */
+  /** The server does not support a field, and ignoring it would change the answer. */
   'server/unsupported': 400,
-  /** No API key, or an unknown one. */
+  /** The API key is missing or unknown. */
   'server/unauthorized': 401,
-  /** A known key, or a known place, that may not do this. */
+  /** The key is known but lacks this right, or a server without keys does not accept this host name. */
   'server/forbidden': 403,
-  /** No such path, model, thread or response. */
+  /** The path, model, thread or response does not exist. */
   'server/not-found': 404,
   'server/method-not-allowed': 405,
   /** The body is longer than --body-limit. */
   'server/too-large': 413,
   'server/bad-media-type': 415,
-  /** The key asked as often, or for as much, as it may a minute; the message says when again. */
+  /** The key has used up its requests or tokens for this minute; the message says when to try again. */
   'server/rate-limited': 429,
-  /** The server is going down and takes no new requests. */
+  /** The server is shutting down and takes no new requests. */
   'server/closing': 503,
-  /** `--engine`: the address, the key or the model's name cannot be used as given. */
+  /** `--engine`: the given address, key or model name is unusable. */
   'remote/bad-endpoint': 400,
-  /** Nobody answers at the endpoint: refused, no such host, no TLS. */
+  /** No server answers at the endpoint: connection refused, unknown host, or TLS failure. */
   'remote/unreachable': 502,
-  /** Of several engines none takes requests: they are down or drain. Their health is looked at; try again later. */
+  /** None of several engines takes requests: they are down or draining. Health checks continue; try again later. */
   'remote/no-engine': 503,
-  /** The endpoint did not accept our key; the client's own key is another matter. */
+  /** The endpoint rejected our key, which is not the client's own key. */
   'remote/unauthorized': 502,
-  /** The endpoint says that the request is wrong, or its content filter stopped the answer. */
+  /** The endpoint reports that the request is wrong, or its content filter stopped the answer. */
   'remote/refused': 400,
-  /** The endpoint lets us ask only so often; the message says when again, if it does. */
+  /** The endpoint limits our rate; the message says when to try again, if the endpoint does. */
   'remote/rate-limited': 429,
   'remote/overloaded': 503,
   /** The endpoint failed (5xx). */
   'remote/failed': 502,
-  /** Nothing came for longer than the limit. */
+  /** No data came for longer than the limit. */
   'remote/timeout': 504,
-  /** The answer broke off. */
+  /** The answer broke off before its end. */
   'remote/broken-stream': 502,
-  /** The answer is not what an OpenAI-compatible endpoint answers. */
+  /** The answer is not of the form that an OpenAI-compatible endpoint gives. */
   'remote/bad-answer': 502,
-  /** Asked for something that this endpoint cannot be asked for. */
+  /** The endpoint does not support the requested feature. */
   'remote/unsupported': 400,
-  /** Layers, heads, tokens or key sets that are not there, or more rows than wanted. */
+  /** Layers, heads, tokens or key sets that do not exist, or rows of more bytes than the request allows. */
   'attention/bad-request': 400,
-  /** The engine or the model computes no attention that could be captured. */
+  /** The engine or the model computes no attention that can be captured. */
   'attention/unavailable': 409,
-  /** The folder of a study holds a run with other options, or no run at all. */
+  /** The folder of a study holds a run with other options, or holds no run. */
   'attention/other-run': 409,
-  /** The store's folder or file cannot be used: rights, a folder in its place, another program's database. */
+  /** The store's folder or file is unusable: missing rights, a folder in the file's place, another program's database. */
   'store/unusable': 500,
   /** Another process uses this store. */
   'store/locked': 409,
-  /** What is to be moved would come into a store that has conversations of its own. */
+  /** The target of a move has conversations of its own. */
   'store/not-empty': 409,
   /** A later kvfold wrote this store. */
   'store/newer': 409,
-  /** The store is not what was written to it; it was left as it is. */
+  /** The store's content differs from what was written to it. It was left unchanged. */
   'store/damaged': 500,
-  /** Some of a thread or response is not what was written: it is not shown, whatever of it could be read. */
+  /** Part of a thread or response differs from what was written. Nothing of it is shown, even if some of it can be read. */
   'store/damaged-thread': 500,
   'store/damaged-response': 500,
-  /** It was acknowledged, was not deleted, and is not in the store any more. */
+  /** The thread or response was acknowledged and not deleted, but the store no longer has it. */
   'store/lost-thread': 410,
   'store/lost-response': 410,
-  /** No room for what a request changed: it is not kept. */
+  /** The store has no room for a request's changes, which are not kept. */
   'store/full': 507,
-  /** The store is not at its path any more, so that nothing would last: a request's changes are not kept. */
+  /** The store is no longer at its path, so nothing would last: a request's changes are not kept. */
   'store/gone': 507,
-  /** The store could not be read or written for another reason. */
+  /** The store could not be read or written, for another reason. */
   'store/failed': 500,
-  /** Nobody answers at the database that the store is in; nothing was kept that was not acknowledged. Try again later. */
+  /** The store's database does not answer. Changes that were not acknowledged are not kept. Try again later. */
   'store/unreachable': 503,
-  /** Another server changed the thread while this one did; this one's change was not kept. Ask again. */
+  /** Another server changed the thread at the same time, so this server's change was not kept. Ask again. */
   'store/overtaken': 409,
-  /** An MCP server that cannot be started or reached. */
+  /** An MCP server cannot be started or reached. */
   'mcp/unreachable': 502,
-  /** A tool of an MCP server gave no answer in time. */
+  /** A tool of an MCP server did not answer in time. */
   'mcp/timeout': 504,
-  /** A tool of an MCP server said that it failed, or its server did. */
+  /** A tool of an MCP server reported a failure, or its server failed. */
   'mcp/failed': 502,
-  /** `kvfold bundle`: this installation, its Node or its machine cannot be made to run elsewhere. */
+  /** `kvfold bundle`: this installation, its Node or its machine cannot be packed to run elsewhere. */
   'bundle/unsuitable': 422,
-  /** A broken invariant of ours: always a bug. */
+  /** A broken invariant: always a bug in kvfold. */
   'internal/invariant': 500,
 } as const
 
 export type ErrorCode = keyof typeof errorTable
 
 /**
- * Every error a caller is meant to see: a code to switch on and one sentence that says what, where and what to do.
- * Expected outcomes (no room, cannot shift) are returned as unions instead.
+ * An error that callers are meant to see: a code to switch on, and a sentence that says what failed, where, and what to do. Expected
+ * outcomes (no room, cannot shift) are returned as unions instead.
  */
 export class KvfoldError extends Error {
   override readonly name = 'KvfoldError'
@@ -165,17 +165,17 @@ export class KvfoldError extends Error {
   }
 }
 
-/** What a prompt that has no room takes, and what there would be room for. */
+/** The size of a prompt that has no room, and the size of the context. */
 export interface PromptSize {
-  /** Tokens that it takes, one of an answer not among them. */
+  /** Tokens that the prompt takes, without any answer token. */
   readonly tokens: number
-  /** Whether it may be more, because nobody counted to the end. */
+  /** Whether the prompt may be longer, because counting stopped early. */
   readonly atLeast: boolean
-  /** Tokens that the context holds, an answer's among them. */
+  /** Tokens that the context holds, the answer's included. */
   readonly context: number
 }
 
-/** A prompt that fits no empty context either: `context/full`, with its size. */
+/** The prompt does not fit even an empty context: `context/full`, with the prompt's size. */
 export class PromptTooLong extends KvfoldError {
   constructor(
     readonly size: PromptSize,
@@ -185,7 +185,7 @@ export class PromptTooLong extends KvfoldError {
   }
 }
 
-/** Whether it says that a prompt has no room in the context. */
+/** Whether the error reports that a prompt has no room in the context. */
 export const isContextFull = (error: unknown): error is KvfoldError =>
   error instanceof KvfoldError && error.code === 'context/full'
 

@@ -1,6 +1,6 @@
-/** Owns the hand-over of what a running piece of work tells, and of its end, to whoever asked for it. */
+/** Passes events of a running task, and its end, to the code that started the task. */
 
-/** Iterate for events, await `answer` for the end; an error ends both. What nobody reads is kept until somebody does. */
+/** Iterate for events; await `answer` for the result. An error ends both. Events that are not read yet are kept. */
 export class Feed<Event, Answer> implements AsyncIterable<Event> {
   readonly answer: Promise<Answer>
   readonly #queue: Event[] = []
@@ -24,7 +24,7 @@ export class Feed<Event, Answer> implements AsyncIterable<Event> {
         throw error
       },
     )
-    // Who only iterates meets the error there; without this line the unread promise would end the process.
+    // Code that only iterates gets the error there. Without this line the unhandled rejection of `answer` would end the process.
     this.answer.catch(() => undefined)
   }
 

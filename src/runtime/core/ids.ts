@@ -1,11 +1,11 @@
-/** Branded ids, so that a token never passes for a position nor a sequence for a message. */
+/** Branded ids, so that the compiler rejects a token as a position, or a sequence as a message. */
 
 declare const brand: unique symbol
 type Branded<T, Name extends string> = T & { readonly [brand]: Name }
 
 /** llama.cpp `llama_seq_id`: a tag on cells, 0 .. n_seq_max-1. */
 export type SeqId = Branded<number, 'SeqId'>
-/** Whose timeline a request belongs to; chosen by the caller, opaque to the cache. */
+/** Names the conversation that a request belongs to. The caller chooses it; the cache does not interpret it. */
 export type ConversationId = Branded<string, 'ConversationId'>
 /** `f` and five hexadecimal digits (spec: acm-tools, ids). */
 export type FragmentId = Branded<string, 'FragmentId'>
@@ -17,14 +17,14 @@ export const conversationId = (value: string): ConversationId => value as Conver
 export const fragmentId = (value: string): FragmentId => value as FragmentId
 export const searchId = (value: string): SearchId => value as SearchId
 
-/** A conversation id nobody else has: for one-off steps. */
+/** Makes a conversation id that is used nowhere else, for one-off steps. */
 export const freshConversation = (() => {
   let count = 0
   return (): ConversationId => conversationId(`one-off-${++count}`)
 })()
 
-// Whose something is.
+// The owners of things.
 
-/** Whose keys sent a request; tenants know nothing of each other. Without keys everybody is `public`. */
+/** The owner of the keys that sent a request. Tenants know nothing of each other. Without keys, all requests belong to `public`. */
 export type Tenant = string
 export const PUBLIC: Tenant = 'public'

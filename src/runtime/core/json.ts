@@ -1,9 +1,9 @@
-/** Owns the reading of JSON that somebody else wrote: fields that may be missing, null or of another type; and fields that were given. */
+/** Reads JSON from outside, whose fields may be missing, null or of another type. Also filters and weighs such data. */
 
 export const isRecord = (value: unknown): value is Readonly<Record<string, unknown>> =>
   typeof value === 'object' && value !== null && !Array.isArray(value)
 
-/** Undefined where there is no such field. */
+/** Returns undefined when there is no such field. */
 export const fieldOf = (value: unknown, name: string): unknown =>
   typeof value === 'object' && value !== null ? (value as Readonly<Record<string, unknown>>)[name] : undefined
 
@@ -12,25 +12,25 @@ export const listAt = (value: unknown, name: string): readonly unknown[] => {
   return Array.isArray(found) ? found : []
 }
 
-/** Null unless it is a text. */
+/** Returns null unless the field is a string. */
 export const textAt = (value: unknown, name: string): string | null => {
   const found = fieldOf(value, name)
   return typeof found === 'string' ? found : null
 }
 
-/** Null unless it is a finite number. */
+/** Returns null unless the field is a finite number. */
 export const numberAt = (value: unknown, name: string): number | null => {
   const found = fieldOf(value, name)
   return typeof found === 'number' && Number.isFinite(found) ? found : null
 }
 
-/** A count of something: null unless it is a whole number from 0. */
+/** Returns a count; null unless the field is a whole number from 0. */
 export const countAt = (value: unknown, name: string): number | null => {
   const found = numberAt(value, name)
   return found !== null && Number.isSafeInteger(found) && found >= 0 ? found : null
 }
 
-/** A list of whole numbers, one or more; null for one that has anything else in it, or nothing. */
+/** Returns a list of at least one whole number; null for an empty list, or one that has anything else in it. */
 export function integersIn(list: readonly unknown[]): readonly number[] | null {
   const numbers = list.filter((each): each is number => Number.isInteger(each))
   return numbers.length === list.length && numbers.length > 0 ? numbers : null
@@ -38,12 +38,12 @@ export function integersIn(list: readonly unknown[]): readonly number[] | null {
 
 type Given<T> = { [K in keyof T]?: Exclude<T[K], undefined> }
 
-/** The fields that have a value. */
+/** Returns the fields that are not undefined. */
 export function given<T extends object>(fields: T): Given<T> {
   return Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined)) as Given<T>
 }
 
-/** Characters and values of data that JSON can have, `most` at most: it looks at no more than that. */
+/** Returns the number of characters and values in JSON data, `most` at most: it looks at no more than that. */
 export function weightOf(value: unknown, most: number): number {
   if (typeof value === 'string') return Math.min(most, value.length + 1)
   if (typeof value !== 'object' || value === null) return 1

@@ -1,4 +1,4 @@
-/** Owns reproducible chance: a small seeded generator, so that the same seed gives the same task on every machine. */
+/** A small seeded random generator: the same seed gives the same task on every machine. */
 
 import { invariant } from './errors.js'
 
@@ -23,13 +23,16 @@ export function mix(value: number): number {
 export class Random {
   readonly #state: Uint32Array
 
-  /** `seed`: any integer; its low 32 bits count. Every further number makes another, unrelated stream of the same seed. */
+  /**
+   * @param seed any integer; its low 32 bits count
+   * @param stream further numbers: each makes another, unrelated stream of the same seed
+   */
   constructor(seed: number, ...stream: readonly number[]) {
     const words = seedWords(stream.reduce((mixed, number) => mix(mixed ^ mix(number + 1)), seed >>> 0))
     this.#state = Uint32Array.from({ length: 4 }, () => words.next().value)
   }
 
-  /** Uniform in 0 .. 2^32 - 1. */
+  /** Returns an integer, uniform in 0 .. 2^32 - 1. */
   word(): number {
     const [a = 0, b = 0, c = 0, d = 0] = this.#state
     const drawn = Math.imul(rotate(Math.imul(b, 5), 7), 9) >>> 0
@@ -39,9 +42,9 @@ export class Random {
     return drawn
   }
 
-  /** Uniform in 0 .. below - 1, without bias. Precondition: 1 <= below <= 2^32. */
+  /** Returns an integer, uniform in 0 .. below - 1, without bias. Requires 1 <= below <= 2^32. */
   below(below: number): number {
-    // Else no word would ever do.
+    // Otherwise the loop would never end.
     invariant(below >= 1, `a draw among ${below}`)
     const limit = 2 ** 32 - (2 ** 32 % below)
     for (;;) {
@@ -50,7 +53,7 @@ export class Random {
     }
   }
 
-  /** A new array of the same items, every order equally likely. */
+  /** Returns a new array of the same items, every order equally likely. */
   shuffled<T>(items: readonly T[]): T[] {
     const order = [...items]
     for (let last = order.length - 1; last > 0; last--) {

@@ -1,36 +1,36 @@
-/** Owns the check of data from outside against a schema: the value with its defaults, or what is wrong with it in plain words. */
+/** Checks data from outside against a schema. Returns the value with its defaults, or the faults in plain words. */
 import Type, { type Static, type TSchema } from 'typebox'
 import { Check, Clean, Default, Errors } from 'typebox/value'
 import { invariant } from './errors.js'
 import { deeplyWrittenLike, numberText, writeJson } from './written-json.js'
 
-/** One thing that is wrong. */
+/** One fault of a value. */
 export interface Fault {
-  /** From the top: names of fields and places in lists. */
+  /** The path from the top: names of fields and places in lists. */
   readonly path: readonly string[]
-  /** What is there, as JSON in its own digits; undefined: nothing. */
+  /** The value found there, as JSON with its original digits; undefined when there is none. */
   readonly given: string | undefined
   /** `must be a whole number`, `is missing`, ... */
   readonly message: string
-  /** Of an object with fields that it must not have: which, and which it may have. */
+  /** For an object with unknown fields: their names, and the names of the known fields. */
   readonly unknown?: { readonly names: readonly string[]; readonly known: readonly string[] }
 }
 
 export type Checked<T> =
   { readonly ok: true; readonly value: T } | { readonly ok: false; readonly faults: readonly [Fault, ...Fault[]] }
 
-/** An object without fields of other names; those of objects made by `Type.Object` are left out. */
+/** An object type that refuses unknown fields. Objects made by `Type.Object` drop them instead. */
 export const strict = <P extends Parameters<typeof Type.Object>[0]>(properties: P) =>
   Type.Object(properties, { additionalProperties: false })
 
 export const nullable = <T extends TSchema>(schema: T) => Type.Union([schema, Type.Null()])
 
-/** Text with at least one character. */
+/** A string with at least one character. */
 export const Text = Type.String({ minLength: 1 })
 
 /**
- * The value, and where it lacks fields that have a default, with them; what was given stays as it is, and keeps what `readJson` knows of its text. Faults
- * are in the order of the schema.
+ * Checks a value. Returns a copy in which missing fields have their defaults. Given values stay as they are, and keep the notes of
+ * `readJson` about their text. Faults are in the order of the schema.
  */
 export function checked<T extends TSchema>(schema: T, given: unknown): Checked<Static<T>> {
   const value = deeplyWrittenLike(Default(schema, structuredClone(given)), given)
@@ -38,19 +38,22 @@ export function checked<T extends TSchema>(schema: T, given: unknown): Checked<S
   return { ok: false, faults: faultsOf(schema, value) }
 }
 
-/** A fault as one clause: where, what, and what is there instead. */
+/**
+ * Returns a fault as one clause: the place, the rule, and the value found.
+ * @param top the name for the value as a whole
+ */
 export function inWords({ path, message, given }: Fault, top = 'it'): string {
   const where = path.length === 0 ? top : path.join('.')
   return `${where}: ${message}${given === undefined ? '' : `, not ${brief(given)}`}`
 }
 
-/** All of them in one sentence, without its full stop. */
+/** Returns all faults in one sentence, without its full stop. */
 export const allInWords = (faults: readonly Fault[], top?: string): string =>
   faults.map((fault) => inWords(fault, top)).join('; ')
 
 function faultsOf(schema: TSchema, value: unknown): [Fault, ...Fault[]] {
   const errors = Errors(schema, value)
-  // What is wrong with each form of several is said of them together.
+  // Faults of the single forms of a union are reported together, below.
   const inside = errors.filter(
     ({ keyword, schemaPath }) => !['boolean', 'anyOf'].includes(keyword) && !schemaPath.includes('/anyOf/'),
   )
@@ -98,7 +101,7 @@ const KINDS: Readonly<Record<string, string>> = {
   null: 'null',
 }
 
-/** Of an error of the wrong type: which would be right. */
+/** For an error of a wrong type: the right type, in words. */
 const kindOf = (params: object): string =>
   'type' in params ? (KINDS[String(params.type)] ?? String(params.type)) : 'something else'
 
@@ -141,7 +144,7 @@ const namesIn = (pointer: string): string[] =>
 const valueAt = (value: unknown, path: readonly string[]): unknown =>
   path.reduce<unknown>((at, name) => (typeof at === 'object' && at !== null ? at[name as keyof typeof at] : undefined), value)
 
-/** The value there as JSON; undefined: there is none. */
+/** Returns the value at the path as JSON; undefined when there is none. */
 function textAt(value: unknown, path: readonly string[]): string | undefined {
   const [holder, found] = [valueAt(value, path.slice(0, -1)), valueAt(value, path)]
   if (found === undefined) return undefined
@@ -154,5 +157,5 @@ const schemaAt = (schema: TSchema, pointer: string): Readonly<Record<string, unk
 
 const orderOf = (schema: TSchema): string[] => Object.keys((schema as { readonly properties?: object }).properties ?? {})
 
-/** Of what is long only the beginning. */
+/** Shortens a long text to its beginning. */
 const brief = (text: string): string => (text.length > 60 ? `${text.slice(0, 60)}...` : text)

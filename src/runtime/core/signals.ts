@@ -1,12 +1,15 @@
-/** Owns signals that stand for several others, and leave nothing behind at those that live longer. */
+/** Joins abort signals into one that leaves no reference at long-lived sources. */
 
 export interface JoinedSignal {
   readonly signal: AbortSignal
-  /** Lets go of the others: what happens to them from now on does not abort the signal. Idempotent. */
+  /** Detaches from the sources: their later aborts do not abort the signal. Idempotent. */
   readonly release: () => void
 }
 
-/** A signal that is aborted with the first of these, for the same reason. `AbortSignal.any` leaves a reference at each of them for as long as that lives. */
+/**
+ * Returns a signal that is aborted when the first of these is, with the same reason. `AbortSignal.any` would leave a reference at each
+ * source for as long as the source lives.
+ */
 export function joined(signals: readonly (AbortSignal | null | undefined)[]): JoinedSignal {
   const sources = signals.filter((each) => each != null)
   const controller = new AbortController()

@@ -1,4 +1,4 @@
-/** Half-open ranges `[start, end)`: over characters, tokens or positions; whoever holds one says which. */
+/** Half-open ranges `[start, end)` over characters, tokens or positions. Each holder's documentation says which. */
 
 export interface Span {
   readonly start: number
@@ -15,7 +15,10 @@ export const overlaps = (a: Span, b: Span): boolean => a.start < b.end && b.star
 /** True when `inner` lies within `outer`. */
 export const contains = (outer: Span, inner: Span): boolean => outer.start <= inner.start && inner.end <= outer.end
 
-/** The first of `count` entries that is not `before`. */
+/**
+ * Returns the first of `count` entries for which `before` is false; `count` when there is none. `before` must be true for a beginning of
+ * the entries and false for the rest.
+ */
 export function lowerBound(count: number, before: (entry: number) => boolean): number {
   let low = 0
   let high = count

@@ -1,12 +1,12 @@
-/** Owns the turns of the event loop: long work runs in slices, at most one slice a turn, so that streams go on in between. */
+/** Runs long work in slices, at most one slice in each turn of the event loop, so that streams continue in between. */
 
-/** Milliseconds of a slice. */
+/** Milliseconds per slice. */
 const SLICE = 8
 
-/** Work in steps: it yields wherever other work may run, and returns its result. */
+/** Work in steps: it yields where other work may run, and returns its result. */
 export type Steps<T> = Generator<undefined, T>
 
-/** Does all steps now, without a pause. */
+/** Does all steps at once, without a pause. */
 export function atOnce<T>(steps: Steps<T>): T {
   for (;;) {
     const step = steps.next()
@@ -14,7 +14,10 @@ export function atOnce<T>(steps: Steps<T>): T {
   }
 }
 
-/** Does the steps in slices, each in a turn of its own. @throws what a step throws */
+/**
+ * Does the steps in slices, each in its own turn of the event loop.
+ * @throws the error that a step throws
+ */
 export async function inTurns<T>(steps: Steps<T>): Promise<T> {
   for (;;) {
     await turn()
@@ -26,11 +29,11 @@ export async function inTurns<T>(steps: Steps<T>): Promise<T> {
   }
 }
 
-// The line of those that wait for a turn. One goes on in each turn of the loop, however many wait.
+// The queue of callers that wait for a turn. Each turn of the loop resumes one of them, whatever the queue's length.
 
 const waiting: (() => void)[] = []
 
-/** Resolves in a turn of the event loop that no other slice has. */
+/** Resolves in a turn of the event loop in which no other slice runs. */
 export function turn(): Promise<void> {
   return new Promise((resolve) => {
     if (waiting.push(resolve) === 1) setImmediate(next)
@@ -39,6 +42,6 @@ export function turn(): Promise<void> {
 
 function next(): void {
   waiting.shift()?.()
-  // A callback of this phase that asks for the same phase gets it in the next turn.
+  // A `setImmediate` within this phase runs in the next turn.
   if (waiting.length > 0) setImmediate(next)
 }

@@ -1,10 +1,11 @@
-/** Files that are there whole or not at all, whatever ends the process meanwhile. */
+/** Writes files that are complete or absent, even if the process ends in between. */
 import { randomBytes } from 'node:crypto'
 import { rename, rm } from 'node:fs/promises'
 
 /**
- * `write` fills a file beside `path`, which then takes its place in one step. Of an earlier file all stays until then, and if `write` fails.
- * @throws what `write` throws, and the file system's errors; what was begun is removed
+ * Lets `write` fill a temporary file beside `path`, which then replaces `path` in one step. An earlier file stays complete until then, and
+ * also if `write` fails.
+ * @throws errors of `write` and of the file system; the temporary file is removed
  */
 export async function writeWhole(path: string, write: (temporary: string) => Promise<unknown>): Promise<void> {
   const temporary = `${path}.${randomBytes(6).toString('hex')}.part`

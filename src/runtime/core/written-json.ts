@@ -1,9 +1,10 @@
 /**
- * JSON as it was written. A JavaScript value rounds whole numbers beyond 2^53, writes `1.0` as `1`, and moves keys that look like list indices to the
- * front. `readJson` gives plain values all the same, and notes beside each object or list what they lose; `writeJson` and `writtenEntries` read the note.
+ * Keeps JSON as it was written. A JavaScript value rounds whole numbers beyond 2^53, writes `1.0` as `1`, and moves keys that look like
+ * list indices to the front. `readJson` returns plain values all the same, and puts a note on each object or list about the lost text.
+ * `writeJson` and `writtenEntries` read the note.
  *
- * The note is a property whose key is a symbol: spreading (`{ ...value }`) takes it along, `JSON.stringify` and `Object.keys` pass over it, `structuredClone`
- * drops it. A note counts only for numbers and keys that are still there, so that a changed copy is written as it is.
+ * The note is a property whose key is a symbol. Spreading (`{ ...value }`) copies it, `JSON.stringify` and `Object.keys` skip it, and
+ * `structuredClone` drops it. A note counts only for numbers and keys that are still there, so a changed copy is written with its changes.
  */
 
 /** A field of an object, or an item of a list. */
@@ -11,11 +12,11 @@ export interface WrittenEntry {
   /** The field's name, or the item's index. */
   readonly key: string
   readonly value: unknown
-  /** The number's own text, where JavaScript writes another; undefined for all other values. */
+  /** The number's original text where JavaScript writes another one; undefined for all other values. */
   readonly text: string | undefined
 }
 
-/** What a plain object or list does not say of its text. */
+/** The parts of the original text that a plain object or list loses. */
 interface Note {
   /** All keys, in the order of the text. */
   readonly keys?: readonly string[]
@@ -27,20 +28,27 @@ const NOTE = Symbol('written')
 
 type Noted = object & { [NOTE]?: Note }
 
-/** As `JSON.parse`, but `writeJson` has the numbers and keys of the text. A number alone keeps no digits. @throws SyntaxError */
+/**
+ * Parses like `JSON.parse`, but `writeJson` writes the result with the numbers and keys of the text. A number that is the whole text keeps
+ * no digits.
+ * @throws SyntaxError
+ */
 export function readJson(text: string): unknown {
   const value = JSON.parse(text) as unknown
   if (typeof value === 'object' && value !== null && MAY_DIFFER.test(text)) new Annotator(text).annotate(value)
   return value
 }
 
-/** As `JSON.stringify`, but numbers and keys stand as `readJson` found them. `indent`: spaces per level. */
+/**
+ * Writes like `JSON.stringify`, but numbers and keys as `readJson` found them.
+ * @param indent spaces per level
+ */
 export function writeJson(value: unknown, indent = 0): string {
   const noted = new Set<object>()
   return findNoted(value, noted) ? written(value, indent, '\n', noted) : JSON.stringify(value, null, indent)
 }
 
-/** Fields or items as they were written, in that order. */
+/** Returns fields or items in the order of the text, with the original text of numbers. */
 export function writtenEntries(container: object): WrittenEntry[] {
   const { keys: order, numbers } = (container as Noted)[NOTE] ?? {}
   const fields = container as Readonly<Record<string, unknown>>
@@ -55,13 +63,15 @@ export function writtenEntries(container: object): WrittenEntry[] {
   })
 }
 
-/** The text of one number of an object or list; see `WrittenEntry`. */
+/** Returns the original text of one number of an object or list; see `WrittenEntry`. */
 export function numberText(container: object, key: string): string | undefined {
   const text = (container as Noted)[NOTE]?.numbers?.get(key)
   return text !== undefined && Object.is(Number(text), (container as Readonly<Record<string, unknown>>)[key]) ? text : undefined
 }
 
-/** As `Object.fromEntries`, but `writtenEntries` has the entries in this order, and numbers with the text that an entry brings. */
+/**
+ * Makes an object like `Object.fromEntries`. `writtenEntries` returns its entries in this order, and its numbers with the texts given here.
+ */
 export function objectOf(
   entries: Iterable<readonly [key: string, value: unknown, text?: string | undefined]>,
 ): Record<string, unknown> {
@@ -73,7 +83,7 @@ export function objectOf(
   return object
 }
 
-/** The values as a list, of which `writtenEntries` has the numbers with the text that an entry brings. */
+/** Makes a list of the values. `writtenEntries` returns its numbers with the texts given here. */
 export function listOf(entries: Iterable<readonly [value: unknown, text?: string | undefined]>): unknown[] {
   const list: unknown[] = []
   const numbers = new Map<string, string>()
@@ -86,8 +96,8 @@ export function listOf(entries: Iterable<readonly [value: unknown, text?: string
 }
 
 /**
- * Puts the items of `part` at the end of `list`, with the texts of their numbers. A note that `list` has must be its own.
- * @returns how many numbers of `list` have a text of their own now
+ * Appends the items of `part` to `list`, with the texts of their numbers. No other list may share the note of `list`.
+ * @returns the number of texts that the note of `list` has now
  */
 export function append(list: unknown[], part: readonly unknown[]): number {
   const before = list.length
@@ -98,20 +108,20 @@ export function append(list: unknown[], part: readonly unknown[]): number {
   return numbers.size
 }
 
-/** `copy`, of which numbers and keys that are in `original` too are written as there. */
+/** Gives `copy` the note of `original`. Numbers and keys that both have are then written as in `original`. Returns `copy`. */
 export function writtenLike<T extends object>(copy: T, original: object): T {
   const known = (original as Noted)[NOTE]
   if (known !== undefined) (copy as Noted)[NOTE] = known
   return copy
 }
 
-/** Whether there is anything in the value that JavaScript would write otherwise than its text had it. */
+/** Whether JavaScript would write any part of the value differently from its original text. */
 export const isNoted = (value: unknown): boolean => findNoted(value, new Set())
 
-/** As `structuredClone`, with what is known of the text. */
+/** Clones like `structuredClone`, and keeps the notes. */
 export const cloned = <T>(value: T): T => deeplyWrittenLike(structuredClone(value), value)
 
-/** As `writtenLike`, with all objects and lists inside, where both have them. */
+/** Does the same as `writtenLike` for a value and all objects and lists inside that both have. */
 export function deeplyWrittenLike<T>(copy: T, original: unknown): T {
   const noted = new Set<object>()
   if (findNoted(original, noted)) noteLike(copy, original, noted)
@@ -125,7 +135,10 @@ function noteLike(copy: unknown, original: unknown, noted: ReadonlySet<object>):
   for (const [key, inner] of Object.entries(original)) noteLike((copy as Readonly<Record<string, unknown>>)[key], inner, noted)
 }
 
-/** A copy that has `change(value)` for every value that it changes, outermost first. All else is written as in the original. */
+/**
+ * Returns a copy in which `change(value)` replaces every value that it changes, outermost first. All other parts are written as in the
+ * original.
+ */
 export function mappedJson(value: unknown, change: (value: unknown) => unknown): unknown {
   const changed = change(value)
   if (changed !== value || typeof value !== 'object' || value === null) return changed
@@ -139,9 +152,9 @@ export function mappedJson(value: unknown, change: (value: unknown) => unknown):
 }
 
 /**
- * A number for comparison: what is equal here says the same. Whole numbers count with all their digits, others as the nearest double, as programs that
- * send JSON on keep them.
- * @param text as `WrittenEntry` has it
+ * Returns a number in a form for comparison: equal results mean the same number. Whole numbers count with all their digits; others count as
+ * the nearest double, as programs that forward JSON keep them.
+ * @param text the number's text in its `WrittenEntry`
  */
 export function comparable(value: unknown, text: string | undefined): unknown {
   if (text === undefined || typeof value !== 'number') return value
@@ -149,14 +162,14 @@ export function comparable(value: unknown, text: string | undefined): unknown {
   return isExact ? value : { number: text }
 }
 
-/** A whole number with the digits that JavaScript writes, noughts in the place of an exponent. */
+/** Returns a whole number with the digits that JavaScript writes, with zeros in place of an exponent. */
 export function wholeNumber(value: number): bigint {
   const [mantissa = '', exponent = '0'] = String(value).split('e')
   const [whole = '', fraction = ''] = mantissa.split('.')
   return BigInt(whole + fraction.padEnd(Number(exponent), '0'))
 }
 
-/** JSON that is equal for values that say the same: keys are sorted, numbers are `comparable`. */
+/** Returns JSON that is equal for values with the same meaning: keys are sorted, numbers are `comparable`. */
 export const comparableJson = (value: unknown): string => JSON.stringify(sorted(value, undefined))
 
 function sorted(value: unknown, text: string | undefined): unknown {
@@ -166,17 +179,17 @@ function sorted(value: unknown, text: string | undefined): unknown {
   return Object.fromEntries(entries.sort(([a], [b]) => (a < b ? -1 : 1)))
 }
 
-// What a text has that its value loses.
+// The parts of a text that its value loses.
 
-/** Texts without this are written again as they are. It may find what stands in a string; that only costs time. */
+/** Texts that do not match are written again as they are. A match inside a string only costs time. */
 const MAY_DIFFER = /[\d.]{16}|\.\d*0(?!\d)|\d[eE]|-0|\.0{6}|"(?:\d|\\u003\d){1,10}"\s*:/
 
-/** Keys that JavaScript moves to the front, in the order of their numbers. */
+/** Keys that JavaScript moves to the front, in numeric order. */
 const INDEX = /^(?:0|[1-9]\d{0,9})$/
 
 const isUsual = (number: string): boolean => String(Number(number)) === number
 
-/** The keys, each once, where an object has them in another order; undefined where it does not. */
+/** Returns the keys, each once, if an object would have them in another order; otherwise undefined. */
 function orderOf(keys: readonly string[]): readonly string[] | undefined {
   if (!keys.some((key) => INDEX.test(key))) return undefined
   const order = [...new Set(keys)]
@@ -189,15 +202,15 @@ function note(container: object, keys: readonly string[] | undefined, numbers: R
   ;(container as Noted)[NOTE] = { ...(keys === undefined ? {} : { keys }), ...(numbers.size === 0 ? {} : { numbers }) }
 }
 
-/** An object or list that is being read. */
+/** An object or list while it is read. */
 class Draft {
-  /** Of an object, in the order of the text. */
+  /** Keys of an object, in the order of the text. */
   readonly keys: string[] = []
   #name = ''
   #index = 0
   isKeyNext: boolean
   numbers: Map<string, string> = NO_TEXTS
-  /** Objects and lists in it that lose something. */
+  /** Objects and lists in it that lose text. */
   inner: Map<string, Draft> = NO_DRAFTS
   order: readonly string[] | undefined
 
@@ -217,7 +230,7 @@ class Draft {
     this.keys.push(key)
     this.#name = key
     this.isKeyNext = false
-    // The last of several values of one key counts.
+    // Of several values of one key, the last one counts.
     if (this.numbers.size > 0) this.numbers.delete(key)
     if (this.inner.size > 0) this.inner.delete(key)
   }
@@ -243,7 +256,10 @@ class Draft {
 const NO_TEXTS = new Map<string, string>()
 const NO_DRAFTS = new Map<string, Draft>()
 
-/** Goes once over a text that `JSON.parse` has taken. It keeps its own stack: such a text may nest deeper than calls can. */
+/**
+ * Makes the notes in one pass over a text that `JSON.parse` has accepted. It keeps its own stack, because such a text may nest deeper than
+ * calls can.
+ */
 class Annotator {
   #at = 0
 
@@ -276,7 +292,7 @@ class Annotator {
     return open[0]!.inner.get('0') ?? new Draft(true)
   }
 
-  /** Ends on its last character. */
+  /** Ends at the string's last character. */
   #string(draft: Draft): void {
     const from = this.#at
     for (;;) {
@@ -288,7 +304,7 @@ class Annotator {
     if (draft.isKeyNext) draft.name(JSON.parse(this.text.slice(from, this.#at + 1)) as string)
   }
 
-  /** Ends on its last character. */
+  /** Returns the number's text. Ends at its last character. */
   #number(): string {
     const pattern = /[-+.\deE]+/y
     pattern.lastIndex = this.#at
@@ -298,7 +314,7 @@ class Annotator {
   }
 }
 
-/** Whether the value is, or has in it, what has a note; adds every object and list on the way there. */
+/** Whether the value or any value in it has a note. Adds every object and list on the way to a note to `noted`. */
 function findNoted(value: unknown, noted: Set<object>): boolean {
   if (typeof value !== 'object' || value === null || ArrayBuffer.isView(value)) return false
   let isNoted = (value as Noted)[NOTE] !== undefined
@@ -308,7 +324,7 @@ function findNoted(value: unknown, noted: Set<object>): boolean {
   return isNoted
 }
 
-/** `line`: a line break, and the indentation of the line that the value stands in. */
+/** @param line a line break, and the indentation of the line in which the value begins */
 function written(value: unknown, indent: number, line: string, noted: ReadonlySet<object>): string {
   if (typeof value !== 'object' || value === null || !noted.has(value))
     return (JSON.stringify(value, null, indent) as string | undefined)?.replaceAll('\n', line) ?? 'null'
