@@ -1,5 +1,5 @@
 /**
- * The three ports of `kv`: llama.cpp's unified cache, the disk, and the tier that engines share. The llama engine implements the first two,
+ * The three ports of `kv`: llama.cpp's unified cache, the disk, and the tier that engines share. The llama engine provides the first two,
  * and `src/fleet/cells` the third. Tests use naive models of the first two.
  */
 import type { ConversationId, SeqId } from '../core/ids.js'

@@ -108,7 +108,10 @@ export interface CacheBooks {
 interface CacheAbilities {
   /** Cells that running steps can take without `reserve`. */
   readonly spare?: number
-  /** Notes that a new conversation is a branch of `from`. The cells of `from` may then serve it as its own do (Conversations.inherit). */
+  /**
+   * Notes that a new conversation is a branch of `from`. Under `splice` and `blend` the cells of `from` are then lent to it as its own are
+   * (Conversations.inherit).
+   */
   inherit?(conversation: ConversationId, salt: CacheSalt, from: ConversationId): void
   /**
    * Moves one parked sequence off the device. First come versions that slow their conversation's decodes (tier-policy.ts). Then, while more
@@ -125,8 +128,8 @@ interface CacheAbilities {
   /** Puts the conversation's cells where other engines find them (SharedCells). `between` runs its argument between two decodes. */
   publish?(conversation: ConversationId, between: <T>(errand: () => T) => Promise<T>): Promise<void>
   /**
-   * Called after a decode of several sequences failed, with every running step. Only caches have it in which that failure may spoil
-   * sequences outside the batch. All running steps can then only be cancelled.
+   * Called after a decode of several sequences failed, with every running step. A cache has it if such a failure may spoil sequences
+   * outside the batch. All running steps can then only be cancelled.
    */
   distrust?(): void
 }

@@ -186,7 +186,7 @@ export function exactIn(sequence: HeldSequence, parts: readonly Part[], text: Fr
 /** How much each shown token attended to the hidden text. Only the order counts. */
 export type Scores = Float32Array
 
-/** The source of attention scores. Engines that can capture attention implement it. */
+/** The source of attention scores. The llama engine provides none so far. */
 export interface AttentionScores {
   /** Returns one score per shown token, or null when there are none for this step. */
   of(conversation: ConversationId, prompt: Prompt): Scores | null
