@@ -1,4 +1,7 @@
-/** Owns the server as a whole: routes, keys, what it tells of itself (`/health`, `/metrics`, `/kvfold/status`), the dashboard's files, and its end. */
+/**
+ * Builds the whole server: routes, keys, the reports on itself (`/health`, `/metrics`, `/kvfold/status`), the dashboard's files, and its
+ * shutdown.
+ */
 import { readFile } from 'node:fs/promises'
 import { extname } from 'node:path'
 import cors from '@fastify/cors'
@@ -28,19 +31,22 @@ import type { ModelStatus, ServiceStatus } from './threads/status.js'
 export interface ServerOptions extends HttpOptions {
   readonly service: Service
   readonly version: string
-  /** Default: none, and everybody is the tenant `public`. */
+  /** Default: none; every request then belongs to the tenant `public`. */
   readonly keys?: readonly ApiKey[]
-  /** Of keys that have no limit of their own, and of everybody where there are no keys. Default: none. */
+  /** For keys without a limit of their own; without keys, for all requests together. Default: none. */
   readonly rateLimit?: RateLimit
-  /** Milliseconds, for the limits. Default: the process's. */
+  /** Returns milliseconds, for the rate limits. Default: the process's clock. */
   readonly clock?: () => number
-  /** Origins whose pages may ask; `*` for all. Default: none. */
+  /** Origins whose pages may send requests; `*` for all. Default: none. */
   readonly corsOrigins?: readonly string[]
-  /** Names besides localhost that it answers to on a loopback address while it has no keys; `*` for all. Default: none. */
+  /** Host names besides localhost that the server answers to on a loopback address while it has no keys; `*` for all. Default: none. */
   readonly allowedHosts?: readonly string[]
-  /** Of requests that do not say, before what the model's file says. Default: nothing. */
+  /** For requests that leave these out; overrides the model's file. Default: none. */
   readonly sampling?: Sampling
-  /** Parts of messages that are no text: refused, or a placeholder stands for them. Default `refuse`; in tool results always a placeholder. */
+  /**
+   * Whether parts of messages that are not text are refused or become a placeholder. Default `refuse`; in tool results always a
+   * placeholder.
+   */
   readonly unsupportedParts?: UnsupportedParts
 }
 
@@ -68,20 +74,20 @@ export class Server {
     return server
   }
 
-  /** Begins to take requests; resolves to the URL, or to the path of the socket. */
+  /** Starts to take requests; resolves to the URL, or to the socket's path. */
   async listen(address: Address): Promise<string> {
     this.app.server.maxConnections = CONNECTIONS
     return this.app.listen(address)
   }
 
-  /** See `/health`. */
+  /** Whether the server is shutting down; `/health` reports it. */
   get closing(): boolean {
     return this.#running.closing
   }
 
   /**
-   * Takes no more requests and lets those that run end within `graceMs`; cancels the rest, whose streams end with an error that says so; then
-   * gives the models back. Idempotent.
+   * Takes no more requests and gives the running ones `graceMs` to end. Cancels the rest, whose streams end with an error that says so;
+   * then unloads the models. Idempotent.
    */
   close(graceMs = 0): Promise<void> {
     return (this.#closed ??= this.#close(graceMs))
@@ -118,7 +124,7 @@ export class Server {
     const allowed = allowedMethods(app)
     await app.register(swagger, { openapi: document(version, ring.locked) })
     app.addHook('onRequest', (request, reply, done) => {
-      // OpenAI's clients read the one, Anthropic's the other.
+      // OpenAI's clients read the first header, Anthropic's the second.
       reply.headers({ 'x-request-id': request.id, 'request-id': request.id })
       done()
     })
@@ -178,7 +184,7 @@ export class Server {
   }
 }
 
-/** Methods of every path that has no parameters, filled as routes are added. */
+/** Returns the methods of every path without parameters; the map fills as routes are added. */
 function allowedMethods(app: App): ReadonlyMap<string, readonly string[]> {
   const methods = new Map<string, string[]>()
   app.addHook('onRoute', ({ url, method }) => {
@@ -205,20 +211,20 @@ function document(version: string, locked: boolean) {
   }
 }
 
-/** It is computed elsewhere, and nobody there takes requests. */
+/** Whether other servers compute the model and none of them takes requests. */
 const isWithoutEngines = ({ loaded }: ModelStatus): boolean =>
   loaded?.engines != null && loaded.engines.every(({ state }) => state !== 'up')
 
-// The routes that tell of the server itself: `/health`, `/metrics`, `/kvfold/status`, `/openapi.json`.
+// The routes that report on the server: `/health`, `/metrics`, `/kvfold/status`, `/openapi.json`.
 
-/** The key that may see figures of all tenants. */
+/** The name of the key that may see figures of all tenants. */
 const ADMIN = 'admin'
 
 interface HealthPorts {
   readonly service: Service
   readonly metrics: Metrics
   readonly running: Running
-  /** Whether keys are needed. */
+  /** Whether the server has keys, so that requests need one. */
   readonly locked: boolean
 }
 
@@ -243,7 +249,7 @@ function addHealth(app: App, { service, metrics, running, locked }: HealthPorts)
     (_request, reply) => {
       const { models, closing, damaged, storeFault } = service.status()
       const loading = models.length > 0 && models.every(({ state }) => state === 'loading')
-      // Everybody may see this, so it names no addresses; `/kvfold/status` does.
+      // This route is public, so it names no addresses; `/kvfold/status` does.
       const problems = [
         ...(storeFault === null ? [] : [STORE_FAULTS[storeFault]]),
         ...(models.length > 0 && models.every(isWithoutEngines) ? ['No engine takes requests.'] : []),
@@ -277,9 +283,9 @@ function addHealth(app: App, { service, metrics, running, locked }: HealthPorts)
   app.get('/openapi.json', { config: { open: true }, schema: { hide: true } }, () => app.swagger())
 }
 
-// The dashboard's built files, at `/`: nothing else goes out.
+// Serves the dashboard's built files at `/`, and no other files.
 
-/** The same from `src/runtime/server` and from `dist/runtime/server`. */
+/** The path is right from `src/runtime/server` and from `dist/runtime/server`. */
 const BUILT = new URL('../../../dist/dashboard/', import.meta.url)
 
 const TYPES: Readonly<Record<string, string>> = {
@@ -290,7 +296,7 @@ const TYPES: Readonly<Record<string, string>> = {
   '.txt': 'text/plain; charset=utf-8',
 }
 
-/** The page may load and ask nothing but this server, and nobody may put it in a frame. */
+/** The page may load from and send to this server only, and no other page may frame it. */
 const SAFE = {
   'content-security-policy': "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'",
   'x-content-type-options': 'nosniff',
@@ -301,7 +307,7 @@ const SAFE = {
 
 const NOT_BUILT = 'The dashboard is not built. Run `npm run build` in the folder of kvfold, then load this page again.\n'
 
-/** The page itself needs no key: it asks for one, and shows nothing without. @param folder where Vite built it; for tests */
+/** Adds the dashboard. The page itself needs no key: it asks for one, and shows nothing without. @param folder Vite's output; for tests */
 export function addDashboard(app: App, folder: URL = BUILT): void {
   const open = { config: { open: true }, schema: { hide: true } }
 
@@ -312,7 +318,7 @@ export function addDashboard(app: App, folder: URL = BUILT): void {
   })
 
   app.get<{ Params: { file: string } }>('/dashboard/assets/:file', open, async ({ params: { file } }, reply) => {
-    // Names as Vite makes them, with a digest in them: one plain name, so that no path leads elsewhere.
+    // Vite's file names with a digest. Only plain names are allowed, so that no path leaves the folder.
     const content = /^\w[\w-]*\.[a-z]+$/.test(file) ? await contentOf(new URL(`assets/${file}`, folder)) : null
     if (content === null) throw new KvfoldError('server/not-found', 'The dashboard has no such file; load the page again.')
     return sent(reply, file, content, 'public, max-age=31536000, immutable')
@@ -327,7 +333,7 @@ function sent(reply: FastifyReply, file: string, content: Buffer, caching: strin
     .send(content)
 }
 
-/** Null when there is no such file. */
+/** Returns null when there is no such file. */
 async function contentOf(file: URL): Promise<Buffer | null> {
   try {
     return await readFile(file)

@@ -1,4 +1,7 @@
-/** Owns what is asked of the server and what it answers, whatever HTTP dialect it came in: everything under `src/runtime/server` speaks this. */
+/**
+ * Defines the asks that the server takes and the answers that it gives, whatever HTTP dialect they came in. Everything under
+ * `src/runtime/server` uses these types.
+ */
 import type { MemToolMode } from '../agents/memtool-asides.js'
 import type { ChatMessage, TemplateVariables, ToolCall, ToolChoice, ToolDefinition } from '../chat/message.js'
 import type { CostlyFolds } from '../context/fragment.js'
@@ -18,109 +21,127 @@ import type { Tenant } from '../core/ids.js'
 export { type Acm, acms, type FoldPolicy, type Overflow, overflows } from './threads/policies.js'
 export { PUBLIC, type Tenant } from '../core/ids.js'
 
-/** What the text of an answer must be: JSON by a schema, any JSON object, or whatever a GBNF grammar says. */
+/** The form that the text of an answer must have: JSON by a schema, any JSON object, or text by a GBNF grammar. */
 export type AnswerFormat =
-  /** `loose`: what of the schema cannot be kept is left out, and told (`Answer.unread`). Default: it is refused. */
+  /** True: parts of the schema that cannot be enforced are ignored and reported in `Answer.unread`. Default: the ask is refused. */
   | { readonly kind: 'schema'; readonly schema: unknown; readonly loose?: boolean }
   | { readonly kind: 'json' }
   | { readonly kind: 'grammar'; readonly grammar: string }
 
-/** What becomes of parts of messages that are no text. Those of tool results always leave a placeholder, since clients send results again. */
+/**
+ * How parts of messages that are not text are treated. In tool results they always become a placeholder, because clients send results
+ * again.
+ */
 export type UnsupportedParts = 'refuse' | 'placeholder'
 
-/** What a field of a request tells the chat template. */
+/** A field of a request whose value is passed to the chat template. */
 export interface TemplateField {
   readonly field: string
-  /** Variables that it is, by what templates call them. */
+  /** The template variables that get the value, by the names that templates use. */
   readonly names: readonly string[]
   readonly value: unknown
 }
 
 export interface Ask {
   readonly tenant: Tenant
-  /** A name out of `Service.models()`. Default: the first. */
+  /** A name from `Service.models()`. Default: the first. */
   readonly model?: string
-  /** A thread to go on with. Default: the live one with the longest common beginning, or a new one. Unknown ids, and those of others, are `server/no-thread`. */
+  /**
+   * The thread to continue. Default: the live thread with the longest common beginning, or a new one. An id that is unknown or belongs to
+   * another tenant is `server/no-thread`.
+   */
   readonly thread?: string
-  /** Everything, oldest first, as the client has it: our own tools' calls and results are not among them. */
+  /** The whole conversation as the client has it, oldest first. Calls of the server's own tools and their results are not in it. */
   readonly messages: readonly ChatMessage[]
   /**
-   * True: `messages` are only what is new, to stand after everything that `thread` (needed then) has. For `previous_response_id` and the
-   * dashboard. Default false.
+   * True: `messages` are only the new ones, to append after all messages of `thread` (then required). `previous_response_id` and the
+   * dashboard use it. Default false.
    */
   readonly appended?: boolean
   /**
-   * What the answer begins with; the answer is what comes after. Not with a format or a forced call. A thread that ends with a cut answer which begins
-   * so goes on with that answer. Default: nothing.
+   * A text that the answer must begin with; the server answers with the text after it. Not allowed with a format or a forced call. If the
+   * thread ends with a cut answer that begins with this text, the model continues that answer. Default: none.
    */
   readonly beginning?: string
-  /** The client's. */
+  /** The client's tools. */
   readonly tools: readonly ToolDefinition[]
   readonly toolChoice: ToolChoice | { readonly name: string }
-  /** Tools that the model does not see until it finds them, and how it may search. Default: none. */
+  /** Tools that the model does not see until a search finds them, and the searches that it may use. Default: none. */
   readonly deferred?: DeferredTools
-  /** False: at most one call of the client's tools an answer. Default true. */
+  /** False: an answer has at most one call of the client's tools. Default true. */
   readonly parallelCalls?: boolean
-  /** Each field left out is as the model's file says, else as llama-server has it (`Engine.samplingDefaults`). */
+  /** Fields left out come from the model's file; where the file says nothing, from llama-server's defaults (`Engine.samplingDefaults`). */
   readonly sampling?: Sampling
   /**
-   * Tokens of a step; with `acm: tools` a turn may take several. A call that they cut off is no call. Default: what the context has room for, as
-   * llama-server and vLLM have it.
+   * The most tokens that one step may generate; with `acm: tools` a turn may take several steps. A call that this limit cuts off is
+   * dropped. Default: as many as the context has room for, as in llama-server and vLLM.
    */
   readonly maxTokens?: number
   readonly stop?: readonly string[]
   readonly format?: AnswerFormat
-  /** Later ones go before earlier ones of the same name. Default: the template is told nothing. */
+  /** Fields for the chat template; of two with the same variable name the later one wins. Default: none. */
   readonly template?: readonly TemplateField[]
-  /** Tokens of reasoning a step, as a field says: then it is closed in the model's place, where the engine can. Default: without end. */
+  /**
+   * The most reasoning tokens in a step, and the request's field that set it. At the limit the engine closes the reasoning for the model,
+   * if it can. Default: no limit.
+   */
   readonly reasoningBudget?: { readonly field: string; readonly tokens: number }
-  /** Alternatives to report per token, 0 to 20. Default: no logprobs. */
+  /** How many alternatives to report per token, 0 to 20. Default: no logprobs. */
   readonly logprobs?: number
   /** Default: the server's. */
   readonly acm?: Acm
   readonly policy?: FoldPolicy
-  /** With `acm: memtool`: who removes and who searches. Default: the server's. */
+  /**
+   * With `acm: memtool`: whether the model removes and finds tools by calls or when it is asked aside (`memToolModes`). Default: the
+   * server's.
+   */
   readonly memToolMode?: MemToolMode
   /** Default: the server's. */
   readonly overflow?: Overflow
-  /** Which old tool results are cleared before the model answers. Default: none. */
+  /** Which old tool results to clear before the model answers. Default: none. */
   readonly clear?: ClearToolUses
-  /** Ids of calls whose results nobody folds without the model's or a person's decision. Default: none. */
+  /** Ids of calls whose results the server's policies must not fold. The model and people still may. Default: none. */
   readonly pinned?: readonly string[]
-  /** Requests that are expected to go on with the thread: policies reckon with them, and after the last one its cells give way first. Default: as many as it had, for policies. */
+  /**
+   * How many later requests will continue this thread. Policies use it to decide whether a fold pays; 0 makes its cells the first to be
+   * evicted. Default, for policies: its number of turns so far.
+   */
   readonly expectedReuse?: number
   readonly contract?: ContractChoice
-  /** What the cache keeps to where the messages differ from those of the thread's last request. Default: the server's. */
+  /** The contract that the cache keeps when messages differ from those of the thread's last request. Default: the server's. */
   readonly clientEdits?: ContractChoice
-  /** What becomes of folds and summaries of the model's that take at least as many tokens as their text. Default: the server's. */
+  /** How to treat a fold or summary by the model that takes at least as many tokens as its text. Default: the server's. */
   readonly costlyFolds?: CostlyFolds
-  /** Higher goes first among one tenant's requests. Default 0. */
+  /** Among one tenant's requests, a higher number runs first. Default 0. */
   readonly priority?: number
-  /** Milliseconds from now to the end of the answer, waiting included. Default: the server's. */
+  /** Milliseconds from now until the answer must be complete, waiting in the queue included. Default: the server's. */
   readonly timeoutMs?: number
   readonly signal?: AbortSignal
   /**
-   * True: the client reads the answer as it comes. The thread then keeps what was said of an answer that is cancelled, marked `cut`. Default false: the
-   * thread stays as it was before the answer.
+   * True: the client reads the answer as it is generated. If it is cancelled, the thread then keeps the text so far, marked `cut`.
+   * Default false: the thread stays as it was before the answer.
    */
   readonly streamed?: boolean
 }
 
-/** Tokens of an ask, over all its steps but summaries. */
+/** Token counts of an ask, over all its steps except summaries. */
 export interface Usage {
-  /** Tokens of the prompt of the last step: what the model saw before it wrote the message. */
+  /** Tokens of the last step's prompt, which the model saw before it wrote the message. */
   readonly promptTokens: number
-  /** Those of the first step's prompt that were not computed in this ask; never more than `promptTokens`. */
+  /** Tokens of the first step's prompt that this ask did not compute; at most `promptTokens`. */
   readonly cachedTokens: number
-  /** Generated in all steps, call syntax, reasoning and calls to our tools included. */
+  /** Tokens generated in all steps, including call syntax, reasoning and calls of the server's tools. */
   readonly completionTokens: number
-  /** Those of the last step that were reasoning, as far as its text can be told apart. */
+  /** Reasoning tokens of the last step, as far as its text tells them apart. */
   readonly reasoningTokens: number
-  /** Against a plain prefix cache that is asked the same, negative where that would have computed less; left out where the engine does not say. */
+  /**
+   * The savings against a plain prefix cache with the same asks; negative if that cache would have computed less. Left out if the engine
+   * does not report it.
+   */
   readonly saved?: Saved
 }
 
-/** A step that searched for tools: what was said, with the call, and what came of it. */
+/** A step in which the model searched for tools: its message with the call, and the result. */
 export interface SearchStep {
   readonly message: ChatMessage
   readonly result: ToolSearchResult
@@ -130,114 +151,126 @@ export interface ToolSearchResult {
   readonly call: ToolCall
   /** Names of the tools found. */
   readonly found: readonly string[]
-  /** What was wrong with the call; null when nothing was. */
+  /** Why the call failed; null when it succeeded. */
   readonly error: string | null
 }
 
-/** What was not computed, and the time that it would have taken at the pace of the model's prompts so far. */
+/** Tokens that were not computed, and the seconds they would have taken at the mean speed of the model's prompts so far. */
 export interface Saved {
   readonly tokens: number
   readonly seconds: number
 }
 
-/** Where a request left the thread that it was matched with or named, so that what comes after had to be computed again. */
+/** Where a request diverged from the thread that it was matched with or named. Messages from there on had to be computed again. */
 export interface Lost {
   /** Index of the first differing message of the request. */
   readonly message: number
-  /** Tokens before it, which are the same; null when the first step did not end. */
+  /** How many tokens before it are the same; null when the first step did not end. */
   readonly token: number | null
   readonly reason: string
 }
 
-/** How a request differs from what the thread's client knew, carried out as edits of the thread; and what the answer was drawn from by edits, whoever made them. */
+/**
+ * How the request's messages differ from those that the thread's client knew, applied to the thread as edits; and how many cells of the
+ * answer's prompt are approximate because of edits by anyone.
+ */
 export interface RecognisedEdits {
-  /** What the cache kept to: as asked for the changes; without changes as in the last step. */
+  /** The contract that the cache kept. With changes: the contract asked for them; without: that of the last step. */
   readonly contract: ContractChoice
-  /** Empty where only earlier edits, or folds, left something approximate. */
+  /** Empty when only earlier edits, or folds, left approximate tokens. */
   readonly changes: readonly ClientEdit[]
-  /** Tokens shown whose cells carry the trace of hidden text; of several steps the most. */
+  /** Shown tokens whose cells carry the trace of hidden text; with several steps, the largest count. */
   readonly approximate: number
 }
 
 export interface Answer {
-  /** What came before the message: searches for deferred tools, each a step of its own, oldest first. Left out where there were none. */
+  /** Steps before the message that searched for deferred tools, oldest first. Left out when there were none. */
   readonly searched?: readonly SearchStep[]
-  /** The thread that this answer belongs to now; a fork's is new. */
+  /** The thread that holds this answer; a new one after a fork. */
   readonly thread: string
   readonly model: string
-  /** What the client may see: text, reasoning, and calls of its own tools that are whole. It is marked `cut` when the thread keeps it though it was cancelled. */
+  /**
+   * The part of the answer that the client may see: text, reasoning, and complete calls of its own tools. `cut` marks a cancelled answer
+   * that the thread keeps.
+   */
   readonly message: ChatMessage
   readonly finish: Finish
-  /** The stop string that ended it, where the engine says. */
+  /** The stop string that ended the answer, if the engine reports it. */
   readonly stop?: string
   readonly usage: Usage
-  /** Entries of all steps of this ask, oldest first, summaries included. `messages[].index` counts the thread's messages, ours included. */
+  /**
+   * Ledger entries of all steps of this ask, oldest first, summaries included. `messages[].index` counts all messages of the thread, also
+   * those that clients do not see.
+   */
   readonly ledger: readonly LedgerEntry[]
-  /** What of the prompt is cleared; null where the ask does not ask for that. */
+  /** The part of the prompt that is cleared; null when the ask does not ask for clearing. */
   readonly cleared: Cleared | null
-  /** Null when the request went on where its thread ended, asked the same again, or is new. */
+  /** Null when the request continued at the end of its thread, asked the same again, or began a new thread. */
   readonly lost: Lost | null
-  /** Null when the request changed nothing of what its thread had, and no token shown is approximate. */
+  /** Null when the request changed none of the thread's messages and no shown token is approximate. */
   readonly edits: RecognisedEdits | null
-  /** Over all steps; `firstToken` of the first. Waiting in the queue is not in it. */
+  /** Times over all steps, without waiting in the queue; `firstToken` is that of the first step. */
   readonly timing: Timing
-  /** Milliseconds before the first step could begin. */
+  /** Milliseconds from the ask to the start of its first step: the wait for a slot and for the model to load. */
   readonly waited: number
-  /** Of the last step; when `Ask.logprobs` asks for them. */
+  /** Logprobs of the last step, when `Ask.logprobs` asks for them. */
   readonly logprobs?: readonly TokenLogprob[]
-  /** Calls of the context tools that were carried out. */
+  /** How many calls of context tools were carried out. */
   readonly contextCalls: number
-  /** What it was sampled with, defaults included; left out where nothing was said and the engine knows none. */
+  /** The sampling settings in force, defaults included. Left out when the ask sets none and the engine knows no defaults. */
   readonly sampling?: Sampling
   /**
-   * Fields of `Ask.template` that the model's template does not read and nothing else here carries out, each once; and places in the schemas of tools
-   * and of a loose format that the answer was not held to.
+   * Requested settings that had no effect: fields of `Ask.template` that neither the model's template nor the server uses, each once; and
+   * places in the schemas of tools and of a loose format that were not enforced.
    */
   readonly unread: readonly string[]
 }
 
 export type AskEvent =
-  /** Others are before it; sent whenever the place changes. 0: it is next. */
+  /** `position` requests are ahead in the queue; 0: this one is next. Sent whenever the position changes. */
   | { readonly type: 'queued'; readonly position: number }
-  /** The ask has its place and thread and begins. */
+  /** The ask has a slot and a thread, and begins. */
   | { readonly type: 'started'; readonly model: string; readonly thread: string }
-  /** A step begins: how its prompt is come by. */
+  /** A step begins: how many tokens its prompt shows, reuses from the cache, and computes. */
   | { readonly type: 'plan'; readonly step: number; readonly shown: number; readonly reused: number; readonly compute: number }
-  /** Prompt tokens computed. */
+  /** The engine has computed `done` of `total` prompt tokens. */
   | { readonly type: 'progress'; readonly step: number; readonly done: number; readonly total: number }
   | { readonly type: 'text'; readonly text: string }
   | { readonly type: 'reasoning'; readonly text: string }
-  /** More of the arguments of a call of one of the client's tools; where no `call` of that id follows, it was cut off. */
+  /** More text of the arguments of a call of one of the client's tools. If no `call` event with that id follows, the call was cut off. */
   | { readonly type: 'arguments'; readonly id: string; readonly name: string; readonly text: string }
   /** A complete call of one of the client's tools. */
   | { readonly type: 'call'; readonly call: ToolCall }
-  /** Sampled tokens, call syntax included; with `Ask.logprobs` their logprobs. */
+  /** Sampled tokens, those of call syntax included, with their logprobs if `Ask.logprobs` asks for them. */
   | { readonly type: 'tokens'; readonly tokens: readonly number[]; readonly logprobs?: readonly TokenLogprob[] }
-  /** A context tool was carried out inside. */
+  /** The server carried out a call of a context tool. */
   | { readonly type: 'acm'; readonly step: number; readonly call: ToolCall; readonly result: string; readonly failed: boolean }
-  /** A search for deferred tools was carried out inside. */
+  /** The server carried out a search for deferred tools. */
   | ({ readonly type: 'search' } & ToolSearchResult)
-  /** The policy folded these fragments. `saves`: tokens. */
+  /** The policy folded these fragments, which saves `saves` tokens. */
   | { readonly type: 'policy'; readonly folded: readonly string[]; readonly saves: number; readonly reason: string }
-  /** The template shows an earlier message differently than before, so its tokens are computed again. */
+  /** The template now shows an earlier message differently, so the tokens from there on are computed again. */
   | { readonly type: 'rewrite'; readonly message: number; readonly reason: string }
 
 /**
- * A running ask: iterate for events, await `answer` for the end; an error rejects `answer` and ends the iteration with it. It runs whether or
- * not anybody iterates; `Ask.signal` cancels it, and the answer so far has finish `cancelled` (before it began: KvfoldError engine/cancelled).
+ * A running ask: iterate for events, await `answer` for the result. An error rejects `answer` and ends the iteration with it. The ask
+ * runs even if no caller iterates. `Ask.signal` cancels it: the answer so far then has finish `cancelled`; before the ask began, the
+ * error is KvfoldError engine/cancelled.
  */
 export interface Asked extends AsyncIterable<AskEvent> {
   readonly answer: Promise<Answer>
 }
 
-/** A bare completion: text or tokens go on, no template, no thread. */
+/** A bare completion: the model continues a text or tokens, without a template or a thread. */
 export interface CompletionAsk extends Pick<
   Ask,
   'tenant' | 'model' | 'sampling' | 'maxTokens' | 'stop' | 'format' | 'logprobs' | 'priority' | 'timeoutMs' | 'signal'
 > {
-  /** A text, or token ids and texts one behind the other. */
+  /** A text, or a list of token ids and texts that are joined in order. */
   readonly prompt: string | readonly (string | number)[]
-  /** Alternatives to report per token of the prompt, 0 to 20; nothing of the cache is used then. Default: none are. */
+  /**
+   * How many alternatives to report per token of the prompt, 0 to 20; then no cached cells are used. Default: no logprobs of the prompt.
+   */
   readonly promptLogprobs?: number
 }
 
@@ -247,67 +280,79 @@ export interface CompletionAnswer extends Pick<
 > {
   readonly text: string
   readonly tokens: readonly number[]
-  /** When `CompletionAsk.promptLogprobs` asks for them: the prompt's first token, whose probability nothing says, and those of the others. */
+  /**
+   * When `CompletionAsk.promptLogprobs` asks for them: the prompt's first token, which has no probability, and the logprobs of the tokens
+   * after it.
+   */
   readonly prompted?: { readonly first: string; readonly logprobs: readonly TokenLogprob[] }
   readonly ledger: LedgerEntry
 }
 
-/** As `Asked`. Events: queued, started (the thread ends with it), progress, text, tokens. */
+/** As `Asked`. Events: queued, started (its thread exists only during this completion), plan, progress, text, tokens. */
 export interface CompletionAsked extends AsyncIterable<AskEvent> {
   readonly answer: Promise<CompletionAnswer>
 }
 
-/** What the template is told by these fields. */
+/** Returns the template variables that these fields set. */
 export const variablesOf = (fields: readonly TemplateField[] = []): TemplateVariables =>
   Object.fromEntries(fields.flatMap(({ names, value }) => names.map((name) => [name, value] as const)))
 
-/** What stands behind every route. Methods that name a model load it when it is not loaded. @throws KvfoldError model/not-found for unknown names */
+/**
+ * The operations behind every route. Methods that name a model load it if necessary. @throws KvfoldError model/not-found for unknown
+ * names
+ */
 export interface Service {
-  /** Errors come through `Asked`: server/overloaded, server/timeout, server/no-thread, context/full, engine/*, chat/*, memory/insufficient. */
+  /**
+   * Errors are reported through `Asked`: server/overloaded, server/timeout, server/no-thread, context/full, engine/*, chat/*,
+   * memory/insufficient.
+   */
   ask(ask: Ask): Asked
-  /** `n` answers to the same messages, each in a thread of its own; the prompt is computed once. n: 1 to 16. */
+  /** Returns `n` asks (1 to 16) with the same messages, each in its own thread; the prompt is computed once. */
   several(ask: Ask, n: number): readonly Asked[]
   complete(ask: CompletionAsk): CompletionAsked
-  /** In the order of preference; loads nothing. */
+  /** The models in order of preference; loads none. */
   models(): readonly ModelStatus[]
-  /** Loads the model, whose status says more then; the first where none is named. Gives its status. */
+  /** Loads the model, by default the first, and returns its status, which now includes facts of the loaded model. */
   load(model?: string): Promise<ModelStatus>
-  /** Control tokens written in the text count as such with `special`; `bos`: with what the model's texts begin with. */
+  /** `special`: control tokens written in the text are parsed as such. `bos`: adds the tokens that the model's texts begin with. */
   tokenize(
     model: string | undefined,
     text: string,
     options?: { readonly special?: boolean; readonly bos?: boolean },
   ): Promise<Int32Array>
   detokenize(model: string | undefined, tokens: ArrayLike<number>): Promise<string>
-  /** The bytes of each token. */
+  /** Returns the bytes of each token. */
   pieces(model: string | undefined, tokens: ArrayLike<number>): Promise<readonly Buffer[]>
-  /** The text that the model's chat template makes of these messages. @throws KvfoldError model/unsupported where another server has the template */
+  /**
+   * Returns the text that the model's chat template makes of these messages. @throws KvfoldError model/unsupported where another server
+   * has the template
+   */
   prompt(
     model: string | undefined,
     messages: readonly ChatMessage[],
     tools: readonly ToolDefinition[],
     template?: readonly TemplateField[],
   ): Promise<string>
-  /** Tokens of a prompt that shows all of these messages, but for what a new thread would have `clear` hide, and tells the template this. */
+  /** Counts the tokens of a prompt that shows all these messages, with these template variables. `clear` applies as in a new thread. */
   count(
     model: string | undefined,
     messages: readonly ChatMessage[],
     tools: readonly ToolDefinition[],
     of?: Pick<Ask, 'clear' | 'template'>,
   ): Promise<number>
-  /** Those beside the served models that read texts and generate none; loads nothing. */
+  /** The models that read texts and generate none (embeddings, rankings); loads none. */
   sideModels(): readonly SideModelStatus[]
-  /** One vector of length 1 each. @throws KvfoldError model/unsupported where the model cannot */
+  /** Returns a vector of length 1 for each input. @throws KvfoldError model/unsupported where the model makes no embeddings */
   embed(ask: EmbedAsk): Promise<EmbedAnswer>
-  /** How well each document answers the query. @throws KvfoldError model/unsupported where no model does that here */
+  /** Scores how well each document answers the query. @throws KvfoldError model/unsupported where no model here does that */
   rerank(ask: RerankAsk): Promise<RerankAnswer>
-  /** Live conversations, for programs and people. */
+  /** The live conversations, for programs and people. */
   readonly threads: ThreadApi
-  /** Those of `/v1/responses`, to be asked for again. */
+  /** The stored answers of `/v1/responses`, which clients can fetch again. */
   readonly responses: Responses
-  /** For health, metrics and the dashboard; cheap. */
+  /** A snapshot for health, metrics and the dashboard; cheap. */
   status(): ServiceStatus
-  /** No new asks; waits `graceMs` for those that run, cancels the rest, and gives the models back. Idempotent. */
+  /** Takes no new asks, waits `graceMs` for the running ones, cancels the rest, and unloads the models. Idempotent. */
   close(graceMs?: number): Promise<void>
 }
 
@@ -315,7 +360,7 @@ export interface EmbedAsk {
   readonly tenant: Tenant
   readonly model?: string
   readonly inputs: readonly (string | readonly number[])[]
-  /** The first so many numbers of each vector, made length 1 again. Default: all. */
+  /** How many leading numbers of each vector to keep, scaled to length 1 again. Default: all. */
   readonly dimensions?: number
   readonly signal?: AbortSignal
 }
@@ -329,14 +374,13 @@ export interface RerankAsk {
 }
 
 export interface SideModelStatus {
-  /** What requests call it. */
+  /** The name that requests use. */
   readonly name: string
-  /** What it is there for. */
   readonly use: 'embeddings' | 'rankings'
   readonly state: 'unloaded' | 'loading' | 'loaded'
-  /** Unix seconds when the server learned of it. */
+  /** Unix seconds when the server registered it. */
   readonly since: number
-  /** What is known once it was loaded: its own name, and the tokens of the longest text. */
+  /** Facts known after loading: the model's own name, and the tokens of the longest text that it reads. Null before. */
   readonly loaded: { readonly title: string; readonly tokens: number } | null
 }
 
@@ -346,25 +390,25 @@ export interface EmbedAnswer {
   readonly tokens: number
 }
 
-/** `scores`: one for each document, in their order; a higher one answers better, and their range is the model's own. */
+/** `scores`: one per document, in order. A higher score is a better answer; the range depends on the model. */
 export interface RerankAnswer {
   readonly model: string
   readonly scores: readonly number[]
   readonly tokens: number
 }
 
-/** Too much is waiting already (code server/overloaded). */
+/** Too many requests wait already (code server/overloaded). */
 export class Overloaded extends KvfoldError {
   constructor(
     message: string,
-    /** Seconds after which it is worth trying again, for `Retry-After`; whole, at least 1. */
+    /** Seconds after which to try again, for `Retry-After`; a whole number, at least 1. */
     readonly retryAfter: number,
   ) {
     super('server/overloaded', message)
   }
 }
 
-/** The request's own fault. */
+/** Whether the error is the request's own fault. */
 export const isRefusal = (error: unknown): boolean =>
   error instanceof KvfoldError && error.status < 500 && error.code !== 'engine/cancelled'
 
@@ -376,9 +420,8 @@ export const late = (milliseconds: number | undefined): KvfoldError =>
     `The answer was not done within ${milliseconds ?? 0} ms; what was computed stays in the cache for the next try.`,
   )
 
-// What answers have in common, whether they came from a conversation or from bare text.
 
-/** What `Answer` and `CompletionAnswer` have in common. */
+/** The fields common to `Answer` and `CompletionAnswer`. */
 export type AnyAnswer = Pick<Answer, 'model' | 'finish' | 'usage' | 'timing' | 'waited' | 'unread'>
 
 export type AnyAsked<A extends AnyAnswer> = Omit<Asked, 'answer'> & { readonly answer: Promise<A> }

@@ -1,4 +1,4 @@
-/** Owns the HTTP underneath the routes: limits against floods, bodies, request ids, and errors that come before any route. */
+/** Sets up HTTP below the routes: limits against floods, bodies, request ids, and errors that occur before any route. */
 import { randomUUID } from 'node:crypto'
 import { type IncomingMessage, STATUS_CODES } from 'node:http'
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
@@ -18,30 +18,30 @@ import { errorForLogs, type LogFormat, logRequest, logStream, RequestLog } from 
 export type LogLevel = 'trace' | 'debug' | 'info' | 'warn' | 'error' | 'fatal' | 'silent'
 
 export interface HttpOptions {
-  /** Bytes of a body. Default 16 MiB. */
+  /** The most bytes of a body. Default 16 MiB. */
   readonly bodyLimit?: number
-  /** PEM texts. Default: no TLS. */
+  /** Certificate and key as PEM texts. Default: no TLS. */
   readonly tls?: { readonly cert: string; readonly key: string }
   /** Default `info`. Logs hold no text of requests or answers. */
   readonly logLevel?: LogLevel
-  /** Default `json`: an object a line; `text` is for people. */
+  /** `json`: one object per line; `text`: for people. Default `json`. */
   readonly logFormat?: LogFormat
   /** Where logs go. Default: stderr. */
   readonly log?: (line: string) => void
 }
 
 const BODY_LIMIT = 16 * 2 ** 20
-/** Bytes of all headers, and their number. */
+/** The most bytes of all headers, and the most headers. */
 const HEADER_BYTES = 16 * 1024
 const HEADERS = 128
-/** Milliseconds in which headers, and a whole request, must have come. Answers may take as long as they take. */
+/** Milliseconds within which the headers, and the whole request, must arrive. Answers have no such limit. */
 const HEADERS_TIMEOUT = 20_000
 const REQUEST_TIMEOUT = 120_000
 
-/** Paths that people type without their version, as llama-server takes them; its `/completions` is a route of its own. */
+/** Paths without their version, which llama-server takes too. Its `/completions` is a route of its own. */
 const UNVERSIONED = /^\/(chat\/completions|models|embeddings|rerank|reranking|responses|messages)(?=[/?]|$)/
 
-/** An instance without routes. */
+/** Returns an instance without routes. */
 export function newHttp({ tls, logLevel = 'info', logFormat, log, bodyLimit = BODY_LIMIT }: HttpOptions): App {
   const http = { maxHeaderSize: HEADER_BYTES, headersTimeout: HEADERS_TIMEOUT }
   const app = fastify({
@@ -88,7 +88,7 @@ export function newHttp({ tls, logLevel = 'info', logFormat, log, bodyLimit = BO
   return app
 }
 
-/** An answer that is long is written in turns of the event loop, before the reply is given it. */
+/** Writes a long answer in turns of the event loop before it is sent. */
 function writeLongInTurns(app: App): void {
   app.addHook('preSerialization', (_request, reply, payload, done) => {
     if (!isLong(payload)) {
@@ -113,7 +113,7 @@ const MALFORMED: Problem = {
   unexpected: false,
 }
 
-/** The client's, so that it finds its own requests in our logs; else a new one. */
+/** Returns the client's id, so that it finds its requests in our logs; else a new one. */
 function requestId({ headers }: IncomingMessage): string {
   const given = headers['x-request-id']
   return typeof given === 'string' && /^[\w.:-]{1,128}$/.test(given) ? given : `req_${randomUUID().replaceAll('-', '')}`
@@ -137,7 +137,7 @@ function takeOnlyJson(app: App): void {
   })
 }
 
-// The answer to a request that failed: the problem in the words of its dialect, and in the log.
+// Answers a failed request with the problem in its dialect, and logs it.
 
 export function fail(request: FastifyRequest, reply: FastifyReply, problem: Problem, error: unknown): void {
   const { status, retryAfter } = problem
@@ -146,12 +146,12 @@ export function fail(request: FastifyRequest, reply: FastifyReply, problem: Prob
   if (reply.raw.destroyed || reply.sent) return
   if (retryAfter !== null) reply.header('retry-after', String(retryAfter))
   if (status === 401) reply.header('www-authenticate', 'Bearer')
-  // Both makers' clients ask again after any 5xx unless they are told not to.
+  // OpenAI's and Anthropic's clients retry after every 5xx unless this header says false.
   reply.header('x-should-retry', String(retryAfter !== null))
   void reply.code(status).type('application/json').send(errorFor(request, problem))
 }
 
-/** The shape is the route's. Where both makers have the route, or there is none, the header of Anthropic's clients decides. */
+/** The route decides the shape. For routes of both APIs and for unknown paths, the header of Anthropic's clients decides. */
 function errorFor(request: FastifyRequest, problem: Problem): object {
   const { url, headers, is404 } = request
   if (url.startsWith('/api/')) return ollamaError(problem)

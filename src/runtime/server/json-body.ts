@@ -1,4 +1,4 @@
-/** Owns what a request body must be before anything looks into it: UTF-8, JSON, not too deep, no keys that poison prototypes. */
+/** Checks request bodies before any other code reads them: UTF-8, JSON, not too deep, no keys that poison prototypes. */
 import { isUtf8 } from 'node:buffer'
 import { StringDecoder } from 'node:string_decoder'
 import { isRecord } from '../core/json.js'
@@ -8,16 +8,16 @@ import type { FastifySchemaValidationError } from 'fastify/types/schema.js'
 import { jsonInSteps, JsonFault, TooManyMembers } from './json-slices.js'
 import { FieldError } from './problem.js'
 
-/** Lists and objects inside each other. JSON schemas of tools are the deepest things clients send; they stay below 50. */
+/** The deepest nesting of lists and objects. JSON schemas of tools are the deepest data that clients send; they stay below 50. */
 const DEEPEST = 100
 
-/** Bytes of a body that is read at once. */
+/** Bytes up to which a body is read at once. */
 const AT_ONCE = 64 * 1024
 
-/** Bytes that are decoded between two yields. */
+/** Bytes decoded between two yields. */
 const DECODED = 2 ** 20
 
-/** The value of a JSON body. Long ones are read in turns of the event loop. @throws FieldError server/bad-request */
+/** Returns the value of a JSON body; a long one is read in turns of the event loop. @throws FieldError server/bad-request */
 export async function readJsonBody(body: Buffer): Promise<unknown> {
   if (body.length <= AT_ONCE) return parseJsonBody(body)
   try {
@@ -42,7 +42,7 @@ function* readInSteps(body: Buffer): Steps<unknown> {
   return yield* jsonInSteps(text.startsWith('\ufeff') ? text.slice(1) : text, parsed, refusePoison)
 }
 
-/** The value of a JSON body. @throws FieldError server/bad-request */
+/** Returns the value of a JSON body. @throws FieldError server/bad-request */
 export function parseJsonBody(body: Buffer): unknown {
   const text = decoded(body)
   if (text.trim() === '') throw new FieldError('body', 'The body is empty; send a JSON object.')
@@ -55,11 +55,11 @@ export function parseJsonBody(body: Buffer): unknown {
 }
 
 /**
- * The value of a JSON text that lies within `depth` lists and objects.
- * @throws FieldError server/bad-request where it is too deep or has a key that is refused; SyntaxError
+ * Returns the value of a JSON text that is nested in `depth` lists and objects.
+ * @throws FieldError server/bad-request when it is too deep or has a forbidden key; SyntaxError
  */
 function parsed(text: string, depth = 0): unknown {
-  // A long string comes alone: there is nothing in it to look at.
+  // A long string is passed alone and needs no checks.
   if (text.charCodeAt(0) === QUOTE) return JSON.parse(text)
   if (tooDeep(text, depth)) throw new FieldError('body', `The body nests deeper than ${DEEPEST} levels.`)
   const value = readJson(text)
@@ -80,7 +80,7 @@ const notJson = (position: number | null): FieldError =>
     `The body is not JSON: ${position === null ? 'it ends too early, or is no JSON at all' : `wrong at position ${position}`}.`,
   )
 
-/** The first key that would reach a prototype if somebody copied the object by its keys. */
+/** Returns the first key that would reach a prototype if code copied the object key by key; null when there is none. */
 function poison(value: unknown): string | null {
   if (typeof value !== 'object' || value === null) return null
   for (const [key, inner] of Object.entries(value)) {
@@ -105,8 +105,8 @@ function decoded(body: Buffer): string {
 const notUtf8 = (): FieldError => new FieldError('body', 'The body is not UTF-8.')
 
 /**
- * Whether JSON nests deeper than bodies may. Looks at brackets outside of strings only; whether the text is JSON is not its question.
- * @param depth lists and objects that it lies within
+ * Returns whether JSON nests deeper than bodies may. Looks only at brackets outside strings, and does not check that the text is JSON.
+ * @param depth how many lists and objects the text is nested in
  */
 export function tooDeep(text: string, depth = 0): boolean {
   let quoted = false
@@ -123,7 +123,7 @@ export function tooDeep(text: string, depth = 0): boolean {
   return false
 }
 
-/** Where the text stops being JSON, without quoting any of it; null: at its end, or it is no JSON at all. */
+/** Returns the position where the text stops being JSON, without quoting it; null when it ends too early or is no JSON at all. */
 function place({ message }: SyntaxError): number | null {
   const at = /position (\d+)/.exec(message)?.[1]
   return at === undefined ? null : Number(at)
@@ -131,9 +131,9 @@ function place({ message }: SyntaxError): number | null {
 
 const [BACKSLASH, QUOTE, BRACE, BRACE_END, BRACKET, BRACKET_END] = [0x5c, 0x22, 0x7b, 0x7d, 0x5b, 0x5d] as const
 
-// The sentence that says which field of a request its schema refuses, and why.
+// Explains which field of a request the schema refuses, and why.
 
-/** The error to show of those a validator found: the one furthest inside, for branches of a union fail together. */
+/** Chooses one of the validator's errors: the most deeply nested, because all branches of a union fail together. */
 export function schemaError(errors: readonly FastifySchemaValidationError[], where: string): FieldError {
   const depth = ({ instancePath }: FastifySchemaValidationError) => instancePath.split('/').length
   const [error] = [...errors].sort((a, b) => depth(b) - depth(a))
@@ -167,7 +167,7 @@ const NAMES: Readonly<Record<string, string>> = {
 
 const named = (type: unknown): string => NAMES[String(type)] ?? String(type)
 
-/** `/messages/0/content` and `text`: `messages[0].content.text`. */
+/** `/messages/0/content` and `text` become `messages[0].content.text`. */
 function fieldPath(pointer: string, last: unknown): string {
   const steps = pointer.split('/').slice(1)
   if (typeof last === 'string') steps.push(last)

@@ -1,12 +1,12 @@
-/** Owns long JSON texts: they are read in steps, each of which gives a part of the text to the parser. */
+/** Reads and writes long JSON in steps; each step gives a part of the text to the parser. */
 import { weightOf } from '../core/json.js'
 import type { Steps } from '../core/turns.js'
 import { append, listOf, numberText, objectOf, writeJson, writtenEntries } from '../core/written-json.js'
 
-/** Characters that are parsed, and looked at, between two yields. */
+/** Characters parsed or scanned between two yields. */
 const PART = 64 * 1024
 
-/** The text is not JSON. `position`: where; null: it ends too early. */
+/** The text is not JSON. `position`: where; null: the text ends too early. */
 export class JsonFault extends Error {
   constructor(readonly position: number | null) {
     super('not JSON')
@@ -14,16 +14,16 @@ export class JsonFault extends Error {
 }
 
 /**
- * Members of one list, and of one object: those of a million and more cannot be looked through in a turn. Neither can a million numbers whose own text is
- * kept (`append`).
+ * The most members of one list, of one object, and the most numbers whose own text is kept (`append`). With a million or more, a single
+ * turn of the event loop would take too long.
  */
 const MOST = { list: 2 ** 21, object: 2 ** 16, kept: 2 ** 17 }
 
-/** A list or an object of the text has more members than are read. */
+/** A list or an object has more members than the limit. */
 export class TooManyMembers extends Error {
   constructor(
     readonly most: number,
-    /** What there are too many of. */
+    /** The kind of members that exceed the limit. */
     readonly what = 'members',
   ) {
     super(`too many ${what}`)
@@ -31,10 +31,10 @@ export class TooManyMembers extends Error {
 }
 
 /**
- * The value of a JSON text. Values up to some length are parsed together; longer lists and objects are walked through here.
- * @param parse reads the text of a part, which lies within `depth` lists and objects; what it makes of all parts is put together
- * @param member is told of members of objects that no part has whole
- * @throws JsonFault; TooManyMembers; what `parse` throws but SyntaxError; what `member` throws
+ * Returns the value of a JSON text. Values up to a certain length are parsed together; longer lists and objects are walked through here.
+ * @param parse reads a part of the text, which is nested in `depth` lists and objects; the parts' values are put together
+ * @param member called for members of objects that no single part contains
+ * @throws JsonFault; TooManyMembers; what `parse` throws except SyntaxError; what `member` throws
  */
 export function* jsonInSteps(
   text: string,
@@ -48,7 +48,7 @@ export function* jsonInSteps(
 }
 
 class Reader {
-  /** Lists and objects that are walked through. */
+  /** How many lists and objects the reader is inside. */
   #depth = 0
 
   constructor(
@@ -65,14 +65,14 @@ class Reader {
     }
   }
 
-  /** The value that begins here, and the character behind it. */
+  /** Returns the value that begins here, and the position after it. */
   *value(start: number): Steps<{ readonly value: unknown; readonly end: number }> {
     const end = this.#end(start, start + PART)
     if (end !== null) return { value: this.#parsed(start, end, '', ''), end }
     const first = this.text.charCodeAt(start)
     if (first === QUOTE) return yield* this.#string(start)
     if (first !== BRACKET && first !== BRACE) throw this.#fault(start)
-    // The parser is asked whether this is too deep.
+    // Let the parser check the depth.
     this.parse(first === BRACKET ? '[]' : '{}', this.#depth)
     this.#depth++
     const walked = first === BRACKET ? yield* this.#list(start) : yield* this.#object(start)
@@ -129,7 +129,9 @@ class Reader {
     }
   }
 
-  /** Where as many whole members as are parsed together end, before what stands behind the last; `at` when the first is too long. */
+  /**
+   * Returns the end of the whole members that are parsed together, before the character after the last; `at` when the first is too long.
+   */
   #run(at: number): number {
     const limit = at + PART
     let last = at
@@ -142,7 +144,7 @@ class Reader {
     }
   }
 
-  /** The comma or bracket behind a member of a list or an object; null: beyond the limit. */
+  /** Returns the position of the comma or bracket after a member; null when it is beyond the limit. */
   #member(at: number, limit: number): number | null {
     let depth = 0
     for (; at < limit; at++) {
@@ -160,7 +162,7 @@ class Reader {
     return null
   }
 
-  /** The character behind a value; null: beyond the limit. */
+  /** Returns the position after a value; null when it is beyond the limit. */
   #end(start: number, limit: number): number | null {
     const { text } = this
     const first = text.charCodeAt(start)
@@ -179,7 +181,7 @@ class Reader {
     }
   }
 
-  /** The character behind a string. */
+  /** Returns the position after a string; null when it is beyond the limit. */
   #quoted(start: number, limit: number): number | null {
     for (let at = start + 1; at < limit; at++) {
       const char = this.text.charCodeAt(at)
@@ -190,7 +192,7 @@ class Reader {
     return null
   }
 
-  /** A long string, some thousand characters a step. */
+  /** Reads a long string in steps of PART characters. */
   *#string(start: number): Steps<{ readonly value: string; readonly end: number }> {
     const parts: string[] = []
     let from = start + 1
@@ -204,7 +206,7 @@ class Reader {
         yield
       }
       if (char === BACKSLASH) {
-        // An escape is read in one part.
+        // Keep an escape in one part.
         if (this.text.charAt(at + 1) === 'u') escaped = at + 6
         at++
       } else if (Number.isNaN(char)) throw new JsonFault(null)
@@ -234,18 +236,18 @@ class Reader {
 
 const [SPACE, NEWLINE, TAB, RETURN, COMMA, COLON, QUOTE, BACKSLASH] = [0x20, 0x0a, 0x09, 0x0d, 0x2c, 0x3a, 0x22, 0x5c] as const
 const [BRACE, BRACE_END, BRACKET, BRACKET_END] = [0x7b, 0x7d, 0x5b, 0x5d] as const
-/** What may stand behind a number or a word. */
+/** Characters that may follow a number or a word. */
 const ENDS: ReadonlySet<number> = new Set([SPACE, NEWLINE, TAB, RETURN, COMMA, BRACE_END, BRACKET_END])
 
 // Writing.
 
-/** Weight of what is written at once, a character or a value each. */
+/** Weight that is written at once; a character or a value weighs one. */
 const WRITTEN = 16 * 1024
 
-/** Whether a value is too long to be written at once. */
+/** Returns whether a value is too long to be written at once. */
 export const isLong = (value: unknown): boolean => weightOf(value, 2 * WRITTEN) >= 2 * WRITTEN
 
-/** What `writeJson` writes of it, in steps. */
+/** Returns the output of `writeJson`, made in steps. */
 export function* writtenInSteps(value: unknown): Steps<Buffer> {
   const parts: Buffer[] = []
   yield* written(value, parts)
@@ -296,7 +298,7 @@ function* written(value: unknown, parts: Buffer[]): Steps<void> {
   put(isList ? ']' : '}')
 }
 
-/** One by one: there may be millions. */
+/** A generator, because a list may have millions of items. */
 function* itemsOf(list: readonly unknown[]): Generator<readonly [key: string, value: unknown, text: string | undefined]> {
   for (const [index, item] of list.entries()) {
     const key = String(index)

@@ -1,4 +1,4 @@
-/** Owns API keys: which tenant a request belongs to, and how much it may ask. */
+/** Reads and checks API keys: they decide a request's tenant and its rate limit. */
 import { createHash, timingSafeEqual } from 'node:crypto'
 import type { IncomingHttpHeaders } from 'node:http'
 import { isIP } from 'node:net'
@@ -7,27 +7,27 @@ import { KvfoldError } from '../core/errors.js'
 import { PUBLIC } from './ask.js'
 
 export interface ApiKey {
-  /** The tenant. Several keys may have one name. */
+  /** The tenant. Several keys may have the same name. */
   readonly name: string
   readonly key: string
-  /** Of all keys of the name together. Default: the server's. */
+  /** The limit for all keys of this name together. Default: the server's. */
   readonly limit?: RateLimit
 }
 
-/** A minute; what is not said is not limited. */
+/** Limits per minute; a field left out means no limit. */
 export interface RateLimit {
-  /** Requests that a model is asked by. */
+  /** Requests that ask a model. */
   readonly requests?: number
-  /** Tokens computed and generated: those of prompts that were cached do not count. */
+  /** Tokens computed and generated; cached prompt tokens do not count. */
   readonly tokens?: number
 }
 
-/** Longest key that is looked at. */
+/** The longest key that is checked, in characters. */
 const LONGEST = 4096
 
 /**
- * Keys are kept as digests, and a presented key is compared with all of them however early one matches, so that the time of an answer tells
- * nothing about them.
+ * Keeps keys as digests. A presented key is compared with all of them, even after a match, so that response times reveal nothing about
+ * the keys.
  */
 export class KeyRing {
   readonly #keys: readonly { readonly name: string; readonly digest: Buffer }[]
@@ -46,12 +46,12 @@ export class KeyRing {
     }
   }
 
-  /** False: anybody may ask. */
+  /** False: no key is needed. */
   get locked(): boolean {
     return this.#keys.length > 0
   }
 
-  /** The tenant a key belongs to; null for an unknown one. Without keys all requests are of `public`. */
+  /** Returns the tenant of a key; null for an unknown key. Without keys every request belongs to `public`. */
   tenantOf(key: string | null): string | null {
     if (!this.locked) return PUBLIC
     if (key === null || key.length > LONGEST) return null
@@ -62,7 +62,7 @@ export class KeyRing {
   }
 }
 
-/** The key a request carries: `authorization: Bearer KEY`, or `x-api-key: KEY` as Anthropic's clients send it. */
+/** Returns the request's key: `authorization: Bearer KEY`, or `x-api-key: KEY` from Anthropic's clients. */
 export function keyOf(headers: IncomingHttpHeaders): string | null {
   const bearer = /^Bearer +(\S+) *$/i.exec(headers.authorization ?? '')?.[1]
   if (bearer !== undefined) return bearer
@@ -70,12 +70,12 @@ export function keyOf(headers: IncomingHttpHeaders): string | null {
   return typeof key === 'string' && key !== '' ? key : null
 }
 
-/** A key without a name: its tenant is named by its digest, so that it is the same after a restart and tells nothing of the key. */
+/** A key without a name. Its tenant is named by a digest of the key, so that the name survives a restart and does not reveal the key. */
 export const unnamed = (key: string): ApiKey => ({ name: `key-${digest(key).toString('hex').slice(0, 12)}`, key })
 
 /**
- * Keys in a file: `name:key` a line, or `key` alone, and behind it what it may ask a minute (`requests=60 tokens=100000`); empty lines and lines that
- * begin with # do not count. @throws KvfoldError cli/bad-usage
+ * Reads the keys of a file. Each line is `name:key` or `key`, optionally with limits per minute (`requests=60 tokens=100000`). Empty
+ * lines and lines that begin with # are ignored. @throws KvfoldError cli/bad-usage
  */
 export function parseKeys(text: string): ApiKey[] {
   return text
@@ -90,7 +90,7 @@ export function parseKeys(text: string): ApiKey[] {
     })
 }
 
-/** `requests=60 tokens=100000`, one of them or both, with blanks or commas between. @throws KvfoldError cli/bad-usage */
+/** Reads `requests=60 tokens=100000`: either or both, separated by spaces or commas. @throws KvfoldError cli/bad-usage */
 export function parseLimit(text: string): RateLimit {
   const limit: { requests?: number; tokens?: number } = {}
   for (const part of text.split(/[\s,]+/).filter((each) => each !== '')) {
@@ -107,13 +107,13 @@ export function parseLimit(text: string): RateLimit {
 
 const digest = (key: string): Buffer => createHash('sha256').update(key).digest()
 
-// How much the keys of a name may ask.
+// Rate limits for the keys of a name.
 
-/** It is asked too often, or for too much (code server/rate-limited). */
+/** The key's limit of requests or tokens is used up (code server/rate-limited). */
 export class RateLimited extends KvfoldError {
   constructor(
     message: string,
-    /** Whole seconds, at least 1, after which there is room again. */
+    /** Whole seconds, at least 1, until there is room again. */
     readonly retryAfter: number,
   ) {
     super('server/rate-limited', message)
@@ -121,15 +121,15 @@ export class RateLimited extends KvfoldError {
 }
 
 const MINUTE = 60_000
-/** What can be limited, in the order in which it is looked at. */
+/** The limits, in the order in which they are checked. */
 const LIMITED = ['requests', 'tokens'] as const
 
-/** What OpenAI's clients are told of it by. */
+/** The headers that report limits to OpenAI's clients. */
 export const RATE_HEADERS = LIMITED.flatMap((what) =>
   ['limit', 'remaining', 'reset'].map((each) => `x-ratelimit-${each}-${what}`),
 )
 
-/** What is left of a limit: it fills up evenly, to the limit of one minute at most. Below nothing where more was spent than there was. */
+/** The remainder of a limit. It refills evenly, up to one minute's limit, and is negative after more was spent than was left. */
 class Allowance {
   #left: number
   #at: number
@@ -153,7 +153,7 @@ class Allowance {
     this.#left = this.left - amount
   }
 
-  /** Milliseconds until so much is left. */
+  /** Returns milliseconds until this amount is left. */
   until(amount: number): number {
     return Math.max(0, ((amount - this.left) * MINUTE) / this.limit)
   }
@@ -166,9 +166,9 @@ export class RateLimits {
   readonly #allowances = new Map<string, Allowances>()
 
   /**
-   * @param usual of names that have no limit of their own
-   * @param clock milliseconds
-   * @throws KvfoldError cli/bad-usage where two keys of a name say different things
+   * @param usual limit of names without their own
+   * @param clock returns milliseconds
+   * @throws KvfoldError cli/bad-usage when two keys of a name have different limits
    */
   constructor(
     keys: readonly ApiKey[],
@@ -185,8 +185,8 @@ export class RateLimits {
   }
 
   /**
-   * Counts a request that asks a model; its tokens are to be told when they are known.
-   * @throws RateLimited where nothing is left
+   * Counts a request that asks a model. Call `spend` with its tokens once they are known.
+   * @throws RateLimited when nothing is left
    */
   take(name: string): { readonly spend: (tokens: number) => void } {
     const allowances = this.#of(name)
@@ -203,7 +203,7 @@ export class RateLimits {
     return { spend: (tokens) => allowances.tokens?.spend(tokens) }
   }
 
-  /** What is left, in OpenAI's words and in Anthropic's; none where nothing is limited. */
+  /** Returns headers with the remainders, for OpenAI's and Anthropic's clients; none when nothing is limited. */
   headers(name: string): Readonly<Record<string, string>> {
     return Object.fromEntries(
       Object.entries(this.#of(name)).flatMap(([what, allowance]) => {
@@ -234,11 +234,11 @@ export class RateLimits {
   }
 }
 
-// Which names a server without keys answers to.
+// The host names that a server without keys answers to.
 
 /**
- * Without keys, a page in the user's browser whose name was rebound to this machine would be let in; such requests name a host that is not this
- * one. `allowed`: names that do, `*` for all.
+ * Refuses requests to a foreign host name on a loopback address. Without keys, a web page could otherwise reach this server by rebinding
+ * its own host name to this machine. `allowed`: further names to answer to; `*` for all.
  *
  * @throws KvfoldError server/forbidden
  */

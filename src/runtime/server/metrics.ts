@@ -1,27 +1,27 @@
 /**
- * Owns what the server measures of itself, for Prometheus. Names are those of OpenTelemetry's conventions where it has one (`gen_ai_server_*`,
- * `http_server_*`) and of prom-client (`process_*`, `nodejs_*`); the rest is ours and begins with `kvfold_`.
+ * Measures the server for Prometheus. Names follow OpenTelemetry's conventions where it has one (`gen_ai_server_*`, `http_server_*`) and
+ * prom-client's (`process_*`, `nodejs_*`); our own names begin with `kvfold_`.
  */
 import { collectDefaultMetrics, Counter, Gauge, Histogram, Registry } from 'prom-client'
 import type { EngineStatus } from '../engine/elsewhere.js'
 import type { AnyAnswer, AskEvent, Service, SideModelStatus } from './ask.js'
-/** Seconds; as OpenTelemetry advises for generative models. */
+/** Bucket limits in seconds, as OpenTelemetry advises for generative models. */
 const FIRST_TOKEN = [0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 30, 60]
 const PER_TOKEN = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5]
 const REQUEST = [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 163.84, 327.68]
 
 const MODEL = 'gen_ai_request_model'
 
-/** Measures one ask; times are taken where the client gets them, waiting included. */
+/** Measures one ask, with the times at which the client gets events; waiting is included. */
 export interface AskMeter {
   on(event: AskEvent): void
   done(answer: AnyAnswer): void
   failed(code: string): void
 }
 
-/** Measures one request for embeddings or for a ranking, waiting included. */
+/** Measures one request for embeddings or a ranking, waiting included. */
 export interface SideMeter {
-  /** @param results vectors or scores */
+  /** @param results the number of vectors or scores */
   done(model: string, tokens: number, results: number): void
   failed(code: string): void
 }
@@ -151,7 +151,7 @@ export class Metrics {
     }
   }
 
-  /** What the service knows already is asked for when somebody looks. */
+  /** Gauges read the service's state at each scrape. */
   #gauges(service: Pick<Service, 'status' | 'sideModels'>): void {
     const status = () => service.status()
     this.#gauge('kvfold_requests_running', 'Asks under way.', () => status().running)
@@ -198,7 +198,7 @@ export class Metrics {
     )
   }
 
-  /** Counted since the model was loaded, as counters that begin anew may be. */
+  /** Counts since the model was loaded; counters may start again from zero. */
   #diskCache(service: Pick<Service, 'status'>): void {
     const tiers = () =>
       service.status().models.flatMap(({ name, loaded }) => {
@@ -222,7 +222,7 @@ export class Metrics {
     )
   }
 
-  /** Counted since the model was loaded. */
+  /** Counts since the model was loaded. */
   #sharedCache(service: Pick<Service, 'status'>): void {
     this.#counted(
       'kvfold_shared_cache_blocks_total',
@@ -237,7 +237,7 @@ export class Metrics {
     )
   }
 
-  /** Of the servers behind `--engine`, counted since they were named. */
+  /** The servers behind `--engine`, counted since they were named. */
   #engines(service: Pick<Service, 'status'>): void {
     const each = () =>
       service
@@ -278,7 +278,7 @@ export class Metrics {
     })
   }
 
-  /** One that is counted elsewhere, and read when it is asked for. */
+  /** A counter whose counts are kept elsewhere and read at each scrape. */
   #counted(
     name: string,
     help: string,

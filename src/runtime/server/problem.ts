@@ -1,4 +1,4 @@
-/** Owns what an error becomes for a client: status, code and sentence; the dialects only write it down. */
+/** Translates an error for clients into status, code and sentence; the dialects only write it down. */
 import type { FastifyError } from 'fastify'
 import { type ErrorCode, KvfoldError, type PromptSize, PromptTooLong } from '../core/errors.js'
 import { BrokenAnswer, waitAskedBy } from '../engine/elsewhere.js'
@@ -9,19 +9,19 @@ export interface Problem {
   readonly status: number
   readonly code: ErrorCode
   readonly message: string
-  /** The field it is about. */
+  /** The field that caused it. */
   readonly param: string | null
-  /** Of a prompt that is too long: its size; null where nobody knows it. */
+  /** The size of a prompt that is too long; null when unknown. */
   readonly size: PromptSize | null
-  /** Seconds; only where trying again makes sense. */
+  /** Seconds after which to try again; null when that makes no sense. */
   readonly retryAfter: number | null
-  /** What of the answer there was when it broke off; null where it had not begun. Nothing of it is kept. */
+  /** The text of an answer that broke off; null when the answer had not begun. None of it is kept. */
   readonly said: string | null
-  /** True: nobody meant a client to see this, so its message says nothing; the log has it. */
+  /** True: an error that no client was meant to see. Its message is general; the log has the details. */
   readonly unexpected: boolean
 }
 
-/** Seconds after which to ask another instance, or this one when it, its database or one of its engines is up again. */
+/** Seconds after which a client should ask another instance, or this one again when the server, its database or an engine is back. */
 export const RETRY_AFTER = 5
 
 const AWAY: ReadonlySet<ErrorCode> = new Set(['server/closing', 'store/unreachable', 'remote/unreachable', 'remote/no-engine'])
@@ -52,7 +52,7 @@ function retryAfterOf(error: KvfoldError): number | null {
   if (error instanceof Overloaded || error instanceof RateLimited) return error.retryAfter
   if (AWAY.has(error.code)) return RETRY_AFTER
   if (error.code !== 'remote/rate-limited' && error.code !== 'remote/overloaded') return null
-  // What the engine behind this server asks of it, its own clients had better do, too.
+  // Pass on the wait that the engine behind this server asks for.
   const asked = waitAskedBy(error)
   return asked === null ? null : Math.ceil(asked)
 }
@@ -74,7 +74,7 @@ function fromFastify(error: FastifyError, status: number): Problem {
 
 const isFastifyError = (error: unknown): error is FastifyError => error instanceof Error && 'statusCode' in error
 
-// Errors that one field of a request caused: what every dialect calls `param`.
+// Errors caused by one field of a request, which every dialect calls `param`.
 
 export class FieldError extends KvfoldError {
   /** @param param the field as a client would write it, e.g. `messages[2].content` */
@@ -90,5 +90,5 @@ export class FieldError extends KvfoldError {
   }
 }
 
-/** A field that asks for what this server does not do. */
+/** An error for a field that asks for something this server does not do. */
 export const unsupported = (param: string, message: string): FieldError => new FieldError(param, message, 'server/unsupported')

@@ -1,4 +1,6 @@
-/** Owns requests that ask a model: from the ask to the last byte, frames in order, with the client leaving and the server closing in between. */
+/**
+ * Runs requests that ask a model, from the ask to the last byte. Keeps frames in order, also when the client leaves or the server closes.
+ */
 import type { OutgoingHttpHeaders, ServerResponse } from 'node:http'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { errorTable, KvfoldError } from '../core/errors.js'
@@ -11,18 +13,21 @@ import { Figures, logRequest } from './request-log.js'
 
 /** How a dialect writes a stream. `index` says which of the answers an event belongs to. */
 export interface StreamShape<A extends AnyAnswer> {
-  /** True: a JSON object a line, and no server-sent events. */
+  /** True: one JSON object per line instead of server-sent events. */
   readonly lines?: boolean
   on(event: AskEvent, index: number): readonly Frame[]
   /** The answer at `index` is complete. */
   done(answer: A, index: number): readonly Frame[] | Promise<readonly Frame[]>
-  /** The answer at `index` was cancelled, and its thread keeps what was said: the client, which may be gone, comes back for it. */
+  /** The answer at `index` was cancelled and its thread keeps the text so far. The client, which may be gone, can fetch it later. */
   cut?(answer: A): Promise<void>
-  /** All are. */
+  /** All answers are complete. */
   end(answers: readonly A[]): readonly Frame[]
-  /** It ends here, after some of it was sent. */
+  /** Called when the request fails after some frames were sent. Returns the frames that end the stream. */
   failed(problem: Problem): readonly Frame[]
-  /** It ends before any of it was sent: what is sent nonetheless; null, and where this is not there: the error gets a status. */
+  /**
+   * Called when the request fails before any frame is sent. Return frames to send instead of an HTTP error; return null to answer with
+   * the error's status, as when this is absent.
+   */
   refused?(problem: Problem): readonly Frame[] | null
 }
 
@@ -57,12 +62,12 @@ export class Exchange {
     if (raw.destroyed) this.#run.cancel()
   }
 
-  /** For the ask: aborted as soon as nobody waits for its answer. */
+  /** The signal for the ask; aborted when the client disconnects or the server gives the request up. */
   get signal(): AbortSignal {
     return this.#run.signal
   }
 
-  /** For what is no ask, but takes its time: gives up when nobody waits for it. */
+  /** Runs slow work that is not an ask. Its signal is aborted when the client disconnects. */
   async wait<T>(work: (signal: AbortSignal) => Promise<T>): Promise<T> {
     try {
       return await work(this.signal)
@@ -71,7 +76,7 @@ export class Exchange {
     }
   }
 
-  /** What is to be done before there is an ask; the exchange goes on behind it. @throws what `work` throws */
+  /** Runs work that precedes the ask; if it fails, the exchange ends. @throws what `work` throws */
   async before<T>(work: () => Promise<T>): Promise<T> {
     try {
       return await work()
@@ -81,7 +86,7 @@ export class Exchange {
     }
   }
 
-  /** What a side model made, measured; `count` its results. @throws what `work` throws */
+  /** Runs and measures the work of a side model. `count` returns the number of its results. @throws what `work` throws */
   aside<A extends EmbedAnswer | RerankAnswer>(
     use: SideModelStatus['use'],
     work: (signal: AbortSignal) => Promise<A>,
@@ -103,7 +108,10 @@ export class Exchange {
     })
   }
 
-  /** All answers, complete. The first error cancels the others. @throws what the asks throw; server/closing; engine/cancelled */
+  /**
+   * Returns all answers when they are complete. The first error cancels the rest. @throws what the asks throw; server/closing;
+   * engine/cancelled
+   */
   async answers<A extends AnyAnswer>(begin: (signal: AbortSignal) => readonly AnyAsked<A>[]): Promise<readonly A[]> {
     try {
       return await this.#all(
@@ -117,8 +125,9 @@ export class Exchange {
   }
 
   /**
-   * Streams the answers as they come. Errors before the first frame are thrown, so that they get a status of their own; later ones end the stream.
-   * @param ping milliseconds between comments as long as there is no text; null for none
+   * Streams the answers as they come. Errors before the first frame are thrown, so that they get an HTTP status; later errors end the
+   * stream.
+   * @param ping milliseconds between comments while there are no tokens yet; null for none
    */
   async stream<A extends AnyAnswer>(
     begin: (signal: AbortSignal) => readonly AnyAsked<A>[],
@@ -210,7 +219,7 @@ export class Exchange {
     }
   }
 
-  /** Nothing runs for it any more. One whose client is gone ends here, as none that was answered does. */
+  /** Ends the exchange. Writes the log line of a request whose client is gone, as the server logs only answered requests. */
   #leave(): void {
     this.#run.leave()
     if (this.#gone) logRequest(this.request, errorTable['engine/cancelled'], this.reply.elapsedTime)
@@ -223,11 +232,11 @@ export class Exchange {
   }
 }
 
-// The requests that are being answered, and how they end when the server does.
+// The requests in progress, and how they end when the server closes.
 
-/** One request on its way. */
+/** One request in progress. */
 export interface RunningRequest {
-  /** Aborted when the client is gone or the server's patience with it. */
+  /** Aborted when the client disconnects or the server gives the request up. */
   readonly signal: AbortSignal
   cancel(): void
   leave(): void
@@ -272,13 +281,13 @@ export class Running {
       )
   }
 
-  /** Streams that would never end by themselves: `end` is called when the server closes. Returns how to take it back. */
+  /** Registers a stream that would never end by itself: `end` is called when the server closes. Returns a function that unregisters it. */
   watch(end: () => void): () => void {
     this.#watchers.add(end)
     return () => this.#watchers.delete(end)
   }
 
-  /** Takes no more requests; resolves when those that run have ended, which they are made to after `graceMs`. */
+  /** Takes no more requests. Resolves when the running ones have ended; those still running after `graceMs` are aborted. */
   async close(graceMs: number): Promise<void> {
     this.#closing = true
     for (const end of this.#watchers) end()
@@ -292,9 +301,9 @@ export class Running {
   }
 }
 
-// A stream of server-sent events, or of lines of JSON, on its way out: frames in order, no faster than the client reads.
+// Writes a stream of server-sent events, or of lines of JSON: frames in order, no faster than the client reads.
 
-/** One event; `data` is written as JSON, or as it is when it is text (`[DONE]`). */
+/** One event. `data` is written as JSON; a string is written as it is (`[DONE]`). */
 export interface Frame {
   readonly event?: string
   readonly data: unknown
@@ -304,8 +313,8 @@ export class EventWriter {
   #last: Promise<void> = Promise.resolve()
 
   /**
-   * @param headers called once, when the stream begins; what is in them goes out beside the stream's own
-   * @param lines a JSON object a line, and no server-sent events
+   * @param headers called once when the stream begins; its headers are sent beside the stream's own
+   * @param lines true: one JSON object per line instead of server-sent events
    */
   constructor(
     private readonly response: ServerResponse,
@@ -313,7 +322,7 @@ export class EventWriter {
     private readonly lines = false,
   ) {}
 
-  /** True once the status line is out: what goes wrong from then on can only be said in the stream. */
+  /** True once the status line is sent: later errors can only be reported in the stream. */
   get begun(): boolean {
     return this.response.headersSent
   }
@@ -330,12 +339,12 @@ export class EventWriter {
     this.response.flushHeaders()
   }
 
-  /** Resolves when the client has room for more, or is gone. Calls of several callers go out one after another. */
+  /** Resolves when the client has room for more, or is gone. Concurrent calls are sent one after another. */
   write(frames: readonly Frame[]): Promise<void> {
     return frames.length === 0 ? this.#last : this.#send(frames.map(this.lines ? line : text).join(''))
   }
 
-  /** A line clients do not see; it keeps the connection from being taken for dead. */
+  /** Sends a comment, which clients ignore, to keep the connection from being closed as idle. */
   ping(): Promise<void> {
     return this.#send(': ping\n\n')
   }

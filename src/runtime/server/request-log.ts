@@ -1,4 +1,4 @@
-/** Owns the log: what becomes of a request as one line, for programs as JSON and for people as text. It never holds what was said. */
+/** Logs each request as one line: JSON for programs, or text for people. The log never holds text of requests or answers. */
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { LogController } from 'fastify'
 import { KvfoldError } from '../core/errors.js'
@@ -7,7 +7,7 @@ import { PUBLIC, type AnyAnswer, type AskEvent } from './ask.js'
 
 export type LogFormat = 'json' | 'text'
 
-/** What a request came to, as far as it asked a model: the sums of its answers. */
+/** Figures of a request that asks a model, summed over its answers. */
 export class Figures {
   readonly #begun = performance.now()
   #first: number | null = null
@@ -38,10 +38,10 @@ export class Figures {
     this.#sums.prompt += tokens
   }
 
-  /** `ttft` in milliseconds from the request on; `rate`: tokens a second, after the first of each answer. */
+  /** `ttft`: milliseconds from the request to its first token. `rate`: tokens per second after each answer's first token. */
   get fields(): Readonly<Record<string, unknown>> {
     const first = this.#first
-    // The first of each answer comes with its prompt.
+    // Each answer's first token comes with its prefill.
     const later = this.#sums.generated - this.#answers
     const seconds = first === null ? 0 : (this.#last - first) / 1000
     return {
@@ -55,7 +55,7 @@ export class Figures {
 
 const tenth = (value: number): number => Math.round(value * 10) / 10
 
-/** The request is over: its line. What asks nobody and needs no key (health, the dashboard's files) is told at `debug`. */
+/** Writes the line of an ended request. Successful requests that need no key (health, the dashboard's files) are logged at `debug`. */
 export function logRequest(request: FastifyRequest, status: number, milliseconds: number): void {
   const { method, tenant, figures, refused, routeOptions } = request
   const quiet = routeOptions.config.open === true && status < 400
@@ -72,14 +72,14 @@ export function logRequest(request: FastifyRequest, status: number, milliseconds
 
 const pathOf = ({ url }: FastifyRequest): string => url.split('?')[0]?.slice(0, 200) ?? ''
 
-/** One line a request, at its end. */
+/** Logs one line per request, at its end. */
 export class RequestLog extends LogController {
   constructor() {
     super({ requestIdLogLabel: 'request' })
   }
 
   override incomingRequest(): void {
-    // It is told when it is over.
+    // The line is written when the request has ended.
   }
 
   override requestCompleted(_error: Error | null | undefined, request: FastifyRequest, reply: FastifyReply): void {
@@ -101,7 +101,7 @@ export function logStream(
 
 const LEVELS: Readonly<Record<number, string>> = { 10: 'trace', 20: 'debug', 40: 'warning', 50: 'error', 60: 'fatal' }
 
-/** A line of JSON as people read it. */
+/** Turns a line of JSON into text for people. */
 function textOf(line: string): string {
   const { time, level, msg, err, ...rest } = JSON.parse(line) as RequestLine
   const clock = new Date(time).toTimeString().slice(0, 8)
@@ -164,7 +164,7 @@ interface RequestLine {
   readonly refused?: string
 }
 
-/** Messages of errors that clients see may quote what they sent: their code is enough. Others are ours to find. */
+/** Error messages for clients may quote their request, so only the code is logged. Unexpected errors are logged with message and stack. */
 export function errorForLogs(error: Error): { type: string; message: string; stack: string } {
   if (error instanceof KvfoldError) return { type: error.name, message: error.code, stack: '' }
   if ('statusCode' in error && Number(error.statusCode) < 500)

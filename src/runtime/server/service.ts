@@ -1,4 +1,4 @@
-/** Owns what stands behind every route: the way of an ask through queue, model and thread to its answer. */
+/** The service behind every route: takes an ask through queue, model and thread to its answer. */
 import type { CostlyFolds } from '../context/fragment.js'
 import { Feed } from '../core/feed.js'
 import { conversationId } from '../core/ids.js'
@@ -49,29 +49,29 @@ export interface ServiceOptions
     SideModelsOptions,
     Omit<ModelsOptions, 'onLeave'>,
     Omit<ThreadManagerOptions, 'store' | 'portsOf' | 'forget' | 'erase'> {
-  /** In the order of preference; one at least. */
+  /** In order of preference; at least one. */
   readonly models: readonly ModelSource[]
-  /** Default: in memory. */
+  /** Where threads are kept. Default: in memory. */
   readonly store?: ThreadStore
   /** Where responses are kept. Default: in memory. */
   readonly responses?: ResponseStore
-  /** Asks that may wait for a slot, for each model. Default 128. */
+  /** How many asks may wait for a slot, per model. Default 128. */
   readonly queueLimit?: number
-  /** Of asks that do not say; milliseconds. Default: none. */
+  /** Milliseconds, for asks that set no timeout. Default: no limit. */
   readonly timeoutMs?: number
-  /** Of asks that do not say. Default: acm off, overflow refuse, client edits exact. */
+  /** For asks that leave these out. Default: acm off, overflow refuse, client edits exact. */
   readonly defaults?: Partial<AskDefaults>
-  /** What requests with `acm: memtool` may use besides their own tools. Default: none. */
+  /** Tools of the operator's MCP servers, which requests with `acm: memtool` may use besides their own. Default: none. */
   readonly operatorTools?: OperatorTools
-  /** Default: counted from the start of this process. */
+  /** Counts the tokens saved today. Default: counts from the start of this process. */
   readonly savedToday?: SavedToday
-  /** Folds and summaries that take at least as many tokens as the text, by whomever, where a request does not say. Default `refuse`. */
+  /** How to treat folds and summaries that take at least as many tokens as their text, for requests that do not say. Default `refuse`. */
   readonly costlyFolds?: CostlyFolds
 }
 
 type Commons = Pick<Ask, 'tenant' | 'model' | 'priority' | 'timeoutMs' | 'signal'>
 
-/** Share of the last ask in the mean duration. */
+/** Weight of the latest ask in the running mean of durations. */
 const RECENT = 0.2
 
 export class ThreadService implements Service {
@@ -87,7 +87,7 @@ export class ThreadService implements Service {
   readonly #running = new Set<Promise<unknown>>()
   readonly #ending = new AbortController()
   readonly #asks = { done: 0, failed: 0, cancelled: 0, refused: 0 }
-  /** Milliseconds that an ask takes with its slot, of late. */
+  /** The recent mean of milliseconds that an ask holds its slot. */
   #mean = 1000
   #closing: Promise<void> | null = null
 
@@ -119,7 +119,7 @@ export class ThreadService implements Service {
     }
   }
 
-  /** Reads the store; loads no model yet. @throws KvfoldError engine/bad-request without models, or with two of one name */
+  /** Reads the store; loads no model yet. @throws KvfoldError engine/bad-request without models, or when two have the same name */
   static async open(options: ServiceOptions): Promise<ThreadService> {
     const store = options.store ?? new MemoryStore()
     const completions = new RecentCompletions()
@@ -217,7 +217,7 @@ export class ThreadService implements Service {
     return this.#aside(ask.signal, (signal) => this.#side.rerank(ask, signal))
   }
 
-  /** What is no ask of a thread: within the server's time, and ended with it. */
+  /** Runs work that needs no thread, within the server's time limit; closing the server ends it. */
   async #aside<R>(given: AbortSignal | undefined, begin: (signal: AbortSignal) => Promise<R>): Promise<R> {
     if (this.#closing !== null) throw closing()
     const { timeoutMs } = this.options
@@ -294,7 +294,7 @@ export class ThreadService implements Service {
           this.options.savedToday.add(done.usage.saved?.tokens ?? 0)
           return { ...done, waited }
         } catch (error) {
-          // The thread gets back a cut answer that it gave up for a beginning.
+          // `take` may have dropped a cut answer at the thread's end in favour of `beginning`. Undo that, so the thread has it back.
           const gaveUp = ask.beginning !== undefined && taken.before !== null
           if (isRefusal(error) || gaveUp) await this.#manager.refused(taken)
           throw error
@@ -307,7 +307,7 @@ export class ThreadService implements Service {
     })
   }
 
-  /** Has `work` done with a slot and the model loaded, within the time there is, and counts how it ended. */
+  /** Runs `work` with a slot and the loaded model, within the time limit, and counts how it ended. */
   #run<A extends { readonly finish: Finish }>(
     ask: Commons,
     emit: (event: AskEvent) => void,
@@ -390,7 +390,7 @@ export class ThreadService implements Service {
     )
   }
 
-  /** For what needs a model and no slot. */
+  /** Runs work that needs a loaded model but no slot. */
   async #using<T>(name: string | undefined, work: (engine: ServedEngine) => T | Promise<T>): Promise<T> {
     if (this.#closing !== null) throw closing()
     const lease = await this.#models.lease(this.#pick(name))
@@ -402,7 +402,7 @@ export class ThreadService implements Service {
   }
 }
 
-/** Tokens between two yields. */
+/** Tokens processed between two yields to the event loop. */
 const STEP = 4096
 
 function* piecesInSteps(tokens: ArrayLike<number>, piece: (token: number) => Buffer): Steps<Buffer[]> {
@@ -414,5 +414,5 @@ function* piecesInSteps(tokens: ArrayLike<number>, piece: (token: number) => Buf
   return pieces
 }
 
-/** Those that no copy has settled. */
+/** Counts the damage that no copy of the store has reported and left out. */
 const open = (damage: readonly Damage[]): number => damage.filter(({ settled }) => settled !== true).length

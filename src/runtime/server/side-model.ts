@@ -1,4 +1,7 @@
-/** Owns a model beside the served ones, that reads texts and generates none: loaded for the first who asks, for one after the other. */
+/**
+ * Runs models beside the served ones that read texts and generate none. Each is loaded by its first request and serves one request at a
+ * time.
+ */
 import { KvfoldError } from '../core/errors.js'
 import type { Tenant } from '../core/ids.js'
 import type { Embedder } from '../engine/embedder.js'
@@ -8,16 +11,16 @@ import { type EmbedAnswer, type EmbedAsk, Overloaded, type RerankAnswer, type Re
 import type { Models } from './threads/models.js'
 import { Queue, QueueFull } from './threads/queue.js'
 
-/** What a side model is once loaded. */
+/** A loaded side model. */
 export interface TextReader {
   readonly model: NativeModel
-  /** The longest text. */
+  /** The most tokens of a text. */
   readonly tokens: number
   dispose(): Promise<void>
 }
 
 export interface SideModelSource<T extends TextReader> {
-  /** What requests call it. */
+  /** The name that requests use. */
   readonly name: string
   load(): Promise<T>
 }
@@ -48,7 +51,10 @@ class SideModel<T extends TextReader> {
     }
   }
 
-  /** @param asked for, if any was named @throws KvfoldError model/not-found for another name; as loading and `work` */
+  /**
+   * Runs `work` with the loaded model. @param asked the name in the request, if any @throws KvfoldError model/not-found for another name;
+   * as loading and `work`
+   */
   async with<R>(asked: string | undefined, work: (reader: T, name: string) => Promise<R>): Promise<R> {
     const { name } = this.source
     if (asked !== undefined && asked !== name)
@@ -58,7 +64,7 @@ class SideModel<T extends TextReader> {
       this.#loaded = await this.#loading
       return await work(this.#loaded, name)
     } catch (error) {
-      // A load that failed may succeed when there is more memory.
+      // A failed load may succeed later, when more memory is free.
       await this.#loading.catch(() => (this.#loading = null))
       throw error
     }
@@ -71,7 +77,7 @@ class SideModel<T extends TextReader> {
   }
 }
 
-/** Who waits for one: it is no faster with two. */
+/** Queues requests for one side model, which would be no faster with two at once. */
 class SideQueue {
   readonly #queue: Queue
 
@@ -96,18 +102,19 @@ class SideQueue {
     }
   }
 
-  /** Nobody who waits begins any more. */
+  /** Rejects all waiting requests with this error. */
   refuseAll(error: unknown): void {
     this.#queue.refuseAll(error)
   }
 }
 
-// All of them: who embeds (a model of its own where there is one, else the served model that is asked for), and who ranks.
+// All side models. Embeddings come from a model of its own if there is one, else from the served model that the request names; rankings
+// come from the reranker.
 
 export interface SideModelsOptions {
-  /** Embeds instead of the served models. Default: those do that offer an embedder. */
+  /** The model for embeddings. Default: served models that offer an embedder. */
   readonly embeddings?: SideModelSource<Embedder>
-  /** Default: none, and nobody ranks documents. */
+  /** The model for rankings. Default: none; requests for rankings are refused. */
   readonly reranker?: SideModelSource<Reranker>
 }
 
@@ -117,7 +124,7 @@ export class SideModels {
   readonly #embeddings: SideQueue
   readonly #rankings: SideQueue
 
-  /** @param limit requests that may wait for each use */
+  /** @param limit the most waiting requests for each use */
   constructor(
     private readonly models: Models,
     limit: number,
@@ -129,7 +136,7 @@ export class SideModels {
     this.#rankings = new SideQueue(limit, 'rankings')
   }
 
-  /** Of those that are not served besides. */
+  /** The models that are not served otherwise. */
   get status(): readonly SideModelStatus[] {
     return [this.#embedder, this.#reranker].flatMap((side) => (side === null ? [] : [side.status]))
   }
@@ -153,12 +160,12 @@ export class SideModels {
     )
   }
 
-  /** Nobody who waits begins any more. */
+  /** Rejects all waiting requests with this error. */
   refuseAll(error: unknown): void {
     for (const queue of [this.#embeddings, this.#rankings]) queue.refuseAll(error)
   }
 
-  /** Gives the side models back; served ones are `Models`'. */
+  /** Unloads the side models; `Models` unloads the served ones. */
   async close(): Promise<void> {
     await this.#embedder?.close()
     await this.#reranker?.close()

@@ -1,19 +1,22 @@
-/** Owns the responses that can be asked for again: they are kept with their threads, and go with them. */
+/** Keeps responses that clients can fetch again. They belong to threads and are deleted with them. */
 import { KvfoldError } from '../../core/errors.js'
 import type { Tenant } from '../../core/ids.js'
 import { readJson, writeJson } from '../../core/written-json.js'
 import type { Damage } from '../../store/damage.js'
 import type { ThreadApi } from '../threads/thread-api.js'
 
-/** Where a response stands. */
+/** The place of a response in its thread. */
 export interface ResponsePlace {
   readonly thread: string
-  /** Messages of the thread, as clients see them, up to and with the response. */
+  /** How many messages of the thread, as clients see them, there are up to and including the response. */
   readonly messages: number
 }
 
 export class Responses {
-  /** Responses whose thread was deleted while nobody watched are dropped first; not those of a damaged one. @throws KvfoldError store/* */
+  /**
+   * First drops responses whose thread was deleted while this process did not run; those of damaged threads stay. @throws KvfoldError
+   * store/*
+   */
   constructor(
     private readonly store: ResponseStore,
     private readonly threads: Pick<ThreadApi, 'reading' | 'list' | 'view' | 'delete' | 'watch' | 'damage'>,
@@ -30,12 +33,12 @@ export class Responses {
     })
   }
 
-  /** From now on it can be asked for. `body`: as the client is told it. @throws KvfoldError store/* */
+  /** Stores a response, so that it can be fetched. `body`: as sent to the client. @throws KvfoldError store/* */
   keep(tenant: Tenant, id: string, { thread, messages }: ResponsePlace, body: object): Promise<void> {
     return this.store.keep({ tenant, id, thread, messages, body: writeJson(body) })
   }
 
-  /** Null when there is none of that id, or it is not the tenant's, or it was deleted. */
+  /** Returns null when the id is unknown, belongs to another tenant, or was deleted. */
   async get(tenant: Tenant, id: string): Promise<object | null> {
     const body = (await this.store.read(tenant, id))?.body ?? null
     return body === null ? null : (readJson(body) as object)
@@ -46,8 +49,8 @@ export class Responses {
   }
 
   /**
-   * Nobody can ask for it or go on from it any more. Its messages stay in the thread while another response, or what was said after it, goes on
-   * from them; with the last response the thread is deleted, out of every tier. False when there was none.
+   * Deletes a response, so that it can neither be fetched nor continued. Its messages stay in the thread while another response or later
+   * messages follow them. With the last response the thread is deleted from every tier. Returns false when there was no such response.
    */
   async delete(tenant: Tenant, id: string): Promise<boolean> {
     const kept = await this.store.read(tenant, id)
@@ -60,7 +63,7 @@ export class Responses {
     return true
   }
 
-  /** Of all tenants. */
+  /** Damage of all tenants. */
   damage(): readonly Damage[] {
     return this.store.damage()
   }
@@ -79,9 +82,9 @@ export class Responses {
   }
 }
 
-// What a store of responses must be able to do; a change lasts when its promise is fulfilled.
+// The port of a store of responses. A change is durable when its promise is fulfilled.
 
-/** A thread, as a response knows it. */
+/** The thread of a response. */
 export interface ThreadRef {
   readonly tenant: Tenant
   readonly thread: string
@@ -89,31 +92,31 @@ export interface ThreadRef {
 
 export interface KeptResponse extends ThreadRef {
   readonly id: string
-  /** Messages of the thread up to and with the response, as clients see them. */
+  /** How many messages of the thread, as clients see them, there are up to and including the response. */
   readonly messages: number
-  /** JSON, as the client was told it; null once it was deleted: that it was there is known as long as its thread is. */
+  /** JSON as sent to the client. Null after deletion: the row stays, as long as its thread does, to record that the response existed. */
   readonly body: string | null
 }
 
 export interface ResponseStore {
   keep(response: KeptResponse): Promise<void>
-  /** Null when it was never kept, or its thread was dropped. @throws KvfoldError store/damaged-response, store/lost-response */
+  /** Returns null when it was never kept, or its thread was dropped. @throws KvfoldError store/damaged-response, store/lost-response */
   read(tenant: Tenant, id: string): Promise<KeptResponse | null>
-  /** All of one thread that are not damaged, any order. */
+  /** Returns all undamaged responses of a thread, in any order. */
   of(thread: ThreadRef): Promise<readonly KeptResponse[]>
-  /** Makes the body null; it is not to be found afterwards. */
+  /** Sets the body to null; the text cannot be found in the store afterwards. */
   erase(tenant: Tenant, id: string): Promise<void>
-  /** All responses of these threads, without a trace; it lasts when the call returns. */
+  /** Removes all responses of these threads without a trace; durable when the call returns. */
   drop(threads: readonly ThreadRef[]): void
-  /** Those that have responses here. */
+  /** Returns the threads that have responses here. */
   threads(): readonly ThreadRef[]
-  /** Responses that are not what was kept, as far as is known now. */
+  /** Responses that differ from what was kept, as far as is known now. */
   damage(): readonly Damage[]
   /** Idempotent. */
   close(): void
 }
 
-// Responses that do not outlive the process.
+// A store of responses in this process only.
 
 export class MemoryResponses implements ResponseStore {
   readonly #kept = new Map<string, KeptResponse>()

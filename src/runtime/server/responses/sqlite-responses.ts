@@ -1,4 +1,4 @@
-/** Owns the responses that survive a restart: one SQLite file beside that of the threads, and what can be read of one that is damaged. */
+/** Stores responses that survive a restart in an SQLite file beside that of the threads, and reads what is left of a damaged one. */
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
 import { type Damage, damageError } from '../../store/damage.js'
@@ -9,7 +9,7 @@ import type { Tenant } from '../../core/ids.js'
 import type { KeptResponse, ResponseStore, ThreadRef } from './responses.js'
 import type { FileCheck } from '../../store/check.js'
 
-/** As the store of threads has them: step n brings a file of version n to version n + 1, and is never changed. */
+/** As in the store of threads: step n turns a file of version n into version n + 1, and is never changed. */
 export const responseMigrations: readonly string[] = [
   `
   CREATE TABLE responses (
@@ -43,8 +43,8 @@ export class SqliteResponses implements ResponseStore {
   ) {}
 
   /**
-   * The file `responses.db` in the folder of the threads' store.
-   * @throws KvfoldError store/unusable, store/locked, store/damaged, store/newer; nothing was changed then
+   * Opens the file `responses.db` in the folder of the threads' store.
+   * @throws KvfoldError store/unusable, store/locked, store/damaged, store/newer; then nothing was changed
    */
   static open(folder: string): SqliteResponses {
     const file = StoreFile.open({ path: join(folder, RESPONSES_FILE), migrations: responseMigrations, first: ['responses'] })
@@ -121,7 +121,7 @@ export class SqliteResponses implements ResponseStore {
     if (row === undefined) return null
     const kept = responseRows.read(row)
     if (kept !== null) return kept
-    // Of a file that was too long to be read when it was opened.
+    // The file was too long to be checked when it was opened.
     throw damageError(this.#damaged(tenant, id))
   }
 
@@ -129,7 +129,7 @@ export class SqliteResponses implements ResponseStore {
     return this.#whole('WHERE tenant = ? AND thread = ?', tenant, thread)
   }
 
-  /** What there is, and what there should be. Bodies of a large file are left for those who ask for them. */
+  /** Compares the rows in the file with the manifest. In a large file, bodies are checked only when they are read. */
   #survey(): void {
     const found = new Map<string, KeptResponse | null>()
     const keys = this.file.rows('SELECT rowid AS number, CAST(tenant AS BLOB) AS tenant, CAST(id AS BLOB) AS id FROM responses')
@@ -159,7 +159,7 @@ export class SqliteResponses implements ResponseStore {
     return damage
   }
 
-  /** Those that are what was written. */
+  /** Returns the undamaged responses. */
   #whole(where: string, ...values: string[]): readonly KeptResponse[] {
     return this.#rows(where, ...values)
       .map((row) => responseRows.read(row))
@@ -178,15 +178,15 @@ const listedOf = (kept: KeptResponse): Listed => {
 
 const textOf = (bytes: unknown): string => Buffer.from(bytes as ArrayBuffer).toString()
 
-// The looking through of kept responses that no server uses, whatever is broken in their file.
+// Checks kept responses while no server uses them, whatever is damaged in their file.
 
 export interface ResponsesCheck extends FileCheck {
-  /** Those that are what was written. */
+  /** The undamaged responses. */
   readonly whole: readonly KeptResponse[]
   readonly damage: readonly Damage[]
 }
 
-/** Null when there are none. @throws KvfoldError store/locked, store/newer */
+/** Returns null when there are no responses. @throws KvfoldError store/locked, store/newer */
 export function checkResponses(folder: string): ResponsesCheck | null {
   const path = join(folder, RESPONSES_FILE)
   const manifest = Manifest.read(join(folder, RESPONSES_MANIFEST))

@@ -1,4 +1,4 @@
-/** Owns what every route needs: the app, the server around it, and what the OpenAPI document says of its answers. */
+/** Defines what all routes share: the app, the ports to the server, and the schemas of answers in the OpenAPI document. */
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyBaseLogger, FastifyInstance, FastifyReply, FastifyRequest, RawServerDefault } from 'fastify'
@@ -8,14 +8,14 @@ import type { Service, Tenant, UnsupportedParts } from '../ask.js'
 import type { Exchange } from '../request-lifecycle.js'
 import type { Figures } from '../request-log.js'
 
-/** A Fastify instance that knows the types of what its schemas let through. */
+/** A Fastify instance that takes types from its routes' schemas. */
 export type App = FastifyInstance<RawServerDefault, IncomingMessage, ServerResponse, FastifyBaseLogger, TypeBoxTypeProvider>
 
 export interface Ports {
   readonly service: Service
-  /** Of requests that do not say. */
+  /** For requests that leave these out. */
   readonly sampling: Sampling
-  /** Of messages that are no tool results. */
+  /** For messages other than tool results. */
   readonly unsupportedParts: UnsupportedParts
   /** @throws KvfoldError server/closing */
   readonly exchange: (request: FastifyRequest, reply: FastifyReply) => Exchange
@@ -23,20 +23,20 @@ export interface Ports {
 
 declare module 'fastify' {
   interface FastifyRequest {
-    /** Whose key the request carries. */
+    /** The tenant of the request's key. */
     tenant: Tenant
-    /** What it came to, of one that asks a model. */
+    /** Token counts and times of a request that asks a model. */
     figures: Figures | null
-    /** Why it was refused, or its stream failed: a code of the error table. */
+    /** Why the request was refused or its stream failed: a code of the error table. */
     refused: string | null
   }
   interface FastifyContextConfig {
-    /** Answered without a key, and while the server closes. */
+    /** True: answered without a key, and while the server closes. */
     open?: boolean
   }
 }
 
-// Answers are written by hand, so these schemas describe and filter nothing.
+// Answers are written by hand, so these schemas only describe them and filter nothing.
 
 export const ANSWER = Type.Unsafe<unknown>({
   type: 'object',

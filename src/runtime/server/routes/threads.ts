@@ -1,6 +1,6 @@
 /**
- * Owns the routes `/kvfold/threads`: what programs and people may do with live conversations; and `/kvfold/events`, what changes in them. Field
- * names are those of the TypeScript API.
+ * The routes `/kvfold/threads`, for operations on live conversations, and `/kvfold/events`, for their changes. Field names are those of
+ * the TypeScript API.
  */
 import { given } from '../../core/json.js'
 import type { FastifyReply, FastifyRequest } from 'fastify'
@@ -27,7 +27,7 @@ const FragmentBody = Type.Object(
   },
   { additionalProperties: false },
 )
-/** What to do when hiding takes at least as many tokens as the text. Default: as the server was started. */
+/** How to treat a fold that takes at least as many tokens as its text. Default: the server's. */
 const Costly = Type.Optional(Type.Enum(['refuse', 'allow']))
 const FoldBody = Type.Object(
   {
@@ -73,7 +73,10 @@ const ContractBody = Type.Object(
 const documented = (summary: string) => ({ summary, tags: ['threads'], response: { 200: ANSWER, ...ERRORS } })
 
 export function addThreads(app: App, { service: { threads }, exchange }: Ports): void {
-  /** What changes a thread (a search does: its hits have ids) is not begun while the server closes, and the server does not end before it. */
+  /**
+   * Runs an operation that changes a thread; a search does, as its hits get ids. It is refused while the server closes, and the server
+   * waits for its end.
+   */
   const changing = <T>(request: FastifyRequest, reply: FastifyReply, work: () => Promise<T>): Promise<T> =>
     exchange(request, reply).wait(work)
 
@@ -222,13 +225,13 @@ export function addThreads(app: App, { service: { threads }, exchange }: Ports):
   )
 }
 
-/** A fold without a body asks for nothing special. */
+/** A fold without a body has default options. */
 function emptyIsAnObject(request: { body: unknown }, _reply: unknown, done: () => void): void {
   request.body ??= {}
   done()
 }
 
-/** Sampled tokens are the engine's business. */
+/** Leaves out sampled tokens, which only the engine needs. */
 function written({ all, ...rest }: ThreadView): object {
   return { ...rest, messages: all.map(withoutTokens), count: rest.messages }
 }
@@ -237,7 +240,7 @@ function withoutTokens({ message: { sampled: _, ...message }, ...rest }: ThreadM
   return { ...rest, message }
 }
 
-// What the OpenAPI document says of a thread, as far as names do not say it; it filters nothing.
+// Describes a thread in the OpenAPI document, where names do not explain themselves; filters nothing.
 
 const tokens = (description: string) => ({ type: 'integer', description })
 
@@ -312,9 +315,12 @@ const THREAD = Type.Unsafe<unknown>({
   },
 })
 
-/** Milliseconds between comments that keep the connection. */
+/** Milliseconds between comments that keep the connection open. */
 const PING = 15_000
-/** Changes that may wait for a client that does not read; one that is further behind had better ask anew. */
+/**
+ * The most changes that may wait for a client that does not read. Beyond it the connection is closed, and the client must fetch the
+ * threads again.
+ */
 const MOST_UNREAD = 10_000
 
 export function addChanges(app: App, { service }: Ports, running: Running): void {

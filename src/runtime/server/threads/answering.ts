@@ -1,4 +1,4 @@
-/** Owns one answer: the turn of a thread from the request's messages to what the client gets. */
+/** Computes one answer: runs a turn of a thread from the request's messages to the client's answer. */
 import { MAX_CALLS } from '../../agents/session.js'
 import type { MemToolMode } from '../../agents/memtool-asides.js'
 import { type LoadedTools, Toolbox } from '../../agents/toolbox.js'
@@ -42,10 +42,10 @@ import {
 import { sum, TurnReport } from './turn-report.js'
 import { SILENT, AskEngine } from './ask-engine.js'
 
-/** What prompts took on each engine so far. */
+/** For each engine, the time and tokens of its prefills so far. */
 const paces = new WeakMap<ServedEngine, { milliseconds: number; tokens: number }>()
 
-/** What asks do that do not say. */
+/** Settings for asks that leave them out. */
 export interface AskDefaults {
   readonly acm: Acm
   readonly policy: FoldPolicy
@@ -53,7 +53,7 @@ export interface AskDefaults {
   readonly overflow: Overflow
   /** Default `exact`. */
   readonly clientEdits: ContractChoice
-  /** By tenant, instead of that. */
+  /** By tenant; overrides `clientEdits`. */
   readonly clientEditsOf?: ReadonlyMap<string, ContractChoice>
 }
 
@@ -65,14 +65,14 @@ export interface AnsweringOptions {
   readonly operatorTools: OperatorTools | null
   readonly signal: AbortSignal
   readonly emit: (event: AskEvent) => void
-  /** What `checkAsk` gave. */
+  /** The result of `checkAsk`. */
   readonly leftOut: readonly string[]
-  /** Makes what is new in the thread last. */
+  /** Saves the thread's changes. */
   readonly save: () => Promise<void>
 }
 
 /**
- * Before anything is taken or changed. Gives the places in schemas that the answer is not held to (`leftOut`).
+ * Checks the ask before anything is taken or changed. Returns the places in schemas that the answer cannot be held to (`leftOut`).
  * @throws KvfoldError engine/bad-request when the ask contradicts itself
  */
 export async function checkAsk(ask: Ask): Promise<readonly string[]> {
@@ -96,8 +96,10 @@ export async function checkAsk(ask: Ask): Promise<readonly string[]> {
 }
 
 /**
- * Runs the turn. The thread has the ask's messages and is its alone; afterwards it has what was carried out, and the answer. It has a cancelled
- * answer only if that said something and was streamed, or goes on with text that the client had. @throws KvfoldError what the engine throws; context/full by the overflow policy
+ * Runs the turn on a thread that has the ask's messages and that no other ask uses. Afterwards the thread has the answer and the results
+ * of all calls that the server carried out. It keeps a cancelled answer only if that has text and was streamed or began with the client's
+ * text.
+ * @throws KvfoldError what the engine throws; context/full by the overflow policy
  */
 export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'waited'>> {
   const { ask, taken, engine, defaults, operatorTools, signal, emit, save } = options
@@ -149,7 +151,7 @@ export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'w
     thread.happened({ kind: 'policy', ...what })
     emit({ type: 'policy', ...what })
   }
-  // A fork knows again what its thread's client had taken out.
+  // Recorded also in a fork, so that it recognises messages that the client had removed.
   if (taken.edits.length + taken.hidden.length > 0)
     thread.happened({
       ...{ kind: 'client', folded: [], saves: 0, hidden: taken.hidden },
@@ -226,7 +228,7 @@ export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'w
   try {
     outcome = await turn.run()
   } catch (error) {
-    // What was carried out stays, and the thread can go on from it.
+    // Results of calls stay, so that the thread can continue from them.
     thread.answered(from, null, { isSearch })
     throw error
   } finally {
@@ -264,7 +266,10 @@ export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'w
   }
 }
 
-/** Fields none of whose variables the template reads; a budget is kept to without it. */
+/**
+ * Returns the fields that have no effect: the template reads none of their variables. A reasoning budget that the engine enforces counts
+ * as read.
+ */
 function unreadOf({ template = [], reasoningBudget }: Ask, engine: ServedEngine): readonly string[] {
   const isRead = (field: string) =>
     (field === reasoningBudget?.field && engine.boundsReasoning === true) ||
@@ -272,13 +277,13 @@ function unreadOf({ template = [], reasoningBudget }: Ask, engine: ServedEngine)
   return [...new Set(template.map(({ field }) => field))].filter((field) => !isRead(field))
 }
 
-/** A forced call is one of the client's, whatever tools of ours there are. */
+/** A forced call must be of the client's tools, even if the server has tools of its own. */
 function callableOf({ toolChoice, tools }: Ask, more: readonly ToolDefinition[]): { readonly callable?: readonly string[] } {
   if (typeof toolChoice === 'object') return { callable: [toolChoice.name] }
   return toolChoice === 'required' ? { callable: [...tools, ...more].map(({ name }) => name) } : {}
 }
 
-/** Calls of tools that are not loaded are told so; of those that are loaded, the client's are the client's to call. */
+/** Calls of tools that are not loaded get a refusal. Of loaded tools, the client calls its own and the server the rest. */
 const carriedOutBy = (managed: ManagedThread): LoadedTools => ({
   rendered: [],
   get unlisted() {
@@ -294,7 +299,7 @@ function firstStepOf({ toolChoice, format }: Ask, acm: Acm): ToolChoice {
   return toolChoice === 'none' && acm === 'tools' ? 'auto' : toolChoice
 }
 
-/** Against a plain prefix cache, by what the ledger says; null where it does not. */
+/** Returns the savings against a plain prefix cache by the ledger; null where the ledger does not have them. */
 function savedBy({ steps, ledger }: TurnOutcome, engine: ServedEngine): Saved | null {
   const told = ledger.filter(({ plain }) => plain !== undefined)
   if (told.length === 0) return null
@@ -323,11 +328,11 @@ function lostOf({ left }: TakenThread, { steps }: TurnOutcome): Lost | null {
   return { message: left.message, token, reason: left.reason }
 }
 
-// How the form that an answer must have is asked of an engine.
+// Translates the form that an answer must have into fields of the engine's request.
 
 /**
- * Where in a loose format and in tools that are not strict something is that answers and calls are not held to.
- * @throws KvfoldError engine/bad-grammar for what must be kept and cannot be
+ * Returns the places, in a loose format and in tools that are not strict, that answers and calls are not held to.
+ * @throws KvfoldError engine/bad-grammar for a required part of a schema that cannot be enforced
  */
 export async function leftOut(format: AnswerFormat | undefined, tools: readonly ToolDefinition[]): Promise<readonly string[]> {
   const form = format?.kind === 'schema' ? await grammarOfSchema(format.schema, format.loose === true) : { leftOut: [] }
@@ -337,7 +342,7 @@ export async function leftOut(format: AnswerFormat | undefined, tools: readonly 
   return told.length === all.length ? told : [...told, `and ${all.length - told.length} more places in schemas`]
 }
 
-/** Places that a response names. */
+/** The most places that a response names. */
 const MOST_TOLD = 50
 
 export function formIn(format: AnswerFormat | undefined): Pick<EngineRequest, 'grammar' | 'schema' | 'loose'> {
@@ -355,12 +360,13 @@ export function formIn(format: AnswerFormat | undefined): Pick<EngineRequest, 'g
 
 // Several answers to one ask.
 
-/** As samplers take them: the next larger number means one of their own choice. */
+/** The largest seed of samplers: the next number means a random seed. */
 const SEEDS = 2 ** 32 - 1
 
 /**
- * The first prompt is computed once: the others begin when it is.
- * @param view what clients know of the thread that the ask appends to, now: the first one's answer is not for the others. Null: it appends to none
+ * Returns `n` asks. The first computes the prompt; the others begin when it is computed.
+ * @param view the messages that clients now know of the thread to append to, so that the others do not see the first answer; null when
+ * the ask does not append
  */
 export function several(
   ask: Ask,
@@ -378,7 +384,7 @@ export function several(
   let computed = (): void => undefined
   const prompt = new Promise<void>((resolve) => (computed = resolve))
   const first = new Feed<AskEvent, Answer>(async (emit) => {
-    // Who asks for what is not there is told so by the ask.
+    // If the thread does not exist, the ask itself reports it.
     await view.catch(() => undefined)
     return begin(nth(0), (event) => {
       if (event.type === 'tokens') computed()

@@ -1,4 +1,4 @@
-/** Owns the engine of one ask: the model's, with everything about a request that the turn loop need not know. */
+/** Wraps the model's engine for one ask: adds facts of the request that the turn loop need not know. */
 import { randomBytes } from 'node:crypto'
 import type { TemplateVariables, ToolCall } from '../../chat/message.js'
 import {
@@ -15,26 +15,29 @@ import type { Span } from '../../core/span.js'
 
 export interface AskEngineOptions {
   readonly tenant: Tenant
-  /** What the template is told with every request and every count. Default: nothing. */
+  /** The template variables for every request and every count. Default: none. */
   readonly variables?: () => TemplateVariables
-  /** Names of the tools that a required call may be of. Default: all. */
+  /** Names of the tools that a required call may use. Default: all. */
   readonly callable?: readonly string[]
-  /** Whether a call is the client's; only the first of those counts when `single`. */
+  /** Whether a call is of the client's tools. With `single` only the first such call counts. */
   readonly isExternal: (call: Pick<ToolCall, 'name'>) => boolean
   readonly single: boolean
-  /** Calls that stand alone in a step, because the client has each as a message of its own: beside others they are left out. Default: none. */
+  /**
+   * Whether a call must be alone in its step, because the client sees it as a message of its own. Beside other calls it is dropped.
+   * Default: none.
+   */
   readonly isAlone?: (call: Pick<ToolCall, 'name'>) => boolean
 }
 
-/** Of an ask that says nothing to a client. */
+/** Options of an ask that reports nothing to a client. */
 export const SILENT = { tenant: PUBLIC, isExternal: () => false, single: false } satisfies AskEngineOptions
 
-/** Ids that a parser made up, where the model's syntax has none: the same in every answer. */
+/** Ids that a parser invents when the model's syntax has none. They repeat in every answer. */
 const MADE_UP = /^call_\d+$/
 
 /**
- * Calls get ids that no other call of the server has. One that the token limit or a stop string cut off is no call: nobody hears of it, but for what
- * was told of its arguments while it came, and what was sampled of it is gone with it, so that the conversation is what its client knows.
+ * Gives every call an id that is unique on the server. Drops a call that the token limit or a stop string cut off, together with its
+ * sampled tokens, so that the conversation matches what its client knows. Only the `arguments` events sent meanwhile remain visible.
  */
 export class AskEngine extends EngineAround {
   /** The stop string that ended the last step. */
@@ -88,7 +91,7 @@ export class AskEngine extends EngineAround {
       first ??= call.id
       return first === call.id
     }
-    /** Not JSON: what comes next says whether it was cut off. */
+    /** A call whose arguments are no JSON. The next event shows whether it was cut off. */
     let broken: ToolCall | null = null
     const tell = (call: ToolCall) => {
       stream.push({ type: 'call', call: named(call) })
@@ -117,6 +120,6 @@ export class AskEngine extends EngineAround {
   }
 }
 
-/** Whether the answer ended within its last call. */
+/** Returns whether the answer ended within its last call. */
 const isCutOff = ({ finish, stop, message: { toolCalls } }: EngineReply): boolean =>
   (finish === 'length' || stop !== undefined) && toolCalls?.at(-1)?.malformed !== undefined

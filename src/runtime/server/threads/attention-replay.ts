@@ -1,4 +1,4 @@
-/** Owns looking at a thread's last answer: which prompts are shown again, on whose context, and what is said about it. */
+/** Replays a thread's last answer to see where it looked: chooses the prompts to show again and the context, and describes the replay. */
 import { answerMass, type LookingEngine, type ShownPrompt } from '../../attention/answer-mass.js'
 import { noted } from '../../context/size-note.js'
 import { KvfoldError } from '../../core/errors.js'
@@ -9,13 +9,13 @@ import type { Thread } from './thread.js'
 
 type ReplayedPrompts = Omit<ThreadAttention['replay'], 'prompts'> & { readonly shown: readonly ShownPrompt[] }
 
-/** One look at a time: it is for people, and a context without flash attention is large. */
+/** Runs one replay at a time: replays are for people, and a context without flash attention is large. */
 export class AttentionReplay {
   #line: Promise<unknown> = Promise.resolve()
 
   constructor(private readonly models: Models) {}
 
-  /** Changes nothing. @throws KvfoldError as ThreadApi.attention */
+  /** Changes nothing in the thread. @throws KvfoldError as ThreadApi.attention */
   look(
     thread: Thread,
     { layers, signal }: { readonly layers?: readonly number[]; readonly signal?: AbortSignal } = {},
@@ -59,7 +59,7 @@ export class AttentionReplay {
   }
 }
 
-/** The last answer that clients know. */
+/** Returns the index of the last answer that clients know. */
 function answerOf({ conversation, seen }: Thread): number {
   const at = conversation.messages.findLastIndex(
     ({ role }, index) => role === 'assistant' && (seen[index] ?? 'nothing') !== 'nothing',

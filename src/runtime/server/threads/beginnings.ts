@@ -1,38 +1,38 @@
-/** Owns which threads begin as a request does: it looks at a handful of them, however many there are. */
+/** Finds threads that begin as a request does. Looks at a handful of them, however many there are. */
 import { type Chain, common, type MatchCandidate } from './message-match.js'
 
-/** Threads that begin alike, up to which all of them are looked at for the one used last. */
+/** If at most so many threads begin alike, all are looked at to find the one used last. */
 const FEW = 256
 
-/** A thread's chain as it was when it was noted. */
+/** A thread's chain at the time of `note`. */
 interface Noted<T> {
   readonly of: T
   readonly chain: Chain
-  /** Tells equal chains apart. */
+  /** Distinguishes equal chains. */
   readonly order: number
 }
 
-/** How a request begins as a thread does. */
+/** The beginning that a request shares with a thread. */
 export interface Beginning<T> {
   readonly candidate: T
-  /** Messages that both begin with; 1 at least. */
+  /** How many messages both begin with; at least 1. */
   readonly common: number
 }
 
-/** Holds threads in the order of their chains, so that those which begin alike stand together, the shorter before the longer. */
+/** Keeps threads sorted by their chains, so that threads with the same beginning are neighbours, the shorter first. */
 export class Beginnings<T extends MatchCandidate> {
   readonly #sorted: Noted<T>[] = []
   readonly #noted = new Map<T, Noted<T>>()
   #order = 0
 
-  /** @param newest all threads there may be, those used last first */
+  /** @param newest returns all threads, most recently used first */
   constructor(private readonly newest: () => Iterable<T>) {}
 
   get size(): number {
     return this.#sorted.length
   }
 
-  /** Takes the thread in with the chain that it has now. Call it again when the chain has changed. */
+  /** Indexes the thread by its present chain. Call it again when the chain changes. */
   note(thread: T): void {
     const { chain } = thread
     const before = this.#noted.get(thread)?.chain
@@ -50,15 +50,15 @@ export class Beginnings<T extends MatchCandidate> {
     this.#sorted.splice(this.#place(noted.chain, noted.order), 1)
   }
 
-  /** The thread used last of those that consist of the request's first `count` messages and nothing else. Null: there is none. */
+  /** Of the threads that have exactly the request's first `count` messages, returns the most recently used; null when there is none. */
   ending(request: Chain, count: number, suits: (thread: T) => boolean): T | null {
     const chain = request.beginning(count)
     return this.#last(this.#place(chain, -1), this.#place(chain, Infinity), (noted) => noted.chain.isSameAs(chain), suits)
   }
 
   /**
-   * The thread with the longest beginning of the request. Of equals it is one that the request goes on from as it is, then the one used last.
-   * Null: none has any.
+   * Returns the thread with the longest common beginning. Among equals it prefers one that the request continues unchanged, then the most
+   * recently used. Returns null when no thread shares a message.
    */
   best(request: Chain): Beginning<T> | null {
     const at = this.#place(request, -1)
@@ -73,7 +73,7 @@ export class Beginnings<T extends MatchCandidate> {
     return candidate === null ? null : { candidate, common: most }
   }
 
-  /** The thread used last of those between these places, which are those that `isIn` holds for. */
+  /** Returns the most recently used thread between these places; `isIn` holds for exactly those. */
   #last(start: number, end: number, isIn: (noted: Noted<T>) => boolean, suits: (thread: T) => boolean): T | null {
     if (end - start <= FEW) {
       let last: T | null = null
@@ -90,7 +90,7 @@ export class Beginnings<T extends MatchCandidate> {
     return null
   }
 
-  /** The first place from `start` on whose thread lacks what those before it have. */
+  /** Returns the first place from `start` whose thread lacks the common beginning. */
   #end(start: number, has: (noted: Noted<T>) => boolean): number {
     let [low, high] = [start, this.#sorted.length]
     while (low < high) {
@@ -101,7 +101,7 @@ export class Beginnings<T extends MatchCandidate> {
     return low
   }
 
-  /** Where this chain stands, or would stand. */
+  /** Returns the place of this chain, or the place to insert it. */
   #place(chain: Chain, order: number): number {
     let [low, high] = [0, this.#sorted.length]
     while (low < high) {

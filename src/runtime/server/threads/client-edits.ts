@@ -1,4 +1,4 @@
-/** Owns the edits that clients make by sending other messages than before: how a request is recognised as one, and what a thread becomes by it. */
+/** Recognises edits that clients make by sending different messages than before, and applies them to the thread. */
 import type { ChatMessage, ToolDefinition } from '../../chat/message.js'
 import { align, type Gap, gapsOf, type Match, withWhatFollows } from '../../core/alignment.js'
 import type { Tenant } from '../../core/ids.js'
@@ -7,36 +7,36 @@ import type { StoredMessage, ThreadRecord } from '../../store/port.js'
 import { difference, isSame, messageKey } from './message-match.js'
 import type { Thread } from './thread.js'
 
-/** What became of messages that the thread's client knows. */
+/** A change to messages that the thread's client knows. */
 export interface ClientEdit {
-  /** `restored`: shown as it was before an earlier edit. `summarised`: one message in the place of several. */
+  /** `restored`: shown again as before an earlier edit. `summarised`: one message replaces several. */
   readonly kind: 'replaced' | 'shortened' | 'emptied' | 'removed' | 'inserted' | 'summarised' | 'restored'
-  /** Index of the request's message; for removed ones of the message that stands there now. */
+  /** Index in the request; for a removed message, the index of the message now in its place. */
   readonly message: number
-  /** Messages that the thread had in its place. */
+  /** How many messages the thread had in its place. */
   readonly was: number
 }
 
 /**
- * A request against what a thread's client knows.
+ * How a request's messages align with those that a thread's client knows.
  *
- * A request is of the thread's conversation when it has an answer that the server gave in it, or names the thread. Then all that differs up to the
- * last such answer is an edit. Other requests share no more than a beginning with the thread: their messages may stand in any number of
- * conversations, as the examples of a few-shot prompt do.
+ * A request belongs to the thread's conversation when it names the thread, or contains an answer that the server gave in it. Then every
+ * difference up to the last such answer is an edit. Other requests share only a beginning with the thread: the same messages may occur in
+ * any number of conversations, such as the examples of a few-shot prompt.
  */
 export interface Alignment {
-  /** `a`: message of the view; `b`: message of the request. Ascending. */
+  /** `a`: index in the view; `b`: index in the request. Ascending. */
   readonly matches: readonly Match[]
-  /** Whether the request is of the thread's conversation. */
+  /** Whether the request belongs to the thread's conversation. */
   readonly isOwn: boolean
-  /** Whether the request goes on behind the thread's last message. */
+  /** Whether the request continues after the thread's last message. */
   readonly goesOn: boolean
   readonly edits: readonly ClientEdit[]
-  /** Keys of messages that are not there any more. */
+  /** Keys of the thread's messages that the request no longer has. */
   readonly hidden: readonly string[]
 }
 
-/** Characters from which on an answer is nobody else's. */
+/** An answer of at least so many characters is taken to be unique to its thread. */
 const DISTINCTIVE = 64
 
 /**
@@ -53,7 +53,7 @@ export function alignRequest(
   const answer = isNamed ? all.length - 1 : all.findLastIndex(({ a }) => given[a])
   const matches = withWhatFollows(all, answer + 1)
   const last = matches.at(-1)
-  // What comes after the last message that both know is left, or new.
+  // Messages after the last common one are dropped or new, and no edits.
   const gaps = last === undefined ? [] : gapsOf(matches, last.a + 1, last.b + 1)
   return {
     matches,
@@ -64,7 +64,10 @@ export function alignRequest(
   }
 }
 
-/** Whether the request is more likely of this thread than of none: they share its beginning, two messages, or an answer that nobody else has. */
+/**
+ * Returns whether the request is likely to belong to this thread: they share the first message, two messages, or a distinctive answer.
+ * System messages do not count.
+ */
 export function isRelated(view: readonly ChatMessage[], { matches }: Alignment): boolean {
   const isSystem = ({ a }: Match) => view[a]!.role === 'system'
   if (matches.some((match, at) => match.a === at && match.b === at && !isSystem(match))) return true
@@ -100,26 +103,26 @@ function changeOf(old: ChatMessage, now: ChatMessage): ClientEdit['kind'] {
   return now.content.length < old.content.length ? 'shortened' : 'replaced'
 }
 
-/** In words, for people: `3 shortened, 1 removed`. */
+/** Counts the edits in words, for people: `3 shortened, 1 removed`. */
 export function editsInWords(edits: readonly ClientEdit[]): string {
   const counts = new Map<string, number>()
   for (const { kind } of edits) counts.set(kind, (counts.get(kind) ?? 0) + 1)
   return [...counts].map(([kind, count]) => `${count} ${kind}`).join(', ')
 }
 
-/** What a thread consists of when it has a request's messages as far as it knows them. */
+/** The parts of a thread's record once it has a request's messages, as far as the two match. */
 export type Woven = Pick<ThreadRecord, 'messages' | 'edits' | 'held'>
 
 /**
- * The thread's messages that the request still has, with what was carried out inside for them and the fragments that lie in them, and the
- * client's in between, up to the last one that both know.
+ * Returns the thread's messages that the request still has, with the results of the server's calls and the fragments in them, and the
+ * client's messages in between, up to the last common one.
  */
 export function woven(
   { messages, edits, held }: Woven,
   { matches, goesOn }: Pick<Alignment, 'matches' | 'goesOn'>,
   request: readonly ChatMessage[],
 ): Woven {
-  /** By message of the view. */
+  /** For each message of the view, its index in the request. */
   const to: number[] = []
   for (const { a, b } of matches) to[a] = b
   const last = matches.at(-1) ?? { a: -1, b: -1 }
@@ -127,7 +130,7 @@ export function woven(
   const waiting: ChatMessage[] = []
   const owners = ownersOf(messages)
   const made: StoredMessage[] = []
-  /** By message of the thread. */
+  /** For each message of the thread, its index in the result. */
   const places: number[] = []
   let [view, next] = [0, 0]
   const give = (until: number) => {
@@ -139,7 +142,7 @@ export function woven(
   }
   messages.forEach(({ message, seen }, at) => {
     if (seen === 'nothing') {
-      // Behind results of the client's that are to come again it waits for those.
+      // If it follows results that the client will send again, it waits for them.
       if (to[owners[at]!] !== undefined && view > last.a + 1) waiting.push(message)
       else if (to[owners[at]!] !== undefined) keep(at)
       return
@@ -163,18 +166,18 @@ export function woven(
   }
 }
 
-/** Where the first match from this message of the view on stands in the request. */
+/** Returns the request's index of the first match at or after this message of the view. */
 function nextPlace(matches: readonly Match[], view: number): number | undefined {
   return matches[lowerBound(matches.length, (at) => matches[at]!.a < view)]?.b
 }
 
 /**
- * For messages that clients do not see the message of the view that they go with: steps with the answer that they lead to, or where it did not
- * come with what was asked; results with the step whose calls they answer.
+ * For each message that clients do not see, returns the message of the view that it belongs to. A step belongs to the answer that it
+ * leads to, or to the message before it if there was no answer. A result belongs to the step whose call it answers.
  */
 function ownersOf(messages: readonly StoredMessage[]): readonly number[] {
   const owners: number[] = []
-  /** By message: whether the next one behind it that clients see is an answer. */
+  /** For each message, whether the next one that clients see is an answer. */
   const leads: boolean[] = []
   for (let at = messages.length - 1, next = false; at >= 0; at--) {
     leads[at] = next
@@ -196,10 +199,12 @@ function ownersOf(messages: readonly StoredMessage[]): readonly number[] {
   return owners
 }
 
-/** Keys of all of them. */
 export const keysOf = (messages: readonly ChatMessage[]): readonly string[] => messages.map(messageKey)
 
-/** Those of a request; of messages that it and the thread begin with, or that lead to the thread's end, without looking at what they say. */
+/**
+ * Returns the keys of a request's messages. For messages at the common beginning, or leading to the thread's end, it takes the thread's
+ * keys instead of hashing.
+ */
 export function keysBeside({ view, keys }: Pick<Thread, 'view' | 'keys'>, request: readonly ChatMessage[]): readonly string[] {
   const known: string[] = []
   let head = 0
@@ -210,38 +215,41 @@ export function keysBeside({ view, keys }: Pick<Thread, 'view' | 'keys'>, reques
   return request.map((message, index) => known[index] ?? messageKey(message))
 }
 
-// What a request asks of the threads, and which of those that have some of its messages it is of.
+// A request as the thread manager sees it, and the threads that it may belong to.
 
-/** What a request asks of the book. */
+/** The part of a request that decides its thread. */
 export interface ThreadRequest {
   readonly tenant: Tenant
   readonly model: string
   readonly messages: readonly ChatMessage[]
   readonly thread?: string
   readonly appended?: boolean
-  /** What the answer is to begin with. */
+  /** The text that the answer must begin with. */
   readonly beginning?: string
   readonly tools: readonly ToolDefinition[]
 }
 
-/** The thread an ask has for itself, with its messages in it. */
+/** A thread reserved for an ask, with the ask's messages in it. */
 export interface TakenThread {
   readonly thread: Thread
-  /** Where the request left the thread it was matched with; null when it did not. `place`: index of the first other message in the thread. */
+  /**
+   * Where the request diverged from the thread it was matched with; null when it did not. `place`: index of the first different message
+   * in the thread.
+   */
   readonly left: { readonly message: number; readonly place: number; readonly reason: string } | null
-  /** What the request changed of what the thread, or the one that it was forked from, had. */
+  /** Edits that the request made to messages of the thread, or of the one it was forked from. */
   readonly edits: readonly ClientEdit[]
-  /** False: the thread is new and only begins as another one does. What it shares with that one must be exact (`Alignment`). */
+  /** False: the thread is new and only shares its beginning with another. Cells shared with that one must be exact (`Alignment`). */
   readonly isOwn: boolean
-  /** Keys of messages that it has not any more. */
+  /** Keys of messages that the request removed or replaced. */
   readonly hidden: readonly string[]
-  /** What the thread was; null: it did not exist. */
+  /** The thread before the request; null when it did not exist. */
   readonly before: ThreadRecord | null
-  /** Messages that the conversation had before the request added its own. */
+  /** How many messages the conversation had before the request's were appended. */
   readonly known: number
 }
 
-/** The same before the messages are in it; `alignment`: it is to become what the request has of it. */
+/** A taken thread before the request's messages are in it. `alignment`: the thread must still be rewritten to match the request. */
 export type Taking = Omit<TakenThread, 'before' | 'known'> & { readonly alignment?: Alignment; readonly isNew?: true }
 
 export interface Related {
@@ -256,8 +264,8 @@ export function isBetter(one: Related, other: Related): boolean {
 }
 
 /**
- * Where a request left a thread, and why; null when it asks the same again, or only begins alike.
- * @param id the thread, where the request names it
+ * Returns where and why a request diverged from a thread. Returns null when it asks the same again, or only shares a beginning.
+ * @param id the thread's id if the request names it
  */
 export function leftBy(
   thread: Thread,
@@ -274,7 +282,7 @@ export function leftBy(
   return { message: shared, place: thread.placeOf(shared), reason }
 }
 
-/** Where a request left the thread it was matched with. `place`: index of the first other message in the thread. */
+/** Where a request diverged from the thread it was matched with. `place`: index of the first different message in the thread. */
 interface Divergence {
   readonly message: number
   readonly place: number

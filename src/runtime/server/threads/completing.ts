@@ -1,4 +1,4 @@
-/** Owns one bare completion: text or tokens that go on, without template, thread or tools. */
+/** Runs one bare completion: the model continues text or tokens, without template, thread or tools. */
 import { randomBytes } from 'node:crypto'
 import { KvfoldError } from '../../core/errors.js'
 import { conversationId, type ConversationId, type Tenant } from '../../core/ids.js'
@@ -9,13 +9,13 @@ import type { AskEvent, CompletionAnswer, CompletionAsk } from '../ask.js'
 import { formIn, leftOut } from './answering.js'
 import { samplingFor, type ServedModel, type ServedEngine } from './models.js'
 
-/** What an ask has while it runs. */
+/** The resources of a running ask. */
 export interface Slot {
   readonly model: ServedModel
   readonly engine: ServedEngine
-  /** The client's, and the time limit's. */
+  /** Aborted by the client, the time limit or the closing server. */
   readonly signal: AbortSignal
-  /** Milliseconds until the slot was there. */
+  /** Milliseconds until the slot and the loaded model were available. */
   readonly waited: number
 }
 
@@ -88,7 +88,10 @@ export async function complete(
   }
 }
 
-/** A text at the beginning brings what the model's texts begin with. @throws KvfoldError context/full */
+/**
+ * Joins texts and token ids. If the first part is a text, the tokens that the model's texts begin with are added. @throws KvfoldError
+ * context/full
+ */
 async function tokensOf(parts: readonly (string | number)[], vocabulary: NativeModel, cells: number): Promise<Int32Array> {
   const texts = parts.filter((part) => typeof part === 'string')
   refuseTooMany(parts.length, cells, 'token ids and texts')
@@ -112,13 +115,13 @@ async function tokensOf(parts: readonly (string | number)[], vocabulary: NativeM
   return tokens
 }
 
-/** The engine's vocabulary. @throws KvfoldError model/unsupported when it has none here */
+/** Returns the engine's vocabulary. @throws KvfoldError model/unsupported when it has none here */
 export function vocabularyOf({ model, info }: ServedEngine) {
   if (model !== undefined) return model
   throw new KvfoldError('model/unsupported', `The engine of ${info.model} has no vocabulary of its own here.`)
 }
 
-/** @throws KvfoldError engine/bad-request for a token that no vocabulary of this size has */
+/** @throws KvfoldError engine/bad-request for a token outside a vocabulary of this size */
 export function refuseForeign(tokens: ArrayLike<number>, size: number): void {
   for (let at = 0; at < tokens.length; at++) {
     const token = tokens[at]!
@@ -127,16 +130,16 @@ export function refuseForeign(tokens: ArrayLike<number>, size: number): void {
   }
 }
 
-// The cells of bare completions after their end: the next one of the same tenant finds the beginning that they share.
+// Keeps the cells of ended completions, so that the tenant's next one can reuse a shared beginning.
 
-/** Completions that a tenant's next one may begin with, of each engine. */
+/** The most ended completions kept per engine and tenant. */
 const KEPT = 8
 
 export class RecentCompletions {
-  /** Oldest first. An engine that was given back takes its cells with it. */
+  /** Oldest first. Unloading an engine drops its cells. */
   readonly #kept = new WeakMap<ServedEngine, Map<Tenant, ConversationId[]>>()
 
-  /** One has ended; the tenant's oldest is forgotten for it. */
+  /** Keeps an ended completion; beyond the limit, the tenant's oldest is forgotten. */
   keep(engine: ServedEngine, tenant: Tenant, conversation: ConversationId): void {
     const ofEngine = this.#kept.get(engine) ?? new Map<Tenant, ConversationId[]>()
     const own = ofEngine.get(tenant) ?? []
@@ -145,7 +148,7 @@ export class RecentCompletions {
     for (const old of own.splice(0, own.length - KEPT)) engine.forget(old)
   }
 
-  /** Forgets all of an engine that is about to end: what is nobody's thread is not to outlive it in the disk tier. */
+  /** Forgets all completions of an engine before it is unloaded. Cells without a thread must not stay in the disk tier. */
   drop(engine: ServedEngine): void {
     for (const conversation of [...(this.#kept.get(engine)?.values() ?? [])].flat()) engine.forget(conversation)
     this.#kept.delete(engine)

@@ -1,5 +1,5 @@
 /**
- * Owns clearing old tool results as a client asks for it: from when on, which stay, and how much it must bring (Anthropic's
+ * Clears old tool results when a client asks for it: with a trigger, the results to keep, and the tokens to save (Anthropic's
  * `clear_tool_uses_20250919`).
  */
 import type { ChatMessage, ToolDefinition } from '../../chat/message.js'
@@ -10,26 +10,26 @@ import { freshConversation } from '../../core/ids.js'
 import { type Folded, foldUntil, isHopeless, type PolicyContext, resultsOf, shownBy } from './policies.js'
 
 export interface ClearToolUses {
-  /** What must be passed before anything is cleared. */
+  /** The limit that must be exceeded before anything is cleared. */
   readonly trigger: { readonly kind: 'input-tokens' | 'tool-uses'; readonly value: number }
-  /** The newest results, which stay. */
+  /** How many of the newest results stay. */
   readonly keep: number
-  /** Tokens that clearing must save; less is not worth the cache. */
+  /** The fewest tokens that clearing must save; less is not worth losing the cache. */
   readonly clearAtLeast: number
-  /** Names of tools whose results stay. */
+  /** Names of the tools whose results stay. */
   readonly excludeTools: readonly string[]
 }
 
-/** What of the prompt is cleared, by this request and by those before it: folds stay in force. */
+/** What is cleared from the prompt, by this request and earlier ones: folds stay in force. */
 export interface Cleared {
   readonly toolUses: number
-  /** Tokens that the prompt would have more. */
+  /** How many tokens longer the prompt would be. */
   readonly inputTokens: number
 }
 
 /**
- * Folds all results that may go, once the trigger is passed by what is shown; null when it is not, or they would save too little. So results go
- * in batches, and between two of them the prompt only grows.
+ * Folds all results that may go once the prompt exceeds the trigger. Returns null when it does not, or when they would save too little.
+ * Results are cleared in batches; between two batches the prompt only grows.
  */
 export function clearToolUses(
   context: PolicyContext,
@@ -54,7 +54,7 @@ export function clearToolUses(
   )
 }
 
-/** What is cleared now. */
+/** Returns what is cleared now. */
 export function clearedIn(context: PolicyContext): Cleared {
   const { engine, conversation, tools } = context
   const messages = new Set(toolResults(context).flatMap(({ message, cleared }) => (cleared ? [message] : [])))
@@ -63,7 +63,7 @@ export function clearedIn(context: PolicyContext): Cleared {
   return { toolUses: messages.size, inputTokens: engine.count(conversation.messages, tools, rest) - shownBy(context) }
 }
 
-/** Tokens of a prompt that no thread has, once it is cleared. */
+/** Counts the tokens of a prompt after clearing, without a thread. */
 export function countCleared(
   engine: Engine,
   messages: readonly ChatMessage[],
@@ -78,7 +78,7 @@ export function countCleared(
   return shownBy(context)
 }
 
-/** All results, oldest first, and whether nothing of their text is shown. */
+/** Returns all tool results, oldest first, and whether each is completely hidden. */
 function toolResults({ conversation }: PolicyContext): readonly { readonly message: number; readonly cleared: boolean }[] {
   const hidden = new Map<number, number>()
   for (const { message, span } of conversation.edits()) hidden.set(message, (hidden.get(message) ?? 0) + span.end - span.start)

@@ -1,4 +1,4 @@
-/** A store that forgets everything with the process: for servers that are told to keep nothing, and for tests. */
+/** A store that exists only in this process: for servers that must keep nothing, and for tests. */
 import { invariant } from '../../core/errors.js'
 import type { Damage } from '../../store/damage.js'
 import type { ListedThread, ThreadCard, ThreadRecord, ThreadStore, ThreadUpdate } from '../../store/port.js'

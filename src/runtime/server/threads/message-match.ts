@@ -1,4 +1,4 @@
-/** Owns when two messages are the same to the server, and how much of a request a thread already has. */
+/** Decides when two messages are the same to the server, and how many messages of a request a thread already has. */
 import { createHash, type Hash, hash } from 'node:crypto'
 import type { ChatMessage, ToolCall } from '../../chat/message.js'
 import { weightOf } from '../../core/json.js'
@@ -6,16 +6,16 @@ import { atOnce, inTurns, type Steps } from '../../core/turns.js'
 import { comparable, writeJson, writtenEntries } from '../../core/written-json.js'
 
 /**
- * What a message says, as one text: role, content, calls by id, name and arguments, the call it answers. Reasoning and what was sampled do not
- * count, because clients leave them out; neither does whitespace around an answer. Ids count, because results name them: of two answers that
- * make the same call the one with the client's id is meant.
+ * Returns the content of a message as one text: role, content, calls by id, name and arguments, and the call that it answers. Reasoning
+ * and sampled tokens do not count, because clients leave them out; nor does whitespace around an answer. Ids count, because results name
+ * them: of two answers with the same call, the one with the client's id is meant.
  */
 export function canonical({ role, content, toolCalls = [], toolCallId }: ChatMessage): string {
   const text = role === 'assistant' ? content.trim() : content
   return JSON.stringify([role, text, toolCalls.map(canonicalCall), role === 'tool' ? (toolCallId ?? '') : ''])
 }
 
-/** The same for messages that say the same (`canonical`), and for no others. They are kept with the message, which never changes. */
+/** Returns a key that is equal exactly for messages with the same `canonical` text. It is cached with the message, which never changes. */
 export function messageKey(message: ChatMessage): string {
   const known = keys.get(message)
   if (known !== undefined) return known
@@ -29,28 +29,28 @@ const keys = new WeakMap<ChatMessage, string>()
 /** Characters of a key. */
 const KEY = 22
 
-/** The key of a message that says what has this digest. */
+/** Returns the key of the message with this digest. */
 const keyIn = (digest: Buffer): string => digest.toString('base64').slice(0, KEY)
 
 const canonicalCall = ({ id, name, arguments: args, malformed }: ToolCall): unknown => [id, name, malformed ?? sorted(args)]
 
-/** The same value with its keys in order, all the way down, and its numbers `comparable`. */
+/** Returns the value with its keys in order at all levels, and its numbers `comparable`. */
 function sorted(value: unknown, text?: string): unknown {
   if (typeof value !== 'object' || value === null) return comparable(value, text)
   const entries = writtenEntries(value).map((entry) => [entry.key, sorted(entry.value, entry.text)] as const)
   if (Array.isArray(value)) return entries.map(([, item]) => item)
-  // An array of pairs: an object would put keys that look like numbers first, and drop `__proto__`.
+  // An array of pairs, because an object would put keys that look like numbers first and drop `__proto__`.
   return { pairs: entries.sort(([a], [b]) => (a < b ? -1 : 1)) }
 }
 
-/** Whether two messages say the same to the letter: then they have one key, which takes far longer to find out. */
+/** Returns whether two messages are literally the same. Then they have the same key, which takes far longer to compute. */
 export function isSame(a: ChatMessage, b: ChatMessage): boolean {
   if (a.role !== b.role || a.content !== b.content || a.toolCallId !== b.toolCallId) return false
-  // Whole numbers that one double stands for are told apart by their text.
+  // Large integers that round to the same double differ in their text.
   return isSameData(a.toolCalls, b.toolCalls) && writeJson(a.toolCalls) === writeJson(b.toolCalls)
 }
 
-/** Of data that JSON can have; false for some that are the same, for example with their keys in another order. */
+/** Compares data that JSON can express. May return false for equal data, for example with keys in another order. */
 function isSameData(a: unknown, b: unknown): boolean {
   if (Object.is(a, b)) return true
   if (typeof a !== 'object' || typeof b !== 'object' || a === null || b === null || Array.isArray(a) !== Array.isArray(b))
@@ -73,7 +73,10 @@ function* chainSteps(messages: readonly ChatMessage[]): Steps<Chain> {
   return chain
 }
 
-/** Works out the keys and links of a request's messages in turns of the event loop, where they are many or long. What asks for them next finds them. */
+/**
+ * Computes the keys and links of a request's messages in advance, yielding to the event loop when they are many or long. Later calls find
+ * them cached.
+ */
 export async function identified(messages: readonly ChatMessage[]): Promise<void> {
   let size = 100 * messages.length
   for (const { content, toolCalls = [] } of messages) if (size <= AT_ONCE) size += content.length + weightOf(toolCalls, AT_ONCE)
@@ -89,13 +92,13 @@ function* keySteps(messages: readonly ChatMessage[]): Steps<void> {
   }
 }
 
-/** Characters that are hashed between two yields. */
+/** Characters hashed between two yields. */
 const PART = 256 * 1024
 
-/** What a text that is well-formed hashes to, in steps. */
+/** Returns the digest of a well-formed text, in steps. */
 function* hashed(hash: Hash, text: string): Steps<Buffer> {
   for (let at = 0; at < text.length;) {
-    // Both halves of a surrogate pair go in together.
+    // Keep both halves of a surrogate pair in one part.
     const end = isHighSurrogate(text.charCodeAt(at + PART - 1)) ? at + PART + 1 : at + PART
     hash.update(text.slice(at, end))
     if ((at = end) < text.length) yield
@@ -105,10 +108,10 @@ function* hashed(hash: Hash, text: string): Steps<Buffer> {
 
 const isHighSurrogate = (code: number): boolean => code >= 0xd800 && code <= 0xdbff
 
-/** Characters of messages, and a hundred for each, whose keys are worked out at once. */
+/** Up to this size keys are computed at once: characters of the messages, plus a hundred for each message. */
 const AT_ONCE = 64 * 1024
 
-/** How many messages two chains have in common from the beginning. Looks at a handful of links, however long they are. */
+/** Returns how many messages two chains have in common from the beginning. Looks at a handful of links, however long the chains are. */
 export function common(a: Chain, b: Chain): number {
   let low = 0
   let high = Math.min(a.length, b.length)
@@ -122,11 +125,11 @@ export function common(a: Chain, b: Chain): number {
 
 export interface MatchCandidate {
   readonly chain: Chain
-  /** When it was last used: the larger, the later. */
+  /** When it was last used; a later use has a larger number. */
   readonly used: number
 }
 
-/** Why two messages, or a message and its absence, are not the same; for people. */
+/** Explains to people why two messages, or a message and its absence, differ. */
 export function difference(known: ChatMessage | undefined, given: ChatMessage | undefined): string {
   if (given === undefined) return 'it is left out'
   if (known === undefined) return 'it is new'
@@ -142,49 +145,49 @@ export function difference(known: ChatMessage | undefined, given: ChatMessage | 
 
 const article = (role: string): string => (role === 'assistant' ? 'an assistant' : `a ${role}`)
 
-// The links by which beginnings of conversations are compared without their messages.
+// Links compare the beginnings of conversations without their messages.
 
-/** Of messages that are in a chain: the link behind the one before. */
+/** For messages in a chain: the link before the message, and the message's link there. */
 const links = new WeakMap<ChatMessage, { readonly before: Uint8Array; readonly link: Uint8Array }>()
 
-/** Bytes of a link: enough that two beginnings among one tenant's messages are never taken for each other. */
+/** Bytes of a link, enough that two beginnings of one tenant never collide. */
 const LINK = 16
 
 /**
- * Link i stands for messages 0 to i: equal links mean equal beginnings. Stores keep the bytes of chains, so whatever changes links needs a
+ * Link i stands for messages 0 to i: equal links mean equal beginnings. Stores keep the bytes of chains, so a change of links needs a
  * migration that deletes their cards.
  */
 export class Chain {
   #bytes: Uint8Array
   #length: number
 
-  /** @param bytes of another chain, which nobody changes; they are shared until this one grows */
+  /** @param bytes of another chain; shared until this chain grows, so they must not change */
   constructor(bytes: Uint8Array = new Uint8Array()) {
     this.#bytes = bytes
     this.#length = bytes.length / LINK
   }
 
-  /** Messages. */
+  /** How many messages the chain has. */
   get length(): number {
     return this.#length
   }
 
-  /** All links, copied. */
+  /** A copy of all links. */
   get bytes(): Uint8Array {
     return this.#bytes.slice(0, this.#length * LINK)
   }
 
-  /** The chain of the first `count` messages, which it has. */
+  /** Returns the chain of the first `count` messages; `count` is at most the length. */
   beginning(count: number): Chain {
     return new Chain(this.#bytes.subarray(0, count * LINK))
   }
 
-  /** Adds a message. Its link is kept with it, and used again behind the same beginning. */
+  /** Appends a message. Its link is cached with the message and reused after the same beginning. */
   add(message: ChatMessage): void {
     atOnce(this.adding(message))
   }
 
-  /** As `add`, in steps where the message is long. */
+  /** As `add`, in steps for a long message. */
   *adding(message: ChatMessage): Steps<void> {
     const end = this.#length * LINK
     const before = this.#bytes.slice(Math.max(0, end - LINK), end)
@@ -208,7 +211,7 @@ export class Chain {
     this.#length++
   }
 
-  /** Whether both begin with the same `count` messages, which both have; 1 at least. */
+  /** Returns whether both begin with the same `count` messages. `count` is at least 1 and at most both lengths. */
   agrees(other: Chain, count: number): boolean {
     const [start, end] = [(count - 1) * LINK, count * LINK]
     for (let at = start; at < end; at++) if (this.#bytes[at] !== other.#bytes[at]) return false
@@ -219,7 +222,10 @@ export class Chain {
     return this.#length === other.#length && (this.#length === 0 || this.agrees(other, this.#length))
   }
 
-  /** Negative: it stands before the other in an order in which chains with the same beginning stand together, the shorter first. 0: they are the same. */
+  /**
+   * Orders chains so that those with the same beginning are neighbours, the shorter first. Returns a negative number when this chain
+   * comes first; 0 when they are equal.
+   */
   compare(other: Chain): number {
     const shared = common(this, other)
     if (shared === Math.min(this.#length, other.#length)) return this.#length - other.#length

@@ -1,4 +1,4 @@
-/** Owns which models are loaded: on demand, kept for a while, given up when another needs their memory. */
+/** Loads models on demand, keeps them for a while, and unloads them when another needs their memory. */
 import type { ConversationPorts } from '../../context/conversation.js'
 import { portsOf } from '../../context/ports.js'
 import type { CostlyFolds } from '../../context/fragment.js'
@@ -13,7 +13,7 @@ import type { ModelStatus } from './status.js'
 import type { Thread } from './thread.js'
 import { SILENT, AskEngine } from './ask-engine.js'
 
-/** An engine with what only some have. */
+/** An engine, with members that only some engines have. */
 export type ServedEngine = Engine &
   Partial<
     Pick<
@@ -34,30 +34,33 @@ export type ServedEngine = Engine &
   >
 
 export interface ModelSource {
-  /** What requests call it. */
+  /** The name that requests use. */
   readonly name: string
-  /** What else they may call it; `*`: whatever no model is called. Default: nothing. */
+  /** Further names that requests may use; `*` matches every name that no model has. Default: none. */
   readonly aliases?: readonly string[]
-  /** Steps that its engine runs at once. */
+  /** How many steps its engine runs at once. */
   readonly slots: number
-  /** @throws KvfoldError memory/insufficient when it would not fit beside what is loaded; nothing was taken then */
+  /** @throws KvfoldError memory/insufficient when the model does not fit beside the loaded ones; then no memory stays taken */
   load(): Promise<ServedEngine>
-  /** Another engine of the same model that captures attention. Default: the model cannot be looked into here. @throws as `load`, attention/unavailable */
+  /**
+   * Loads another engine of the same model that captures attention. Default: attention of the model is unavailable. @throws as `load`,
+   * attention/unavailable
+   */
   loadForAttention?(): Promise<ServedEngine>
-  /** An embedder beside the engine that `load` gave; it is disposed before the engine is. Default: the model makes no embeddings. */
+  /** Makes an embedder on the engine that `load` returned; it is disposed before the engine. Default: the model makes no embeddings. */
   embedder?(engine: ServedEngine): Promise<Embedder>
 }
 
 export interface ModelsOptions {
-  /** Milliseconds that a model nobody uses stays loaded. Default: for ever. */
+  /** Milliseconds that an unused model stays loaded. Default: forever. */
   readonly keepAliveMs?: number
-  /** The same of what is loaded to look at attention. Default: five minutes. */
+  /** The same for models loaded to capture attention. Default: five minutes. */
   readonly attentionKeepAliveMs?: number
-  /** Called before an engine is given back. */
+  /** Called before an engine is disposed. */
   readonly onLeave?: (engine: ServedEngine) => void
 }
 
-/** A loaded model in somebody's use: it stays loaded until `release`, which counts once. */
+/** A loaded model in use: it stays loaded until `release`, of which only the first call counts. */
 export interface Lease {
   readonly engine: ServedEngine
   release(): void
@@ -67,7 +70,7 @@ const ATTENTION_KEEP_ALIVE = 5 * 60_000
 
 export class Models {
   readonly #models: readonly ServedModel[]
-  /** What looks into them, by model; not served to anybody. */
+  /** For each model, the one that captures its attention; requests cannot ask it. */
   readonly #attentionModels: ReadonlyMap<ServedModel, ServedModel>
   #loading: Promise<unknown> = Promise.resolve()
   #closed = false
@@ -97,7 +100,10 @@ export class Models {
     return this.#models
   }
 
-  /** The model of that name, as its own before an alias; without a name the first. @throws KvfoldError model/not-found */
+  /**
+   * Returns the model of that name; its own name counts before an alias. Without a name, returns the first. @throws KvfoldError
+   * model/not-found
+   */
   pick(name?: string): ServedModel {
     const called = (alias: string) => this.#models.find(({ aliases }) => aliases.includes(alias))
     const model =
@@ -106,7 +112,7 @@ export class Models {
     throw this.#missing(name)
   }
 
-  /** The model that is called that itself: what a thread has an answer of. @throws KvfoldError model/not-found */
+  /** Returns the model whose own name this is. Threads store that name, so aliases do not count. @throws KvfoldError model/not-found */
   named(name: string): ServedModel {
     const model = this.#models.find((each) => each.name === name)
     if (model !== undefined) return model
@@ -118,7 +124,7 @@ export class Models {
     return new KvfoldError('model/not-found', `There is no model ${JSON.stringify(name)} here; the models are: ${names}.`)
   }
 
-  /** The same model, to be leased for looking at attention. @throws KvfoldError attention/unavailable */
+  /** Returns the model that captures attention for this one, to be leased. @throws KvfoldError attention/unavailable */
   attentionModelOf(model: ServedModel): ServedModel {
     const attentionModel = this.#attentionModels.get(model)
     if (attentionModel !== undefined) return attentionModel
@@ -128,7 +134,10 @@ export class Models {
     )
   }
 
-  /** The model's engine, loaded if need be. @throws KvfoldError what loading throws, when nothing more can be given up for it */
+  /**
+   * Returns the model's engine, loaded if necessary. @throws KvfoldError what loading throws, when no other model can be unloaded to make
+   * room
+   */
   async lease(model: ServedModel): Promise<Lease> {
     model.users++
     model.stopClock()
@@ -141,7 +150,7 @@ export class Models {
       if (model.users === 0) this.#startClock(model)
     }
     try {
-      // One at a time: whether a model fits is known only when the one before it is in.
+      // Load one at a time: whether a model fits is known only after the one before it is loaded.
       const loading =
         model.engine === null
           ? (this.#loading = this.#loading.then(
@@ -158,7 +167,7 @@ export class Models {
     }
   }
 
-  /** Has whoever computed something of the conversation forget it: resolves when nothing is left in any tier of those that are loaded. */
+  /** Makes every loaded engine forget the conversation. Resolves when none of their tiers holds any of it. */
   async erase(conversation: ConversationId): Promise<void> {
     const engines = [...this.#models, ...this.#attentionModels.values()].flatMap(({ engine }) =>
       engine === null ? [] : [engine],
@@ -171,7 +180,7 @@ export class Models {
     )
   }
 
-  /** Gives all models back. Leases end with it. */
+  /** Unloads all models, which ends all leases. */
   async close(): Promise<void> {
     this.#closed = true
     await this.#loading.catch(() => undefined)
@@ -194,7 +203,7 @@ export class Models {
     }
   }
 
-  /** Attention models go first; models that are served go only for one another. */
+  /** Models for attention are unloaded first; a served model is unloaded only for another served model. */
   #victimFor(model: ServedModel): ServedModel | undefined {
     const idle = (of: readonly ServedModel[]) =>
       of.filter(({ engine, users }) => engine !== null && users === 0).sort((a, b) => a.idleSince - b.idleSince)[0]
@@ -211,7 +220,7 @@ export class Models {
 export class ServedModel {
   engine: ServedEngine | null = null
   users = 0
-  /** As `performance.now` has it. */
+  /** On the clock of `performance.now`. */
   idleSince = performance.now()
   readonly #since = Math.floor(Date.now() / 1000)
   #state: ModelStatus['state'] = 'unloaded'
@@ -265,7 +274,7 @@ export class ServedModel {
     }
   }
 
-  /** Made when it is first asked for, by whoever has a lease; null: there is none for this model. */
+  /** Returns the embedder, made at the first call; null when the model has none. The caller must hold a lease. */
   async embedder(): Promise<Embedder | null> {
     if (this.engine === null || this.source.embedder === undefined) return null
     this.#embedder ??= this.source.embedder(this.engine)
@@ -317,9 +326,9 @@ export class ServedModel {
   }
 }
 
-// The wiring of threads to engines that come and go.
+// Connects threads to engines that are loaded and unloaded.
 
-/** Ports that ask whatever engine the thread's model has at the time; whoever uses them holds a lease on it. */
+/** Returns ports to the engine that the thread's model has at the time of the call. The caller must hold a lease on the model. */
 export function livePorts(models: Models, costlyFolds: CostlyFolds): (thread: Thread) => ConversationPorts {
   return (thread) => {
     const id = conversationId(thread.id)
@@ -329,7 +338,7 @@ export function livePorts(models: Models, costlyFolds: CostlyFolds): (thread: Th
       invariant(engine !== null, `model ${thread.model} was used while it was not loaded`)
       if (known?.engine === engine) return known
       const askEngine = new AskEngine(engine, { ...SILENT, tenant: thread.tenant, variables: () => thread.runtime.variables })
-      // Kept, because they count the summaries to tell them apart, and know what was counted.
+      // Keep the ports: they number summaries to tell them apart, and cache token counts.
       return (known = { engine, askEngine, ports: portsOf(askEngine, id) })
     }
     return {
@@ -346,11 +355,11 @@ export function livePorts(models: Models, costlyFolds: CostlyFolds): (thread: Th
   }
 }
 
-/** What an ask is sampled with: what it says, over what the model's engine knows. Undefined: neither says anything. */
+/** Returns the sampling settings of an ask: its own over the defaults of the model's engine. Undefined when neither has any. */
 export const samplingFor = ({ samplingDefaults }: ServedEngine, { sampling }: Pick<Ask, 'sampling'>): Sampling | undefined =>
   samplingDefaults === undefined ? sampling : { ...samplingDefaults, ...sampling }
 
-/** The texts of the tokens that the model's texts begin and end with. */
+/** Returns the texts of the tokens that the model's texts begin and end with. */
 function endsOf({ model }: ServedEngine): NonNullable<ModelStatus['loaded']>['ends'] {
   if (model === undefined) return null
   const { bos, eos } = model.special

@@ -1,4 +1,4 @@
-/** Owns folding that the server does by itself: tool results that are old or large, when the context fills up or overflows, and folds by helpers. */
+/** Folds on the server's own decision: old or large tool results when the context fills up or overflows, and folds by helpers. */
 import type { ChatMessage, ToolDefinition } from '../../chat/message.js'
 import type { Conversation } from '../../context/conversation.js'
 import { editOf, type Fragment } from '../../context/fragment.js'
@@ -13,7 +13,7 @@ import type { Thread } from './thread.js'
 import { UFold, type UFoldOptions, type UFoldSetting, type UFoldState } from '../../agents/u-fold/u-fold.js'
 import type { LedgerEntry } from '../../kv/ledger.js'
 
-/** What a policy did: fragments folded, tokens that are shown less, as the engine counts them. */
+/** The result of a policy: the folded fragments, and how many tokens fewer the prompt shows, as the engine counts them. */
 export interface Folded {
   readonly fragments: readonly Fragment[]
   readonly saves: number
@@ -23,38 +23,39 @@ export interface PolicyContext {
   readonly engine: Engine
   readonly conversation: Conversation
   readonly tools: readonly ToolDefinition[]
-  /** Ids of calls whose results stay. Default: none. */
+  /** Ids of calls whose results must not be folded. Default: none. */
   readonly pinned?: ReadonlySet<string>
 }
 
 const DEFAULTS = { threshold: 0.75, olderThanTurns: 3, largerThanTokens: 2000, clearAtLeast: 0 } satisfies FoldPolicy
-/** Of the threshold: where folding stops, so that the next one is many turns away. */
+/** Share of the threshold at which folding stops, so that the next fold is many turns away. */
 const TARGET = 2 / 3
-/** Share of the context from which on nobody asks whether folding pays: it would be full soon. */
+/** Share of the context beyond which a fold need not pay, because the context would soon be full. */
 const CROWDED = 7 / 8
-/** What a token that is shown and cached costs in a turn, as a share of one that is computed. */
+/** Cost of showing a cached token for a turn, as a share of computing one. */
 const CACHED_PRICE = 0.1
-/** Shorter contents are not worth a marker, which has about 20 tokens. */
+/** Tokens below which a content is not worth folding: its marker has about 20. */
 const SHORTEST = 40
-/** Characters a token from which on counting takes longer than being refused by the engine. */
+/** Characters per token of context above which counting would take longer than the engine's refusal. */
 const HOPELESS = 64
 
-/** What is known of the cache when a policy decides. */
+/** The state of the cache when a policy decides. */
 export interface FoldPrice {
-  /** Index of the first message that is computed in any case: new, or behind a change of the client's. */
+  /** Index of the first message that is computed in any case, because it is new or follows a change by the client. */
   readonly cached: number
-  /** Share of the cached text behind a fold that the contract in force computes again. */
+  /** Share of the cached text after a fold that must be computed again under the contract in force. */
   readonly again: number
-  /** Turns that the thread is expected to go on for. */
+  /** How many more turns the thread is expected to have. */
   readonly turns: number
 }
 
-/** Nothing is cached: folding costs nothing. */
+/** Nothing is cached, so folding costs nothing. */
 const FREE: FoldPrice = { cached: 0, again: 0, turns: 1 }
 
 /**
- * Folds the oldest tool results that the policy lets go until what is shown is down to its target and `clearAtLeast` is reached, or all of them; null when
- * the threshold is not passed, nothing qualifies, or the tokens not shown in the turns to come do not pay for what is computed again.
+ * Folds the oldest tool results that the policy allows, until the prompt is down to the target and `clearAtLeast` is saved, or all of
+ * them are folded. Returns null when the threshold is not passed, no result qualifies, or the tokens saved in coming turns do not pay for
+ * those computed again.
  */
 export function foldByPolicy(context: PolicyContext, policy: FoldPolicy = {}, price = FREE): Folded | null {
   const { olderThanTurns, largerThanTokens, clearAtLeast, threshold, target = TARGET * threshold } = { ...DEFAULTS, ...policy }
@@ -69,11 +70,11 @@ export function foldByPolicy(context: PolicyContext, policy: FoldPolicy = {}, pr
   return foldUntil(context, chosen, before, (shown) => shown <= target * room && before - shown >= clearAtLeast, worth)
 }
 
-/** Tokens that have to be hidden from every turn to come so that computing so many again pays; without a turn to come nothing does. */
+/** Returns how many tokens a fold must hide per turn to pay for computing `computed` tokens again. Without a turn to come no fold pays. */
 const leastWorth = (computed: number, { turns }: FoldPrice): number =>
   turns === 0 ? Infinity : computed / (CACHED_PRICE * turns)
 
-/** Tokens that folding these has computed again, about: cached text behind the first of them that stays shown. */
+/** Estimates the tokens that folding these results makes the engine compute again: cached text after the first of them that stays shown. */
 function computedFor(
   { engine, conversation }: PolicyContext,
   folded: readonly Pick<ToolResult, 'message'>[],
@@ -89,9 +90,9 @@ function computedFor(
 }
 
 /**
- * What the thread's ledger and the request say about the next fold.
- * @param left where the request left what is cached
- * @param expected turns that the client says will come; default: as many as there were
+ * Returns the price of the next fold, by the thread's ledger and the request.
+ * @param left index of the message where the request diverged from the cached messages; null when it did not
+ * @param expected turns that the client expects; default: as many as there were
  */
 export function foldPrice(
   { ledger, events, conversation }: Thread,
@@ -101,7 +102,7 @@ export function foldPrice(
 ): FoldPrice {
   const last = ledger.at(-1)
   const folded = events.findLast(({ kind }) => kind === 'policy')
-  /** The contract may not be what was kept to: the step after the last fold says. */
+  /** The requested contract may not have been kept: a fallback in the step after the last fold means exact. */
   const isExact = ledger[folded?.after ?? ledger.length]?.fallback != null
   const contract = isExact ? 'exact' : contractOfStep(asked ?? last?.contract ?? 'exact')
   const turns = conversation.messages.filter(({ role }) => role === 'assistant').length
@@ -113,9 +114,9 @@ export function foldPrice(
 }
 
 /**
- * Folds the oldest tool results until what is shown leaves room for an answer, and with `fold-oldest` then the oldest other messages, too; null when
- * there is room as it is.
- * @throws KvfoldError context/full when folding all of them is not enough; nothing is folded then
+ * Folds the oldest tool results until the prompt leaves room for an answer; `fold-oldest` then also folds the oldest other messages.
+ * Returns null when there is room already.
+ * @throws KvfoldError context/full when folding all of them is not enough; then nothing is folded
  */
 export function foldToFit(context: PolicyContext, overflow: Exclude<Overflow, 'refuse'>, answer = 1): Folded | null {
   if (isHopeless(context)) return null
@@ -138,7 +139,10 @@ export function foldToFit(context: PolicyContext, overflow: Exclude<Overflow, 'r
   )
 }
 
-/** Ids of calls whose results were hidden before, by a policy or the thread's client, and are shown again: somebody wanted them, and would again. */
+/**
+ * Returns the ids of calls whose results a policy or the client once hid and that are shown again. They were needed after hiding, and may
+ * be needed again.
+ */
 export function shownAgain({ conversation, events, hidden, keys, view }: Thread): readonly string[] {
   const folded = new Set(events.flatMap((event) => (event.kind === 'policy' ? event.folded : [])))
   const restored = conversation.fragments.filter(({ id, state }) => state.kind === 'open' && folded.has(id))
@@ -151,12 +155,12 @@ export function shownAgain({ conversation, events, hidden, keys, view }: Thread)
 
 export interface ToolResult {
   readonly message: number
-  /** Answers of the model after it. */
+  /** How many answers of the model follow it. */
   readonly age: number
   readonly tokens: number
 }
 
-/** Tool results that the model has answered and that are shown whole, oldest first. */
+/** Returns the tool results that the model has answered and that are shown whole, oldest first. Pinned and short ones are left out. */
 export function resultsOf({ engine, conversation, pinned }: PolicyContext): readonly ToolResult[] {
   const { messages, fragments } = conversation
   const last = messages.findLastIndex(({ role }) => role === 'assistant')
@@ -172,19 +176,22 @@ export function resultsOf({ engine, conversation, pinned }: PolicyContext): read
   })
 }
 
-/** What people and the model said before the last thing that a person said, shown whole and long enough, oldest first. */
+/** Returns messages of the user and the model before the last user message that are shown whole and long enough, oldest first. */
 function spokenOf({ conversation }: PolicyContext): readonly Pick<ToolResult, 'message'>[] {
   const { messages, fragments } = conversation
   const last = messages.findLastIndex(({ role }) => role === 'user')
   const touched = new Set(fragments.filter(({ state }) => state.kind !== 'open').map(({ message }) => message))
   return messages.flatMap(({ role, content }, message) => {
     const isSpoken = role === 'user' || role === 'assistant'
-    // About the characters of a marker.
+    // About the length of a marker in characters.
     return isSpoken && message < last && !touched.has(message) && content.length >= 4 * SHORTEST ? [{ message }] : []
   })
 }
 
-/** Folds the fewest from the front that reach the goal, else all of them, if they save at least what they are `worth`. Null: nothing was folded. */
+/**
+ * Folds the fewest results from the front that reach the goal, else all, if they save at least their `worth`. Returns null when nothing
+ * was folded.
+ */
 export function foldUntil(
   context: PolicyContext,
   results: readonly Pick<ToolResult, 'message'>[],
@@ -193,7 +200,7 @@ export function foldUntil(
   worth: (folded: readonly Pick<ToolResult, 'message'>[]) => number,
 ): Folded | null {
   if (results.length === 0) return null
-  // By halves: the fewest that do are found with a handful of counts.
+  // A binary search finds the fewest with a handful of counts.
   let [few, many] = [1, results.length]
   while (few < many) {
     const middle = (few + many) >> 1
@@ -207,7 +214,7 @@ export function foldUntil(
   return fragments.length === 0 ? null : { fragments, saves: before - shownBy(context) }
 }
 
-/** Tokens shown, with these results folded, too. */
+/** Counts the tokens of the prompt as if these results were folded, too. */
 export function shownBy(
   { engine, conversation, tools }: PolicyContext,
   folded: readonly Pick<ToolResult, 'message'>[] = [],
@@ -221,7 +228,7 @@ export function shownBy(
   return engine.count(noted(messages, tools), tools, edits)
 }
 
-/** Folds all of a message: as one fragment, or the fragments it was cut into. */
+/** Folds a whole message: as one fragment, or all fragments that it was cut into. */
 function foldWhole(conversation: Conversation, message: number): readonly Fragment[] {
   const there = conversation.fragments.filter((fragment) => fragment.message === message)
   const content = conversation.messages[message]?.content ?? ''
@@ -233,60 +240,66 @@ function foldWhole(conversation: Conversation, message: number): readonly Fragme
   })
 }
 
-/** So long that the engine says at once that it does not fit, whereas counting takes minutes. */
+/** Returns whether the conversation is so long that the engine refuses it at once, while counting its tokens would take minutes. */
 export function isHopeless({ engine, conversation }: PolicyContext): boolean {
   const fits = (messages: readonly ChatMessage[]) =>
     messages.reduce((sum, { content }) => sum + content.length, 0) <= HOPELESS * engine.info.context
   return !fits(conversation.messages)
 }
 
-// What a client or the server may set about folding without a model's decision.
+// Settings of the client or the server for folding without a decision of the model.
 
-/** When `auto-policy` folds tool results, oldest first; all of it is reversible. */
+/** When `auto-policy` folds tool results, oldest first. All its folds can be restored. */
 export interface FoldPolicy {
-  /** Share of the model's context that must be shown before anything is folded, 0 to 1. Default 0.75. */
+  /** Share of the model's context that the prompt must exceed before anything is folded, 0 to 1. Default 0.75. */
   readonly threshold?: number
-  /** Share of the model's context that is left shown where that many results may go. Default: two thirds of the threshold. */
+  /** Share of the model's context at which folding stops, if enough results qualify. Default: two thirds of the threshold. */
   readonly target?: number
-  /** Answers of the model after which a tool result counts as old. Default 3. Results that it has not answered yet are never folded. */
+  /** How many later answers make a tool result old. Default 3. Results that the model has not answered yet are never folded. */
   readonly olderThanTurns?: number
   /** Tokens from which a tool result counts as large, whatever its age. Default 2000. */
   readonly largerThanTokens?: number
-  /** Tokens that must be saved; less is not worth losing the cache for. Default 0. */
+  /** The fewest tokens that a fold must save; less is not worth losing the cache. Default 0. */
   readonly clearAtLeast?: number
 }
 
 /**
- * What a conversation that does not fit is answered: an error that says by how much, or tool results folded until it fits (an error if that is not
- * enough), or these and then the oldest messages.
+ * How the server treats a conversation that does not fit. `refuse`: an error that says by how much. `fold-tool-results`: folds tool
+ * results until it fits, or fails if they are not enough. `fold-oldest`: folds these and then the oldest messages.
  */
 export const overflows = ['refuse', 'fold-tool-results', 'fold-oldest'] as const
 export type Overflow = (typeof overflows)[number]
 
-/** `off`: the model answers in one step. `tools`: it has the six context tools besides the client's. `auto-policy`: the server folds by its policy. `u-fold`, `resum`: the model writes notes, and of what is over they stay in sight with chosen lines, or alone. `memtool`: the client's tools are a catalogue that the model searches. */
+/**
+ * How a thread's context is managed. `off`: the model answers in one step. `tools`: the model has the six context tools besides the
+ * client's. `auto-policy`: the server folds by its policy. `u-fold`: the model writes notes; of earlier messages the notes and chosen
+ * lines stay shown. `resum`: the same, but only the notes stay shown. `memtool`: the client's tools are a catalogue that the model
+ * searches.
+ */
 export const acms = ['off', 'tools', 'auto-policy', 'u-fold', 'resum', 'memtool'] as const
 export type Acm = (typeof acms)[number]
 
-// Folding by helpers in a thread (`u-fold`, `resum`): when they look, what of a thread was theirs, and what their notes are.
+// Folding by helpers in a thread (`u-fold`, `resum`): when they run, which fragments are theirs, and their notes.
 
 type HelperAcm = 'u-fold' | 'resum'
 
-/** Notes and choices since the server was started; what is hidden is in the thread itself. */
+/** The helpers' notes and choices since the server started. The folds themselves are in the thread. */
 const states = new WeakMap<Thread, UFoldState>()
 
-/** Of ReSum's code: the share of the window at which it summarises. */
+/** Share of the window at which ReSum's code summarises. */
 const FULL = 0.9
 
 interface HelperFold {
   readonly folded: Folded | null
   readonly ledger: readonly LedgerEntry[]
-  /** For people: what happened, and the notes with the to-do list. */
+  /** For people: the outcome, and the notes with the to-do list. */
   readonly reason: string
 }
 
 /**
- * Looks at a thread whose last messages wait for an answer: `u-fold` where the user has just spoken, `resum` at any step, when the window is nearly full.
- * Null when there was nothing to look at. @throws KvfoldError what the engine throws
+ * Runs the helper on a thread whose last messages wait for an answer: `u-fold` after a user message, `resum` at any step when the window
+ * is nearly full. Returns null when there was nothing to look at.
+ * @throws KvfoldError what the engine throws
  */
 export async function foldByHelpers(
   acm: HelperAcm,
@@ -322,7 +335,7 @@ export async function foldByHelpers(
 const optionsOf = (acm: HelperAcm, { engine }: Pick<UFoldSetting, 'engine'>): UFoldOptions =>
   acm === 'u-fold' ? {} : { foldFrom: FULL * engine.info.context, when: 'every-turn', results: 'none', rebuildEvery: 1 }
 
-/** Fragments that helpers of an earlier process made: their events say so. */
+/** Returns the fragments that helpers of an earlier process made, by their events. */
 const ownOf = ({ events, conversation }: Thread): UFoldState['own'] => {
   const made = new Set(events.filter(({ reason }) => /^(u-fold|resum): /.test(reason)).flatMap(({ folded }) => folded))
   return conversation.fragments.filter(({ id }) => made.has(id)).map(({ id }) => id)

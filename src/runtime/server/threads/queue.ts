@@ -1,20 +1,20 @@
-/** Owns who may begin next when more is asked than can run at once. */
+/** Decides which waiting request begins next when there are more than can run at once. */
 import { KvfoldError } from '../../core/errors.js'
 import type { Tenant } from '../../core/ids.js'
 
 export interface QueueOptions {
-  /** How many run at once. */
+  /** How many requests run at once. */
   readonly slots: number
-  /** How many may wait. */
+  /** How many requests may wait. */
   readonly limit: number
 }
 
 export interface QueuePlace {
   readonly tenant: Tenant
-  /** Higher goes first among one tenant's. */
+  /** Among one tenant's requests, a higher number goes first. */
   readonly priority: number
   readonly signal?: AbortSignal
-  /** Told how many are before it, now and whenever that changes. */
+  /** Gets the number of requests ahead, now and whenever it changes. */
   readonly onPosition?: (before: number) => void
 }
 
@@ -25,7 +25,7 @@ interface Waiting extends QueuePlace {
   readonly fail: (error: unknown) => void
 }
 
-/** Thrown by `enter`: as many wait as may. */
+/** Thrown by `enter` when the queue is full. */
 export class QueueFull extends Error {
   constructor(readonly waiting: number) {
     super(`${waiting} requests wait already.`)
@@ -33,12 +33,12 @@ export class QueueFull extends Error {
 }
 
 /**
- * Tenants take turns, so that one with a hundred requests delays another with one by as much as is running, no more; a tenant's own go by
- * priority, then age.
+ * Tenants take turns. So a tenant with a hundred requests delays another tenant's request only by the requests that are running. One
+ * tenant's requests go by priority, then age.
  */
 export class Queue {
   readonly #waiting: Waiting[] = []
-  /** Tenants that wait, the one whose turn it is first. */
+  /** Tenants with waiting requests; the first one's turn is next. */
   #turns: Tenant[] = []
   #running = 0
   #age = 0
@@ -54,8 +54,8 @@ export class Queue {
   }
 
   /**
-   * Waits for a slot; what it hands back gives the slot up again, once however often it is called.
-   * @throws QueueFull at once; KvfoldError engine/cancelled when the signal is aborted before there is a slot
+   * Waits for a slot. Returns a function that gives the slot up; further calls of it do nothing.
+   * @throws QueueFull at once; KvfoldError engine/cancelled when the signal is aborted before a slot is free
    */
   enter(place: QueuePlace): Promise<() => void> {
     if (place.signal?.aborted === true) return Promise.reject(cancelled())
@@ -89,7 +89,7 @@ export class Queue {
     })
   }
 
-  /** Nobody who waits begins any more. */
+  /** Rejects all waiting requests with this error. */
   refuseAll(error: unknown): void {
     for (const waiting of [...this.#waiting]) waiting.fail(error)
   }
@@ -111,7 +111,7 @@ export class Queue {
       if (next === undefined) break
       const { tenant } = next
       next.begin()
-      // To the end of the line, if it still wants something.
+      // The tenant goes to the end of the line if it has more requests.
       if (this.#turns.includes(tenant)) this.#turns = [...this.#turns.filter((other) => other !== tenant), tenant]
     }
     this.#tell()
@@ -132,7 +132,7 @@ export class Queue {
     }
   }
 
-  /** Who waits, in the order in which they will begin if nobody else comes. */
+  /** Yields the waiting requests in the order in which they will begin if no more arrive. */
   *#order(waiting: readonly Waiting[], turns: readonly Tenant[]): Generator<Waiting, undefined> {
     const lines = turns.map((turn) =>
       waiting.filter(({ tenant }) => tenant === turn).sort((a, b) => b.priority - a.priority || a.age - b.age),

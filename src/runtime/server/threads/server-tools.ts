@@ -1,4 +1,7 @@
-/** Owns tools of a request that the server deals with itself: a catalogue that the model searches and loads from, tools that it sees once it finds them. */
+/**
+ * Handles tools that the server carries out itself: a catalogue that the model searches and loads from, and deferred tools that it sees
+ * once it finds them.
+ */
 import Type from 'typebox'
 import { type AsidesOptions, MemToolAsides, type MemToolMode } from '../../agents/memtool-asides.js'
 import type { ChatMessage, ToolCall, ToolDefinition } from '../../chat/message.js'
@@ -15,31 +18,31 @@ import { refuse } from '../../context/refusal.js'
 import { strict } from '../../core/schema.js'
 import { writeJson } from '../../core/written-json.js'
 
-// `acm: memtool` in a thread: the client's tools and those of the operator's MCP servers are a catalogue, of which the model sees those that were
-// searched for, until they are removed. Calls of the first are the client's, calls of the others are carried out here.
+// `acm: memtool` in a thread: the client's tools and those of the operator's MCP servers form a catalogue. The model sees tools of it
+// that it searched for, until they are removed. The client carries out calls of its own tools, this server the rest.
 
-/** Tools that the server carries out itself, for whoever may ask it: those of the MCP servers that its operator configured. */
+/** Tools of the MCP servers that the operator configured. The server carries them out for every tenant. */
 export interface OperatorTools {
-  /** The same list until one of them changes. */
+  /** Stays the same array until a tool changes. */
   readonly tools: readonly ToolDefinition[]
   readonly catalogue: Pick<Catalogue, 'search' | 'get'>
   readonly servers: readonly (Omit<ToolServerStatus, 'tools'> & { readonly tools: readonly string[] })[]
-  /** @throws Error what the model is told of a call that failed */
+  /** @throws Error whose message tells the model why the call failed */
   execute(call: Pick<ToolCall, 'name' | 'arguments'>, signal?: AbortSignal): Promise<string>
 }
 
 interface ManagedSetting extends Pick<AsidesOptions, 'engine' | 'generation'> {
   readonly mode: MemToolMode
-  /** The client's. */
+  /** The client's tools. */
   readonly tools: readonly ToolDefinition[]
   readonly operatorTools: OperatorTools | null
-  /** Whether tools that are loaded again are shown where they stood. */
+  /** Whether a tool that is loaded again is shown at its old place. */
   readonly restores: boolean
 }
 
 const NONE: readonly ToolDefinition[] = []
 
-/** Catalogues that were made, with the tools that they are of. */
+/** For each thread its catalogue, and the tools that it was made of. */
 const catalogues = new WeakMap<
   Thread,
   { readonly of: string; readonly others: readonly ToolDefinition[]; readonly catalogue: Catalogue }
@@ -47,9 +50,9 @@ const catalogues = new WeakMap<
 
 export class ManagedThread {
   readonly memory: ToolMemory
-  /** The tools that the mode gives the model. */
+  /** The management tools that the mode gives the model. */
   readonly own: readonly ContextTool[]
-  /** The tool that removes, where the model has it. */
+  /** The tool that removes tools, if the model has it. */
   readonly #remove: ToolDefinition | null
   readonly #asides: MemToolAsides
   readonly #clients: ReadonlySet<string>
@@ -72,51 +75,54 @@ export class ManagedThread {
     const { search, remove } = managementTools(() => this.#asides.managed)
     this.#remove = mode === 'autonomous' ? remove.definition : null
     this.own = this.#remove === null ? [search] : [search, remove]
-    // What is loaded is what the conversation shows: nothing else has to be kept of it.
+    // The loaded tools follow from the conversation, so they need no storage of their own.
     const loaded = toolsFoundIn(conversation).flatMap(({ name, loaded }) => (loaded ? (catalogue.get(name) ?? []) : []))
     this.memory.load({ added: loaded, known: [] })
   }
 
-  /** @throws KvfoldError tool/bad-arguments for two tools of one name */
+  /** @throws KvfoldError tool/bad-arguments for two tools with the same name */
   static async of(thread: Thread, setting: ManagedSetting): Promise<ManagedThread> {
     const { tools, operatorTools } = setting
-    // Of one index for all threads where a client has nothing to add.
+    // A client without tools uses the operator's catalogue, which all threads share.
     if (tools.length === 0 && operatorTools !== null) return new ManagedThread(thread, operatorTools.catalogue, setting)
     const of = writeJson(tools)
     const others = operatorTools?.tools ?? NONE
     const known = catalogues.get(thread)
     if (known?.of === of && known.others === others) return new ManagedThread(thread, known.catalogue, setting)
     const names = new Set(tools.map(({ name }) => name))
-    // A client's own tool goes before one of a server that is called the same.
+    // A client's tool replaces a server's tool of the same name.
     const catalogue = await Catalogue.of([...tools, ...others.filter(({ name }) => !names.has(name))])
     known?.catalogue.close()
     catalogues.set(thread, { of, others, catalogue })
     return new ManagedThread(thread, catalogue, setting)
   }
 
-  /** The client's tools that may be called now, shown in the conversation. */
+  /** The client's loaded tools, which the conversation shows and the model may call. */
   get loaded(): readonly ToolDefinition[] {
     return this.#loaded(true)
   }
 
-  /** Those that may be called now and are carried out here. */
+  /** Tools that the model may call now and that this server carries out. */
   get carriedOut(): readonly ToolDefinition[] {
     return [...this.#loaded(false), ...(this.#remove === null ? [] : heldRemoval(this.#remove, this.memory))]
   }
 
-  /** Carries out a call of one of those. */
+  /** Carries out a call of an operator's tool. */
   execute(call: Pick<ToolCall, 'name' | 'arguments'>, signal?: AbortSignal): Promise<string> {
     const { operatorTools } = this.setting
     invariant(operatorTools !== null && !this.#clients.has(call.name), `${call.name} is the client's to call.`)
     return operatorTools.execute(call, signal)
   }
 
-  /** What a call of one that may not be called is told; null when it may. */
+  /** Returns the text that refuses a call of this tool; null when the model may call it. */
   refusal(name: string): string | null {
     return this.memory.refusal(name)
   }
 
-  /** Asks aside as the mode has it when the user has just spoken. @returns what that cost @throws KvfoldError what the engine throws */
+  /**
+   * After a user message, asks the model aside, as the mode has it, which tools to remove and to search for. @returns the ledger entries
+   * of that @throws KvfoldError what the engine throws
+   */
   async begin(signal: AbortSignal): Promise<readonly LedgerEntry[]> {
     const last = this.thread.conversation.messages.at(-1)
     if (last?.role !== 'user') return []
@@ -132,25 +138,25 @@ export class ManagedThread {
   }
 }
 
-// Tools of a request that the model does not see until it finds them: the searches that it may make, and which of the tools it has found.
+// Deferred tools: tools that the model does not see until it finds them, the searches it may use, and the tools it has found.
 
-/** A search that the server carries out; its calls and results are the client's to know. */
+/** A search that the server carries out. The client sees its calls and results. */
 export interface ToolSearch {
   readonly name: string
   readonly by: 'words' | 'pattern'
 }
 
 export interface DeferredTools {
-  /** May be called once the conversation has shown them, in the result of whatever tool. */
+  /** Callable once a tool result in the conversation has shown their definitions. */
   readonly tools: readonly ToolDefinition[]
   readonly searches: readonly ToolSearch[]
-  /** Names of searches that the client carries out: what their results define may be called, too. Default: none. */
+  /** Names of searches that the client carries out; tools defined in their results are callable, too. Default: none. */
   readonly clientSearches?: readonly string[]
 }
 
-/** Tools found in one search, as Anthropic's API has it. */
+/** The most tools that one search returns, as in Anthropic's API. */
 const FOUND = 5
-/** Characters of a search. */
+/** The most characters of a search. */
 const LONGEST = 200
 
 const QUERY = Type.String({ minLength: 1, maxLength: LONGEST, description: 'what the tool does, in a few words' })
@@ -160,15 +166,15 @@ const PATTERN = Type.String({
   description: 'a regular expression that its name, its description or an argument has, case ignored, such as "weather|forecast"',
 })
 
-/** What the model is told of a search. */
+/** Returns a search tool's description for the model. */
 const about = (how: string) =>
   `Finds tools that are not shown yet${how}. The result has the definitions of at most ${FOUND}; you can call them from then on.`
 
-/** What a result says of the tools found: their definitions, so that the same tools give the same text wherever it is made. */
+/** Returns the text of a search result: the definitions, so that the same tools always give the same text. */
 export const foundText = (tools: readonly ToolDefinition[]): string =>
   tools.length === 0 ? 'No tool found.' : tools.map(lineOf).join('\n')
 
-/** The searches of a request as tools of the model; each finds in `tools`, which is indexed once somebody searches. */
+/** Returns the request's searches as tools for the model. They search `tools`, which are indexed at the first search. */
 export function searchTools({ tools, searches }: DeferredTools): readonly ContextTool[] {
   let catalogue: Promise<Catalogue> | null = null
   const made = () => (catalogue ??= Catalogue.of(tools))
@@ -190,7 +196,7 @@ export function searchTools({ tools, searches }: DeferredTools): readonly Contex
   )
 }
 
-/** Those of the deferred tools that the conversation has shown, in the order in which it did. */
+/** Returns the deferred tools that the conversation has shown, in order of first appearance. */
 export function foundIn(
   messages: readonly ChatMessage[],
   { tools, clientSearches = [] }: DeferredTools,
@@ -207,5 +213,5 @@ export function foundIn(
   return [...found.values()]
 }
 
-/** Names in the text of a result. */
+/** Returns the tool names in the text of a search result. */
 export const namesIn = (text: string): readonly string[] => text.split('\n').flatMap((line) => definitionIn(line)?.name ?? [])

@@ -1,17 +1,17 @@
-/** Owns what a server owes others that use its store: it hears of their changes, and has a thread for itself while it changes it. */
+/** Coordinates servers that use one store: learns of their changes, and claims a thread while this server changes it. */
 import type { Tenant } from '../../core/ids.js'
 import type { Claim, ThreadChanges, ThreadStore, Unforgotten } from '../../store/port.js'
 import type { Thread } from './thread.js'
 
 export interface SharingOptions {
   readonly store: ThreadStore
-  /** Takes in what others did; resolves when it is done. */
+  /** Takes in the changes of other servers; resolves when that is done. */
   readonly heard: (changes: ThreadChanges) => Promise<void>
-  /** The thread is claimed now, and what there is of it in memory is not what is stored. */
+  /** Called when a claimed thread's copy in memory may differ from the stored one. */
   readonly stale: (tenant: Tenant, id: string) => void
 }
 
-/** Gives a thread back that was this server's alone. Idempotent. */
+/** Ends this server's claim on a thread. Idempotent. */
 export type Release = () => Promise<void>
 
 interface Hold {
@@ -21,12 +21,14 @@ interface Hold {
   waited: Promise<Claim | null> | null
 }
 
-/** Milliseconds between looks at what others did while nobody asks: what they deleted goes from this server's cache, too. */
+/**
+ * Milliseconds between looks at other servers' changes when no request comes. Text that they forgot must leave this server's cache, too.
+ */
 const EVERY = 1000
-/** How long a fold waits for other servers to forget: each hears of it within EVERY. */
+/** Milliseconds that a fold waits for other servers to forget; each learns of it within EVERY. */
 const PATIENCE = 5000
 
-/** Of a store that nobody shares everything here is nothing, and done at once. */
+/** With a store that is not shared, all this does nothing and returns at once. */
 export class Sharing {
   readonly #holds = new Map<string, Hold>()
   readonly #asks = new WeakMap<Thread, Release>()
@@ -38,16 +40,16 @@ export class Sharing {
     this.#timer =
       options.store.shared === undefined
         ? null
-        : // A store that does not answer is for whoever asks next.
+        : // If the store does not answer, the next request reports it.
           setInterval(() => void this.hear().catch(() => undefined), EVERY).unref()
   }
 
-  /** What others did before the call is taken in. @throws KvfoldError store/unreachable */
+  /** Takes in all changes that other servers made before the call. @throws KvfoldError store/unreachable */
   hear(): Promise<void> {
     const { store, heard } = this.options
     if (store.shared === undefined) return this.#line
     const { shared } = store
-    // One under way may have looked too early.
+    // A look in progress may have begun too early, so start another after it.
     return (this.#next ??= this.#line =
       this.#line
         .catch(() => undefined)
@@ -58,7 +60,10 @@ export class Sharing {
         }))
   }
 
-  /** Servers that have not forgotten yet what the thread's last change had forgotten, after a while. @throws KvfoldError store/unreachable */
+  /**
+   * Returns the servers that have not yet forgotten what the thread's last change had forgotten; waits for them up to PATIENCE. @throws
+   * KvfoldError store/unreachable
+   */
   async unforgotten(tenant: Tenant, id: string): Promise<readonly Unforgotten[]> {
     return (await this.options.store.shared?.unforgotten(tenant, id, PATIENCE)) ?? []
   }
@@ -69,21 +74,22 @@ export class Sharing {
   }
 
   /**
-   * From then on no other server changes the thread, and it is in memory as it is stored or not at all. Those who ask within this server have it
-   * together. @throws KvfoldError store/unreachable
+   * Claims the thread: until the release no other server changes it, and memory has it as stored or not at all. Callers within this
+   * server share the claim.
+   * @throws KvfoldError store/unreachable
    */
   async own(tenant: Tenant, id: string): Promise<Release> {
     return (await this.#own(tenant, id, true))!
   }
 
-  /** The same for an ask, until `give`. False: another server has the thread. */
+  /** Claims the thread for an ask until `give`. Returns false when another server has it. */
   async ownFor(thread: Thread): Promise<boolean> {
     const release = await this.#own(thread.tenant, thread.id, false)
     if (release !== null) this.#asks.set(thread, release)
     return release !== null
   }
 
-  /** The ask is over. */
+  /** Ends the ask's claim. */
   async give(thread: Thread): Promise<void> {
     const release = this.#asks.get(thread)
     this.#asks.delete(thread)

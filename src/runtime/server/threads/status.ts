@@ -1,4 +1,4 @@
-/** Owns what the service says of itself: models, queue, slots, what it saved today. */
+/** Describes the state of the service: models, queue, slots, tokens saved today. */
 import { readFileSync, renameSync, writeFileSync } from 'node:fs'
 import type { CacheTotals } from '../../kv/residency.js'
 import type { Sampling } from '../../engine/engine.js'
@@ -7,40 +7,40 @@ import type { EngineStatus } from '../../engine/elsewhere.js'
 import type { ThreadStore } from '../../store/port.js'
 
 export interface ModelStatus {
-  /** What requests call it. */
+  /** The name that requests use. */
   readonly name: string
-  /** What else requests may call it; `*`: anything. */
+  /** Further names that requests may use; `*`: any. */
   readonly aliases: readonly string[]
   readonly state: 'unloaded' | 'loading' | 'loaded'
-  /** Unix seconds when the server learned of it. */
+  /** Unix seconds when the server registered it. */
   readonly since: number
-  /** What is known once it was loaded. */
+  /** Facts known while it is loaded; else null. */
   readonly loaded: {
     /** The model's own name. */
     readonly title: string
     readonly engine: string
     readonly release: string
-    /** Tokens one conversation may show. */
+    /** The most tokens that a prompt may show. */
     readonly context: number
-    /** Steps that run at once. */
+    /** How many steps run at once. */
     readonly slots: number
-    /** Null for engines that have no cache of their own here. */
+    /** Null for engines without a cache here. */
     readonly cache: CacheTotals | null
     readonly abilities: Abilities | null
-    /** Tokens submitted to decode since it was loaded, as the addon counted them; null where there is no addon. */
+    /** Tokens submitted to decode since loading, as the addon counted them; null without the addon. */
     readonly submitted: number | null
-    /** Texts of the tokens that its texts begin and end with; null where another server has its vocabulary. */
+    /** The texts of the tokens that its texts begin and end with; null when another server has its vocabulary. */
     readonly ends: { readonly bos: string | null; readonly eos: string | null } | null
-    /** How it is sampled where neither a request nor the server's flags say; null: its engine does not know. */
+    /** Default sampling when neither a request nor the server's flags set it; null when the engine knows none. */
     readonly sampling: Sampling | null
-    /** The servers that compute it; null where it is computed here. */
+    /** The servers that compute the model; null when it is computed here. */
     readonly engines: readonly EngineStatus[] | null
-    /** Why these are not what their file says; null: they are. */
+    /** Why `engines` differs from its file; null when it does not. */
     readonly enginesProblem: string | null
   } | null
-  /** Asks that run on it now. */
+  /** How many asks run on it now. */
   readonly running: number
-  /** Milliseconds since the last one ended; 0 while some run. */
+  /** Milliseconds since the last ask ended; 0 while any runs. */
   readonly idleMs: number
 }
 
@@ -48,7 +48,7 @@ export interface ModelStatus {
 export interface ToolServerStatus {
   readonly name: string
   readonly state: 'starting' | 'ready' | 'down' | 'closed'
-  /** Why it is down. */
+  /** Why it is down; else null. */
   readonly problem: string | null
   readonly tools: number
 }
@@ -56,22 +56,22 @@ export interface ToolServerStatus {
 export interface ServiceStatus {
   readonly models: readonly ModelStatus[]
   readonly toolServers: readonly ToolServerStatus[]
-  /** Asks under way, completions included. */
+  /** Asks in progress, completions included. */
   readonly running: number
   readonly queue: { readonly waiting: number; readonly limit: number }
-  /** Live ones, of all tenants. */
+  /** All live threads, of all tenants. */
   readonly threads: number
-  /** Those of them whose messages are in memory. */
+  /** How many of them have their messages in memory. */
   readonly loaded: number
-  /** Kept things that are not what was acknowledged; each is told when it is asked for. */
+  /** Stored threads and responses that cannot be read as written. A request for one reports its damage. */
   readonly damaged: { readonly threads: number; readonly responses: number }
-  /** Why nothing can be kept in the store now; null: nothing is known against it. */
+  /** Why the store cannot write now; null when no problem is known. */
   readonly storeProblem: string | null
-  /** What is wrong with it then: the database does not answer, there is no room, its file is not where it was, or it cannot be written. */
+  /** The kind of problem: the database does not answer, the disk is full, the file was moved or removed, or it cannot be written. */
   readonly storeFault: 'away' | 'full' | 'gone' | 'failed' | null
-  /** Tokens that a plain prefix cache would have computed more, since midnight of this machine's day; negative: less. */
+  /** Tokens saved against a plain prefix cache since local midnight; negative when that cache would have computed less. */
   readonly savedToday: number
-  /** Since the start: asks by how they ended. */
+  /** Asks since the start, by how they ended. */
   readonly asks: { readonly done: number; readonly failed: number; readonly cancelled: number; readonly refused: number }
   readonly closing: boolean
 }
@@ -84,7 +84,10 @@ export function storeStatus({ shared, problem = null }: ThreadStore): Pick<Servi
   return { storeProblem: message, storeFault: code === 'store/full' ? 'full' : code === 'store/gone' ? 'gone' : 'failed' }
 }
 
-/** What was saved since midnight, local time; with a file it outlives the process. A file that cannot be read or written costs the figure, nothing else. */
+/**
+ * Counts the tokens saved since local midnight. With a file the count survives the process. If the file cannot be read or written, only
+ * this count is lost.
+ */
 export class SavedToday {
   #day: string
   #tokens = 0
@@ -100,7 +103,7 @@ export class SavedToday {
       const { day, tokens } = JSON.parse(readFileSync(file, 'utf8')) as { day?: unknown; tokens?: unknown }
       if (day === this.#day && Number.isSafeInteger(tokens)) this.#tokens = tokens as number
     } catch {
-      // There is none yet, or it is none of ours.
+      // The file does not exist yet, or another program wrote it.
     }
   }
 
@@ -123,6 +126,6 @@ export class SavedToday {
   }
 }
 
-/** As the clock on the wall has it. */
+/** The local date. */
 const dayOf = (date: Date): string =>
   [date.getFullYear(), date.getMonth() + 1, date.getDate()].map((part) => String(part).padStart(2, '0')).join('-')

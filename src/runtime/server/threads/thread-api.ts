@@ -1,4 +1,6 @@
-/** Owns what programs and people may do with live conversations: look, fragment, fold, restore, summarise, search, export, delete. */
+/**
+ * Defines the operations on live conversations for programs and people: look, fragment, fold, restore, summarise, search, export, delete.
+ */
 import type { AnswerMass } from '../../attention/answer-mass.js'
 import type { ChatMessage } from '../../chat/message.js'
 import type { FragmentOptions } from '../../context/conversation.js'
@@ -12,79 +14,82 @@ import type { Residency } from '../../kv/residency.js'
 import type { Damage } from '../../store/damage.js'
 import type { StoredMessage, ThreadEvent, ThreadRecord, Unforgotten } from '../../store/port.js'
 
-/** A thread at a glance. */
+/** The summary of a thread in a list. */
 export interface ThreadSummary {
   readonly id: string
   readonly model: string
-  /** Beginning of the first user message, 80 characters at most. */
+  /** The beginning of the first user message, at most 80 characters. */
   readonly title: string
   /** Unix milliseconds. */
   readonly created: number
   readonly used: number
   readonly messages: number
   readonly fragments: { readonly open: number; readonly folded: number; readonly summarised: number }
-  /** Tokens of the last step, of which `reused` were not computed; null before the first. */
+  /** Tokens of the last step, of which `reused` were not computed; null before the first step. */
   readonly last: { readonly shown: number; readonly reused: number } | null
-  /** Where it was forked from. */
+  /** The thread that it was forked from. */
   readonly parent: string | null
   readonly running: boolean
   readonly contract: ContractChoice | null
 }
 
-/** A fragment with what the cache has of it. */
+/** A fragment, and where its cells are. */
 export interface ThreadFragment extends Fragment {
   /**
-   * Where the cells of its text are: what restoring it would find. Left out when it is open, and when that is not known: the model is not
-   * loaded, its engine has no cache here, or the template does not show the step that is under way.
+   * Where the cells of its text are, which a restore would find. Left out when the fragment is open, or when the place is unknown: the
+   * model is not loaded, its engine has no cache here, or the template refuses the step in progress.
    */
   readonly cells?: Residency
 }
 
-/** A message with what is shown of it. */
+/** A message, and the text of it that the model sees. */
 export interface ThreadMessage {
   readonly index: number
   readonly message: ChatMessage
-  /** False: a call or result of ours that clients do not see, or a call of theirs beside it. */
+  /**
+   * False: clients do not see the message. It is a step with calls of the server's tools, a result of one, or part of a turn that has not
+   * ended.
+   */
   readonly visible: boolean
-  /** Content as the model sees it. */
+  /** The content as the model sees it. */
   readonly shown: string
   readonly fragments: readonly ThreadFragment[]
-  /** What the last step's ledger says of it; null when it was not there yet. */
+  /** The message's entry in the last step's ledger; null when the message was not there yet. */
   readonly cost: MessageCost | null
 }
 
 export interface ThreadView extends ThreadSummary {
   readonly all: readonly ThreadMessage[]
-  /** Entries of all steps, oldest first. */
+  /** Ledger entries of all steps, oldest first. */
   readonly ledger: readonly LedgerEntry[]
-  /** What the server did to it by itself, oldest first. */
+  /** Folds by the server, and edits by the client, people or programs, oldest first. */
   readonly events: readonly ThreadEvent[]
-  /** Names of the tools of the last request, ours included. */
+  /** Names of the client's tools in the last request. */
   readonly tools: readonly string[]
-  /** Tools that searches of `acm: memtool` found in it, in that order, and whether they are loaded now. */
+  /** Tools that searches of `acm: memtool` found in the thread, in that order, and whether each is loaded now. */
   readonly found: readonly { readonly name: string; readonly loaded: boolean }[]
 }
 
-/** Where the last answer looked, seen in a replay: the cache of a live conversation cannot be looked into. */
+/** Where the last answer looked, computed in a replay, because the cache of a live conversation keeps no attention weights. */
 export interface ThreadAttention extends AnswerMass {
   /** Index of the answer. */
   readonly message: number
   readonly replay: {
     /**
-     * `prefill`: what the answer was shown, in one piece. `steps`: what was shown since nothing hidden had left a trace, one after the other.
-     * `guess`: the same, but what was shown before is not known any more; taken for it: everything, and then the folds of now.
+     * `prefill`: the answer's prompt, in one prefill. `steps`: all prompts since the cells were last exact, one after the other. `guess`:
+     * the earlier prompts are unknown; shows the prompt with the folds of now, after the unfolded one where hidden text left a trace.
      */
     readonly kind: 'prefill' | 'steps' | 'guess'
-    /** Of the last prompt. */
+    /** The contract of the last prompt. */
     readonly contract: Contract
-    /** Prompts shown. */
+    /** How many prompts were replayed. */
     readonly prompts: number
-    /** All that in a sentence. */
+    /** The replay described in a sentence. */
     readonly text: string
   }
 }
 
-/** What changed, for whoever watches. */
+/** A change of a thread, for watchers. */
 export interface ThreadChange {
   readonly tenant: Tenant
   readonly thread: string
@@ -92,27 +97,32 @@ export interface ThreadChange {
 }
 
 /**
- * Operations on one tenant's threads. Ids of others are unknown ids. What cannot be carried out changes nothing. Operations that change what
- * is shown count from the next step on; while an ask runs on the thread they wait for its end.
+ * Operations on one tenant's threads. Ids of other tenants are unknown ids. An operation that fails changes nothing. Edits take effect
+ * from the next step; while an ask runs on the thread, they wait for its end.
  *
- * @throws KvfoldError server/no-thread; tool/unknown-id, tool/refused, tool/costs-more and tool/bad-arguments from the conversation; what the engine throws
+ * @throws KvfoldError server/no-thread; tool/unknown-id, tool/refused, tool/costs-more and tool/bad-arguments from the conversation; what
+ * the engine throws
  */
 export interface ThreadApi {
   /**
-   * Lets `work` look at threads by `list`, `damage`, `get`, `view` and `export`, which see what other servers that share the store did up to then.
-   * Of such a store they are to be called within it only; `work` may be begun more than once. @throws what `work` throws; KvfoldError store/unreachable
+   * Runs `work`, which may call `list`, `damage`, `get`, `view` and `export`. They see all changes that other servers of a shared store
+   * made before. With a shared store, call these five only within `reading`; `work` may be started more than once. @throws what `work`
+   * throws; KvfoldError store/unreachable
    */
   reading<T>(work: () => T): Promise<T>
-  /** Most recently used first. */
+  /** The tenant's threads, most recently used first. */
   list(tenant: Tenant): readonly ThreadSummary[]
-  /** Those that the store cannot give as they were; whatever is asked of them is refused with this. They can be deleted. */
+  /** The tenant's threads that the store cannot read as they were written. Operations on them fail with this damage, except `delete`. */
   damage(tenant: Tenant): readonly Damage[]
   get(tenant: Tenant, id: string): ThreadView
-  /** What the thread's clients were told, and told it, oldest first. */
+  /** Returns the messages as the thread's clients know them, oldest first. */
   view(tenant: Tenant, id: string): readonly ChatMessage[]
   fragment(tenant: Tenant, id: string, options: FragmentOptions): Promise<readonly Fragment[]>
   fold(tenant: Tenant, id: string, fragment: string, how?: FoldOptions, costly?: CostlyFolds): Promise<Fragment>
-  /** Other servers that may still have something of what the thread's last fold had forgotten, after a few seconds; they forget it before they serve again. */
+  /**
+   * Returns the servers that may still hold text that the thread's last fold had forgotten; waits a few seconds for them. They forget it
+   * before they serve again.
+   */
   unforgotten(tenant: Tenant, id: string): Promise<readonly Unforgotten[]>
   restore(tenant: Tenant, id: string, fragment: string): Promise<Fragment>
   summarize(
@@ -125,12 +135,13 @@ export interface ThreadApi {
   ): Promise<{ readonly fragment: Fragment; readonly ledger: readonly LedgerEntry[] }>
   search(tenant: Tenant, id: string, options: SearchOptions): Promise<SearchResult>
   detail(tenant: Tenant, id: string, hit: string, extendedContext?: number): Promise<{ readonly hit: Hit; readonly text: string }>
-  /** What later steps of the thread keep to unless a request says otherwise; null: the server's default. */
+  /** Sets the contract of later steps, unless a request names one; null: the server's default. */
   contract(tenant: Tenant, id: string, contract: ContractChoice | null): Promise<void>
-  /** Makes a spliced thread exact now. Nothing to do: exact, with an empty ledger. */
+  /** Recomputes approximate cells of the thread now. If there are none, returns `exact` with an empty ledger. */
   refresh(tenant: Tenant, id: string, signal?: AbortSignal): Promise<RefreshResult>
   /**
-   * Where the thread's last answer looked; shown again on another context of its model, one at a time. `layers` default: all.
+   * Returns where the thread's last answer looked. Replays it on another context of its model, one replay at a time. `layers` default:
+   * all.
    * @throws KvfoldError attention/unavailable, attention/bad-request, memory/insufficient, context/full, engine/cancelled
    */
   attention(
@@ -138,17 +149,17 @@ export interface ThreadApi {
     id: string,
     options?: { readonly layers?: readonly number[]; readonly signal?: AbortSignal },
   ): Promise<ThreadAttention>
-  /** Everything, as JSON can hold it. */
+  /** Returns the whole thread as plain JSON. */
   export(tenant: Tenant, id: string): ExportedThread
-  /** Out of every tier, the store and memory; what runs is cancelled. */
+  /** Deletes the thread from every tier, the store and memory; cancels its running step. */
   delete(tenant: Tenant, id: string): Promise<void>
-  /** Calls `listener` after every change until the returned function is called. `tenant` null: of everybody. */
+  /** Calls `listener` after every change until the returned function is called. `tenant` null: of all tenants. */
   watch(tenant: Tenant | null, listener: (change: ThreadChange) => void): () => void
 }
 
-// How a thread is written out for others: plain JSON, with a version.
+// The exported form of a thread: plain JSON, with a version.
 
-/** A message whose sampled tokens are a list of numbers. */
+/** A message with its sampled tokens as an array of numbers. */
 export type ExportedMessage = Omit<ChatMessage, 'sampled'> & {
   readonly sampled?: { readonly text: string; readonly tokens: readonly number[] }
 }

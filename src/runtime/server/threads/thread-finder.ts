@@ -1,4 +1,4 @@
-/** Owns which thread a request goes on with: the one whose messages it repeats, or the nearest of those that it repeats in part. */
+/** Finds the thread that a request continues: the one whose messages it repeats, or the closest one that it repeats in part. */
 import type { ChatMessage } from '../../chat/message.js'
 import { KvfoldError } from '../../core/errors.js'
 import { alignRequest, isBetter, isRelated, keysBeside, keysOf, type Related, type ThreadRequest } from './client-edits.js'
@@ -11,9 +11,11 @@ export class ThreadFinder {
   constructor(private readonly index: ThreadIndex) {}
 
   /**
-   * The thread that goes on as it is; one that the request has other messages of, with how it lies against it; null: it begins a new one.
-   * @param isFree whether a thread may be gone on with now
-   * @throws KvfoldError for a thread that it names: server/no-thread; engine/bad-request, of another model; store/damaged, store/failed
+   * Returns the thread that the request continues unchanged; or the thread that shares some of its messages, with the alignment; or null
+   * to start a new thread.
+   * @param isFree whether a request may continue the thread now
+   * @throws KvfoldError for a thread that the request names: server/no-thread; engine/bad-request for another model; store/damaged,
+   * store/failed
    */
   find(wanted: ThreadRequest, isFree: (entry: ThreadEntry) => boolean): Thread | Related | null {
     const { tenant, model, messages, thread: id } = wanted
@@ -26,12 +28,12 @@ export class ThreadFinder {
       const thread = this.#loaded(best.candidate, id)
       if (thread !== null && goesOnFromCut(thread, wanted)) return thread
     }
-    // Nothing but a system message in common is no conversation in common: the thread is not even read.
+    // Two conversations that share only a system message are not related: the thread is not even read.
     const isBegun = messages.slice(0, best?.common).some(({ role }) => role !== 'system')
     return this.#related(wanted, named !== null ? [named] : best !== null && isBegun ? [best.candidate] : [])
   }
 
-  /** One that ends with the request's last answer goes on, though another that went on elsewhere may have more in common. */
+  /** Prefers a thread that ends with the request's last answer, even if a thread that continued differently shares more messages. */
   #begun(
     { tenant, model, messages }: ThreadRequest,
     chain: Chain,
@@ -44,8 +46,9 @@ export class ThreadFinder {
   }
 
   /**
-   * The thread that has the request's last answer among its last messages and most of what came before it: looks at no other. Null: none has, or
-   * more threads were answered so ("Done.") than are looked at, and the request's own may be one of the others.
+   * Returns the thread that has the request's last answer among its last messages, and most of the messages before it. Looks at no other
+   * threads. Returns null when there is none. Also null when more threads have that answer ("Done.") than are looked at, because the
+   * right one may be missing.
    */
   #near({ tenant, model, messages }: ThreadRequest): Related | null {
     const last = messages.findLastIndex(({ role }) => role === 'assistant')
@@ -57,10 +60,13 @@ export class ThreadFinder {
     return matches.at(-1)?.b === last && matches.length > (last + 1) / 2 ? found : null
   }
 
-  /** Of threads that it goes on behind the end of, else of all found, the one with the most of its messages, then the one used last. Null: none. */
+  /**
+   * Of the threads in `first` and, unless the request names one, those found by its messages: returns the one that it continues at the
+   * end, else the one that shares most messages, else the one used last. Returns null when none is related.
+   */
   #related({ tenant, model, messages, thread: id }: ThreadRequest, first: readonly ThreadEntry[]): Related | null {
     const keys = keysOf(messages)
-    // A system message is many threads': none is read for it.
+    // Many threads share a system message, so no thread is looked up by it.
     const own = keys.filter((_, at) => messages[at]!.role !== 'system')
     return this.#closest(
       new Set([...first, ...(id === undefined ? this.index.having(tenant, model, own) : [])]),
@@ -70,7 +76,7 @@ export class ThreadFinder {
     )
   }
 
-  /** @param keys of the messages, where they are known */
+  /** @param keys of the messages, if they are known */
   #closest(
     entries: Iterable<ThreadEntry>,
     messages: readonly ChatMessage[],
@@ -87,12 +93,12 @@ export class ThreadFinder {
       const counts = id !== undefined || isRelated(thread.view, alignment)
       if (counts && (best === null || isBetter({ thread, alignment }, best))) best = { thread, alignment, entry }
     }
-    // It was put away where another one was read after it.
+    // Loading a later thread may have unloaded this one: load it again.
     const thread = best && this.#loaded(best.entry, id)
     return best && thread && { ...best, thread }
   }
 
-  /** Null: the thread was found damaged now; a request that did not name it goes on without it. */
+  /** Loads the thread. Returns null when it turns out damaged and the request did not name it. */
   #loaded(entry: ThreadEntry, named: string | undefined): Thread | null {
     try {
       return this.index.load(entry)
@@ -104,8 +110,8 @@ export class ThreadFinder {
 }
 
 /**
- * Whether the request has the beginning of the cut answer that the thread ends with, as a message or as the beginning of the answer to come. True if
- * the thread ends otherwise. A request without it asks the same again: another thread answers that, so that this one keeps what was said.
+ * Returns whether the request has the beginning of the cut answer at the thread's end, as a message or as `beginning`. True if the thread
+ * does not end with a cut answer. A request without it asks the same again: it gets another thread, so that this one keeps the cut text.
  */
 function goesOnFromCut({ cut, chain }: Thread, wanted: Pick<ThreadRequest, 'messages' | 'beginning'>): boolean {
   if (cut === null) return true

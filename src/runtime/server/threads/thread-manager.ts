@@ -1,4 +1,7 @@
-/** Owns what becomes of live threads: a request goes on with one, forks or begins one; they are saved, shared with other servers, and given up. */
+/**
+ * Decides what happens to live threads: a request continues one, forks one or starts one. Saves them, shares them with other servers, and
+ * deletes them.
+ */
 import { randomBytes } from 'node:crypto'
 import { steady } from '../../core/clock.js'
 import { KvfoldError } from '../../core/errors.js'
@@ -14,37 +17,40 @@ import { type ThreadEntry, type KnownThread, noThread, ThreadIndex, type ThreadI
 import { beginning, Thread } from './thread.js'
 
 export interface ThreadManagerOptions extends ThreadIndexOptions {
-  /** Drops a thread's cells, wherever they are. */
+  /** Drops a thread's cells, in every tier. */
   readonly forget: (thread: Pick<KnownThread, 'id' | 'model'>) => void
-  /** The same, from where other servers find them, too: resolves when nothing is left of them. */
+  /** Drops them also where other servers find them; resolves when none are left. */
   readonly erase: (id: string) => Promise<void>
-  /** Threads a tenant may have; the one unused for longest is deleted for a new one. Default: no limit. */
+  /** The most threads of a tenant; for a new one the least recently used is deleted. Default: no limit. */
   readonly perTenant?: number
-  /** Told in a sentence of each thread that was deleted for its age, or because its tenant had too many. Default: nobody is. */
+  /** Gets a sentence about each thread that was deleted for its age, or because its tenant had too many. Default: no report. */
   readonly tell?: (sentence: string) => void
-  /** Threads of a tenant that engines may hold cells of; those of the longest unused are dropped, the thread stays. Default 64. */
+  /**
+   * The most threads of a tenant whose cells engines may hold. Beyond it the cells of the least recently used are dropped; the threads
+   * stay. Default 64.
+   */
   readonly warmPerTenant?: number
-  /** Milliseconds after which an unused thread is deleted when its tenant asks something. Default: never. */
+  /** Milliseconds after which an unused thread is deleted, at its tenant's next request. Default: never. */
   readonly retentionMs?: number
-  /** What time it is, in Unix milliseconds. Default: what the machine says, unless its clock jumps (SteadyClock). */
+  /** Returns the time in Unix milliseconds. Default: the machine's time, corrected for jumps of its clock (SteadyClock). */
   readonly clock?: () => number
 }
 
-/** A clock that was ahead by more milliseconds is not waited for. */
+/** Milliseconds. When the last recorded use is further ahead of the clock than this, uses follow the clock again. */
 const AHEAD = 600_000
-/** Threads that one request deletes at most; the rest is for those that follow. */
+/** The most threads that one request deletes; later requests delete the rest. */
 const AT_ONCE = 8
 
 /**
- * A thread goes on when all that clients know of it is the beginning of the request; whoever comes while another request runs on it gets a
- * copy of his own, so that nobody waits for answers that he did not ask for. Only requests that name a thread and bring nothing but new
+ * A request continues a thread when it begins with all messages that clients know of the thread. If another request runs on that thread,
+ * it gets a copy instead, so that it never waits for another request's answer. Only requests that name a thread and bring only new
  * messages (`appended`) wait for it.
  */
 export class ThreadManager {
   readonly #listeners = new Set<(change: ThreadChange) => void>()
   readonly #finder: ThreadFinder
   readonly #sharing: Sharing
-  /** Threads of which text is to be forgotten here, and is not yet. */
+  /** Ids of threads with text that this server must forget and has not erased yet. */
   readonly #unerased = new Set<string>()
   #clock: number
 
@@ -63,7 +69,7 @@ export class ThreadManager {
     })
   }
 
-  /** With all that the store has, of which nothing is loaded yet. */
+  /** Opens with all threads of the store; none is loaded yet. */
   static async open(options: ThreadManagerOptions): Promise<ThreadManager> {
     return new ThreadManager(await ThreadIndex.open(options), options)
   }
@@ -72,18 +78,21 @@ export class ThreadManager {
     return this.index.size
   }
 
-  /** Threads in memory. */
+  /** How many threads are in memory. */
   get loaded(): number {
     return this.index.loaded
   }
 
-  /** Lets `work` read what the threads are now, whoever changed them; as in `SharedThreads.reading` it changes nothing. */
+  /**
+   * Runs `work` on the current state of the threads, including changes by other servers. `work` must change nothing
+   * (`SharedThreads.reading`).
+   */
   async reading<T>(work: () => T): Promise<T> {
     await this.#sharing.hear()
     return this.#sharing.reading(work)
   }
 
-  /** Has `work` done on the thread, which stays loaded, and which no other server changes meanwhile. @throws KvfoldError what `get` throws */
+  /** Runs `work` on the thread, which stays loaded and which no other server changes meanwhile. @throws KvfoldError as `get` */
   async owned<T>(tenant: Tenant, id: string, work: (thread: Thread) => Promise<T>): Promise<T> {
     const release = await this.#sharing.own(tenant, id)
     try {
@@ -97,7 +106,7 @@ export class ThreadManager {
     }
   }
 
-  /** Most recently used first; loads nothing. */
+  /** The tenant's threads, most recently used first; loads none. */
   of(tenant: Tenant): readonly KnownThread[] {
     return this.index.of(tenant)
   }
@@ -107,7 +116,7 @@ export class ThreadManager {
   }
 
   /**
-   * The thread, loaded. It may be put away as soon as the caller lets others run, unless it is `asked` or `held`.
+   * Returns the thread, loaded. It may be unloaded as soon as the caller yields, unless it is `asked` or `held`.
    * @throws KvfoldError server/no-thread; store/damaged, store/failed
    */
   get(tenant: Tenant, id: string): Thread {
@@ -115,7 +124,7 @@ export class ThreadManager {
   }
 
   /**
-   * The thread for a request, in the store with the request's messages, and `asked` until it is given back.
+   * Returns the thread for a request. The request's messages are in it and saved, and it is `asked` until `give`.
    * @throws KvfoldError server/no-thread; engine/bad-request for a thread of another model
    */
   async take(wanted: ThreadRequest): Promise<TakenThread> {
@@ -153,7 +162,10 @@ export class ThreadManager {
     return { ...taken, before, known }
   }
 
-  /** The ask was refused before the model was asked anything: nothing of it stays. */
+  /**
+   * Restores the thread as it was before the request, or deletes a new one. Call it when the ask was refused; does nothing once a step
+   * was computed.
+   */
   async refused({ thread, before }: TakenThread): Promise<void> {
     if (thread.gone !== null || thread.ledger.length > (before?.ledger.length ?? 0)) return
     if (before === null) await this.delete(thread.tenant, thread.id)
@@ -164,7 +176,10 @@ export class ThreadManager {
       })
   }
 
-  /** Has `work` done when no ask runs on the thread, and saves what it did. @throws KvfoldError server/no-thread when it was deleted meanwhile */
+  /**
+   * Runs `work` while no ask runs on the thread, saves its changes, and notifies watchers. @throws KvfoldError server/no-thread when the
+   * thread was deleted meanwhile
+   */
   quietly<T>(thread: Thread, kind: ThreadChange['kind'], work: () => T | Promise<T>): Promise<T> {
     return thread.held(async () => {
       for (;;) {
@@ -183,7 +198,7 @@ export class ThreadManager {
     })
   }
 
-  /** The ask is over: others may go on with the thread. Call once all that it did is saved. */
+  /** Ends the ask: other requests may continue the thread. Call it after all changes are saved. */
   async give(thread: Thread): Promise<void> {
     thread.asked = false
     this.#changed(thread, 'idle')
@@ -195,13 +210,13 @@ export class ThreadManager {
     this.#sharing.close()
   }
 
-  /** Writes what changed, and tells. What cannot be written is undone: from then on the thread is what the store has of it. */
+  /** Saves the thread's changes and notifies watchers. If the write fails, they are undone: the thread is then as stored. */
   async save(thread: Thread, kind: ThreadChange['kind']): Promise<void> {
     await this.#save(thread)
     this.#changed(thread, kind)
   }
 
-  /** Loads nothing. @throws KvfoldError server/no-thread */
+  /** Deletes the thread without loading it. @throws KvfoldError server/no-thread */
   async delete(tenant: Tenant, id: string): Promise<void> {
     await this.#sharing.hear()
     if (this.damage(tenant).some((each) => each.id === id)) {
@@ -229,7 +244,7 @@ export class ThreadManager {
     return () => this.#listeners.delete(filtered)
   }
 
-  /** Waits until the thread is nobody's, and takes it. */
+  /** Waits until no ask runs on the thread, then takes it. */
   async #append({ tenant, model, thread: id }: ThreadRequest): Promise<Taking> {
     if (id === undefined) throw new KvfoldError('engine/bad-request', 'Messages to append need the thread to append them to.')
     return this.owned(tenant, id, async (thread) => {
@@ -255,7 +270,10 @@ export class ThreadManager {
     })
   }
 
-  /** As `#match`, of what the threads are now: one that another server answers on is as one that we answer on. */
+  /**
+   * Matches the request against the current threads. A thread that another server answers on is treated as one that this server answers
+   * on.
+   */
   async #matched(wanted: ThreadRequest): Promise<Taking> {
     const elsewhere = new Set<string>()
     for (;;) {
@@ -269,13 +287,13 @@ export class ThreadManager {
         await this.give(thread)
         throw error
       }
-      // It is not what it was when we decided.
+      // The thread changed after the decision: decide again.
       await this.give(thread)
     }
   }
 
   /**
-   * Decides and takes in one go: nobody comes in between.
+   * Chooses a thread and takes it without yielding, so that no other request can take it in between.
    * @param elsewhere ids of threads that other servers have
    */
   #match(wanted: ThreadRequest, elsewhere: ReadonlySet<string>): Taking {
@@ -307,7 +325,7 @@ export class ThreadManager {
     thread.asked = true
     const { card } = thread
     this.index.add(thread)
-    // First in the thread's line: what is written later comes later, and finds out that there is nothing to write to.
+    // Creation is the first work of the thread. Later saves wait for it, and write nothing if it fails.
     void thread
       .alone(async () => {
         try {
@@ -339,7 +357,7 @@ export class ThreadManager {
     }
   }
 
-  /** Whoever has the thread is refused; the next one finds it as it is stored. */
+  /** Fails the thread for its present users. The next request finds it as stored. */
   async #undo(thread: Thread, error: unknown): Promise<void> {
     thread.fail(error)
     const { tenant, id } = thread
@@ -353,16 +371,19 @@ export class ThreadManager {
         return
       }
     } catch (unread) {
-      // Not to be read now, which does not mean that it is not there: whoever wants it next tries again.
+      // The store cannot be read now, but the thread may exist: the next request tries again.
       if (!isNoThread(unread)) return
     }
-    // A new one, of which the store has the name at most.
+    // The thread is new, and the store has at most its head.
     this.index.drop(entry)
     await this.options.store.delete(tenant, id).catch(() => undefined)
     this.#changed(thread, 'deleted')
   }
 
-  /** The thread is used: engines forget what its tenant used longest ago, and what is too old, or too many, is deleted. */
+  /**
+   * Runs after a thread was used. Drops the cells of threads that its tenant used longest ago, and deletes threads that are too old or
+   * too many.
+   */
   async #retire(thread: Thread): Promise<void> {
     const { perTenant = Infinity, warmPerTenant = 64, retentionMs = Infinity } = this.options
     const { tenant } = thread
@@ -389,7 +410,7 @@ export class ThreadManager {
     }
   }
 
-  /** What other servers did. */
+  /** Takes in the changes of other servers. */
   async #heard({ changed, deleted, forgotten }: ThreadChanges): Promise<void> {
     for (const listed of changed) this.#changed(listed, this.index.renew(listed) ? 'created' : 'message')
     for (const { tenant, id } of deleted) {
@@ -400,25 +421,25 @@ export class ThreadManager {
       this.#changed(entry, 'deleted')
     }
     for (const { id } of forgotten) this.#unerased.add(id)
-    // What could not be erased is tried again before anything else is done, and until then nobody is told that it was.
+    // Failed erasures are tried again before any other work. Until they succeed, this server does not report the text as forgotten.
     for (const id of this.#unerased) {
       await this.options.erase(id)
       this.#unerased.delete(id)
     }
   }
 
-  /** There is no such thread any more; what the store has of it stays there. */
+  /** Removes the thread from the index; its record stays in the store. */
   #drop(entry: ThreadEntry): void {
     if (entry.thread !== null) entry.thread.gone = noThread(entry.id)
     this.index.drop(entry)
   }
 
-  /** See Sharing. */
+  /** Returns the servers that have not yet forgotten what the thread's last change had forgotten (`Sharing`). */
   unforgotten(thread: Pick<KnownThread, 'tenant' | 'id'>): Promise<readonly Unforgotten[]> {
     return this.#sharing.unforgotten(thread.tenant, thread.id)
   }
 
-  /** Unix milliseconds, but not the same twice: the later use has the larger number, unless the clock was ahead. */
+  /** Returns Unix milliseconds, never the same twice. A later use has a larger number, unless the clock was ahead by more than AHEAD. */
   #now(): number {
     const { clock = () => steady.now() } = this.options
     const now = clock()

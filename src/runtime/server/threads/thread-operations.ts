@@ -1,4 +1,4 @@
-/** Owns what programs and people do to threads, over the thread manager and the models. */
+/** Carries out the operations of programs and people on threads, with the thread manager and the models. */
 import type { ChatMessage } from '../../chat/message.js'
 import type { Fragment } from '../../context/fragment.js'
 import type { Result } from '../../context/refusal.js'
@@ -63,7 +63,7 @@ export class Operations implements ThreadApi {
         const folded = granted(conversation.fold(fragment, how, costly)).fragment
         edited(thread, 'folded', [folded], savedBy(folded))
         if (how?.forget === true) thread.noteForget()
-        // At once; where the template refuses, because results of calls are not there yet, the next step does it.
+        // Forgets at once. If the template refuses, because results of calls are missing, the next step forgets.
         if (how?.forget === true)
           await engine
             .forgetHidden?.(
@@ -131,7 +131,7 @@ export class Operations implements ThreadApi {
   refresh(...[tenant, id, signal]: Parameters<ThreadApi['refresh']>): ReturnType<ThreadApi['refresh']> {
     return this.#with(tenant, id, (thread, engine) =>
       this.book.quietly(thread, 'ledger', async () => {
-        // Engines without contracts have nothing that is not exact.
+        // Engines without contracts have only exact cells.
         if (engine.refresh === undefined) return { exact: true, ledger: [] }
         const result = await engine.refresh(thread.conversation.id, signal === undefined ? {} : { signal })
         thread.account(result.ledger)
@@ -160,7 +160,7 @@ export class Operations implements ThreadApi {
     return this.#with(tenant, id, (thread) => this.book.quietly(thread, 'fragments', () => work(thread)))
   }
 
-  /** Cuts and summaries need the thread's model. */
+  /** Runs `work` with the thread's model loaded, which cuts and summaries need. */
   #with<T>(tenant: Tenant, id: string, work: (thread: Thread, engine: ServedEngine) => Promise<T>): Promise<T> {
     return this.book.owned(tenant, id, async (thread) => {
       const lease = await this.models.lease(this.models.named(thread.model))
@@ -176,21 +176,21 @@ export class Operations implements ThreadApi {
 const ELSEWHERE =
   'Another server computes this model and keeps its own cache, which cannot be told to forget. Fold without forget.'
 
-/** Notes for whoever looks at the steps later. */
+/** Records an edit as an event of the thread. */
 function edited(thread: Thread, what: NonNullable<ThreadEvent['what']>, fragments: readonly Fragment[], saves: number): void {
   const folded = fragments.map(({ id }) => id)
   thread.happened({ kind: 'edit', what, folded, saves, reason: `${folded.join(', ')} ${what} by a person or a program` })
 }
 
-/** Tokens that hiding it took out of sight; 0 where nobody counted. */
+/** Returns the tokens that hiding the fragment saves; 0 when they were not counted. */
 const savedBy = (fragment: Fragment | undefined): number => (fragment?.price?.open ?? 0) - (fragment?.price?.hidden ?? 0)
 
-/** Many templates refuse calls whose results are not all there. */
+/** Rethrows errors except the template's: many templates refuse calls without all their results. */
 function unlessTemplate(error: unknown): void {
   if (!(error instanceof KvfoldError && error.code.startsWith('chat/'))) throw error
 }
 
-/** @throws KvfoldError the refusal */
+/** Returns a successful result. @throws KvfoldError the refusal */
 function granted<T extends object>(result: Result<T>): T {
   if (result.ok) return result
   const { code, message } = result
@@ -221,7 +221,7 @@ function viewOf(thread: Thread, cells: ReadonlyMap<string, Residency>): ThreadVi
   return { ...summaryOf(thread), all, ledger, events, tools: tools.map(({ name }) => name), found: toolsFoundIn(conversation) }
 }
 
-/** Where the cells of its hidden fragments are, by id; empty where that is not known. */
+/** Returns where the cells of the hidden fragments are, by fragment id; empty when that is unknown. */
 function cellsOf({ conversation, model, definitions, runtime }: Thread, models: Models): ReadonlyMap<string, Residency> {
   const hidden = conversation.fragments.filter(({ state }) => state.kind !== 'open')
   const engine = models.all.find(({ name }) => name === model)?.engine

@@ -1,23 +1,23 @@
-/** Owns what is known of a thread beside its conversation: what clients know of it, and what this process knows while it runs. */
+/** Holds the state of a thread beside its conversation: what clients know of it, and what only this process knows. */
 import type { ShownPrompt } from '../../attention/answer-mass.js'
 import type { ChatMessage, TemplateVariables, ToolDefinition } from '../../chat/message.js'
 import type { CostlyFolds } from '../../context/fragment.js'
 import type { StoredMessage } from '../../store/port.js'
 import { Chain, messageKey } from './message-match.js'
 
-// What clients know of a thread's messages, and what finds the thread by them: keys, chain and places.
+// The messages of a thread as clients know them, and the keys, chain and places that find the thread by them.
 
-/** Bytes that a message takes in memory, about, without its texts and tokens. */
+/** Approximate bytes that a message takes in memory, without its texts and tokens. */
 const MESSAGE = 500
 
-/** Messages are only added; what another thread, or this one before, worked out for the same messages is taken over. */
+/** Messages are only appended. Keys and links that another view computed for the same messages are reused. */
 export class View {
   readonly #seen: StoredMessage['seen'][] = []
   readonly #messages: ChatMessage[] = []
   readonly #keys: string[] = []
-  /** By message of the view: the index of the message in the conversation. */
+  /** For each message of the view, its index in the conversation. */
   readonly #places: number[] = []
-  /** By message of the view: whether it is an answer that was given here. */
+  /** For each message of the view, whether it is an answer of this server. */
   readonly #given: boolean[] = []
   #chain = new Chain()
   #size = 0
@@ -34,17 +34,17 @@ export class View {
     return view
   }
 
-  /** What they know in the place of each message of the conversation. */
+  /** For each message of the conversation, the form in which clients know it. */
   get seen(): readonly StoredMessage['seen'][] {
     return this.#seen
   }
 
-  /** Oldest first. */
+  /** The messages that clients know, oldest first. */
   get messages(): readonly ChatMessage[] {
     return this.#messages
   }
 
-  /** Of these messages (`messageKey`). */
+  /** Keys of these messages (`messageKey`). */
   get keys(): readonly string[] {
     return this.#keys
   }
@@ -53,31 +53,31 @@ export class View {
     return this.#places
   }
 
-  /** Which of these messages are answers that the server gave; a client may have sent the others as it liked. */
+  /** For each of these messages, whether it is an answer of this server. Clients may have written the rest as they liked. */
   get given(): readonly boolean[] {
     return this.#given
   }
 
   /**
-   * Of the messages by which requests find the thread. A cut answer at the end is not among them: its client may have less of it
+   * The chain by which requests find the thread. It leaves out a cut answer at the end, of which the client may have only a part
    * (`Thread.takeCut`).
    */
   get chain(): Chain {
     return this.cut === null ? this.#chain : this.#chain.beginning(this.#messages.length - 1)
   }
 
-  /** The last message, if it is an answer that was cut; else null. */
+  /** The last message if it is a cut answer; else null. */
   get cut(): ChatMessage | null {
     const last = this.#messages.at(-1)
     return last?.cut === true ? last : null
   }
 
-  /** Bytes in memory, about. */
+  /** Approximate bytes in memory. */
   get size(): number {
     return this.#size
   }
 
-  /** @param keyOf the key of a message of the view, where it is known */
+  /** Appends a message of the conversation. @param keyOf returns the key of a message of the view if it is known */
   note(
     message: ChatMessage,
     seen: StoredMessage['seen'],
@@ -98,50 +98,51 @@ export class View {
 const knownOf = ({ message, seen }: StoredMessage): ChatMessage | null =>
   seen === 'nothing' ? null : seen === 'same' ? message : seen
 
-/** Texts at two bytes a character, though most take one. */
+/** Counts two bytes a character, though most take one. */
 const sizeOf = ({ content, reasoning = '', sampled, toolCalls = [] }: ChatMessage): number =>
   MESSAGE +
   2 * (content.length + reasoning.length + (sampled?.text.length ?? 0)) +
   toolCalls.reduce((sum, call) => sum + dataSize(call), 0) +
   4 * (sampled?.tokens.length ?? 0)
 
-/** Of data that JSON can have. */
+/** Approximate bytes of data that JSON can express. */
 function dataSize(value: unknown): number {
   if (typeof value === 'string') return 2 * value.length
   if (typeof value !== 'object' || value === null) return 8
   return Object.values(value).reduce((sum: number, each) => sum + 16 + dataSize(each), 0)
 }
 
-/** What only this process knows of a thread, and goes on knowing when its messages are put away. */
+/** State of a thread that only this process knows. It stays when the thread's messages are unloaded. */
 export class RuntimeState {
-  /** What its answers were shown. */
+  /** The prompts that its answers were drawn from. */
   shown = new ShownSteps()
-  /** Tools of ours that the model was last shown beside the client's. */
+  /** The server's own tools that the model last saw, beside the client's. */
   own: readonly ToolDefinition[] = []
-  /** Whether the client's tools were a catalogue then, and not shown. */
+  /** Whether the client's tools were a catalogue then, and not in the prompt. */
   isCatalogue = false
-  /** What the template was last told. */
+  /** The variables that the chat template last got. */
   variables: TemplateVariables = {}
-  /** Names of the client's tools in the order in which they came, those that went among them. */
+  /** Names of the client's tools in the order of their first appearance, including tools no longer sent. */
   toolOrder: readonly string[] = []
-  /** Whether an engine may hold cells of it. */
+  /** Whether an engine may hold cells of the thread. */
   warm = false
-  /** What the ask under way says of folds that cost; null: nothing, or there is none. */
+  /** How the running ask treats costly folds; null when it does not say, or no ask runs. */
   costlyFolds: CostlyFolds | null = null
 }
 
-// What a thread's answers were shown since its cells were last exact: enough to show it again, trace of hidden text and all.
+// The prompts that a thread's answers were drawn from since its cells were last exact. They are enough to show the thread again,
+// including the trace of hidden text.
 
-/** Prompts kept; an older beginning is forgotten. */
+/** The most prompts kept; older ones are dropped. */
 const MOST = 256
 
-/** Of this process only: what a store brings back has no steps. */
+/** Exists only in this process: a thread read from the store has no steps. */
 export class ShownSteps {
   #steps: ShownPrompt[] = []
-  /** Whether the first of them was exact, so that nothing before it matters. */
+  /** Whether the first step kept was exact, so that earlier ones do not matter. */
   #isWhole = false
 
-  /** The answer to this prompt is there. `isExact`: its cells are what a fresh prefill makes. */
+  /** Records the prompt of an answer. `isExact`: its cells are what a fresh prefill makes. */
   note(prompt: ShownPrompt, isExact: boolean): void {
     if (isExact) {
       this.#steps = []
@@ -154,7 +155,10 @@ export class ShownSteps {
     }
   }
 
-  /** Up to the prompt whose answer is this message, those that only went on left out; null where that is not known. */
+  /**
+   * Returns the prompts up to the one whose answer is this message. Leaves out a prompt when the next one has the same contract and
+   * edits. Returns null when the prompts are not known.
+   */
   upTo(answer: number): readonly ShownPrompt[] | null {
     const at = this.#steps.findIndex(({ messages }) => messages === answer)
     if (!this.#isWhole || at < 0) return null

@@ -1,4 +1,4 @@
-/** Owns all threads there are, whether their messages are in memory or in the store alone. */
+/** Indexes all threads, whether their messages are in memory or only in the store. */
 import type { ConversationPorts } from '../../context/conversation.js'
 import { KvfoldError } from '../../core/errors.js'
 import type { Tenant } from '../../core/ids.js'
@@ -12,20 +12,20 @@ import { UseOrder } from './use-order.js'
 
 export interface ThreadIndexOptions {
   readonly store: ThreadStore
-  /** What a thread's conversation needs of its model's engine, which may be loaded or not. */
+  /** Returns the ports that a thread's conversation needs to its model's engine, which may be loaded or not. */
   readonly portsOf: (thread: Thread) => ConversationPorts
-  /** Bytes, about, of threads that stay in memory though nobody uses them; the others are read again when they are. Default 64 MiB. */
+  /** Approximate bytes of unused threads that stay in memory; the rest are read again when needed. Default 64 MiB. */
   readonly idleBytes?: number
 }
 
 const IDLE_BYTES = 2 ** 26
 
 /**
- * What is done for one tenant touches no entry of another: neither its threads nor their number are to be told from the time it takes. Nor does it
- * take longer the more threads the tenant has, but for listing them.
+ * Work for one tenant touches no entry of another, so its time reveals neither their threads nor how many there are. Except for listing,
+ * it takes no longer when the tenant has more threads.
  */
 export class ThreadIndex {
-  /** No tenant without entries. */
+  /** Has no tenant without entries. */
   readonly #tenants = new Map<Tenant, TenantThreads>()
   readonly #loaded: ThreadLru
   #size = 0
@@ -36,7 +36,7 @@ export class ThreadIndex {
     })
   }
 
-  /** With all that the store has, of which nothing is loaded yet. */
+  /** Opens with all threads of the store; none is loaded yet. */
   static async open(options: ThreadIndexOptions): Promise<ThreadIndex> {
     const index = new ThreadIndex(options)
     const listed = await options.store.index((record) => new Thread(record, options.portsOf).card)
@@ -48,53 +48,56 @@ export class ThreadIndex {
     return this.#size
   }
 
-  /** Threads in memory. */
+  /** How many threads are in memory. */
   get loaded(): number {
     return this.#loaded.size
   }
 
-  /** When a thread of anybody was last used; 0 when there are none. */
+  /** When any tenant's thread was last used; 0 when there are no threads. */
   get lastUse(): number {
     let latest = 0
     for (const { uses } of this.#tenants.values()) for (const { used } of uses.fromNewest()) latest = Math.max(latest, used)
     return latest
   }
 
-  /** Threads that the tenant has. */
+  /** Returns how many threads the tenant has. */
   count(tenant: Tenant): number {
     return this.#tenants.get(tenant)?.byId.size ?? 0
   }
 
-  /** Longest unused first; loads nothing. */
+  /** The tenant's threads, least recently used first; loads none. */
   oldest(tenant: Tenant): Iterable<ThreadEntry> {
     return this.#tenants.get(tenant)?.uses.fromOldest() ?? []
   }
 
-  /** The tenant's threads of this model, by what they begin with; null: there are none. */
+  /** Returns the tenant's threads of this model, indexed by their beginnings; null when there are none. */
   beginnings(tenant: Tenant, model: string): Beginnings<ThreadEntry> | null {
     return this.#tenants.get(tenant)?.beginnings.get(model) ?? null
   }
 
   /**
-   * Threads of which one of the last messages is among these (`messageKey`), the latest used first: a few of those that have the one that is rarest among
-   * the last known. Looks no further back than needed. Loads nothing.
+   * Returns threads with one of these keys (`messageKey`) among their last messages, most recently used first. Takes the last keys that
+   * the index knows, and returns a few threads that have the rarest of them. Looks no further back than needed. Loads none.
    */
   having(tenant: Tenant, model: string, keys: readonly string[]): readonly ThreadEntry[] {
     const threads = this.#tenants.get(tenant)
     return threads === undefined ? [] : threads.lately.having(keys, (entry) => entry.model === model)
   }
 
-  /** Most recently used first; loads nothing. */
+  /** The tenant's threads, most recently used first; loads none. */
   of(tenant: Tenant): readonly ThreadEntry[] {
     return [...this.oldest(tenant)].sort((a, b) => b.used - a.used)
   }
 
-  /** The entry is used now. */
+  /** Records that the entry is used now. */
   use(entry: ThreadEntry): void {
     this.#tenants.get(entry.tenant)?.uses.use(entry)
   }
 
-  /** Engines may hold cells of the entry from now on. Says which others of its tenant are to be forgotten there: more than `most` are not remembered. */
+  /**
+   * Records that engines may hold cells of the entry. Returns entries of its tenant beyond `most` whose cells must be dropped, least
+   * recently used first.
+   */
   warm(entry: ThreadEntry, most: number): readonly ThreadEntry[] {
     const warm = this.#tenants.get(entry.tenant)?.warm
     if (warm === undefined) return []
@@ -109,17 +112,17 @@ export class ThreadIndex {
     return cooled
   }
 
-  /** What the entry is found by has changed, or may have. */
+  /** Updates the index after the entry's messages changed, or may have changed. */
   note(entry: ThreadEntry): void {
     if (this.has(entry)) this.#tenants.get(entry.tenant)?.note(entry)
   }
 
-  /** Loads nothing. */
+  /** Returns the entry, or null; loads nothing. */
   find(tenant: Tenant, id: string): ThreadEntry | null {
     return this.#tenants.get(tenant)?.byId.get(id) ?? null
   }
 
-  /** Loads nothing. @throws KvfoldError server/no-thread; store/damaged-thread, store/lost-thread */
+  /** Returns the entry; loads nothing. @throws KvfoldError server/no-thread; store/damaged-thread, store/lost-thread */
   entry(tenant: Tenant, id: string): ThreadEntry {
     const entry = this.find(tenant, id)
     if (entry !== null) return entry
@@ -127,14 +130,14 @@ export class ThreadIndex {
     throw damage === undefined ? noThread(id) : damageError(damage)
   }
 
-  /** Loads nothing. @throws KvfoldError what `entry` throws; engine/bad-request for a thread of another model */
+  /** Returns the entry; loads nothing. @throws KvfoldError what `entry` throws; engine/bad-request for a thread of another model */
   entryFor(tenant: Tenant, id: string, model: string): ThreadEntry {
     const entry = this.entry(tenant, id)
     if (entry.model === model) return entry
     throw new KvfoldError('engine/bad-request', `Thread ${id} is one of model ${entry.model}, not of ${model}; begin a new one.`)
   }
 
-  /** Null when the thread is no longer what there is of it. */
+  /** Returns the thread's entry; null when the index no longer holds this object. */
   entryOf(thread: Thread): ThreadEntry | null {
     const entry = this.find(thread.tenant, thread.id)
     return entry?.thread === thread ? entry : null
@@ -145,8 +148,8 @@ export class ThreadIndex {
   }
 
   /**
-   * The entry's thread. It may be put away as soon as the caller lets others run, unless it is `asked` or `held`.
-   * @throws KvfoldError store/damaged-thread, and it is an entry no longer; store/failed; server/no-thread when the store does not have it
+   * Returns the entry's thread, loaded. It may be unloaded as soon as the caller yields, unless it is `asked` or `held`.
+   * @throws KvfoldError store/damaged-thread, and the entry is dropped; store/failed; server/no-thread when the store does not have it
    */
   load(entry: ThreadEntry): Thread {
     let { thread } = entry
@@ -166,7 +169,7 @@ export class ThreadIndex {
     this.#loaded.use(entry)
   }
 
-  /** What is in the store stays there. */
+  /** Removes the entry; the store keeps the thread. */
   drop(entry: ThreadEntry): void {
     const threads = this.#tenants.get(entry.tenant)
     if (threads?.delete(entry) === true) this.#size--
@@ -174,7 +177,7 @@ export class ThreadIndex {
     this.#loaded.delete(entry)
   }
 
-  /** It is in the store still, whatever was dropped of it. */
+  /** Puts a dropped entry back, because the store still has the thread. */
   restore(entry: ThreadEntry): void {
     entry.discard()
     if (this.find(entry.tenant, entry.id) !== null) return
@@ -182,7 +185,7 @@ export class ThreadIndex {
     for (const each of [...this.oldest(entry.tenant)].sort((a, b) => a.used - b.used)) this.use(each)
   }
 
-  /** What is in memory of the thread is not what is stored: it is loaded again by whoever wants it next. */
+  /** Drops a thread from memory that differs from the stored one. The next use loads it again. */
   discard(tenant: Tenant, id: string): void {
     const entry = this.find(tenant, id)
     if (entry === null) return
@@ -191,7 +194,10 @@ export class ThreadIndex {
     this.#loaded.delete(entry)
   }
 
-  /** Another server made or changed the thread. One that is in use here stays as it is; what is done to it is refused by the store. True: it is new. */
+  /**
+   * Takes in a thread that another server created or changed. A thread in use here stays as it is, and the store refuses changes to it.
+   * Returns true when the thread is new.
+   */
   renew(listed: ListedThread): boolean {
     const { tenant, id } = listed
     const known = this.find(tenant, id)
@@ -204,7 +210,7 @@ export class ThreadIndex {
     return known === null
   }
 
-  /** The thread is as large as it is now; idle ones are put away as far as there is no room for them. */
+  /** Counts the thread's present size, and unloads idle threads until the rest have room. */
   trim(thread: Thread): void {
     const entry = this.entryOf(thread)
     if (entry !== null) {
@@ -235,12 +241,12 @@ export class ThreadIndex {
 export const noThread = (id: string): KvfoldError =>
   new KvfoldError('server/no-thread', `There is no thread ${JSON.stringify(id.slice(0, 80))}; it was deleted, or never was.`)
 
-// The threads of one tenant, and what they are found by.
+// The threads of one tenant, and the indexes that find them.
 
 class TenantThreads {
   readonly byId = new Map<string, ThreadEntry>()
   readonly uses = new UseOrder<ThreadEntry>()
-  /** Those that engines may hold cells of. */
+  /** Threads of which engines may hold cells. */
   readonly warm = new UseOrder<ThreadEntry>()
   readonly lately = new Lately(() => this.uses.fromNewest())
   readonly beginnings = new Map<string, Beginnings<ThreadEntry>>()
@@ -259,7 +265,7 @@ class TenantThreads {
     this.lately.note(entry, entry.ends)
   }
 
-  /** False: it was not there. */
+  /** Returns false when the entry was not there. */
   delete(entry: ThreadEntry): boolean {
     const { id, model } = entry
     this.uses.delete(entry)
@@ -272,18 +278,18 @@ class TenantThreads {
   }
 }
 
-// Which threads had a message lately: what clients that change earlier messages are found by.
+// Finds threads by their last messages, for clients that change earlier ones.
 
-/** Known messages that are looked at, and threads that are told. */
+/** The most known messages looked at, and the most threads returned. */
 export const FEW = 8
-/** Threads that have a message, up to which all of them are looked at. */
+/** If at most so many threads have a message, all of them are looked at. */
 const MANY = 256
 
 class Lately {
   readonly #entries = new Map<string, Set<ThreadEntry>>()
   readonly #keys = new Map<ThreadEntry, readonly string[]>()
 
-  /** @param newest all threads there may be, those used last first */
+  /** @param newest returns all threads, most recently used first */
   constructor(private readonly newest: () => Iterable<ThreadEntry>) {}
 
   note(entry: ThreadEntry, keys: readonly string[]): void {
@@ -318,40 +324,37 @@ class Lately {
   }
 }
 
-// Which threads stay in memory: those that somebody uses, and of the others the ones used last, as far as there is room.
+// Decides which threads stay in memory: those in use, and of the rest the most recently used, as far as there is room.
 
-/**
- * Nothing is lost with a thread that is put away: all that was told to anybody is in the store. As long as there is room, the use of one looks at
- * no other.
- */
+/** Unloading a thread loses nothing: everything acknowledged is in the store. While there is room, using a thread looks at no other. */
 class ThreadLru {
-  /** The bytes that each was counted with; longest unused first. */
+  /** For each entry the bytes it was counted with, least recently used first. */
   readonly #entries = new Map<ThreadEntry, number>()
-  /** Their sum. */
+  /** The sum of these bytes. */
   #bytes = 0
 
   /**
-   * @param room bytes, about, that threads take; those in use may take more
-   * @param onPutAway told of each entry whose messages are in memory no more
+   * @param room approximate bytes for threads; threads in use may exceed it
+   * @param onPutAway called for each entry that was unloaded
    */
   constructor(
     private readonly room: number,
     private readonly onPutAway: (entry: ThreadEntry) => void,
   ) {}
 
-  /** Threads in memory. */
+  /** How many threads are in memory. */
   get size(): number {
     return this.#entries.size
   }
 
-  /** The entry, which has its thread, is used now; others may be put away for it. */
+  /** Records the use of an entry with a loaded thread; may unload others for it. */
   use(entry: ThreadEntry): void {
     this.delete(entry)
     this.trim()
     this.#count(entry)
   }
 
-  /** Counts the entry again. */
+  /** Counts the entry's bytes again. */
   grown(entry: ThreadEntry): void {
     if (this.#entries.has(entry)) this.#count(entry)
   }
@@ -361,7 +364,7 @@ class ThreadLru {
     this.#entries.delete(entry)
   }
 
-  /** Puts idle threads away until the rest has room. */
+  /** Unloads idle threads until the rest have room. */
   trim(): void {
     for (const entry of this.#entries.keys()) {
       if (this.#bytes <= this.room) return
@@ -379,9 +382,9 @@ class ThreadLru {
   }
 }
 
-// One thread as the book has it at all times: enough to match and list it; its messages are loaded when somebody needs them.
+// A thread as the index always has it: enough to match and list it. Its messages are loaded when needed.
 
-/** What is known of a thread whether it is loaded or not. */
+/** The facts of a thread that are known without loading it. */
 export type KnownThread = Pick<
   Thread,
   'tenant' | 'id' | 'model' | 'created' | 'used' | 'parent' | 'contract' | 'asked' | 'chain' | 'card'
@@ -389,12 +392,12 @@ export type KnownThread = Pick<
 
 export class ThreadEntry implements KnownThread, MatchCandidate {
   readonly runtime: RuntimeState
-  /** Null while its messages are in the store alone. */
+  /** Null while its messages are only in the store. */
   #thread: Thread | null
   #listed: ListedThread
   #chain: Chain
 
-  /** @param of a thread as the store lists it, or one that is loaded */
+  /** @param of a thread as the store lists it, or a loaded one */
   constructor(of: ListedThread | Thread) {
     const isLoaded = 'runtime' in of
     this.runtime = isLoaded ? of.runtime : new RuntimeState()
@@ -407,30 +410,30 @@ export class ThreadEntry implements KnownThread, MatchCandidate {
     return this.#thread
   }
 
-  /** From now on the thread itself says what it is. */
+  /** Attaches the loaded thread, which now answers for the entry. */
   load(thread: Thread): void {
     this.#thread = thread
   }
 
-  /** Lets the messages go; nobody may use the thread any more, and all of it must be in the store. */
+  /** Unloads the thread. No caller may use it any more, and the store must have all of it. */
   putAway(): void {
     if (this.#thread === null) return
     this.renew(listed(this.#thread, this.#thread.card))
     this.#thread = null
   }
 
-  /** What it is while its thread is not loaded. */
+  /** Sets the facts used while the thread is not loaded. */
   renew(listed: ListedThread): void {
     this.#listed = listed
     this.#chain = new Chain(listed.card.chain)
   }
 
-  /** It is stored as the card says. */
+  /** Takes in the card that the store now has. */
   saved(card: ThreadCard): void {
     if (this.#thread !== null) this.renew(listed(this.#thread, card))
   }
 
-  /** Lets go of a thread that is not what is stored: the entry is what was stored last, until it is loaded again. */
+  /** Drops a thread that differs from the stored one. Until it is loaded again, the entry shows the state stored last. */
   discard(): void {
     this.#thread = null
     this.runtime.shown = new ShownSteps()

@@ -1,4 +1,4 @@
-/** Owns one live conversation of the server: its messages, what clients know of them, what is folded, what it cost. */
+/** One live conversation of the server: its messages, the part of them that clients know, its folds, and its costs. */
 import type { ChatMessage, ToolDefinition } from '../../chat/message.js'
 import { Conversation, type ConversationPorts } from '../../context/conversation.js'
 import type { Fragment } from '../../context/fragment.js'
@@ -11,10 +11,10 @@ import type { StoredMessage, ThreadCard, ThreadEvent, ThreadHead, ThreadRecord, 
 import type { MatchCandidate, Chain } from './message-match.js'
 import { RuntimeState, ShownSteps, View } from './thread-state.js'
 
-/** How far the store is. */
+/** How much of the thread the store has. */
 interface StoredExtent {
   messages: number
-  /** Whether the store has other messages behind those. */
+  /** Whether the store has outdated messages after the first `messages`; the next save replaces them. */
   others: boolean
   entries: number
   events: number
@@ -23,16 +23,16 @@ interface StoredExtent {
   head: string
 }
 
-/** Last messages that a thread is found by. */
+/** How many of its last messages a thread can be found by. */
 const ENDS = 4
-/** Characters of a title. */
+/** The most characters of a title. */
 const TITLE = 80
-/** Bytes that a cost on the ledger, and what a thread has beside messages and costs take in memory, about. */
+/** Approximate bytes in memory: `cost` for each message of a ledger entry, `other` for the thread beside messages and costs. */
 const SIZES = { cost: 100, other: 4000 }
 
 /**
- * What clients know is `view`, in the order of the messages. Messages are added; only a client that sends others than before changes what there is
- * (`rewrite`). Changes are the thread's alone until `save`.
+ * Clients know the messages of `view`, in its order. Messages are only appended, unless a client sends different ones than before
+ * (`rewrite`). Changes stay in this object until `save`.
  */
 export class Thread implements MatchCandidate {
   readonly tenant: Tenant
@@ -43,9 +43,9 @@ export class Thread implements MatchCandidate {
   used: number
   contract: ContractChoice | null
   tools: readonly ToolDefinition[]
-  /** True from the match until the answer is there: others fork meanwhile. */
+  /** True from the match until the answer is complete. Meanwhile other requests for it get a fork. */
   asked = false
-  /** Why nobody may use it any more, and nothing of it is saved: it was deleted, or not saved. Null: it lives. */
+  /** Why the thread can no longer be used or saved: it was deleted, or a save failed. Null while it is usable. */
   gone: Error | null = null
   #held: readonly ChatMessage[]
   #conversation: Conversation
@@ -60,8 +60,8 @@ export class Thread implements MatchCandidate {
   #size = SIZES.other
 
   /**
-   * @param record in the store already, or about to be put there
-   * @param from the thread that it has messages of
+   * @param record the thread as stored, or as it is about to be stored
+   * @param from the thread that it was forked from, whose messages it shares
    */
   constructor(
     record: ThreadRecord,
@@ -102,22 +102,22 @@ export class Thread implements MatchCandidate {
     return this.#conversation
   }
 
-  /** Of the view's messages. */
+  /** Keys of the view's messages (`messageKey`). */
   get keys(): readonly string[] {
     return this.#view.keys
   }
 
-  /** Keys of the last messages: what the thread is found by when its client changes earlier ones. */
+  /** Keys of the last messages. They find the thread when its client changes earlier ones. */
   get ends(): readonly string[] {
     return this.keys.slice(-ENDS)
   }
 
-  /** What clients know, oldest first. */
+  /** The messages that clients know, oldest first. */
   get view(): readonly ChatMessage[] {
     return this.#view.messages
   }
 
-  /** Which messages of the view are answers that the server gave. */
+  /** For each message of the view, whether it is an answer that this server gave. */
   get given(): readonly boolean[] {
     return this.#view.given
   }
@@ -130,7 +130,7 @@ export class Thread implements MatchCandidate {
     return this.#ledger
   }
 
-  /** What its client may have of the cut answer at its end; null when it ends otherwise. */
+  /** The cut answer at the thread's end, as clients know it; null when the thread does not end with one. */
   get cut(): ChatMessage | null {
     return this.#view.cut
   }
@@ -139,14 +139,14 @@ export class Thread implements MatchCandidate {
     return this.#events
   }
 
-  /** Keys of messages that its client took out or replaced some time. */
+  /** Keys of messages that its client removed or replaced at some time. */
   get hidden(): ReadonlySet<string> {
     return this.#hidden
   }
 
   /**
-   * From now on it has these tools, in the order in which it first saw them: those it knows keep their places, others come behind them, so that a
-   * client that sends them in another order loses nothing of the cache.
+   * Sets the client's tools, in the order in which the thread first saw them. Tools that it knows keep their places; new ones come last.
+   * So a client that sends its tools in another order loses nothing of the cache.
    */
   offer(tools: readonly ToolDefinition[]): void {
     const names = [...this.runtime.toolOrder, ...this.tools, ...tools].map((tool) =>
@@ -157,27 +157,27 @@ export class Thread implements MatchCandidate {
     this.tools = tools.toSorted((one, other) => places.get(one.name)! - places.get(other.name)!)
   }
 
-  /** What its answers were shown, as far as this process knows. */
+  /** The prompts that its answers were drawn from, as far as this process knows. */
   get shown(): ShownSteps {
     return this.runtime.shown
   }
 
-  /** What the model was last shown: ours too, if it had them, before the client's. */
+  /** The tools that the model last saw in its prompt: the server's own, then the client's unless they were a catalogue. */
   get definitions(): readonly ToolDefinition[] {
     return [...this.runtime.own, ...(this.runtime.isCatalogue ? [] : this.tools)]
   }
 
-  /** Nobody has it: it may be put away. */
+  /** True when no ask or operation uses the thread, so that its messages can be unloaded. */
   get idle(): boolean {
     return !this.asked && this.#users === 0
   }
 
-  /** Bytes in memory, about. */
+  /** Approximate bytes in memory. */
   get size(): number {
     return this.#size + this.#view.size + 2 * this.#saved.head.length
   }
 
-  /** What clients know in the place of each message of the conversation. */
+  /** For each message of the conversation, the form in which clients know it. */
   get seen(): readonly StoredMessage['seen'][] {
     return this.#view.seen
   }
@@ -218,12 +218,12 @@ export class Thread implements MatchCandidate {
     }
   }
 
-  /** The index in the conversation of the view's message; the conversation's length for one that is not there yet. */
+  /** Returns the conversation's index of a message of the view; for a message not there yet, the conversation's length. */
   placeOf(message: number): number {
     return this.#view.places[message] ?? this.conversation.messages.length
   }
 
-  /** Its client sent other messages than before: from now on it consists of these. What was shown before is known no more. */
+  /** Replaces the thread's messages because its client sent different ones than before. Forgets which prompts were shown before. */
   rewrite({ messages, edits, held }: Pick<ThreadRecord, 'messages' | 'edits' | 'held'>): void {
     const before = this.conversation.messages
     const isSame = ({ message, seen }: StoredMessage, at: number) => message === before[at] && seen === this.seen[at]
@@ -238,8 +238,9 @@ export class Thread implements MatchCandidate {
   }
 
   /**
-   * Replaces the cut answer at its end by what its client has of it. An answer that came after several steps loses the same number of characters.
-   * @param text Null: the client goes on with it in the answer to come, so it is removed.
+   * Shortens the cut answer at the thread's end to the text that its client has. If the answer took several steps, the last step's
+   * message loses the same number of characters.
+   * @param text null when the client gives it as the beginning of the next answer; the cut answer is then removed
    */
   takeCut(text: string | null): void {
     const { messages, edits, held } = this.record
@@ -258,7 +259,7 @@ export class Thread implements MatchCandidate {
     })
   }
 
-  /** Adds messages of the client's; results that were held back go where their calls stand. */
+  /** Appends messages from the client. Held results of the server's tools are inserted in the order of their calls. */
   extend(messages: readonly ChatMessage[]): void {
     const results = messages.findIndex(({ role }) => role !== 'tool')
     const split = results === -1 ? messages.length : results
@@ -274,11 +275,11 @@ export class Thread implements MatchCandidate {
   }
 
   /**
-   * Takes in what a turn added to the conversation since it had `from` messages; its last assistant message is what clients know as `seen`.
-   * Null: the turn came to no answer, so that clients know nothing of all this.
+   * Records what clients know of the messages that a turn added after the first `from`. They know its last assistant message as `seen`.
+   * Null: the turn gave no answer, so they know only its searches.
    *
-   * @param held results that wait for those of the client's calls in it
-   * @param isSearch calls that clients have as steps of their own, with their results
+   * @param held results of the server's tools that wait until the client sends the results of its own calls in this answer
+   * @param isSearch whether clients see this call as a step of its own, with its result
    */
   answered(
     from: number,
@@ -307,28 +308,28 @@ export class Thread implements MatchCandidate {
     }
   }
 
-  /** Takes in what the server did to it by itself. */
+  /** Records an event that is not a step (`ThreadEvent`). */
   happened(event: Omit<ThreadEvent, 'at' | 'after'>): void {
     this.#events.push({ ...event, at: Date.now(), after: this.#ledger.length })
     for (const key of event.hidden ?? []) this.#hidden.add(key)
   }
 
-  /** Text of it is to be forgotten by all that have computed something of it: they are told when this is saved. */
+  /** Marks that text of the thread must be forgotten by every engine that computed cells from it. The next save tells other servers. */
   noteForget(): void {
     this.#forgets = true
   }
 
-  /** It could not be saved: nobody may use it any more, and this is why. */
+  /** Marks the thread as unusable after a failed save. */
   fail(cause: unknown): void {
     this.gone = cause instanceof Error ? cause : new Error(String(cause))
   }
 
-  /** @throws what kept it from being saved; KvfoldError server/no-thread when it was deleted */
+  /** @throws the error of a failed save; KvfoldError server/no-thread when the thread was deleted */
   refuseGone(): void {
     if (this.gone !== null) throw this.gone
   }
 
-  /** Has `work` done when all that was asked for before is done, alone. */
+  /** Runs `work` alone, after all work queued before it. */
   alone<T>(work: () => T | Promise<T>): Promise<T> {
     return this.held(() => {
       const done = this.#line.then(work)
@@ -337,7 +338,7 @@ export class Thread implements MatchCandidate {
     })
   }
 
-  /** Has `work` done on this very thread: it is not put away meanwhile. */
+  /** Runs `work` while the thread stays in memory. */
   async held<T>(work: () => Promise<T>): Promise<T> {
     this.#users++
     try {
@@ -347,7 +348,10 @@ export class Thread implements MatchCandidate {
     }
   }
 
-  /** Writes what is new, all of it or nothing; afterwards it is the store's to keep. Says how it is listed now; null: nothing was new. */
+  /**
+   * Writes the changes since the last save, all or nothing; when it resolves, the store has them. Returns the thread's new card; null
+   * when there was nothing to write or the thread is gone.
+   */
   async save(store: ThreadStore): Promise<ThreadCard | null> {
     if (this.gone !== null) return null
     const { tenant, id } = this
@@ -362,7 +366,7 @@ export class Thread implements MatchCandidate {
     const isTouched = saved.head !== head
     const from = saved.others ? saved.messages : null
     if (!isEdited && !isTouched && from === null && messages.length + ledger.length + events.length === 0) return null
-    // These move first: what is added while the store writes is the next call's.
+    // These advance before the write: changes made while the store writes belong to the next save.
     saved.messages += messages.length
     saved.others = false
     saved.entries += ledger.length
@@ -392,7 +396,7 @@ export class Thread implements MatchCandidate {
   }
 }
 
-/** What a thread is stored as before anything is said in it. @param first of the parent, what the request still has */
+/** Makes the record of a new thread. @param first the parent's messages that the request still has; null: none */
 export function beginning(
   { tenant, id, model, tools, now }: Pick<ThreadRecord, 'tenant' | 'id' | 'model' | 'tools'> & { readonly now: number },
   parent: Thread | null,
@@ -414,5 +418,5 @@ export function beginning(
   }
 }
 
-/** Of a thread whose engine nobody has. */
+/** Makes the card of a stored thread, without any engine. */
 export const cardOf = (record: ThreadRecord): ThreadCard => new Thread(record, () => ({})).card

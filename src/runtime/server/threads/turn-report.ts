@@ -1,4 +1,4 @@
-/** Owns what the client hears of a turn, and what is counted on the way. */
+/** Reports a turn to the client as events, and counts its tokens and logprobs. */
 import type { AgentEvent, TurnOutcome } from '../../agents/tool-loop.js'
 import type { Toolbox } from '../../agents/toolbox.js'
 import type { ChatMessage, ToolCall } from '../../chat/message.js'
@@ -9,18 +9,18 @@ import { namesIn } from './server-tools.js'
 export class TurnReport {
   logprobs: TokenLogprob[] = []
   readonly searched: SearchStep[] = []
-  /** Of the present step. */
+  /** The search of the current step. */
   #found: ToolSearchResult | null = null
   #step = 0
-  /** Text of the steps so far, and whether the present one has said something. */
+  /** The text and reasoning since the last search, and whether the current step has produced text. */
   #text = ''
   #reasoning = ''
   #spoke = false
   #mayCall = true
-  /** Of the first step's plan, and the last one's. */
+  /** Reused tokens of the first step's plan, and prompt tokens of the last one's. */
   #reused: number | null = null
   #prompt = 0
-  /** Tokens that are not known to be anything yet, and those of the last step that were reasoning. */
+  /** Sampled tokens not yet known to be text or reasoning, and the last step's reasoning tokens. */
   #unknown = 0
   #reasoned = 0
 
@@ -58,7 +58,7 @@ export class TurnReport {
     }
   }
 
-  /** What was said with searches is a message of its own, as the client sends it back. */
+  /** The text before a search becomes a message of its own, as the client sends it back. */
   #afterSearches(): void {
     const result = this.#found
     if (result === null) return
@@ -69,7 +69,7 @@ export class TurnReport {
     this.#reasoning = ''
   }
 
-  /** The text of all steps since the last search, and the calls that are the client's. */
+  /** Returns the text of all steps since the last search, with the client's calls. */
   message({ external }: TurnOutcome): ChatMessage {
     this.#afterSearches()
     return {
@@ -135,6 +135,6 @@ export class TurnReport {
   }
 }
 
-/** Over all steps. */
+/** Sums a figure over all steps. */
 export const sum = ({ steps }: TurnOutcome, of: (timing: TurnOutcome['steps'][number]['timing']) => number): number =>
   steps.reduce((total, { timing }) => total + of(timing), 0)

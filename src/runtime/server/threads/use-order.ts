@@ -1,4 +1,4 @@
-/** Owns the order in which things were used, to be walked from either end. */
+/** Keeps things in the order of their last use, and walks them from either end. */
 
 interface Link<T> {
   readonly of: T
@@ -6,7 +6,7 @@ interface Link<T> {
   newer: Link<T> | null
 }
 
-/** A walk may be going on while the thing that it is at is used or deleted; it sees no thing twice unless that is used meanwhile. */
+/** A thing may be used or deleted while a walk is at it. A walk visits no thing twice, unless that thing is used meanwhile. */
 export class UseOrder<T> {
   readonly #links = new Map<T, Link<T>>()
   #oldest: Link<T> | null = null
@@ -16,7 +16,7 @@ export class UseOrder<T> {
     return this.#links.size
   }
 
-  /** From now on it is the one used last. */
+  /** Makes it the most recently used. */
   use(thing: T): void {
     this.delete(thing)
     const link: Link<T> = { of: thing, older: this.#newest, newer: null }
