@@ -420,7 +420,6 @@ export const late = (milliseconds: number | undefined): KvfoldError =>
     `The answer was not done within ${milliseconds ?? 0} ms; what was computed stays in the cache for the next try.`,
   )
 
-
 /** The fields common to `Answer` and `CompletionAnswer`. */
 export type AnyAnswer = Pick<Answer, 'model' | 'finish' | 'usage' | 'timing' | 'waited' | 'unread'>
 

@@ -14,8 +14,8 @@ export class JsonFault extends Error {
 }
 
 /**
- * The most members of one list, of one object, and the most numbers whose own text is kept (`append`). With a million or more, a single
- * turn of the event loop would take too long.
+ * The most members of one list, of one object, and the most numbers whose own text is kept (`append`). Larger ones cannot be walked in
+ * one turn of the event loop.
  */
 const MOST = { list: 2 ** 21, object: 2 ** 16, kept: 2 ** 17 }
 

@@ -65,7 +65,10 @@ export interface ServiceOptions
   readonly operatorTools?: OperatorTools
   /** Counts the tokens saved today. Default: counts from the start of this process. */
   readonly savedToday?: SavedToday
-  /** How to treat folds and summaries that take at least as many tokens as their text, for requests that do not say. Default `refuse`. */
+  /**
+   * How to treat folds and summaries, by anyone, that take at least as many tokens as their text, unless a request says. Default
+   * `refuse`.
+   */
   readonly costlyFolds?: CostlyFolds
 }
 

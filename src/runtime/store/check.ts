@@ -1,4 +1,4 @@
-/** Owns the looking through of a store that no server uses: which threads are what was acknowledged, and what can be read of the others. */
+/** Checks a store that no server uses: which threads are as acknowledged, and which parts of the others can be read. */
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
 import { type Damage, UNNAMED } from './damage.js'
@@ -21,30 +21,30 @@ import {
 import { THREADS_FILE, THREADS_MANIFEST } from './sqlite-store.js'
 import { StoreFile } from './store-file.js'
 
-/** A thread as it was found. */
+/** A thread as the check found it. */
 export interface FoundThread extends Pick<ThreadHead, 'tenant' | 'id'> {
-  /** The thread; of a damaged one what is whole of it, from its first message on; null: nothing. */
+  /** The thread. Of a damaged one, the undamaged beginning of its messages; null when nothing is left. */
   readonly record: ThreadRecord | null
-  /** Null: it is what was acknowledged. */
+  /** Null when the thread is as acknowledged. */
   readonly damage: Damage | null
 }
 
 export interface FileCheck {
   readonly path: string
-  /** What SQLite says is wrong with the file; null: nothing. Rows may be read all the same. */
+  /** The damage that SQLite finds in the file; null for none. Rows may be readable even so. */
   readonly file: string | null
-  /** Lines of the manifest that were damaged: what only they told is not known. */
+  /** How many lines of the manifest are damaged. The facts in them are unknown. */
   readonly unreadable: number
 }
 
 export interface ThreadsCheck extends FileCheck {
-  /** Reads them one by one: those that there are, then those that should be there. */
+  /** Reads the threads one by one: first those in the file, then those that are missing. */
   threads(): Iterable<FoundThread>
-  /** Ends the reading. */
+  /** Ends the check. */
   close(): void
 }
 
-/** Null when there is no store. @throws KvfoldError store/locked, store/newer */
+/** Returns null when there is no store. @throws KvfoldError store/locked, store/newer */
 export function checkThreads(folder: string): ThreadsCheck | null {
   const path = join(folder, THREADS_FILE)
   const manifest = Manifest.read(join(folder, THREADS_MANIFEST))
@@ -109,7 +109,7 @@ function judged(
   return what === null ? { tenant, id, record: read.record, damage: null } : damaged(what)
 }
 
-/** What the manifest lists, but for those that are there. */
+/** Yields the threads in the manifest that were not found. */
 function* missing(manifest: Manifest, there: ReadonlySet<string>, what?: string): Generator<FoundThread> {
   for (const listed of manifest.listed) {
     const { tenant, id } = listed
@@ -117,13 +117,13 @@ function* missing(manifest: Manifest, there: ReadonlySet<string>, what?: string)
   }
 }
 
-/** What is known of a thread whose own row is lost. */
+/** Returns the known facts of a thread whose own row is lost. */
 const headOf = ({ tenant, id, model, created }: ThreadDigest, listed: Listed | undefined): ThreadHead => ({
   ...{ tenant, id, model, created, used: listed?.used ?? created },
   ...{ parent: null, contract: null, tools: [], held: [] },
 })
 
-/** The rows of threads in a damaged file, whose indexes may be what is damaged: they are found by reading the tables. */
+/** Finds the rows of threads in a damaged file by scanning the tables, because the indexes may be damaged. */
 function placesIn(file: StoreFile): PartRows {
   const tables = new Map<PartTable, Map<number, { readonly place: number; readonly row: number }[]>>()
   for (const table of PART_TABLES) {

@@ -1,23 +1,23 @@
-/** Owns what is said of a store that cannot do its work, and of threads and responses that are not what they were: by name, and what to do. */
+/** Describes errors of the store, and damaged threads and responses by name, with advice for the user. */
 import { KvfoldError } from '../core/errors.js'
 import Database from 'libsql'
 
-/** `damaged`: some of it is there. `lost`: nothing that has its name. */
+/** `damaged`: part of it is there. `lost`: nothing with its name is there. */
 export interface Damage {
   readonly of: 'thread' | 'response'
   readonly kind: 'damaged' | 'lost'
   readonly tenant: string
   readonly id: string
-  /** Without a full stop. */
+  /** The damage in words, without a full stop. */
   readonly what: string
-  /** A copy of the store has said so and left it out: only a request for it is told again. */
+  /** A copy of the store reported the damage and left the item out. It is reported again only to requests for the item. */
   readonly settled?: true
 }
 
-/** The tenant of threads whose tenant is not known any more. */
+/** The tenant of threads whose tenant is unknown. */
 export const UNNAMED = 'somebody'
 
-/** Lines of a report that people read; the rest is a number. */
+/** The most lines of a report for people; the rest is a count. */
 const SHOWN = 20
 
 export function damageError({ of, kind, id, what }: Damage): KvfoldError {
@@ -30,15 +30,15 @@ export function damageError({ of, kind, id, what }: Damage): KvfoldError {
   )
 }
 
-/** One line for each, up to a number. */
+/** Returns one line for each, up to `shown`. */
 export function damageLines(all: readonly Damage[], shown = SHOWN): readonly string[] {
   const lines = all.slice(0, shown).map(({ of, kind, tenant, id, what }) => `${of} ${id} of ${tenant} is ${kind}: ${what}`)
   return all.length <= shown ? lines : [...lines, `and ${all.length - shown} more; kvfold store check names all`]
 }
 
-// What users are told when SQLite cannot do its work.
+// Messages for users when SQLite fails.
 
-/** Keeps errors of ours as they are, and says of SQLite's what happened to the store and what to do. */
+/** Returns our errors unchanged, and translates SQLite's into the state of the store and advice. */
 export function failureOf(error: unknown, path: string): unknown {
   if (!(error instanceof Database.SqliteError)) return error
   const told = (code: 'locked' | 'failed', message: string) => new KvfoldError(`store/${code}`, message, { cause: error })
@@ -64,7 +64,7 @@ export const full = (path: string, cause?: unknown): KvfoldError =>
     cause === undefined ? {} : { cause },
   )
 
-/** Nothing of the file was changed. */
+/** The file was not changed. */
 export function damaged(path: string, what: string, cause?: unknown): KvfoldError {
   return new KvfoldError(
     'store/damaged',
@@ -73,5 +73,5 @@ export function damaged(path: string, what: string, cause?: unknown): KvfoldErro
   )
 }
 
-/** `SQLITE_IOERR` of `SQLITE_IOERR_WRITE`. */
+/** `SQLITE_IOERR_WRITE` becomes `SQLITE_IOERR`. */
 const primary = (code: string): string => /^SQLITE_[A-Z]+/.exec(code)?.[0] ?? code

@@ -1,4 +1,4 @@
-/** Owns the list beside a store's file of what is in it: a file that was cut, deleted or put back cannot say what it has lost. */
+/** Keeps a list of the store's contents beside its file, because a file that was cut, deleted or replaced cannot report its losses. */
 import {
   appendFileSync,
   closeSync,
@@ -15,30 +15,30 @@ import { crc32 } from 'node:zlib'
 import type { Damage } from './damage.js'
 import { syncFolder } from './store-file.js'
 
-/** What was acknowledged last of something in the store. */
+/** The last acknowledged state of an item in the store. */
 export interface Listed {
   readonly tenant: string
   readonly id: string
-  /** Changes so far; the store's own is never smaller. */
+  /** How many changes it had; the store's own count is never smaller. */
   readonly revision: number
-  /** Checksum of its row that stands for all of it. */
+  /** The checksum of the row that stands for the whole item. */
   readonly sum: number
-  /** Last use, Unix milliseconds. */
+  /** The last use in Unix milliseconds. */
   readonly used: number
-  /** What it belongs to, if it goes with that. */
+  /** The id of the item that it belongs to and is deleted with, if any. */
   readonly of?: string
-  /** Why a copy of the store, or a repair by an earlier version, has left it out. */
+  /** Why a copy of the store, or a repair by an earlier version, left it out. */
   readonly dropped?: string
 }
 
 const FORMAT = 'kvfold-manifest/1'
-/** Lines that may be there for nothing. */
+/** How many superfluous lines the file may have. */
 const SLACK = 2000
 
 /**
- * A line for each change, with a checksum, after the change is in the store; of something deleted, before it is deleted there. So it may lag
- * behind the store, and is never ahead of it: a process may end anywhere. Only deletions wait for the medium: what a power cut takes of the
- * rest makes the list lag. It holds ids and checksums, and no text.
+ * The manifest gets a line with a checksum after each change is in the store, and before a deletion there. So it may lag behind the store
+ * but is never ahead, wherever the process ends. Only deletions wait for the medium: if a power cut loses other lines, the manifest lags.
+ * It holds ids and checksums, but no text.
  */
 export class Manifest {
   readonly #listed = new Map<string, Listed>()
@@ -48,18 +48,18 @@ export class Manifest {
 
   private constructor(
     readonly path: string,
-    /** Lines that were not to be read. */
+    /** How many lines could not be read. */
     readonly unreadable: number,
-    /** Whether there was one. */
+    /** Whether the file existed. */
     readonly found: boolean,
   ) {}
 
-  /** Changes nothing. A torn last line is what a process leaves that was killed, and counts as none. */
+  /** Reads the file and changes nothing. A torn last line, as a killed process leaves, is ignored. */
   static read(path: string): Manifest {
     const found = existsSync(path)
     const lines = found ? readFileSync(path, 'utf8').split('\n') : []
     const read = lines.map(lineOf)
-    // The last piece is empty, or was cut.
+    // The last piece is empty or torn.
     const manifest = new Manifest(path, read.slice(0, -1).filter((line) => line === null).length, found)
     for (const line of read) if (line !== null) manifest.#take(line)
     manifest.#lines = lines.length
@@ -74,7 +74,7 @@ export class Manifest {
     return this.#listed.get(keyOf(tenant, id))
   }
 
-  /** From now on the list follows. */
+  /** Starts to follow the store: takes these items and writes later changes to the file. */
   begin(listed: Iterable<Listed>): void {
     for (const each of listed) this.#listed.set(keyOf(each.tenant, each.id), each)
     this.#follows = true
@@ -87,7 +87,7 @@ export class Manifest {
     this.#append([listed])
   }
 
-  /** On the medium when it returns. */
+  /** The deletion is on the medium when the call returns. */
   forget(gone: readonly Pick<Listed, 'tenant' | 'id'>[]): void {
     const there = gone.filter(({ tenant, id }) => this.#listed.delete(keyOf(tenant, id)))
     if (there.length === 0) return
@@ -110,17 +110,17 @@ export class Manifest {
   #append(lines: readonly ManifestLine[]): void {
     if (!this.#follows) return
     this.#lines += lines.length
-    // The store is what counts: a list that cannot be written keeps nobody from changing it.
+    // The store has priority: changes go on even if the manifest cannot be written.
     try {
       if (this.#file === null || this.#lines > 2 * this.#listed.size + SLACK) this.#rewrite()
       else appendFileSync(this.#file, lines.map(textOf).join(''))
     } catch {
-      // No room: the list lags, until it is written anew.
+      // The disk is full: the manifest lags until it is rewritten.
       this.#lines = Infinity
     }
   }
 
-  /** All of it, or none. */
+  /** Replaces the whole file, or leaves it as it was. */
   #rewrite(): void {
     const lines = [{ format: FORMAT } as const, ...this.#listed.values()]
     const temporary = `${this.path}.tmp`
@@ -147,7 +147,7 @@ function textOf(line: ManifestLine): string {
   return `${crc32(json).toString(16).padStart(8, '0')} ${json}\n`
 }
 
-/** Null: not what was written. */
+/** Returns null when the line is not what was written. */
 function lineOf(text: string): ManifestLine | null {
   const json = text.slice(9)
   return text.startsWith(`${crc32(json).toString(16).padStart(8, '0')} `) ? (JSON.parse(json) as ManifestLine) : null
@@ -155,15 +155,15 @@ function lineOf(text: string): ManifestLine | null {
 
 export const keyOf = (tenant: string, id: string): string => JSON.stringify([tenant, id])
 
-// What the list says of the store.
+// Compares the list with the store.
 
-/** What is wrong with something that reads as after its `revision`-th change, with this checksum; null: it is what was acknowledged last, or newer. */
+/** Returns what is wrong with an item that has this revision and checksum; null when it is as last acknowledged, or newer. */
 export function behind(listed: Listed, revision: number, sum: number): string | null {
   if (revision < listed.revision) return `it is as it was after ${revision} of ${listed.revision} changes`
   return revision === listed.revision && sum !== listed.sum ? 'it is not what was acknowledged' : null
 }
 
-/** Of something that is not there. @param what has become of it, if that is known and no earlier copy has left it out */
+/** Describes an item that is missing. @param what the reason, if known; a reason in the list has priority */
 export const lost = (of: Damage['of'], { tenant, id, revision, dropped }: Listed, what?: string): Damage => ({
   ...{ of, kind: 'lost', tenant, id },
   what: dropped ?? what ?? `after ${revision} changes there is nothing left of it`,

@@ -1,4 +1,4 @@
-/** Owns the shape of the store's file, version by version: step n brings a file of version n to version n + 1. Steps are never changed. */
+/** Defines the store's tables, version by version: step n turns a file of version n into version n + 1. Steps are never changed. */
 import type { Migration, StoreFile } from './store-file.js'
 import { type StoredRow, type RowKind, type StoredValue } from './row-kind.js'
 import {
@@ -84,12 +84,12 @@ export const migrations: readonly Migration[] = [
   addDigests,
 ]
 
-// A step of the store's migration: checksums that cover where a row stands, and a digest for every thread.
+// The migration to checksums that cover a row's place, and to a digest for every thread.
 
-/** Of a row that was damaged before: no checksum is negative, so that it stays damaged. */
+/** The checksum of a row that was already damaged. Real checksums are never negative, so the row stays damaged. */
 const WRONG = -1
 
-/** A row that was damaged, or a place without a row, is as much after this as before, and the digest says that it should be there. */
+/** Adds digests. Damaged rows and gaps stay as noticeable as before, because the digest counts them. */
 export function addDigests(file: StoreFile): void {
   const single = (table: string, kind: RowKind<unknown>, key: string): ReadonlyMap<unknown, number> =>
     new Map(
@@ -109,7 +109,7 @@ export function addDigests(file: StoreFile): void {
   for (const row of file.rows(`SELECT number, ${headRows.selected} FROM threads`)) {
     const number = row['number'] as number
     const head = headRows.read(row, [number])
-    // Whose it was cannot be said: it has no digest, and is reported by its number.
+    // Its tenant is unknown: it gets no digest, and is reported by its number.
     if (head === null) continue
     const digest = {
       ...{ tenant: head.tenant, id: head.id, model: head.model, created: head.created, revision: 1 },
@@ -123,7 +123,7 @@ export function addDigests(file: StoreFile): void {
 }
 
 function resummed<T>(kind: RowKind<T>, row: StoredRow, keys: readonly number[]): number {
-  // The checksum of before knew nothing of keys.
+  // Earlier checksums did not cover keys.
   const value = kind.read(row, null)
   return value === null ? WRONG : (kind.write(value, keys).at(-1) as number)
 }

@@ -1,4 +1,4 @@
-/** Owns what a store of threads must be able to do; every change is with the store before anybody is told that it was made. */
+/** The port of a store of threads. Every change is in the store before a client gets an acknowledgement. */
 import type { ChatMessage, ToolDefinition } from '../chat/message.js'
 import type { Fragment } from '../context/fragment.js'
 import type { FoundPlace } from '../context/search.js'
@@ -12,15 +12,15 @@ import type { Damage } from './damage.js'
 export interface StoredMessage {
   readonly message: ChatMessage
   /**
-   * What clients know in its place: the same; nothing (steps that called our tools, and the results); or another message, with the text of
-   * such steps before it and without calls of ours.
+   * The message as clients know it: the same; nothing (a step with calls of the server's tools, or a result of one); or a different
+   * message, with the text of such steps before it and without the server's calls.
    */
   readonly seen: 'same' | 'nothing' | ChatMessage
 }
 
-/** Everything about a thread that is not a message, an edit, an event or a ledger entry. */
+/** The facts of a thread besides its messages, edits, events and ledger entries. */
 export interface ThreadHead {
-  /** Whose keys sent its requests. */
+  /** The tenant whose keys sent its requests. */
   readonly tenant: string
   readonly id: string
   readonly model: string
@@ -29,36 +29,39 @@ export interface ThreadHead {
   readonly used: number
   readonly parent: string | null
   readonly contract: ContractChoice | null
-  /** Of the last request, the client's. */
+  /** The client's tools in the last request. */
   readonly tools: readonly ToolDefinition[]
-  /** Results of our tools that stand behind calls of the client's in the last answer, and wait for those results. */
+  /** Results of the server's tools that follow calls of the client's in the last answer. They wait for the client's results. */
   readonly held: readonly ChatMessage[]
 }
 
-/** What operations have made of a thread. */
+/** The edits that operations made to a thread. */
 export interface ThreadEdits {
   readonly fragments: readonly Fragment[]
   readonly searches: readonly FoundPlace[]
-  /** Ids made so far. */
+  /** How many ids were made so far. */
   readonly ids: number
 }
 
-/** What happened to a thread beside its steps: the server's policy folded, its client changed messages that it had sent before, or a person or a program edited it. */
+/**
+ * An event outside a thread's steps: the server's policy folded, the client changed messages that it had sent before, or a person or a
+ * program edited the thread.
+ */
 export interface ThreadEvent {
   readonly kind: 'policy' | 'client' | 'edit'
   /** Unix milliseconds. */
   readonly at: number
-  /** Ledger entries that there were: it counts from the next step on. */
+  /** How many ledger entries there were then: the event affects steps from the next one on. */
   readonly after: number
-  /** Fragments folded; of an edit those that it is about. */
+  /** The folded fragments; for an edit, the fragments that it changed. */
   readonly folded: readonly FragmentId[]
-  /** Of an edit: what was done to them. */
+  /** For an edit: the operation on these fragments. */
   readonly what?: 'cut' | 'folded' | 'restored' | 'summarised'
-  /** Tokens that are shown less; negative: more. */
+  /** How many tokens fewer are shown; negative: more. */
   readonly saves: number
-  /** For people. */
+  /** A sentence for people. */
   readonly reason: string
-  /** What the client took out or replaced, as whoever recognises it again knows it. */
+  /** Keys of messages that the client removed or replaced; they recognise a message that returns. */
   readonly hidden?: readonly string[]
 }
 
@@ -71,105 +74,113 @@ export interface ThreadRecord extends ThreadHead {
   readonly events: readonly ThreadEvent[]
 }
 
-/** What can be said of a thread without reading it. It follows from the thread, and is written with every change. */
+/** A summary that lists and finds a thread without reading it. It is derived from the thread, and written with every change. */
 export interface ThreadCard {
-  /** Stands for the messages that clients know; whoever makes cards knows how. */
+  /** Identifies all messages that clients know. Only the maker of cards interprets these bytes. */
   readonly chain: Uint8Array
-  /** Stands for the last of them, each by itself. Absent in cards of earlier versions. */
+  /** Identifies the last messages, one key each. Absent in cards of earlier versions. */
   readonly ends?: readonly string[]
   readonly title: string
   readonly messages: number
   readonly fragments: { readonly open: number; readonly folded: number; readonly summarised: number }
-  /** Tokens of the last step, of which `reused` were not computed; null before the first. */
+  /** Tokens of the last step, of which `reused` were not computed; null before the first step. */
   readonly last: { readonly shown: number; readonly reused: number } | null
 }
 
-/** A thread as it stands in the index. */
+/** A thread as the index lists it. */
 export interface ListedThread extends Omit<ThreadHead, 'tools' | 'held'> {
   readonly card: ThreadCard
 }
 
-/** What is new in a thread: `messages`, `ledger` and `events` go behind what is there, the rest replaces it; what is left out stays. */
+/** The changes of a thread: `messages`, `ledger` and `events` are appended, other fields replace the stored ones, absent fields stay. */
 export interface ThreadUpdate extends Partial<Pick<ThreadRecord, 'messages' | 'edits' | 'ledger' | 'events'>> {
-  /** `messages` take the place of all from this index on. */
+  /** `messages` replace all stored ones from this index on. */
   readonly from?: number
   readonly head?: ThreadHead
   readonly card: ThreadCard
-  /** Text of it is to be forgotten: other servers are told, with this change or not at all. */
+  /** True: text of the thread must be forgotten. Other servers are told in the same transaction as the change. */
   readonly forgets?: boolean
 }
 
 /**
- * A store of threads. When a call's promise is fulfilled, what it wrote survives the end of the process, however it ends. Calls for one thread
- * come one after another, in the order of what happened.
+ * A store of threads. When a call's promise is fulfilled, its change survives the end of the process, even a crash. Calls for one thread
+ * are made one after another, in the order of events.
  */
 export interface ThreadStore {
-  /** All threads that are not known to be damaged, any order. One without a card gets what `cardOf` makes of it. */
+  /** Returns all threads that are not known to be damaged, in any order. A thread without a card gets the one that `cardOf` makes. */
   index(cardOf: (thread: ThreadRecord) => ThreadCard): Promise<readonly ListedThread[]>
   /**
-   * The thread as it is stored, null when it is not. At once, so that whoever decides about a thread does so on what it is. After a change
-   * that failed, later ones are made to this. Of a store that is shared: within `reading` only.
+   * Returns the thread as stored; null when it is not there. Synchronous, so that a caller decides on the thread's present state. After a
+   * failed change, `read` gives the state that later changes apply to. Call it on a shared store only within `reading`.
    * @throws KvfoldError store/damaged-thread, store/lost-thread, store/failed
    */
   read(tenant: string, id: string): ThreadRecord | null
-  /** A new thread; a fork comes with all that it starts with. */
+  /** Stores a new thread; a fork has its first messages and edits already. */
   create(thread: ThreadRecord, card: ThreadCard): Promise<void>
-  /** All of it, or nothing. */
+  /** Applies the whole change, or none of it. */
   update(tenant: string, id: string, update: ThreadUpdate): Promise<void>
   delete(tenant: string, id: string): Promise<void>
-  /** Threads that are not what was acknowledged, as far as is known now: a damaged one may be found when it is read. None twice. */
+  /**
+   * Threads that differ from what was acknowledged, as far as is known now: more may be found when a thread is read. Each is listed once.
+   */
   damage(): readonly Damage[]
   close(): Promise<void>
-  /** Why nothing can be kept now; null: nothing is known against it. Absent of a store that is in memory, or shared (`SharedThreads.problem`). */
+  /**
+   * Why the store cannot write now; null when no problem is known. Absent in a store in memory, and in a shared one
+   * (`SharedThreads.problem`).
+   */
   readonly problem?: KvfoldError | null
-  /** Of a store that other servers use at the same time; absent where there are none. */
+  /** Present only in a store that several servers use at the same time. */
   readonly shared?: SharedThreads
 }
 
-// What servers that use one store at the same time must be able to say to each other.
+// The operations by which servers with one store coordinate.
 
 export interface SharedThreads {
-  /** Why nothing can be read or written now; null: nothing is known against it. */
+  /** Why the store cannot be read or written now; null when no problem is known. */
   readonly problem: string | null
   /**
-   * Lets `work` read threads, which are elsewhere: whenever it reads one that is not here yet, it is ended, the thread is fetched, and it is begun
-   * again. So it must change nothing before it has read its last one. @throws what `work` throws; KvfoldError store/unreachable
+   * Runs `work`, which may read threads although they are elsewhere. When `work` reads a thread that is not here yet, it is stopped, the
+   * thread is fetched, and `work` is started again. So `work` must change nothing before its last read. @throws what `work` throws;
+   * KvfoldError store/unreachable
    */
   reading<T>(work: () => T): Promise<T>
-  /** What other servers did since the last call or `index`; this one's own changes may be among it. @throws KvfoldError store/unreachable */
+  /**
+   * Returns the changes since the last call or `index`, by other servers and possibly by this one. @throws KvfoldError store/unreachable
+   */
   changes(): Promise<ThreadChanges>
-  /** What the last `changes` said is done here: nothing is left of what was to be forgotten. @throws KvfoldError store/unreachable */
+  /** Confirms the last `changes`: this server has erased everything that had to be forgotten. @throws KvfoldError store/unreachable */
   done(): Promise<void>
   /**
-   * Servers that may still have something of the text that the thread's last change had forgotten. Waits up to `patience` milliseconds for those that
-   * are there. @throws KvfoldError store/unreachable
+   * Returns the servers that may still hold text that the thread's last change had forgotten. Waits up to `patience` milliseconds for
+   * running servers. @throws KvfoldError store/unreachable
    */
   unforgotten(tenant: string, id: string, patience: number): Promise<readonly Unforgotten[]>
   /**
-   * From then on no other server may claim the thread, until this one releases it or dies; claims of one server share it. With `wait` it waits for
-   * the other server, else: null, another one has it. @throws KvfoldError store/unreachable
+   * Claims the thread: no other server may claim it until this one releases it or dies. Claims of one server share it. When another
+   * server has the thread, waits for it with `wait`, else returns null. @throws KvfoldError store/unreachable
    */
   claim(tenant: string, id: string, wait: boolean): Promise<Claim | null>
 }
 
 export interface Claim {
-  /** Whether what this server last read or wrote of the thread is what it is. */
+  /** Whether the thread is still as this server last read or wrote it. */
   readonly isCurrent: boolean
   /** Idempotent. */
   release(): Promise<void>
 }
 
 export interface ThreadChanges {
-  /** New ones and others that are not what this server knew of them. */
+  /** New threads, and threads that differ from this server's knowledge. */
   readonly changed: readonly ListedThread[]
   readonly deleted: readonly Pick<ThreadHead, 'tenant' | 'id'>[]
-  /** Of these nothing that was computed may stay; some are told more than once. */
+  /** Threads of which nothing computed may remain; some are listed more than once. */
   readonly forgotten: readonly Pick<ThreadHead, 'tenant' | 'id'>[]
 }
 
-/** A server that may still have something of a text that is to be forgotten; it forgets it before it serves again. */
+/** A server that may still hold text that must be forgotten. It forgets the text before it serves again. */
 export interface Unforgotten {
   readonly server: string
-  /** How long nothing was heard from it. */
+  /** Seconds since it was last heard from. */
   readonly silentSeconds: number
 }

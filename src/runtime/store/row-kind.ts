@@ -1,4 +1,4 @@
-/** Owns the way of values into columns and back: every row has a checksum, as SQLite has none, and is read so that no damage can do harm. */
+/** Converts values to columns and back. Every row has a checksum, because SQLite has none, and is read in a way that tolerates damage. */
 import { crc32 } from 'node:zlib'
 
 /** A value of a column, as SQLite takes it. */
@@ -8,25 +8,34 @@ export type StoredRow = Readonly<Record<string, unknown>>
 
 type StoredColumn = 'text' | 'integer' | 'blob'
 
-/** One kind of row: its columns with the checksum, and the way there and back. `keys` say where a row stands, for instance its thread and its place in it. */
+/**
+ * One kind of row: its columns, including the checksum, and the conversions. `keys` give the place of a row, for example its thread and
+ * its place in the thread.
+ */
 export interface RowKind<T> {
   readonly columns: readonly string[]
-  /** What to select so that `read` can read it. */
+  /** The SELECT list that `read` needs. */
   readonly selected: string
-  /** By column; the checksum is the last. */
+  /** Returns the values by column; the checksum is the last. */
   write(value: T, keys?: readonly number[]): readonly StoredValue[]
-  /** Null: not what was written, or not where it was written. `keys` null: a row of a time when checksums knew nothing of keys. */
+  /**
+   * Returns null when the row is not what was written, or not at its place. `keys` null: the row is from a version whose checksums did
+   * not cover keys.
+   */
   read(row: StoredRow, keys?: readonly number[] | null): T | null
-  /** As `read`, of values by column. */
+  /** As `read`, with the values in the order of columns. */
   parse(values: readonly StoredValue[], keys: readonly number[] | null): T | null
 }
 
-/** libsql ends the process when it reads text that is no UTF-8, and cuts it at a NUL: text is read as bytes, and every value as of its type. */
+/**
+ * libsql ends the process when it reads text that is not UTF-8, and cuts text at a NUL. So text is read as bytes, and every value is cast
+ * to its type.
+ */
 const CASTS: Readonly<Record<StoredColumn, string>> = { text: 'BLOB', blob: 'BLOB', integer: 'INTEGER' }
 
 /**
- * @param of how the values are made of a row's and back; they come back as they were written. With a table, the checksum also covers its name and
- * the keys, so that no row passes for another one.
+ * @param of the conversions between a value and a row's values; `read` must return what was given to `write`. With a table, the checksum
+ * also covers the table's name and the keys, so that no row passes for another.
  */
 export function rowKind<T>(of: {
   readonly table?: string
@@ -57,13 +66,13 @@ export function rowKind<T>(of: {
   }
 }
 
-/** libsql hands out a buffer of its own for each blob. */
+/** libsql returns a buffer of its own for each blob. */
 function valueOf(value: unknown, type: StoredColumn): StoredValue {
   if (!(value instanceof ArrayBuffer)) return value as StoredValue
   return type === 'text' ? Buffer.from(value).toString() : new Uint8Array(value)
 }
 
-/** CRC-32 over all values, each with its end. */
+/** Returns the CRC-32 over all values, each delimited. */
 const sumOf = (values: readonly StoredValue[]): number =>
   values.reduce<number>(
     (sum, value) => (value instanceof Uint8Array ? crc32(value, crc32('blob', sum)) : crc32(JSON.stringify(value), sum)),

@@ -1,4 +1,7 @@
-/** Owns how threads are written as rows, JSON for what has parts, a blob for sampled tokens; and that what is read of a thread is all that was written. */
+/**
+ * Converts threads to rows: JSON for structured parts, a blob for sampled tokens. Verifies that a thread is read completely and as
+ * written.
+ */
 import { endianness } from 'node:os'
 import { crc32 } from 'node:zlib'
 import type { ChatMessage } from '../chat/message.js'
@@ -9,7 +12,7 @@ import type { StoredMessage, ThreadCard, ThreadEdits, ThreadEvent, ThreadHead, T
 import { rowKind, type RowKind, type StoredRow, type StoredValue } from './row-kind.js'
 import type { StoreFile } from './store-file.js'
 
-/** Half a surrogate pair cannot be written to SQLite; JSON escapes it. */
+/** SQLite cannot store half a surrogate pair; JSON escapes it. */
 const json = (value: unknown): string => writeJson(value)
 const parsed = (text: unknown): unknown => readJson(text as string)
 
@@ -47,7 +50,7 @@ export const editRows = rowKind<ThreadEdits>({
 /** A message without its sampled tokens. */
 type StoredText = Omit<ChatMessage, 'sampled'> & {
   readonly sampled?: string
-  /** The generation prompt, where it was not the template's own. */
+  /** The generation prompt, if it was not the template's own. */
   readonly sampledAfter?: string
 }
 
@@ -104,7 +107,7 @@ export const cardRows = rowKind<ThreadCard>({
   }),
 })
 
-/** The rows of `PART_TABLES`. */
+/** The kinds of rows in `PART_TABLES`. */
 export const PARTS = { messages: messageRows, entries: entryRows, events: eventRows } as const
 
 /** A message within JSON. */
@@ -123,20 +126,20 @@ const bytesOf = ({ buffer, byteOffset, byteLength }: Int32Array): Uint8Array => 
 }
 const tokensOf = (bytes: Uint8Array | null): Int32Array => new Int32Array(new Uint8Array(bytes ?? []).buffer)
 
-// The rows of one thread in the store's file: how they are written, and that what is read is all that was written.
+// Writes the rows of one thread, and verifies on reading that they are complete.
 
 export type PartRow<K extends PartTable> = (typeof PARTS)[K] extends RowKind<infer T> ? T : never
 
-/** What is wrong with a thread of which SQLite cannot read the rows. */
+/** The damage of a thread whose rows SQLite cannot read. */
 export const UNREADABLE = 'the part of the file that it is in cannot be read'
 
-/** Ends the reading of a thread; never leaves `ThreadRows.read`. */
+/** Ends the reading of a damaged thread; `ThreadRows.read` catches it. */
 class DamagedRows extends Error {}
 
-/** The rows of a thread in a table, by place. @throws KvfoldError store/damaged, store/failed */
+/** Returns a thread's rows in a table, by place. @throws KvfoldError store/damaged, store/failed */
 export type PartRows = (table: PartTable, thread: number) => Iterable<StoredRow>
 
-/** All that writes wants to be within a transaction of the file. */
+/** Methods that write must be called within a transaction of the file. */
 export class ThreadRows {
   constructor(
     private readonly file: StoreFile,
@@ -144,7 +147,7 @@ export class ThreadRows {
       file.rows(`SELECT place, ${PARTS[table].selected} FROM ${table} WHERE thread = ? ORDER BY place`, thread),
   ) {}
 
-  /** Writes new parts behind those that are there; says the digest with them. */
+  /** Appends new parts; returns the digest that includes them. */
   added(thread: number, digest: ThreadDigest, parts: { readonly [T in PartTable]: readonly PartRow<T>[] }): ThreadDigest {
     const add = (table: PartTable) => {
       const [before] = digest[table]
@@ -155,7 +158,7 @@ export class ThreadRows {
     return { ...digest, messages: add('messages'), entries: add('entries'), events: add('events') }
   }
 
-  /** Takes out the parts from this place on; says the digest without them. */
+  /** Deletes the parts from this place on; returns the digest without them. */
   cut(thread: number, digest: ThreadDigest, table: PartTable, from: number): ThreadDigest {
     this.file.run(`DELETE FROM ${table} WHERE thread = ? AND place >= ?`, thread, from)
     const left = this.file.rows(`SELECT sum FROM ${table} WHERE thread = ? ORDER BY place`, thread)
@@ -163,7 +166,7 @@ export class ThreadRows {
     return { ...digest, [table]: chained(NO_ROWS, sums) }
   }
 
-  /** Says the row's checksum. */
+  /** Returns the row's checksum. */
   insert<T>(table: string, kind: RowKind<T>, value: T, keys: Readonly<Record<string, number>>): number {
     const columns = [...Object.keys(keys), ...kind.columns]
     const marks = columns.map(() => '?').join(', ')
@@ -172,7 +175,7 @@ export class ThreadRows {
     return values.at(-1) as number
   }
 
-  /** Says the row's checksum. */
+  /** Returns the row's checksum. */
   replace<T>(table: string, kind: RowKind<T>, value: T, key: 'number' | 'thread', is: number): number {
     const sets = kind.columns.map((column) => `${column} = ?`).join(', ')
     const values = kind.write(value, [is])
@@ -180,7 +183,7 @@ export class ThreadRows {
     return values.at(-1) as number
   }
 
-  /** The thread if it is what the digest is of, else what is wrong with it. @throws KvfoldError store/failed */
+  /** Returns the thread if it matches the digest, else the damage. @throws KvfoldError store/failed */
   read(number: number, digest: ThreadDigest): { readonly record: ThreadRecord } | { readonly damage: string } {
     try {
       const head = this.#single('threads', headRows, 'number', number, digest.head, 'its own row')
@@ -189,13 +192,13 @@ export class ThreadRows {
       return { record: { ...head, messages: parts('messages'), edits, ledger: parts('entries'), events: parts('events') } }
     } catch (error) {
       if (error instanceof DamagedRows) return { damage: error.message }
-      // A file that was too long to be checked as a whole.
+      // The file was too long to be checked whole.
       if (error instanceof KvfoldError && error.code === 'store/damaged') return { damage: UNREADABLE }
       throw error
     }
   }
 
-  /** What is whole of a damaged thread: of its parts, those before the first that is not. */
+  /** Returns the undamaged beginning of a thread: of each part, the rows before the first damaged one. */
   beginning(number: number, head: ThreadHead): ThreadRecord {
     const parts = <T extends PartTable>(table: T): readonly PartRow<T>[] => {
       const values: PartRow<T>[] = []
@@ -251,7 +254,7 @@ export class ThreadRows {
   }
 }
 
-/** Null, and what was read until then, where the file cannot be read. */
+/** Returns null when the file cannot be read; rows read until then stay with the caller. */
 export function asFarAsRead<T>(work: () => T): T | null {
   try {
     return work()
@@ -261,20 +264,20 @@ export function asFarAsRead<T>(work: () => T): T | null {
   }
 }
 
-// What is kept of a whole thread so that a row which is missing, or one of an earlier time, is noticed though every row there is whole.
+// A digest of a whole thread. It reveals a missing or outdated row, although each row that is there is whole.
 
-/** Tables with a row for each part of a thread; rows are added and never changed. */
+/** Tables with a row for each part of a thread. Rows are only appended or cut off at the end. */
 export const PART_TABLES = ['messages', 'entries', 'events'] as const
 export type PartTable = (typeof PART_TABLES)[number]
 
-/** Rows, and the checksums of all of them, one after the other, in one. */
+/** The number of rows, and one checksum over the rows' checksums in order. */
 export type DigestChain = readonly [rows: number, sum: number]
 
-/** Of a thread after its `revision`-th change. Name and model are here, too, for the case that the thread's own row is lost. */
+/** The digest of a thread after its `revision`-th change. It repeats name and model in case the thread's own row is lost. */
 export interface ThreadDigest
   extends Pick<ThreadHead, 'tenant' | 'id' | 'model' | 'created'>, Readonly<Record<PartTable, DigestChain>> {
   readonly revision: number
-  /** Checksums of the rows that are replaced; null: there is none, and it will be made. */
+  /** Checksums of the rows that are replaced. `card` null: there is no card yet; the next `index` makes it. */
   readonly head: number
   readonly edits: number
   readonly card: number | null
@@ -287,12 +290,12 @@ export const digestRows = rowKind<ThreadDigest>({
   read: ({ digest }) => JSON.parse(digest as string) as ThreadDigest,
 })
 
-/** Stands for all that a digest says. */
+/** Returns one checksum for the whole digest. */
 export const digestSum = (digest: ThreadDigest, number: number): number => digestRows.write(digest, [number]).at(-1) as number
 
 export const NO_ROWS: DigestChain = [0, 0]
 
-/** With the checksums of more rows. */
+/** Extends a chain by the checksums of more rows. */
 export function chained([rows, sum]: DigestChain, sums: readonly number[]): DigestChain {
   const bytes = Buffer.alloc(4)
   const all = sums.reduce((before, each) => {

@@ -1,4 +1,4 @@
-/** Owns the threads that survive a restart: one SQLite file, changed before anybody is told that something is done. */
+/** Stores threads in one SQLite file, so that they survive a restart. The file is changed before a client gets an acknowledgement. */
 import { join } from 'node:path'
 import type { EarlierTime } from '../core/clock.js'
 import { KvfoldError } from '../core/errors.js'
@@ -20,24 +20,24 @@ import { migrations } from './migrations.js'
 import type { ListedThread, ThreadCard, ThreadHead, ThreadRecord, ThreadStore, ThreadUpdate } from './port.js'
 import { now, StoreFile, type StoreFileOptions } from './store-file.js'
 
-/** Of the engines' disk tier: deletes what was saved of these threads, loaded engine or not. */
+/** The part of the engines' disk tier that deletes the saved cells of these threads, even if no engine is loaded. */
 export interface SavedThreads {
   drop(threads: readonly string[]): Promise<unknown>
 }
 
 export interface SqliteStoreOptions extends Pick<StoreFileOptions, 'checkedBytes'> {
-  /** Made when it is missing; the store is the file `threads.db` in it. */
+  /** The folder of the store, created if missing; the store is its file `threads.db`. */
   readonly folder: string
-  /** What engines saved of threads in a disk tier (`--disk-cache`): it is deleted with the thread. Default: there is none. */
+  /** The disk tier (`--disk-cache`), whose cells are deleted with their thread. Default: none. */
   readonly cells?: SavedThreads
-  /** Milliseconds that may be spent on reading threads when the store is opened, to see that they are what was written. Default 1000. */
+  /** The most milliseconds for checking threads when the store is opened. Default 1000. */
   readonly patience?: number
 }
 
 export const THREADS_FILE = 'threads.db'
 export const THREADS_MANIFEST = 'threads.manifest'
 
-/** Those with a thread's number beside `threads`. */
+/** Further tables with rows for a thread's number. */
 const OTHER_TABLES = ['digests', 'edits', 'cards', ...PART_TABLES] as const
 
 /** A thread whose own row and digest are whole. */
@@ -48,10 +48,10 @@ interface KnownDigest {
 }
 
 /**
- * A change that could not be written leaves the thread as it was, here; whoever made it has more in memory than is stored, so every later change
- * of that thread is refused with the same error until the thread is read again or deleted.
+ * A failed change leaves the stored thread as it was. The caller then has more in memory than is stored. So every later change of that
+ * thread fails with the same error, until the thread is read again or deleted.
  *
- * A thread that is not what was written is neither listed nor read, but told of (`damage`), until it is deleted.
+ * A thread that differs from what was written is neither listed nor read, but reported (`damage`) until it is deleted.
  */
 export class SqliteStore implements ThreadStore {
   readonly #failed = new Map<string, unknown>()
@@ -59,7 +59,7 @@ export class SqliteStore implements ThreadStore {
   readonly #damage = new Map<string, Damage & { readonly number: number | null }>()
   readonly #notes: string[] = []
   readonly #rows: ThreadRows
-  /** Larger than the number of any thread of which there is a row: none is ever given to two threads. */
+  /** The next thread's number, larger than that of every row, so that no two threads get the same number. */
   #next = 1
 
   private constructor(
@@ -70,7 +70,7 @@ export class SqliteStore implements ThreadStore {
     this.#rows = new ThreadRows(file)
   }
 
-  /** @throws KvfoldError store/unusable, store/locked, store/damaged, store/newer; nothing was changed then */
+  /** @throws KvfoldError store/unusable, store/locked, store/damaged, store/newer; then nothing was changed */
   static open({ folder, cells, checkedBytes, patience = 1000 }: SqliteStoreOptions): SqliteStore {
     const first = ['threads', 'digests', 'cards', 'edits']
     const path = join(folder, THREADS_FILE)
@@ -126,10 +126,10 @@ export class SqliteStore implements ThreadStore {
     return record
   }
 
-  /** Without a card, it is made by the next `index`. */
+  /** Stores a new thread. Without a card, the next `index` makes it. */
   create(thread: ThreadRecord, card: ThreadCard | null): Promise<void> {
     const { tenant, id, used, messages, edits, ledger, events } = thread
-    // One that could not be made is not there: there is nothing to go on from.
+    // If this fails, there is no thread, so no later change needs to be refused.
     return now(() => {
       const number = this.#next
       const digest = this.file.write(() => {
@@ -178,7 +178,10 @@ export class SqliteStore implements ThreadStore {
     })
   }
 
-  /** Out of the file, the WAL and the disk tier. Deleting what is not there is no error; what is damaged or lost is told of no longer. */
+  /**
+   * Deletes the thread from the file, the WAL and the disk tier. Deleting a thread that is not there is no error; damaged or lost threads
+   * are reported no more.
+   */
   async delete(tenant: string, id: string): Promise<void> {
     const key = keyOf(tenant, id)
     const number = this.#known.get(key)?.number ?? this.#damage.get(key)?.number ?? null
@@ -186,7 +189,7 @@ export class SqliteStore implements ThreadStore {
     await this.cells?.drop([id])
   }
 
-  /** When a thread was last used, as far as that was before then (both Unix milliseconds); else the latest use. Null: there is no thread. */
+  /** Returns the latest use before `before` (both Unix milliseconds), else the latest use of all. Null: there are no threads. */
   lastUse(before: number): EarlierTime | null {
     const uses = [...this.#known.values()].map(({ used }) => used)
     const latest = (of: readonly number[]) => of.reduce((last, used) => Math.max(last, used), -Infinity)
@@ -194,12 +197,12 @@ export class SqliteStore implements ThreadStore {
     return uses.length === 0 ? null : { seen: latest(past.length > 0 ? past : uses), ran: 0 }
   }
 
-  /** Threads last used before then (Unix milliseconds), longest unused first. */
+  /** Returns the threads last used before `time` (Unix milliseconds), least recently used first. */
   unusedSince(time: number): readonly Pick<ThreadHead, 'tenant' | 'id'>[] {
     return this.#heads('WHERE used < ? ORDER BY used', time).map(({ head }) => head)
   }
 
-  /** Deletes the threads last used before then, from every tier; says how many. For the time before anybody has them in memory. */
+  /** Deletes the threads last used before `time`, from every tier, and returns how many. Call it before any of them is in memory. */
   async deleteUnusedSince(time: number): Promise<number> {
     const unused = this.#heads('WHERE used < ? ORDER BY used', time)
     const lost = [...this.#damage.values()].filter(
@@ -219,7 +222,7 @@ export class SqliteStore implements ThreadStore {
     })
   }
 
-  /** What there is, and what there should be. */
+  /** Compares the rows in the file with the manifest. */
   #survey(patience: number): void {
     const { manifest } = this
     for (const table of OTHER_TABLES) this.#count(`SELECT max(thread) AS max FROM ${table}`)
@@ -245,7 +248,7 @@ export class SqliteStore implements ThreadStore {
     this.#verify(patience)
     if (manifest.unreadable > 0)
       this.#notes.push(`${manifest.unreadable} lines of ${manifest.path} were damaged; they are written anew from the store`)
-    // Of what is damaged the list keeps what it had.
+    // For damaged threads the manifest keeps its earlier line.
     manifest.begin([...this.#known.values()].map(listedOf))
   }
 
@@ -262,7 +265,7 @@ export class SqliteStore implements ThreadStore {
     else this.#known.set(keyOf(head.tenant, head.id), { number, digest, used: head.used })
   }
 
-  /** With the list of what was acknowledged. */
+  /** Compares the threads with the manifest of acknowledged changes. */
   #compare(): void {
     for (const listed of this.manifest.listed) {
       const key = keyOf(listed.tenant, listed.id)
@@ -274,7 +277,7 @@ export class SqliteStore implements ThreadStore {
     }
   }
 
-  /** Last used first: what is not read now is when somebody wants it. */
+  /** Checks threads, most recently used first. The rest is checked when it is read. */
   #verify(patience: number): void {
     const end = performance.now() + patience
     const all = [...this.#known.values()].sort((a, b) => b.used - a.used)
@@ -293,7 +296,7 @@ export class SqliteStore implements ThreadStore {
       )
   }
 
-  /** From now on it is damaged for everybody. */
+  /** Records the thread as damaged from now on. */
   #damaged({ tenant, id }: Pick<ThreadHead, 'tenant' | 'id'>, number: number, what: string): KvfoldError {
     const key = keyOf(tenant, id)
     const damage: Damage = { of: 'thread', kind: 'damaged', tenant, id, what }
@@ -313,14 +316,14 @@ export class SqliteStore implements ThreadStore {
       for (const { number } of all)
         if (number !== null) {
           this.file.run('DELETE FROM threads WHERE number = ?', number)
-          // Of a damaged thread there may be no row to delete the others with.
+          // A damaged thread may have no row of its own whose deletion would cascade.
           for (const table of OTHER_TABLES) this.file.run(`DELETE FROM ${table} WHERE thread = ?`, number)
         }
     })
     for (const { tenant, id } of all) for (const map of [this.#known, this.#damage, this.#failed]) map.delete(keyOf(tenant, id))
   }
 
-  /** Of threads that are not known to be damaged. */
+  /** Returns the heads of threads that are not known to be damaged. */
   #heads(rest: string, ...values: number[]): readonly { readonly number: number; readonly head: ThreadHead }[] {
     return this.file.rows(`SELECT number, ${headRows.selected} FROM threads ${rest}`, ...values).flatMap((row) => {
       const number = row['number'] as number
@@ -333,7 +336,7 @@ export class SqliteStore implements ThreadStore {
     return cardRows.read(row, [number])
   }
 
-  /** All or none: the next start makes what is missing then. A card follows from its thread: one that was damaged is lost to nobody. */
+  /** Makes all missing cards or none; the next start tries again. Cards are derived from threads, so a damaged card loses nothing. */
   #makeCards(
     heads: readonly { readonly number: number; readonly head: ThreadHead }[],
     cardOf: (thread: ThreadRecord) => ThreadCard,
@@ -348,7 +351,7 @@ export class SqliteStore implements ThreadStore {
         try {
           card = cardOf(this.#record(known))
         } catch (error) {
-          // It is told of as damaged from now on.
+          // The thread is recorded as damaged now.
           if (error instanceof KvfoldError && error.code === 'store/damaged-thread') continue
           throw error
         }
@@ -369,14 +372,14 @@ export class SqliteStore implements ThreadStore {
     return made
   }
 
-  /** @throws KvfoldError store/damaged-thread, which it is for everybody then; store/failed */
+  /** @throws KvfoldError store/damaged-thread, after which the thread counts as damaged; store/failed */
   #record({ number, digest }: KnownDigest): ThreadRecord {
     const read = this.#rows.read(number, digest)
     if ('record' in read) return read.record
     throw this.#damaged(digest, number, read.damage)
   }
 
-  /** As the file has it, whatever became of a change that failed. */
+  /** Returns the thread's digest as the file has it, after a failed change. */
   #again(known: KnownDigest): KnownDigest {
     const [row] = this.file.rows(`SELECT ${digestRows.selected} FROM digests WHERE thread = ?`, known.number)
     const digest = row === undefined ? null : digestRows.read(row, [known.number])

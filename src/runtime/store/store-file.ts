@@ -1,4 +1,7 @@
-/** Owns the store's SQLite file: who may open it, that it is whole, of our version and ours alone, and when what is written lasts. */
+/**
+ * Opens and writes the store's SQLite file. Checks that the file is whole, ours and of a known version, locks it, and makes writes
+ * durable.
+ */
 import {
   chmodSync,
   closeSync,
@@ -18,82 +21,82 @@ import { damaged, failureOf, full } from './damage.js'
 import type { StoredRow, StoredValue } from './row-kind.js'
 import { homedir } from 'node:os'
 
-/** `kvfd`: tells our files from other programs'. */
+/** `kvfd`, the application id of our files. */
 const APPLICATION = 0x6b766664
 /** Milliseconds to wait for a server that is about to end. */
 const PATIENCE = 500
-/** Pages that the WAL holds before they go to the file: 1 MiB. A longer change makes it as long as itself. */
+/** Pages in the WAL before they are copied to the file: 1 MiB. A longer change makes the WAL as long as itself. */
 const WAL_PAGES = 256
 /** Milliseconds without a change after which the WAL is emptied. */
 const IDLE = 500
-/** Bytes that must be free on the disk for anything to be kept. */
+/** Bytes that must be free on the disk for any write. */
 const ROOM = 2 ** 18
-/** Milliseconds between two tries to write after one that failed, while nobody writes anything else. */
+/** Milliseconds between two attempts to write after a failure, while there are no other writes. */
 const TRY_AGAIN = 1000
-/** Bytes of a file that is read whole when it is opened: about a second of it. */
+/** Bytes up to which a file is checked whole when it is opened, which takes about a second. */
 export const CHECKED_BYTES = 2 ** 26
 
-/** Keys that are tried one by one behind a page that cannot be read: more than a page has rows, and than are deleted in a row. */
+/** How many keys are tried one by one after an unreadable page: more than a page has rows, and more than are deleted in a row. */
 const REACH = 20_000
 
-/** What is wrong with a file that is ours. */
+/** Errors that `look` reports as damage instead of throwing them. */
 const DAMAGES: ReadonlySet<ErrorCode> = new Set(['store/damaged', 'store/failed', 'store/unusable'])
 
-/** What keeps changes from being written, and is found out by trying alone. */
+/** Errors that prevent writes and can be noticed only by writing. */
 const FAILURES: ReadonlySet<ErrorCode> = new Set(['store/full', 'store/failed'])
 
-/** SQL, or what is done with the file, within the same transaction. */
+/** SQL, or a function that changes the file in the same transaction. */
 export type Migration = string | ((file: StoreFile) => void)
 
 export interface StoreFileOptions {
-  /** The file; it is made, and its folder, readable by this user only. */
+  /** The file. It and its folder are created if missing, readable by this user only. */
   readonly path: string
-  /** Step n brings a file of version n to version n + 1. */
+  /** Step n turns a file of version n into version n + 1. */
   readonly migrations: readonly Migration[]
-  /** Tables whose pages are checked in a file that is too long to be read whole. Default: none. */
+  /** Tables whose pages are checked in a file that is too long to be checked whole. Default: none. */
   readonly first?: readonly string[]
-  /** Bytes up to which a file is read whole to check it. Default 64 MiB. */
+  /** Bytes up to which a file is checked whole. Default 64 MiB. */
   readonly checkedBytes?: number
 }
 
-/** A file that is only read. */
+/** A file opened for reading only. */
 export interface LookedAt {
-  /** Null: there is nothing in it that can be read. */
+  /** Null: nothing in it can be read. */
   readonly file: StoreFile | null
-  /** What SQLite finds wrong with it; null: nothing is known. Rows may be read all the same. */
+  /** The damage that SQLite finds; null when none is known. Rows may be readable even so. */
   readonly wrong: string | null
-  /** Leaves a damaged file, and its WAL, as they were. */
+  /** Closes it; leaves a damaged file and its WAL as they were. */
   readonly close: () => void
 }
 
 /**
- * Everything happens at once, in the caller's thread: a change is on the medium when the call returns (WAL, `synchronous=FULL`). The file is
- * locked from the opening to `close` or the end of the process, so that there is never a lock to clean up, and so that no reader of another
- * process can hold deleted text back in the WAL. As nobody reads while we write, the WAL begins anew at every checkpoint: it never holds more than
- * the last mebibyte of changes, and nothing a moment after the last one.
+ * Every call is synchronous: a change is on the medium when the call returns (WAL, `synchronous=FULL`). The file is locked from its
+ * opening to `close` or the end of the process. So no lock is ever left to clean up, and no reader in another process can keep deleted
+ * text in the WAL. As there are no readers while we write, the WAL starts anew at every checkpoint: it never holds more than the last
+ * mebibyte of changes, and is empty shortly after the last one.
  *
- * Nothing in this process may open and close the file while it is in use: POSIX would take the lock away.
+ * Nothing in this process may open and close the file while it is in use: POSIX would drop the lock.
  */
 export class StoreFile {
   #open = true
   #idle: NodeJS.Timeout | null = null
-  /** Why the last change was not written, and when that was, as `performance.now` has it. */
+  /** The error of the last failed change, and its time by `performance.now`; null after a success. */
   #failure: { readonly error: KvfoldError; readonly at: number } | null = null
-  /** Tells the file from another one at its path. */
+  /** Distinguishes the file from another one at its path. */
   readonly #inode: string | null
 
   private constructor(
     readonly path: string,
     private readonly database: Database.Database,
-    /** False: the file was too long for it. */
+    /** Whether the whole file was checked; false for a file that is too long. */
     readonly checked: boolean,
   ) {
     this.#inode = inodeAt(path)
   }
 
   /**
-   * Reads the file once to check it, the whole of it unless it is long; brings one of an earlier version to ours.
-   * @throws KvfoldError store/unusable, store/locked, store/damaged, store/newer; the file is as it was then
+   * Opens and checks the file, the whole of it unless it is long; migrates one of an earlier version.
+   * @throws KvfoldError store/unusable, store/locked, store/damaged, store/newer; the file is then unchanged
    */
   static open(options: StoreFileOptions): StoreFile {
     const putBack = rememberWal(options.path)
@@ -106,7 +109,8 @@ export class StoreFile {
   }
 
   /**
-   * Opens a file to read it, whatever SQLite finds wrong with it. Nothing of it changes, but a sound file of an earlier version becomes one of ours.
+   * Opens a file for reading, even if SQLite finds it damaged. The file is not changed, except that a sound file of an earlier version is
+   * migrated.
    * @throws KvfoldError store/locked, store/newer
    */
   static look({ path, migrations: steps }: Pick<StoreFileOptions, 'path' | 'migrations'>): LookedAt {
@@ -137,7 +141,7 @@ export class StoreFile {
     }
   }
 
-  /** A damaged file of our version, to be read. */
+  /** Returns a damaged file for reading, if it has our version. */
   #asItIs(wrong: string, version: number, putBack: () => void): LookedAt {
     const close = () => {
       this.#leave()
@@ -170,8 +174,8 @@ export class StoreFile {
   }
 
   /**
-   * Why nothing can be kept now; null: nothing is known against it. It looks whether the file is where it was and has room; after a change that could
-   * not be written it tries one that changes nothing.
+   * Why the store cannot write now; null when no problem is known. Checks that the file is in its place and the disk has room. After a
+   * failed change it attempts a write that changes nothing.
    */
   get problem(): KvfoldError | null {
     if (!this.#open) return null
@@ -183,14 +187,14 @@ export class StoreFile {
       try {
         this.erase(() => this.database.pragma(`user_version=${this.#number('user_version')}`))
       } catch {
-        // It is told below.
+        // Returned below.
       }
     return this.#failure?.error ?? null
   }
 
   /**
-   * The rows of a table by a key of whole numbers, which each row has as `key`. Behind a page that cannot be read it looks for the next key that can.
-   * A table that cannot even be found has none.
+   * Yields the rows of a table in the order of an integer key, which each row has as `key`. After an unreadable page, searches for the
+   * next readable key. Yields nothing when the table cannot be found.
    */
   *readable(table: string, key: string, selected: string): Generator<StoredRow> {
     const sql = `SELECT ${key} AS key, ${selected} FROM ${table}`
@@ -206,7 +210,7 @@ export class StoreFile {
     for (let last = -1; ;) {
       let row = tried(`WHERE ${key} > ? ORDER BY ${key} LIMIT 1`, last)
       if (row === undefined) return
-      // A damaged tree may lead back.
+      // A damaged tree may lead back to earlier keys.
       if (row !== null && (row['key'] as number) <= last) row = null
       for (let ahead = 1; row == null && ahead <= REACH; ahead++) row = tried(`WHERE ${key} = ?`, last + ahead)
       if (row == null) return
@@ -219,12 +223,12 @@ export class StoreFile {
     return this.#told(() => this.database.prepare(sql).all(...values) as Record<string, unknown>[])
   }
 
-  /** Says how many rows it changed. */
+  /** Returns how many rows it changed. */
   run(sql: string, ...values: readonly StoredValue[]): number {
     return this.#told(() => this.database.prepare(sql).run(...values).changes)
   }
 
-  /** All that `work` writes, or nothing when it throws. */
+  /** Writes everything that `work` writes, or nothing when it throws. */
   write<T>(work: () => T): T {
     try {
       const done = this.#written(work)
@@ -238,14 +242,14 @@ export class StoreFile {
 
   #written<T>(work: () => T): T {
     return this.#told(() => {
-      // What is written to a file that has no name any more ends with the process.
+      // Writes to a file whose name is gone would be lost with the process.
       const moved = this.#moved()
       if (moved !== null) throw moved
       this.database.exec('BEGIN IMMEDIATE')
       try {
         const done = work()
         this.database.exec('COMMIT')
-        // Again with every change: not while changes come one upon the other.
+        // Restart the timer with every change, so that it does not fire within a series of changes.
         if (this.#idle === null)
           this.#idle = setTimeout(() => {
             this.#empty()
@@ -253,14 +257,14 @@ export class StoreFile {
         else this.#idle.refresh()
         return done
       } catch (error) {
-        // After some errors, a full disk among them, SQLite has done so itself.
+        // After some errors, such as a full disk, SQLite has already rolled back.
         if (this.database.inTransaction) this.database.exec('ROLLBACK')
         throw error
       }
     })
   }
 
-  /** As `write`; what `work` deletes is not to be found in the file or beside it afterwards. */
+  /** As `write`. Afterwards data that `work` deletes cannot be found in the file or beside it. */
   erase<T>(work: () => T): T {
     const done = this.write(work)
     this.#checkpoint()
@@ -275,18 +279,21 @@ export class StoreFile {
     )
   }
 
-  /** Leaves one file without a WAL. Idempotent. */
+  /** Closes the file and removes the WAL. Idempotent. */
   close(): void {
     if (!this.#open) return
     try {
       this.database.pragma('journal_mode=DELETE')
     } catch {
-      // No room for it: what is acknowledged is in the WAL, which the next opening reads.
+      // The disk is full. Acknowledged changes are in the WAL, which the next opening reads.
     }
     this.#leave()
   }
 
-  /** Writes nothing. A closed connection of libsql lives on, with its lock, as long as any statement of it; so the lock goes first. */
+  /**
+   * Closes without writing. A closed connection of libsql stays alive, with its lock, as long as any of its statements; so release the
+   * lock first.
+   */
   #leave(): void {
     this.#open = false
     if (this.#idle !== null) clearTimeout(this.#idle)
@@ -294,26 +301,26 @@ export class StoreFile {
       this.database.pragma('locking_mode=NORMAL')
       this.database.pragma('user_version')
     } catch {
-      // Not a database, or in WAL mode: then the lock ends with the process.
+      // It is no database, or in WAL mode. The lock then ends with the process.
     }
     this.database.close()
   }
 
   #lock(): void {
-    // Before the first use of a WAL, so that its index is in our memory and not in a file that others can map.
+    // Before the first use of the WAL, so that its index is in our memory and not in a file that other processes can map.
     this.database.pragma('locking_mode=EXCLUSIVE')
     this.database.pragma(`busy_timeout=${PATIENCE}`)
     this.database.exec('BEGIN IMMEDIATE; COMMIT')
   }
 
-  /** Only now that the file is known to be ours and whole may anything of it change. */
+  /** Called once the file is known to be ours and whole; nothing in it may change before. */
   #begin(): void {
     for (const pragma of ['journal_mode=WAL', 'synchronous=FULL', 'foreign_keys=ON', 'secure_delete=ON'])
       this.database.pragma(pragma)
     this.database.pragma(`wal_autocheckpoint=${WAL_PAGES}`)
   }
 
-  /** All is in the file, nothing in the WAL. */
+  /** Moves the whole WAL into the file. */
   #checkpoint(): void {
     this.#told(() => {
       const [state] = this.database.pragma('wal_checkpoint(TRUNCATE)') as { busy: number }[]
@@ -321,13 +328,13 @@ export class StoreFile {
     })
   }
 
-  /** What cannot be done now, for want of room for instance, stays in the WAL and is there all the same. */
+  /** Empties the WAL. If that fails, for example on a full disk, the changes stay in the WAL, which is read all the same. */
   #empty(): void {
     this.#idle = null
     try {
       if (this.#open) this.#checkpoint()
     } catch {
-      // The next change tries again, and tells whoever makes it.
+      // The next change tries again and reports the error.
     }
   }
 
@@ -344,7 +351,7 @@ export class StoreFile {
       )
     const tables = this.checked ? ['1'] : first.filter((name) => this.#has(name)).map((name) => `'${name}'`)
     for (const what of tables) {
-      // As bytes: what is damaged need not be text, and libsql would end the process over it.
+      // As bytes, because damaged data need not be text, and libsql would end the process over it.
       const [row] = this.rows(`SELECT CAST(integrity_check AS BLOB) AS found FROM pragma_integrity_check(${what})`)
       const found = Buffer.from(row?.['found'] as ArrayBuffer).toString()
       if (found !== 'ok') throw damaged(path, found)
@@ -355,7 +362,7 @@ export class StoreFile {
     return this.rows("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?", table).length > 0
   }
 
-  /** All steps that are missing, or none. */
+  /** Runs all missing steps, or none. */
   #migrate(steps: readonly Migration[]): void {
     const version = this.#number('user_version')
     if (version === steps.length) return
@@ -403,8 +410,8 @@ function connect(path: string): Database.Database {
 }
 
 /**
- * SQLite deletes the WAL when it closes a file, and with it what it could not read there, which may be all that is left of something. What this returns
- * puts the WAL back as it was: pages that SQLite has put in their places are the same there.
+ * SQLite deletes the WAL when it closes a file, and with it data that it could not read there, which may be the only copy. The returned
+ * function puts the WAL back as it was. Pages that SQLite already copied to the file are the same in both.
  */
 function rememberWal(path: string): () => void {
   const wal = `${path}-wal`
@@ -416,13 +423,13 @@ function rememberWal(path: string): () => void {
   }
 }
 
-/** Of the file at this path; null: there is none. */
+/** Returns the device and inode at this path; null when there is no file. */
 function inodeAt(path: string): string | null {
   const about = statSync(path, { bigint: true, throwIfNoEntry: false })
   return about === undefined ? null : `${about.dev} ${about.ino}`
 }
 
-/** Bytes that are free on the disk of this folder; null: nobody knows. */
+/** Returns the free bytes on the folder's disk; null when unknown. */
 function roomAt(folder: string): number | null {
   try {
     const { bavail, bsize, blocks } = statfsSync(folder)
@@ -432,7 +439,7 @@ function roomAt(folder: string): number | null {
   }
 }
 
-/** A new file's name lasts only with its folder. */
+/** Makes a new file's name durable, which needs its folder on the medium. */
 export function syncFolder(folder: string): void {
   const handle = openSync(folder, 'r')
   try {
@@ -442,18 +449,18 @@ export function syncFolder(folder: string): void {
   }
 }
 
-/** What `work` returns or throws, as a promise: it is done when the call returns. */
+/** Returns what `work` returns or throws as a promise; `work` has run when the call returns. */
 export const now = <T>(work: () => T): Promise<T> =>
   new Promise((resolve) => {
     resolve(work())
   })
 
-// Where the store is when nobody says.
+// The default place of the store.
 
-/** `$XDG_STATE_HOME/kvfold`, by default `~/.local/state/kvfold`. */
+/** Returns `$XDG_STATE_HOME/kvfold`, by default `~/.local/state/kvfold`. */
 export function stateFolder(environment: NodeJS.ProcessEnv = process.env): string {
   const given = environment['XDG_STATE_HOME']
-  // The XDG specification has relative paths ignored.
+  // The XDG specification says to ignore relative paths.
   const base = given !== undefined && isAbsolute(given) ? given : join(homedir(), '.local', 'state')
   return join(base, 'kvfold')
 }

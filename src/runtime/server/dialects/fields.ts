@@ -1,4 +1,4 @@
-/** Owns the fields that dialects share and how they are read: those not given or null, content in parts, token ids, sampling, the template's. */
+/** Reads fields that dialects share: nulls, content in parts, token ids, sampling, and variables of the template. */
 import Type from 'typebox'
 import { given, isRecord } from '../../core/json.js'
 import { atOnce, inTurns, type Steps } from '../../core/turns.js'
@@ -10,8 +10,8 @@ import type { Sampling } from '../../engine/engine.js'
 import type { ChatMessage } from '../../chat/message.js'
 
 /**
- * A copy without fields that are null: most clients send null for what they do not set. Goes `depth` levels into lists and objects, but not into
- * the fields `whole` of the first, nor into any `schema`: `const: null` of a JSON schema means something.
+ * Returns a copy without fields that are null, because most clients send null for fields they do not set. Goes `depth` levels into lists
+ * and objects. Leaves the fields `whole` of the first level and every `schema` as they are: `const: null` in a JSON schema has a meaning.
  */
 export const withoutNulls = (value: unknown, depth: number, whole: readonly string[] = []): unknown =>
   atOnce(nullsTaken(value, depth, whole))
@@ -42,7 +42,7 @@ function* nullsTaken(value: unknown, depth: number, whole: readonly string[] = [
 
 const isFlat = (value: unknown): boolean => typeof value !== 'object' || value === null
 
-/** A hook that takes nulls out of a body before its schema sees it; see `withoutNulls`. Of a long body in turns of the event loop. */
+/** A hook that removes nulls from a body before its schema is checked (`withoutNulls`); from a long body in turns of the event loop. */
 export const nullsDownTo =
   (depth: number, whole?: readonly string[]) =>
   (request: { body: unknown }, _reply: unknown, done: (error?: Error) => void): void => {
@@ -57,7 +57,7 @@ export const nullsDownTo =
     }, done)
   }
 
-// Texts that end an answer, one or several.
+// Stop strings: one text or several.
 
 export const StopField = Type.Optional(
   Type.Unsafe<string | string[]>({ type: ['string', 'array'], items: { type: 'string' }, maxItems: 16 }),
@@ -66,13 +66,13 @@ export const StopField = Type.Optional(
 export const stopOf = (stop: Type.Static<typeof StopField> | undefined): readonly string[] | undefined =>
   typeof stop === 'string' ? [stop] : stop
 
-// Content that is text or a list of parts: text comes out, other parts are refused by name or leave a placeholder.
+// Content that is a text or a list of parts. Text parts are joined; other parts are refused by name or become a placeholder.
 
-/** What the model sees of a part that is no text. */
+/** The placeholder that the model sees for a part that is not text. */
 export const placeholderOf = (type: string): string => `[${type.slice(0, 40)} left out: this server takes text only]`
 
 /**
- * The text of a content field, parts on lines of their own.
+ * Returns the text of a content field, each part on its own line.
  * @param types the part types that are text, with the key of their text
  * @throws FieldError server/bad-request, server/unsupported
  */
@@ -105,7 +105,7 @@ export function textOf(
 
 // Which numbers can be token ids.
 
-/** The largest number that llama.cpp has for a token; larger ones would come out as others. */
+/** The largest token id in llama.cpp; larger numbers would become different ids. */
 export const LARGEST_TOKEN = 0x7fffffff
 
 const isToken = (value: unknown): value is number =>
@@ -113,9 +113,9 @@ const isToken = (value: unknown): value is number =>
 
 export const isTokenList = (list: readonly unknown[]): list is readonly number[] => list.every(isToken)
 
-// The prompt of routes that complete bare text: a text, token ids, both mixed, or a list of such prompts.
+// The prompt of a bare completion: a text, token ids, both mixed, or a list of such prompts.
 
-/** Prompts of one request, each with all its answers. */
+/** The most prompts of a request; each gets all its answers. */
 const MOST_PROMPTS = 64
 
 export const PromptField = Type.Unsafe<unknown>({
@@ -125,7 +125,7 @@ export const PromptField = Type.Unsafe<unknown>({
 
 type PromptInput = CompletionAsk['prompt']
 
-/** One for each prompt that the field has. @throws FieldError */
+/** Returns the field's prompts. @throws FieldError */
 export function promptsOf(prompt: unknown): readonly PromptInput[] {
   const isSeveral = Array.isArray(prompt) && prompt.length > 0 && !prompt.some((part) => typeof part === 'number')
   const prompts = isSeveral ? (prompt as readonly unknown[]) : [prompt]
@@ -149,7 +149,7 @@ function promptOf(prompt: unknown, place: string): PromptInput {
   return parts as readonly (string | number)[]
 }
 
-// The sampling fields that OpenAI-compatible requests carry, those of vLLM and llama-server among them, and what they mean here.
+// The sampling fields of OpenAI-compatible requests, including vLLM's and llama-server's, and their meaning here.
 
 export const SamplingFields = {
   temperature: Type.Optional(Type.Number({ minimum: 0, maximum: 100, description: '0 always takes the likeliest token' })),
@@ -174,7 +174,7 @@ export const SamplingFields = {
 
 type SamplingRequest = Type.Static<ReturnType<typeof Type.Object<typeof SamplingFields>>>
 
-/** Seeds the sampler takes: below 2^32 - 1, which stands for a seed of its own choice. */
+/** Seeds of the sampler are below 2^32 - 1, which means a random seed. */
 const SEEDS = 2 ** 32 - 1
 
 /** @throws FieldError server/bad-request */
@@ -198,7 +198,7 @@ export function samplingOf(request: SamplingRequest, defaults: Sampling): Sampli
   }
 }
 
-/** What an answer is sampled with, in llama-server's words. What is not there is off. */
+/** Returns the sampling settings of an answer under llama-server's names. Settings left out are off. */
 export const samplingSettings = (sampling: Sampling = {}): object => ({
   seed: sampling.seed ?? SEEDS,
   temperature: sampling.temperature ?? 0,
@@ -214,7 +214,7 @@ export const samplingSettings = (sampling: Sampling = {}): object => ({
   ...(sampling.mirostat === undefined ? {} : { mirostat_tau: sampling.mirostat.tau, mirostat_eta: sampling.mirostat.eta }),
 })
 
-/** Clients send any whole number, negative ones and such beyond 32 bits too. */
+/** Maps any whole number to a seed: clients also send negative ones and ones beyond 32 bits. */
 function seedOf(seed: number): number {
   if (!Number.isSafeInteger(seed)) throw new FieldError('seed', 'seed must be a whole number below 2^53.')
   return ((seed % SEEDS) + SEEDS) % SEEDS
@@ -230,22 +230,24 @@ function biasOf(bias: Readonly<Record<string, number>>): NonNullable<Sampling['l
   })
 }
 
-// The fields by which clients tell the chat template what to do, thinking first of all, what templates call that, and answers that have begun.
+// Fields by which clients set variables of the chat template, above all for thinking, and the beginning of an answer.
 
-/** Whether the model thinks, as templates call it: Qwen, GLM and most others, DeepSeek, Kimi and Granite, MiniMax. */
+/**
+ * Returns the variables that turn thinking on or off, by the names of Qwen, GLM and most templates; DeepSeek, Kimi and Granite; MiniMax.
+ */
 const thinkingIs = (field: string, isOn: boolean): readonly TemplateField[] => [
   { field, names: ['enable_thinking', 'thinking'], value: isOn },
   { field, names: ['thinking_mode'], value: isOn ? 'enabled' : 'disabled' },
 ]
 
-/** What is said of the prompt by other fields. */
+/** Template variables that other fields of the request set. */
 const TAKEN = ['messages', 'tools', 'functions', 'add_generation_prompt', 'continue_final_message', 'bos_token', 'eos_token']
 
 const Budget = Type.Optional(
   Type.Integer({ minimum: -1, maximum: 2 ** 31 - 1, description: 'tokens that the model may think for; -1: without end' }),
 )
 
-/** Fields of every dialect. */
+/** Fields that every dialect has. */
 export const TemplateFields = {
   chat_template_kwargs: Type.Optional(
     Type.Record(Type.String(), Type.Unknown(), {
@@ -263,7 +265,7 @@ export const TemplateFields = {
   thinking_budget: Budget,
 }
 
-/** What llama-server (the first three), vLLM, and Qwen's and SGLang's APIs call it. */
+/** Names of the thinking budget in llama-server (the first three), vLLM, and Qwen's and SGLang's APIs. */
 const BUDGETS = [
   'thinking_budget_tokens',
   'reasoning_budget',
@@ -272,7 +274,7 @@ const BUDGETS = [
   'thinking_budget',
 ] as const
 
-/** As OpenAI's API names efforts, and whatever else a template knows. */
+/** OpenAI's names of efforts, and any other name that a template knows. */
 export const Effort = Type.String({
   minLength: 1,
   maxLength: 40,
@@ -287,7 +289,7 @@ export const Thinking = Type.Optional(
   }),
 )
 
-/** Whether a request says that the model is to think. */
+/** The fields that turn thinking on or off. */
 interface Thinks {
   readonly enable_thinking?: boolean
   readonly thinking?: { readonly type: 'enabled' | 'disabled' | 'adaptive'; readonly budget_tokens?: number }
@@ -295,11 +297,11 @@ interface Thinks {
 
 interface TemplateRequest extends Thinks, Readonly<Partial<Record<(typeof BUDGETS)[number], number>>> {
   readonly chat_template_kwargs?: Readonly<Record<string, unknown>>
-  /** OpenRouter's. */
+  /** OpenRouter's field. */
   readonly reasoning?: { readonly max_tokens?: number; readonly effort?: string }
 }
 
-/** How long the model may think; undefined: nobody says, or without end. @throws FieldError where two fields say different things */
+/** Returns the thinking budget; undefined when no field sets it, or it is unlimited. @throws FieldError when two fields differ */
 function budgetOf(body: TemplateRequest): Ask['reasoningBudget'] {
   const said = [
     ...BUDGETS.map((field) => ({ field, tokens: body[field] })),
@@ -317,8 +319,8 @@ function budgetOf(body: TemplateRequest): Ask['reasoningBudget'] {
 }
 
 /**
- * What the template is told, later ones where two say something of one variable, and how long the model may think. `effort`: the field that says how
- * much to think, by its name in this dialect. @throws FieldError
+ * Returns the template's variables and the thinking budget. Of two values for one variable the later one wins. `effort`: the field for
+ * the thinking effort, under its name in this dialect. @throws FieldError
  */
 export function templateFieldsOf(
   body: TemplateRequest,
@@ -335,7 +337,7 @@ export function templateFieldsOf(
   const { field, value } = effort
   const template = [
     ...(thinking === undefined || thinking.type === 'adaptive' ? [] : thinkingIs('thinking', thinking.type === 'enabled')),
-    // Seed's templates tell the model.
+    // Seed's templates show the budget to the model.
     ...(reasoningBudget === undefined
       ? []
       : [{ field: reasoningBudget.field, names: ['thinking_budget'], value: reasoningBudget.tokens }]),
@@ -347,9 +349,9 @@ export function templateFieldsOf(
   return { template, reasoningBudget }
 }
 
-// What a last message of the assistant means: the template does not close it, and the answer goes on from there.
+// A last message of the assistant begins the answer: the template does not close it, and the model continues it.
 
-/** The messages before it, and its text; all of them where the last is another's or empty. @throws FieldError */
+/** Returns the messages before it and its text; all messages when the last is not the assistant's, or is empty. @throws FieldError */
 export function begun(
   messages: readonly ChatMessage[],
   place: string,

@@ -1,4 +1,7 @@
-/** Owns the `kvfold` field, the same in every dialect: what a request may ask beyond its dialect, and what it is told beyond it. */
+/**
+ * Defines the `kvfold` field, the same in every dialect: options of a request, and facts about its answer, that the dialect has no place
+ * for.
+ */
 import { given } from '../../core/json.js'
 import Type from 'typebox'
 import type { Answer, Ask, AskEvent, CompletionAnswer } from '../ask.js'
@@ -6,7 +9,7 @@ import { memToolModes } from '../../agents/memtool-asides.js'
 import { CONTRACT_CHOICES } from '../../core/contract.js'
 import { acms, overflows } from '../threads/policies.js'
 
-/** Field names of ours are refused when they are unknown: a misspelt one would change the answer. */
+/** Unknown fields in it are refused, because a misspelt one would change the answer. */
 export const KvfoldField = Type.Optional(
   Type.Object(
     {
@@ -78,7 +81,7 @@ export const KvfoldField = Type.Optional(
 
 export type KvfoldRequest = Type.Static<typeof KvfoldField> | undefined
 
-/** What a request asks by it, without `grammar`, which is a format. */
+/** Returns the parts of an ask that the field sets, except `grammar`, which is a format. */
 export function kvfoldOf(field: KvfoldRequest): Partial<Ask> {
   if (field === undefined) return {}
   const {
@@ -120,7 +123,7 @@ export function kvfoldOf(field: KvfoldRequest): Partial<Ask> {
   })
 }
 
-/** Fields of OpenAI's, Anthropic's, vLLM's and llama-server's APIs that would change an answer, and are not carried out here. */
+/** Fields of OpenAI's, Anthropic's, vLLM's and llama-server's APIs that would change an answer and that this server does not carry out. */
 const NOT_CARRIED_OUT = [
   ...['min_tokens', 'ignore_eos', 'stop_token_ids', 'bad_words', 'allowed_token_ids', 'include_stop_str_in_output'],
   ...['prompt_logprobs', 'use_beam_search', 'length_penalty', 'truncate_prompt_tokens', 'add_generation_prompt'],
@@ -131,13 +134,15 @@ const NOT_CARRIED_OUT = [
   ...['xtc_threshold', 'dynatemp_range', 'top_n_sigma', 'top_a', 'samplers', 'n_probs', 'lora', 'prediction'],
 ]
 
-/** Those of them that a request has, and its dialect does not know: what a dialect knows it carries out or refuses. */
+/**
+ * Returns those of them that a request has and its dialect does not define. A dialect carries out or refuses the fields that it defines.
+ */
 export const ignoredIn = (body: object, { properties }: { readonly properties: object }): readonly string[] =>
   NOT_CARRIED_OUT.filter((name) => !(name in properties) && (body as Readonly<Record<string, unknown>>)[name] != null)
 
 /**
- * What a request that has the field is told. Others are told what is wrong with the answer, if anything: fields that are ignored, or that the model's
- * template does not read, and approximate tokens.
+ * Returns the field of an answer, if the request has the field. Other requests get it only when something is wrong with the answer:
+ * ignored fields, fields that the model's template does not read, or approximate tokens. Undefined: nothing to report.
  */
 export function kvfoldReply(field: KvfoldRequest, answer: Answer, ignored: readonly string[] = []): object | undefined {
   const { thread, lost, edits, timing, contextCalls, ledger, unread } = answer
@@ -159,7 +164,7 @@ export function kvfoldReply(field: KvfoldRequest, answer: Answer, ignored: reado
   }
 }
 
-/** As `kvfoldReply`, of a bare completion: it has no thread and one step. */
+/** As `kvfoldReply`, for a bare completion, which has no thread and one step. */
 export function completionReply(
   field: KvfoldRequest,
   answer: CompletionAnswer,
@@ -170,7 +175,7 @@ export function completionReply(
   return { ...timesOf(answer), ...(field.ledger === true ? { ledger: [answer.ledger] } : {}), ...left }
 }
 
-/** The field beside the choices, of one answer itself, of several a list; empty where there is nothing to tell. */
+/** Returns the field beside the choices: an object for one answer, a list for several; empty when there is nothing to report. */
 export function kvfoldBeside<A>(
   { kvfold, ignored }: { readonly kvfold: KvfoldRequest; readonly ignored: readonly string[] },
   answers: readonly A[],
@@ -181,7 +186,7 @@ export function kvfoldBeside<A>(
   return { kvfold: told.length === 1 ? told[0] : told }
 }
 
-/** An event as a stream with `events: true` carries it; null for those that the dialect has a form of its own for. */
+/** Returns the event for a stream with `events: true`; null for events that every dialect has its own form for. */
 export function kvfoldEvent(field: KvfoldRequest, event: AskEvent): object | null {
   if (field?.events !== true) return null
   switch (event.type) {

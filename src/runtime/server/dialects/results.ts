@@ -1,33 +1,33 @@
-/** Owns which calls the results of a request answer, and the order in which results stand behind their calls. */
+/** Matches results to calls, and puts results in order after their calls. */
 import type { ChatMessage, ToolCall } from '../../chat/message.js'
 import { FieldError } from '../problem.js'
 
-/** A message and its place in the request, e.g. `messages[3]`; of a result the field that names its call. */
+/** A message and its place in the request, e.g. `messages[3]`; for a result, the field that names its call. */
 export interface PlacedMessage {
   readonly message: ChatMessage
   readonly place: string
 }
 
 interface KnownCall {
-  /** The message that makes it: how many of the assistant's come before. */
+  /** Counts the assistant's messages before the one that makes the call. */
   readonly step: number
   readonly rank: number
-  /** The place of its result. */
+  /** The place of its result; null while it has none. */
   answered: string | null
 }
 
 /**
- * The messages with results right behind the message whose calls they answer, in the order of those calls. A result that comes after a later message of
- * the assistant stays where it is, since the model has answered without it. An id means the last call before the result that has it. The order of a
- * longer request begins with that of a shorter one, so that the cache and the thread's messages still match.
- * @param earlier messages before these that the server has; nothing of them is checked or moved
- * @throws FieldError for a result of a call that there is not, for the second result of a call, for two calls of one message with one id
+ * Moves results right after the message whose calls they answer, in the order of the calls. A result after a later message of the
+ * assistant stays, because the model answered without it. An id refers to the last call with that id before the result. When a request
+ * extends an earlier one, its order extends the earlier order, so that the cache and the thread's messages still match.
+ * @param earlier messages before these that the server already has; they are neither checked nor moved
+ * @throws FieldError for a result without a call, for a second result of a call, for two calls in one message with the same id
  */
 export function resultsInOrder(placed: readonly PlacedMessage[], earlier: readonly ChatMessage[] = []): ChatMessage[] {
   const calls = new Map<string, KnownCall>()
   const made: ChatMessage[] = []
   let step = -1
-  /** Behind the last message of the assistant: results by the rank of their calls, and all other messages. */
+  /** After the assistant's last message: results with the rank of their calls, and all other messages. */
   let results: { readonly rank: number; readonly message: ChatMessage }[] = []
   let others: ChatMessage[] = []
   const flush = () => {
@@ -82,9 +82,9 @@ function callOf(id: string, place: string, calls: ReadonlyMap<string, KnownCall>
 
 const quoted = (id: string): string => JSON.stringify(id.slice(0, 80))
 
-/** Calls that have no result yet, for results without ids. */
+/** Calls without results so far, for results that have no id. */
 export class OpenCalls {
-  /** By message, the last one at the end. */
+  /** Calls of each message, the last message at the end. */
   readonly #steps: ToolCall[][] = []
   readonly #stepOf = new Map<string, ToolCall[]>()
 
@@ -100,7 +100,10 @@ export class OpenCalls {
     if (at !== -1) step.splice(at, 1)
   }
 
-  /** The first of the last message that has one of the tool, or of any tool where none is named. @throws FieldError where there is none */
+  /**
+   * Returns the first call of this tool in the last message that has one; without a name, the first call of any tool. @throws FieldError
+   * when there is none
+   */
   first(tool: string | undefined, place: string): ToolCall {
     while (this.#steps.at(-1)?.length === 0) this.#steps.pop()
     const isAny = tool === undefined || tool === ''

@@ -1,4 +1,7 @@
-/** Owns the routes that only read texts: `/v1/embeddings`; and ranking documents as Jina, Cohere, vLLM and llama-server have it, or Text Embeddings Inference. */
+/**
+ * The routes that only read texts: `/v1/embeddings`, and rankings as in Jina, Cohere, vLLM and llama-server, or as in Text Embeddings
+ * Inference.
+ */
 import { given } from '../../core/json.js'
 import Type from 'typebox'
 import { FieldError, unsupported } from '../problem.js'
@@ -24,14 +27,14 @@ const RerankBody = Type.Object({
   top_n: Type.Optional(Type.Integer({ minimum: 0, description: 'only the best so many; default: all' })),
   return_documents: Type.Optional(Type.Boolean()),
   return_text: Type.Optional(Type.Boolean({ description: 'with `texts`' })),
-  // The only ones there are: a score is what the model's head says of the whole text.
+  // Scores are always raw: the output of the model's head for the whole text.
   raw_scores: Type.Optional(Type.Boolean()),
   truncate: Type.Optional(Type.Boolean()),
 })
 
 const PATHS = ['/v1/rerank', '/v1/reranking', '/v2/rerank']
 const MOST_DOCUMENTS = 2048
-/** Fields of those APIs that would change the scores. */
+/** Fields of those APIs that would change the scores and are not supported. */
 const NOT_CARRIED_OUT = ['rank_fields', 'max_chunks_per_doc', 'max_tokens_per_doc', 'truncate_prompt_tokens', 'instruction']
 
 export function addRerank(app: App, { service, exchange }: Ports): void {

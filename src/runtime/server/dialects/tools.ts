@@ -1,4 +1,4 @@
-/** Owns the client's tools and calls as every dialect of JSON schemas has them: names, choices, arguments as text. */
+/** Reads the client's tools and calls in dialects with JSON schemas: names, choices, arguments as text. */
 import type { ToolCall, ToolDefinition } from '../../chat/message.js'
 import type { Ask } from '../ask.js'
 import { FieldError } from '../problem.js'
@@ -8,14 +8,17 @@ import { readJson, writeJson } from '../../core/written-json.js'
 import { tooDeep } from '../json-body.js'
 import { isLong, JsonFault, jsonInSteps, TooManyMembers, writtenInSteps } from '../json-slices.js'
 
-/** What every template and grammar can write. */
+/** Names that every template and grammar can express. */
 const NAME = /^[A-Za-z0-9_.:-]{1,128}$/
 
 const MOST_TOOLS = 512
-/** Those that are not shown until they are found. */
+/** The most tools that are not shown until a search finds them. */
 const MOST_DEFERRED = 10_000
 
-/** Checks tools for what schemas cannot say. `deferred`: how many of them are. @throws FieldError server/bad-request */
+/**
+ * Checks rules on tools that schemas cannot express. `deferred`: how many of the tools are deferred. @throws FieldError
+ * server/bad-request
+ */
 export function checkTools<Tool extends Pick<ToolDefinition, 'name'>>(
   tools: readonly Tool[],
   place: (index: number) => string,
@@ -39,7 +42,7 @@ export function checkTools<Tool extends Pick<ToolDefinition, 'name'>>(
   return tools
 }
 
-/** Checks a choice against the tools there are. @throws FieldError server/bad-request */
+/** Checks a tool choice against the tools. @throws FieldError server/bad-request */
 export function checkChoice(choice: Ask['toolChoice'], tools: readonly Pick<ToolDefinition, 'name'>[]): Ask['toolChoice'] {
   if (typeof choice === 'object' && !tools.some(({ name }) => name === choice.name))
     throw new FieldError(
@@ -51,18 +54,18 @@ export function checkChoice(choice: Ask['toolChoice'], tools: readonly Pick<Tool
   return choice
 }
 
-/** Arguments of a call as a message has them. */
+/** The fields of a call that hold its arguments. */
 type Arguments = Pick<ToolCall, 'arguments' | 'malformed'>
 
-/** Values that arguments may have in them, so that each of a message's calls is gone through in a few milliseconds. */
+/** The most values in arguments, so that checking each call of a message takes a few milliseconds. */
 const MOST_VALUES = 8192
 
-/** Characters of arguments that are read at once. */
+/** Characters of arguments up to which they are read at once. */
 const AT_ONCE = 64 * 1024
 
 /**
- * A call with the arguments that `of` has in a body. They are a text or an object. A text that is no JSON object, that nests deeper than a body may, or has
- * more than `MOST_VALUES` values, is kept as it is; of such an object its text is kept.
+ * Returns a call with the arguments that `of` has in a body, as a text or an object. It keeps the text unparsed if it is no JSON object,
+ * nests deeper than a body may, or has more than `MOST_VALUES` values. An object with too many values is kept as text, too.
  */
 export function callOf(id: string, name: string, of: object, given: string | Readonly<Record<string, unknown>>): ToolCall {
   const known = ahead.get(of)
@@ -75,7 +78,7 @@ function read(text: string): Arguments {
     const value: unknown = text.trim() === '' ? {} : tooDeep(text) ? null : readJson(text)
     if (isRecord(value) && countOf(value) <= MOST_VALUES) return { arguments: value }
   } catch {
-    // Kept as it is below.
+    // The text is kept below.
   }
   return asText(text)
 }
@@ -85,7 +88,7 @@ const asText = (text: string): Arguments => ({ arguments: {}, malformed: text })
 const asObject = (value: Readonly<Record<string, unknown>>): Arguments =>
   countOf(value) <= MOST_VALUES ? { arguments: value } : asText(writeJson(value))
 
-/** The values in a value, itself among them; it looks at not many more than `MOST_VALUES`. */
+/** Counts the values in a value, including itself; stops soon after `MOST_VALUES`. */
 function countOf(value: unknown): number {
   if (typeof value !== 'object' || value === null) return 1
   let count = 1
@@ -96,10 +99,10 @@ function countOf(value: unknown): number {
   return count
 }
 
-/** Long arguments that were read before they are asked for, by what has them in a body. */
+/** Long arguments that were read in advance, by the object that has them in a body. */
 const ahead = new WeakMap<object, { readonly given: unknown; readonly made: Arguments }>()
 
-/** A hook that reads the long arguments of a body's calls in turns of the event loop. `callOf` finds them. */
+/** A hook that reads long arguments of a body's calls in turns of the event loop, so that `callOf` finds them. */
 export function argumentsAhead({ body }: { readonly body: unknown }, _reply: unknown, done: (error?: Error) => void): void {
   const long = isLong(body) ? [...longIn(body)] : []
   if (long.length === 0) {
@@ -111,7 +114,7 @@ export function argumentsAhead({ body }: { readonly body: unknown }, _reply: unk
   }, done)
 }
 
-/** What has arguments in a body of any dialect, and these, where they are long. */
+/** Yields the objects with long arguments in a body of any dialect, with these arguments. */
 function* longIn(body: unknown): Generator<readonly [of: object, given: unknown]> {
   for (const item of [...listAt(body, 'messages'), ...listAt(body, 'input')]) {
     const calls = listAt(item, 'tool_calls').map((call) => fieldOf(call, 'function'))
@@ -148,20 +151,20 @@ function* readInSteps(text: string): Steps<Arguments> {
   }
 }
 
-/** There is more in arguments than is read. */
+/** The arguments exceed a limit and are kept as text. */
 class Unread extends Error {}
 
-/** The arguments as text, as the model wrote them where they are no JSON. */
+/** Returns the arguments as text; arguments that are no JSON as the model wrote them. */
 export const argumentsOf = ({ arguments: args, malformed, text }: ToolCall): string => malformed ?? text ?? writeJson(args)
 
-/** What `call` has that was not told of its arguments yet; nothing where they turned out to be another text than what was told. */
+/** Returns the part of the arguments not yet sent; empty when the final text differs from the sent one. */
 export function restOf(call: ToolCall, told: string): string {
   const text = argumentsOf(call)
   return text.startsWith(told) ? text.slice(told.length) : ''
 }
 
-/** What `strict` of a tool means. */
+/** The meaning of a tool's `strict`. */
 export const STRICT = 'true: calls keep to all that the schema says, and a schema that cannot be kept to is refused'
 
-/** Parameters of a tool that has none. */
+/** The parameters of a tool without any. */
 export const NO_PARAMETERS = { type: 'object', properties: {} } as const

@@ -360,7 +360,7 @@ export function formIn(format: AnswerFormat | undefined): Pick<EngineRequest, 'g
 
 // Several answers to one ask.
 
-/** The largest seed of samplers: the next number means a random seed. */
+/** Seeds of samplers are below this number, which itself means a random seed. */
 const SEEDS = 2 ** 32 - 1
 
 /**

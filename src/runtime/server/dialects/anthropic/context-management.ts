@@ -1,11 +1,11 @@
-/** Owns what Anthropic's API lets a client say about its context: `context_management` and `cache_control`. */
+/** Reads the fields by which Anthropic's clients manage their context: `context_management` and `cache_control`. */
 import Type from 'typebox'
 import { isRecord } from '../../../core/json.js'
 import { FieldError, unsupported } from '../../problem.js'
 import type { Answer, Ask } from '../../ask.js'
 
 const CLEAR = 'clear_tool_uses_20250919'
-/** What it means where a request does not say (Anthropic's documentation of context editing). */
+/** Values for requests that leave them out (Anthropic's documentation of context editing). */
 const DEFAULTS = { trigger: 100_000, keep: 3 }
 
 export const ContextManagement = Type.Optional(
@@ -77,7 +77,7 @@ function sizeOf(
   return { type, value: value as number }
 }
 
-/** What a request that has the field is told; nothing else is. */
+/** Returns the field of the answer; empty when the request has no such field. */
 export function managed(
   { context_management: asked }: { readonly context_management?: Managed | undefined },
   { cleared }: Answer,
@@ -97,11 +97,11 @@ interface Marked {
   readonly messages: readonly { readonly role: string; readonly content: unknown }[]
 }
 
-/** How many of the prompt's messages stand after the one with the last `cache_control`; null where there is none. */
+/** Returns how many of the prompt's messages follow the one with the last `cache_control`; null when there is none. */
 export function afterBreakpoint({ cache_control: automatic, system, tools, messages }: Marked): number | null {
   if (isRecord(automatic)) return 0
   const last = messages.findLastIndex(({ content }) => isMarked(content))
-  // A message of theirs with results of calls is one of ours for each of them.
+  // In Anthropic's API one message holds several results; here each result is a message.
   const after = messages.slice(last + 1).reduce((sum, { content }) => sum + partsOf(content), 0)
   return last >= 0 || isMarked(system) || isMarked(tools) ? after : null
 }
@@ -109,7 +109,7 @@ export function afterBreakpoint({ cache_control: automatic, system, tools, messa
 const isMarked = (parts: unknown): boolean =>
   Array.isArray(parts) && parts.some((part) => isRecord(part) && isRecord(part['cache_control']))
 
-/** Messages of ours that a message of theirs becomes. */
+/** Returns how many of our messages one of Anthropic's becomes. */
 function partsOf(content: unknown): number {
   if (!Array.isArray(content)) return 1
   const kinds = content.map((block) => isRecord(block) && block['type'] === 'tool_result')

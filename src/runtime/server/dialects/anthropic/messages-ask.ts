@@ -1,4 +1,4 @@
-/** Owns what a request to `/v1/messages` means: the ask that it is, with the tools that are deferred and the searches for them. */
+/** Translates requests to `/v1/messages` into asks, with deferred tools and the searches for them. */
 import Type from 'typebox'
 import { begun, Effort, placeholderOf, TemplateFields, templateFieldsOf, textOf, Thinking } from '../fields.js'
 import { KvfoldField, kvfoldOf } from '../kvfold-field.js'
@@ -92,7 +92,7 @@ function blocksOf(content: unknown, place: string): ContentBlock[] {
   })
 }
 
-/** One message, but for searches for tools: each ends one, and its result is the next. */
+/** Returns one message, unless it contains tool searches: each search ends a message, and its result is the next message. */
 function assistantMessages(
   blocks: readonly ContentBlock[],
   place: string,
@@ -146,7 +146,7 @@ function assistantMessages(
   return messages
 }
 
-/** Results of calls are messages of their own; what stands between them is the user's. */
+/** Each result of a call is a message of its own; the text between them is the user's. */
 function userMessages(
   blocks: readonly ContentBlock[],
   place: string,
@@ -168,7 +168,7 @@ function userMessages(
       const id = stringOf(block, 'tool_use_id', at)
       const said = saidIn(block['content'], `${at}.content`, known)
       const name = names.get(id)
-      // There is no other place for it in a prompt.
+      // A prompt has no other place for it.
       const content = block['is_error'] === true ? `Error: ${said}` : said
       messages.push({ message: { role: 'tool', content, toolCallId: id, ...given({ name }) }, place: `${at}.tool_use_id` })
     } else if (unsupportedParts === 'placeholder') text.push(placeholderOf(block.type))
@@ -178,7 +178,7 @@ function userMessages(
   return messages.length > 0 ? messages : [{ message: { role: 'user', content: '' }, place }]
 }
 
-/** The text of a result; references to tools are their definitions. */
+/** Returns the text of a result; references to tools become their definitions. */
 function saidIn(content: unknown, place: string, known: KnownTools): string {
   if (content === undefined) return ''
   return hasReferences(content) ? referenced(content, known, place) : textOf(content, place, TEXT, 'placeholder')
@@ -251,7 +251,7 @@ function formatOf({ output_config: config, output_format: older, kvfold }: Messa
   return { kind: 'schema', schema: format['schema'] }
 }
 
-// What `/v1/messages` takes. Fields it does not name are ignored; those that would change the answer are told (`kvfold.ignored`).
+// The schema of `/v1/messages`. Unknown fields are ignored; those that would change the answer are reported in `kvfold.ignored`.
 
 const Content = Type.Unsafe<unknown>({ type: ['string', 'array'], description: 'text, or content blocks' })
 
@@ -310,17 +310,20 @@ export const CountBody = Type.Object(Prompt)
 export type MessagesRequest = Type.Static<typeof MessagesBody>
 type PromptRequest = Type.Static<typeof CountBody>
 
-// Tool search as Anthropic's API has it: tools that are deferred, the searches that the server carries out, and their results as text.
+// Tool search as in Anthropic's API: deferred tools, searches that the server carries out, and their results as text.
 
 const SEARCH = /^tool_search_tool_(bm25|regex)(_\d{8})?$/
 
-/** The search that a tool of the request is; null: it is none. */
+/** Returns the search that this tool stands for; null when it is an ordinary tool. */
 function searchOf(name: string, type: string): ToolSearch | null {
   const [, kind] = SEARCH.exec(type) ?? []
   return kind === undefined ? null : { name, by: kind === 'bm25' ? 'words' : 'pattern' }
 }
 
-/** What references to tools stand for, in the order of the references. @throws FieldError for one that names no tool of the request */
+/**
+ * Returns the definitions of the referenced tools, in the order of the references. @throws FieldError for a reference to a tool not in
+ * the request
+ */
 function referenced(references: unknown, tools: ReadonlyMap<string, ToolDefinition>, place: string): string {
   if (!Array.isArray(references)) throw new FieldError(place, `${place} must be a list.`)
   return foundText(references.map((reference: unknown, index) => referencedTool(reference, tools, `${place}[${index}]`)))
@@ -333,11 +336,11 @@ function referencedTool(reference: unknown, tools: ReadonlyMap<string, ToolDefin
   throw new FieldError(`${place}.tool_name`, `${place}.tool_name names no tool of this request; send its definition, too.`)
 }
 
-/** Whether the content of a client's result is, or has, references to tools. */
+/** Whether a client's result contains references to tools. */
 const hasReferences = (content: unknown): content is readonly unknown[] =>
   Array.isArray(content) && content.some((part) => isRecord(part) && part['type'] === 'tool_reference')
 
-/** What a search's result says, as its own thread has it. @throws FieldError */
+/** Returns the text of a search's result, as its own thread has it. @throws FieldError */
 function resultText(content: unknown, tools: ReadonlyMap<string, ToolDefinition>, place: string): string {
   if (!isRecord(content)) throw new FieldError(place, `${place} must be an object.`)
   const { type, tool_references: references, error_code: code, error_message: message } = content

@@ -1,4 +1,4 @@
-/** Owns the routes `/v1/messages` and `/v1/messages/count_tokens`, and how an answer becomes a message, whole or in events. */
+/** The routes `/v1/messages` and `/v1/messages/count_tokens`; writes answers as messages, whole or in events. */
 import { randomUUID } from 'node:crypto'
 import type { ChatMessage, ToolCall } from '../../../chat/message.js'
 import type { Finish } from '../../../engine/engine.js'
@@ -68,9 +68,9 @@ export function addMessages(app: App, { service, sampling, unsupportedParts, exc
   )
 }
 
-// How an answer becomes a message, whole or in events.
+// Writes an answer as a message, whole or in events.
 
-/** @param body what was asked */
+/** @param body the request */
 export function messageReply(id: string, body: MessagesRequest, answer: Answer): object {
   const { message, finish, stop, model, searched = [] } = answer
   const said = ({ content, reasoning }: ChatMessage) => [
@@ -93,17 +93,17 @@ export function messageReply(id: string, body: MessagesRequest, answer: Answer):
   }
 }
 
-/** With what was computed up to the last `cache_control`, as the first step's ledger has it. */
+/** Returns the usage, including the tokens computed up to the last `cache_control`, by the first step's ledger. */
 function usageIn(body: MessagesRequest, { usage, ledger }: Answer): object {
   const after = afterBreakpoint(body)
   const messages = after === null ? [] : (ledger.find(({ kind }) => kind === 'answer')?.messages ?? [])
-  // The last one is the answer.
+  // The last message is the answer.
   const before = messages.slice(0, Math.max(0, messages.length - 1 - (after ?? 0)))
   const created = before.reduce((sum, { recomputed, fresh }) => sum + recomputed + fresh, 0)
   return usageOf(usage, Math.min(created, usage.promptTokens - usage.cachedTokens))
 }
 
-/** `input_tokens` and those `created` were computed: together with the cached ones they are the prompt. */
+/** `created`: tokens computed up to the breakpoint. `input_tokens`, `created` and the cached tokens add up to the prompt. */
 function usageOf({ promptTokens, cachedTokens, completionTokens }: Omit<Usage, 'reasoningTokens'>, created = 0): object {
   return {
     input_tokens: promptTokens - cachedTokens - created,
@@ -113,13 +113,13 @@ function usageOf({ promptTokens, cachedTokens, completionTokens }: Omit<Usage, '
   }
 }
 
-/** Blocks one after another, each begun, filled and ended. */
+/** Writes blocks one after another; each is begun, filled and ended. */
 export class MessageStream implements StreamShape<Answer> {
   #model = ''
   #begun = false
   #blocks = 0
   #open: 'text' | 'thinking' | 'call' | null = null
-  /** The call that is being told, when it is open. */
+  /** The open call and the text of its arguments sent so far. */
   #call = { id: '', told: '' }
 
   constructor(
@@ -265,11 +265,11 @@ function reasonOf(finish: Finish): string {
   }
 }
 
-// Errors as Anthropic's clients read them.
+// Errors in the form of Anthropic's API.
 
 export interface AnthropicError {
   readonly type: 'error'
-  /** `said`: what there was of an answer that broke off. */
+  /** `said`: the text of an answer that broke off. */
   readonly error: { readonly type: string; readonly message: string; readonly said?: string }
   readonly request_id: string
 }
@@ -291,13 +291,16 @@ export function anthropicError(problem: Problem, requestId: string): AnthropicEr
   return { type: 'error', error: { type, message, ...(said === null ? {} : { said }) }, request_id: requestId }
 }
 
-/** Clients compact their context when they read these words, and take the two numbers out of them. A prompt leaves room for one token of an answer. */
+/**
+ * Clients compact their context when they read these words, and parse the two numbers. The maximum leaves room for one token of an
+ * answer.
+ */
 function tooLong({ size, message }: Problem): string {
   if (size === null) return `prompt is too long: ${message}`
   return `prompt is too long: ${size.atLeast ? 'at least ' : ''}${size.tokens} tokens > ${size.context - 1} maximum`
 }
 
-/** A search and its result as blocks. */
+/** Returns a search and its result as blocks. */
 const searchBlocks = ({ call, found, error }: ToolSearchResult): readonly [object, object] => [
   useBlock(call, call.arguments),
   {
@@ -313,7 +316,7 @@ const searchBlocks = ({ call, found, error }: ToolSearchResult): readonly [objec
   },
 ]
 
-/** A search as a stream begins it, its input empty. */
+/** Returns a search's block; at the start of a stream its input is empty. */
 const useBlock = ({ id, name }: ToolCall, input: object = {}): object => ({
   ...{ type: 'server_tool_use', id, name, input, caller: { type: 'direct' } },
 })

@@ -1,4 +1,4 @@
-/** Owns the routes `/completion` and `/completions`, as llama-server has them: text or tokens go on, by its own names. */
+/** The routes `/completion` and `/completions` of llama-server: the model continues text or tokens, with llama-server's field names. */
 import Type from 'typebox'
 import { given, isRecord } from '../../../core/json.js'
 import type { NamedLogprob, Sampling, TokenLogprob } from '../../../engine/engine.js'
@@ -107,12 +107,12 @@ async function asksOf(
   }))
 }
 
-/** Pairs of `logit_bias`, and characters of the texts in them. */
+/** The most pairs of `logit_bias`, and the most characters of their texts. */
 const MOST_BIASES = 65_536
-/** A token id as a text. */
+/** A token id written as text. */
 const ID = /^\d{1,9}$/
 
-/** Pairs of a token id or a text and a number or false; a text stands for all of its tokens. @throws FieldError */
+/** Reads pairs of a token id or text, and a number or false; a text means each of its tokens. @throws FieldError */
 async function biasOf(bias: unknown, tokenize: Tokenize): Promise<NonNullable<Sampling['logitBias']>> {
   const pairs = Array.isArray(bias) ? (bias as readonly unknown[]) : Object.entries(bias as object)
   if (pairs.length > MOST_BIASES)
@@ -136,7 +136,7 @@ async function biasOf(bias: unknown, tokenize: Tokenize): Promise<NonNullable<Sa
   return (await Promise.all(all)).flat()
 }
 
-// The answer, whole or in chunks, and how long any answer took by llama-server's names.
+// Writes the answer, whole or in chunks, and the timings of any answer by llama-server's names.
 
 export interface LlamaWish {
   readonly body: {
@@ -145,7 +145,7 @@ export interface LlamaWish {
     readonly response_fields?: readonly string[]
   }
   readonly asks: readonly CompletionAsk[]
-  /** Names of fields that are not carried out. */
+  /** Names of the request's fields that are not supported. */
   readonly ignored: readonly string[]
 }
 
@@ -160,7 +160,7 @@ function completion(answer: CompletionAnswer, index: number, wish: LlamaWish): o
   return body.response_fields === undefined ? whole : chosen(whole, body.response_fields)
 }
 
-/** What the last chunk says, and the whole answer. */
+/** The fields of the last chunk, which the whole answer has, too. */
 function end(answer: CompletionAnswer, index: number, { body, asks, ignored }: LlamaWish): object {
   const { model, text, usage, finish, stop, ledger, unread } = answer
   const { maxTokens = -1 } = asks[index]!
@@ -188,7 +188,7 @@ function end(answer: CompletionAnswer, index: number, { body, asks, ignored }: L
   }
 }
 
-/** How long an answer took: milliseconds, and tokens a second; the time to the first token is the prompt's. */
+/** Returns the timings of an answer in milliseconds and tokens per second. The time to the first token counts as the prompt's. */
 export function timings({ timing, usage }: Pick<AnyAnswer, 'timing' | 'usage'>): object {
   const { firstToken, total, prefillTokens, generatedTokens } = timing
   const generating = Math.max(0, total - firstToken)
@@ -248,7 +248,7 @@ const named = ({ token, text, bytes, logprob }: NamedLogprob): object => ({
   logprob,
 })
 
-/** `a/b`: the field b of a, by this name. */
+/** Returns only these fields. `a/b` is field b of a, under the name `a/b`. */
 function chosen(whole: object, fields: readonly string[]): object {
   const found = fields.flatMap((field) => {
     const path = field.split('/')

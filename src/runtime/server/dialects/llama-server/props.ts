@@ -1,4 +1,7 @@
-/** Owns the routes beside completion that llama-server has: what is served (`/props`, `/slots`), and what messages and texts become (`/apply-template`, `/tokenize`, `/detokenize`). */
+/**
+ * Further routes of llama-server: `/props` and `/slots` describe the model; `/apply-template`, `/tokenize` and `/detokenize` convert
+ * messages and texts.
+ */
 import Type from 'typebox'
 import { atOnce, inTurns, type Steps } from '../../../core/turns.js'
 import type { Service } from '../../ask.js'
@@ -16,7 +19,7 @@ const Named = Type.Object({ model: Type.Optional(Type.String({ maxLength: 1024, 
 export function addProps(app: App, { service, sampling, unsupportedParts, exchange }: Ports): void {
   const described = (summary: string) => ({ summary, tags: ['llama-server'], response: { 200: ANSWER, ...ERRORS } })
   app.get('/props', { schema: { ...described('The model that is served'), querystring: Named } }, async ({ query }) => {
-    // What it says is known once the model is loaded.
+    // The model's facts are known once it is loaded.
     const { name, loaded } = await service.load(query.model)
     return {
       default_generation_settings: { n_ctx: loaded?.context, params: samplingSettings({ ...loaded?.sampling, ...sampling }) },
@@ -55,7 +58,7 @@ function modelOf(service: Service, name: string | undefined) {
   return models.find((model) => model.name === name) ?? models[0]!
 }
 
-// The routes `/tokenize` and `/detokenize`, as llama-server and vLLM have them.
+// The routes `/tokenize` and `/detokenize`, as in llama-server and vLLM.
 
 const TokenizeBody = Type.Object({
   model: Type.Optional(Type.String({ maxLength: 1024 })),
@@ -134,7 +137,7 @@ export function addTokens(app: App, { service, exchange }: Ports): void {
 /** Tokens between two yields. */
 const STEP = 4096
 
-/** The answer of `/tokenize`. @param pieces of each token, where any are asked for */
+/** Makes the answer of `/tokenize`. @param pieces the bytes of each token, if asked for */
 function* tokenized(
   tokens: Int32Array,
   pieces: readonly Buffer[] | null,
@@ -151,7 +154,7 @@ function* tokenized(
   return { tokens: told, count: tokens.length, ...(withTexts === true ? { token_strs: texts } : {}) }
 }
 
-/** The text of a token, or its bytes where they are part of a character. */
+/** Returns the text of a token, or its bytes when they are part of a character. */
 function pieceOf(piece: Buffer): string | readonly number[] {
   const text = piece.toString()
   return text.includes('\ufffd') ? [...piece] : text

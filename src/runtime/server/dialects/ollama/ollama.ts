@@ -1,4 +1,4 @@
-/** Owns the routes below `/api`, as Ollama has them: what their requests mean, and how answers are told. */
+/** The routes below `/api`, as in Ollama: translates requests into asks, and writes answers. */
 import { given } from '../../../core/json.js'
 import Type from 'typebox'
 import type { ChatMessage, ToolCall } from '../../../chat/message.js'
@@ -34,7 +34,7 @@ const EmbedBody = Type.Object({
 
 export function addOllama(app: App, { service, sampling, unsupportedParts, exchange }: Ports, version: string): void {
   const described = (summary: string) => ({ summary, tags: ['ollama'], response: { 200: ANSWER, ...ERRORS } })
-  /** Names come with a tag, too. */
+  /** Resolves the model's name, which may have a tag. */
   const named = <T extends { readonly model?: string }>(body: T): T => ({
     ...body,
     ...given({ model: nameIn(service, body.model) }),
@@ -49,7 +49,7 @@ export function addOllama(app: App, { service, sampling, unsupportedParts, excha
     },
     async (request, reply) => {
       const body = named(request.body)
-      // Without messages it only has the model loaded.
+      // A request without messages only loads the model.
       if (body.messages.length === 0) return load(service, body.model)
       const ask = chatAsk(body, request.tenant, sampling, unsupportedParts)
       const streamed = body.stream !== false
@@ -112,7 +112,7 @@ export function addOllama(app: App, { service, sampling, unsupportedParts, excha
   app.get('/api/version', { schema: described('Version (Ollama)') }, () => ({ version }))
 }
 
-/** As far as it is known here. */
+/** Placeholders: the server does not know the family, the size or the quantization. */
 const DETAILS = { format: 'gguf', family: 'kvfold', families: ['kvfold'], parameter_size: '', quantization_level: '' }
 
 const tag = ({ name, since, loaded: known }: ModelStatus): object => ({
@@ -131,11 +131,11 @@ async function load(service: Service, model: string | undefined): Promise<object
   return { model, created_at: new Date().toISOString(), response: '', done: true, done_reason: 'load' }
 }
 
-// What chat and generate requests mean: the ask that each is.
+// Translates chat and generate requests into asks.
 
 const Name = Type.Optional(Type.String({ maxLength: 1024, description: 'a name out of /api/tags; default: the first' }))
 
-/** As Ollama names them; what is not among these changes nothing here. */
+/** Ollama's names. Options not listed here have no effect. */
 const Options = Type.Optional(
   Type.Object({
     temperature: Type.Optional(Type.Number({ minimum: 0, maximum: 100 })),
@@ -241,7 +241,7 @@ function generateAsk(body: Generate, tenant: Tenant, defaults: Sampling, unsuppo
   return { ...commonOf(body, tenant, defaults), messages: [...first, { role: 'user', content }], tools: [] }
 }
 
-/** What both have. */
+/** The parts that both requests have. */
 function commonOf(body: Common, tenant: Tenant, defaults: Sampling): Omit<Ask, 'messages' | 'tools'> {
   const { options = {}, think } = body
   const { num_predict: most = -1, stop, ...sampling } = options
@@ -272,8 +272,8 @@ function formatOf(format: unknown): AnswerFormat | undefined {
 }
 
 /**
- * Calls that have no ids are numbered. A result without one answers the first call of its tool, or of any where it names none, that has no result yet:
- * of the last message that has such a call.
+ * Numbers calls without ids. A result without an id answers the first open call of its tool, or of any tool when it names none, in the
+ * last message that has such a call.
  */
 function messagesOf(messages: OllamaChat['messages'], unsupportedParts: UnsupportedParts): ChatMessage[] {
   let made = 0
@@ -297,7 +297,7 @@ function messagesOf(messages: OllamaChat['messages'], unsupportedParts: Unsuppor
   return resultsInOrder(placed)
 }
 
-/** The text with a placeholder for each image. @throws FieldError server/unsupported where there are any and they are refused */
+/** Returns the text with a placeholder for each image. @throws FieldError server/unsupported when images are refused */
 function withImages(text: string, images: readonly unknown[] = [], place: string, unsupportedParts: UnsupportedParts): string {
   if (images.length > 0 && unsupportedParts === 'refuse')
     throw unsupported(
@@ -307,9 +307,9 @@ function withImages(text: string, images: readonly unknown[] = [], place: string
   return [...(text === '' ? [] : [text]), ...images.map(() => placeholderOf('image'))].join('\n')
 }
 
-// How an answer becomes Ollama's, whole or a line an event.
+// Writes answers in Ollama's form, whole or one event per line.
 
-/** Of `/api/chat` or `/api/generate`: where they put what the model says. */
+/** The route, `/api/chat` or `/api/generate`: they have different fields for the model's text. */
 type OllamaKind = 'chat' | 'generate'
 
 const NANOSECONDS = 1e6
@@ -368,7 +368,7 @@ function part(kind: OllamaKind, model: string, text: string, thinking: string, c
   return { model, created_at: new Date().toISOString(), ...said }
 }
 
-/** Times in nanoseconds. */
+/** Times are in nanoseconds. */
 function end({ finish, timing, usage, waited, unread }: AnyAnswer): object {
   const { firstToken, total } = timing
   const nanoseconds = (milliseconds: number) => Math.round(Math.max(0, milliseconds) * NANOSECONDS)

@@ -1,4 +1,4 @@
-/** Owns the form of an answer in both completion routes: `response_format`, and the fields that vLLM, SGLang and llama-server have beside it. */
+/** Reads the form of an answer in both completion routes: `response_format`, and the fields of vLLM, SGLang and llama-server. */
 import Type from 'typebox'
 import { words } from '../../../chat/grammar.js'
 import type { AnswerFormat } from '../../ask.js'
@@ -6,12 +6,12 @@ import { FieldError, unsupported } from '../../problem.js'
 import { parseJsonBody } from '../../json-body.js'
 import type { KvfoldRequest } from '../kvfold-field.js'
 
-// `response_format`: what form of answer it asks for.
+// The field `response_format`.
 
 /** A JSON schema. */
 export const Schema = Type.Unsafe<unknown>({ type: ['object', 'boolean'] })
 
-/** What `strict` of a schema means. */
+/** The meaning of a schema's `strict`. */
 export const LOOSE = 'false: what of the schema cannot be kept is left out, and named in kvfold.ignored; else it is refused'
 
 export const ResponseFormat = Type.Optional(
@@ -28,7 +28,7 @@ export const ResponseFormat = Type.Optional(
   }),
 )
 
-/** Undefined: any text. @throws FieldError */
+/** Returns the format; undefined means any text. @throws FieldError */
 export function formatOf(format: NonNullable<Type.Static<typeof ResponseFormat>>): AnswerFormat | undefined {
   if (format.type === 'text') return undefined
   if (format.type === 'json_object')
@@ -43,7 +43,7 @@ export function formatOf(format: NonNullable<Type.Static<typeof ResponseFormat>>
 
 export const looseBy = (strict: boolean | undefined): { readonly loose?: true } => (strict === false ? { loose: true } : {})
 
-// The form of an answer in both completion routes: `response_format`, and the fields that vLLM, SGLang and llama-server have beside it.
+// The fields for the form of an answer in both completion routes.
 
 const schemaOrText = (description: string) =>
   Type.Optional(Type.Unsafe<unknown>({ type: ['object', 'boolean', 'string'], description }))
@@ -70,12 +70,12 @@ export const FormFields = {
   regex: refused,
 }
 
-/** Those of the fields in which a null says something. */
+/** Fields in which a null has a meaning. */
 export const WITH_NULLS = ['structured_outputs', 'guided_json', 'json_schema'] as const
 
 type FormRequest = Type.Static<ReturnType<typeof Type.Object<typeof FormFields>>> & { readonly kvfold?: KvfoldRequest }
 
-/** What the fields ask for. @throws FieldError when that is nothing this server can keep to, or several things */
+/** Returns the form that the fields ask for. @throws FieldError when this server cannot enforce it, or when several fields set one */
 export function formOf(request: FormRequest): AnswerFormat | undefined {
   const { response_format: format, kvfold, structured_outputs: outputs = {}, json_schema, grammar, ebnf, regex } = request
   const asked = [
@@ -118,7 +118,7 @@ const cannot =
     throw unsupported(param, `${param} is not supported; ${why}`)
   }
 
-/** For what is a wish only when it is true. */
+/** For a field that asks for something only when it is true. */
 const only =
   (reader: FormReader): FormReader =>
   (value, param) => {
@@ -132,7 +132,7 @@ const noTag = cannot('send a grammar (GBNF).')
 const noSpaces = cannot('where spaces stand in JSON is not a matter of choice here.')
 const noSuch = cannot('send json, json_object, choice or grammar.')
 
-/** What vLLM's `structured_outputs` may have. */
+/** The keys of vLLM's `structured_outputs`. */
 const KINDS: Readonly<Record<string, FormReader>> = {
   json: schemaOf,
   json_object: only(() => ({ kind: 'json' })),
@@ -142,7 +142,7 @@ const KINDS: Readonly<Record<string, FormReader>> = {
   structural_tag: noTag,
   whitespace_pattern: noSpaces,
   disable_any_whitespace: only(noSpaces),
-  // There is nothing to fall back to, and schemas mean no more properties than they name.
+  // This server has no fallback, and schemas allow no properties besides those they name.
   disable_fallback: nothing,
   disable_additional_properties: nothing,
 }
@@ -156,7 +156,7 @@ function schemaOf(value: unknown, param: string): AnswerFormat {
   }
 }
 
-/** Texts among which an answer may choose. */
+/** The most texts that an answer may choose from. */
 const MOST_CHOICES = 1000
 
 function choiceOf(value: unknown, param: string): AnswerFormat {

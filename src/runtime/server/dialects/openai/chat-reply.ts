@@ -1,4 +1,4 @@
-/** Owns how an answer becomes a chat completion, whole or in chunks. */
+/** Writes an answer as a chat completion, whole or in chunks. */
 import type { ToolCall } from '../../../chat/message.js'
 import type { Finish, TokenLogprob } from '../../../engine/engine.js'
 import type { Answer, AskEvent } from '../../ask.js'
@@ -9,22 +9,22 @@ import { timings } from '../llama-server/completion.js'
 import { argumentsOf, restOf } from '../tools.js'
 import { chatLogprobs, chatUsage, openAiError, summed } from './wire.js'
 
-/** What every chunk of one completion repeats. */
+/** The fields that every chunk of a completion repeats. */
 export interface ChatHead {
   readonly id: string
   /** Unix seconds. */
   readonly created: number
 }
 
-/** What of the request shapes its answer. */
+/** The parts of the request that shape its answer. */
 export interface ChatWish {
   readonly kvfold: KvfoldRequest
-  /** Names of its fields that are not carried out. */
+  /** Names of the request's fields that are not supported. */
   readonly ignored: readonly string[]
   readonly logprobs: boolean
   /** Whether a stream ends with a chunk of usage. */
   readonly usage: boolean
-  /** Whether the answer tells how long it took. Default false. */
+  /** Whether the answer has timings. Default false. */
   readonly timings?: boolean
 }
 
@@ -54,7 +54,7 @@ export function chatCompletion({ id, created }: ChatHead, answers: readonly Answ
   }
 }
 
-/** Chunks of one completion, of several choices side by side. */
+/** Writes the chunks of one completion; several choices are interleaved. */
 export class ChatStream implements StreamShape<Answer> {
   readonly #choices = new Map<number, StreamedChoice>()
   #model = ''
@@ -91,7 +91,7 @@ export class ChatStream implements StreamShape<Answer> {
     return [{ data: openAiError(problem) }, DONE]
   }
 
-  /** The role goes ahead of everything else. */
+  /** The role is sent before anything else. */
   #first(event: AskEvent, index: number, choice: StreamedChoice): readonly Frame[] {
     if (choice.begun || event.type === 'queued' || event.type === 'started') return []
     choice.begun = true
@@ -116,7 +116,7 @@ export class ChatStream implements StreamShape<Answer> {
         if (this.wish.logprobs) choice.logprobs.push(...(event.logprobs ?? []))
         return []
       case 'plan':
-        // Tokens of steps that the client does not see are none of its own.
+        // Logprobs of steps that the client does not see are dropped.
         choice.logprobs.length = 0
         return []
       case 'acm':
@@ -130,7 +130,7 @@ export class ChatStream implements StreamShape<Answer> {
     }
   }
 
-  /** A call is begun by its name, and filled by what follows. */
+  /** The first chunk of a call has its name; later ones have its arguments. */
   #arguments(index: number, { id, name }: Pick<ToolCall, 'id' | 'name'>, text: string, choice: StreamedChoice): readonly Frame[] {
     const part = (delta: object) => this.#part(index, { tool_calls: [{ index: choice.calls - 1, ...delta }] }, choice)
     const frames: Frame[] = []
@@ -147,7 +147,7 @@ export class ChatStream implements StreamShape<Answer> {
     return this.#chunk([{ index, delta, logprobs: this.#take(logprobs), finish_reason: null }])
   }
 
-  /** Those of the tokens since the last chunk. */
+  /** Returns the logprobs since the last chunk. */
   #take(logprobs: TokenLogprob[]): object | null {
     return logprobs.length === 0 ? null : chatLogprobs(logprobs.splice(0))
   }
@@ -170,17 +170,17 @@ export class ChatStream implements StreamShape<Answer> {
 interface StreamedChoice {
   begun: boolean
   calls: number
-  /** The call that is being told. */
+  /** The call in progress, with the text of its arguments sent so far. */
   call: { readonly id: string; told: string } | null
   readonly logprobs: TokenLogprob[]
 }
 
-/** Of the first answer, whose prompt is the others' too. */
+/** Returns the first answer's timings: all answers share its prompt. */
 const timingsOf = ([first]: readonly Answer[], wish: ChatWish): object =>
   wish.timings === true && first !== undefined ? { timings: timings(first) } : {}
 
 const ROLE = { role: 'assistant' } as const
-/** The last frame of a stream, of both completion routes. */
+/** The last frame of a stream in both completion routes. */
 export const DONE: Frame = { data: '[DONE]' }
 
 const written = (call: ToolCall): object => ({
@@ -189,7 +189,7 @@ const written = (call: ToolCall): object => ({
   function: { name: call.name, arguments: argumentsOf(call) },
 })
 
-/** The stop string that ended an answer, by vLLM's name. */
+/** The stop string that ended an answer, under vLLM's name. */
 export const stopReason = (stop: string | undefined): object => (stop === undefined ? {} : { stop_reason: stop })
 
 function reasonOf(finish: Finish): string {

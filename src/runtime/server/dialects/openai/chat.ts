@@ -1,4 +1,4 @@
-/** Owns the route `/v1/chat/completions` and what its requests mean: the ask that each is. */
+/** The route `/v1/chat/completions`; translates its requests into asks. */
 import { randomUUID } from 'node:crypto'
 import Type from 'typebox'
 import type { ChatMessage, ToolDefinition } from '../../../chat/message.js'
@@ -25,7 +25,7 @@ import { argumentsAhead, callOf, checkChoice, checkTools, NO_PARAMETERS, STRICT 
 import { FormFields, formOf, WITH_NULLS } from './answer-form.js'
 import { chatCompletion, ChatStream } from './chat-reply.js'
 
-/** Messages, tools, their fields and `response_format` may carry nulls for what is not set; schemas and arguments further inside keep theirs. */
+/** Messages, tools, their fields and `response_format` may have nulls for unset fields. Schemas and arguments nested deeper keep theirs. */
 const NULLS = 5
 
 export function addChat(app: App, { service, sampling, unsupportedParts, exchange }: Ports): void {
@@ -60,7 +60,7 @@ export function addChat(app: App, { service, sampling, unsupportedParts, exchang
   )
 }
 
-// What a request means.
+// Translates a request into an ask.
 
 const PARTS = { text: 'text', refusal: 'refusal' } as const
 
@@ -90,15 +90,16 @@ export function chatAsk(body: ChatRequest, tenant: Tenant, defaults: Sampling, u
   }
 }
 
-/** Whether the answer must be another than text that goes on. */
+/** Whether the answer must have a form, think first, or be a forced call, so that it cannot continue a text. */
 function isHeld(body: ChatRequest): boolean {
   const choice = choiceOf(body.tool_choice)
   return formOf(body) !== undefined || body.enable_thinking === true || (choice !== 'auto' && choice !== 'none')
 }
 
 /**
- * A last message of the assistant is gone on with where it can be, as llama-server does it, unless the request says otherwise in vLLM's words.
- * @throws FieldError where the request says that it is to be, and it cannot be
+ * A last message of the assistant begins the answer if that is possible, as in llama-server, unless the request decides otherwise by
+ * vLLM's fields.
+ * @throws FieldError when the request demands it and it is impossible
  */
 function beginningIn(body: ChatRequest, unsupportedParts?: UnsupportedParts): ReturnType<typeof begun> {
   const { continue_final_message: isContinued, add_generation_prompt: isPrompted } = body
@@ -118,7 +119,7 @@ function beginningIn(body: ChatRequest, unsupportedParts?: UnsupportedParts): Re
   return goesOn ? begun(messages, place, body) : { messages, beginning: undefined }
 }
 
-/** OpenAI's field, or OpenRouter's. */
+/** Returns OpenAI's field, or OpenRouter's. */
 const effortOf = ({ reasoning_effort: effort, reasoning }: ChatRequest) =>
   effort === undefined ? { field: 'reasoning.effort', value: reasoning?.effort } : { field: 'reasoning_effort', value: effort }
 
@@ -146,7 +147,7 @@ export function messagesOf(messages: readonly ChatRequestMessage[], unsupportedP
   return resultsInOrder(placed)
 }
 
-/** @param names the tools of calls made before, by the calls' ids; those of the message's own calls are added */
+/** @param names the tool of each earlier call, by the call's id; the message's own calls are added */
 function messageOf(
   message: ChatRequestMessage,
   place: string,
@@ -217,10 +218,10 @@ function choiceOf(choice: ChatRequest['tool_choice']): Ask['toolChoice'] {
   return { name }
 }
 
-// What `/v1/chat/completions` takes. Fields it does not name are ignored, as OpenAI-compatible servers do; those that would change the answer are
-// refused, or told (`kvfold.ignored`).
+// The schema of `/v1/chat/completions`. Unknown fields are ignored, as in other OpenAI-compatible servers. Those that would change the
+// answer are refused, or reported in `kvfold.ignored`.
 
-/** Answers to one request. */
+/** The most answers to one request. */
 export const MOST_CHOICES = 8
 
 const Name = Type.String({ minLength: 1, maxLength: 256 })

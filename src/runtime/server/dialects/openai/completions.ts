@@ -1,4 +1,4 @@
-/** Owns the route `/v1/completions`: text or tokens go on, no template; and how a bare completion becomes its answer. */
+/** The route `/v1/completions`: the model continues text or tokens without a template. */
 import { given } from '../../../core/json.js'
 import { randomUUID } from 'node:crypto'
 import Type from 'typebox'
@@ -36,9 +36,9 @@ const CompletionBody = Type.Object({
 
 type CompletionRequest = Type.Static<typeof CompletionBody>
 
-/** Of the `kvfold` field; the others are about conversations. */
+/** Keys of the `kvfold` field that apply here; the rest concern conversations. */
 const TAKEN: readonly string[] = ['grammar', 'ledger', 'events', 'ping', 'priority', 'timeout']
-/** What OpenAI's API generates when nobody says how much. */
+/** How many tokens OpenAI's API generates by default. */
 const DEFAULT_TOKENS = 16
 
 export function addCompletions(app: App, { service, sampling, exchange }: Ports): void {
@@ -84,7 +84,7 @@ type Detokenize = (tokens: readonly number[]) => Promise<string>
 const textsOf = (prompts: readonly CompletionAsk['prompt'][], detokenize: Detokenize): Promise<readonly string[]> =>
   Promise.all(prompts.map((prompt) => textOf(typeof prompt === 'string' ? [prompt] : prompt, detokenize)))
 
-/** Tokens that stand together are read together: one of them may be a part of a character. */
+/** Adjacent tokens are decoded together, because one of them may be part of a character. */
 async function textOf(parts: readonly (string | number)[], detokenize: Detokenize): Promise<string> {
   const runs: (string | number[])[] = []
   for (const part of parts) {
@@ -98,7 +98,7 @@ async function textOf(parts: readonly (string | number)[], detokenize: Detokeniz
   return texts.join('')
 }
 
-/** One for each of `n`; with a seed each has its own. @throws FieldError */
+/** Returns an ask for each of `n`; a given seed differs from ask to ask. @throws FieldError */
 function asksOf(body: CompletionRequest, prompt: CompletionAsk['prompt'], tenant: Tenant, defaults: Sampling): CompletionAsk[] {
   refuseWhatChangesTheAnswer(body)
   const { n = 1, kvfold } = body
@@ -134,12 +134,12 @@ function refuseWhatChangesTheAnswer(body: CompletionRequest): void {
     throw unsupported(`kvfold.${other}`, `kvfold.${other} is for conversations; a bare completion has none.`)
 }
 
-// The answer, whole or in chunks.
+// Writes the answer, whole or in chunks.
 
 export interface CompletionWish extends ChatWish {
-  /** Answers to each prompt. */
+  /** How many answers each prompt gets. */
   readonly each: number
-  /** What stands before the answers to each; empty where nothing does. */
+  /** The text before each prompt's answers; empty when nothing is echoed. */
   readonly before: readonly string[]
 }
 
@@ -163,7 +163,10 @@ function textCompletion({ id, created }: ChatHead, answers: readonly CompletionA
   }
 }
 
-/** Of an answer behind its prompt: the first token has none, and text that the model's texts begin with and the prompt does not has no room. */
+/**
+ * Returns the logprobs of a prompt and its answer. The first token has none. Text that the model's texts begin with and that the prompt
+ * lacks counts no characters.
+ */
 function withPrompt(prompt: string, prompted: CompletionAnswer['prompted'], logprobs: readonly TokenLogprob[]): object {
   if (prompted === undefined) return textLogprobs(logprobs)
   const { first } = prompted

@@ -1,4 +1,4 @@
-/** Owns the routes `/v1/models` and `/v1/models/:id`. */
+/** The routes `/v1/models` and `/v1/models/:id`. */
 import Type from 'typebox'
 import type { Service, SideModelStatus } from '../../ask.js'
 import { FieldError } from '../../problem.js'
@@ -8,7 +8,7 @@ import type { ModelStatus } from '../../threads/status.js'
 export function addModels(app: App, { service }: Ports): void {
   app.get('/v1/models', { schema: { summary: 'Models', tags: ['openai'], response: { 200: ANSWER, ...ERRORS } } }, () => {
     const data = all(service)
-    // `has_more` and its like are what Anthropic's client pages by.
+    // Anthropic's client pages by `has_more` and the ids.
     return { object: 'list', data, has_more: false, first_id: data[0]?.id ?? null, last_id: data.at(-1)?.id ?? null }
   })
   app.get(
@@ -42,7 +42,7 @@ interface Described {
   readonly [field: string]: unknown
 }
 
-/** Those that are served, and those that only embed or rank behind them. */
+/** Returns the served models, then those that only embed or rank. */
 function all(service: Service): readonly Described[] {
   const served = service.models().map(({ name, aliases, since, state, loaded }: ModelStatus) => {
     const known = loaded === null ? {} : { context: loaded.context, engine: loaded.engine, release: loaded.release }
@@ -57,8 +57,8 @@ function all(service: Service): readonly Described[] {
 }
 
 /**
- * The context where clients look for it: vLLM's and SGLang's `max_model_len`, llama-server's `meta.n_ctx`, OpenRouter's `context_length`, Groq's `context_window`,
- * Anthropic's `max_input_tokens`. Nothing as long as the model is not loaded.
+ * Returns the context under the names that clients look for: vLLM's and SGLang's `max_model_len`, llama-server's `meta.n_ctx`,
+ * OpenRouter's `context_length`, Groq's `context_window`, Anthropic's `max_input_tokens`. Empty while the model is not loaded.
  */
 function contextOf(context: number | undefined): object {
   if (context === undefined) return {}

@@ -1,4 +1,4 @@
-/** Owns what `/v1/responses` takes, and what the items of its input are as messages. */
+/** Defines the input of `/v1/responses`, and translates its items into messages. */
 import Type from 'typebox'
 import { LOOSE } from './answer-form.js'
 import { randomUUID } from 'node:crypto'
@@ -17,7 +17,7 @@ import { KvfoldField } from '../kvfold-field.js'
 const PARTS = { input_text: 'text', output_text: 'text', text: 'text', refusal: 'refusal' } as const
 const THOUGHTS = { reasoning_text: 'text' } as const
 
-/** An assistant's message as it comes together from items. */
+/** An assistant's message while it is assembled from items. */
 interface MessageDraft {
   reasoning?: string
   content?: string
@@ -25,9 +25,10 @@ interface MessageDraft {
 }
 
 /**
- * What the assistant thought, said and called come as items of their own; those that follow each other are one message, as we sent them.
- * @param names the tools of calls made before, by the calls' ids
- * @param definitionsIn the tools of a search's output
+ * Translates items into messages. Reasoning, text and calls of the assistant are separate items; adjacent ones form one message, as the
+ * server sent them.
+ * @param names the tool of each earlier call, by the call's id
+ * @param definitionsIn returns the tools in a search's output
  * @throws FieldError
  */
 export function messagesOfItems(
@@ -110,7 +111,7 @@ export function messagesOfItems(
   return messages
 }
 
-/** A call as the model made it: of a function, whatever the client calls its type. */
+/** Returns a call as the model made it: to the model every tool is a function, whatever its type is to the client. */
 function callIn(item: Readonly<Record<string, unknown>>, place: string): ToolCall {
   const id = stringOf(item, 'call_id', place)
   if (item['type'] === 'local_shell_call') {
@@ -136,31 +137,31 @@ function stringOf(item: Readonly<Record<string, unknown>>, key: string, place: s
   return value
 }
 
-// Ids of responses: they say which thread a response stands in and where, so that nothing else has to be kept to go on from one.
+// Response ids contain the thread and the place in it, so that continuing a response needs no further storage.
 
 export interface InstructedPlace extends ResponsePlace {
-  /** Whether the first of them came from `instructions`, which hold for one response only. */
+  /** Whether the first of these messages came from `instructions`, which apply to one response only. */
   readonly instructed: boolean
 }
 
 export const responseId = ({ thread, messages, instructed }: InstructedPlace): string =>
   `resp_${thread}_${messages}${instructed ? 'i' : ''}`
 
-/** The id of a response that is not to be gone on from. */
+/** The id of a response that cannot be continued. */
 export const unstoredId = (): string => `resp_${randomUUID().replaceAll('-', '')}`
 
-/** Null: no id of ours, or one of a response that was not stored. */
+/** Returns null for an id of another form, or of a response that was not stored. */
 export function placeOf(id: string): InstructedPlace | null {
   const [, thread, messages, instructed] = /^resp_(.+)_(\d{1,9})(i?)$/.exec(id) ?? []
   return thread === undefined ? null : { thread, messages: Number(messages), instructed: instructed === 'i' }
 }
 
-// Ids of items: the response that an item stands in, and where, so that a client can name it instead of sending it again.
+// Item ids contain the response and the item's place in it, so that a client can refer to an item instead of sending it again.
 
 export const itemId = (kind: 'msg' | 'rs' | 'fc' | 'ctc' | 'lsh' | 'tsc' | 'tso', response: string, index: number): string =>
   `${kind}_${response.replace(/^resp_/, '')}_${index}`
 
-/** The input with the items that it refers to. @throws FieldError server/not-found */
+/** Returns the input with references replaced by their items. @throws FieldError server/not-found */
 export async function withReferenced(input: unknown, tenant: Tenant, responses: Pick<Responses, 'get'>): Promise<unknown> {
   if (!Array.isArray(input)) return input
   const stored = async (id: string): Promise<unknown> => {
@@ -183,7 +184,7 @@ export async function withReferenced(input: unknown, tenant: Tenant, responses: 
     )
   }
   const items = await Promise.all(input.map(itemOf))
-  // OpenAI's types have the id of the call's item alone for what a local shell printed.
+  // In OpenAI's types the output of a local shell has only the id of the call's item.
   const called = async (item: unknown): Promise<unknown> => {
     if (!isRecord(item) || item['type'] !== 'local_shell_call_output' || typeof item['id'] !== 'string') return item
     const { id, call_id } = item
@@ -194,7 +195,7 @@ export async function withReferenced(input: unknown, tenant: Tenant, responses: 
   return Promise.all(items.map(called))
 }
 
-// What `/v1/responses` takes: the part of it that agents use. Fields that would change the answer and mean nothing here are refused.
+// The schema of `/v1/responses`: the part that agents use. Fields that would change the answer and have no meaning here are refused.
 
 const { temperature, top_p, top_k, min_p, seed } = SamplingFields
 

@@ -1,4 +1,4 @@
-/** Owns how an answer becomes a response, whole or event by event. */
+/** Writes an answer as a response, whole or event by event. */
 import type { ToolCall } from '../../../chat/message.js'
 import type { TokenLogprob } from '../../../engine/engine.js'
 import type { Answer, Ask, AskEvent, ToolSearchResult } from '../../ask.js'
@@ -10,14 +10,14 @@ import { itemId, ResponseBody, responseId, type ResponseRequest, unstoredId } fr
 import type { CallItem, CallKind, ResponseTools } from './response-tools.js'
 import { chatLogprobs, openAiError, responseUsage } from './wire.js'
 
-/** What of the request a response repeats, and when it was made. */
+/** The parts of the request that a response repeats, and its time. */
 interface ResponseHead {
   readonly body: ResponseRequest
   readonly ask: Ask
   readonly tools: ResponseTools
   /** Unix seconds. */
   readonly created: number
-  /** Has the complete response kept, unless it is not to be. @throws KvfoldError store/* */
+  /** Stores the complete response, unless the request says not to. @throws KvfoldError store/* */
   readonly keep: (id: string, response: object) => Promise<void>
 }
 
@@ -30,7 +30,7 @@ interface ResponseState {
   readonly error: { readonly code: string; readonly message: string } | null
 }
 
-/** The id of the response that an ask gets in `thread`. */
+/** Returns the id of the response to this ask in `thread`. */
 function idIn(thread: string | null, { body, ask }: ResponseHead): string {
   if (body.store === false || thread === null) return unstoredId()
   return responseId({ thread, messages: ask.messages.length + 1, instructed: body.instructions !== undefined })
@@ -85,7 +85,10 @@ export async function wholeResponse(head: ResponseHead, answer: Answer): Promise
   return whole
 }
 
-/** Calls that are whole can be carried out, whatever the limit cut off behind them: agents take an incomplete response for a failure. */
+/**
+ * A response with complete calls counts as completed, even if the limit cut off more behind them: agents treat an incomplete response as
+ * a failure.
+ */
 const statusOf = ({ finish, message: { toolCalls = [] } }: Answer): 'completed' | 'incomplete' =>
   finish === 'length' && toolCalls.length === 0 ? 'incomplete' : 'completed'
 
@@ -136,9 +139,9 @@ const reasoningItem = (id: string, text: string | null, status: ItemStatus): obj
   content: text === null ? [] : [{ type: 'reasoning_text', text }],
 })
 
-// Event by event: every event has a number, every item is added, filled and done.
+// Writes events: each has a number, and each item is added, filled and done.
 
-/** The item that is being written. */
+/** The item in progress. */
 interface OpenItem {
   readonly kind: 'text' | 'reasoning'
   readonly id: string
@@ -155,7 +158,7 @@ export class ResponseStream implements StreamShape<Answer> {
   #begun = false
   #open: OpenItem | null = null
   #pending: TokenLogprob[] = []
-  /** The call whose arguments are being told, and what was told of them. */
+  /** The call whose arguments are being sent, and their text so far. */
   #telling: { readonly id: string; readonly told: string } | null = null
 
   constructor(private readonly head: ResponseHead) {}
@@ -167,7 +170,7 @@ export class ResponseStream implements StreamShape<Answer> {
 
   async done(answer: Answer): Promise<readonly Frame[]> {
     const frames = [...this.#closed()]
-    // An answer without a word is an answer all the same, unless a call that was cut off has the first place.
+    // An answer without text still gets an item, unless a call that was cut off took the first place.
     if (this.#output.length === 0 && this.#telling === null) frames.push(...this.#opened('text'), ...this.#closed())
     const status = statusOf(answer)
     this.#state = { ...this.#state, status, output: this.#output, answer }
@@ -176,7 +179,7 @@ export class ResponseStream implements StreamShape<Answer> {
     return [...frames, this.#frame(`response.${status}`, { response: whole })]
   }
 
-  /** It can be asked for, and gone on from, with what was said of it. */
+  /** Stores the cancelled answer with its text so far, so that it can be fetched and continued. */
   async cut(answer: Answer): Promise<void> {
     if (answer.message.cut !== true) return
     this.#closed()
@@ -197,7 +200,7 @@ export class ResponseStream implements StreamShape<Answer> {
     return [...failed, this.#frame('error', { error, code: error.code, message: error.message, param: error.param })]
   }
 
-  /** As OpenAI does: Codex knows a full context by `response.failed` alone. */
+  /** As OpenAI does: Codex recognises a full context only by `response.failed`. */
   refused(problem: Problem): readonly Frame[] | null {
     return problem.code === 'context/full' && this.#state.id !== '' ? [...this.#begin(), ...this.failed(problem)] : null
   }
@@ -282,7 +285,10 @@ export class ResponseStream implements StreamShape<Answer> {
     return [last, this.#frame('response.content_part.done', { ...place, part }), this.#finished(item)]
   }
 
-  /** Those of functions are told as they come, of other tools when the call is whole. A call that is cut off is never done, and no item of the whole. */
+  /**
+   * Arguments of functions are sent as they come; those of other tools when the call is complete. A call that is cut off never gets its
+   * `done` event, and is not in the whole response.
+   */
   #arguments({ id, name, text }: ArgumentsEvent): readonly Frame[] {
     const item = this.#item({ id, name, arguments: {} }, 'in_progress')
     if (item.type !== 'function_call') return []
@@ -321,7 +327,7 @@ export class ResponseStream implements StreamShape<Answer> {
     })
   }
 
-  /** `rest`: what was not told of a function's arguments yet. */
+  /** `rest`: the part of a function's arguments not yet sent. */
   #filled(item: CallItem, rest: string): readonly Frame[] {
     const place = { item_id: item.id, output_index: this.#output.length }
     switch (item.type) {

@@ -1,4 +1,7 @@
-/** Owns the tools of `/v1/responses`: all that a client carries out is a function to the model, whatever its type; and the items that their calls are. */
+/**
+ * Translates the tools of `/v1/responses`. To the model every tool of the client is a function, whatever its type; the calls become items
+ * of that type.
+ */
 import type { ChatMessage, ToolCall, ToolDefinition } from '../../../chat/message.js'
 import { given, isRecord } from '../../../core/json.js'
 import { writtenLike } from '../../../core/written-json.js'
@@ -7,14 +10,14 @@ import { FieldError, unsupported } from '../../problem.js'
 import { type DeferredTools, foundText, type ToolSearch } from '../../threads/server-tools.js'
 import { argumentsOf, callOf, checkTools, NO_PARAMETERS } from '../tools.js'
 
-/** What a function's calls are to the client. */
+/** The type and name under which the client knows a function's calls. */
 interface ItemForm {
   readonly kind: 'function' | 'custom' | 'local_shell' | 'tool_search'
   readonly name: string
   readonly namespace?: string
 }
 
-/** Tools of OpenAI's own servers, and those whose calls are no functions: the model does not see them, and the response says so. */
+/** Tools of OpenAI's own servers, and tools whose calls are no functions. The model does not see them, and the response says so. */
 const LEFT_OUT =
   /^(web_search|file_search|code_interpreter|image_generation|mcp|computer|shell|apply_patch|programmatic_tool_calling)/
 
@@ -45,16 +48,16 @@ const INPUT = {
   additionalProperties: false,
 } as const
 
-/** The name of a namespace's tool as the model has it. */
+/** Returns the name that the model sees for a tool in a namespace. */
 export const flatName = (name: string, namespace: unknown): string =>
   typeof namespace !== 'string' || namespace === '' ? name : `${namespace.replace(/_*$/, '')}__${name}`
 
 export class ResponseTools {
-  /** Of the tools that are shown. */
+  /** Definitions of the tools that are shown. */
   readonly definitions: readonly ToolDefinition[]
-  /** Those that are not, and how they are found; left out where there are none. */
+  /** Tools that are not shown, and the searches that find them; absent when there are none. */
   readonly deferred?: DeferredTools
-  /** What was left out, each as `tools[3]: web_search`. */
+  /** The tools left out, each as `tools[3]: web_search`. */
   readonly ignored: readonly string[]
   readonly #forms: Map<string, ItemForm>
   /** Deferred tools as the client sent them. */
@@ -118,20 +121,20 @@ export class ResponseTools {
     this.#forms = new Map(found.map(({ tool, form }) => [tool.name, form]))
   }
 
-  /** The tools that a search output of the client's defines; their calls are items as those of the request's. */
+  /** Adds the tools defined in the output of a client's search. Their calls become items like those of the request's tools. */
   told(tools: readonly unknown[]): readonly ToolDefinition[] {
     const other = new ResponseTools(tools)
     for (const [name, form] of other.#forms) this.#forms.set(name, form)
     return [...other.definitions, ...(other.deferred?.tools ?? [])]
   }
 
-  /** A search that was carried out: its call and what it found. */
+  /** Returns the items of a search that was carried out: its call and its result. */
   searchItems(result: ToolSearchResult, id: (kind: 'tsc' | 'tso', at: number) => string): readonly [SearchCallItem, object] {
     const found = result.found.map((name) => this.#sent.get(name))
     return [callItem(id('tsc', 0), result.call, 'server', 'completed'), outputItem(id('tso', 1), result, found)]
   }
 
-  /** The item of a call, empty while it is in progress, and the prefix of its id. */
+  /** Returns the item of a call, without arguments while it is in progress. `id` makes the item's id from the prefix of its kind. */
   item(call: ToolCall, id: (kind: CallKind) => string, status: 'in_progress' | 'completed'): CallItem {
     const { kind, name, namespace } = this.#forms.get(call.name) ?? { kind: 'function', name: call.name }
     const isDone = status === 'completed'
@@ -168,7 +171,7 @@ function functionTool({ description, parameters, strict }: ToolFields): Omit<Too
   }
 }
 
-/** Its input is free text; a grammar of it is told, not enforced. */
+/** The input is free text. A grammar for it is shown to the model, but not enforced. */
 function customTool({ description, format }: ToolFields): Omit<ToolDefinition, 'name'> {
   const grammar =
     isRecord(format) && format['type'] === 'grammar' && typeof format['definition'] === 'string'
@@ -189,9 +192,9 @@ function textIn(tool: ToolFields, key: string, place: string): string {
   return value
 }
 
-// Tool search: searches that the server carries out and those that the client does, as tools and as items.
+// Tool search: searches by the server and by the client, as tools and as items.
 
-/** What the model calls them. */
+/** The names that the model sees. */
 const SERVER_SEARCH = 'tool_search'
 const CLIENT_SEARCH = 'client_tool_search'
 
@@ -201,7 +204,7 @@ const NO_QUERY = {
   required: ['query'],
 }
 
-/** A search that the client carries out, as a tool of the model. */
+/** Returns a client's search as a tool for the model. */
 const clientSearch = ({ description, parameters }: ToolFields): Omit<ToolDefinition, 'name'> => ({
   description:
     typeof description === 'string'
@@ -227,7 +230,7 @@ const outputItem = (id: string, { call }: ToolSearchResult, tools: readonly unkn
   ...{ id, type: 'tool_search_output', execution: 'server', call_id: call.id, status: 'completed', tools },
 })
 
-/** The call of an item, as the model made it. */
+/** Returns the call of an item, as the model made it. */
 export function searchCall(item: ToolFields, place: string): ToolCall {
   const { arguments: given, execution } = item
   const name = execution === 'client' ? CLIENT_SEARCH : SERVER_SEARCH
@@ -236,7 +239,7 @@ export function searchCall(item: ToolFields, place: string): ToolCall {
   return { id: idIn(item), name, arguments: (given ?? {}) as ToolFields }
 }
 
-/** The result of an item: the definitions of the tools found. */
+/** Returns the result of an item: the definitions of the tools found. */
 export function searchOutput(
   item: ToolFields,
   place: string,
@@ -248,10 +251,10 @@ export function searchOutput(
   return { role: 'tool', content: foundText(definitionsIn(tools)), toolCallId: idIn(item), name }
 }
 
-/** Others' servers give their own searches none. */
+/** Other servers give their own searches no call id. */
 const idIn = ({ call_id: id }: ToolFields): string => (typeof id === 'string' ? id : 'tool_search')
 
-/** Where an answer ends that may have searched first: each search is a message and its result. */
+/** Returns where an answer ends that may have searched first: each search is a message and its result. */
 export function endOfAnswer(view: readonly ChatMessage[], from: number): number {
   let end = from
   while (view[end - 1]?.toolCalls?.[0]?.name === SERVER_SEARCH && view[end]?.name === SERVER_SEARCH) end += 2

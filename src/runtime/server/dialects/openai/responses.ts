@@ -1,4 +1,4 @@
-/** Owns the routes `/v1/responses` and `/v1/responses/:id`, and what their requests mean. */
+/** The routes `/v1/responses` and `/v1/responses/:id`; translates their requests into asks. */
 import { looseBy } from './answer-form.js'
 import { given } from '../../../core/json.js'
 import Type from 'typebox'
@@ -83,12 +83,12 @@ const missing = (id: string): FieldError =>
     'server/not-found',
   )
 
-// What a request to `/v1/responses` means: the ask that it is, after what `previous_response_id` stands for.
+// Translates a request to `/v1/responses` into an ask, after the messages that `previous_response_id` refers to.
 
-/** What `include` may ask for: the first is honoured, the rest is about what this server never has. */
+/** The value of `include` that is supported; the others concern features that this server lacks. */
 const LOGPROBS = 'message.output_text.logprobs'
 
-/** What knows of earlier responses. */
+/** The parts of the service that know earlier responses. */
 type Earlier = Pick<Service, 'responses' | 'threads'>
 
 /** @throws FieldError */
@@ -139,7 +139,7 @@ async function responseAsk(
   }
 }
 
-/** The messages up to an earlier response, as the client was told them. @throws FieldError server/not-found */
+/** Returns the messages up to an earlier response, as the client knows them. @throws FieldError server/not-found */
 async function before(
   id: string,
   tenant: Tenant,
@@ -156,7 +156,7 @@ async function before(
   const { thread, instructed } = place
   const view = await viewOf(threads, tenant, thread, missing)
   if (view.length < place.messages) throw missing()
-  // Sampled tokens are the thread's own, which has them.
+  // Leave out the sampled tokens: the thread has its own.
   const messages = view.slice(instructed ? 1 : 0, endOfAnswer(view, place.messages)).map(({ sampled: _, ...message }) => message)
   return { thread, messages }
 }

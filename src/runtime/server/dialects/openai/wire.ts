@@ -1,9 +1,9 @@
-/** Owns what OpenAI's routes write alike: errors, token counts, log-probabilities. */
+/** Writes what OpenAI's routes have in common: errors, token counts, log-probabilities. */
 import type { NamedLogprob, TokenLogprob } from '../../../engine/engine.js'
 import type { Usage } from '../../ask.js'
 import type { Problem } from '../../problem.js'
 
-// Errors as OpenAI's clients read them.
+// Errors in the form of OpenAI's API.
 
 export interface OpenAiError {
   readonly error: {
@@ -11,12 +11,12 @@ export interface OpenAiError {
     readonly type: string
     readonly param: string | null
     readonly code: string
-    /** What there was of an answer that broke off. */
+    /** The text of an answer that broke off. */
     readonly said?: string
   }
 }
 
-/** Codes that OpenAI has a name of its own for, which clients look for. */
+/** Codes for which OpenAI has its own names, which clients look for. */
 const CODES: Readonly<Partial<Record<Problem['code'], string>>> = {
   'context/full': 'context_length_exceeded',
   'model/not-found': 'model_not_found',
@@ -30,7 +30,7 @@ export function openAiError(problem: Problem): OpenAiError {
   return { error: { message, type: typeOf(status), param, code: CODES[code] ?? code, ...(said === null ? {} : { said }) } }
 }
 
-/** Clients compact their context when they read these words (OpenAI's and vLLM's; llama-server's where nobody knows the size). */
+/** Clients compact their context when they read these words (OpenAI's and vLLM's; llama-server's when the size is unknown). */
 function tooLong({ size, message }: Problem): string {
   if (size === null) return `The request exceeds the available context size. ${message}`
   const asked = `${size.atLeast ? 'at least ' : ''}${size.tokens}`
@@ -45,9 +45,9 @@ function typeOf(status: number): string {
   return status < 500 ? 'invalid_request_error' : 'server_error'
 }
 
-// Token counts as OpenAI's routes write them; all come from the ledger.
+// Token counts of OpenAI's routes; all come from the ledger.
 
-/** Several answers to one prompt: the prompt counts once, what was generated counts in all. */
+/** Sums several answers to one prompt: the prompt counts once, generated tokens count for every answer. */
 export function summed(usages: readonly Usage[]): Usage {
   const [first] = usages
   const sum = (key: 'completionTokens' | 'reasoningTokens') => usages.reduce((total, usage) => total + usage[key], 0)
@@ -60,11 +60,11 @@ export function summed(usages: readonly Usage[]): Usage {
   }
 }
 
-/** Beside the dialect's own counts: what a plain prefix cache would have computed more. */
+/** Returns the tokens and seconds saved against a plain prefix cache, beside the dialect's own counts. */
 const savedIn = ({ saved }: Pick<Usage, 'saved'>): { readonly kvfold?: object } =>
   saved === undefined ? {} : { kvfold: { saved_tokens: saved.tokens, saved_seconds: Math.round(saved.seconds * 1000) / 1000 } }
 
-/** `cached_tokens`: those of the prompt that were not computed. */
+/** `cached_tokens`: prompt tokens that were not computed. */
 export function chatUsage(usage: Usage): object {
   const { promptTokens, cachedTokens, completionTokens, reasoningTokens } = usage
   return {
@@ -89,10 +89,10 @@ export function responseUsage(usage: Usage): object {
   }
 }
 
-// Log-probabilities as OpenAI's two completion routes write them.
+// Log-probabilities of OpenAI's two completion routes.
 
 interface NamedToken {
-  /** As llama-server has it; OpenAI's API has no place for it. */
+  /** The token id, as in llama-server; OpenAI's API has no field for it. */
   readonly id: number
   readonly token: string
   readonly logprob: number
@@ -116,19 +116,19 @@ export interface TextLogprobs {
   readonly text_offset: readonly number[]
 }
 
-/** @param from characters of the text that stand before the first of these tokens */
+/** @param from how many characters of text precede the first of these tokens */
 export function textLogprobs(logprobs: readonly TokenLogprob[], from = 0): TextLogprobs {
   let at = from
   return {
     tokens: logprobs.map(({ text }) => text),
     token_logprobs: logprobs.map(({ logprob }) => logprob),
-    // Best first, so that of two tokens with one text the likelier stays.
+    // `top` is best first. Reversed, the likelier of two tokens with the same text is kept.
     top_logprobs: logprobs.map(({ top }) => Object.fromEntries([...top].reverse().map(({ text, logprob }) => [text, logprob]))),
     text_offset: logprobs.map(({ text }) => (at += text.length) - text.length),
   }
 }
 
-/** A token that is part of a character has no text of its own, and no bytes where a remote engine does not say them. */
+/** A token that is part of a character has no text of its own. Its bytes are null when a remote engine does not report them. */
 function named({ text, bytes, logprob }: NamedLogprob): Omit<NamedToken, 'id'> {
   return { token: text, logprob, bytes: bytes ?? (text.includes('\ufffd') ? null : [...Buffer.from(text)]) }
 }
