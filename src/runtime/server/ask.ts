@@ -100,7 +100,7 @@ export interface Ask {
   readonly overflow?: Overflow
   /** Which old tool results to clear before the model answers. Default: none. */
   readonly clear?: ClearToolUses
-  /** Ids of calls whose results the server's policies must not fold. The model and people still may. Default: none. */
+  /** Ids of calls whose results the server must not fold by itself. The model and people still may. Default: none. */
   readonly pinned?: readonly string[]
   /**
    * How many later requests will continue this thread. Policies use it to decide whether a fold pays; 0 makes its cells the first to be

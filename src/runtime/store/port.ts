@@ -98,7 +98,7 @@ export interface ThreadUpdate extends Partial<Pick<ThreadRecord, 'messages' | 'e
   readonly from?: number
   readonly head?: ThreadHead
   readonly card: ThreadCard
-  /** True: text of the thread must be forgotten. Other servers are told in the same transaction as the change. */
+  /** True: text of the thread must be forgotten. Other servers learn of it together with this change, or not at all. */
   readonly forgets?: boolean
 }
 

@@ -114,8 +114,8 @@ export function editsInWords(edits: readonly ClientEdit[]): string {
 export type Woven = Pick<ThreadRecord, 'messages' | 'edits' | 'held'>
 
 /**
- * Returns the thread's messages that the request still has, with the results of the server's calls and the fragments in them, and the
- * client's messages in between, up to the last common one.
+ * Returns what the thread becomes: its messages that the request still has, with their fragments and the results of the server's calls,
+ * and the client's messages in between. It ends with the last common message.
  */
 export function woven(
   { messages, edits, held }: Woven,

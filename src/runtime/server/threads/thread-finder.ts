@@ -14,8 +14,8 @@ export class ThreadFinder {
    * Returns the thread that the request continues unchanged; or the thread that shares some of its messages, with the alignment; or null
    * to start a new thread.
    * @param isFree whether a request may continue the thread now
-   * @throws KvfoldError for a thread that the request names: server/no-thread; engine/bad-request for another model; store/damaged,
-   * store/failed
+   * @throws KvfoldError for a thread that the request names: server/no-thread; engine/bad-request for another model;
+   * store/damaged-thread, store/lost-thread, store/failed
    */
   find(wanted: ThreadRequest, isFree: (entry: ThreadEntry) => boolean): Thread | Related | null {
     const { tenant, model, messages, thread: id } = wanted
@@ -61,8 +61,8 @@ export class ThreadFinder {
   }
 
   /**
-   * Of the threads in `first` and, unless the request names one, those found by its messages: returns the one that it continues at the
-   * end, else the one that shares most messages, else the one used last. Returns null when none is related.
+   * Chooses among the threads in `first` and, unless the request names a thread, those found by its messages. Prefers a thread that the
+   * request continues at its end, then the one that shares most messages, then the one used last. Returns null when none is related.
    */
   #related({ tenant, model, messages, thread: id }: ThreadRequest, first: readonly ThreadEntry[]): Related | null {
     const keys = keysOf(messages)

@@ -117,7 +117,7 @@ export class ThreadManager {
 
   /**
    * Returns the thread, loaded. It may be unloaded as soon as the caller yields, unless it is `asked` or `held`.
-   * @throws KvfoldError server/no-thread; store/damaged, store/failed
+   * @throws KvfoldError server/no-thread; store/damaged-thread, store/lost-thread, store/failed
    */
   get(tenant: Tenant, id: string): Thread {
     return this.index.load(this.index.entry(tenant, id))

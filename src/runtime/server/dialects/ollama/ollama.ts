@@ -272,8 +272,8 @@ function formatOf(format: unknown): AnswerFormat | undefined {
 }
 
 /**
- * Numbers calls without ids. A result without an id answers the first open call of its tool, or of any tool when it names none, in the
- * last message that has such a call.
+ * Numbers calls without ids. A result without an id answers an open call of its tool, or of any tool when it names none: the first such
+ * call of the last message that has one.
  */
 function messagesOf(messages: OllamaChat['messages'], unsupportedParts: UnsupportedParts): ChatMessage[] {
   let made = 0
