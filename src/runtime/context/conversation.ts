@@ -1,4 +1,4 @@
-/** Owns a conversation: its messages as they were written, its fragments, and what is shown in place of them. */
+/** A conversation: its original messages, its fragments, and the text that the model sees in place of each hidden fragment. */
 import type { ChatMessage, Edit } from '../chat/message.js'
 import type { Contract } from '../core/contract.js'
 import { invariant, KvfoldError } from '../core/errors.js'
@@ -14,20 +14,25 @@ import { countIgnoringCase, occurrences, SearchLog, standingOf, widened } from '
 import type { FoundPlace, Hit, SearchOptions, SearchResult } from './search.js'
 import type { Summarize } from './summary.js'
 
-/** Widens characters of a message's original content to the token borders around them; `Engine.snap` without its tools. */
+/**
+ * Widens characters of a message's original content to the token borders around them. Same as `Engine.snap`, without its `tools` argument.
+ */
 export type Snap = (messages: readonly ChatMessage[], message: number, chars: Span) => Span
 
-/** What a conversation needs from an engine; `portsOf` takes them from one. */
+/** The functions of an engine that a conversation uses. `portsOf` makes them from an engine. */
 export interface ConversationPorts {
-  /** Default: every character border will do. */
+  /** Default: fragments may begin and end at any character. */
   readonly snap?: Snap
-  /** Default: summarising is refused. */
+  /** Default: `summarize` is refused. */
   readonly summarize?: Summarize
-  /** Tokens that the messages take under the edits, as far as `message` asks for them; null when that cannot be said now. Default: nobody counts. */
+  /**
+   * Counts the tokens of the messages under the edits, at least up to `message`. A step at the end that still waits for tool results may
+   * be left out. Returns null when the engine cannot count them now. Default: folds have no price.
+   */
   readonly count?: (messages: readonly ChatMessage[], message: number, edits: readonly Edit[]) => number | null
-  /** Whether `count` only estimates. Default false. */
+  /** True when `count` only estimates. Default false. */
   readonly estimates?: boolean
-  /** Of operations that do not say. Default `allow`. */
+  /** Used by operations that pass no `costly` argument. Default `allow`. */
   readonly costlyFolds?: CostlyFolds
 }
 
@@ -36,28 +41,28 @@ export interface FragmentOptions {
   readonly endMarker: string
   /** At least 1. Default 5. */
   readonly numFragments?: number
-  /** Whose messages the markers are looked for in. Default `user`. */
+  /** The role of the messages in which the markers are searched. Default `user`. */
   readonly role?: Scope
 }
 
-/** Everything a conversation consists of, as plain data. */
+/** The whole conversation as plain data. */
 export interface ConversationState {
   readonly id: ConversationId
   readonly messages: readonly ChatMessage[]
   readonly fragments: readonly Fragment[]
   readonly searches: readonly FoundPlace[]
-  /** Ids made so far. */
+  /** How many candidate ids were computed so far (`IdMint.count`). */
   readonly ids: number
 }
 
 /**
- * Messages are only ever added; operations change what is shown instead of stretches of them, so that nothing is lost and
- * `restore` undoes every one. Operations that cannot be carried out are refused and leave the conversation as it was. The
- * same messages and operations give the same ids and edits.
+ * Messages are only added, never removed or changed. Operations change the text that the model sees in place of a stretch, so nothing is
+ * lost and `restore` undoes a fold or a summary. An operation that cannot be carried out is refused and leaves the conversation as it was.
+ * The same messages and operations give the same ids and edits.
  */
 export class Conversation {
   readonly #messages: ChatMessage[] = []
-  /** In the order of the conversation. */
+  /** Sorted by message, then by place in the message. */
   #fragments: readonly Fragment[] = []
   readonly #mint = new IdMint()
   readonly #searches = new SearchLog(() => this.#mint.search())
@@ -67,7 +72,7 @@ export class Conversation {
     private readonly ports: ConversationPorts = {},
   ) {}
 
-  /** The conversation that has this state; messages are taken as they are, not copied. */
+  /** Makes a conversation from a saved state. The messages are not copied. */
   static of({ id, messages, fragments, searches, ids }: ConversationState, ports: ConversationPorts = {}): Conversation {
     const conversation = new Conversation(id, ports)
     for (const message of messages) conversation.add(message)
@@ -80,28 +85,28 @@ export class Conversation {
     return conversation
   }
 
-  /** Original contents. */
+  /** The messages with their original contents. */
   get messages(): readonly ChatMessage[] {
     return this.#messages
   }
 
-  /** In the order of the conversation. */
+  /** Sorted by message, then by place in the message. */
   get fragments(): readonly Fragment[] {
     return this.#fragments
   }
 
-  /** What is shown instead of what: disjoint, in the order of the conversation. */
+  /** Returns the edits that hide fragments: disjoint, sorted by message, then by place in the message. */
   edits(): readonly Edit[] {
     return this.#fragments.map(editOf).filter((edit) => edit !== null)
   }
 
-  /** Adds a message at the end; returns its index. */
+  /** Adds a message at the end and returns its index. */
   add(message: ChatMessage): number {
     this.#mint.absorb(message)
     return this.#messages.push(message) - 1
   }
 
-  /** The message's content as the model sees it. @throws KvfoldError engine/bad-request when there is no such message */
+  /** Returns the message's content as the model sees it. @throws KvfoldError engine/bad-request when there is no such message */
   shown(message: number): string {
     const original = this.#message(message).content
     let text = ''
@@ -113,15 +118,15 @@ export class Conversation {
     return text + original.slice(at)
   }
 
-  /** The fragment's original text. */
+  /** Returns the fragment's original text. */
   text({ message, span: { start, end } }: Pick<Fragment, 'message' | 'span'>): string {
     return this.#message(message).content.slice(start, end)
   }
 
   /**
-   * Cuts the text from `startMarker` to `endMarker`, both included, into fragments; what is shown stays the same. Markers in
-   * different messages: every message between them gets its share of the pieces by length, at least one. Refused where a
-   * fragment is already.
+   * Cuts the text from `startMarker` to `endMarker`, both included, into fragments. The model sees the same text as before. When the
+   * markers are in different messages, the fragments are divided among the messages by length, at least one for each message. Refuses when
+   * the text overlaps an existing fragment.
    */
   fragment({
     startMarker,
@@ -133,7 +138,7 @@ export class Conversation {
     return found.ok ? this.cut(found.stretches, numFragments) : found
   }
 
-  /** Cuts stretches of original text, in order and disjoint, into about equal pieces with an id each. */
+  /** Cuts stretches of original text into about equal fragments, each with an id. The stretches must be in order and disjoint. */
   cut(stretches: readonly Stretch[], pieces: number): Result<{ fragments: readonly Fragment[] }> {
     if (!isCount(pieces)) return refuse('tool/bad-arguments', 'The number of fragments must be a whole number from 1.')
     if (stretches.length === 0) return refuse('tool/bad-arguments', 'There is nothing to cut.')
@@ -164,7 +169,10 @@ export class Conversation {
     return { ok: true, fragments }
   }
 
-  /** Shows a marker instead of an open or summarised fragment, whose `price` says what that comes to; has the cache forget a folded one. */
+  /**
+   * Hides an open or summarised fragment behind a marker; its `price` says how many tokens that takes. With `forget`, a folded fragment is
+   * accepted too, and the cache forgets its text.
+   */
   fold(id: string, how: Contract | FoldOptions = {}, costly?: CostlyFolds): Result<{ fragment: Fragment }> {
     const { contract, forget = false } = typeof how === 'string' ? { contract: how } : how
     const fragment = this.#find(id)
@@ -176,8 +184,8 @@ export class Conversation {
   }
 
   /**
-   * Shows a marker of the caller's own instead of each of these stretches, which are fragments from then on; those that were such fragments
-   * already are folded again. Nothing is priced. Refused where another fragment is.
+   * Hides each of these stretches behind the caller's own marker and makes it a fragment. A stretch that already is a fragment is folded
+   * with the new marker. No price is computed. Refuses when a stretch overlaps another fragment.
    */
   replace(
     places: readonly (Stretch & { readonly marker: string })[],
@@ -209,8 +217,8 @@ export class Conversation {
   }
 
   /**
-   * Has a summary of the fragment's original text written and shows it instead, whatever state the fragment was in; what that
-   * cost is in `ledger`. Other operations may run meanwhile.
+   * Lets the model write a summary of the fragment's original text, then shows the summary in its place. The fragment may be open, folded
+   * or already summarised. `ledger` has the cost. Other operations may run while the model writes.
    */
   async summarize(
     id: string,
@@ -232,9 +240,10 @@ export class Conversation {
   }
 
   /**
-   * Hides exactly these stretches of original text, as far as the fragments `own` (of an earlier call) go: one that is hidden already keeps its id,
-   * and of the others the text is shown again and they are fragments no more. In order and disjoint; those that touch somebody else's fragments are
-   * left out. Nobody asks what one of them saves: that is a question about all of them.
+   * Sets which stretches the caller hides. `own`: the fragments of the caller's earlier call. A stretch that one of them already hides
+   * keeps its id. The text of the other own fragments is shown again, and they stop being fragments. `hidden` must be in order and
+   * disjoint; stretches that overlap another caller's fragments are skipped. No price is computed here: the caller compares the tokens of
+   * all stretches together.
    */
   rearrange(own: readonly FragmentId[], hidden: readonly Hidden[]): readonly Fragment[] {
     const others = this.#fragments.filter(({ id }) => !own.includes(id))
@@ -256,7 +265,7 @@ export class Conversation {
     return made
   }
 
-  /** Finds exact text in the original messages, hidden parts included. What is shown stays the same; hits get ids that last. */
+  /** Finds exact text in the original messages, hidden parts included. Changes nothing; each hit gets an id that stays valid. */
   search({ query, role = 'user', maxResults = 10, contextSize = 200 }: SearchOptions): Result<SearchResult> {
     if (query === '') return refuse('tool/bad-arguments', 'query is empty. Give the exact text to look for.')
     if (!isCount(maxResults) || !isCount(contextSize))
@@ -273,7 +282,7 @@ export class Conversation {
     }
   }
 
-  /** An earlier hit with `extendedContext` characters (default 500) on each side. */
+  /** Returns an earlier hit with `extendedContext` characters (default 500) on each side. */
   detail(id: string, extendedContext = 500): Result<{ hit: Hit }> {
     if (!isCount(extendedContext)) return refuse('tool/bad-arguments', 'extended_context must be a whole number from 1.')
     const found = this.#searches.get(id)
@@ -285,18 +294,18 @@ export class Conversation {
     return refuse('tool/unknown-id', `There is no search result ${quoted(id, 20)}. ${known}`)
   }
 
-  /** What there is, not copied: good until the next change. */
+  /** The current state, not copied: valid until the next change. */
   get state(): ConversationState {
     const { id, messages, fragments } = this
     return { id, messages, fragments, searches: this.#searches.found, ids: this.#mint.count }
   }
 
-  /** A copy of everything. */
+  /** Returns a copy of the state. */
   snapshot(): ConversationState {
     return cloned(this.state)
   }
 
-  /** The refusal when there are fragments in these stretches, null when there are none. */
+  /** Returns a refusal when a fragment overlaps one of these stretches, else null. */
   #taken(stretches: readonly Stretch[]): Refusal | null {
     const there = this.#fragments.filter((fragment) =>
       stretches.some(({ message, span: chars }) => message === fragment.message && overlaps(chars, fragment.span)),
@@ -330,7 +339,7 @@ export class Conversation {
     const price = this.#price(old, { ...unpriced(old), state })
     const remark = priceRemark({ state, ...(price === null ? {} : { price }) })
     if (remark !== null && costly === 'refuse') {
-      // Of two that do not pay, the shorter one may take the place of the longer.
+      // The fragment is hidden already, and neither marker pays: a shorter marker may still replace a longer one.
       const now = old.state.kind === 'open' ? null : this.#count(old, old)
       if (now === null || price === null || price.hidden >= now) return tooCostly(old.id, remark)
     }
@@ -345,7 +354,7 @@ export class Conversation {
       : { open, hidden: shown, ...(this.ports.estimates === true ? { about: true } : {}) }
   }
 
-  /** Tokens shown with `one` in the place of a fragment; null when nobody can say. */
+  /** Counts the tokens when `one` replaces the fragment `of`. Returns null when the engine cannot count. */
   #count(of: Fragment, one: Fragment): number | null {
     const edits = this.#fragments.map((other) => editOf(other.id === of.id ? one : other)).filter((edit) => edit !== null)
     return this.ports.count?.(this.#messages, of.message, edits) ?? null
@@ -380,7 +389,7 @@ export class Conversation {
   }
 }
 
-/** True when the stretch before ends after `stretch` begins. */
+/** True when `before` ends after `stretch` begins. */
 const isAfter = (before: Stretch | undefined, stretch: Stretch): boolean =>
   before !== undefined &&
   (before.message > stretch.message || (before.message === stretch.message && before.span.end > stretch.span.start))

@@ -1,4 +1,4 @@
-/** Owns what a fragment is, its id, and the text that stands in the place of a hidden one. */
+/** Fragments: their ids, the marker of a hidden fragment, and the price of hiding one. */
 import type { Edit, ChatMessage } from '../chat/message.js'
 import type { Contract } from '../core/contract.js'
 import { type FragmentId, fragmentId, searchId, type SearchId } from '../core/ids.js'
@@ -7,38 +7,43 @@ import { listed, type Refusal, refuse } from './refusal.js'
 import { invariant } from '../core/errors.js'
 import { mix } from '../core/random.js'
 
-/** Tokens that the conversation's messages take, all else as it is; definitions of tools are not among them. */
+/** The tokens of the conversation's messages with a fragment open and with it hidden, all else equal. Tool definitions are not counted. */
 export interface Price {
-  /** With the fragment's text. */
+  /** Tokens with the fragment's original text. */
   readonly open: number
-  /** With what stands in its place. */
+  /** Tokens with the marker or summary in its place. */
   readonly hidden: number
-  /** Left out: counted. True: estimated, because another server has the vocabulary. */
+  /** True when the numbers are estimates, because another server has the vocabulary. Absent when they were counted. */
   readonly about?: true
 }
 
-/** `open`: shown as it was written. `folded`: one marker is shown, `marker` where it is not the usual one. `summarised`: a marker that holds the summary is shown. */
+/**
+ * `open`: the model sees the original text. `folded`: the model sees a marker; `marker` is set when it is not the usual one. `summarised`:
+ * the model sees a marker that contains the summary.
+ */
 export type FragmentState =
   | { readonly kind: 'open' }
-  /** `forget`: the cache is to keep nothing of it either. */
+  /** `forget`: the cache must not keep the text either. */
   | { readonly kind: 'folded'; readonly marker?: string; readonly forget?: true }
   | { readonly kind: 'summarised'; readonly summary: string; readonly focus: string }
 
-/** A stretch of one message's content that has an id. Fragments of a conversation are disjoint; they go away only where `rearrange` says so. */
+/** A stretch of one message's content that has an id. The fragments of a conversation are disjoint. Only `rearrange` removes fragments. */
 export interface Fragment {
   readonly id: FragmentId
   /** Index of the message. */
   readonly message: number
-  /** Characters (UTF-16 units) of the message's original content; both ends are token borders. Never empty. */
+  /** Characters (UTF-16 units) of the message's original content. Both ends are token borders. Never empty. */
   readonly span: Span
   readonly state: FragmentState
-  /** What hiding it asks of the cache; left out: what the step does that shows it. */
+  /** The contract under which the cache hides it. Absent: the contract of the step. */
   readonly contract?: Contract
-  /** Of a hidden one: what it came to when it was hidden; left out where nobody could count. */
+  /**
+   * The price when the fragment was hidden. Absent when it is open, when the engine could not count, and after `replace` and `rearrange`.
+   */
   readonly price?: Price
 }
 
-/** What is shown instead of the fragment's text, null when the text itself is. */
+/** Returns the marker that the model sees instead of the fragment's text, or null when the fragment is open. */
 function markerOf({ id, span, state }: Fragment): string | null {
   switch (state.kind) {
     case 'open':
@@ -50,7 +55,7 @@ function markerOf({ id, span, state }: Fragment): string | null {
   }
 }
 
-/** The edit that hides the fragment, null when it is open. */
+/** Returns the edit that hides the fragment, or null when it is open. */
 export function editOf(fragment: Fragment): Edit | null {
   const replacement = markerOf(fragment)
   const { message, span, state, contract } = fragment
@@ -59,24 +64,24 @@ export function editOf(fragment: Fragment): Edit | null {
   return { message, span, replacement, ...(contract === undefined ? {} : { contract }), ...(forgets ? { forget: true } : {}) }
 }
 
-/** What a fold asks of the cache. */
+/** Options of a fold that concern the cache. */
 export interface FoldOptions {
-  /** Default: what steps do anyway. */
+  /** Default: the contract of the step. */
   readonly contract?: Contract
   /**
-   * The cache forgets the text: nothing that holds it or has read it stays, on the device, in memory or on disk, and the fold is `exact`. The
-   * conversation keeps the text itself. Default false.
+   * Whether the cache forgets the text. Then no cell that holds the text or has attended to it stays on the device, in memory or on disk,
+   * and the fold is `exact`. The conversation itself keeps the text. Default false.
    */
   readonly forget?: boolean
 }
 
-/** Order of the conversation: message, then place in it. */
+/** Compares fragments by message, then by place in the message. */
 export const inOrder = (a: Fragment, b: Fragment): number => a.message - b.message || a.span.start - b.span.start
 
-/** Fragments a message names before it only counts the rest. */
+/** A message to the model names at most this many fragments and gives the number of the rest. */
 const MOST = 40
 
-/** `f1a2b3 (folded) and f4c5d6 (open)`, as messages name fragments. */
+/** Lists fragments for a message to the model: `f1a2b3 (folded) and f4c5d6 (open)`. */
 export function several(fragments: readonly Fragment[]): string {
   const named = fragments
     .slice(0, MOST)
@@ -85,15 +90,15 @@ export function several(fragments: readonly Fragment[]): string {
   return listed(rest > 0 ? [...named, `${rest} more`] : named)
 }
 
-// Whether hiding a fragment pays: the tokens that are shown with its text and with what would stand there instead.
+// Whether hiding a fragment pays: compares the tokens with its text and with the marker in its place.
 
-/** What is done about hiding that takes at least as many tokens as the text: it is refused, or done and said. */
+/** What to do when the marker takes at least as many tokens as the text: refuse, or hide the fragment and say that it does not pay. */
 export type CostlyFolds = 'refuse' | 'allow'
 
-/** Tokens that hiding saves; negative when it costs some. */
+/** Returns the tokens that hiding saves; negative when hiding costs tokens. */
 export const savedBy = ({ open, hidden }: Price): number => open - hidden
 
-/** One sentence when hiding the fragment does not pay, null when it does or nobody counted. */
+/** Returns a sentence when hiding the fragment does not pay. Returns null when it pays or has no price. */
 export function priceRemark({ state, price }: Pick<Fragment, 'state' | 'price'>): string | null {
   if (price === undefined || savedBy(price) > 0) return null
   const { open, hidden } = price
@@ -104,43 +109,46 @@ export function priceRemark({ state, price }: Pick<Fragment, 'state' | 'price'>)
   return `This does not pay: the ${what} takes ${about}${by} the text (${about}${open} tokens shown with the text, ${about}${hidden} with the ${what}).`
 }
 
-/** What is answered instead of hiding a fragment that does not pay. */
+/** Makes the refusal for hiding a fragment that does not pay. */
 export const tooCostly = (id: string, remark: string): Refusal =>
   refuse(
     'tool/costs-more',
     `${id} stays as it is. ${remark} Hide a longer fragment, or several beside each other as one; whoever runs this may allow it all the same.`,
   )
 
-/** What is answered to a fold that is to forget under a contract that does not. */
+/** Makes the refusal for a fold with `forget` under a contract other than `exact`. */
 export const keepsTraces = (contract: Contract): Refusal =>
   refuse(
     'tool/bad-arguments',
     `forget asks for contract exact: under ${contract} text behind the fold keeps traces of what is hidden. Leave contract out.`,
   )
 
-// The making of ids: deterministic, unlike each other, unique in their conversation.
+// Making ids: deterministic, easy to tell apart, unique in their conversation.
 
-/** Five hexadecimal digits. */
+/** The number of ids of five hexadecimal digits. */
 const ROOM = 16 ** 5
 
-/** Candidates for one id: so many that the last one that is unlike all others is found (one in twenty; 64 missed it now and then). */
+/**
+ * How many candidates are tried for one id. With few unlike ids left, one candidate in twenty shares no pair with the others; 512 tries
+ * find it, 64 sometimes missed it.
+ */
 const TRIES = 512
 
 /**
- * Ids are a hash of the conversation's content so far and of a counter, so that the same run gives the same ids and no model
- * can guess the next one from the last (spec: acm-tools, ids). Models copy ids piece by piece and go astray where two of them share a piece: as
- * long as there are some left, an id shares no pair of characters with another.
+ * Makes ids. An id is a hash of the conversation's content so far and of a counter. So the same run gives the same ids, and a model cannot
+ * guess the next id from the last (spec: acm-tools, ids). Models copy ids piece by piece and go wrong where two ids share a piece. So an
+ * id shares no pair of characters with another one, as long as such ids are left.
  */
 export class IdMint {
   readonly #used = new Set<string>()
-  /** Of the ids in use: their first two characters, the next two and the last two. */
+  /** The pairs of all ids in use: their first two characters, the next two and the last two. */
   readonly #pairs = new Set<string>()
   #content = 0x811c9dc5
-  /** Messages that are not in the hash yet: most conversations make no id. */
+  /** Messages that are not hashed yet. Hashing waits until an id is needed, because most conversations make no id. */
   #waiting: ChatMessage[] = []
   #count = 0
 
-  /** The next id comes behind this message. */
+  /** Adds a message to the content that the next id depends on. */
   absorb(message: ChatMessage): void {
     this.#waiting.push(message)
   }
@@ -153,13 +161,13 @@ export class IdMint {
     return searchId(this.#next('s'))
   }
 
-  /** Goes on where another one stopped that had made `count` ids, `used` among them. */
+  /** Continues after an earlier mint that had computed `count` candidates; `used` are the ids in use. */
   resume(count: number, used: readonly string[]): void {
     this.#count = count
     for (const id of used) this.#take(id)
   }
 
-  /** Ids made so far, those that were not taken included. */
+  /** How many candidates were computed so far, rejected ones included. */
   get count(): number {
     return this.#count
   }

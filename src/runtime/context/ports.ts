@@ -1,4 +1,4 @@
-/** Owns the wiring of a conversation to the engine that shows it. */
+/** Makes the functions that a conversation uses from an engine. */
 import type { ChatMessage, Edit, ToolDefinition } from '../chat/message.js'
 import type { ConversationId } from '../core/ids.js'
 import { KvfoldError } from '../core/errors.js'
@@ -7,7 +7,7 @@ import type { ConversationPorts } from './conversation.js'
 import { noted } from './size-note.js'
 import { summarizeWith } from './summary.js'
 
-/** Token borders, counts and summaries from `engine`. `tools`: the definitions that every request of the conversation carries. */
+/** Takes token borders, counts and summaries from `engine`. `tools`: the definitions that every request of the conversation carries. */
 export function portsOf(engine: Engine, id: ConversationId, tools: readonly ToolDefinition[] = []): ConversationPorts {
   const counts = new Counts()
   return {
@@ -19,13 +19,14 @@ export function portsOf(engine: Engine, id: ConversationId, tools: readonly Tool
       const settled = settledBefore(messages, message)
       const shown = edits.filter((edit) => edit.message < settled)
       try {
-        // Without tools and notes, which are the same either way and not always known: the price stays what it is.
+        // Tool definitions and size notes are left out: they are the same before and after a fold and not always known, so the price does
+        // not depend on them.
         const counted = messages.slice(0, settled)
         const count = () => engine.count(counted, [], shown)
-        // Estimates become better with time, so two are compared that were made together.
+        // Estimates improve with time. So two counts that are compared must be made at the same time and are not kept.
         return engine.estimates === true ? count() : counts.of(counted, shown, count)
       } catch (error) {
-        // Some templates refuse a conversation that has not come to its next answer.
+        // Some templates refuse a conversation whose last step is not complete.
         if (error instanceof KvfoldError && error.code.startsWith('chat/')) return null
         throw error
       }
@@ -34,8 +35,8 @@ export function portsOf(engine: Engine, id: ConversationId, tools: readonly Tool
 }
 
 /**
- * What was counted last: a fold asks for the tokens before it and after it, and the next one begins with what this one came to. So folds render the
- * conversation once each.
+ * Keeps the last two counts. A fold counts the tokens before it and after it, and the next fold begins with the count after the last one.
+ * So each fold renders the conversation only once.
  */
 class Counts {
   #last: readonly { readonly messages: readonly ChatMessage[]; readonly edits: readonly Edit[]; readonly tokens: number }[] = []
@@ -45,7 +46,7 @@ class Counts {
       (one) => isSame(one.messages, messages, (a, b) => a === b) && isSame(one.edits, edits, showsSame),
     )
     const tokens = known?.tokens ?? count()
-    // Two: of a fold that is refused what it began with stays.
+    // Two counts are kept: after a refused fold, the count before it is needed again.
     this.#last = [{ messages, edits, tokens }, ...this.#last.filter((one) => one !== known).slice(0, 1)]
     return tokens
   }
@@ -58,8 +59,8 @@ const showsSame = (a: Edit, b: Edit): boolean =>
   a.message === b.message && a.span.start === b.span.start && a.span.end === b.span.end && a.replacement === b.replacement
 
 /**
- * How many messages to render in order to see `message`: not the step still running (calls whose results are not all there),
- * which many templates refuse, unless `message` is part of it.
+ * How many messages to render so that `message` is among them. A step at the end that still waits for tool results is left out, because
+ * many templates refuse it, unless `message` is part of it.
  */
 function settledBefore(messages: readonly ChatMessage[], message: number): number {
   const last = messages.findLastIndex(({ role }) => role === 'assistant')

@@ -1,8 +1,8 @@
-/** Owns the shape of "no": an operation that was not carried out, why, and what to do instead. */
+/** The result of an operation that was not carried out: why, and what to do instead. */
 import type { ErrorCode } from '../core/errors.js'
 import type { LedgerEntry } from '../kv/ledger.js'
 
-/** The conversation is as it was before. `message` is one or two sentences that a model or a person can act on. */
+/** The operation changed nothing. `message` is one or two sentences that a model or a person can act on. */
 export interface Refusal {
   readonly ok: false
   readonly code: Extract<
@@ -10,22 +10,25 @@ export interface Refusal {
     'tool/bad-arguments' | 'tool/unknown-id' | 'tool/refused' | 'tool/costs-more' | 'engine/cancelled'
   >
   readonly message: string
-  /** What was spent before it failed (a summary that came to nothing). */
+  /** What the operation spent before it was refused, for example on a summary that came out empty. */
   readonly ledger?: readonly LedgerEntry[]
 }
 
-/** What an operation hands back: its results, or the reason why nothing changed. */
+/** What an operation returns: its results, or the reason why nothing changed. */
 export type Result<T extends object> = ({ readonly ok: true } & T) | Refusal
 
 export const refuse = (code: Refusal['code'], message: string): Refusal => ({ ok: false, code, message })
 
-/** `a`, `a and b`, `a, b and c`: the last item is marked, so that a small model sees where a list ends. */
+/** Joins items as `a`, `a and b`, `a, b and c`. The `and` shows a small model where the list ends. */
 export function listed(items: readonly string[]): string {
   const last = items.at(-1) ?? ''
   return items.length < 2 ? last : `${items.slice(0, -1).join(', ')} and ${last}`
 }
 
-/** Text as it is quoted in a message: in double quotes, line ends shown, the middle of long text left out. */
+/**
+ * Quotes text in a message: double quotes, escaped line ends, and at most about `longest` characters, with the middle of longer text left
+ * out.
+ */
 export function quoted(text: string, longest = 80): string {
   const half = Math.floor(longest / 2)
   const short = text.length <= longest ? text : `${text.slice(0, half)} ... ${text.slice(-half)}`

@@ -1,14 +1,13 @@
-/** Owns exact search through the original text, hidden parts included. */
+/** Exact search through the original text, hidden parts included. */
 import type { ChatMessage } from '../chat/message.js'
 import type { FragmentId, SearchId } from '../core/ids.js'
 import { overlaps, span, type Span } from '../core/span.js'
 import type { Fragment } from './fragment.js'
 import { searchable, type Scope } from './stretch.js'
 
-/** Where the text of a hit stands now: shown to the model, or (in part) behind a marker. */
+/** Whether the text of a hit is visible to the model now, or (in part) hidden by a fragment. */
 export type Standing = { readonly kind: 'shown' } | { readonly kind: 'folded' | 'summarised'; readonly fragment: FragmentId }
 
-/** Where text was found. */
 interface TextPlace {
   /** Index of the message. */
   readonly message: number
@@ -16,12 +15,12 @@ interface TextPlace {
   readonly span: Span
 }
 
-/** A place that has an id. */
+/** A text place with an id. */
 export interface FoundPlace extends TextPlace {
   readonly id: SearchId
 }
 
-/** One occurrence, with text around it. */
+/** One occurrence, with the text around it. */
 export interface Hit extends FoundPlace {
   readonly role: ChatMessage['role']
   readonly standing: Standing
@@ -29,7 +28,7 @@ export interface Hit extends FoundPlace {
   readonly excerpt: Span
 }
 
-/** Every occurrence of `query`, in order, none overlapping the one before. Precondition: `query` is not empty. */
+/** Yields every occurrence of `query` in order, without overlaps. Precondition: `query` is not empty. */
 export function* occurrences(messages: readonly ChatMessage[], query: string, scope: Scope): Generator<TextPlace> {
   for (const [message, original] of messages.entries()) {
     if (!searchable(original, scope)) continue
@@ -38,13 +37,13 @@ export function* occurrences(messages: readonly ChatMessage[], query: string, sc
   }
 }
 
-/** How often `query` occurs when upper and lower case are the same. */
+/** Returns how often `query` occurs when upper and lower case are treated as equal. */
 export function countIgnoringCase(messages: readonly ChatMessage[], query: string, scope: Scope): number {
   const lower = messages.map((message) => ({ ...message, content: message.content.toLowerCase() }))
   return [...occurrences(lower, query.toLowerCase(), scope)].length
 }
 
-/** Whether a place is shown; hidden when any part of it is. */
+/** Says whether a place is visible. A place that is hidden in part counts as hidden. */
 export function standingOf(fragments: Iterable<Fragment>, place: TextPlace): Standing {
   for (const { id, message, span: covered, state } of fragments)
     if (state.kind !== 'open' && message === place.message && overlaps(covered, place.span))
@@ -52,7 +51,7 @@ export function standingOf(fragments: Iterable<Fragment>, place: TextPlace): Sta
   return { kind: 'shown' }
 }
 
-/** The place with `reach` characters on each side as far as the text goes, no surrogate pair split. */
+/** Returns the place with up to `reach` characters on each side. Splits no surrogate pair. */
 export function widened(text: string, { start, end }: Span, reach: number): Span {
   const from = Math.max(0, start - reach)
   const to = Math.min(text.length, end + reach)
@@ -63,7 +62,7 @@ const splits = (text: string, at: number): boolean => at > 0 && at < text.length
 
 const keyOf = ({ message, span: { start, end } }: TextPlace): string => `${message}:${start}:${end}`
 
-/** The places searches have found; every one keeps its id however often it is found. */
+/** The places that searches found. A place keeps its id when it is found again. */
 export class SearchLog {
   readonly #byPlace = new Map<string, FoundPlace>()
   readonly #byId = new Map<string, FoundPlace>()
@@ -75,7 +74,7 @@ export class SearchLog {
     return [...this.#byId.values()]
   }
 
-  /** Takes in what another log found. */
+  /** Adds a place that already has an id. */
   put(found: FoundPlace): void {
     this.#byPlace.set(keyOf(found), found)
     this.#byId.set(found.id, found)
@@ -105,10 +104,10 @@ export interface SearchOptions {
 
 export interface SearchResult {
   readonly hits: readonly Hit[]
-  /** Occurrences in all; more than `hits` when there are too many to return. */
+  /** All occurrences; more than `hits` when there are more than `maxResults`. */
   readonly total: number
-  /** Occurrences when upper and lower case are the same; counted only when `total` is 0. */
+  /** Occurrences when upper and lower case are treated as equal. Counted only when `total` is 0; otherwise 0. */
   readonly ignoringCase: number
-  /** Occurrences in messages of other roles; counted only when `total` is 0. */
+  /** Occurrences in messages of all roles. Counted only when `total` is 0 and the search had one role; otherwise 0. */
   readonly elsewhere: number
 }

@@ -1,26 +1,26 @@
-/** Owns the note that tells a model how long a long message is, so that it can choose into how many fragments to cut it. */
+/** Adds a note to long messages that says how long they are, so that the model can choose into how many fragments to cut them. */
 import type { ChatMessage, ToolDefinition } from '../chat/message.js'
 import { fragmentContext } from './tools.js'
 
-/** Characters of the content (UTF-16 units) from which on a message has a note. */
+/** Messages with at least this many characters (UTF-16 units) get a note. */
 const NOTED_FROM = 2000
 
 const known = new WeakMap<ChatMessage, ChatMessage>()
 
 /**
- * The messages as a model that has `tools` is to be shown them: with context tools among these, long user messages and tool results carry a note
- * of their size. It says nothing of folds, so it never changes; the same message gives the same object again.
+ * Returns the messages as a model with `tools` must see them. When the context tools are among `tools`, long user messages and tool
+ * results get a note of their size. The note does not mention folds, so it never changes. The same message gives the same object again.
  */
 export function noted(messages: readonly ChatMessage[], tools: readonly ToolDefinition[]): readonly ChatMessage[] {
   return managesContext(tools) ? messages.map(withNote) : messages
 }
 
-/** What stands after the content of `message` as a model that has `tools` sees it; empty when there is nothing. */
+/** Returns the note that follows the content of `message` for a model with `tools`; empty when there is none. */
 export function sizeNote(message: ChatMessage, tools: readonly ToolDefinition[]): string {
   return managesContext(tools) ? noteOf(message) : ''
 }
 
-/** The built-in model knows this sentence: not to be changed without it. */
+/** The built-in model was trained on this sentence: change it only with new weights. */
 function noteOf({ role, content }: ChatMessage): string {
   if ((role !== 'user' && role !== 'tool') || content.length < NOTED_FROM) return ''
   return `\n\n[This message has about ${Math.round(content.length / 1000)} thousand characters.]`

@@ -1,10 +1,10 @@
-/** Owns finding the stretch that two markers enclose, in the messages of a role, and turning it into pieces that begin and end on token borders. */
+/** Finds the stretch of text between two markers, and cuts stretches into pieces that begin and end on token borders. */
 import type { ChatMessage } from '../chat/message.js'
 import { span, type Span, contains, length } from '../core/span.js'
 import { quoted, refuse, type Result } from './refusal.js'
 import { invariant } from '../core/errors.js'
 
-/** Characters of one message's original content. */
+/** A range of characters in one message's original content. */
 export interface Stretch {
   readonly message: number
   readonly span: Span
@@ -22,8 +22,8 @@ interface StretchStart {
 }
 
 /**
- * From the first character of the first `startMarker` to the last character of the first `endMarker` after it, in original
- * text: one non-empty stretch for every message in scope that lies between.
+ * Finds the original text from the first `startMarker` to the first `endMarker` after it, both included. Returns one non-empty stretch for
+ * each message of that text whose role is in scope.
  */
 export function between(
   messages: readonly ChatMessage[],
@@ -58,7 +58,7 @@ export function between(
   return { ok: true, stretches }
 }
 
-/** First occurrence in scope at or after `from`, null when there is none. */
+/** Returns the first occurrence in scope at or after `from`, or null. */
 function find(messages: readonly ChatMessage[], text: string, scope: Scope, from: StretchStart): StretchStart | null {
   for (let message = from.message; message < messages.length; message++) {
     const original = messages[message]
@@ -69,7 +69,7 @@ function find(messages: readonly ChatMessage[], text: string, scope: Scope, from
   return null
 }
 
-/** Says that a marker is missing, and the likeliest reason. */
+/** Says that a marker is missing, and the most likely reason. */
 function missing(messages: readonly ChatMessage[], name: string, marker: string, scope: Scope): string {
   const not = `${name} ${quoted(marker)} is not in the ${scopeName(scope)}.`
   const others = messages.filter((message) => searchable(message, 'all') && message.name !== REFUSING)
@@ -81,38 +81,38 @@ function missing(messages: readonly ChatMessage[], name: string, marker: string,
   return `${not} Copy a few words of the text exactly, as they stand there.`
 }
 
-// Which messages a `role` argument stands for.
+// Which messages a `role` argument includes.
 
-/** Roles as the tools name them. */
+/** The values of the tools' `role` argument. */
 export const scopes = ['user', 'assistant', 'all'] as const
 export type Scope = (typeof scopes)[number]
 
-/** Names of the tools whose results quote the conversation itself. */
+/** Tools whose results quote the conversation itself. */
 const QUOTING = new Set(['search_context', 'get_search_detail'])
-/** The one whose refusals quote its own call, so that a marker that was refused stands there. */
+/** A refusal of this tool quotes the marker that was not found, so its results are not searched for markers. */
 const REFUSING = 'fragment_context'
 
 /**
- * True when a message of this role can be fragmented under `scope`. `all` is everything but the system message: tool results
- * are content too, often the longest there is.
+ * True when `scope` includes this message. `all` means every message but the system message. Tool results are included, because they are
+ * often the longest content.
  */
 export function inScope(message: ChatMessage, scope: Scope): boolean {
   return scope === 'all' ? message.role !== 'system' : message.role === scope
 }
 
-/** Like `inScope`, less the results of earlier searches: they only repeat what stands elsewhere. */
+/** Like `inScope`, but without the results of earlier searches, which only repeat text from other messages. */
 export function searchable(message: ChatMessage, scope: Scope): boolean {
   return inScope(message, scope) && !(message.role === 'tool' && QUOTING.has(message.name ?? ''))
 }
 
-/** `user messages`, `assistant messages`, `messages`. */
+/** Names a scope in a message: `user messages`, `assistant messages`, `messages`. */
 export const scopeName = (scope: Scope): string => (scope === 'all' ? 'messages' : `${scope} messages`)
 
 // Turning a stretch of text into pieces that begin and end on token borders.
 
 /**
- * At most `count` adjacent spans, none empty, that cover `chars` and as little beside it as token borders allow. Fewer where
- * the text is short or cuts fall into one token.
+ * Cuts `chars` into at most `count` adjacent pieces, none empty. Together they cover `chars` and as few characters around it as token
+ * borders allow. Returns fewer pieces when the text is short or when several cuts fall into one token.
  *
  * @param snap widens characters of `content` to the token borders around them
  * @throws KvfoldError internal/invariant when `snap` does not widen, or leaves `content`
@@ -128,7 +128,7 @@ export function piecesOf(content: string, chars: Span, count: number, snap: (cha
     return outer
   }
   const { start, end } = widen(chars)
-  // The border at or before a cut is where the rest of the stretch, widened, begins.
+  // Widening the text after a cut moves its start to the token border at or before the cut.
   const cuts = cutsWithin(content, chars, count).map((cut) => widen(span(cut, end)).start)
   const borders = [...new Set([start, ...cuts, end])]
   const pieces = borders.slice(1).map((border, index) => span(borders[index] ?? start, border))
@@ -139,15 +139,15 @@ export function piecesOf(content: string, chars: Span, count: number, snap: (cha
   return pieces
 }
 
-// Where a stretch of text is cut: pieces of about equal length that end where a reader would pause.
+// Where to cut a stretch of text: into pieces of about equal length that end where a reader would pause.
 
-/** A kind of natural border: true when the text may be cut right before character `at`. Precondition: 0 < at < text.length. */
+/** A kind of natural border. Returns true when the text may be cut right before character `at`. Precondition: 0 < at < text.length. */
 type Border = (text: string, at: number) => boolean
 
 const isSpace = (text: string, at: number): boolean => /\s/u.test(text.charAt(at))
 const isLineEnd = (text: string, at: number): boolean => text[at] === '\n'
 
-/** Best first. The whitespace after a sentence or a word goes with the next piece, as most vocabularies have it. */
+/** Best first. Whitespace after a sentence or a word belongs to the next piece, as in the tokens of most vocabularies. */
 const borders: readonly Border[] = [
   // After a blank line.
   (text, at) =>
@@ -166,8 +166,8 @@ const isHigh = (unit: number): boolean => unit >= 0xd800 && unit <= 0xdbff
 const isLow = (unit: number): boolean => unit >= 0xdc00 && unit <= 0xdfff
 
 /**
- * Cuts strictly inside `stretch`, ascending, at most `pieces - 1` of them: equal distances, each moved by at most a quarter of
- * a piece to the nearest border of the best kind that has one there. Fewer when the text is too short.
+ * Returns at most `pieces - 1` cuts strictly inside `stretch`, ascending. Each cut lies at an equal distance, moved by at most a quarter
+ * of a piece to the nearest border of the best kind in reach. Returns fewer cuts when the text is too short.
  */
 export function cutsWithin(text: string, stretch: Span, pieces: number): readonly number[] {
   const piece = length(stretch) / pieces
@@ -179,7 +179,10 @@ export function cutsWithin(text: string, stretch: Span, pieces: number): readonl
   return cuts
 }
 
-/** The cut nearest to `ideal` (the earlier of two), after `previous` and before the end of the stretch. */
+/**
+ * Returns the cut nearest to `ideal` (the earlier one of two), after `previous` and before the end of the stretch; null when there is none
+ * in reach.
+ */
 function nearest(text: string, stretch: Span, ideal: number, reach: number, previous: number): number | null {
   const center = Math.round(ideal)
   for (const isBorder of borders)
@@ -190,8 +193,8 @@ function nearest(text: string, stretch: Span, ideal: number, reach: number, prev
 }
 
 /**
- * Divides `pieces` among stretches by their lengths, at least one each; more than `pieces` in all when there are more
- * stretches than that.
+ * Divides `pieces` among stretches by their lengths, at least one for each stretch. So the sum exceeds `pieces` when there are more
+ * stretches than pieces.
  */
 export function apportion(pieces: number, lengths: readonly number[]): readonly number[] {
   const shares = lengths.map(() => 1)
@@ -204,7 +207,7 @@ export function apportion(pieces: number, lengths: readonly number[]): readonly 
   return shares
 }
 
-/** A stretch to hide, and what is shown instead: a summary, or a marker that says nothing of it. */
+/** A stretch to hide. With `summary`, the model sees the summary; otherwise it sees the usual marker. */
 export interface Hidden extends Stretch {
   readonly summary?: string
 }

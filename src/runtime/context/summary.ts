@@ -1,18 +1,18 @@
-/** Owns the writing of a summary by the model itself, beside the conversation. */
+/** Lets the model write a summary in a separate conversation. */
 import { KvfoldError } from '../core/errors.js'
 import { conversationId, type ConversationId } from '../core/ids.js'
 import type { Engine } from '../engine/engine.js'
 import type { LedgerEntry } from '../kv/ledger.js'
 import { refuse, type Result } from './refusal.js'
 
-/** Writes a summary of `text`; what it cost is in the ledger entries, also of the refusal when nothing came of it. */
+/** Writes a summary of `text`. The ledger entries have the cost, also in a refusal. */
 export type Summarize = (
   text: string,
   focus: string,
   signal?: AbortSignal,
 ) => Promise<Result<{ summary: string; ledger: readonly LedgerEntry[] }>>
 
-/** Tokens a summary may take. */
+/** The most tokens that a summary may take. */
 const LONGEST = 256
 
 const request = (text: string, focus: string): string =>
@@ -20,8 +20,8 @@ const request = (text: string, focus: string): string =>
   `leave the rest out and add nothing. Answer with the summary alone.\n\nThe text:\n${text}`
 
 /**
- * Summaries by `engine`, each in a one-message conversation of its own that is forgotten afterwards: the cache of
- * `conversation` stays as it is, and the model sees nothing but the text in question.
+ * Returns a function that writes summaries with `engine`. Each summary is written in its own one-message conversation, which is forgotten
+ * afterwards. So the cache of `conversation` stays as it is, and the model sees only the text that it summarises.
  */
 export function summarizeWith(engine: Engine, conversation: ConversationId): Summarize {
   let count = 0

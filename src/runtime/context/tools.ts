@@ -1,4 +1,4 @@
-/** Owns the six context tools (Sculptor, appendix H): their definitions for the model, and what happens when one is called. */
+/** The six context tools (Sculptor, appendix H): their definitions for the model, and what a call of each does. */
 import Type, { type Static, type TObject } from 'typebox'
 import type { ChatMessage, ToolDefinition } from '../chat/message.js'
 import { checked, type Fault, strict } from '../core/schema.js'
@@ -10,21 +10,25 @@ import { quoted, type Refusal } from './refusal.js'
 import { scopeName, scopes } from './stretch.js'
 import type { Hit } from './search.js'
 
-// What a context tool is: a definition for the model, and what happens when it is called.
+// A context tool: a definition for the model, and a function that carries out a call.
 
-/** What a call came to. */
+/** The result of a call. */
 export interface ToolOutcome {
   /** The content of the tool message. Starts with `Error: ` when the call failed. */
   readonly text: string
-  /** True when a context-modifying call was carried out (the spec counts fragmenting, which only hands out ids, among them). */
+  /**
+   * True when the call was carried out and its tool is one that modifies the context. The spec counts `fragment_context` among them,
+   * although it only makes ids.
+   */
   readonly modifies: boolean
   readonly failed: boolean
-  /** Steps that the call itself took (summaries). */
+  /** Entries of steps that the call itself ran (summaries). */
   readonly ledger: readonly LedgerEntry[]
 }
 
 /**
- * What the tools work on: a `Conversation`, or one that a server keeps. Messages are asked for after what found something in them.
+ * The conversation that a tool works on: a `Conversation`, or one that a server keeps. A search tool reads `messages` only after its
+ * search.
  */
 export type ContextOperations = Pick<Conversation, 'messages'> & {
   readonly [Name in 'fragment' | 'fold' | 'restore' | 'summarize' | 'search' | 'detail']: (
@@ -35,20 +39,20 @@ export type ContextOperations = Pick<Conversation, 'messages'> & {
 export interface ContextTool {
   readonly definition: ToolDefinition
   /**
-   * Checks the arguments and carries the call out. What the model did wrong is in the outcome, the conversation unchanged.
+   * Checks the arguments and carries out the call. When the model made a mistake, the outcome says so and the conversation is unchanged.
    * @throws KvfoldError what the engine throws while it writes a summary
    */
   run(conversation: ContextOperations, args: Readonly<Record<string, unknown>>, signal?: AbortSignal): Promise<ToolOutcome>
 }
 
-/** Results of a call as its tool makes them. */
+/** The result of a successful call, as its tool returns it. */
 interface Success {
   readonly text: string
   readonly modifies: boolean
   readonly ledger?: readonly LedgerEntry[]
 }
 
-/** Everything that belongs to one tool, in one place; the JSON schema is made from `arguments`. */
+/** The definition of one tool. Its JSON schema is made from `arguments`. */
 interface Recipe<Arguments extends TObject> {
   readonly name: string
   readonly description: string
@@ -73,7 +77,10 @@ export function defineTool<Arguments extends TObject>(recipe: Recipe<Arguments>)
   }
 }
 
-/** The JSON schema of a call's arguments as a caller sees it: what has a default need not be given. Its order is what the built-in model was trained on. */
+/**
+ * Makes the JSON schema of a call's arguments. Arguments with a default are optional. The built-in model was trained on the order of the
+ * keys.
+ */
 function parametersOf({ properties }: TObject): ToolDefinition['parameters'] {
   const entries = Object.entries(
     properties as Readonly<Record<string, { readonly default?: unknown; readonly description?: string }>>,
@@ -86,18 +93,18 @@ function parametersOf({ properties }: TObject): ToolDefinition['parameters'] {
   return { type: 'object', properties: Object.fromEntries(ordered) as object, required, additionalProperties: false }
 }
 
-/** The outcome of a call that changed nothing. */
+/** Makes the outcome of a call that changed nothing. */
 export function failure(message: string, ledger: readonly LedgerEntry[] = []): ToolOutcome {
   return { text: `Error: ${message}`, modifies: false, failed: true, ledger }
 }
 
-// How a search hit reads in a tool result.
+// The text of a search hit in a tool result.
 
-/** A match in a list: its number, then what `excerpt` says. */
+/** A hit in a list: its number, then the same text as `excerpt`. */
 export const match = (messages: readonly ChatMessage[], hit: Hit, index: number): string =>
   `Match ${index + 1} (${hit.id}): ${placed(messages, hit)}`
 
-/** One line that says where the hit stands, then the text around it. */
+/** One line that says where the hit is, then the text around it. */
 export const excerpt = (messages: readonly ChatMessage[], hit: Hit): string => `${hit.id}: ${placed(messages, hit)}`
 
 function placed(messages: readonly ChatMessage[], { message, role, span, standing, excerpt: around }: Hit): string {
@@ -118,9 +125,9 @@ function where(standing: Hit['standing']): string {
   }
 }
 
-// Saying what is wrong with a call's arguments in words a model can act on.
+// Describes faulty arguments in words that a model can act on.
 
-/** One sentence a fault, in the order of the schema. */
+/** One sentence for each fault, in the order of the schema. */
 const faults = (found: readonly Fault[]): string => found.map((fault) => `${sentence(fault)}.`).join(' ')
 
 function sentence({ path, message, given, unknown }: Fault): string {
@@ -131,7 +138,7 @@ function sentence({ path, message, given, unknown }: Fault): string {
   return `${path.join('.')} ${message}${given === undefined ? '' : `, not ${given}`}`
 }
 
-// The tool that cuts text into fragments, the first step of folding or summarizing.
+// The tool that cuts text into fragments: the first step before folding or summarising.
 
 export const fragmentContext = defineTool({
   name: 'fragment_context',
@@ -183,7 +190,7 @@ export const fragmentContext = defineTool({
   },
 })
 
-/** The last one is marked, so that a small model sees where the list ends. The built-in model knows this form. */
+/** Marks the last id, so that a small model sees where the list ends. The built-in model was trained on this form. */
 const inOrder = (ids: readonly string[]): string =>
   [ids.slice(0, -1).join(', then '), ...ids.slice(-1)].filter(Boolean).join(' and last ')
 
@@ -213,7 +220,7 @@ export const foldFragment = defineTool({
   },
 })
 
-// The tool that puts a summary, written by the model itself, in the place of a fragment.
+// The tool that replaces a fragment by a summary, which the model itself writes.
 
 export const summarizeFragment = defineTool({
   name: 'summarize_fragment',
@@ -306,7 +313,7 @@ export const getSearchDetail = defineTool({
   },
 })
 
-// The set of the six context tools (Sculptor, appendix H): which there are, in which order a model sees them.
+// The six context tools (Sculptor, appendix H), in the order in which a model sees them.
 
 export const contextTools: readonly ContextTool[] = [
   fragmentContext,
