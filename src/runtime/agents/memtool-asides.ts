@@ -1,4 +1,7 @@
-/** Owns what the memtool agent is told, by its mode, and the questions that it asks beside a conversation: what to remove before a request, what to search for, and what to give up for a search. */
+/**
+ * The memtool agent's prompts for each mode, and the questions that it asks beside a conversation: which tools to remove, and what to
+ * search for.
+ */
 import type { ChatMessage, ToolCall, ToolDefinition } from '../chat/message.js'
 import type { Conversation } from '../context/conversation.js'
 import { KvfoldError } from '../core/errors.js'
@@ -10,11 +13,11 @@ import { type ManagedTools, removable, removeTools, SEARCH_TOOLS, searchFor } fr
 import type { SearchedTools, ToolMemory } from '../tools/tool-memory.js'
 import type { TurnOptions } from './tool-loop.js'
 
-// What the memtool agent is told: by its mode, and when it is asked aside what to remove and what to search for; and reading those answers.
+// The prompts of each mode, the questions that the agent asks aside, and the reading of their answers.
 
 /**
- * `autonomous`: the model searches and removes by tools. `workflow`: before each turn it is asked aside what to remove and what to search for, and then
- * has neither tool. `hybrid`: it is asked aside what to remove, and searches by a tool.
+ * `autonomous`: the model searches and removes by tools. `workflow`: before each turn it is asked aside what to remove and what to search
+ * for, and then has no tool to do so. `hybrid`: it is asked aside what to remove, and searches by a tool.
  */
 export const memToolModes = ['autonomous', 'workflow', 'hybrid'] as const
 export type MemToolMode = (typeof memToolModes)[number]
@@ -23,7 +26,10 @@ const SHARED =
   'There are thousands of tools, and only a few of them are loaded. The result of a search shows the definitions of tools that were loaded by it; ' +
   'you can call them from then on, in this turn and in later ones, until they are removed. '
 
-/** To the effect of the paper's (MemTool, figures 5 to 7), in words of ours and without the number of tools, which would change the beginning of every prompt. */
+/**
+ * Same meaning as the paper's prompts (MemTool, figures 5 to 7), in our words. They leave out the number of tools, which would change the
+ * beginning of every prompt.
+ */
 export const memToolPrompts: Readonly<Record<MemToolMode, string>> = {
   autonomous:
     `You are an assistant that answers by calling tools. ${SHARED}` +
@@ -39,13 +45,13 @@ export const memToolPrompts: Readonly<Record<MemToolMode, string>> = {
     'Search again with other words where nothing fits, and say so when it cannot be answered. Answer in few words.',
 }
 
-/** A question beside the conversation, and the form of its answer. */
+/** A question asked beside the conversation, and the JSON schema of its answer. */
 interface AsideQuestion {
   readonly prompt: string
   readonly schema: Readonly<Record<string, unknown>>
 }
 
-/** @param room tools that the loaded ones have to make room for; 0 when it is only about what is of no more use */
+/** @param room how many new tools need room; 0 when the question only asks which tools are no longer needed */
 const pruneQuestion = (names: readonly string[], request: string, room: number): AsideQuestion => ({
   prompt:
     `Do not answer the request below yet. These tools are loaded: ${names.join(', ')}.\n` +
@@ -70,7 +76,7 @@ const listSchema = (key: string, items: unknown): AsideQuestion['schema'] => ({
   additionalProperties: false,
 })
 
-/** The list in an answer to a question aside; null where there is none, as of engines that hold nothing to a schema. */
+/** Returns the list in an answer. Returns null when there is none; that happens with engines that do not enforce a schema. */
 function listIn(said: string): readonly string[] | null {
   const json = said.slice(said.indexOf('{'), said.lastIndexOf('}') + 1)
   try {
@@ -88,65 +94,68 @@ export interface AsidesOptions {
   readonly mode: MemToolMode
   readonly memory: ToolMemory
   readonly late: LateDefinitions | null
-  /** Of the requests of the conversation. */
+  /** The tool definitions of the conversation's requests. */
   readonly definitions: () => readonly ToolDefinition[]
-  /** False: somebody else removes. Default true. */
+  /** False when a rule removes tools instead of the model. Default true. */
   readonly removes?: boolean
   readonly generation?: TurnOptions['generation']
-  /** Told what was spent as it is. */
+  /** Called with the ledger entries of each question, as soon as it is answered. */
   readonly onSpent?: (entries: readonly LedgerEntry[]) => void
 }
 
-/** Tokens that an answer aside may take. */
+/** The most tokens of an answer aside. */
 const LONGEST_ASIDE = 2048
 
 /**
- * Each is asked on a fork of the conversation, which costs what is new in it and leaves no trace. A request that stands in the conversation already is no
- * part of what the fork begins with: the question has it.
+ * Asks questions on forks of the conversation. A fork computes only its new tokens and leaves no trace. When the conversation already ends
+ * with the request, the fork leaves it out, because the question repeats it.
  */
 export class MemToolAsides {
-  /** Entries of the ledger since `begin`. */
+  /** Ledger entries since `begin`. */
   spent: LedgerEntry[] = []
   #request = ''
 
   constructor(
     private readonly options: AsidesOptions,
-    /** Questions asked so far, for names of forks. */
+    /** How many questions were asked so far. The names of the forks contain it. */
     public asked = 0,
   ) {}
 
-  /** What calls of the managing tools work on. */
+  /** What the calls of `search_tools` and `remove_tools` work on. */
   get managed(): ManagedTools {
     const { memory, late, mode, removes = true } = this.options
     const makeRoom = async (found: SearchedTools, signal?: AbortSignal) => this.#prune(found.added.length, signal)
     return { memory, late, ...(removes && mode !== 'autonomous' ? { makeRoom } : {}) }
   }
 
-  /** A new request comes. */
+  /** Begins a turn with a new request. */
   begin(request: string): void {
     this.#request = request
     this.spent = []
     this.options.memory.beginTurn()
   }
 
-  /** Enters what was spent before the turn. */
+  /** Adds ledger entries of work before the turn. */
   account(entries: readonly LedgerEntry[]): void {
     this.spent.push(...entries)
     this.options.onSpent?.(entries)
   }
 
-  /** Removes what the request does not need, where the mode asks for that. @throws KvfoldError what the engine throws */
+  /**
+   * Asks which tools the request does not need, and removes them. Does nothing in autonomous mode or when a rule removes. @throws
+   * KvfoldError what the engine throws
+   */
   async prune(signal?: AbortSignal): Promise<void> {
     if (this.options.mode !== 'autonomous' && this.options.removes !== false) await this.#prune(0, signal)
   }
 
-  /** What to search for, where the mode asks for that. @throws KvfoldError what the engine throws */
+  /** Asks what to search for. Returns an empty list outside workflow mode. @throws KvfoldError what the engine throws */
   async keywords(signal?: AbortSignal): Promise<readonly string[]> {
     if (this.options.mode !== 'workflow') return []
     return this.#aside(searchQuestion(this.#names, this.#request), signal)
   }
 
-  /** A search that was asked for aside stands in the conversation as any other. */
+  /** Searches, and adds a call and its result to the conversation as if the model had called the tool. */
   async search(keywords: readonly string[], signal?: AbortSignal): Promise<void> {
     if (keywords.length === 0) return
     const { conversation } = this.options
@@ -166,7 +175,7 @@ export class MemToolAsides {
     if (names.length > 0) removeTools(this.managed, await this.#aside(pruneQuestion(names, this.#request, over), signal))
   }
 
-  /** @returns an empty list for an answer that is none */
+  /** Asks on a fork. @returns the listed strings; an empty list when the answer has none */
   async #aside({ prompt, schema }: AsideQuestion, signal?: AbortSignal): Promise<readonly string[]> {
     const { engine, conversation, generation = {}, definitions } = this.options
     const messages = settled(conversation.messages)
@@ -196,7 +205,7 @@ export class MemToolAsides {
   }
 }
 
-/** Without the request that the question is about, and without a step whose calls are not all answered yet: templates refuse it. */
+/** Leaves out the request at the end, and a last step whose calls do not all have results, because templates refuse it. */
 function settled(all: readonly ChatMessage[]): readonly ChatMessage[] {
   const messages = all.at(-1)?.role === 'user' ? all.slice(0, -1) : all
   const last = messages.findLastIndex(({ role }) => role === 'assistant')

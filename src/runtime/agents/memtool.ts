@@ -1,4 +1,7 @@
-/** Owns the agent that manages its tools over many turns (MemTool, 3.1): who searches, who removes, and where definitions stand. */
+/**
+ * The agent that manages its tools over many turns (MemTool, 3.1). Decides when to search and remove tools, and where the definitions are
+ * shown.
+ */
 import type { ToolCall, ToolDefinition } from '../chat/message.js'
 import { Conversation, type ConversationState } from '../context/conversation.js'
 import { portsOf } from '../context/ports.js'
@@ -17,11 +20,17 @@ import type { AskOptions } from './session.js'
 import { Toolbox } from './toolbox.js'
 import { Turn, type TurnOptions, type TurnOutcome } from './tool-loop.js'
 
-/** `late`: in the result of the search that found them, folded away when they are removed. `list`: among the definitions at the top of the prompt. */
+/**
+ * Where the definitions of loaded tools are shown. `late`: in the result of the search that found them; they are folded away when the tool
+ * is removed. `list`: in the list at the top of the prompt.
+ */
 export const placements = ['late', 'list'] as const
 export type Placement = (typeof placements)[number]
 
-/** Who removes: the model as its mode says, or a rule in its stead: unused for so many turns; the least recently used beyond so many tokens; nobody. */
+/**
+ * How tools are removed. `model`: by the model, as its mode says. `unused`: tools not used for `turns` turns. `lru`: the least recently
+ * used ones, until the definitions fit `tokens`. `nobody`: never.
+ */
 export type RemovalRule =
   | { readonly by: 'model' }
   | { readonly by: 'unused'; readonly turns: number }
@@ -30,10 +39,10 @@ export type RemovalRule =
 
 export interface MemToolOptions {
   readonly engine: Engine
-  /** Whose cache this is; unique among the engine's conversations. */
+  /** The id of the conversation, whose cache the session uses. Unique among the engine's conversations. */
   readonly id: ConversationId
   readonly catalogue: Pick<Catalogue, 'search' | 'get'>
-  /** Carries out a call of a loaded tool; an error it throws is told to the model. */
+  /** Carries out a call of a loaded tool. An error that it throws is reported to the model. */
   readonly execute: (call: Pick<ToolCall, 'name' | 'arguments'>, signal?: AbortSignal) => string | Promise<string>
   readonly mode: MemToolMode
   /** Default `late`. */
@@ -41,22 +50,22 @@ export interface MemToolOptions {
   /** Default: by the model. */
   readonly removal?: RemovalRule
   readonly limits?: ToolLimits
-  /** Tools found for each keyword. Default 5. */
+  /** How many tools a search returns for each keyword. Default 5. */
   readonly perKeyword?: number
-  /** Tools for the model's own context, beside those that it looks for. Default: none. */
+  /** Context tools for the model, beside the tools that it searches for. Default: none. */
   readonly contextTools?: readonly ContextTool[]
-  /** What the agent is for, in front of what its mode is told. */
+  /** The agent's purpose, written in front of the prompt of its mode. */
   readonly purpose?: string
-  /** Calls a turn may make. Default 40: room for searches and second tries beside those of a task. */
+  /** The most calls of a turn. Default 40: enough for searches and second tries beside the calls of a task. */
   readonly maxCalls?: number
-  /** Default: everything stays. */
+  /** Default: the whole history stays visible. */
   readonly history?: HistoryLimit
   readonly generation?: TurnOptions['generation']
-  /** Where a session of the same options stood; this one goes on there. */
+  /** The state of an earlier session with the same options, to continue from. */
   readonly state?: MemToolState
 }
 
-/** Everything that a session consists of, as plain data. */
+/** The whole session as plain data. */
 export interface MemToolState {
   readonly conversation: ConversationState
   readonly memory: ToolMemoryState
@@ -83,7 +92,7 @@ export class MemToolSession {
     this.#toolbox = this.#toolboxOf(mode, placement)
     const ports = portsOf(engine, id, this.#toolbox.definitions)
     this.conversation = state === undefined ? new Conversation(id, ports) : Conversation.of(state.conversation, ports)
-    // Under `exact` and what may become it, showing a tool where it stood would have all that follows computed again.
+    // Under `exact` and `auto`, showing a tool again at its old place would compute all the text after it again.
     const restores = generation.contract === 'splice' || generation.contract === 'blend'
     const late = placement === 'late' ? new LateDefinitions(this.conversation, { restores }) : null
     this.#asides = new MemToolAsides(
@@ -106,18 +115,20 @@ export class MemToolSession {
     return { conversation: this.conversation.state, memory: this.memory.state, asides: this.#asides.asked }
   }
 
-  /** Loads tools without a search, for whoever knows which ones. Names that the catalogue lacks are left out. */
+  /** Loads tools without a search. Names that the catalogue does not have are ignored. */
   load(names: readonly string[]): void {
     const added = names.flatMap((name) => (this.memory.has(name) ? [] : (this.options.catalogue.get(name) ?? [])))
     this.memory.load({ added, known: [] })
   }
 
-  /** Removes tools at somebody's wish. */
+  /** Removes tools when a person or a program asks for it. */
   remove(names: readonly string[]): void {
     removeTools(this.#asides.managed, names)
   }
 
-  /** Asks aside as the mode has it, then runs the turn. @throws KvfoldError what the engine throws; what was said before stays */
+  /**
+   * Asks the questions of the mode on a fork, then runs the turn. @throws KvfoldError what the engine throws; messages added before stay
+   */
   async ask(content: string, options: AskOptions = {}): Promise<TurnOutcome> {
     const { mode, history } = this.options
     const { signal } = options
@@ -131,7 +142,7 @@ export class MemToolSession {
     return { ...outcome, ledger: [...this.#asides.spent, ...outcome.ledger] }
   }
 
-  /** Runs a turn on the messages as they are. @throws KvfoldError what the engine throws */
+  /** Runs a turn without a new user message. @throws KvfoldError what the engine throws */
   async resume({ signal, onEvent }: AskOptions = {}): Promise<TurnOutcome> {
     const { engine, maxCalls = MAX_CALLS, generation = {} } = this.options
     const turn = new Turn({
@@ -151,19 +162,19 @@ export class MemToolSession {
     return turn.run()
   }
 
-  /** Entries of all steps, asides and summaries so far, oldest first; those of a turn that failed included. */
+  /** Entries of all steps, asides and summaries so far, oldest first, including those of failed turns. */
   get ledger(): readonly LedgerEntry[] {
     return this.#ledger
   }
 
-  /** Has the model summarise a fragment at a person's or a program's wish. */
+  /** Lets the model summarise a fragment when a person or a program asks for it. */
   async summarize(id: string, focus: string, signal?: AbortSignal): ReturnType<Conversation['summarize']> {
     const result = await this.conversation.summarize(id, focus, signal)
     this.account(result.ledger ?? [])
     return result
   }
 
-  /** Enters what was spent for the conversation outside of its turns, such as a refresh. */
+  /** Adds entries of work outside the turns to the ledger, for example of a refresh. */
   account(entries: readonly LedgerEntry[]): void {
     this.#ledger.push(...entries)
   }
@@ -177,7 +188,7 @@ export class MemToolSession {
     const { memory } = this
     const { contextTools = [], execute, removal = { by: 'model' } } = this.options
     const { search, remove } = managementTools(() => this.#asides.managed)
-    // In workflow mode searching is ours, but a model that sees the result has to know the tool.
+    // In workflow mode the session searches. The model sees the search results, so it must know the tool.
     const removes = mode === 'autonomous' && removal.by === 'model'
     const own = removes ? [search, remove] : [search]
     return new Toolbox([...contextTools, ...own], [], undefined, {
@@ -196,7 +207,7 @@ export class MemToolSession {
     })
   }
 
-  /** Removes what the rule says, or what the model says when its mode asks it. */
+  /** Removes tools by the rule, or asks the model when the mode does so before a turn. */
   async #prune(signal?: AbortSignal): Promise<void> {
     const { removal = { by: 'model' } } = this.options
     if (removal.by === 'unused') this.remove(this.memory.unusedFor(removal.turns + 1))
@@ -205,28 +216,28 @@ export class MemToolSession {
   }
 }
 
-/** Tokens of a definition as it is shown late, which is what a template makes of it, give or take its wrapping. */
+/** Returns the tokens of a definition shown late. That is about what the template's own list takes, apart from its wrapping. */
 function countOf(engine: Engine, tool: ToolDefinition): number {
   const alone = (content: string) => engine.count([{ role: 'user', content }], [])
   return alone(lineOf(tool)) - alone('')
 }
 
-// What is done with turns that are long over: their long texts are folded or summarised, and can all be restored.
+// Hiding old turns: their long texts are folded or summarised, and can be restored.
 
 export interface HistoryLimit {
-  /** Turns that stay as they are, the one that begins among them. */
+  /** How many of the newest turns stay visible, the one that begins included. */
   readonly turns: number
-  /** `truncate`: folded behind a marker. `summarize`: the model writes what stays. */
+  /** `truncate`: old texts are folded behind a marker. `summarize`: the model writes a summary of each. */
   readonly by: 'truncate' | 'summarize'
 }
 
-/** Shorter texts take fewer tokens than what would stand in their place. */
+/** Characters. A shorter text takes fewer tokens than its marker. */
 const LEAST = 200
 
 /**
- * Hides what stands in messages before the last `turns` user messages, whatever is no fragment yet. `spared`: messages that stay, by name of the
- * tool that they are results of.
- * @returns what summaries cost
+ * Hides long messages before the last `turns` user messages, unless they already have fragments. `spared`: names of tools whose results
+ * stay visible.
+ * @returns the ledger entries of the summaries
  * @throws KvfoldError what the engine throws
  */
 async function foldHistory(

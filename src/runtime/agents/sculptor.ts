@@ -1,15 +1,15 @@
-/** Owns the two agents: `plain`, which does nothing but answer, and `sculptor`, which manages its own context; and what each is told. */
+/** The agents `plain`, which only answers, and `sculptor`, which manages its own context; and their system prompts. */
 import { Session, type SessionOptions } from './session.js'
 
-/** `system`: text of the caller's own; `prompt`: one of ours (default `general`). */
+/** `system`: the caller's own text; `prompt`: the name of a built-in prompt (default `general`), used without `system`. */
 export type SculptorOptions = Omit<SessionOptions, 'contextTools'> & { readonly prompt?: SystemPrompt }
 
-/** A session with the context tools (Sculptor, sections 2 and 4). */
+/** Makes a session with the context tools (Sculptor, sections 2 and 4). */
 export function sculptor({ prompt = 'general', ...options }: SculptorOptions): Session {
   return new Session({ system: systemPrompts[prompt], ...options, contextTools: true })
 }
 
-// The agent that does nothing but answer: no tools, no system message unless one is given, the prompt of a bare run.
+// The agent that only answers. It has no tools, and a system message only when the caller gives one, so its prompt is that of a bare run.
 
 export type PlainOptions = Omit<SessionOptions, 'contextTools' | 'firstStep' | 'maxCalls' | 'clientTools'>
 
@@ -17,29 +17,32 @@ export function plain(options: PlainOptions): Session {
   return new Session({ ...options, contextTools: false })
 }
 
-// The system prompts: one for any task, and one each for two tasks where a model needs to be told a strategy.
+// The system prompts: one for any task, and others for tasks in which a model needs a strategy.
 
 export const systemPrompts = {
-  /** To the effect of the unified prompt (Sculptor, D.2): what is possible, no strategy. */
+  /** States the same as the unified prompt (Sculptor, D.2): what the tools can do, without a strategy. */
   general:
     'You are a helpful assistant who looks after your own context with tools. You can fold what does not matter, so that you ' +
     'see less of it, put summaries in the place of long passages, restore what you need again, and search the whole ' +
     'conversation for exact words, folded parts included. Keep what you see short and to the point, then answer.',
 
-  /** Fragment, fold the old, answer (to the effect of Sculptor, D.1). The built-in model knows this text: not to be changed without it. */
+  /**
+   * Strategy: cut into fragments, fold the old ones, answer (same meaning as Sculptor, D.1). The built-in model was trained on this text:
+   * change it only with new weights.
+   */
   'pi-llm':
     'You keep track of values that are updated again and again. Only the last value of a key counts, and older values get in ' +
     'the way. First call fragment_context to cut the stream of updates into fragments. Then call fold_fragment for the older ' +
     'fragments and leave the newest open. Then answer from what is still shown.',
 
-  /** Search link by link until the chain ends (to the effect of Sculptor, D.1). */
+  /** Strategy: search one name after the other until the chain ends (same meaning as Sculptor, D.1). */
   needles:
     'You trace how people are related. The facts are single sentences scattered through a long text. Call search_context with a ' +
     'name to find the sentences about that person, and get_search_detail to read more around one. Follow the chain from person ' +
     'to person, one search a name. Before you name the eldest, search for that name too and make sure that the text gives no ' +
     'elder. Then answer.',
 
-  /** Find all of them by how they begin, read the one that is asked for (ours). */
+  /** Strategy: find all similar texts by their common title, then read the wanted one (our own prompt). */
   similar:
     'You find one of several similar texts again. Call search_context for the title that they share, among the messages of the ' +
     'assistant. The matches come in the order in which the texts were written. Call get_search_detail for the one that is ' +

@@ -1,4 +1,4 @@
-/** Owns a conversation over many turns: the messages, the tools, and the ledger of all that was spent. */
+/** A conversation over many turns: its messages, its tools, and the ledger of all its steps. */
 import type { ChatMessage } from '../chat/message.js'
 import { Conversation, type ConversationState } from '../context/conversation.js'
 import { portsOf } from '../context/ports.js'
@@ -10,27 +10,30 @@ import type { LedgerEntry } from '../kv/ledger.js'
 import { Toolbox, type ClientTool } from './toolbox.js'
 import { type AgentEvent, Turn, type TurnOptions, type TurnOutcome } from './tool-loop.js'
 
-/** Calls a turn may make (Sculptor, section 4; spec: acm-tools, loop). */
+/** The most calls of a turn (Sculptor, section 4; spec: acm-tools, loop). */
 export const MAX_CALLS = 20
 
 export interface SessionOptions {
   readonly engine: Engine
-  /** Whose cache this is; unique among the engine's conversations. */
+  /** The id of the conversation, whose cache the session uses. Unique among the engine's conversations. */
   readonly id: ConversationId
-  /** Content of the first message; none when left out, or when the session goes on from a state. */
+  /** Content of the system message at the start. Default: no system message. Ignored when the session continues from a state. */
   readonly system?: string
-  /** Where an earlier session left its conversation. */
+  /** The conversation of an earlier session, to continue from. */
   readonly conversation?: ConversationState
-  /** Whether the model has the six context tools, or which of them. People and programs can use them through `conversation` either way. */
+  /**
+   * True: the model has the six context tools. A list: it has these. People and programs can use all operations through `conversation`
+   * either way.
+   */
   readonly contextTools: boolean | readonly ContextTool[]
-  /** Whether the first step of a turn has to call a tool. Default `required` with all six context tools, else `auto`. */
+  /** Whether the first step of a turn must call a tool. Default `required` with all six context tools (`true`), else `auto`. */
   readonly firstStep?: 'required' | 'auto'
-  /** Calls a turn may make. Default 20. */
+  /** The most calls of a turn. Default 20. */
   readonly maxCalls?: number
-  /** Adds a line to a fold's result when the order of folds has text computed again and again. Default false. */
+  /** Whether a fold's result gets a line of advice when the order of folds makes text be computed again and again. Default false. */
   readonly hints?: boolean
   readonly clientTools?: readonly ClientTool[]
-  /** Sampling, limits, the contract of edits and the like, the same for every step. */
+  /** Sampling, limits, contract and similar settings, the same for every step. */
   readonly generation?: TurnOptions['generation']
 }
 
@@ -54,7 +57,7 @@ export class Session {
     if (system !== undefined && before === undefined) this.conversation.add({ role: 'system', content: system })
   }
 
-  /** Entries of all steps and summaries so far, oldest first; those of a turn that failed included. */
+  /** Entries of all steps and summaries so far, oldest first, including those of failed turns. */
   get ledger(): readonly LedgerEntry[] {
     return this.#ledger
   }
@@ -64,14 +67,14 @@ export class Session {
     return this.#turn({ role: 'user', content }, options)
   }
 
-  /** Runs a turn on the messages as they are: after an error, or after messages added by the caller. */
+  /** Runs a turn without a new user message: after an error, or after the caller added messages. */
   resume(options: AskOptions = {}): Promise<TurnOutcome> {
     return this.#turn(null, options)
   }
 
   /**
-   * Has the model summarise a fragment at a person's or a program's wish; what it cost goes on the ledger. Free of the model's
-   * turns: may run while none does.
+   * Lets the model summarise a fragment when a person or a program asks for it, and enters the cost on the ledger. Call it only while no
+   * turn runs.
    */
   async summarize(id: string, focus: string, signal?: AbortSignal): ReturnType<Conversation['summarize']> {
     const result = await this.conversation.summarize(id, focus, signal)
@@ -79,7 +82,7 @@ export class Session {
     return result
   }
 
-  /** Enters what was spent for the conversation outside of its turns, such as a refresh. */
+  /** Adds entries of work outside the turns to the ledger, for example of a refresh. */
   account(entries: readonly LedgerEntry[]): void {
     this.#ledger.push(...entries)
   }

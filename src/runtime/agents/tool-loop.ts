@@ -1,4 +1,7 @@
-/** Owns the tool loop of one turn: steps with tool calls until there is an answer; and what an agent tells of it, while it runs and at its end. */
+/**
+ * Runs one turn: steps with tool calls until the model answers. Defines the events that a running turn emits and the outcome that it
+ * returns.
+ */
 import type { ChatMessage, ToolCall, ToolChoice } from '../chat/message.js'
 import type { Conversation } from '../context/conversation.js'
 import type { Fragment } from '../context/fragment.js'
@@ -9,7 +12,7 @@ import type { Engine, EngineEvent, EngineReply, EngineRequest, Finish, Timing } 
 import type { LedgerEntry } from '../kv/ledger.js'
 import type { Toolbox } from './toolbox.js'
 
-/** One call of a step and what came of it. */
+/** One tool call of a step and its result. */
 export interface CallReport {
   readonly call: ToolCall
   /** Content of the tool message. */
@@ -19,78 +22,80 @@ export interface CallReport {
   readonly failed: boolean
 }
 
-/** One step: one answer generated, and the calls in it carried out. */
+/** One step: one generated answer, and the tool calls in it that were carried out. */
 export interface StepReport {
   readonly ledger: LedgerEntry
-  /** Steps that the calls themselves took (summaries). */
+  /** Entries of steps that the calls themselves ran (summaries). */
   readonly side: readonly LedgerEntry[]
   readonly timing: Timing
   readonly finish: Finish
-  /** Index of the message that the step added; where it would have stood if a cancelled one was not kept. */
+  /** Index of the message that the step added. When a cancelled answer was not kept, the index that it would have had. */
   readonly message: number
   readonly calls: readonly CallReport[]
 }
 
 export type AgentEvent =
   | { readonly type: 'step'; readonly step: number; readonly toolChoice: ToolChoice }
-  /** What the engine reports while it works: plan, prefill, tokens, text, reasoning, calls, rewrites. */
+  /** An event of the engine: plan, prefill, tokens, text, reasoning, calls, rewrites. */
   | { readonly type: 'engine'; readonly step: number; readonly event: EngineEvent }
-  /** The step's own entry, or one of a summary. */
+  /** The entry of the step itself, or of a summary that a call wrote. */
   | { readonly type: 'ledger'; readonly step: number; readonly entry: LedgerEntry }
-  /** A call is about to be carried out. */
+  /** Emitted before a call is carried out. */
   | { readonly type: 'call'; readonly step: number; readonly call: ToolCall }
   | ({ readonly type: 'result'; readonly step: number } & CallReport)
 
-/** How a turn ended: by itself, with calls that somebody else carries out, cut off at the token limit, or cancelled. */
+/** How a turn ended: the model finished, it called external tools, the token limit cut it off, or it was cancelled. */
 export type TurnEnd = Finish
 
 export interface TurnOutcome {
-  /** The last message's text; what there is of it when the turn was cancelled. */
+  /** The text of the last message. A cancelled turn has the text generated so far. */
   readonly answer: string
   readonly end: TurnEnd
   readonly steps: readonly StepReport[]
-  /** Calls carried out. */
+  /** Number of calls carried out. */
   readonly calls: number
-  /** Calls of the last step that somebody else carries out, in order; the conversation cannot go on before their results are in it. */
+  /** Calls of the last step to external tools, in order. Their results must be added before the conversation can continue. */
   readonly external: readonly ToolCall[]
-  /** Results of own calls that stand behind one of those in the last step, in order: to be added after it, with its result. */
+  /**
+   * Results of own calls that come after an external call in the last step, in order. The caller adds them after the result of that
+   * external call.
+   */
   readonly held: readonly ChatMessage[]
-  /** Calls refused because the turn had used up its calls. */
+  /** Calls refused because the turn had used up `maxCalls`. */
   readonly refusedCalls: number
   /** Entries of all steps and summaries, oldest first. */
   readonly ledger: readonly LedgerEntry[]
   /**
-   * Tokens the context held at the end of the first step and of the last, everything counted: system message, tools,
-   * transcript, what was generated.
+   * Tokens in the context at the end of the first step, and of the last one. They include the system message, the tool definitions, the
+   * transcript and the generated tokens.
    */
   readonly contextBefore: number
   readonly contextAfter: number
 }
 
-// The loop.
 
 export interface TurnOptions {
   readonly engine: Engine
   readonly conversation: Conversation
   readonly toolbox: Toolbox
-  /** Whether the first step has to call a tool, or must not. Without tools it never does. */
+  /** Whether the first step must call a tool, may call one, or must not. Without tools it never calls one. */
   readonly firstStep: ToolChoice
   readonly maxCalls: number
   /** Whether results carry advice on the order of calls. */
   readonly hints: boolean
-  /** Sampling, limits, the contract of edits and the like, the same for every step. */
+  /** Sampling, limits, contract and similar settings, the same for every step. */
   readonly generation: Pick<
     EngineRequest,
     | ('sampling' | 'maxTokens' | 'stop' | 'reasoningBudget' | 'grammar' | 'schema' | 'loose' | 'logprobs')
     | ('contract' | 'blend' | 'clientEdits' | 'known' | 'parent' | 'last')
   >
-  /** What the answer of the first step begins with. Default: nothing. */
+  /** Text that the answer of the first step begins with. Default: none. */
   readonly beginning?: string
   readonly signal?: AbortSignal
   readonly onEvent?: (event: AgentEvent) => void
-  /** Whether a cancelled answer that has said something becomes a message, marked `cut`. Default true. */
+  /** Whether a cancelled answer with some text becomes a message, marked `cut`. Default true. */
   readonly keepsCancelled?: boolean
-  /** Awaited before another step begins. An error ends the turn. */
+  /** Awaited before each further step. An error ends the turn. */
   readonly betweenSteps?: () => Promise<void>
 }
 
@@ -104,10 +109,10 @@ export class Turn {
   constructor(private readonly options: TurnOptions) {}
 
   /**
-   * Runs to the answer, or to calls of external tools. Every message goes into the conversation as soon as it is complete, and every call that
-   * is not external gets its result, so that the conversation can go on however the turn ends.
+   * Runs until the model answers or calls external tools. Every message is added to the conversation as soon as it is complete. Every call
+   * of an own tool gets its result. So the conversation can continue however the turn ends.
    *
-   * @throws KvfoldError whatever the engine throws; what was said before stays in the conversation
+   * @throws KvfoldError whatever the engine throws; messages added before stay in the conversation
    */
   async run(): Promise<TurnOutcome> {
     for (;;) {
@@ -124,7 +129,10 @@ export class Turn {
     }
   }
 
-  /** Says where the message stands, or would. */
+  /**
+   * Adds the answer to the conversation unless it is a cancelled one that is not kept. Returns its index, or the index that it would have
+   * had.
+   */
   #keep(message: ChatMessage, finish: EngineReply['finish']): number {
     const { conversation, keepsCancelled = true } = this.options
     if (finish !== 'cancelled') return conversation.add(message)
@@ -161,7 +169,10 @@ export class Turn {
     return reply
   }
 
-  /** Carries the calls of one step out, in order; they only mark edits, so the next step shows all of them at once. External ones are left. */
+  /**
+   * Carries out the calls of one step, in order. Edits only mark the conversation, so the next step applies all of them at once. Calls of
+   * external tools are skipped.
+   */
   async #carryOut(calls: readonly ToolCall[]): Promise<Pick<StepReport, 'calls' | 'side'>> {
     const { conversation, toolbox } = this.options
     this.#external = calls.filter((call) => toolbox.isExternal(call))
@@ -186,7 +197,7 @@ export class Turn {
     return { calls: reports, side }
   }
 
-  /** What is added to a result: advice, if it is wanted and there is some. */
+  /** Returns the advice to add to a result, or an empty string. */
   #hint(report: CallReport, calls: number): string {
     const { hints, conversation, generation } = this.options
     if (!hints || calls > 1 || (generation.contract ?? 'exact') !== 'exact') return ''
@@ -233,24 +244,24 @@ export class Turn {
   }
 }
 
-/** The request for an answer that begins so. */
+/** A request whose answer continues `content`. */
 const begun = (messages: readonly ChatMessage[], content: string): Pick<EngineRequest, 'messages' | 'continues'> => ({
   messages: [...messages, { role: 'assistant', content }],
   continues: true,
 })
 
-/** An answer that makes no calls, whatever was sampled: calls without results would be an unfinished step for ever. */
+/** Removes the calls from an answer. A call without a result would leave the step unfinished for good. */
 function withoutCalls(message: ChatMessage): ChatMessage {
   if (message.toolCalls === undefined) return message
   const { role, content, reasoning } = message
   return { role, content, ...(reasoning === undefined ? {} : { reasoning }) }
 }
 
-// The advice to a model whose calls are right but in an order that costs more than it need.
+// Advice to a model whose calls are right but come in an order that costs more than necessary.
 
 /**
- * A line for the result of this step's fold, null when there is nothing to say: folded one a step from first to last, every fold has all that
- * follows computed again under contract `exact`. Pure.
+ * Returns a line to add to the result of this step's fold, or null. Under `exact`, each fold computes the text after it again, so folding
+ * one fragment a step from first to last is the most expensive order. Pure.
  *
  * @param before the calls of the step before
  * @param now the calls of this step
@@ -268,7 +279,7 @@ export function foldOrderHint(
   return 'Hint: each fold has the text after it read again. Fold several fragments in one step, or the last one first.'
 }
 
-/** The fragment that the step's one call folded; null when it did anything else. */
+/** Returns the id of the fragment when folding it was the step's only call, else null. */
 function onlyFold(calls: readonly CallReport[]): string | null {
   const [report, ...more] = calls
   if (report === undefined || more.length > 0 || report.failed || report.call.name !== 'fold_fragment') return null

@@ -1,33 +1,33 @@
-/** Owns which tools an agent has, its caller's included, and carries their calls out. */
+/** The tools of an agent, its caller's included. Carries out their calls. */
 import type { ToolCall, ToolDefinition } from '../chat/message.js'
 import type { Conversation } from '../context/conversation.js'
 import { listed, quoted } from '../context/refusal.js'
 import { failure, type ContextTool, type ToolOutcome } from '../context/tools.js'
 import { KvfoldError } from '../core/errors.js'
 
-/** A tool of the caller's own. */
+/** A tool that the caller supplies. */
 export interface ClientTool {
   readonly definition: ToolDefinition
-  /** What the model is told. An error it throws is told to the model too. */
+  /** Returns the text that the model gets. An error that it throws is reported to the model too. */
   execute(args: Readonly<Record<string, unknown>>, signal?: AbortSignal): string | Promise<string>
 }
 
-/** Tools that somebody else carries out, who gets the calls as the end of a turn. */
+/** Tools that the client carries out. The turn ends with calls of them, and the client adds the results. */
 export interface ExternalTools {
   readonly definitions: readonly ToolDefinition[]
-  /** False: the model sees them, and is told not to call them now. Default true. */
+  /** False: the model sees the definitions, and a call of them is answered with an error. Default true. */
   readonly allowed?: boolean
-  /** Those that may be called without standing among the definitions, because the conversation shows them. Default: none. */
+  /** Tools that may be called although they are not in the list of definitions, because the conversation shows them. Default: none. */
   readonly unlisted?: readonly ToolDefinition[]
 }
 
-/** Tools that come and go while the conversation goes on. */
+/** Tools that are loaded and removed during the conversation. */
 export interface LoadedTools {
-  /** Those that stand among the definitions of a request; others were shown in the conversation. */
+  /** Tools in the request's list of definitions. The other loaded tools are shown in the conversation. */
   readonly rendered: readonly ToolDefinition[]
-  /** Those that may be called without standing there. */
+  /** Tools that may be called although they are not in that list. */
   readonly unlisted: readonly ToolDefinition[]
-  /** What is said instead of carrying the call out; null when such a tool is there now. */
+  /** Returns the error text for a call of a tool that is not loaded, or null when the tool is loaded. */
   refusal(name: string): string | null
   execute(call: Pick<ToolCall, 'name' | 'arguments'>, signal?: AbortSignal): string | Promise<string>
 }
@@ -56,18 +56,18 @@ export class Toolbox {
     this.#client = new Map(client.map((tool) => [tool.definition.name, tool]))
   }
 
-  /** Of a request: those that stay first, so that what comes and goes leaves them in the cache. */
+  /** The definitions of a request. Fixed tools come first, so that loading and removing others leaves their cells in the cache. */
   get definitions(): readonly ToolDefinition[] {
     return this.loaded === null ? this.#fixed : [...this.#fixed, ...this.loaded.rendered]
   }
 
-  /** What may be called besides. */
+  /** Tools that may be called although they are not in the list of definitions. */
   get unlisted(): readonly ToolDefinition[] {
     const { allowed = true, unlisted = [] } = this.external
     return [...(this.loaded?.unlisted ?? []), ...(allowed ? unlisted : [])]
   }
 
-  /** Whether the call is for somebody else: of a tool of theirs, or, where no tools are ours, of whatever name. */
+  /** Whether the client carries out this call: it calls an external tool, or any name when the agent has no tools of its own. */
   isExternal({ name }: Pick<ToolCall, 'name'>): boolean {
     const { definitions, allowed = true, unlisted = [] } = this.external
     if (!allowed || this.#context.has(name) || this.#client.has(name)) return false
@@ -76,7 +76,7 @@ export class Toolbox {
   }
 
   /**
-   * Carries a call out; whatever is wrong with it is told to the model.
+   * Carries out a call. An error in the call or in its tool becomes a failed outcome for the model.
    * @throws KvfoldError what the engine throws while it writes a summary
    */
   async run(conversation: Conversation, call: ToolCall, signal?: AbortSignal): Promise<ToolOutcome> {

@@ -1,15 +1,18 @@
-/** Owns the two helpers of U-Fold: what they are told (after appendix B of the paper, in our words), what is made of their words, and how that reads to the agent. Pure. */
+/**
+ * The two helpers of U-Fold: their prompts (after appendix B of the paper, in our words), the parsing of their answers, and the notes as
+ * the agent reads them. Pure.
+ */
 import Type, { type Static, type TSchema } from 'typebox'
 import { checked, inWords } from '../../core/schema.js'
 import type { Range } from './view.js'
 
-/** The summary of a dialogue (U-Fold, 3.2), and what is still to be done, in order. */
+/** The summary of a dialogue (U-Fold, 3.2), and the steps still to do, in order. */
 export interface Memory {
   readonly summary: string
   readonly todo: readonly string[]
 }
 
-/** Lines that matter now, and what is to be heeded about them. */
+/** Lines that matter now, with their summary, constraints and hint. */
 export interface ChosenLines {
   readonly lines: Range
   readonly summary: string
@@ -19,17 +22,17 @@ export interface ChosenLines {
 
 export interface Extraction {
   readonly blocks: readonly ChosenLines[]
-  /** Ranges as they were given that are none: reversed, beyond the end, or no numbers. Their blocks are left out. */
+  /** Ranges that name no lines, as the helper wrote them: reversed, beyond the end, or not numbers. Their blocks are left out. */
   readonly refused: readonly string[]
 }
 
-/** A helper's words as what they should be, or why they are not. */
+/** A helper's answer parsed into its expected form, or the reason why it could not be parsed. */
 export type Parsed<T> = { readonly ok: true; readonly value: T } | { readonly ok: false; readonly why: string }
 
-/** More than a view has use for; a list that goes on for ever is no list. */
+/** Longer lists are refused: no view needs that many items, and a model may repeat itself without end. */
 const MOST = 100
 
-/** Something to read, white space aside. */
+/** A string that is not only white space. */
 const line = Type.String({ pattern: '\\S' })
 
 const MemoryJson = Type.Object({ summary: line, todo: Type.Array(line, { maxItems: MOST, default: [] }) })
@@ -51,7 +54,7 @@ const objectOf = (properties: Readonly<Record<string, unknown>>) => ({
   additionalProperties: false,
 })
 
-/** JSON schemas of the two outputs, for engines that can force a form. */
+/** JSON schemas of the two answers, for engines that can enforce a schema. */
 export const memorySchema = objectOf({ summary: text, todo: { type: 'array', items: text } })
 export const extractionSchema = objectOf({
   blocks: {
@@ -67,7 +70,7 @@ export function memoryOf(said: string): Parsed<Memory> {
   return { ok: true, value: { summary: summary.trim(), todo: todo.map((step) => step.trim()) } }
 }
 
-/** @param last number of the last line that there is */
+/** @param last number of the last line of the dialogue */
 export function extractionOf(said: string, last: number): Parsed<Extraction> {
   // The paper's form for "nothing relevant".
   if (said.trim() === '') return { ok: true, value: { blocks: [], refused: [] } }
@@ -82,7 +85,7 @@ export function extractionOf(said: string, last: number): Parsed<Extraction> {
   return { ok: true, value: { blocks, refused } }
 }
 
-/** `12-40` or `12`; null for lines that there are not. */
+/** Parses `12-40` or `12`. Returns null when the dialogue has no such lines. */
 function rangeOf(given: string, end: number): Range | null {
   const found = /^\s*(\d{1,9})(?:\s*-\s*(\d{1,9}))?\s*$/.exec(given)
   if (found === null) return null
@@ -91,7 +94,7 @@ function rangeOf(given: string, end: number): Range | null {
   return first >= 1 && first <= last && last <= end ? { first, last } : null
 }
 
-/** The JSON object in a text that may have words or a fence around it. */
+/** Parses the JSON object in a text, which may have words or a code fence around it. */
 function jsonIn<T extends TSchema>(said: string, form: T): Parsed<Static<T>> {
   if (said.trim() === '') return { ok: false, why: 'it said nothing' }
   const [from, to] = [said.indexOf('{'), said.lastIndexOf('}')]
@@ -106,14 +109,14 @@ function jsonIn<T extends TSchema>(said: string, form: T): Parsed<Static<T>> {
   return parsed.ok ? parsed : { ok: false, why: `its JSON has the wrong form (${inWords(parsed.faults[0])})` }
 }
 
-/** Whether two lists ask for the same; spaces and case aside. */
+/** Whether two to-do lists are the same, ignoring case and differences in white space. */
 export const sameTodo = (a: Memory | null, b: Memory): boolean => a !== null && plainly(a.todo) === plainly(b.todo)
 
 const plainly = (todo: readonly string[]): string => todo.map((step) => step.toLowerCase().replace(/\s+/g, ' ')).join('\n')
 
-// What the two helpers of U-Fold are told (after appendix B of the paper, in our words), and how what they said reads to the agent.
+// The helpers' prompts (after appendix B of the paper, in our words), and the notes as the agent reads them.
 
-/** What a helper is told first: it speaks beside the dialogue. */
+/** The beginning of every question: the helper speaks beside the dialogue. */
 const ASIDE =
   'Leave the user waiting for a moment: call no tool and answer nobody. This is about your notes on the conversation above.'
 
@@ -127,14 +130,17 @@ Choose what answers a step, what a call will need and what would have to be fetc
 One block for each stretch: lines ("12-40" or "12"), summary (what it is and which step needs it), constraints (all that the user or the rules lay down about it), hint (how to go on).
 Answer with one JSON object alone: {"blocks": [{"lines": "12-40", "summary": "...", "constraints": ["..."], "hint": "..."}]}, with no blocks when nothing matters.`
 
-/** What errors on VitaBench taught the authors of the paper (U-Fold, B.2): about tasks, not about folding, so they are an option. */
+/**
+ * The principles that the paper's authors drew from errors on VitaBench (U-Fold, B.2). They concern the tasks, not folding, so they are an
+ * option.
+ */
 const PRINCIPLES = `Heed when you write constraints and hints:
 An earlier order, booking or person is named for certain or asked about, never guessed. Ids come from tools: say which one. Dates are written in full, and time spans have both ends. What is missing is asked for. How many is said by the user alone. A structured field is used as one and not written into a note. To change something: look it up, cancel or update it, then create. "The same as last time" has its parameters looked up. Places become coordinates by a tool, and a way with changes comes from tool results alone. Questions lead to no answer. A step that was left out is named. What a record's tags do not list it does not have. Times of dispatch and of arrival are told apart, and closing times are looked at.`
 
 export interface MemoryAsk {
-  /** Notes to bring up to date; null: they are written anew from all that is shown. */
+  /** The notes to update. Null: the helper writes notes from the log that it sees. */
   readonly before: Memory | null
-  /** What the user has just said. */
+  /** The user's new message. */
   readonly query: string
 }
 
@@ -149,9 +155,9 @@ export const memoryPrompt = ({ before, query }: MemoryAsk): string =>
     .join('\n')
 
 export interface ExtractionAsk {
-  /** Where the notes are not in sight of the helper. */
+  /** The notes, when the helper has not written them in this conversation. */
   readonly memory?: Memory
-  /** Lines with their numbers, where the dialogue does not show them. */
+  /** The lines with their numbers, when the dialogue does not show numbers. */
   readonly lines?: string
   readonly principles: boolean
 }
@@ -166,7 +172,7 @@ export const extractionPrompt = ({ memory, lines, principles }: ExtractionAsk): 
     .flat(2)
     .join('\n')
 
-/** What the agent sees in place of what is hidden. */
+/** The notes that the agent sees in place of hidden text. */
 export function notesText({ summary, todo }: Memory, blocks: readonly ChosenLines[]): string {
   const constraints = [...new Set(blocks.flatMap((block) => block.constraints))]
   const hints = [...new Set(blocks.map(({ hint }) => hint).filter(Boolean))]

@@ -1,4 +1,4 @@
-/** Owns the agent `u-fold`: a session that looks after its context before every user input. */
+/** The agent `u-fold`: a session that may fold its context before every user input. */
 import type { ToolDefinition } from '../../chat/message.js'
 import type { Conversation } from '../../context/conversation.js'
 import { restoreFragment, searchContext } from '../../context/tools.js'
@@ -14,17 +14,17 @@ export interface UFoldSessionOptions extends Omit<SessionOptions, 'contextTools'
   readonly fold?: Omit<UFoldOptions, 'numbered'>
   /** Another model for the two helpers (U-Fold, "better folder"). */
   readonly folder?: Engine
-  /** Whether the model may have folded text restored and searched. Default true. */
+  /** Whether the model has tools to restore and search folded text. Default true. */
   readonly restores?: boolean
 }
 
-/** How many lines of a result carry their number: a number on each would be a quarter of all that is fetched. */
+/** One line in ten of a result carries its number. A number on every line would be a quarter of the fetched text. */
 const NUMBERED = 10
 
 export class UFoldSession {
   readonly session: Session
   readonly folding: UFold
-  /** What every look at the context came to, oldest first. */
+  /** The report of every look at the context, oldest first. */
   readonly reports: FoldReport[] = []
 
   constructor({ fold, folder, restores = true, ...options }: UFoldSessionOptions, state?: UFoldState) {
@@ -49,12 +49,12 @@ export class UFoldSession {
     return this.session.toolbox.definitions
   }
 
-  /** Entries of all steps and helpers so far; those of a folder's model are in `reports` alone. */
+  /** Entries of all steps and helpers so far. Entries of a separate folder model are only in `reports`. */
   get ledger(): readonly LedgerEntry[] {
     return this.session.ledger
   }
 
-  /** Folds where it is due, then takes the turn. @throws KvfoldError what the engine throws */
+  /** Folds the context when needed, then runs the turn. @throws KvfoldError what the engine throws */
   async ask(content: string, options: AskOptions = {}): Promise<TurnOutcome> {
     const report = await this.folding.fold(content, options.signal)
     this.reports.push(report)
@@ -63,7 +63,7 @@ export class UFoldSession {
   }
 }
 
-/** The tool with its results as helpers read them. */
+/** Wraps a tool so that its results carry line numbers for the helpers. */
 const numberedTool = (tool: ClientTool, conversation: () => Conversation): ClientTool => ({
   definition: tool.definition,
   execute: async (args, signal) => written(await tool.execute(args, signal), linesOf(conversation().messages).length, NUMBERED),

@@ -1,4 +1,7 @@
-/** Owns folding by user input (U-Fold): before a turn two helpers read the log, and of what was said and fetched before only their notes and chosen lines stay in sight. */
+/**
+ * Folds the context when the user says something new (U-Fold). Before a turn, two helpers read the log and write notes. Of the earlier
+ * text only the notes and the chosen lines stay visible.
+ */
 import type { ChatMessage, Edit, ToolDefinition } from '../../chat/message.js'
 import type { Conversation } from '../../context/conversation.js'
 import type { Hidden } from '../../context/stretch.js'
@@ -25,52 +28,62 @@ import {
 import { hiddenIn, linesOf, numbered, type Range } from './view.js'
 
 export interface UFoldOptions {
-  /** Tokens shown from which on folding is thought of. Default 8,192, or a quarter of the context where that is less. */
+  /** Folds only when the context has at least this many tokens. Default 8,192, or a quarter of the context where that is less. */
   readonly foldFrom?: number
-  /** `changed`: only when the to-do list is another one than at the last fold, or the context is three quarters full. Default `changed`; the paper folds at every turn. */
+  /**
+   * `changed`: fold only when the to-do list differs from that of the last fold, or the context is three quarters full. Default `changed`;
+   * the paper folds at every turn.
+   */
   readonly when?: 'changed' | 'every-turn'
-  /** Folds after which the notes are written anew from all of the log. Default 4; 1: always. */
+  /** How many folds may pass before the notes are written anew from the whole log. Default 4; 1: always. */
   readonly rebuildEvery?: number
-  /** `lines`: those that a helper chooses stay in sight. `all`: results stay as they are. `none`: nothing of them does (as ReSum). Default `lines`. */
+  /**
+   * `lines`: the lines of results that a helper chooses stay visible. `all`: results stay as they are. `none`: all results are hidden (as
+   * ReSum does). Default `lines`.
+   */
   readonly results?: 'lines' | 'all' | 'none'
-  /** False: what was said stays as it is, and only results are folded. Default true. */
+  /** False: messages stay visible, and only tool results are folded. Default true. */
   readonly notes?: boolean
-  /** Adds the paper's principles about tasks to what the extractor is told. Default false. */
+  /** Whether the extractor's prompt includes the paper's principles about tasks. Default false. */
   readonly principles?: boolean
-  /** Whether results in the log carry their line numbers (`written`); else helpers are shown them once more. Default true. */
+  /**
+   * Whether results in the log carry their line numbers (`written`). If not, the helpers get all lines once more, with numbers. Default
+   * true.
+   */
   readonly numbered?: boolean
-  /** Tokens that a helper may say. Default 1,024. */
+  /** The most tokens of a helper's answer. Default 1,024. */
   readonly helperTokens?: number
 }
 
-/** What folding stands on, as plain JSON: a session that goes on from here goes on the same. */
+/** The state of folding as plain JSON. A session that continues from it behaves the same. */
 export interface UFoldState {
-  /** What the view was made from; null before the first fold. */
+  /** The notes of the current view; null before the first fold. */
   readonly memory: Memory | null
   readonly blocks: readonly ChosenLines[]
   readonly own: readonly FragmentId[]
-  /** Messages that the notes speak of. */
+  /** How many messages the notes cover. */
   readonly upTo: number
   readonly folds: number
-  /** Ranges that were no lines, so far. */
+  /** How many ranges were refused so far because they name no lines. */
   readonly refused: number
-  /** Tokens shown below which nobody looks again, because the last look computed more than it hid. Default 0. */
+  /** The next look waits until the context has this many tokens, because the last look computed more than it hid. Default 0. */
   readonly patience?: number
 }
 
 /**
- * What came of a look at the context. `small`: below the threshold, or hardly more than after a look that did not pay; nobody was asked. `same`: the to-do list is that of the last fold. `kept`: a helper's
- * words could not be used or would not pay, so the last good view stays; `why` says which.
+ * The result of a look at the context. `small`: the context is below the threshold or below `patience`, or has no answer yet; no helper
+ * was asked. `same`: the to-do list is that of the last fold. `kept`: the helpers' answer could not be used or the new view would not be
+ * shorter, so the last view stays; `why` says which.
  */
 export interface FoldReport {
   readonly kind: 'small' | 'same' | 'folded' | 'kept'
   readonly why: string | null
-  /** Ranges of this fold that are no lines. */
+  /** Ranges of this fold that name no lines. */
   readonly refused: readonly string[]
   /** Tokens shown before and after. */
   readonly before: number
   readonly after: number
-  /** What the helpers cost on the agent's own engine, and on another that was named for them. */
+  /** The helpers' ledger entries: on the agent's own engine, and on the separate folder engine. */
   readonly ledger: readonly LedgerEntry[]
   readonly folder: readonly LedgerEntry[]
 }
@@ -81,19 +94,19 @@ export interface UFoldSetting {
   /** The definitions that every request of the conversation carries. */
   readonly tools: readonly ToolDefinition[]
   readonly generation?: Pick<EngineRequest, 'sampling' | 'contract' | 'blend'>
-  /** Another model for the helpers. Default: the agent's own, on forks of its cache. */
+  /** Another model for the helpers. Default: the agent's own engine, on forks of its cache. */
   readonly folder?: Engine
   readonly options?: UFoldOptions
-  /** Ids of calls whose results stay in sight. */
+  /** Ids of calls whose results stay visible. */
   readonly pinned?: ReadonlySet<string>
   readonly state?: UFoldState
 }
 
 const NOTHING: UFoldState = { memory: null, blocks: [], own: [], upTo: 0, folds: 0, refused: 0 }
 
-/** Characters from which on a stretch is hidden: a marker has about 70. */
+/** Characters. Shorter stretches are not hidden, because a marker alone has about 70. */
 const LEAST = 160
-/** Of the context: from there on a to-do list that stays the same is no reason to wait. */
+/** Share of the context. Above it, `changed` folds even when the to-do list is the same. */
 const URGENT = 0.75
 
 export class UFold {
@@ -108,16 +121,16 @@ export class UFold {
     return this.#state
   }
 
-  /** Lines that stay in sight. */
+  /** The chosen lines, which stay visible. */
   get selected(): readonly Range[] {
     return this.#state.blocks.map(({ lines }) => lines)
   }
 
   /**
-   * Looks at the context before `query` is answered, and folds it where that is due. `upTo`: messages to look at, `query` not among them; default all.
-   * Whatever helpers say, the conversation can go on.
+   * Looks at the context before `query` is answered, and folds it when needed. `upTo`: how many messages to look at, without `query`;
+   * default all. The conversation can continue whatever the helpers answer.
    *
-   * @throws KvfoldError what the engine throws, but for a log that has no room for a helper's question
+   * @throws KvfoldError what the engine throws, except when the log leaves no room for a helper's question
    */
   async fold(query: string, signal?: AbortSignal, upTo = this.setting.conversation.messages.length): Promise<FoldReport> {
     const { options = {}, engine } = this.setting
@@ -151,14 +164,14 @@ export class UFold {
         ? report('folded', null, refused)
         : report('kept', 'The view would not be shorter than what it hides.', refused)
       const cost = [...done.ledger, ...done.folder].reduce((sum, { submitted }) => sum + submitted, 0)
-      // Less was hidden than the helpers computed.
+      // The helpers computed more tokens than the fold hid, so the next look waits.
       const patience = before - done.after < cost ? done.after + Math.ceil(foldFrom / 4) : 0
       this.#state = { ...this.#state, patience }
       return done
     } catch (error) {
       if (!isContextFull(error)) throw error
       const why = 'The context has no room for the question to the helper'
-      // Better a view without a choice than a dialogue that cannot go on.
+      // A view with new text hidden unseen is better than a conversation that cannot continue.
       const { memory, blocks } = this.#state
       const fits = this.#show({ memory: memory ?? nothingNoted(query), blocks, upTo, before })
       return fits ? report('folded', `${why}: what is new is hidden, and can be restored.`) : report('kept', `${why}.`)
@@ -167,13 +180,13 @@ export class UFold {
     }
   }
 
-  /** What the notes read like in the view; null where there are none. */
+  /** The notes as the view shows them, or null when there are none. */
   get notes(): string | null {
     const { memory, blocks } = this.#state
     return memory === null || this.setting.options?.notes === false ? null : notesText(memory, blocks)
   }
 
-  /** Tokens that so many messages take as they are shown. */
+  /** Counts the tokens of the first `upTo` messages as the model sees them. */
   #count(upTo: number, edits = this.setting.conversation.edits()): number {
     const { engine, conversation, tools } = this.setting
     const messages = noted(conversation.messages.slice(0, upTo), tools)
@@ -185,8 +198,9 @@ export class UFold {
   }
 
   /**
-   * The log as helpers read it: whole, where its cells are held whatever was folded since and where it fits; else as the agent sees it. Under
-   * `exact` a whole log is computed again from the first fold on, so it is read when notes are written anew.
+   * Returns the log for the helpers. It is whole when it fits and a whole log is cheap or needed: the helpers have their own engine, the
+   * contract keeps the hidden cells, or the notes are written anew. Otherwise helpers read the log as the agent sees it. Under `exact` a
+   * whole log is computed again from the first fold on.
    */
   #log(upTo: number, anew: boolean): FoldLog {
     const { engine, conversation, tools, folder, generation = {} } = this.setting
@@ -201,7 +215,7 @@ export class UFold {
   }
 
   async #memory(aside: Aside, query: string, anew: boolean): Promise<Parsed<Memory>> {
-    // Where the helper sees what the agent sees, the last notes are in it.
+    // A log that is not whole already contains the last notes.
     const before = anew || !aside.whole ? null : this.#state.memory
     return memoryOf(await aside.ask(memoryPrompt({ before, query }), memorySchema))
   }
@@ -223,7 +237,7 @@ export class UFold {
     return extractionOf(said, lines.length)
   }
 
-  /** Makes it the view, unless it is no shorter: then all stays as it was. */
+  /** Makes the new view. Returns false and changes nothing when the view would not be shorter. */
   #show({ memory, blocks, upTo, before }: Pick<UFoldState, 'memory' | 'blocks' | 'upTo'> & { readonly before: number }): boolean {
     const { engine, conversation, tools, options = {}, pinned } = this.setting
     const messages = conversation.messages
@@ -240,7 +254,7 @@ export class UFold {
     })
     const last = hidden.at(-1)
     if (last === undefined || memory === null) return false
-    // At the latest of them, so that what stands before stays as it was computed when the notes change.
+    // The notes replace the latest hidden stretch, so that changed notes leave the cells before it valid.
     const summary = options.notes === false ? {} : { summary: notesText(memory, blocks) }
     const wanted: readonly Hidden[] = [...hidden.slice(0, -1), { ...last, ...summary }]
     const others = conversation.fragments.filter(({ id }) => !this.#state.own.includes(id)).flatMap((one) => editOf(one) ?? [])
@@ -251,7 +265,7 @@ export class UFold {
   }
 }
 
-/** The edit that hiding comes to, under an id as long as any. */
+/** The edit of a stretch that is not a fragment yet. Its placeholder id is as long as a real one, so the count is right. */
 const editLike = ({ message, span, summary }: Hidden): Edit =>
   editOf({
     id: fragmentId('f00000'),
@@ -265,11 +279,14 @@ const inOrder = (a: Edit, b: Edit): number => a.message - b.message || a.span.st
 interface FoldLog {
   readonly messages: readonly ChatMessage[]
   readonly edits: readonly Edit[]
-  /** Nothing of ours is hidden in it. */
+  /** True when nothing that this agent folded is hidden in it. */
   readonly whole: boolean
 }
 
-/** The helpers' talk: one fork of the agent's cache for a look, or a conversation of its own with another model, whose cache has the log so far. */
+/**
+ * The conversation with the helpers. On the agent's engine it is one fork for each look. On a separate folder engine it is one lasting
+ * conversation, whose cache keeps the log so far.
+ */
 class Aside {
   readonly #ledger: LedgerEntry[] = []
   readonly #folder: LedgerEntry[] = []
@@ -339,5 +356,5 @@ const quiet = (kind: FoldReport['kind'], tokens: number): FoldReport => ({
 
 const none: Parsed<Extraction> = { ok: true, value: { blocks: [], refused: [] } }
 
-/** Without notes there are the user's words to go by. */
+/** Used when there are no notes: the user's words stand for the summary and the to-do list. */
 const nothingNoted = (query: string): Memory => ({ summary: query, todo: [query] })

@@ -1,9 +1,9 @@
-/** Owns the view of a dialogue: its numbered lines, and which stretches of its log are hidden when only chosen ones are to be seen. Pure. */
+/** The view of a dialogue: numbers the lines of tool results, and decides which stretches of the log to hide. Pure. */
 import type { ChatMessage } from '../../chat/message.js'
 import type { Stretch } from '../../context/stretch.js'
 import { span, type Span } from '../../core/span.js'
 
-// The numbered lines of a dialogue: what a line of a tool result is, and which number it has. Pure.
+// Lines of tool results and their numbers.
 
 /** A line of a tool result. */
 interface ResultLine {
@@ -11,19 +11,19 @@ interface ResultLine {
   readonly number: number
   /** Index of the message. */
   readonly message: number
-  /** Characters of the message's content, line end included; the lines of a message cover its content. */
+  /** Characters of the message's content, line end included. The lines of a message together cover its content. */
   readonly span: Span
 }
 
-/** Lines, first and last included. */
+/** A range of lines, `first` and `last` included. */
 export interface Range {
   readonly first: number
   readonly last: number
 }
 
 /**
- * The lines of all tool results, in order. Text has the lines that it has; JSON on one line has one a field, without a character of it changed,
- * so that a selection is not all or nothing.
+ * Returns the lines of all tool results, in order. Text is split at its line ends. JSON on one line is split into one line for each field,
+ * without changing a character, so that a helper can choose parts of it.
  */
 export function linesOf(messages: readonly ChatMessage[]): readonly ResultLine[] {
   const lines: ResultLine[] = []
@@ -38,15 +38,15 @@ export function linesOf(messages: readonly ChatMessage[]): readonly ResultLine[]
   return lines
 }
 
-/** The line's text without its end, as it stands in the log. */
+/** Returns the line's text without its line end. */
 export const textOf = (messages: readonly ChatMessage[], { message, span: { start, end } }: ResultLine): string =>
   (messages[message]?.content ?? '').slice(start, end).replace(/\r?\n$/, '')
 
-/** Lines as a helper reads them: each behind its number. */
+/** Formats lines for a helper, each after its number. */
 export const numbered = (messages: readonly ChatMessage[], lines: readonly ResultLine[]): string =>
   lines.map((line) => `${line.number}| ${textOf(messages, line)}`).join('\n')
 
-/** Where each line ends; the last one at the end of the content. */
+/** Returns where each line ends; the last line ends at the end of the content. */
 function endsOf(content: string): number[] {
   const ends = content.includes('\n') || !isJson(content) ? lineEnds(content) : fieldEnds(content)
   return ends.at(-1) === content.length ? ends : [...ends, content.length]
@@ -54,7 +54,7 @@ function endsOf(content: string): number[] {
 
 const lineEnds = (content: string): number[] => Array.from(content.matchAll(/\n/g), ({ index }) => index + 1)
 
-/** Behind every comma and opening bracket that is not in a string, with the white space after it. */
+/** Returns the places after every comma and opening bracket outside strings, and after the white space that follows. */
 function fieldEnds(content: string): number[] {
   const ends: number[] = []
   for (const { 0: token, index } of content.matchAll(/"(?:[^"\\]|\\.)*"|[,{[]\s*/g))
@@ -73,10 +73,10 @@ function isJson(text: string): boolean {
 }
 
 /**
- * A tool result as a log that helpers read keeps it: JSON one field a line (not a character more, for an indent costs tokens), and a number in front
- * of its first line and of every one whose number is a multiple of `every`. Between them a reader counts.
+ * Formats a tool result for a log that helpers read. JSON is written with one field a line, without an indent, which would cost tokens.
+ * The first line carries its number, and so does every line whose number is a multiple of `every`; a reader counts the lines between.
  *
- * @param before lines of the dialogue so far
+ * @param before how many lines the dialogue has so far
  */
 export function written(result: string, before: number, every: number): string {
   const onOneLine = !result.includes('\n') && isJson(result)
@@ -89,19 +89,20 @@ export function written(result: string, before: number, every: number): string {
 
 export interface ViewOptions {
   readonly messages: readonly ChatMessage[]
-  /** Lines that stay in sight. */
+  /** Lines that stay visible. */
   readonly selected: readonly Range[]
-  /** The first message that stays as it is, with all after it. */
+  /** Index of the first message that stays as it is, with all messages after it. */
   readonly before: number
-  /** Characters that a stretch must have to be hidden: a marker takes some itself. */
+  /** Characters. Shorter stretches are not hidden, because a marker takes some itself. */
   readonly least: number
   /** Widens characters of a message to the token borders around them. */
   readonly snap: (message: number, chars: Span) => Span
 }
 
 /**
- * What to hide, in order: of tool results all that was not selected, of what was said all but the first message and the last answer. What is to be
- * seen is widened to its token borders and the rest is hidden, never the other way round: a hidden stretch takes no character of a line in sight.
+ * Returns the stretches to hide, in order. Of tool results it hides all lines that were not selected. Of other messages it hides all but
+ * system messages and the last answer. Visible lines are widened to token borders and the rest is hidden, so no hidden stretch takes a
+ * character of a visible line.
  */
 export function hiddenIn(lines: readonly ResultLine[], { messages, selected, before, least, snap }: ViewOptions): Stretch[] {
   const answer = messages.slice(0, before).findLastIndex(({ role, content }) => role === 'assistant' && content !== '')
@@ -126,7 +127,7 @@ export function hiddenIn(lines: readonly ResultLine[], { messages, selected, bef
   return hidden
 }
 
-/** Selected stretches of a message, those beside each other as one. */
+/** Returns the selected stretches of a message. Adjacent ones are joined. */
 function seenIn(lines: readonly ResultLine[], message: number, selected: readonly Range[]): Span[] {
   const spans: Span[] = []
   for (const line of lines) {
