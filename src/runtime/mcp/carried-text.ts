@@ -1,18 +1,21 @@
 /**
- * Owns how schemas and results of MCP servers keep their digits and the order of their keys. The library parses messages itself and hands out checked
- * copies, so a message carries the text of what such a copy loses in `_meta`, which the library passes on.
+ * Keeps the digits and the key order of schemas and results from MCP servers. The library parses messages itself and returns checked
+ * copies, which lose both. So the original text is put into the message's `_meta`, which the library passes on.
  */
 import { randomUUID } from 'node:crypto'
 import type { CallToolResult, Tool } from '@modelcontextprotocol/client'
 import { fieldOf, isRecord, listAt } from '../core/json.js'
 import { isNoted, readJson, writeJson } from '../core/written-json.js'
 
-/** The field of `_meta` that has the text. No server can guess it. */
+/** The field of `_meta` that holds the text. Random, so that no server can guess it. */
 const TEXT = `kvfold/${randomUUID()}`
 
 const HAS_DATA = /"(?:inputSchema|structuredContent)"/
 
-/** The text of a message, or of a list of messages, for the library to parse. What is no JSON stays as it is; so does what nests too deep. */
+/**
+ * Adds the original text to a message, or to each message of a list, before the library parses it. Text that is not JSON or nests too deep
+ * is returned unchanged.
+ */
 export function carrying(text: string): string {
   if (!HAS_DATA.test(text)) return text
   try {
@@ -29,7 +32,7 @@ export function carrying(text: string): string {
   }
 }
 
-/** The library refuses a list of tools for a number that is too large for JavaScript. */
+/** Replaces numbers that are too large for JavaScript: the library would refuse the whole list of tools. */
 const finite = (_key: string, value: unknown): unknown =>
   value === Infinity || value === -Infinity ? Math.sign(value) * Number.MAX_VALUE : value
 
@@ -39,10 +42,10 @@ function carry(holder: unknown, field: string): void {
   Object.assign(holder, { _meta: { ...meta, [TEXT]: writeJson(holder[field]) } })
 }
 
-/** The tool with its schema as the server wrote it. */
+/** Returns the tool with its schema as the server wrote it. */
 export const writtenTool = (tool: Tool): Tool => uncarried(tool, 'inputSchema')
 
-/** The result with its data as the server wrote them. */
+/** Returns the result with its data as the server wrote them. */
 export const writtenResult = (result: CallToolResult): CallToolResult => uncarried(result, 'structuredContent')
 
 function uncarried<T extends { readonly _meta?: Readonly<Record<string, unknown>> | undefined }>(holder: T, field: keyof T): T {

@@ -1,16 +1,16 @@
-/** Owns the file that names MCP servers, in the `mcpServers` form that MCP's hosts share: what may stand in it, and what it comes to. */
+/** Reads the file that names MCP servers, in the `mcpServers` form that MCP hosts share. */
 import { resolve } from 'node:path'
 import Type, { type Static } from 'typebox'
 import { KvfoldError } from '../core/errors.js'
 import { checked, inWords, Text } from '../core/schema.js'
 
-/** How a server is reached. */
+/** How to reach a server. */
 export type McpPlace =
   | {
       readonly kind: 'process'
       readonly command: string
       readonly args: readonly string[]
-      /** Besides what every process needs (`PATH`, `HOME` and the like); nothing else of ours is handed on. */
+      /** Variables added to those that every process needs (`PATH`, `HOME` and similar). The server gets no others of kvfold's. */
       readonly env: Readonly<Record<string, string>>
       readonly cwd: string | null
     }
@@ -21,30 +21,30 @@ export type McpPlace =
       readonly credentials: McpCredentials | null
     }
 
-/** OAuth's client credentials. */
+/** OAuth client credentials. */
 export interface McpCredentials {
   readonly clientId: string
   readonly clientSecret: string
   readonly scope: string | null
-  /** The only authorization server that gets to see them. */
+  /** The only authorization server that the credentials are sent to. */
   readonly issuer: string
 }
 
 export interface McpServerConfig {
   readonly name: string
   readonly place: McpPlace
-  /** Folders, absolute, that the server is told to keep to; none: it is told nothing. */
+  /** Absolute paths of the folders that the server must keep to. When empty, the server is told no folders. */
   readonly roots: readonly string[]
-  /** Milliseconds that a call may take; the start may take a minute at least. */
+  /** Milliseconds that a call may take. The start may take at least a minute. */
   readonly timeout: number
-  /** Characters of a result that go into the conversation. */
+  /** How many characters of a result are added to the conversation. */
   readonly outputLimit: number
 }
 
 export const DEFAULT_TIMEOUT = 60_000
 export const DEFAULT_OUTPUT_LIMIT = 20_000
 
-/** What other hosts keep in it besides is theirs and left alone. */
+/** One server in the file. Fields of other hosts are ignored. */
 const Server = Type.Object({
   type: Type.Optional(Type.Enum(['stdio', 'http', 'streamable-http', 'streamableHttp'])),
   disabled: Type.Optional(Type.Boolean()),
@@ -71,9 +71,9 @@ const File = Type.Object({ mcpServers: Type.Record(Type.String(), Server) })
 type GivenServer = Static<typeof Server>
 
 /**
- * The servers that a file names, those that it disables left out. `${NAME}` and `${NAME:-otherwise}` stand for variables of `environment`; paths
- * are relative to `folder`.
- * @throws KvfoldError cli/bad-usage for a file that is none, and a variable that is not set; a variable's content is never repeated
+ * Returns the servers that a file names, without disabled ones. `${NAME}` and `${NAME:-otherwise}` are replaced by variables of
+ * `environment`. Paths are relative to `folder`.
+ * @throws KvfoldError cli/bad-usage for an invalid file and for a variable that is not set; the message never contains a variable's value
  */
 export function parseMcpConfig(
   text: string,
@@ -135,7 +135,7 @@ function placeOf(
   }
 }
 
-/** Variables in all texts of a value, of lists and records too. */
+/** Replaces variables in all strings of a value, also inside lists and records. */
 function expanded(
   value: unknown,
   path: string,

@@ -1,4 +1,4 @@
-/** Owns the connection to one MCP server: it is started, started again when it dies, asked for its tools, and called within a time limit. */
+/** The connection to one MCP server. Starts the server, restarts it when it ends, lists its tools, and calls them within a time limit. */
 import { basename } from 'node:path'
 import { setTimeout } from 'node:timers/promises'
 import { pathToFileURL } from 'node:url'
@@ -25,7 +25,7 @@ import { HttpTransport, ProcessTransport } from './transports.js'
 
 export type McpState = 'starting' | 'ready' | 'down' | 'closed'
 
-/** What a person should know of a server, as one sentence. */
+/** A change of a server, as one sentence for a person. */
 export interface McpEvent {
   readonly server: string
   readonly kind: 'down' | 'restarted' | 'tools'
@@ -34,28 +34,31 @@ export interface McpEvent {
 
 export interface ConnectionOptions {
   readonly config: McpServerConfig
-  /** Of kvfold, which servers are told. */
+  /** Kvfold's version, which is sent to the server. */
   readonly version: string
   readonly onEvent: (event: McpEvent) => void
 }
 
-/** What a server said on stderr is kept so far, for the word on its end. */
+/** How many last characters of a server's stderr are kept, to report when it ends. */
 const LAST_WORDS = 400
-/** Milliseconds that a server over HTTP has to hear that the session is over. */
+/** Milliseconds that closing waits for an HTTP server to end the session. */
 const GOODBYE = 1000
-/** Pages of one list. */
+/** The most pages of one list. */
 const MOST_PAGES = 1000
 
 export class Connection {
   state: McpState = 'down'
-  /** Why it is down; null when it is not. */
+  /** Why the server is down; null when it is not down. */
   problem: string | null = null
   tools: readonly Tool[] = []
   #client: Client | null = null
   #transport: Transport | null = null
   #opening: Promise<Client> | null = null
   #said = ''
-  /** Whether a death is answered with a start at once: after one that no call followed the next call has to ask for it. */
+  /**
+   * Whether the server is restarted at once when it ends. False until a call was answered after the last restart; then the next call
+   * restarts it.
+   */
   #restarts = false
   #closed = false
 
@@ -65,18 +68,19 @@ export class Connection {
     return this.options.config.name
   }
 
-  /** The server's process; null when it is none, or there is none now. */
+  /** The id of the server's process. Null when there is no process, or none now. */
   get pid(): number | null {
     return this.#transport instanceof StdioClientTransport ? this.#transport.pid : null
   }
 
-  /** Starts it and lists its tools. @throws KvfoldError mcp/unreachable, engine/cancelled */
+  /** Starts the server and lists its tools. @throws KvfoldError mcp/unreachable, engine/cancelled */
   async open(signal?: AbortSignal): Promise<void> {
     await this.#ready(signal)
   }
 
   /**
-   * What the tool answers, as text. A server that is down is started first; a call that was under way when it died is not made again.
+   * Calls a tool and returns its result as text. Starts the server first when it is down. A call that was running when the server ended is
+   * not repeated.
    * @throws KvfoldError mcp/unreachable, mcp/timeout, mcp/failed, engine/cancelled
    */
   async call(tool: string, args: Readonly<Record<string, unknown>>, signal?: AbortSignal): Promise<string> {
@@ -85,13 +89,13 @@ export class Connection {
       return await this.#called(client, tool, args, signal)
     } catch (error) {
       if (!isForgotten(error)) throw error
-      // The server knows our session no more and has not looked at the call.
+      // The server has dropped our session and has not run the call, so it is safe to repeat it.
       this.#lost(client, 'it knows the session no more')
       return await this.#called(await this.#ready(signal), tool, args, signal)
     }
   }
 
-  /** Ends it, and its process, whatever runs. */
+  /** Ends the connection and the server's process, even while calls run. */
   async close(): Promise<void> {
     this.#closed = true
     this.state = 'closed'
@@ -139,7 +143,7 @@ export class Connection {
     return say('mcp/failed', `the server ${name} cannot be reached (${reason}); the next call tries again.`)
   }
 
-  /** The client of a server that runs; starts it where it does not. */
+  /** Returns the client of a running server; starts the server when it does not run. */
   async #ready(signal?: AbortSignal): Promise<Client> {
     if (this.#closed) throw new KvfoldError('mcp/unreachable', `The server ${this.name} was closed.`)
     if (this.#client !== null) return this.#client
@@ -158,7 +162,7 @@ export class Connection {
     const client = new Client(
       { name: 'kvfold', version },
       {
-        // What is not declared a server cannot ask for: no sampling, no questions to a person.
+        // A server cannot ask for a capability that is not declared: no sampling, no questions to a person.
         capabilities: roots.length === 0 ? {} : { roots: {} },
         listMaxPages: MOST_PAGES,
         listChanged: {
@@ -248,7 +252,7 @@ export class Connection {
     this.options.onEvent({ server: this.name, kind: 'tools', text })
   }
 
-  /** The server died, or closed the connection. */
+  /** Called when the server ended or closed the connection. */
   #ended(client: Client): void {
     if (client !== this.#client) return
     this.#lost(client, ['it ended', this.#lastWords].flat().join('; '))
@@ -257,7 +261,7 @@ export class Connection {
     this.#ready().catch(() => undefined)
   }
 
-  /** There is no connection any more. @returns the reason */
+  /** Marks the connection as lost and reports it. @returns the reason */
   #lost(client: Client, reason: string): string {
     if (client !== this.#client) return reason
     const { name } = this.options.config
@@ -282,10 +286,10 @@ const namesOf = (tools: readonly Tool[]): string => {
 
 const hasCode = (error: unknown, code: SdkErrorCode): boolean => error instanceof SdkError && error.code === code
 
-/** Streamable HTTP: the session is over, as after the server's restart, and whoever asks has to begin another. */
+/** Streamable HTTP: the session no longer exists, for example after the server restarted. The client must begin a new one. */
 const isForgotten = (error: unknown): boolean => error instanceof SdkHttpError && error.status === 404
 
-/** One clause, without what could hold a secret. */
+/** Returns the reason as one clause, without any part that could contain a secret. */
 function reasonOf(error: unknown): string {
   if (error instanceof UnauthorizedError) return 'it wants other credentials (401)'
   if (error instanceof OAuthError) return `the authorization server refuses the credentials (${error.code})`
@@ -297,7 +301,7 @@ function reasonOf(error: unknown): string {
 
 const cancelled = (cause: unknown): KvfoldError => new KvfoldError('engine/cancelled', 'The call was cancelled.', { cause })
 
-/** The promise, or an error as soon as the signal is aborted; the work itself goes on. */
+/** Settles as `work` does, or rejects as soon as the signal is aborted. The work itself continues. */
 function unless<T>(signal: AbortSignal | undefined, work: Promise<T>): Promise<T> {
   if (signal === undefined) return work
   return new Promise((resolve, reject) => {
@@ -312,11 +316,11 @@ function unless<T>(signal: AbortSignal | undefined, work: Promise<T>): Promise<T
   })
 }
 
-// What becomes of a tool's result on its way into the conversation: text within a limit, and a word for what is no text.
+// Turns a tool's result into text for the conversation, within a limit. Parts that are not text become a short note.
 
 type ResultPart = CallToolResult['content'][number]
 
-/** The result as the model is shown it, at most `limit` characters of it; what is left out is told. */
+/** Returns the result as the model sees it, with at most `limit` characters of it, and says how much was cut. */
 export function resultText({ content, structuredContent }: CallToolResult, limit: number): string {
   const parts = content.map(partText)
   const text = parts.length === 0 && structuredContent !== undefined ? writeJson(structuredContent) : parts.join('\n')
@@ -340,12 +344,12 @@ function partText(part: ResultPart): string {
   }
 }
 
-/** Of base64. */
+/** The size of base64 data. */
 const size = (data: string): string => `${Math.floor((data.length * 3) / 4)} bytes`
 
 function within(text: string, limit: number): string {
   if (text.length <= limit) return text
-  // Half of a surrogate pair is no character.
+  // Do not cut between the halves of a surrogate pair.
   const end = /[\uD800-\uDBFF]/.test(text[limit - 1]!) ? limit - 1 : limit
   return (
     `${text.slice(0, end)}\n[Cut here: these are the first ${end} of ${text.length} characters. The rest is kept nowhere and no search finds it; ` +

@@ -1,4 +1,4 @@
-/** Owns the MCP server that offers the six context tools over the threads of a running `kvfold serve`. */
+/** An MCP server that offers the six context tools on the threads of a running `kvfold serve`. */
 import { fromJsonSchema, McpServer } from '@modelcontextprotocol/server'
 import type { ChatMessage } from '../chat/message.js'
 import type { Conversation, FragmentOptions } from '../context/conversation.js'
@@ -9,7 +9,7 @@ import { type ContextOperations, contextTools } from '../context/tools.js'
 import { KvfoldError } from '../core/errors.js'
 
 export interface ContextServerOptions extends Omit<ServedThreadOptions, 'signal'> {
-  /** Of kvfold, which clients are told. */
+  /** Kvfold's version, which is sent to clients. */
   readonly version: string
 }
 
@@ -17,12 +17,12 @@ const ABOUT =
   'Tools for your own context: cut what was said into fragments, fold or summarize what you no longer need, and restore or search it. They work on ' +
   'the conversation that the kvfold server keeps of your requests; messages that you send again stay folded.'
 
-/** One for every connection, or every request over HTTP. */
+/** Makes a server for one connection, or for one request over HTTP. */
 export function contextServer({ version, ...where }: ContextServerOptions): McpServer {
   const server = new McpServer({ name: 'kvfold', version }, { instructions: ABOUT })
   for (const tool of contextTools) {
     const { name, description, parameters } = tool.definition
-    // The tools check their arguments themselves, and say in plain words what is wrong.
+    // The tools check their arguments themselves and explain errors in plain words, so the library must not check first.
     const inputSchema = fromJsonSchema<Readonly<Record<string, unknown>>>(parameters, {
       getValidator: () => (given) => ({ valid: true, data: given as never, errorMessage: undefined }),
     })
@@ -34,18 +34,18 @@ export function contextServer({ version, ...where }: ContextServerOptions): McpS
   return server
 }
 
-// A thread that a running `kvfold serve` keeps: the six operations on its context, over the server's HTTP API.
+// A thread of a running `kvfold serve`: the six operations on its context, over the server's HTTP API.
 
 export interface ServedThreadOptions {
-  /** Of the server, without a path. */
+  /** The server's address, without a path. */
   readonly url: string
   readonly key: string | null
-  /** Null: the one that the key's clients used last. */
+  /** The thread's id. Null: the thread that clients with this key used last. */
   readonly thread: string | null
   readonly signal?: AbortSignal
 }
 
-/** For one call: which thread it is is looked up once. */
+/** Serves one tool call. The thread is looked up once. */
 export class ServedThread implements ContextOperations {
   messages: readonly ChatMessage[] = []
   #path: string | null = null

@@ -1,4 +1,4 @@
-/** Owns the tools of several MCP servers: their names here, the catalogue of them all, and which server a call goes to. */
+/** The tools of several MCP servers: gives them names, keeps a catalogue of them, and sends each call to its server. */
 import type { ToolCall, ToolDefinition } from '../chat/message.js'
 import { KvfoldError } from '../core/errors.js'
 import { Catalogue } from '../tools/catalogue.js'
@@ -7,50 +7,50 @@ import { Connection, type McpEvent, type McpState } from './connection.js'
 
 export interface McpHostOptions {
   readonly servers: readonly McpServerConfig[]
-  /** Of kvfold, which servers are told. */
+  /** Kvfold's version, which is sent to the servers. */
   readonly version: string
-  /** Names that no tool of a server may have, because others have them. */
+  /** Names that are taken, so no tool of a server gets them. */
   readonly reserved?: readonly string[]
-  /** Milliseconds after which servers that could not be started are tried again. Default: a minute. */
+  /** Milliseconds between attempts to start servers that could not be started. Default: a minute. */
   readonly retryMs?: number
-  /** A server died, was started again, or changed its tools. */
+  /** Called when a server ended, was restarted, or changed its tools. */
   readonly onEvent?: (event: McpEvent) => void
   readonly signal?: AbortSignal
 }
 
-/** A server at a glance. */
+/** The status of a server. */
 export interface McpServerStatus {
   readonly name: string
   readonly state: McpState
-  /** Why it is down. */
+  /** Why the server is down; null when it is not down. */
   readonly problem: string | null
-  /** Names of its tools, as they are called here. */
+  /** The names that the host gave its tools. */
   readonly tools: readonly string[]
-  /** Of its process. */
+  /** The id of the server's process; null when there is none. */
   readonly pid: number | null
 }
 
 interface HostedTool {
   readonly definition: ToolDefinition
   readonly connection: Connection
-  /** As its server calls it. */
+  /** The server's own name of the tool. */
   readonly tool: string
 }
 
 const RETRY = 60_000
 
-/** What OpenAI's API takes for the name of a function. */
+/** The longest name of a function that OpenAI's API accepts. */
 const LONGEST_NAME = 64
 
 export class McpHost {
   readonly #connections: readonly Connection[]
   readonly #entries = new Map<string, HostedTool>()
   #tools: readonly ToolDefinition[] = []
-  /** Names given so far, by server and tool: a tool that comes back is called what it was called. */
+  /** All names given so far, by server and tool. A tool that comes back gets its old name. */
   readonly #names = new Map<string, string>()
   readonly #taken: Set<string>
   #index: Promise<Catalogue> | null = null
-  /** Not before all servers have been asked: names and order must not depend on which one was quicker. */
+  /** False until all servers were asked for their tools. Names and order must not depend on which server answered first. */
   #gathers = false
   #retries: ReturnType<typeof setInterval> | null = null
 
@@ -69,7 +69,7 @@ export class McpHost {
     )
   }
 
-  /** Starts all servers at once. Those that cannot be started are down, and say why. @throws KvfoldError engine/cancelled */
+  /** Starts all servers at once. A server that cannot be started is `down` and reports why. @throws KvfoldError engine/cancelled */
   static async open(options: McpHostOptions): Promise<McpHost> {
     const host = new McpHost(options)
     const { signal, onEvent } = options
@@ -81,7 +81,7 @@ export class McpHost {
     host.#gathers = true
     host.#gather()
     host.#retries = setInterval(() => {
-      // Nobody can call them, so no call starts them.
+      // A server without known tools is never called, so no call would start it.
       for (const connection of host.#connections)
         if (connection.state === 'down' && connection.tools.length === 0) connection.open().catch(() => undefined)
     }, options.retryMs ?? RETRY).unref()
@@ -102,12 +102,15 @@ export class McpHost {
     })
   }
 
-  /** All tools that there are now, always in the same order: by server as configured, then by name. The same list until one of them changes. */
+  /** All tools available now, ordered by server as configured, then by name. Returns the same array until a tool changes. */
   get tools(): readonly ToolDefinition[] {
     return this.#tools
   }
 
-  /** Follows the servers: what changes there can be found or not found from then on, and whoever holds a definition keeps it. */
+  /**
+   * A catalogue that follows the servers: changed tools are found, or no longer found, at once. Definitions returned before stay valid
+   * objects.
+   */
   readonly catalogue: Pick<Catalogue, 'search' | 'get'> = {
     search: async (...query) => {
       this.#index ??= Catalogue.of(this.tools)
@@ -116,7 +119,7 @@ export class McpHost {
     get: (name) => this.#entries.get(name)?.definition ?? null,
   }
 
-  /** Carries a call out. @throws KvfoldError mcp/failed, mcp/timeout, mcp/unreachable, engine/cancelled */
+  /** Carries out a call. @throws KvfoldError mcp/failed, mcp/timeout, mcp/unreachable, engine/cancelled */
   execute({ name, arguments: args }: Pick<ToolCall, 'name' | 'arguments'>, signal?: AbortSignal): Promise<string> {
     const entry = this.#entries.get(name)
     if (entry === undefined)
@@ -143,7 +146,7 @@ export class McpHost {
     void this.#forgetIndex()
   }
 
-  /** `server_tool`, numbered where that is taken. */
+  /** Returns `server_tool`, with a number when that name is taken. */
   #nameOf(connection: Connection, tool: string): string {
     const key = `${this.#connections.indexOf(connection)} ${tool}`
     const known = this.#names.get(key)
@@ -163,7 +166,7 @@ export class McpHost {
   }
 }
 
-/** Without the draft of JSON Schema, which says nothing to a model. */
+/** Leaves out `$schema`, which tells a model nothing. */
 const definitionOf = (
   name: string,
   { description, title, inputSchema: { $schema: _, ...parameters } }: Connection['tools'][number],

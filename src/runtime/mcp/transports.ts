@@ -1,23 +1,26 @@
-/** Owns messages to and from MCP servers as they were written: the library rounds numbers, so what it would lose is put in here. */
+/**
+ * Transports that keep messages to and from MCP servers as they were written. The library rounds numbers, so these classes keep the
+ * original text.
+ */
 import { type JSONRPCMessage, ReadBuffer, StreamableHTTPClientTransport } from '@modelcontextprotocol/client'
 import { StdioClientTransport, type StdioServerParameters } from '@modelcontextprotocol/client/stdio'
 import { createParser } from 'eventsource-parser'
 import { isNoted, writeJson } from '../core/written-json.js'
 import { carrying } from './carried-text.js'
 
-/** Bytes of one message: a result of many megabytes is cut by us, not taken for the server's end. */
+/** The most bytes of one message. A result of many megabytes is cut later (`outputLimit`); it must not look like the end of the server. */
 const LONGEST_MESSAGE = 256 * 2 ** 20
 
-/** To a process. */
+/** The transport to a process. */
 export class ProcessTransport extends StdioClientTransport {
   constructor(server: Omit<StdioServerParameters, 'maxBufferSize'>) {
     super(server)
-    // Private in the library, whose release is exact.
+    // A private field of the library, whose version is pinned.
     Object.assign(this, { _readBuffer: new Lines() })
   }
 
   override send(message: JSONRPCMessage): Promise<void> {
-    // Private too.
+    // Also a private field.
     const { _process: process } = this as unknown as { readonly _process?: { readonly stdin?: NodeJS.WritableStream } }
     const input = process?.stdin
     if (input === undefined || !isNoted(message)) return super.send(message)
@@ -28,9 +31,9 @@ export class ProcessTransport extends StdioClientTransport {
   }
 }
 
-/** What a process writes, a message a line. */
+/** Reads the output of a process, one message a line. */
 class Lines extends ReadBuffer {
-  /** The line that has not ended yet. */
+  /** The last, incomplete line. */
   #begun: Buffer[] = []
   #size = 0
 
@@ -63,9 +66,9 @@ class Lines extends ReadBuffer {
 type HttpOptions = NonNullable<ConstructorParameters<typeof StreamableHTTPClientTransport>[1]>
 type SendOptions = Parameters<StreamableHTTPClientTransport['send']>[1]
 
-/** To a server over HTTP. */
+/** The transport to a server over HTTP. */
 export class HttpTransport extends StreamableHTTPClientTransport {
-  /** Bodies as they were written, by the body that the library makes. */
+  /** The bodies with their original text, by the body that the library sends. */
   readonly #written: Map<string, string>
 
   constructor(url: URL, options: HttpOptions) {
@@ -92,7 +95,7 @@ export class HttpTransport extends StreamableHTTPClientTransport {
   }
 }
 
-/** The response with messages that carry their text. */
+/** Returns the response with messages that carry their original text. */
 async function answering(response: Response): Promise<Response> {
   const { ok, body, headers, status, statusText } = response
   const type = headers.get('content-type') ?? ''
@@ -102,7 +105,7 @@ async function answering(response: Response): Promise<Response> {
   return new Response(body.pipeThrough(new TextDecoderStream()).pipeThrough(events()), { headers, status, statusText })
 }
 
-/** Server-sent events, whose data become texts that carry what they lose. */
+/** Rewrites server-sent events so that their data carry the original text. */
 function events(): TransformStream<string, Uint8Array> {
   const encoder = new TextEncoder()
   let out: TransformStreamDefaultController<Uint8Array>

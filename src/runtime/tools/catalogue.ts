@@ -1,42 +1,42 @@
-/** Owns the catalogue: all tools there are, any number of them, finding those that a few words ask for, and the file that keeps vectors of texts. */
+/** The catalogue of all tools, of any number: finds the tools that match a few words. Also a file that keeps the vectors of texts. */
 import { createHash } from 'node:crypto'
 import { runInNewContext } from 'node:vm'
 import Database from 'libsql'
 import type { ToolDefinition } from '../chat/message.js'
 import { invariant, KvfoldError } from '../core/errors.js'
 
-/** Vectors of texts, each of length 1. */
+/** Makes vectors of texts. Each vector has length 1. */
 export interface ToolEmbedder {
   readonly name: string
   embed(texts: readonly string[], signal?: AbortSignal): Promise<readonly Float32Array[]>
 }
 
-/** `fused`: both lists joined by reciprocal rank. */
+/** `fused`: both rankings joined by reciprocal rank. */
 export const rankings = ['bm25', 'embeddings', 'fused'] as const
 export type SearchRanking = (typeof rankings)[number]
 
 export interface CatalogueOptions {
-  /** A SQLite file of its own; it is written anew. Default: in memory. */
+  /** An SQLite file for this catalogue alone; it must not contain a catalogue yet. Default: in memory. */
   readonly path?: string
-  /** Without one there is BM25 alone. */
+  /** Without an embedder only BM25 is available. */
   readonly embedder?: ToolEmbedder
-  /** Told how many tools have vectors, of how many. */
+  /** Called after each batch with the number of tools that have vectors, and the number of all tools. */
   readonly onEmbedded?: (done: number, total: number) => void
   readonly signal?: AbortSignal
 }
 
-/** Ranks deeper than this say nothing about a tool that was found. */
+/** How many tools of each ranking are fused. A lower rank says nothing about a tool. */
 const DEPTH = 50
-/** What keeps the first ranks of one list from deciding alone (Cormack and others, 2009). */
+/** The constant of reciprocal rank fusion: it keeps the first ranks of one list from deciding alone (Cormack and others, 2009). */
 const FUSION = 60
-/** Texts embedded in one call. */
+/** How many texts are embedded in one call. */
 const BATCH = 64
-/** What a word counts in the name, the description and the arguments. */
+/** Weights of a word found in the name, the description and the arguments. */
 const WEIGHTS = [4, 2, 1] as const
 
-/** Milliseconds that a regular expression of somebody else's may take. */
+/** Milliseconds that a regular expression from a client or a model may take. */
 const PATIENCE = 250
-/** In a context of its own, so that it can be stopped. */
+/** Runs in its own VM context, so that a timeout can stop it. */
 const FITTING = 'texts.flatMap((list) => list.flatMap((text, place) => (new RegExp(source, "i").test(text) ? [place] : [])))'
 
 export class Catalogue {
@@ -55,7 +55,7 @@ export class Catalogue {
     )
   }
 
-  /** @throws KvfoldError tool/bad-arguments for two tools of one name; what the embedder throws */
+  /** Fills a new catalogue. @throws KvfoldError tool/bad-arguments for two tools of one name; what the embedder throws */
   static async of(tools: readonly ToolDefinition[], options: CatalogueOptions = {}): Promise<Catalogue> {
     const { path = ':memory:', embedder, onEmbedded, signal } = options
     const catalogue = new Catalogue(new Database(path), embedder ?? null)
@@ -76,7 +76,7 @@ export class Catalogue {
     return this.#names.length
   }
 
-  /** What `search` can do: BM25 alone without an embedder. */
+  /** The rankings that `search` supports: only BM25 without an embedder. */
   get rankings(): readonly SearchRanking[] {
     return this.#vectors === null ? ['bm25'] : rankings
   }
@@ -85,7 +85,10 @@ export class Catalogue {
     return this.#byName.get(name) ?? null
   }
 
-  /** The `k` best, best first; fewer where fewer have anything of the words. Default ranking: the best there is. */
+  /**
+   * Returns the `k` best tools, best first. Returns fewer when fewer match a word. Default ranking: `fused`, or `bm25` without an
+   * embedder.
+   */
   async search(
     words: string,
     k: number,
@@ -97,8 +100,8 @@ export class Catalogue {
   }
 
   /**
-   * The first `k` that the regular expression fits, those by name before those by description or arguments; case is ignored. A pattern that is none, or
-   * takes longer than a moment, is told in a sentence.
+   * Returns the first `k` tools that the regular expression matches, matches by name before those by description or arguments. Case is
+   * ignored. For an invalid or too slow pattern, returns a sentence for the model.
    */
   matching(
     pattern: string,
@@ -159,7 +162,7 @@ export class Catalogue {
       ),
     ]
     if (terms.length === 0) return []
-    // Quoted, so that no word is an operator of the query language.
+    // Quoted, so that no word is read as an operator of the query language.
     const query = terms.map((term) => `"${term}"`).join(' OR ')
     return (this.#search.all(query, k) as { readonly rowid: number }[]).map(({ rowid }) => rowid)
   }
@@ -178,12 +181,12 @@ export class Catalogue {
   }
 }
 
-/** An embedder whose vectors are kept in a SQLite file: no text is embedded twice, and work that was stopped goes on. */
+/** An embedder that keeps its vectors in an SQLite file. No text is embedded twice, and an interrupted run can continue. */
 export class KeptVectors implements ToolEmbedder {
   readonly name: string
   readonly #database: Database.Database
 
-  /** @param path a file of this embedder's alone; it is made where there is none */
+  /** @param path a file for this embedder alone; it is created when it does not exist */
   constructor(
     private readonly embedder: ToolEmbedder,
     path: string,
@@ -194,7 +197,7 @@ export class KeptVectors implements ToolEmbedder {
     this.#database.exec('CREATE TABLE IF NOT EXISTS vectors (text TEXT PRIMARY KEY, vector BLOB NOT NULL) WITHOUT ROWID')
   }
 
-  /** What it embeds it keeps at once. @throws KvfoldError what the embedder throws */
+  /** Embeds texts and saves new vectors at once. @throws KvfoldError what the embedder throws */
   async embed(texts: readonly string[], signal?: AbortSignal): Promise<readonly Float32Array[]> {
     const known = this.#database.prepare('SELECT vector FROM vectors WHERE text = ?')
     const keys = texts.map((text) => createHash('sha256').update(text).digest('hex'))
@@ -216,24 +219,24 @@ export class KeptVectors implements ToolEmbedder {
     return vectors as Float32Array[]
   }
 
-  /** Closes the file; the embedder stays its owner's. */
+  /** Closes the file. The embedder is not closed; its owner does that. */
   close(): void {
     this.#database.close()
   }
 }
 
-/** Copied: bytes out of a database may begin anywhere. */
+/** Copies the bytes, because a buffer from the database may begin at an unaligned address. */
 function numbersOf(bytes: Buffer | undefined): Float32Array | null {
   return bytes === undefined ? null : new Float32Array(Uint8Array.from(bytes).buffer)
 }
 
-/** `get_stockPrice` has the words that "get stock price" has. */
+/** Splits a name into words, so that `get_stockPrice` matches "get stock price". */
 export const wordsOf = (name: string): string => name.replace(/(\p{Ll}|\p{N})(\p{Lu})/gu, '$1 $2').replace(/[_./:-]+/g, ' ')
 
-/** What is embedded of a tool. */
+/** The text that is embedded for a tool. */
 const textOf = (tool: ToolDefinition): string => `${wordsOf(tool.name)}: ${tool.description}`
 
-/** Names and descriptions of the arguments, whatever else the schema has. */
+/** Returns the names and descriptions of the arguments; the rest of the schema is ignored. */
 function argumentsOf({ parameters }: ToolDefinition): string {
   const { properties } = parameters
   if (typeof properties !== 'object' || properties === null) return ''

@@ -1,4 +1,7 @@
-/** Owns definitions that stand in the conversation instead of the list at its top: how they are written, folded away, and shown again. */
+/**
+ * Tool definitions shown in the conversation instead of in the list at the top of the prompt: formats them, folds them away, and shows
+ * them again.
+ */
 import { pythonJson } from '../chat/conversation.js'
 import type { ToolDefinition } from '../chat/message.js'
 import type { Conversation } from '../context/conversation.js'
@@ -8,19 +11,19 @@ import { span } from '../core/span.js'
 import { readJson } from '../core/written-json.js'
 
 export interface LateOptions {
-  /** What folding them away asks of the cache. Default: what steps do anyway. */
+  /** The contract of the folds. Default: the contract of the step. */
   readonly contract?: Contract
   /**
-   * Whether a tool that is loaded again is shown where it stood, or once more at the end. Where its cells are kept without those before them
-   * having to be the same (`splice`) the first costs nothing; under `exact` all that follows would be computed again.
+   * Whether a tool that is loaded again is restored at its old place instead of being shown anew at the end. Under `splice` the restore
+   * costs nothing, because cells are kept whatever stands before them. Under `exact` all text after it would be computed again.
    */
   readonly restores: boolean
 }
 
-/** A definition as templates write it in their list, without the wrapping that is the same for all. */
+/** Formats a definition as templates do in their list, without the wrapping that all definitions share. */
 export const lineOf = ({ name, description, parameters }: ToolDefinition): string => pythonJson({ name, description, parameters })
 
-/** The definition that a line is (`lineOf`); null: it is none. */
+/** Parses a line made by `lineOf`. Returns null when the line is not a definition. */
 export function definitionIn(line: string): ToolDefinition | null {
   if (!line.startsWith('{"name"')) return null
   try {
@@ -39,12 +42,15 @@ export class LateDefinitions {
     private readonly options: LateOptions,
   ) {}
 
-  /** Folds them away, each behind a marker that says so. Those that cannot be hidden (they share a token) stay in sight; they are not loaded either way. */
+  /**
+   * Folds the definitions away, each behind a marker that says so. A definition that shares a token with another may stay visible; the
+   * tool counts as removed either way.
+   */
   hide(tools: readonly ToolDefinition[]): void {
     const called = new Set(this.conversation.messages.flatMap(({ toolCalls = [] }) => toolCalls.map(({ name }) => name)))
     const places = tools.flatMap((tool) => {
       const place = this.#placeOf(tool)
-      // Where it was called the conversation speaks of it still, and says that it is gone.
+      // When the tool was called, the conversation still mentions it, so the marker names it.
       const marker = called.has(tool.name) ? `(${tool.name} removed)` : '(removed)'
       return place === null ? [] : [{ ...place, marker }]
     })
@@ -55,7 +61,7 @@ export class LateDefinitions {
     for (const place of places) this.conversation.replace([place], contract)
   }
 
-  /** Shows them again where they stood. @returns those that have to be shown anew */
+  /** Restores the definitions at their old places. @returns the tools that could not be restored and must be shown anew */
   show(tools: readonly ToolDefinition[]): readonly ToolDefinition[] {
     if (!this.options.restores) return tools
     return tools.filter((tool) => {
@@ -67,7 +73,7 @@ export class LateDefinitions {
     })
   }
 
-  /** Where it was shown last; null when it never was. */
+  /** Returns where the definition was shown last, or null. */
   #placeOf(tool: ToolDefinition): Stretch | null {
     const { messages } = this.conversation
     const line = lineOf(tool)

@@ -1,4 +1,4 @@
-/** Owns the two tools that manage the others: what a model is told of them, and what their calls come to. */
+/** The tools `search_tools` and `remove_tools`: their definitions for the model, and what their calls do. */
 import Type from 'typebox'
 import type { ToolDefinition } from '../chat/message.js'
 import { strict } from '../core/schema.js'
@@ -11,24 +11,24 @@ import type { SearchedTools, ToolMemory } from './tool-memory.js'
 export const SEARCH_TOOLS = 'search_tools'
 export const REMOVE_TOOLS = 'remove_tools'
 
-/** Keywords of one search. */
+/** The most keywords of one search. */
 const MOST = 32
 
-/** Said instead of the names of all that is loaded. */
+/** In place of names: removes all loaded tools. */
 const ALL = 'all'
 
-/** The schema of what may be named where something is to be removed. */
+/** The schema of one name in a list of tools to remove. */
 export const removable = (names: readonly string[]) => ({ enum: [...names, ALL] })
 
 export interface ManagedTools {
   readonly memory: ToolMemory
-  /** Null: definitions stand in the list at the top of the prompt. */
+  /** Null when the definitions are in the list at the top of the prompt. */
   readonly late: LateDefinitions | null
-  /** Tried before a search is refused for its size; it removes what it can do without. Default: nothing is. */
+  /** Called before a search is refused because it would pass a limit. It removes tools that are not needed. Default: nothing is removed. */
   readonly makeRoom?: (found: SearchedTools, signal?: AbortSignal) => Promise<void>
 }
 
-/** Names of the two can be neither searched for nor removed. */
+/** Makes the two tools. The search never finds them, and they cannot be removed. */
 export function managementTools(managed: () => ManagedTools): { readonly search: ContextTool; readonly remove: ContextTool } {
   const search = defineTool({
     name: SEARCH_TOOLS,
@@ -62,7 +62,10 @@ export function managementTools(managed: () => ManagedTools): { readonly search:
   return { search, remove }
 }
 
-/** The tool that removes, as calls of it are held to: names of what is loaded. None while nothing is. */
+/**
+ * The definition of the removing tool as its calls are constrained: they may name only loaded tools. Returns an empty list when no tool is
+ * loaded.
+ */
 export function heldRemoval(definition: ToolDefinition, { names }: ToolMemory): readonly ToolDefinition[] {
   if (names.length === 0) return []
   const list = { type: 'array', minItems: 1, items: removable(names) }
@@ -71,9 +74,9 @@ export function heldRemoval(definition: ToolDefinition, { names }: ToolMemory): 
 }
 
 /**
- * Loads what the keywords find, all of it or, where that would pass a limit, nothing; and says what is shown of it. A keyword with commas is a list
- * of them.
- * @throws KvfoldError what the embedder throws, and what makes room
+ * Loads the tools that the keywords find, and returns the text for the model. When the tools would pass a limit, it loads none. A keyword
+ * with commas is split into several.
+ * @throws KvfoldError what the embedder and `makeRoom` throw
  */
 export async function searchFor(
   { memory, late, makeRoom }: ManagedTools,
@@ -91,16 +94,16 @@ export async function searchFor(
   return { loaded: true, text: shown(found, memory, late) }
 }
 
-/** `(a) `, `2. `: what the item of a list begins with. */
+/** The beginning of a list item, such as `(a) ` or `2. `. */
 const ITEM = /^(?:\((?:[a-z]|\d{1,2})\)|[a-z]\)|\d{1,2}[.)])\s+/iu
 
-/** What is between the commas of a keyword, without the letters or numbers of a list; of one that is nothing else, itself. */
+/** Splits a keyword at its commas and removes list numbers or letters. Returns the keyword itself when nothing else is left. */
 function apart(keyword: string): readonly string[] {
   const several = keyword.split(/[,;]\s/u).flatMap((each) => each.trim().replace(ITEM, '') || [])
   return several.length === 0 ? [keyword] : several
 }
 
-/** Removes them and says so, or all at once; the two that manage are left. */
+/** Removes the named tools, or all, and returns the text for the model. Skips the two managing tools. */
 export function removeTools({ memory, late }: ManagedTools, named: readonly string[]): string {
   const all = named.includes(ALL) && !memory.has(ALL)
   const names = all ? memory.names : named
@@ -114,13 +117,13 @@ export function removeTools({ memory, late }: ManagedTools, named: readonly stri
   return said.join(' ')
 }
 
-/** How many are loaded, as results and the note on a user's message say it. */
+/** Says how many tools are loaded, for results and for the note on a user's message. */
 export const standing = ({ size, limits }: ToolMemory): string => `${size} of at most ${limits.tools} tools loaded.`
 
 function shown({ added, known, nothing }: SearchedTools, memory: ToolMemory, late: LateDefinitions | null): string {
   const anew = late === null ? [] : late.show(added)
   const again = late === null ? [] : added.filter((tool) => !anew.includes(tool))
-  // Definitions carry their names; without them the names are said.
+  // Definitions contain the names. Where no definitions are shown, the names are listed.
   const names = late === null && added.length > 0 ? `: ${namesOf(added)}` : ''
   const lines = [`${counted(added.length)} added${names}. ${standing(memory)}`]
   if (again.length > 0) lines.push(`Shown above again: ${namesOf(again)}.`)
@@ -129,7 +132,7 @@ function shown({ added, known, nothing }: SearchedTools, memory: ToolMemory, lat
   return [...lines, ...anew.map(lineOf)].join('\n')
 }
 
-/** What searches of a conversation found, in that order, and whether it is shown now: those are loaded. */
+/** Lists the tools that searches of a conversation found, in order. A tool counts as loaded when its definition is visible now. */
 export function toolsFoundIn(
   conversation: Pick<Conversation, 'messages' | 'shown'>,
 ): readonly { readonly name: string; readonly loaded: boolean }[] {

@@ -1,23 +1,23 @@
-/** Owns the tool memory of a conversation: which tools of a catalogue are loaded, within what limits, and what searching and removing come to. */
+/** The tool memory of a conversation: which tools of a catalogue are loaded, and within which limits. */
 import type { ToolDefinition } from '../chat/message.js'
 import { listed } from '../context/refusal.js'
 import type { Catalogue } from './catalogue.js'
 
-/** Of a context, what definitions that are loaded take at most where nobody says. */
+/** The share of the context that loaded definitions may take by default. */
 export const LOADED_SHARE = 1 / 4
 
 export interface ToolLimits {
-  /** Tools loaded at most, the two that manage them not counted (MemTool, algorithms 1-3). Default 128. */
+  /** How many tools may be loaded, without the two managing tools (MemTool, algorithms 1-3). Default 128. */
   readonly tools?: number
-  /** Tokens that the definitions loaded may take together. Default: no limit. */
+  /** How many tokens the loaded definitions may take together. Default: no limit. */
   readonly tokens?: number
 }
 
 export interface ToolMemoryOptions extends ToolLimits {
   readonly catalogue: Pick<Catalogue, 'search' | 'get'>
-  /** Tools found for each keyword (MemTool, algorithms 1-3). Default 5. */
+  /** How many tools a search returns for each keyword (MemTool, algorithms 1-3). Default 5. */
   readonly perKeyword?: number
-  /** Tokens of a definition where it is shown. Default: a fourth of its characters. */
+  /** Returns the tokens of a definition where it is shown. Default: a quarter of its characters. */
   readonly measure?: (definition: ToolDefinition) => number
 }
 
@@ -25,12 +25,12 @@ export interface ToolMemoryOptions extends ToolLimits {
 export interface LoadedTool {
   readonly definition: ToolDefinition
   readonly tokens: number
-  /** Turns, from 0: when it was loaded, and when it was last called or found. */
+  /** Turns, counted from 0: when the tool was loaded, and when it was last called or found. */
   readonly since: number
   readonly used: number
 }
 
-/** What a search found, as sets of its own: what it adds, what was loaded already, and keywords that nothing was found for. */
+/** The result of a search: tools to load, tools that were loaded already, and keywords without a result. */
 export interface SearchedTools {
   readonly added: readonly ToolDefinition[]
   readonly known: readonly ToolDefinition[]
@@ -43,7 +43,7 @@ export interface Removal {
   readonly unknown: readonly string[]
 }
 
-/** What the session did so far; a search that would pass a limit is refused whole. */
+/** Totals of the session. `refused`: searches that would have passed a limit, each refused as a whole. */
 export interface ToolCounts {
   readonly added: number
   readonly removed: number
@@ -51,7 +51,7 @@ export interface ToolCounts {
   readonly calledUnloaded: number
 }
 
-/** As plain JSON. */
+/** The memory as plain JSON. */
 export interface ToolMemoryState {
   readonly turn: number
   readonly loaded: readonly { readonly name: string; readonly since: number; readonly used: number }[]
@@ -76,12 +76,12 @@ export class ToolMemory {
     }
   }
 
-  /** In the order in which they were loaded. */
+  /** In the order in which the tools were loaded. */
   get loaded(): readonly LoadedTool[] {
     return [...this.#loaded.values()]
   }
 
-  /** In the same order. */
+  /** In the same order as `loaded`. */
   get names(): readonly string[] {
     return [...this.#loaded.keys()]
   }
@@ -90,7 +90,7 @@ export class ToolMemory {
     return this.#loaded.size
   }
 
-  /** Of the definitions that are loaded. */
+  /** Tokens of all loaded definitions. */
   get tokens(): number {
     return this.loaded.reduce((sum, { tokens }) => sum + tokens, 0)
   }
@@ -108,7 +108,7 @@ export class ToolMemory {
     return { turn: this.#turn, loaded, counts: this.#counts }
   }
 
-  /** Stands where a memory of the same catalogue stood; tools that it no longer has are left out. */
+  /** Continues from the state of an earlier memory. Tools that the catalogue no longer has are left out. */
   resume({ turn, loaded, counts }: ToolMemoryState): void {
     this.#turn = turn
     this.#counts = counts
@@ -119,12 +119,12 @@ export class ToolMemory {
     }
   }
 
-  /** A new turn begins: what was used counts from here. */
+  /** Begins a new turn, from which uses are counted. */
   beginTurn(): void {
     this.#turn++
   }
 
-  /** What the keywords find; nothing is loaded yet. @throws KvfoldError what the embedder throws */
+  /** Finds tools for the keywords without loading them. @throws KvfoldError what the embedder throws */
   async find(keywords: readonly string[], signal?: AbortSignal): Promise<SearchedTools> {
     const { catalogue, perKeyword = 5 } = this.options
     const found = new Map<string, ToolDefinition>()
@@ -138,7 +138,7 @@ export class ToolMemory {
     return { added: all.filter(({ name }) => !this.has(name)), known: all.filter(({ name }) => this.has(name)), nothing }
   }
 
-  /** How far the limits would be passed: a sentence for the model, null when they would not. */
+  /** Checks the limits. Returns a sentence for the model when loading `added` would pass one, else null. */
   excess(added: readonly ToolDefinition[]): string | null {
     const { tools, tokens } = this.limits
     const count = this.size + added.length
@@ -150,7 +150,7 @@ export class ToolMemory {
     return null
   }
 
-  /** Loads them; those found again count as used. Precondition: `excess` is null. */
+  /** Loads the added tools. Known tools count as used in this turn. Precondition: `excess` is null. */
   load({ added, known }: Pick<SearchedTools, 'added' | 'known'>): void {
     for (const definition of added)
       this.#loaded.set(definition.name, { definition, tokens: this.#measure(definition), since: this.#turn, used: this.#turn })
@@ -158,7 +158,7 @@ export class ToolMemory {
     this.#count('added', added.length)
   }
 
-  /** A search was refused for its size. */
+  /** Counts a search that was refused for its size. */
   refused(): void {
     this.#count('refused', 1)
   }
@@ -171,13 +171,13 @@ export class ToolMemory {
     return { removed, unknown: known.filter((name) => !removed.some((tool) => tool.name === name)) }
   }
 
-  /** A loaded tool was called. */
+  /** Notes that a loaded tool was called or found. */
   used(name: string): void {
     const tool = this.#loaded.get(name)
     if (tool !== undefined) this.#loaded.set(name, { ...tool, used: this.#turn })
   }
 
-  /** What a call of a tool is told that is not loaded; null when it is loaded. */
+  /** Returns the error text for a call of a tool that is not loaded, and counts it. Returns null when the tool is loaded. */
   refusal(name: string): string | null {
     if (this.has(name)) return null
     this.#count('calledUnloaded', 1)
@@ -190,12 +190,12 @@ export class ToolMemory {
     return `there is no tool called ${JSON.stringify(name)}. ${known}`
   }
 
-  /** Loaded, and neither called nor found for so many turns. */
+  /** Names of loaded tools that were neither called nor found in the last `turns` turns, the current one included. */
   unusedFor(turns: number): readonly string[] {
     return this.loaded.filter(({ used }) => this.#turn - used >= turns).map(({ definition }) => definition.name)
   }
 
-  /** The least recently used, so many that the rest is within `tokens`. */
+  /** Returns the least recently used tools, as many as must go so that the rest fits in `tokens`. */
   leastUsedOver(tokens: number): readonly string[] {
     let over = this.tokens - tokens
     const names: string[] = []
