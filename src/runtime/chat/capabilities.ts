@@ -1,4 +1,4 @@
-/** Finds out, by trying, in which form a template takes system messages, tools, calls and results. */
+/** Finds, by trying, in which form a template takes system messages, tools, calls and results. */
 import { KvfoldError } from '../core/errors.js'
 import { type TemplateForm, nativeForm, templateMessages, toolsValue } from './conversation.js'
 import type { Template } from './jinja/template.js'
@@ -6,7 +6,7 @@ import type { ChatMessage, ToolDefinition } from './message.js'
 import type { Field, Tracked } from './tracked.js'
 
 export interface Capabilities extends TemplateForm {
-  /** Why a whole conversation with tools does not render in any form; null when it does. */
+  /** Why a whole conversation with tools renders in no form; null when it renders. */
   readonly trouble: string | null
 }
 
@@ -49,7 +49,7 @@ const uneven: readonly (readonly ChatMessage[])[] = [
 type Attempt = { readonly text: Tracked } | { readonly failure: string }
 type Attempts = (messages: readonly ChatMessage[], tools: readonly ToolDefinition[], form: TemplateForm) => Attempt
 
-/** @throws KvfoldError chat/template-failed when not even one user message renders */
+/** @throws KvfoldError chat/template-failed when the template cannot render a single user message */
 export function findCapabilities(template: Template): Capabilities {
   const attempt: Attempts = (messages, tools, form) => {
     try {
@@ -92,7 +92,7 @@ function systemIn(form: TemplateForm, attempt: Attempts): TemplateForm['system']
   return native(user, otherSystem, answer) && native(system, user, answer, otherSystem, afterwards) ? 'anywhere' : 'leading'
 }
 
-/** What a form still has to give way on. */
+/** Finds the remaining fields of the form: reasoning, empty answers, alternation, opening and broken arguments. */
 function refine(given: TemplateForm, attempt: Attempts): TemplateForm {
   const wordy: ChatMessage = { ...calling, content: 'Probe words.', reasoning: 'Probe thought.' }
   const crowded = 'failure' in attempt([user, wordy, ...results, afterwards], [probeTool], given)
@@ -107,7 +107,10 @@ function refine(given: TemplateForm, attempt: Attempts): TemplateForm {
   return { ...even, opening: opens ? 'any' : 'user', broken: breaks ? 'parameter' : 'text' }
 }
 
-/** Forms from the most native to plain text. Where we describe the tools, calls are text too, in the syntax the description asks for. */
+/**
+ * Yields forms from the most native one to plain text. When we describe the tools ourselves, calls are also text, in the syntax of that
+ * description.
+ */
 function* forms(base: TemplateForm): Generator<TemplateForm> {
   for (const alternates of [false, true])
     for (const results of ['native', 'user'] as const)
@@ -126,7 +129,7 @@ function shows(attempt: Attempt, field: Field, message: number): boolean {
   )
 }
 
-/** Contents, and the text of broken arguments, are all shown, one message after the other. */
+/** True when all contents and the text of broken arguments are shown, in the order of the messages. */
 function showsInOrder(attempt: Attempt, messages: readonly ChatMessage[]): boolean {
   if (!('text' in attempt)) return false
   const { pieces } = attempt.text
@@ -144,7 +147,7 @@ function showsInOrder(attempt: Attempt, messages: readonly ChatMessage[]): boole
   })
 }
 
-/** Calls, arguments (as JSON or as tags, never as Python writes a mapping or as escaped JSON) and results are all shown. */
+/** True when calls, arguments and results are all shown. Arguments must be JSON or tags, not a Python mapping or escaped JSON. */
 function rendersCalls(attempt: Attempt, { calls }: TemplateForm): boolean {
   if (!('text' in attempt)) return false
   const { pieces } = attempt.text

@@ -1,4 +1,4 @@
-/** From our messages to what a template is given, in the form that this template works with. */
+/** Converts our messages and tools into the values that a template expects. */
 import { writtenEntries } from '../core/written-json.js'
 import type { TemplateMessage } from './jinja/template.js'
 import { ArrayValue, MappingValue, NullValue, numberValue, TrackedString, TruthValue, type Value } from './jinja/values.js'
@@ -20,7 +20,7 @@ import {
 const string = (text: Tracked) => new TrackedString(text)
 const written = (text: string) => string(literal(text))
 
-/** A JSON-like value as the template's, every string of the given origin. */
+/** Converts a JSON-like value for the template. Every string in it gets the given origin. */
 export function toValue(input: unknown, origin: Origin): Value {
   if (typeof input === 'string') return string(Tracked.of(input, origin))
   if (typeof input === 'number') return numberValue(input)
@@ -36,7 +36,7 @@ export function toValue(input: unknown, origin: Origin): Value {
 
 const mapping = (entries: readonly (readonly [string, Value])[]) => new MappingValue(new Map(entries))
 
-/** The `tools` variable; null: leave it undefined. */
+/** The template's `tools` variable. Null when it must stay undefined. */
 export function toolsValue(tools: readonly ToolDefinition[], form: TemplateForm): Value | null {
   if (tools.length === 0 || form.tools !== 'native') return form.absent === 'none' ? new NullValue() : null
   const origin: Origin = { field: 'tool', message: 0 }
@@ -50,7 +50,7 @@ export function toolsValue(tools: readonly ToolDefinition[], form: TemplateForm)
   )
 }
 
-/** The messages as the template gets them; each stands for the message of the same index. */
+/** Converts the messages for the template. Each result carries the index of the message that it stands for. */
 export function templateMessages(
   messages: readonly ChatMessage[],
   tools: readonly ToolDefinition[],
@@ -125,13 +125,13 @@ function turnsOf(
   )
 }
 
-/** Templates know a reasoning under several names; they get it under all of them. */
+/** Templates use different names for reasoning, so they get it under all of them. */
 function reasoningEntries(reasoning: string, index: number): (readonly [string, Value])[] {
   const value = string(Tracked.of(reasoning, { field: 'reasoning', message: index }))
   return ['reasoning_content', 'reasoning', 'thinking'].map((name) => [name, value] as const)
 }
 
-/** The name of the one parameter that broken arguments are shown as. */
+/** The parameter name under which broken arguments are shown. */
 const BROKEN_PARAMETER = 'arguments'
 
 function callValue(call: ToolCall, origin: Origin, form: TemplateForm): Value {
@@ -154,26 +154,33 @@ function callValue(call: ToolCall, origin: Origin, form: TemplateForm): Value {
   ])
 }
 
-// Where results stand beside their calls. It depends only on what comes before a result, so that a longer conversation shows it alike.
+// Where tool results stand relative to their calls. This depends only on the messages before a result, so a longer conversation shows it
+// the same way.
 
-/** What stands instead of a result that is missing before another call's. */
+/** Shown for a call without a result when a later call's result follows. */
 const NO_RESULT = 'No result.'
 
 interface ResultPlace {
-  /** The call it answers; undefined: there is none. */
+  /** The call that the result answers; undefined when there is none. */
   readonly call: ToolCall | undefined
-  /** Calls before that one of the same message that have no result. Templates without ids tell results by their order. */
+  /**
+   * Calls of the same message before `call` that have no result. Templates without ids match results by their order, so these need a
+   * placeholder.
+   */
   readonly missing: readonly ToolCall[]
-  /** It stands neither right behind its call's message nor behind results of earlier calls there. */
+  /** True when the result follows neither its call's message nor the results of earlier calls of that message. */
   readonly isLate: boolean
 }
 
-/** By the index of each tool message. A result without an id, or with an unknown one, answers the first call that has none yet. */
+/**
+ * Returns the place of each tool message, by index. A result without an id or with an unknown id answers the first call that has no result
+ * yet.
+ */
 function placesOfResults(messages: readonly ChatMessage[]): ReadonlyMap<number, ResultPlace> {
   const places = new Map<number, ResultPlace>()
   const known = new Map<string, ToolCall>()
   let calls: readonly ToolCall[] = []
-  /** Calls before this one have a result, or a later one has: no further result stands with them. */
+  /** The first call that may still get a result. Calls before it have one, or a later call has. */
   let next = 0
   messages.forEach(({ role, toolCalls = [], toolCallId }, index) => {
     if (role !== 'tool') {
@@ -188,13 +195,13 @@ function placesOfResults(messages: readonly ChatMessage[]): ReadonlyMap<number, 
     if (at === calls.length && earlier === undefined) at = next
     const isLate = at === calls.length
     places.set(index, { call: calls[at] ?? earlier, missing: isLate ? [] : calls.slice(next, at), isLate })
-    // A late one is a user turn, and results behind that are late, too.
+    // A late result becomes a user turn, so the results after it are late too.
     next = isLate ? at : at + 1
   })
   return places
 }
 
-/** A user turn that says which call it answers. */
+/** Makes the content of a user turn that names the call it answers. */
 function lateResult(content: Tracked, call: ToolCall | undefined, origin: Origin): Tracked {
   const heading =
     call === undefined
@@ -203,7 +210,7 @@ function lateResult(content: Tracked, call: ToolCall | undefined, origin: Origin
   return Tracked.join([...heading, tagged('tool_response', content)])
 }
 
-/** An id as the template wants it; the same id always becomes the same. */
+/** Converts an id to the form that the template accepts. The same id always gives the same result. */
 function callId(id: string, { ids }: TemplateForm): string {
   if (ids === 'free' || /^[a-zA-Z0-9]{9}$/.test(id)) return id
   let hash = 0x811c9dc5
@@ -213,34 +220,38 @@ function callId(id: string, { ids }: TemplateForm): string {
 
 // The form in which a template takes messages, tools and calls.
 
-/** How a template wants its messages; found out once, by trying (capabilities.ts). */
+/** How a template wants its messages. Found once, by trying (capabilities.ts). */
 export interface TemplateForm {
   /**
-   * Where the template shows system messages in their places: `anywhere`; `leading`: those before all other messages; `first`: one of those;
-   * `merged`: none, so the first user message opens with them. What it shows as one message is joined; later ones are user messages that say so.
+   * Which system messages the template shows at their places. `anywhere`: all. `leading`: those before all other messages. `first`: only
+   * one of those, so they are joined. `merged`: none, so the first user message begins with their text. Later system messages become user
+   * messages that say what they are.
    */
   readonly system: 'anywhere' | 'leading' | 'first' | 'merged'
-  /** What templates that want to be told see when there are no tools. */
+  /** The value of `tools` when there are no tools: None, or an undefined variable. */
   readonly absent: 'none' | 'undefined'
   /** `described`: the template ignores tools, so the system message describes them. */
   readonly tools: 'native' | 'described'
-  /** Arguments as an object or as JSON text; `text`: the template ignores calls, so they are written into the content. */
+  /** Arguments as an object or as JSON text. `text`: the template ignores calls, so they are written into the content. */
   readonly calls: 'object' | 'string' | 'text'
-  /** `split`: the template takes one call a message, so a message with several becomes several. */
+  /** `split`: the template takes one call per message, so a message with several calls is split. */
   readonly parallel: 'together' | 'split'
-  /** `user`: the template knows no tool role, so results are user messages. */
+  /** `user`: the template has no tool role, so results become user messages. */
   readonly results: 'native' | 'user'
-  /** `nine`: call ids must be nine letters and digits. */
+  /** `nine`: call ids must have nine letters and digits. */
   readonly ids: 'free' | 'nine'
-  /** `either`: a message with calls may have content or reasoning, so its reasoning is left out when it has both. */
+  /** `either`: a message with calls may have content or reasoning but not both, so its reasoning is left out when it has both. */
   readonly reasoning: 'both' | 'either'
-  /** `space`: the template refuses answers without content and calls, so they are shown as one space. */
+  /** `space`: the template refuses answers without content and calls, so their content becomes one space. */
   readonly empty: 'kept' | 'space'
-  /** `parameter`: the template reads arguments as an object, so those that are none are shown as one text parameter. */
+  /** `parameter`: the template reads arguments as an object, so broken arguments are shown as one text parameter. */
   readonly broken: 'text' | 'parameter'
-  /** `user`: behind leading system messages the template wants a user message, so an empty one stands there where the first is another's. */
+  /** `user`: the template wants a user message after leading system messages, so an empty one is added when another role follows. */
   readonly opening: 'any' | 'user'
-  /** The template wants user messages and answers in turn: neighbours of one role are one, and an empty turn stands where the other's is missing. */
+  /**
+   * True when the template wants user messages and answers to alternate. Then neighbours of one role are joined, and an empty turn is
+   * added where one is missing.
+   */
   readonly alternates: boolean
 }
 
@@ -259,12 +270,12 @@ export const nativeForm: TemplateForm = {
   alternates: false,
 }
 
-/** What an answer without words is shown as. */
+/** How an answer without text is shown. */
 const noAnswer = ({ empty }: TemplateForm): Tracked => (empty === 'space' ? literal(' ') : Tracked.empty)
 
 // Calls and tools as text, for templates that have no place for them.
 
-/** A call as `{"name": ..., "arguments": ...}`. */
+/** Writes a call as `{"name": ..., "arguments": ...}`. */
 export function namedJson(call: ToolCall): string {
   return `{"name": ${JSON.stringify(call.name)}, "arguments": ${call.malformed ?? pythonJson(call.arguments)}}`
 }
@@ -291,7 +302,7 @@ export function writtenCalls(
   ])
 }
 
-/** JSON with Python's spacing, which is what models were trained on. Numbers and keys stand as they were written. */
+/** Writes JSON with Python's spacing, which models were trained on. Numbers and keys are written as they were read. */
 export function pythonJson(value: unknown): string {
   if (typeof value !== 'object' || value === null) return value === undefined ? 'null' : JSON.stringify(value)
   const entries = writtenEntries(value).map(({ key, value: item, text }) => ({ key, item, json: text ?? pythonJson(item) }))
@@ -302,7 +313,7 @@ export function pythonJson(value: unknown): string {
     .join(', ')}}`
 }
 
-/** Tool instructions for templates without tools. */
+/** Instructions about tools for templates that ignore tools. */
 export function describeTools(tools: readonly ToolDefinition[]): Tracked {
   const list = tools.map((tool) => pythonJson({ type: 'function', function: tool })).join('\n')
   return Tracked.join([

@@ -1,4 +1,4 @@
-/** Applies edits to a tokenized prompt: the tokens that show replaced text give way to new ones, everything else keeps its own. */
+/** Applies edits to a tokenized prompt. Tokens that show replaced text are exchanged for new ones; all other tokens stay. */
 import { type Contract, FORGOTTEN } from '../core/contract.js'
 import { invariant } from '../core/errors.js'
 import { overlaps, type Span } from '../core/span.js'
@@ -6,7 +6,7 @@ import type { Edit } from './message.js'
 import type { OffsetMap } from './tracked.js'
 import { concatenate, cover, part, type Aligned } from './tokens/aligned.js'
 
-/** A stretch of the unedited prompt's text and what stands in its place. */
+/** A stretch of the unedited prompt's text, and its replacement. */
 export interface TextChange {
   readonly text: Span
   readonly replacement: string
@@ -14,18 +14,21 @@ export interface TextChange {
   readonly forget: boolean
 }
 
-/** Whole tokens of the unedited prompt, and the text and tokens in their place: replacements, and what those tokens showed beside the replaced text. */
+/**
+ * Whole tokens of the unedited prompt, and the text and tokens that replace them. The new text includes the neighbouring text that the old
+ * tokens also showed.
+ */
 export interface Replaced {
   readonly text: Span
   readonly tokens: Span
   readonly by: { readonly text: string; readonly aligned: Aligned }
   readonly contract: Contract | null
-  /** Whether all of it is to be forgotten. */
+  /** Whether the cache must forget all of it. */
   readonly forget: boolean
 }
 
 /**
- * The edits as changes of the prompt's text, in order. Edits of text that is not shown, or shown by no token, are left out.
+ * Converts edits to changes of the prompt's text, in order. Edits of text that the prompt or no token shows are left out.
  * @throws KvfoldError internal/invariant for edits that overlap
  */
 export function changesOf(edits: readonly Edit[], base: Aligned, map: (message: number) => OffsetMap | null): TextChange[] {
@@ -42,7 +45,7 @@ export function changesOf(edits: readonly Edit[], base: Aligned, map: (message: 
   return changes.sort((a, b) => a.text.start - b.text.start || a.text.end - b.text.end)
 }
 
-/** The changes as replaced tokens, in order, disjoint. Changes that share a token are one. */
+/** Converts changes to replaced tokens, in order and disjoint. Changes that share a token are joined. */
 export function replacedBy(
   changes: readonly TextChange[],
   text: string,
@@ -74,13 +77,16 @@ export function replacedBy(
 
 const moved = ({ start, end }: Span, by: number): Span => ({ start: start + by, end: end + by })
 
-/** What all of them ask for; `exact`, which is always right, when that is not the same. */
+/** The contract of all changes when they agree, else `exact`, which is always correct. */
 function strictest([first, ...others]: readonly TextChange[]): Contract | null {
   const contract = first?.contract ?? null
   return others.every((other) => other.contract === contract) ? contract : 'exact'
 }
 
-/** A place of the unedited text in the edited one; a place inside a replaced stretch goes to its end. */
+/**
+ * Returns where a place of the unedited text lies in the edited text. A place inside a replaced stretch moves to the end of the
+ * replacement.
+ */
 export function shifted(at: number, changes: readonly TextChange[]): number {
   let shift = 0
   for (const { text, replacement } of changes) {
@@ -100,7 +106,7 @@ export function applyToText(text: string, changes: readonly TextChange[]): strin
   return parts.join('') + text.slice(at)
 }
 
-/** The edited prompt's tokens; `length`: of its text. */
+/** Returns the tokens of the edited prompt. `length`: the length of its text. */
 export function applyToTokens(base: Aligned, replaced: readonly Replaced[], length: number): Aligned {
   if (replaced.length === 0) return base
   const parts: { at: number; aligned: Aligned }[] = []
@@ -120,7 +126,7 @@ export function applyToTokens(base: Aligned, replaced: readonly Replaced[], leng
   return concatenate(parts, length)
 }
 
-/** The unedited prompt's tokens, without those that are to be forgotten. */
+/** Returns the tokens of the unedited prompt, with FORGOTTEN in place of the tokens to be forgotten. */
 export function remembered({ tokens }: Aligned, replaced: readonly Replaced[]): Int32Array {
   const forgotten = replaced.filter(({ forget }) => forget)
   if (forgotten.length === 0) return tokens

@@ -19,13 +19,16 @@ import { messageStarts, OffsetMap, type Tracked } from './tracked.js'
 import { isBorder, tokenAt, within, type Aligned } from './tokens/aligned.js'
 import { Encoder, type Fixed, type Tokenizer } from './tokens/encoder.js'
 
-/** One model's chat format: messages to tokens with a span for each, edits applied; and the parser for what the model answers. */
+/**
+ * The chat format of one model. Turns messages into tokens, with a span for each message and with edits applied. Makes the parsers for the
+ * model's answers.
+ */
 
 export interface FormatOptions {
   /** Jinja source, as in GGUF `tokenizer.chat_template`. */
   readonly template: string
   readonly tokenizer: Tokenizer
-  /** What `bos_token` and `eos_token` are in the template; empty when the vocabulary has none. */
+  /** The template's `bos_token` and `eos_token`; empty when the vocabulary has none. */
   readonly bosText: string
   readonly eosText: string
   /** For templates that print the date. Default: the system's clock. */
@@ -33,55 +36,59 @@ export interface FormatOptions {
 }
 
 export interface RenderRequest {
-  /** Original contents. */
+  /** With their original contents. */
   readonly messages: readonly ChatMessage[]
   readonly tools?: readonly ToolDefinition[]
   readonly edits?: readonly Edit[]
-  /** Default true. */
+  /** Whether the prompt ends with a generation prompt. Default true. */
   readonly generationPrompt?: boolean
-  /** The prompt ends within the last message, which is an answer's beginning: behind its content, and without a generation prompt. Default false. */
+  /**
+   * True when the last message is the beginning of an answer: the prompt ends after its content, without a generation prompt. Default
+   * false.
+   */
   readonly continues?: boolean
 }
 
-/** What a prompt ends with. */
+/** How a prompt ends: with the generation prompt, after the last message, or with the beginning of an answer. */
 type Ending = 'prompt' | 'nothing' | 'beginning'
 
 /** The beginning of an answer, as a prompt shows it. */
 export interface AnswerBeginning {
-  /** What the template writes before it. */
+  /** The text that the template writes before it. */
   readonly prompt: string
   readonly text: string
   readonly tokens: Int32Array
 }
 
-/** A message's place in a prompt. The generation prompt is the last one, with the index after the last message's. */
+/** A message's place in a prompt. The generation prompt is the last entry; its index is the number of messages. */
 export interface RenderedMessage {
   readonly index: number
   readonly role: string
-  /** Tokens; the messages are in order and cover all of them. */
+  /** The message's tokens. The messages are in order, and their spans cover all tokens. */
   readonly span: Span
   /**
-   * The content as shown, edits applied: characters of `Rendered.text`, and the tokens that lie wholly within them. Null when
-   * the template shows none of it.
+   * The content as shown, edits applied: its characters in `Rendered.text`, and the tokens that lie completely within them. Null when the
+   * template shows none of it.
    */
   readonly content: { readonly chars: Span; readonly tokens: Span } | null
 }
 
 export interface Rendered {
-  /** What the model sees, edits applied. */
+  /** The text that the model sees, edits applied. */
   readonly text: string
   readonly tokens: Int32Array
   readonly messages: readonly RenderedMessage[]
   /** Tokens of the generation prompt. */
   readonly generation: Span
   /**
-   * The tokens without the edits (FORGOTTEN where an edit asks for that), and in order the stretches of them that edits hide and how many tokens stand there instead: one for each edit
-   * of shown text, or for several that share a token.
+   * The unedited prompt: its tokens (FORGOTTEN where an edit asks the cache to forget), and its holes in order. A hole is a span that
+   * edits hide, with the number of tokens in its place. Each edit of shown text makes one hole; edits that share a token make one
+   * together.
    */
   readonly origin: {
     readonly base: Int32Array
     readonly holes: readonly { readonly span: Span; readonly marker: number; readonly contract?: Contract }[]
-    /** Of `base`: the first token of each message, then of the generation prompt, then the end. */
+    /** The index in `base` of each message's first token, then of the generation prompt's, then the end. */
     readonly starts: readonly number[]
   }
 }
@@ -96,13 +103,13 @@ interface Layout extends Pick<Trace, 'messages' | 'tools' | 'text' | 'textStarts
   readonly fixed: readonly Fixed[]
 }
 
-/** Formats with variables that are kept: a server's clients have a few. */
+/** How many formats with variables are kept. The clients of a server use only a few. */
 const MOST_VARIANTS = 8
 
 export class ChatFormat {
   readonly #encoder: Encoder
   readonly #traces: WeakMap<Rendered, Trace>
-  /** The same format with variables, by them. */
+  /** This format with variables, by the variables. */
   readonly #variants = new Map<string, ChatFormat>()
   #recent: { readonly inputs: readonly unknown[]; readonly base: Base } | null = null
   #probed: { readonly prompt: string; readonly ending: string } | null = null
@@ -110,11 +117,11 @@ export class ChatFormat {
   private constructor(
     private readonly template: Template,
     private readonly tokenizer: Tokenizer,
-    /** How this template is given messages, found out by trying. */
+    /** The form in which this template takes messages, found by trying. */
     readonly capabilities: Capabilities,
-    /** The family whose syntax the model writes tool calls in. */
+    /** The syntax family of the model's tool calls. */
     readonly syntax: ToolSyntax,
-    /** The format without variables, and the variables that this one has of those that the template reads; null: it is without. */
+    /** The format without variables, and this format's variables that the template reads. Null for the format without variables. */
     private readonly variant: { readonly of: ChatFormat; readonly variables: readonly (readonly [string, unknown])[] } | null,
   ) {
     this.#encoder = variant === null ? new Encoder(tokenizer) : variant.of.#encoder
@@ -133,7 +140,7 @@ export class ChatFormat {
     return this.template.reads(name)
   }
 
-  /** The same format with these variables of its template, and with no others. */
+  /** Returns the same format with exactly these template variables. */
   with(variables: TemplateVariables = {}): ChatFormat {
     const root = this.#root
     const read = Object.entries(variables)
@@ -144,20 +151,20 @@ export class ChatFormat {
     const made =
       root.#variants.get(key) ??
       new ChatFormat(root.template, root.tokenizer, root.capabilities, root.syntax, { of: root, variables: read })
-    // The one used last is the last to go.
+    // Move it to the end: the variant used last is dropped last.
     root.#variants.delete(key)
     root.#variants.set(key, made)
     for (const oldest of [...root.#variants.keys()].slice(0, -MOST_VARIANTS)) root.#variants.delete(oldest)
     return made
   }
 
-  /** The generation prompt's text where variables make it another; undefined where they do not. What is sampled after it remembers it. */
+  /** The generation prompt's text when variables change it, else undefined. `Sampled.prompt` of an answer stores it. */
   get ownPrompt(): string | undefined {
     const { prompt } = this.#probe()
     return prompt === this.#root.#probe().prompt ? undefined : prompt
   }
 
-  /** Whether the generation prompt ends with a tag. */
+  /** Whether the generation prompt ends with this tag. */
   opens(tag: string): boolean {
     return this.#probe().prompt.trimEnd().endsWith(tag)
   }
@@ -167,8 +174,8 @@ export class ChatFormat {
   }
 
   /**
-   * Messages as tokens. Pure but for caches. Edits are disjoint. Tokens that show text of an edit are replaced as a whole, and all others stay: what
-   * such a token shows beside the edit (the template's space, or anything where the edit does not lie on token borders, see `snap`) goes
+   * Renders messages as tokens. Pure but for caches. Edits must be disjoint. A token that shows text of an edit is replaced as a whole;
+   * all other tokens stay. So when an edit does not lie on token borders (`snap`), the neighbouring text in its tokens is tokenized again
    * with the replacement.
    * @throws KvfoldError chat/template-failed, chat/bad-message; internal/invariant for edits that overlap
    */
@@ -176,12 +183,12 @@ export class ChatFormat {
     return this.#rendered(request, this.#base(...baseOf(request)))
   }
 
-  /** As `render`. The event loop goes on while a long conversation is rendered and tokenized. */
+  /** Like `render`, but yields to the event loop while a long conversation is rendered and tokenized. */
   async renderInTurns(request: RenderRequest): Promise<Rendered> {
     return this.#rendered(request, await this.#baseInTurns(...baseOf(request)))
   }
 
-  /** The text of `render` alone; nothing is tokenized. @throws KvfoldError as `render` */
+  /** Returns only the text of `render`, without tokenizing. @throws KvfoldError like `render` */
   async textInTurns({ messages, tools = [] }: Pick<RenderRequest, 'messages' | 'tools'>): Promise<string> {
     checkMessages(messages)
     const { text } = await inTurns(this.#layout(messages, tools, new Set(), 'prompt'))
@@ -230,9 +237,9 @@ export class ChatFormat {
   }
 
   /**
-   * Widens a stretch of a message's content to the nearest token borders around it, at most to all of the content (characters of the original
-   * content), whose ends are borders even where a token shows text of the template beside them. Text that the template does not show is
-   * left as it is.
+   * Widens a stretch of a message's original content to the nearest token borders around it, at most to all of the content. The ends of
+   * the content count as borders even when a token shows template text beside them. Text that the template does not show is returned
+   * unchanged.
    */
   snap({
     messages,
@@ -250,7 +257,7 @@ export class ChatFormat {
     return map === undefined ? chars : snapTo(base, map, chars)
   }
 
-  /** Of the answer that a prompt rendered here `continues`. */
+  /** Returns the beginning of the answer that a prompt rendered with `continues` ends with. */
   beginningOf(rendered: Rendered): AnswerBeginning {
     const trace = this.#traces.get(rendered)
     invariant(trace !== undefined, 'a prompt is asked about that this format did not render')
@@ -261,23 +268,23 @@ export class ChatFormat {
     return { prompt: text.value.slice(textStarts[last], start), text: shown, tokens: this.#encoder.inner(shown) }
   }
 
-  /** Says whether `next` shows messages of `previous` differently although the caller changed nothing about them. */
+  /** Returns the first message that `next` shows differently than `previous` although the caller did not change it, or null. */
   check(previous: Rendered, next: Rendered): TemplateRewrite | null {
     const [before, after] = [this.#traces.get(previous), this.#traces.get(next)]
     return before === undefined || after === undefined ? null : findRewrite(before, after)
   }
 
-  /** A fresh parser for one answer; what the prompt before it, by default the generation prompt, has already opened is taken into account. */
+  /** Makes a parser for one answer. It takes into account the tags that `prompt` (default: the generation prompt) has already opened. */
   parser(tools: readonly ToolDefinition[] = [], prompt = this.#probe().prompt): ReplyParser {
     return this.syntax.parser(prompt, tools)
   }
 
-  /** As `callGrammar`; what takes long is done on another thread, and what was made before is kept. */
+  /** Like `callGrammar`, but slow grammars are made on another thread, and grammars are kept. */
   callGrammarElsewhere(tools: readonly ToolDefinition[], single = false): Promise<string | null> {
     return forcedGrammar(this.#callWriting, tools, single)
   }
 
-  /** As `lazyCalls`; see `callGrammarElsewhere`. */
+  /** Like `lazyCalls`; see `callGrammarElsewhere`. */
   lazyCallsElsewhere(tools: readonly ToolDefinition[], single = false): Promise<LazyGrammar | null> {
     return lazyGrammar(this.#callWriting, tools, single)
   }
@@ -287,17 +294,23 @@ export class ChatFormat {
     return { source: this.template.source, form: { tools, calls }, prompt: this.#probe().prompt }
   }
 
-  /** GBNF that forces at least one call of one of the tools, or exactly one when `single`; null when the family has none. */
+  /**
+   * Makes a GBNF grammar that forces calls of the tools: at least one, or exactly one when `single`. Returns null when the syntax family
+   * has no grammar.
+   */
   callGrammar(tools: readonly ToolDefinition[], single = false): string | null {
     return this.syntax.grammar(tools, this.#probe().prompt, single)
   }
 
-  /** What holds an answer to calls of these tools from where it begins one; null when the family has none. */
+  /**
+   * Makes a grammar that constrains an answer to calls of these tools from where it begins a call. Returns null when the syntax family has
+   * none.
+   */
   lazyCalls(tools: readonly ToolDefinition[], single = false): LazyGrammar | null {
     return this.syntax.lazy(tools, this.#probe().prompt, single)
   }
 
-  /** The prompt without its edits. The last one is kept: a fold snaps several times before it renders. */
+  /** Returns the unedited prompt. The last one is kept, because a fold snaps several times before it renders. */
   #base(...asked: BaseRequest): Base {
     const known = this.#known(asked)
     if ('base' in known) return known.base
@@ -312,11 +325,11 @@ export class ChatFormat {
     return this.#keep(known.inputs, this.#based(layout, await this.#encoder.encodeInTurns(layout.text, layout.fixed)))
   }
 
-  /** The last prompt, where the same is asked again; else what to make, and by what it is known. */
+  /** Returns the last prompt when it has the same inputs. Otherwise returns its inputs and what to make. */
   #known([messages, tools, edits, ending]: BaseRequest):
     { readonly base: Base } | { readonly inputs: readonly unknown[]; readonly of: BaseRequest } {
     checkMessages(messages)
-    // Edits change an unedited prompt only where they keep the template's wording instead of a sampled one.
+    // An edited message keeps the template's wording instead of its sampled tokens. Other edits do not change the unedited prompt.
     const edited = new Set([...edits].filter((index) => messages[index]?.sampled !== undefined))
     const inputs: readonly unknown[] = [ending, ...edited, 'tools', ...tools, 'messages', ...messages]
     const recent = this.#recent
@@ -356,7 +369,7 @@ export class ChatFormat {
     return { messages, tools, variables: this.variant?.variables ?? [], text, base, textStarts, tokenStarts, refused, maps }
   }
 
-  /** Where the content of the last message is. @throws KvfoldError engine/bad-request when the template shows none of it */
+  /** Returns the place of the last message's content. @throws KvfoldError engine/bad-request when the template shows none of it */
   #shown(text: Tracked, messages: readonly ChatMessage[]): Span {
     const last = messages.length - 1
     const map = OffsetMap.of(text, last, messages[last]?.content.length ?? 0)
@@ -367,7 +380,7 @@ export class ChatFormat {
     )
   }
 
-  /** Notes, whose tokens are their own: the content before one keeps the borders it would have without. */
+  /** Returns the notes with their own tokens, so that the content before a note keeps its token borders. */
   #notes(text: Tracked): Fixed[] {
     const notes: Fixed[] = []
     let at = 0
@@ -398,7 +411,7 @@ export class ChatFormat {
     return parser.finish()
   }
 
-  /** The generation prompt's text, and what follows an answer. */
+  /** Returns the generation prompt's text, and the text that follows an answer. */
   #probe(): { readonly prompt: string; readonly ending: string } {
     if (this.#probed !== null) return this.#probed
     const user: ChatMessage = { role: 'user', content: 'x' }
@@ -411,7 +424,7 @@ export class ChatFormat {
   }
 }
 
-/** Messages, tools, messages with edits and ending of a prompt without its edits. */
+/** The inputs of an unedited prompt: messages, tools, the indexes of edited messages, and the ending. */
 type BaseRequest = readonly [readonly ChatMessage[], readonly ToolDefinition[], ReadonlySet<number>, Ending]
 
 const endingOf = ({
@@ -428,8 +441,8 @@ const baseOf = (request: RenderRequest): BaseRequest => [
 ]
 
 /**
- * The first token of a message that begins at a character; the first message has all before it too, and the end comes after `count` and the
- * generation prompt.
+ * Returns the first token of the message that begins at `char`. The first message includes everything before it. Index `count` is the
+ * generation prompt, and higher indexes are the end of the prompt.
  */
 const firstToken = (aligned: Aligned, char: number, index: number, count: number): number =>
   index === 0 ? 0 : index > count ? aligned.tokens.length : tokenAt(aligned, char)

@@ -1,65 +1,62 @@
-/**
- * GBNF of tool calls, forced or free to begin anywhere: names restricted to the tools, arguments to their parameters; and of answers that keep to a
- * schema.
- */
+/** GBNF grammars of tool calls, forced or optional, with tool names and arguments constrained; and of answers that must follow a schema. */
 import { KvfoldError } from '../core/errors.js'
 import type { ToolDefinition } from './message.js'
 import { type AnySchema, type LeaveOut, MOST_WORK, type Schema, Work } from './schema/merge.js'
 import { FREE_JSON, GrammarRules, literal, PYTHON_JSON, PYTHON_LITERALS, textWithout } from './schema/rules.js'
 import { type SchemaOptions, SchemaWriter } from './schema/schema-grammar.js'
 
-/** A literal in GBNF, with spaces around. */
+/** A GBNF literal with a space on each side. */
 export const words = (text: string): string => ` ${literal(text)} `
 
-/** `{"name": "tool", "arguments": {...}}` with Python's spacing. `key`: what the family calls the arguments. */
+/** Writes `{"name": "tool", "arguments": {...}}` with Python's spacing. `key`: the family's name for the arguments. */
 export function jsonCall(tool: string, args: string, key = 'arguments'): string {
   return words(`{"name": ${JSON.stringify(tool)}, "${key}": `) + args + words('}')
 }
 
-/** The tags a model puts around its reasoning. */
+/** The tags that a model puts around its reasoning. */
 export interface ReasoningTags {
   readonly open: string
   readonly close: string
-  /** What must stand behind `close` before the answer goes on. Default: nothing. */
+  /** Text that must follow `close` before the answer continues. Default: none. */
   readonly then?: string
 }
 
-/** Of models whose template shows none. */
+/** The tags that are assumed when the template shows none. */
 export const USUAL_TAGS: ReasoningTags = { open: '<think>', close: '</think>' }
 
-/** How a family writes calls. */
+/** How a syntax family writes calls. */
 export interface CallForm {
-  /** One call around the rule of its arguments. */
+  /** Writes one call around the name of its arguments' rule. */
   readonly write: (tool: string, args: string) => string
-  /** Between two calls, as GBNF; null: there is only one. */
+  /** GBNF between two calls; null when only one call is allowed. */
   readonly between: string | null
-  /** Around all of them, as GBNF. */
+  /** GBNF before and after all calls. */
   readonly around?: { readonly before: string; readonly after: string }
-  /** Whether readers know calls without what is around them, too. */
+  /** Whether parsers also accept calls without `around`. */
   readonly isAroundOptional?: boolean
-  /** The tags of reasoning where there may be some before a call. */
+  /** The tags of reasoning that may come before a call; null when there can be none. */
   readonly reasoning: ReasoningTags | null
-  /** Texts with which readers begin to read a call wherever they stand outside of reasoning. */
+  /** Texts that begin a call wherever they occur outside reasoning. */
   readonly triggers: readonly string[]
   /** How arguments are written. Default: JSON. */
   readonly style?: 'python' | TaggedArguments
 }
 
-/** A grammar that holds from where one of the triggers stands. */
+/** A grammar that applies from the place where a trigger occurs. */
 export interface LazyGrammar {
   /** GBNF, root rule `root`, of everything from the trigger on. */
   readonly grammar: string
-  /** None: it holds from the beginning. */
+  /** When empty, the grammar applies from the beginning. */
   readonly triggers: readonly string[]
-  /** Within these tags nothing triggers. */
+  /** Triggers within these tags are ignored. */
   readonly reasoning: readonly ReasoningTags[]
-  /** What the prompt ends with of all these. */
+  /** The trigger or reasoning tag that the prompt ends with; empty when there is none. */
   readonly opened: string
 }
 
 /**
- * Forces at least one call, or exactly one when `single`; null without tools. An open reasoning in the prompt is finished first; where the prompt opened
- * none, one may come first.
+ * Makes a grammar that forces at least one call, or exactly one when `single`; null without tools. When the prompt opened reasoning, the
+ * answer finishes it first. When it did not, reasoning may come first.
  */
 export function forcedCalls(form: CallForm, tools: readonly ToolDefinition[], prompt: string, single: boolean): string | null {
   if (tools.length === 0) return null
@@ -70,7 +67,7 @@ export function forcedCalls(form: CallForm, tools: readonly ToolDefinition[], pr
   return rules.text()
 }
 
-/** What may follow from where a call begins: calls of these tools, of none when there are none, and the end. */
+/** Makes a grammar of the answer from the beginning of a call on: calls of these tools, then the end. Without tools it allows no call. */
 export function lazyCalls(form: CallForm, tools: readonly ToolDefinition[], prompt: string, single: boolean): LazyGrammar {
   const { around = { before: '', after: '' }, triggers, isAroundOptional = false } = form
   const rules = new GrammarRules(form.style === 'python' ? PYTHON_LITERALS : FREE_JSON)
@@ -83,7 +80,7 @@ export function lazyCalls(form: CallForm, tools: readonly ToolDefinition[], prom
   return { grammar: rules.text(), triggers, reasoning, opened }
 }
 
-/** Adds a rule a tool, and gives the expression of one call or several. */
+/** Adds one rule for each tool, and returns the expression of one call or several. */
 export function addCalls(
   rules: GrammarRules,
   { write, between, style }: CallForm,
@@ -95,18 +92,21 @@ export function addCalls(
     rules.add(args, argumentsOf(rules, tool, { prefix: args, work }, style))
     rules.add(`call-${index}`, write(tool.name, args))
   })
-  // There is no such character in any answer.
+  // No answer contains this character, so the rule matches nothing.
   rules.add('call', tools.length === 0 ? '[\\x00]' : tools.map((_, index) => `call-${index}`).join(' | '))
   return between === null || single ? 'call' : `call (${between}call )*`
 }
 
-/** Steps that all tools of a request may take together, and how many each has at least. */
+/** The most work steps for all tools of a request together, and the least for each tool. */
 const MOST_TOOL_WORK = 250_000
 const LEAST_TOOL_WORK = 1000
-/** Bounds above this are left out where they are too much together. */
+/** The limit for repetition bounds in the second attempt: higher bounds are left out when the whole schema is too much work. */
 const SMALL = 100
 
-/** Calls `write` for every tool, small ones first: each has a fair share of the work that is left, so that no other one takes it. */
+/**
+ * Calls `write` for every tool, small ones first. Each tool gets an equal share of the remaining work, so that no tool takes that of the
+ * others.
+ */
 function shared(tools: readonly ToolDefinition[], write: (tool: ToolDefinition, index: number, work: Work) => void): void {
   let left = Math.max(MOST_TOOL_WORK, LEAST_TOOL_WORK * tools.length)
   const bySize = tools
@@ -119,7 +119,10 @@ function shared(tools: readonly ToolDefinition[], write: (tool: ToolDefinition, 
   })
 }
 
-/** GBNF of a tool's arguments. `leaveOut` hears what of its schema they are not held to. @throws KvfoldError engine/bad-grammar where the tool is strict */
+/**
+ * Writes GBNF of a tool's arguments. `leaveOut` is called with each place of the schema that the grammar does not enforce. @throws
+ * KvfoldError engine/bad-grammar when the tool is strict
+ */
 function argumentsOf(
   rules: GrammarRules,
   { name, parameters, strict = false }: ToolDefinition,
@@ -150,7 +153,8 @@ function argumentsOf(
     }, otherwise)
   }
   return attempt({ work: work.part(2 / 3) }, () =>
-    // With smaller repetitions; a schema that is none says nothing of what a call may be, unless somebody relies on it.
+    // The second attempt uses smaller repetitions. When it fails too, the grammar allows any object: an invalid schema constrains nothing
+    // unless the tool is strict.
     attempt({ work: work.part(1 / 3), most: SMALL }, () => {
       leaveOut('#')
       return written({ type: 'object' }, {})
@@ -159,8 +163,8 @@ function argumentsOf(
 }
 
 /**
- * What calls of these tools are not held to, as names of tools with places in their schemas.
- * @throws KvfoldError engine/bad-grammar naming the tool and the place, where a strict tool's schema is none or cannot be kept to
+ * Lists the parts of the schemas that the grammar of these tools does not enforce, as tool names with places.
+ * @throws KvfoldError engine/bad-grammar with the tool and the place, when a strict tool's schema is invalid or cannot be enforced
  */
 export function leftOutOfTools(tools: readonly ToolDefinition[]): readonly string[] {
   const left = tools.map(() => new Set<string>())
@@ -171,11 +175,11 @@ export function leftOutOfTools(tools: readonly ToolDefinition[]): readonly strin
   return left.flatMap((places) => [...places])
 }
 
-/** Parameters that say no more than that allow any object. */
+/** Parameters without a `type` allow any object. */
 const parametersOf = (parameters: Schema): Schema =>
   parameters['type'] === undefined ? { type: 'object', ...parameters } : parameters
 
-/** `key=value, key=value`. */
+/** Writes arguments as `key=value, key=value`. */
 function namedArguments(rules: GrammarRules, schema: Schema, options: SchemaOptions): string {
   const name = '[a-zA-Z_] [a-zA-Z0-9_]{0,60}'
   const body = new SchemaWriter(rules, schema, options).arguments('", "', (key, value) =>
@@ -185,18 +189,19 @@ function namedArguments(rules: GrammarRules, schema: Schema, options: SchemaOpti
 }
 
 function opening(rules: GrammarRules, prompt: string, { open, close }: ReasoningTags): string {
-  // The prompt has thought already, or says that there is nothing to think.
+  // The prompt has already closed its reasoning, or says that there is none.
   if (prompt.trimEnd().endsWith(close)) return ''
   const rest = `${textWithout(rules, 'thought', close)} ${literal(close)} [ \\n]{0,4} `
   return prompt.trimEnd().endsWith(open) ? rest : `( ${literal(open)} ${rest})? `
 }
 
-// Answers that keep to a schema.
+// Answers that follow a schema.
 
 /**
- * GBNF, root rule `root`, of a JSON schema's values. Properties stand in the schema's order, and there are no others where the schema names some and
- * does not say that there may be. docs/serving.md says which keywords it takes. `leaveOut`: others are left out, and it hears of their places.
- * @throws KvfoldError engine/bad-grammar naming the keyword that is wrong or outside of that, and its place in the schema
+ * Makes a GBNF grammar, root rule `root`, of a JSON schema's values. Properties come in the schema's order. When the schema names
+ * properties and does not allow others, there are no others. docs/serving.md lists the supported keywords. With `leaveOut`, other keywords
+ * are ignored, and it is called with their places.
+ * @throws KvfoldError engine/bad-grammar with the keyword that is wrong or unsupported, and its place in the schema
  */
 export function jsonSchemaGrammar(schema: unknown, leaveOut?: LeaveOut): string {
   const rules = new GrammarRules(FREE_JSON)
@@ -208,19 +213,19 @@ export function jsonSchemaGrammar(schema: unknown, leaveOut?: LeaveOut): string 
 /** GBNF for one JSON object of any shape. */
 export const anyObject = jsonSchemaGrammar({ type: 'object' })
 
-// Arguments that are written as tags, where texts stand as they are: Qwen3-Coder, GLM, Seed.
+// Arguments written as tags, with raw text as values: Qwen3-Coder, GLM, Seed.
 
 interface TaggedArguments {
-  /** Around the value of this key. */
+  /** The text before and after the value of this key. */
   readonly before: (key: string) => string
   readonly after: string
-  /** Where readers see that a value ends. */
+  /** The text at which parsers end a value. */
   readonly end: string
 }
 
 const NAME = '[a-zA-Z_] [a-zA-Z0-9_]{0,60}'
 
-/** GBNF of arguments as tags. */
+/** Writes GBNF of arguments as tags. */
 function taggedArguments(
   rules: GrammarRules,
   schema: Schema,

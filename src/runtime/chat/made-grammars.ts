@@ -1,6 +1,6 @@
 /**
- * Owns grammars that schemas become: each is made once and kept by what it is made of, for the same tools come with every request. What takes longer than
- * a few milliseconds is made on another thread.
+ * Makes grammars from schemas and keeps them by their inputs, because the same tools come with every request. A grammar that takes longer
+ * than a few milliseconds is made on another thread.
  */
 import { createRequire } from 'node:module'
 import { pathToFileURL } from 'node:url'
@@ -13,7 +13,7 @@ import type { ToolDefinition } from './message.js'
 import { TooMuchHere, within } from './schema/merge.js'
 import { detectSyntax } from './syntax/detect.js'
 
-/** How a template writes calls (`detectSyntax`). */
+/** The inputs of `detectSyntax`: how a template writes calls. */
 export interface CallWriting {
   readonly source: string
   readonly form: Pick<TemplateForm, 'tools' | 'calls'>
@@ -40,25 +40,28 @@ interface CallsOrder extends CallWriting {
 
 type Order = SchemaOrder | ToolsOrder | CallsOrder
 
-/** GBNF of a JSON schema's values, and the places of what it leaves out where it may. @throws KvfoldError engine/bad-grammar */
+/**
+ * Makes GBNF of a JSON schema's values. With `loose`, also returns the places of the schema that the grammar leaves out. @throws
+ * KvfoldError engine/bad-grammar
+ */
 export const grammarOfSchema = (
   schema: unknown,
   loose: boolean,
 ): Promise<{ readonly grammar: string; readonly leftOut: readonly string[] }> => made({ what: 'schema', schema, loose })
 
-/** As `leftOutOfTools`. @throws KvfoldError engine/bad-grammar */
+/** Like `leftOutOfTools`. @throws KvfoldError engine/bad-grammar */
 export const leftOutByCalls = (tools: readonly ToolDefinition[]): Promise<readonly string[]> =>
   made({ what: 'tools', tools: tools.map(callable) })
 
-/** As `ToolSyntax.lazy`. @throws KvfoldError engine/bad-grammar */
+/** Like `ToolSyntax.lazy`. @throws KvfoldError engine/bad-grammar */
 export const lazyGrammar = (by: CallWriting, tools: readonly ToolDefinition[], single: boolean): Promise<LazyGrammar | null> =>
   made({ what: 'lazy', tools: tools.map(callable), single, ...by })
 
-/** As `ToolSyntax.grammar`. @throws KvfoldError engine/bad-grammar */
+/** Like `ToolSyntax.grammar`. @throws KvfoldError engine/bad-grammar */
 export const forcedGrammar = (by: CallWriting, tools: readonly ToolDefinition[], single: boolean): Promise<string | null> =>
   made({ what: 'forced', tools: tools.map(callable), single, ...by })
 
-/** What of a tool stands in a grammar. */
+/** Keeps the parts of a tool that affect a grammar. */
 const callable = ({ name, parameters, strict = false }: ToolDefinition): ToolDefinition => ({
   name,
   description: '',
@@ -66,12 +69,12 @@ const callable = ({ name, parameters, strict = false }: ToolDefinition): ToolDef
   strict,
 })
 
-// What was made, by the text of its order.
+// The cache of results, by the text of their orders.
 
-/** Characters of orders that are kept. What they become is about as long. */
+/** The most characters of orders that are kept. The results are about as long. */
 const KEPT = 4_000_000
 
-/** The one used last is the last. */
+/** In order of use, the last used one at the end. */
 const kept = new Map<string, Promise<unknown>>()
 let characters = 0
 
@@ -83,7 +86,7 @@ function made<T>(order: Order): Promise<T> {
   kept.set(text, making)
   if (known === undefined) {
     characters += text.length
-    // A refusal is not kept.
+    // Errors are not kept.
     making.catch(() => {
       drop(text)
     })
@@ -96,9 +99,9 @@ function drop(text: string): void {
   if (kept.delete(text)) characters -= text.length
 }
 
-// Where it is made: here where that takes a few milliseconds.
+// Makes an order's result: on this thread when that takes a few milliseconds.
 
-/** Characters of an order, and steps (`Work`), that are gone through on the thread of the event loop. */
+/** The largest order in characters, and the most `Work` steps, that run on the event loop's thread. */
 const HERE = { characters: 16 * 1024, steps: 5000 }
 
 async function make(text: string): Promise<unknown> {
@@ -130,15 +133,15 @@ function carriedOut(text: string): unknown {
   }
 }
 
-/** Errors cross threads without their class and code, so they are told. */
+/** The result of a thread. Errors lose their class and code between threads, so code and message are returned as data. */
 type Delivery = { readonly made: unknown } | { readonly code: ErrorCode; readonly message: string }
 
-/** Seconds that an idle thread stays. */
+/** Seconds after which an idle thread ends. */
 const IDLE = 60
 
 let pool: Promise<Piscina<string, Delivery>> | null = null
 
-/** Started when it is first needed. It keeps no process alive. */
+/** The thread pool, started when it is first needed. It does not keep the process alive. */
 const threads = (): Promise<Piscina<string, Delivery>> =>
   (pool ??= import('piscina').then(
     ({ Piscina: Threads }) =>
@@ -147,15 +150,15 @@ const threads = (): Promise<Piscina<string, Delivery>> =>
         minThreads: 0,
         maxThreads: 2,
         idleTimeout: IDLE * 1000,
-        // From source a thread needs what translates it.
+        // When we run from TypeScript sources, the thread must load tsx too.
         ...(import.meta.url.endsWith('.ts') ? { execArgv: ['--import', translator()] } : {}),
       }),
   ))
 
-/** By its place: a name would be looked for from the working directory. */
+/** As a URL: a bare package name would be resolved from the working directory. */
 const translator = (): string => pathToFileURL(createRequire(import.meta.url).resolve('tsx')).href
 
-/** What a thread does with the text of an order. @public */
+/** The function that a thread runs on the text of an order. @public */
 export default function work(text: string): Delivery {
   try {
     return { made: carriedOut(text) }

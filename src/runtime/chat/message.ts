@@ -1,4 +1,4 @@
-/** Messages, tools and calls as every layer passes them; the shapes follow OpenAI's chat API with our names. */
+/** Messages, tools and tool calls as all layers pass them. The shapes follow OpenAI's chat API, with our names. */
 import type { Contract } from '../core/contract.js'
 import type { Span } from '../core/span.js'
 
@@ -8,42 +8,51 @@ export interface ToolCall {
   readonly id: string
   readonly name: string
   /**
-   * Empty when `malformed` is set. Numbers are JavaScript's; `readJson` keeps their digits beside them, so that they are shown and told as they were
-   * written.
+   * Empty when `malformed` is set. Numbers are JavaScript numbers; `readJson` keeps their original digits beside them, so that they are
+   * written as they were read.
    */
   readonly arguments: Readonly<Record<string, unknown>>
   /** The raw text of arguments that were not a JSON object. */
   readonly malformed?: string
-  /** The arguments as JSON text, where writing them gives another: a key stood there twice. */
+  /** The arguments as JSON text, when writing `arguments` would give another text because a key occurred twice. */
   readonly text?: string
 }
 
 export interface ChatMessage {
   readonly role: Role
   readonly content: string
-  /** Shown right after the content and no part of it: tokenized apart, out of reach of edits and not in its spans. */
+  /**
+   * Text shown right after the content. It is not part of the content: it is tokenized separately, edits cannot touch it, and the
+   * content's spans exclude it.
+   */
   readonly note?: string
-  /** Assistant only. */
+  /** Only assistant messages have it. */
   readonly reasoning?: string
   readonly toolCalls?: readonly ToolCall[]
-  /** Tool only: the call it answers, and the tool's name. */
+  /** Only tool messages have these: the id of the call that the result answers, and the tool's name. */
   readonly toolCallId?: string
   readonly name?: string
-  /** Assistant messages we generated: exactly what was sampled after the generation prompt (end-of-turn token excluded), kept so that the cache stays valid. */
+  /**
+   * The text and tokens that the model sampled after the generation prompt, without the end-of-turn token. Set on answers that we
+   * generated, so that their cells stay valid.
+   */
   readonly sampled?: Sampled
-  /** Assistant only: the answer was cancelled here. A client that read it as a stream may have less of its text. */
+  /** Set on an answer that was cancelled here. A client that read it as a stream may have less of its text. */
   readonly cut?: true
 }
 
-/** What a model said, as it was drawn. */
+/** An answer as the model sampled it. */
 export interface Sampled {
   readonly text: string
   readonly tokens: Int32Array
-  /** The text of the generation prompt that it came after; default: the template's own, without variables. */
+  /** The generation prompt's text that it was sampled after. Default: the template's own, without variables. */
   readonly prompt?: string
 }
 
-/** What a chat template is told beside messages and tools, such as `enable_thinking`; names that it does not read change nothing. */
+/**
+ * Variables for a chat template beside messages and tools, such as `enable_thinking`. Names that the template does not read have no
+ * effect.
+ */
 export type TemplateVariables = Readonly<Record<string, unknown>>
 
 export interface ToolDefinition {
@@ -51,26 +60,32 @@ export interface ToolDefinition {
   readonly description: string
   /** JSON schema of the arguments object. */
   readonly parameters: Readonly<Record<string, unknown>>
-  /** Arguments keep to all that the schema says, and a schema that no grammar can say is refused. Default false: they keep to what can be said. */
+  /**
+   * True: arguments must follow the whole schema, and a schema that no grammar can express is refused. Default false: arguments follow the
+   * part of the schema that a grammar can express.
+   */
   readonly strict?: boolean
 }
 
 export type ToolChoice = 'auto' | 'required' | 'none'
 
-/** A stretch of one message's content that is shown as other text. Edits of one message are disjoint and ordered; on token borders (see ChatFormat.snap) they leave all other text its tokens. */
+/**
+ * Replaces a stretch of one message's content by other text. The edits of one message are disjoint and ordered. Edits on token borders
+ * (`ChatFormat.snap`) leave all other text its tokens.
+ */
 export interface Edit {
   /** Index of the message. */
   readonly message: number
   /** Characters (UTF-16 units) of the message's original content. */
   readonly span: Span
   readonly replacement: string
-  /** What this edit asks of the cache as long as it is shown; default: what the step does. The strictest of all counts. */
+  /** The contract of this edit while it is in effect. Default: that of the step. The strictest of all edits counts. */
   readonly contract?: Contract
-  /** The hidden text is to be forgotten: nothing of the cache that holds it or has read it stays, in any tier. Asks for `exact`. */
+  /** True when the cache must forget the hidden text: no cell that holds it or has attended to it stays in any tier. Implies `exact`. */
   readonly forget?: true
 }
 
-/** What the assistant says, as a message: without the fields that it has nothing for. */
+/** Makes an assistant message without the fields that have no value. */
 export const assistantMessage = ({
   content = '',
   reasoning,

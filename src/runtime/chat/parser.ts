@@ -1,4 +1,4 @@
-/** What every reply parser does: takes the model's raw text as it comes, hands out text, reasoning and tool calls. */
+/** Reply parsers: read the model's raw text as it arrives, and return text, reasoning and tool calls. */
 import { readJson, writeJson } from '../core/written-json.js'
 import type { ToolCall } from './message.js'
 import { ArgumentText, type BegunCall, type RawCall, toolCall } from './syntax/call.js'
@@ -6,9 +6,12 @@ import { ArgumentText, type BegunCall, type RawCall, toolCall } from './syntax/c
 export type ReplyEvent =
   | { readonly type: 'text'; readonly text: string }
   | { readonly type: 'reasoning'; readonly text: string }
-  /** A call has begun; its name is known when the syntax gives it first. */
+  /** A call has begun. The name is known when the syntax writes it first. */
   | { readonly type: 'call-start'; readonly name: string | null }
-  /** More of the arguments of the call that is being made; together they are the whole call's. Where the syntax writes them otherwise than as JSON, and where they turn out to be none, there are fewer of them or none. */
+  /**
+   * The next part of the current call's arguments. All parts together are the whole arguments as JSON. There are fewer parts or none when
+   * the syntax does not write JSON, or when the arguments turn out to be invalid.
+   */
   | { readonly type: 'arguments'; readonly id: string; readonly name: string; readonly text: string }
   | { readonly type: 'call'; readonly call: ToolCall }
 
@@ -19,20 +22,23 @@ export interface ParsedReply {
 }
 
 interface FinishedReply extends ParsedReply {
-  /** What `push` had held back. */
+  /** Events of the text that `push` had held back. */
   readonly events: readonly ReplyEvent[]
 }
 
 export interface ReplyParser {
-  /** Text may be split anywhere. */
+  /** Parses more text, which may be split anywhere. */
   push(text: string): ReplyEvent[]
-  /** The whole reply; what was held back or unfinished is in it. Call once. */
+  /** Returns the whole reply, including held-back and unfinished parts. Call once. */
   finish(): FinishedReply
 }
 
-/** What is new of an answer whose beginning was given: the parser has read that, and may have held some of its end back. */
+/**
+ * Filters the events of an answer whose beginning was given, so that they contain only new text. The parser reads the beginning first and
+ * may hold back its end.
+ */
 export class News {
-  /** Characters of the beginning that come with what is new. */
+  /** How many characters of the beginning the parser held back. They arrive together with new text. */
   #held: number
 
   constructor(beginning: string, parser: ReplyParser) {
@@ -52,7 +58,10 @@ export class News {
   }
 }
 
-/** Of an answer that had to be a call and was cut off: what was held back as it might begin one does, and is no text. */
+/**
+ * Removes held-back text from an answer that had to be a call and was cut off. The parser held the text back because it might begin a
+ * call. Here it does begin one, so it is not content.
+ */
 export function withoutHeld(parsed: FinishedReply): FinishedReply {
   const held = parsed.events.reduce((sum, event) => sum + (event.type === 'text' ? event.text.length : 0), 0)
   const { content } = parsed
@@ -63,14 +72,14 @@ export function withoutHeld(parsed: FinishedReply): FinishedReply {
   }
 }
 
-// The part all reply parsers share: what is held back, what is handed out, and the reply that adds up.
+// The base class of all reply parsers: holds text back, emits events, and builds a reply that equals their sum.
 
-/** Text whose whitespace at the end waits, and whose whitespace at the beginning may be dropped. */
+/** A text whose trailing whitespace is held back, and whose leading whitespace may be dropped. */
 class Flow {
   value = ''
   waiting = ''
 
-  /** `trim`: drop whitespace as long as nothing else came since. */
+  /** `trim`: drop leading whitespace of the held-back and new text. */
   add(text: string, trim: boolean): string {
     const all = this.waiting + text
     const whole = trim ? all.trimStart() : all
@@ -82,12 +91,12 @@ class Flow {
 }
 
 export abstract class StreamParser implements ReplyParser {
-  /** Text not yet understood. */
+  /** Text that is not parsed yet. */
   protected buffer = ''
   #events: ReplyEvent[] = []
   readonly #text = new Flow()
   readonly #reasoning = new Flow()
-  /** True after a reasoning or a call: whitespace before the next text separates, it says nothing. */
+  /** True after reasoning or a call. Whitespace before the next text is only a separator then. */
   #separated = false
   readonly #calls: ToolCall[] = []
   /** The call whose arguments have begun. */
@@ -109,7 +118,7 @@ export abstract class StreamParser implements ReplyParser {
     return { content, ...(reasoning === '' ? {} : { reasoning }), toolCalls: this.#calls, events: this.#take() }
   }
 
-  /** Consumes of `buffer` what can be decided; all of it when `final`. What it decides never depends on how the text was split. */
+  /** Consumes the part of `buffer` that can be decided; all of it when `final`. The decision must not depend on how the text was split. */
   protected abstract drain(final: boolean): void
 
   protected say(text: string): void {
@@ -130,7 +139,7 @@ export abstract class StreamParser implements ReplyParser {
     this.separate()
   }
 
-  /** Hands out what is new of the arguments of a call that is not whole; its name and id are final. */
+  /** Emits the new arguments of an unfinished call, whose name and id are final. */
   protected goOn({ name, id, text }: BegunCall): void {
     const begun = this.#begun ?? { id: this.#idOf(id), name, text: new ArgumentText() }
     const added = begun.text.push(text)
@@ -146,7 +155,7 @@ export abstract class StreamParser implements ReplyParser {
     this.separate()
   }
 
-  /** The model's own id, or one made up: where it wrote none, or one that an earlier call of the reply has. */
+  /** Returns the model's own id. Makes one when the model wrote none or used the id of an earlier call in the reply. */
   #idOf(own: string | undefined): string {
     const isFree = (id: string) => this.#calls.every((call) => call.id !== id)
     if (own !== undefined && isFree(own)) return own
@@ -155,7 +164,7 @@ export abstract class StreamParser implements ReplyParser {
     return `call_${number}`
   }
 
-  /** What was handed out holds. */
+  /** Makes the finished call consistent with the arguments that were already emitted. */
   #asBegun(call: ToolCall): ToolCall {
     const begun = this.#begun
     this.#begun = null
@@ -166,14 +175,14 @@ export abstract class StreamParser implements ReplyParser {
     return { ...call, id, name, ...(isSame ? {} : { arguments: readJson(sent) as ToolCall['arguments'], text: sent }) }
   }
 
-  /** Takes `length` characters off the buffer. */
+  /** Removes `length` characters from the buffer and returns them. */
   protected consume(length: number): string {
     const taken = this.buffer.slice(0, length)
     this.buffer = this.buffer.slice(length)
     return taken
   }
 
-  /** Characters at the front of the buffer that cannot belong to any of the tags. */
+  /** Returns how many characters at the front of the buffer cannot be part of any of the tags. */
   protected clear(tags: readonly string[]): number {
     let safe = this.buffer.length
     const longest = Math.max(...tags.map(({ length }) => length))

@@ -1,32 +1,35 @@
-/** Notices when a template, given more messages, shows earlier ones differently than before. */
+/** Notices when a template shows earlier messages differently after messages were added. */
 import { writeJson } from '../core/written-json.js'
 import type { ChatMessage, ToolDefinition } from './message.js'
 import type { Aligned } from './tokens/aligned.js'
 import type { Tracked } from './tracked.js'
 
-/** The template shows an earlier message differently now that others follow. */
+/** Reports that the template shows an earlier message differently now that others follow. */
 export interface TemplateRewrite {
   /** Index of the first message that changed. */
   readonly message: number
   readonly reason: string
 }
 
-/** What a prompt was made of, without its edits. */
+/** The inputs and the result of a prompt before its edits. */
 export interface Trace {
   readonly messages: readonly ChatMessage[]
   readonly tools: readonly ToolDefinition[]
-  /** Those that the template reads, by name. */
+  /** Only variables that the template reads, sorted by name. */
   readonly variables: readonly (readonly [string, unknown])[]
   readonly text: Tracked
   readonly base: Aligned
-  /** First character and first token of each message, then of the generation prompt, then the ends. */
+  /** The first character and the first token of each message, then of the generation prompt, then the ends. */
   readonly textStarts: readonly number[]
   readonly tokenStarts: readonly number[]
   /** Messages whose sampled tokens the template contradicts. */
   readonly refused: readonly number[]
 }
 
-/** Null when the earlier messages keep their tokens, or when the caller itself changed them. A changed list of tools is told with what it costs. */
+/**
+ * Compares two prompts. Returns null when the earlier messages keep their tokens, or when the caller itself changed them. A changed list
+ * of tools is reported with its cost.
+ */
 export function findRewrite(before: Trace, after: Trace): TemplateRewrite | null {
   if (writeJson(before.tools) !== writeJson(after.tools)) return changedTools(before, after)
   for (let index = 0; index < before.messages.length; index++) {
@@ -39,7 +42,7 @@ export function findRewrite(before: Trace, after: Trace): TemplateRewrite | null
   return { message: answer, reason: refusal(after, answer) }
 }
 
-/** Null where it shows nowhere: at the end of the earlier prompt nothing stands behind it. */
+/** Returns null when the changed tools do not change a token of the earlier prompt. */
 function changedTools(before: Trace, after: Trace): TemplateRewrite | null {
   const same = before.base.tokens.findIndex((token, at) => token !== after.base.tokens[at])
   if (same < 0) return null
@@ -66,7 +69,7 @@ function without(names: readonly string[], others: readonly string[]): string[] 
   return names.filter((name) => !known.has(name))
 }
 
-/** The first three of many names. */
+/** Lists at most three names and counts the rest. */
 const few = (names: readonly string[]): string =>
   names.length <= 3 ? names.join(', ') : `${names.slice(0, 3).join(', ')} and ${names.length - 3} more`
 
@@ -86,7 +89,7 @@ function sameTokens(before: Trace, after: Trace, index: number): boolean {
 const region = ({ text, textStarts }: Trace, index: number): Tracked =>
   text.slice(textStarts[index] ?? 0, textStarts[index + 1] ?? 0)
 
-/** How many characters of a field a stretch of prompt shows. */
+/** Counts the characters of a field that a part of the prompt shows. */
 function shown(text: Tracked, field: string, message: number | null): number {
   return text.pieces.reduce(
     (sum, { text: part, origin }) =>

@@ -1,4 +1,4 @@
-/** Puts the tokens that were really sampled in the place of the template's rendering of an answer, where both say the same. */
+/** Puts the sampled tokens of an answer in place of the template's rendering of it, when both say the same. */
 import type { Span } from '../core/span.js'
 import { comparableJson } from '../core/written-json.js'
 import type { ChatMessage, ToolCall } from './message.js'
@@ -15,12 +15,12 @@ export interface Substituted {
 
 interface SampledContext {
   readonly encoder: Encoder
-  /** Text of the generation prompt that answers came after where they do not say. */
+  /** The generation prompt's text for answers that do not store their own. */
   readonly prompt: string
-  /** What ends an answer, for templates that end it without a control token. */
+  /** The text that ends an answer, for templates that end it without a control token. */
   readonly ending: string
   readonly parse: (text: string) => ParsedReply
-  /** Messages with edits keep the template's rendering unless it is the same to the character. */
+  /** Indexes of messages with edits. They keep the template's rendering unless it equals the sampled text character by character. */
   readonly edited: ReadonlySet<number>
 }
 
@@ -56,10 +56,10 @@ export function substitute(
 }
 
 interface PlacedAnswer {
-  /** Characters of the region before the answer, and up to its end of turn. */
+  /** Characters of the region: where the answer begins, and where its end of turn begins. */
   readonly header: number
   readonly end: number
-  /** What stands between: what the generation prompt had opened (its first `opened` characters), then the sampled text. */
+  /** The text between `header` and `end`: first the part that the generation prompt opened (`opened` characters), then the sampled text. */
   readonly text: Tracked
   readonly opened: number
 }
@@ -88,13 +88,13 @@ function place(
   return { header, end, text: made, opened: opened.length }
 }
 
-/** The part of a generation prompt that every answer must begin with: up to where it opens a reasoning. */
+/** Returns how much of a generation prompt every answer must begin with: the part before it opens reasoning. */
 function headerLength(prompt: string): number {
   const opens = prompt.search(/<think>|\[THINK\]|<\|channel\|>/)
   return opens === -1 ? prompt.length : opens
 }
 
-/** Where the end of turn begins: the last control token after the last copied character, or the learnt ending. */
+/** Returns where the end of turn begins: at the last control token after the message's own text, or at the known ending. */
 function endOfAnswer(region: Tracked, index: number, encoder: Encoder, ending: string): number {
   let copied = 0
   let at = 0
@@ -120,7 +120,7 @@ function commonSuffix(a: string, b: string): number {
   return length
 }
 
-/** Same content, reasoning and calls; ids and whitespace around do not count. `text`: what `shown` was read from. */
+/** Compares content, reasoning and calls, ignoring ids and surrounding whitespace. `text`: the text that `shown` was parsed from. */
 function sameReply(sampled: ParsedReply, shown: ParsedReply, text: string): boolean {
   const same = (a = '', b = '') => a.trim() === b.trim()
   return (
@@ -131,7 +131,10 @@ function sameReply(sampled: ParsedReply, shown: ParsedReply, text: string): bool
   )
 }
 
-/** A malformed call is the same when the template shows its raw text, within a call that is malformed too or as a parameter of that tool's call. */
+/**
+ * A malformed call counts as the same when the template shows its raw text: in another malformed call, or as a parameter of that tool's
+ * call.
+ */
 function sameCall(sampled: ToolCall, shown: ToolCall | undefined, text: string): boolean {
   if (shown === undefined) return false
   if (sampled.malformed !== undefined) {

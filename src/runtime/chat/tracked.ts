@@ -1,11 +1,11 @@
-/** Text that knows, character by character, which part of the conversation it was copied from; immutable, run-length coded. */
+/** Text that knows for each character which part of the conversation it was copied from. Immutable, run-length coded. */
 import { lowerBound, type Span } from '../core/span.js'
 
 export class Tracked {
   static readonly empty = new Tracked([], '')
 
   readonly #value: string
-  /** Where each piece begins; made when something is first cut out. */
+  /** Where each piece begins; computed at the first `slice`. */
   #starts: Int32Array | null = null
 
   private constructor(
@@ -15,7 +15,7 @@ export class Tracked {
     this.#value = value ?? pieces.map((piece) => piece.text).join('')
   }
 
-  /** Text of one origin; its characters are the original's first ones. */
+  /** Makes text of one origin. Its characters are the first ones of the original. */
   static of(text: string, origin: Origin): Tracked {
     if (text === '') return Tracked.empty
     const to = typeof origin === 'string' ? 0 : text.length
@@ -36,7 +36,7 @@ export class Tracked {
     return this.#value.length
   }
 
-  /** Characters `[start, end)`. */
+  /** Returns the characters `[start, end)`. */
   slice(start: number, end = this.length): Tracked {
     if (start <= 0 && end >= this.length) return this
     if (start >= end || start >= this.length) return Tracked.empty
@@ -44,7 +44,7 @@ export class Tracked {
     const to = Math.min(end, this.length)
     const starts = (this.#starts ??= startsOf(this.pieces))
     const pieces: Piece[] = []
-    // No piece is empty, so the first that begins behind `from` comes after the one to begin with.
+    // No piece is empty, so the piece to begin with is the one before the first that starts after `from`.
     for (let index = lowerBound(starts.length, (at) => starts[at]! <= from) - 1; starts[index]! < to; index++) {
       const [piece, at] = [this.pieces[index]!, starts[index]!]
       pieces.push(cutPiece(piece, Math.max(0, from - at), Math.min(piece.text.length, to - at)))
@@ -52,7 +52,10 @@ export class Tracked {
     return new Tracked(pieces, this.#value.slice(start, end))
   }
 
-  /** `[start, end)` shown as other text: keeps the original range it stands for, when that is a range of one original. */
+  /**
+   * Replaces `[start, end)` by other text. When the stretch is a range of one original, the new text keeps that range. Otherwise it gets the
+   * origin of the first piece where that is `template` or `unknown`, else `unknown`.
+   */
   changed(start: number, end: number, text: string): Tracked {
     const { pieces } = this.slice(start, end)
     const [first] = pieces
@@ -67,7 +70,7 @@ export class Tracked {
     return new Tracked([{ text, origin, from: first.from, to: last.to, exact: false, owner }], text)
   }
 
-  /** Every match of a global pattern shown as what `change` makes of it; a Tracked result is put in as it is. */
+  /** Replaces every match of a global pattern by the result of `change`. A Tracked result is inserted with its own origins. */
   replace(pattern: RegExp, change: (match: string) => string | Tracked): Tracked {
     const parts: Tracked[] = []
     let at = 0
@@ -82,7 +85,7 @@ export class Tracked {
     return Tracked.join(parts)
   }
 
-  /** The stretches between occurrences of `separator` (not empty), at most `most + 1` of them. */
+  /** Splits at occurrences of `separator` (not empty), into at most `most + 1` parts. */
   split(separator: string, most = Infinity): Tracked[] {
     const parts: Tracked[] = []
     let at = 0
@@ -95,7 +98,7 @@ export class Tracked {
     return parts
   }
 
-  /** A change of case: piece by piece, exact where the length stays. */
+  /** Changes the case of each piece. A piece stays exact when its length does not change. */
   mapCase(change: (text: string) => string): Tracked {
     const pieces = this.pieces.map((piece) => {
       const text = change(piece.text)
@@ -104,7 +107,7 @@ export class Tracked {
     return new Tracked(pieces)
   }
 
-  /** Gives everything without an owner to `owner`. */
+  /** Gives all pieces without an owner to `owner`. */
   owned(owner: Owner): Tracked {
     if (this.pieces.every((piece) => piece.owner !== null)) return this
     const pieces: Piece[] = []
@@ -133,9 +136,9 @@ function append(pieces: Piece[], piece: Piece): void {
 export type Field = 'content' | 'note' | 'reasoning' | 'call' | 'tool'
 
 /**
- * `template`: written by the template itself or by something we vouch for (roles, BOS, EOS), so control tokens in it count.
- * `unknown`: made by an operation that does not track; treated like foreign text. Otherwise the message it was copied from
- * (tool definitions belong to no message).
+ * `template`: written by the template or by trusted values (roles, BOS, EOS), so control tokens in it count. `unknown`: made by an
+ * operation that does not track origins; treated like foreign text. An object: the field and message that the text was copied from (tool
+ * definitions belong to no message).
  */
 export type Origin = 'template' | 'unknown' | { readonly field: Field; readonly message: number }
 
@@ -146,7 +149,7 @@ export type Owner = number | 'prompt'
 export interface Piece {
   readonly text: string
   readonly origin: Origin
-  /** Characters of the original that this stretch shows, half-open; both 0 for `template` and `unknown`. */
+  /** The range of the original that this stretch shows, half-open. Both are 0 for `template` and `unknown`. */
   readonly from: number
   readonly to: number
   /** True when every character stands for exactly one original character, in order. */
@@ -160,7 +163,7 @@ export function continues(left: Piece, right: Piece): boolean {
   return typeof left.origin === 'string' || (left.exact && right.exact && left.to === right.from)
 }
 
-/** The characters `[start, end)` of a piece. A piece that is not exact keeps the whole range it stands for. */
+/** Returns the characters `[start, end)` of a piece. A piece that is not exact keeps its whole original range. */
 export function cutPiece(piece: Piece, start: number, end: number): Piece {
   if (start <= 0 && end >= piece.text.length) return piece
   const text = piece.text.slice(start, end)
@@ -168,11 +171,11 @@ export function cutPiece(piece: Piece, start: number, end: number): Piece {
   return { ...piece, text, from: piece.from + start, to: piece.from + start + text.length }
 }
 
-// How a rendered prompt is divided among its messages and the generation prompt.
+// Divides a rendered prompt among its messages and the generation prompt.
 
 /**
- * Where each message begins in the text, and where the generation prompt does (the last entry): `count + 1` characters, never
- * decreasing, the first 0. Text that belongs to nobody goes with what stands before it.
+ * Returns where each message begins in the text, and as last entry where the generation prompt begins. The `count + 1` places never
+ * decrease, and the first is 0. Text without an owner belongs to the message before it.
  */
 export function messageStarts(text: Tracked, count: number): number[] {
   const starts: number[] = new Array<number>(count + 1).fill(text.length)
@@ -193,13 +196,14 @@ export function messageStarts(text: Tracked, count: number): number[] {
   return starts
 }
 
-// The map between the characters of one message's content and those of the rendered text; monotone, with gaps where a template drops or adds text.
+// Maps the characters of one message's content to those of the rendered text. The map is monotone; it has gaps where a template drops or
+// adds text.
 
-/** A stretch of content and where the text shows it. */
+/** A stretch of content and the place where the text shows it. */
 interface ShownContent {
   readonly content: Span
   readonly text: Span
-  /** Character for character; otherwise only the ends correspond. */
+  /** True when the characters correspond one to one. False when only the ends correspond. */
   readonly exact: boolean
 }
 
@@ -210,14 +214,17 @@ export class OffsetMap {
     readonly length: number,
   ) {}
 
-  /** Where `text` shows the content of `message`; null when it shows none of it. A second showing is left out. */
+  /**
+   * Returns the map for the content of `message`, or null when `text` shows none of it. When the text shows content twice, the second
+   * showing is ignored.
+   */
   static of(text: Tracked, message: number, length: number): OffsetMap | null {
     return OffsetMap.all(text, (index) => (index === message ? length : null)).get(message) ?? null
   }
 
   /**
-   * The maps of all messages of which `text` shows content, in one pass over it.
-   * @param lengthOf characters of a message's original content; null: its map is not wanted
+   * Returns the maps of all messages whose content `text` shows, in one pass.
+   * @param lengthOf the number of characters of a message's original content; null when its map is not wanted
    */
   static all(text: Tracked, lengthOf: (message: number) => number | null): Map<number, OffsetMap> {
     const shownOf = new Map<number, ShownContent[]>()
@@ -244,7 +251,10 @@ export class OffsetMap {
     return { start: this.stretches[0].text.start, end: (this.stretches.at(-1) ?? this.stretches[0]).text.end }
   }
 
-  /** Characters of the text that show `[start, end)` of the content, all of a changed stretch where an end lies within it; `hidden` when none do. */
+  /**
+   * Returns the characters of the text that show `[start, end)` of the content; `hidden` when none do. When an end lies within a stretch
+   * that is not exact, the whole stretch counts.
+   */
   toText({ start, end }: Span): Span | 'hidden' {
     const from = this.stretches.find((stretch) => stretch.content.end > start) ?? this.stretches.at(-1) ?? this.stretches[0]
     const to = this.stretches.findLast((stretch) => stretch.content.start < end) ?? this.stretches[0]
@@ -253,13 +263,16 @@ export class OffsetMap {
     return last < first || (last === first && end > start) ? 'hidden' : { start: first, end: last }
   }
 
-  /** The place of the text where `[start, end)` of the content would be if it were not hidden. */
+  /** Returns the place of the text where `[start, end)` of the content would be if it were shown. */
   placeOfHidden({ end }: Span): number {
     const before = this.stretches.findLast((stretch) => stretch.content.start < end)
     return before === undefined ? this.text.start : place(before, end, before.text.end)
   }
 
-  /** The content offsets that stand at a place of the text: one, or several where content is hidden there; null inside changed or foreign text. */
+  /**
+   * Returns the content offsets at a place of the text. There are several when content is hidden there. Returns null inside text that is
+   * not exact or not of this content.
+   */
   toContent(at: number): { readonly low: number; readonly high: number } | null {
     const before = this.stretches.findLast((stretch) => stretch.text.start < at)
     if (before !== undefined && at < before.text.end) {
@@ -278,7 +291,7 @@ export class OffsetMap {
   }
 }
 
-/** The text offset of a content offset next to or within a stretch; `inside` a changed one, where there is none. */
+/** Returns the text offset of a content offset next to or within a stretch. `inside`: the result within a stretch that is not exact. */
 function place({ content, text, exact }: ShownContent, offset: number, inside: number): number {
   if (offset <= content.start) return text.start
   if (offset >= content.end) return text.end

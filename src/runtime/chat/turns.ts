@@ -1,15 +1,15 @@
-/** Conversation turns on their way to a template, and how they are joined for templates that take fewer kinds of them. */
+/** Conversation turns for a template, and functions that join or add turns for templates that accept fewer kinds of them. */
 import type { Value } from './jinja/values.js'
 import { Tracked } from './tracked.js'
 
 /** Text that we write into a prompt ourselves. */
 export const literal = (text: string): Tracked => Tracked.of(text, 'template')
 
-/** Text between tags on lines of their own. */
+/** Puts text between tags on their own lines. */
 export const tagged = (tag: string, content: Tracked): Tracked =>
   Tracked.join([literal(`<${tag}>\n`), content, literal(`\n</${tag}>`)])
 
-/** A turn on its way to the template. */
+/** A turn as the template will get it. */
 export interface TemplateTurn {
   readonly index: number
   readonly role: string
@@ -17,7 +17,7 @@ export interface TemplateTurn {
   readonly rest: readonly (readonly [string, Value])[]
 }
 
-/** Text at the end of the system turn, which is made when there is none. */
+/** Appends text to the system turn; adds a system turn when there is none. */
 export function withPreamble(turns: readonly TemplateTurn[], text: Tracked): TemplateTurn[] {
   const [first, ...rest] = turns
   if (first?.role === 'system')
@@ -31,7 +31,7 @@ export function withPreamble(turns: readonly TemplateTurn[], text: Tracked): Tem
   return [{ index: first?.index ?? 0, role: 'system', content: text, rest: [] }, ...turns]
 }
 
-/** A leading system turn joined to the user turn behind it, or made one. */
+/** Joins a leading system turn to the user turn after it, or makes it a user turn. */
 export function withoutSystem(turns: readonly TemplateTurn[]): readonly TemplateTurn[] {
   const [first, second, ...rest] = turns
   if (first?.role !== 'system') return turns
@@ -40,7 +40,7 @@ export function withoutSystem(turns: readonly TemplateTurn[]): readonly Template
   return second.role === 'user' ? [joined([user, second]), ...rest] : [user, second, ...rest]
 }
 
-/** System turns behind other turns, as user turns that say so. */
+/** Turns system turns after other turns into user turns that say what they are. */
 export function withLateSystems(turns: readonly TemplateTurn[]): TemplateTurn[] {
   const leading = leadingSystems(turns)
   return turns.map((turn, at) =>
@@ -48,13 +48,13 @@ export function withLateSystems(turns: readonly TemplateTurn[]): TemplateTurn[] 
   )
 }
 
-/** Leading system turns as one. */
+/** Joins the leading system turns into one. */
 export function withOneSystem(turns: readonly TemplateTurn[]): readonly TemplateTurn[] {
   const leading = leadingSystems(turns)
   return leading < 2 ? turns : [joined(turns.slice(0, leading)), ...turns.slice(leading)]
 }
 
-/** How many system turns stand before all others. */
+/** Returns how many system turns come before all others. */
 function leadingSystems(turns: readonly TemplateTurn[]): number {
   const other = turns.findIndex(({ role }) => role !== 'system')
   return other === -1 ? turns.length : other
@@ -62,7 +62,7 @@ function leadingSystems(turns: readonly TemplateTurn[]): number {
 
 const emptyTurn = (index: number, role: string, content = Tracked.empty): TemplateTurn => ({ index, role, content, rest: [] })
 
-/** With an empty user turn behind leading system turns, where none stands there. It belongs to the message that follows. */
+/** Adds an empty user turn after the leading system turns when another role follows them. It belongs to the message after it. */
 export function opened(turns: readonly TemplateTurn[]): readonly TemplateTurn[] {
   const leading = leadingSystems(turns)
   const first = turns[leading]
@@ -72,9 +72,10 @@ export function opened(turns: readonly TemplateTurn[]): readonly TemplateTurn[] 
 }
 
 /**
- * User turns and answers in turn: neighbours of one role are joined, and an empty turn of the other role (`answer`: the answer's content) stands between
- * those that cannot be. Calls and results do not count, but calls follow a user turn. An empty turn belongs to the message that it stands before and
- * depends only on what comes before that, so that a longer conversation shows it alike.
+ * Makes user turns and answers alternate. Neighbours of one role are joined. Where joining is impossible, an empty turn of the other role
+ * is put between them; `answer` is the content of an empty answer. Calls and results do not count, but a message with calls must follow a
+ * user turn. An empty turn belongs to the message after it and depends only on what comes before, so a longer conversation shows it the
+ * same way.
  */
 export function alternating(turns: readonly TemplateTurn[], answer: Tracked): TemplateTurn[] {
   const groups: TemplateTurn[][] = []
@@ -94,7 +95,7 @@ export function alternating(turns: readonly TemplateTurn[], answer: Tracked): Te
   return groups.map(joined)
 }
 
-/** One turn of one or more of a role; each part keeps its owner. */
+/** Joins turns of one role; each part keeps the message that owns it. */
 function joined(turns: readonly TemplateTurn[]): TemplateTurn {
   const first = turns[0]!
   if (turns.length === 1) return first
@@ -102,6 +103,6 @@ function joined(turns: readonly TemplateTurn[]): TemplateTurn {
   return { ...first, content: paragraphs(parts) }
 }
 
-/** Texts with blank lines between; a blank line belongs to the owner of the text behind it. */
+/** Joins texts with blank lines. A blank line belongs to the owner of the text after it. */
 const paragraphs = (parts: readonly (readonly [Tracked, number])[]): Tracked =>
   Tracked.join(parts.flatMap(([part, owner], at) => (at === 0 ? [part] : [literal('\n\n').owned(owner), part])))
