@@ -1,4 +1,4 @@
-/** Jinja filters that make or take apart text, with provenance, and those the library lacks. */
+/** Jinja filters that make or split text, with tracked origins, and filters that the library lacks. */
 import { Tracked } from '../tracked.js'
 import {
   ArrayValue,
@@ -19,7 +19,10 @@ import {
   type Value,
 } from './values.js'
 
-/** The filtered value, or null where the library's own filter does. @throws Error on wrong operands, in the template author's terms */
+/**
+ * Returns the filtered value, or null when the library's own filter is sufficient. @throws Error on wrong operands, in the template
+ * author's terms
+ */
 export function applyFilter(
   name: string,
   operand: Value,
@@ -94,7 +97,7 @@ function textFilter(name: string, text: Tracked, argument: (index: number, key: 
   }
 }
 
-/** `map('tojson')`, `map('trim')` and their like. */
+/** Applies a filter to an item, as in `map('tojson')` and `map('trim')`. */
 function mapped(item: Value, [filter, ...args]: readonly Value[], named: ReadonlyMap<string, Value>): Value {
   const name = filter === undefined ? '' : String(filter.value)
   const made = applyFilter(name, item, args, named)
@@ -114,7 +117,7 @@ function indent(text: Tracked, width: Value | undefined, first: Value | undefine
   return Tracked.join(parts)
 }
 
-/** Pairs in the order of their keys, whatever their case; keys that are all whole numbers are taken as such. */
+/** Sorts pairs by their keys, ignoring case. When all keys are whole numbers, they are sorted as numbers. */
 function sortedPairs(mapping: ReadonlyMap<string, Value>): Value {
   const numeric = [...mapping.keys()].every((key) => /^-?\d+$/.test(key))
   const order = (a: string, b: string) => (numeric ? Number(a) - Number(b) : a.toLowerCase() < b.toLowerCase() ? -1 : 1)
@@ -140,7 +143,7 @@ function jsonStyle(indent: Value | undefined, named: ReadonlyMap<string, Value>)
   }
 }
 
-/** A list or mapping as Python's str() writes it. */
+/** Writes a list or mapping as Python's str() does. */
 export function pythonic(value: Value): Tracked {
   const literal = (text: string) => Tracked.of(text, 'template')
   if (isString(value)) {
@@ -163,15 +166,15 @@ export function pythonic(value: Value): Tracked {
   return trackedOf(value)
 }
 
-// `tojson` with provenance: the JSON text of a value, in which every string still knows where it comes from.
+// `tojson` with tracked origins: the JSON text of a value in which every string keeps its origin.
 
 export interface JsonStyle {
   /** Spaces per level; null: one line. */
   readonly indent: number | null
-  /** Escape everything beyond ASCII. */
+  /** Whether to escape all characters beyond ASCII. */
   readonly ascii: boolean
   readonly sorted: boolean
-  /** Between items, and between key and value; null: Python's defaults. */
+  /** The texts between items, and between key and value; null: Python's defaults. */
   readonly separators: readonly [string, string] | null
 }
 
@@ -229,9 +232,9 @@ function quoted(text: Tracked, ascii: boolean): Tracked {
   return Tracked.join([literal('"'), body, literal('"')])
 }
 
-// Python's list methods that templates call; they change the list in place.
+// Python's list methods that templates call. They change the list in place.
 
-/** Null for a name that is no such method. */
+/** Returns null when the name is not such a method. */
 export function listMethod(items: Value[], name: string): Value | null {
   switch (name) {
     case 'append':
@@ -268,7 +271,7 @@ const MONTHS = 'January February March April May June July August September Octo
 const DAYS = 'Sunday Monday Tuesday Wednesday Thursday Friday Saturday'.split(' ')
 const two = (number: number) => String(number).padStart(2, '0')
 
-/** Local time. Directives it does not know stay as they are. */
+/** Formats local time. Unknown directives stay as they are. */
 export function strftime(date: Date, format: string): string {
   const month = MONTHS[date.getMonth()] ?? ''
   const day = DAYS[date.getDay()] ?? ''

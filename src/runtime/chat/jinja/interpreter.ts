@@ -1,6 +1,6 @@
 /**
- * Runs a parsed template so that the result knows which characters of which message it shows: the library's interpreter, with every operation that
- * makes text replaced by a tracked one.
+ * Runs a parsed template so that the result knows which characters of which message it shows. Extends the library's interpreter and
+ * replaces every operation that makes text by a tracked one.
  */
 import { atOnce, type Steps } from '../../core/turns.js'
 import { type Owner, Tracked } from '../tracked.js'
@@ -27,29 +27,29 @@ import {
   type Value,
 } from './values.js'
 
-/** A loop that is running: what each round wrote. */
+/** A running loop, with the text that each round wrote. */
 interface LoopFrame {
   readonly body: readonly Node[]
   readonly otherwise: readonly Node[]
   readonly rounds: Tracked[]
   readonly variable: string | null
-  /** The message this round is about, or the generation prompt: literals belong to it wherever the template keeps them. */
+  /** The message of this round, or the generation prompt. Literals of the round belong to it, wherever the template stores them. */
   owner: Owner | null
 }
 
-/** Statements, which print nothing of their own; an expression that is none prints None. */
+/** Statements that print no text of their own. An expression whose value is none prints None. */
 const SILENT = new Set(['Set', 'Macro', 'Comment', 'CallStatement'])
-/** Keys of a mapping are texts; numbers become theirs. */
+/** The keys of a mapping are strings; numbers become strings. */
 const keyOf = (value: Value): string => (isString(value) ? value.value : value.toString())
 /** A value as the template prints it. */
 const pieceOf = (value: Value): Tracked => (isString(value) ? trackedOf(value) : pythonic(value))
 
 export class TrackingInterpreter extends Interpreter {
   readonly #loops: LoopFrame[] = []
-  /** What blocks had written when `break` or `continue` left them, innermost first. */
+  /** The text that blocks had written when `break` or `continue` left them, innermost first. */
   #abandoned: Tracked[] = []
 
-  /** `messageOf`: the index of the message that a value given to the template is. */
+  /** `messageOf`: returns the index of the message that a value stands for, or null. */
   constructor(
     environment: TemplateScope,
     private readonly messageOf: (value: Value) => number | null,
@@ -57,7 +57,7 @@ export class TrackingInterpreter extends Interpreter {
     super(environment)
   }
 
-  /** A whole template, a round of a loop a step. */
+  /** Runs a whole template in steps, one for each round of a loop. */
   program(node: Node, environment: TemplateScope): Steps<Value> {
     return this.#block((node as NodeFields).body ?? [], environment)
   }
@@ -199,7 +199,7 @@ export class TrackingInterpreter extends Interpreter {
     return super.evaluate(changed({ ...fields, object: constant(object) }), environment)
   }
 
-  /** A loop over indices is about the message it takes with its own variable. */
+  /** In a loop over indices, the round belongs to the message that it looks up with the loop variable. */
   #indexed(items: readonly Value[], variable: Node, environment: TemplateScope): void {
     const frame = this.#loops.findLast(({ variable: name }) => name === variable.value)
     const index = environment.lookupVariable(String(variable.value)).value
@@ -225,7 +225,7 @@ export class TrackingInterpreter extends Interpreter {
     return new TrackedString(Tracked.join(frame.rounds))
   }
 
-  /** As the library does it; a round that `continue` ends does not count as one. */
+  /** Runs the rounds as the library does. A round that `continue` ends does not count, so the `else` block may still run. */
   *#rounds(node: LoopNode, variable: string, items: readonly Value[], environment: TemplateScope): Steps<undefined> {
     const scope = new Environment(environment)
     let isEmpty = true
@@ -244,14 +244,14 @@ export class TrackingInterpreter extends Interpreter {
     if (isEmpty) yield* this.#block(node.defaultBlock, scope)
   }
 
-  /** One round of a loop belongs to the message it loops over, or to the only message whose text it shows. */
+  /** A round belongs to the message that it loops over, else to the only message whose text it shows. */
   #round(frame: LoopFrame, made: Tracked, environment: TemplateScope): Tracked {
     const item = frame.variable === null ? null : environment.lookupVariable(frame.variable)
     const owner = (item === null ? null : this.messageOf(item)) ?? soleSource(made)
     return owner === null ? made : made.owned(owner)
   }
 
-  /** What stands under a condition on the generation prompt belongs to the generation prompt. */
+  /** Text under a condition on the generation prompt belongs to the generation prompt. */
   *#conditional(node: Node, test: Node | undefined, environment: TemplateScope): Steps<Value> {
     const prompted =
       mentionsPrompt(test) &&
@@ -280,7 +280,7 @@ export class TrackingInterpreter extends Interpreter {
   }
 }
 
-/** What the library loops over; null: it says itself why it does not. */
+/** Returns the items of a loop. Returns null for other values, for which the library reports the error. */
 function itemsOf(value: Value): readonly Value[] | null {
   if (isArray(value)) return value.value
   return isMapping(value) ? [...value.value.keys()].map((key) => new TrackedString(Tracked.of(key, 'unknown'))) : null
@@ -302,7 +302,7 @@ const loopValue = (items: readonly Value[], index: number): Value =>
     ]),
   )
 
-/** What Python's Jinja loops over: a string's characters, nothing for an undefined value. */
+/** Converts a value as Python's Jinja does for a loop: a string to its characters, an undefined value to an empty list. */
 function iterableOf(value: Value): Value {
   if (value instanceof UndefinedValue) return new ArrayValue([])
   if (!isString(value)) return value
@@ -313,7 +313,7 @@ function iterableOf(value: Value): Value {
   return new ArrayValue(chars)
 }
 
-/** Python's slice bounds on a text. */
+/** Slices a text with Python's bounds. */
 function slice(text: Tracked, start: Value | undefined, stop: Value | undefined): Tracked {
   const bound = (value: Value | undefined, otherwise: number) => {
     if (value === undefined || isNothing(value)) return otherwise
@@ -333,12 +333,12 @@ function soleSource(made: Tracked): Owner | null {
   return sole
 }
 
-// The library's syntax tree as far as we read it, and nodes that hand it values we have computed.
+// The fields of the library's syntax tree that we read, and nodes that pass it values that we computed.
 
 /** The template variable that asks for a generation prompt. */
 export const PROMPT = 'add_generation_prompt'
 
-/** The fields of the nodes we look into. */
+/** The fields of the nodes that we read. */
 export interface NodeFields extends Node {
   readonly operator?: { readonly value: string }
   readonly left?: Node
@@ -367,14 +367,14 @@ export interface LoopNode extends Node {
   readonly defaultBlock: readonly Node[]
 }
 
-/** A node that stands for a value already computed, so that the library can go on with it. */
+/** A node that stands for a computed value, so that the library can continue with it. */
 export const constant = (value: Value): Node => ({ type: 'Constant', value })
 /** A copy of a node with some fields replaced. */
 export const changed = (fields: Partial<NodeFields>): Node => fields as Node
-/** The same for an argument; some filters insist on string literals. */
+/** Like `constant`, for an argument: some filters insist on string literals. */
 export const argument = (value: Value): Node =>
   isString(value) ? { type: 'StringLiteral', value: value.value } : constant(value)
-/** Keyword arguments, already computed. */
+/** Keyword arguments with computed values. */
 export const namedArguments = (named: Map<string, Value>): Node[] =>
   [...named].map(([key, value]) => ({
     type: 'KeywordArgumentExpression',

@@ -1,4 +1,4 @@
-/** A parsed chat template: turns template messages into text whose every character knows where it comes from. */
+/** A parsed chat template. Renders messages to text in which every character knows its origin. */
 import { KvfoldError } from '../../core/errors.js'
 import { atOnce, type Steps } from '../../core/turns.js'
 import { Tracked } from '../tracked.js'
@@ -19,7 +19,7 @@ import {
   type Value,
 } from './values.js'
 
-/** A message as the template sees it, and the index of the conversation's message it stands for. */
+/** A message as the template sees it, with the index of the conversation's message that it stands for. */
 export interface TemplateMessage {
   readonly index: number
   readonly value: Value
@@ -27,14 +27,14 @@ export interface TemplateMessage {
 
 export interface TemplateInput {
   readonly messages: readonly TemplateMessage[]
-  /** Undefined for the template when null. */
+  /** Null: the template sees an undefined variable. */
   readonly tools: Value | null
   readonly generationPrompt: boolean
-  /** More of what it may read, by names that `reads` is true of. */
+  /** Further variables of the template, for names that `reads` accepts. */
   readonly variables?: readonly (readonly [string, Value])[]
 }
 
-/** What every template has: no variables of a caller's. */
+/** Variables that every template has; a caller cannot set them. */
 const RESERVED = new Set([
   ...['messages', 'tools', 'functions', 'add_generation_prompt', 'bos_token', 'eos_token', 'datetime', 'strftime_now'],
   ...['raise_exception', 'namespace', 'range', 'dict', 'loop', 'true', 'True', 'false', 'False', 'none', 'None'],
@@ -50,7 +50,7 @@ export class Template {
   readonly #program: Node
   readonly #names: ReadonlySet<string>
 
-  /** @throws KvfoldError chat/template-failed when it does not parse */
+  /** @throws KvfoldError chat/template-failed when the source does not parse */
   constructor(
     readonly source: string,
     private readonly options: TemplateOptions,
@@ -69,12 +69,12 @@ export class Template {
     }
   }
 
-  /** @throws KvfoldError chat/template-failed when the template refuses the messages or uses what we cannot run */
+  /** @throws KvfoldError chat/template-failed when the template refuses the messages or uses an unsupported feature */
   render(input: TemplateInput): Tracked {
     return atOnce(this.steps(input))
   }
 
-  /** As `render`, in steps: a message a step, where the template loops over them. */
+  /** Like `render`, in steps: one step for each message, where the template loops over messages. */
   *steps({ messages, tools, generationPrompt, variables = [] }: TemplateInput): Steps<Tracked> {
     const environment = new Environment()
     for (const [name, value] of variables) environment.setVariable(name, value)
@@ -93,7 +93,7 @@ export class Template {
     }
   }
 
-  /** Whether a variable of that name can make a difference: the template reads it, and it is none of those that every template has. */
+  /** Whether a variable of that name can make a difference: the template reads it, and it is not reserved. */
   reads(name: string): boolean {
     return this.#names.has(name) && !RESERVED.has(name)
   }
@@ -123,7 +123,10 @@ export class Template {
   }
 }
 
-/** What of a node is no variable that is read: keys, filters and tests are names of the language, the others are set. */
+/**
+ * Fields of nodes with names that are not variables read by the template: keys, filters and tests belong to the language, the others are
+ * set.
+ */
 const NAMED: Readonly<Record<string, string>> = {
   FilterExpression: 'filter',
   FilterStatement: 'filter',
@@ -134,7 +137,7 @@ const NAMED: Readonly<Record<string, string>> = {
   TestExpression: 'test',
 }
 
-/** Names that are read anywhere in a syntax tree. */
+/** Yields the names that occur in a syntax tree. */
 function* namesIn(node: unknown): Generator<string> {
   if (node instanceof Map) yield* namesIn([...node].flat())
   else if (Array.isArray(node)) for (const each of node) yield* namesIn(each)
@@ -156,7 +159,7 @@ function range(start: number, stop?: number, step = 1): number[] {
 
 const reason = (error: unknown): string => (error instanceof Error ? error.message : String(error)).replace(/\.$/, '')
 
-/** The first line at which a prefix of the template fails the way the whole does; the library reports no positions. */
+/** Returns the first line at which a prefix of the template fails like the whole. The library does not report positions. */
 function where(source: string): string {
   const failure = (text: string): string | null => {
     try {

@@ -1,10 +1,10 @@
-/** The template library as we use it: its run-time values, and a string value that keeps track of where its characters come from. */
+/** The parts of the template library that we use: its run-time values, and a string value that tracks the origin of its characters. */
 import * as library from '@huggingface/jinja'
 import { Tracked } from '../tracked.js'
 
-// Its declarations do not resolve under NodeNext, so what we rely on is declared here, once.
+// The library's declarations do not resolve under NodeNext, so the parts that we use are declared here.
 
-/** A run-time value; `value` is what JavaScript would hold. */
+/** A run-time value. `value` is the JavaScript value. */
 export interface Value {
   readonly type: string
   readonly value: unknown
@@ -20,13 +20,13 @@ export interface TemplateScope {
   lookupVariable(name: string): Value
 }
 
-/** A syntax tree node; which fields it has depends on `type`. */
+/** A syntax tree node. Its fields depend on `type`. */
 export interface Node {
   readonly type: string
   readonly value?: unknown
 }
 
-/** What the interpreter calls on itself; some of it is private in its own declarations, which is why the release is pinned. */
+/** The methods that the interpreter calls on itself. Some are private in the library's declarations, so its release is pinned. */
 export interface Evaluator {
   evaluate(node: Node | undefined, environment: TemplateScope): Value
   evaluateBlock(nodes: readonly Node[], environment: TemplateScope): Value
@@ -42,13 +42,13 @@ interface Library {
 
 export const { Environment, Interpreter, tokenize, parse } = library as unknown as Library
 
-// Its run-time values, and ours.
+// The library's run-time values, and ours.
 
 type Holding<T> = Value & { readonly value: T }
 type Constructor<T, Args extends unknown[]> = new (...args: Args) => Holding<T>
 type Body = (args: readonly Value[], scope: TemplateScope) => Value
 
-/** The classes are not exported, so they are taken from values that the library makes. */
+/** The library does not export its value classes, so they are taken from values that it makes. */
 function classOf<T, Args extends unknown[] = [T]>(example: unknown): Constructor<T, Args> {
   return new Environment().set('example', example).constructor as Constructor<T, Args>
 }
@@ -63,14 +63,14 @@ export const TruthValue = classOf<boolean>(true)
 export const NullValue = classOf<null, []>(null)
 export const UndefinedValue = classOf<undefined, []>(undefined)
 
-/** A number of the template. `text`: what it prints, where its value would print something else. */
+/** A number of the template. `text`: the text to print, when it differs from that of the value. */
 export function numberValue(value: number, text?: string): Value {
   const isWhole = text === undefined ? Number.isInteger(value) : !/[.eE]/.test(text)
   const number = isWhole ? new IntegerValue(value) : new FloatValue(value)
   return text === undefined ? number : Object.assign(number, { toString: () => text })
 }
 
-/** The library's errors for a statement that leaves a round, taken from what it throws. */
+/** Returns the library's error class for a statement that leaves a loop round, taken from an error that it throws. */
 function thrownFor(type: string): abstract new () => Error {
   const environment = new Environment()
   try {
@@ -87,10 +87,10 @@ export const ContinueControl = thrownFor('Continue')
 export const isString = (value: Value): value is Holding<string> => value instanceof StringValue
 export const isArray = (value: Value): value is Holding<readonly Value[]> => value instanceof ArrayValue
 export const isMapping = (value: Value): value is Holding<ReadonlyMap<string, Value>> => value instanceof MappingValue
-/** Undefined or none. */
+/** True for undefined and none. */
 export const isNothing = (value: Value): boolean => value instanceof NullValue || value instanceof UndefinedValue
 
-/** A string of the library that carries its provenance through the methods templates call on it. */
+/** A string value that keeps the origin of its characters through the methods that templates call. */
 export class TrackedString extends StringValue {
   #methods: Map<string, Value> | null = null
 
@@ -103,7 +103,7 @@ export class TrackedString extends StringValue {
   }
 }
 
-/** A value's text with its provenance; what the library made without tracking counts as `unknown`. */
+/** Returns a value's text with its origins. Text that the library made without tracking has the origin `unknown`. */
 export function trackedOf(value: Value): Tracked {
   if (value instanceof TrackedString) return value.tracked
   return Tracked.of(isString(value) ? value.value : value.toString(), 'unknown')
@@ -111,7 +111,7 @@ export function trackedOf(value: Value): Tracked {
 
 const WHITESPACE = /\s/u
 
-/** Python's strip family: the characters of `set`, or whitespace without one. */
+/** Python's strip family: removes the characters of `set`, or whitespace without it. */
 export function strip(text: Tracked, side: 'both' | 'left' | 'right', set?: string): Tracked {
   const { value } = text
   const drop = (char: string | undefined) =>
@@ -123,7 +123,7 @@ export function strip(text: Tracked, side: 'both' | 'left' | 'right', set?: stri
   return text.slice(start, end)
 }
 
-/** Methods that return strings, tracked; the library's own for the rest. */
+/** String methods whose results are tracked; for the rest, the library's own. */
 function stringMethods(text: Tracked, plain: ReadonlyMap<string, Value>): Map<string, Value> {
   const method = (body: (args: readonly Value[]) => Value) => new FunctionValue((args) => body(args))
   const string = (made: Tracked) => new TrackedString(made)
@@ -199,7 +199,7 @@ export function capitalize(text: Tracked): Tracked {
   ])
 }
 
-/** `separator.join(items)`. */
+/** Python's `separator.join(items)`. */
 export function join(separator: Tracked, items: Value | undefined): Tracked {
   if (items === undefined || !isArray(items)) throw new Error('join() needs a list')
   return Tracked.join(items.value.flatMap((item, index) => (index === 0 ? [trackedOf(item)] : [separator, trackedOf(item)])))
@@ -231,7 +231,7 @@ function replace(text: Tracked, [from, to, count]: readonly Value[]): Tracked {
   })
 }
 
-/** `'{} {}'.format(a, b)`: plain fields only. */
+/** Python's `'{} {}'.format(a, b)`, with plain fields only. */
 function format(text: Tracked, args: readonly Value[]): Tracked {
   let next = 0
   return text.replace(/\{(\d*)\}/g, (field) => {

@@ -1,4 +1,4 @@
-/** Owns the question whether what is written for one alternative of a oneOf can be a value of another. */
+/** Decides whether a value that the grammar writes for one alternative of a oneOf can also satisfy another alternative. */
 import { compareNumbers, isSchemaNumber } from './exact.js'
 import {
   alternatives,
@@ -14,13 +14,13 @@ import {
   type SchemaRoot,
 } from './merge.js'
 
-/** How far into two schemas it looks. */
+/** How many levels of two schemas are compared. */
 const DEEPEST = 6
 
 /**
- * Whether nothing that is written for `written` is a value of `other`: different types, values or ranges, a property that one needs and the other has
- * not or has apart. Objects are written with the properties that their schema names, unless it says more
- * or is only a part of what is asked (`isOpen`). False also where that cannot be told.
+ * Returns true when no value written for `written` satisfies `other`. That holds for different types, values or ranges, and for a required
+ * property that the other schema excludes or whose schemas are apart. The grammar writes only the properties that an object's schema
+ * names, unless the schema allows more or is only a part of the requirements (`isOpen`). Returns false also when it cannot tell.
  */
 function areApart(root: SchemaRoot, written: AnySchema, other: AnySchema, isOpen: boolean, depth = 0): boolean {
   if (depth > DEEPEST) return false
@@ -37,7 +37,7 @@ function areApart(root: SchemaRoot, written: AnySchema, other: AnySchema, isOpen
   return plain(written).every((a) => plain(other).every((b) => plainApart(root, a, b, isOpen, depth)))
 }
 
-/** What a reference comes to, when it does not lead to another one. */
+/** Returns the alternatives of a reference that does not lead to another reference. */
 function depthless(root: SchemaRoot, reference: string): readonly Plain[] {
   return alternatives(root, resolve(root, reference, '#'), '#').map((each) => (each['$ref'] === undefined ? each : {}))
 }
@@ -56,7 +56,7 @@ function plainApart(root: SchemaRoot, a: Plain, b: Plain, isOpen: boolean, depth
   return types[0] === 'object' && objectsApart(root, a, b, isOpen, depth)
 }
 
-/** Types that values may have, whole numbers as numbers; null: any. */
+/** The types of its values, with integers as numbers; null: any type. */
 function kindsOf(schema: Plain): readonly string[] | null {
   const values = listed(schema)
   if (values !== null) return [...new Set(values.map(kindOf))]
@@ -70,7 +70,7 @@ function kindOf(value: unknown): string {
 
 const number = (value: unknown, missing: number): number => (typeof value === 'number' ? value : missing)
 
-/** Whether a bound above all of `a` is below all of `b`. */
+/** Whether an upper bound of `a` is below a lower bound of `b`. */
 function rangeApart(a: Schema, b: Schema): boolean {
   const isBelow = (upper: unknown, lower: unknown, isOpen: boolean) => {
     if (!isSchemaNumber(upper) || !isSchemaNumber(lower)) return false
@@ -100,7 +100,7 @@ function objectsApart(root: SchemaRoot, a: Schema, b: Schema, isOpen: boolean, d
   })
 }
 
-/** @throws KvfoldError engine/bad-grammar where a value may be one of several alternatives of the schema's oneOf */
+/** @throws KvfoldError engine/bad-grammar when a value may satisfy several alternatives of the schema's oneOf */
 export function refuseOverlap(root: SchemaRoot, schema: Schema, path: string, isPart: boolean): void {
   const { oneOf, ...rest } = schema
   const choices = oneOf as readonly AnySchema[]

@@ -1,50 +1,50 @@
-/** Numbers of a schema that JavaScript would change: values that are listed, as they were written, and bounds beyond 2^53, exact. */
+/** Numbers of a schema that JavaScript would change: listed values keep their text, and bounds beyond 2^53 are exact. */
 import { comparable, isNoted, objectOf, wholeNumber, writtenEntries } from '../../core/written-json.js'
 
-/** A number whose text JavaScript does not keep. */
+/** A number whose text JavaScript would not keep. */
 export class ExactNumber {
-  /** The nearest that JavaScript has. */
+  /** The nearest JavaScript number. */
   readonly value: number
 
   constructor(readonly text: string) {
     this.value = Number(text)
   }
 
-  /** All its digits; null for what is not written as a whole number. */
+  /** All its digits as an integer; null when it is not written as a whole number. */
   get whole(): bigint | null {
     return /^-?\d+$/.test(this.text) ? BigInt(this.text) : null
   }
 
-  /** Texts of schemas are the same for numbers that are. */
+  /** Equal numbers serialise to the same text. */
   toJSON(): unknown {
     return comparable(this.value, this.text)
   }
 }
 
-/** A number as schemas have it here. */
+/** A number in a schema. */
 export type SchemaNumber = number | ExactNumber
 
 export const isSchemaNumber = (value: unknown): value is SchemaNumber =>
   value instanceof ExactNumber || (typeof value === 'number' && Number.isFinite(value))
 
-/** The nearest number that JavaScript has. */
+/** Returns the nearest JavaScript number. */
 export const nearest = (number: SchemaNumber): number => (typeof number === 'number' ? number : number.value)
 
-/** Below 0 where `a` is the smaller one, 0 where they are equal. */
+/** Returns a negative number when `a` is smaller, 0 when both are equal, else a positive one. */
 export function compareNumbers(a: SchemaNumber, b: SchemaNumber): number {
   const [one, other] = [wholeOf(a), wholeOf(b)]
   if (one === null || other === null) return nearest(a) - nearest(b)
   return one < other ? -1 : one > other ? 1 : 0
 }
 
-/** Null for what is not whole. */
+/** Returns null when the number is not whole. */
 export const wholeOf = (number: SchemaNumber): bigint | null =>
   typeof number === 'number' ? (Number.isInteger(number) ? wholeNumber(number) : null) : number.whole
 
 export const negative = (number: SchemaNumber): SchemaNumber =>
   typeof number === 'number' ? -number : new ExactNumber(number.text.startsWith('-') ? number.text.slice(1) : `-${number.text}`)
 
-/** What an object or list within a schema is: a schema, schemas by name, or a value that the schema lists. */
+/** The role of an object or list in a schema: a schema, schemas by name, or a listed value. */
 type Part = 'schema' | 'names' | 'value'
 
 const PARTS: Readonly<Record<string, Part>> = {
@@ -52,10 +52,10 @@ const PARTS: Readonly<Record<string, Part>> = {
   ...{ properties: 'names', patternProperties: 'names', $defs: 'names', definitions: 'names' },
 }
 const BOUNDS = new Set(['minimum', 'maximum', 'exclusiveMinimum', 'exclusiveMaximum'])
-/** Digits of a bound: more are of no use, and take long to compare. */
+/** Bounds with more digits are not kept exactly: they are useless and slow to compare. */
 const MOST_DIGITS = 400
 
-/** The schema with its exact numbers, its properties in the order in which they were written. */
+/** Returns the schema with exact numbers, its properties in the order in which they were written. */
 export const exactSchema = <T>(schema: T): T => (isNoted(schema) ? (exactIn(schema, 'schema') as T) : schema)
 
 function exactIn(value: unknown, part: Part): unknown {
@@ -70,7 +70,10 @@ function exactIn(value: unknown, part: Part): unknown {
   return isList ? entries.map(([, inner]) => inner) : objectOf(entries)
 }
 
-/** The value or schema with the nearest numbers that JavaScript has, infinite ones left out: no schema takes them for numbers. */
+/**
+ * Returns a value or schema with the nearest JavaScript numbers. Infinite ones become the largest finite number, because schemas do not
+ * accept infinity as a number.
+ */
 export function roundedNumbers(value: unknown): unknown {
   if (value instanceof ExactNumber) return Math.max(-Number.MAX_VALUE, Math.min(value.value, Number.MAX_VALUE))
   if (typeof value !== 'object' || value === null) return value

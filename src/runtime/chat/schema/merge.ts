@@ -1,4 +1,7 @@
-/** Owns what a JSON schema asks for, in one: references followed, allOf put together, alternatives side by side; and the refusal of what no grammar can say. */
+/**
+ * Combines all parts of a JSON schema: follows references, merges allOf, and lists alternatives. Refuses the parts that no grammar can
+ * express.
+ */
 import { createContext, Script } from 'node:vm'
 import { Check } from 'typebox/schema'
 import { KvfoldError } from '../../core/errors.js'
@@ -10,7 +13,7 @@ export type AnySchema = Schema | boolean
 
 export const isSchema = (value: unknown): value is Schema => typeof value === 'object' && value !== null && !Array.isArray(value)
 
-/** @throws KvfoldError engine/bad-grammar */
+/** Refuses the schema. @throws KvfoldError engine/bad-grammar */
 export function refuse(what: string, path: string): never {
   throw new KvfoldError('engine/bad-grammar', `The JSON schema at ${path} ${what}.`)
 }
@@ -25,16 +28,16 @@ const REMARKS = new Set([
   ...['contentEncoding', 'contentMediaType', 'contentSchema', 'markdownDescription', 'enumNames', 'enumDescriptions'],
 ])
 
-/** Steps that one schema may take: a tenth of a second or two. One with a thousand properties takes some ten thousand. */
+/** The most steps that one schema may take: one or two tenths of a second. A schema with a thousand properties takes some ten thousand. */
 export const MOST_WORK = 200_000
 
-/** A schema takes more steps than `within` allows. */
+/** Thrown when a schema takes more steps than `within` allows. */
 export class TooMuchHere extends Error {}
 
-/** Steps that may still be taken; null: `Work` alone says. */
+/** The steps left in `within`; null outside it, where only `Work` limits. */
 let allowance: number | null = null
 
-/** Does what takes at most so many steps. @throws TooMuchHere when it takes more, or may take long in one */
+/** Runs `work` with at most so many steps. @throws TooMuchHere when it takes more, or reaches a single step that may take long */
 export function within<T>(steps: number, work: () => T): T {
   allowance = steps
   try {
@@ -44,7 +47,7 @@ export function within<T>(steps: number, work: () => T): T {
   }
 }
 
-/** How much work may go into a schema. */
+/** Counts and limits the work on a schema. */
 export class Work {
   #spent = 0
 
@@ -57,12 +60,12 @@ export class Work {
     return this.#spent
   }
 
-  /** So much of it, for one try of the schema. */
+  /** A part of the work, for one attempt at the schema. Its steps count here too. */
   part(share: number): Work {
     return new Work(this.most * share, this)
   }
 
-  /** @throws KvfoldError engine/bad-grammar when that is more than may be spent */
+  /** @throws KvfoldError engine/bad-grammar when the limit is passed */
   spend(steps: number, path: string): void {
     this.#spent += steps
     if (this.of !== null) this.of.#spent += steps
@@ -75,15 +78,15 @@ export class Work {
   }
 }
 
-/** A whole schema, to which its references lead. */
+/** A whole schema, in which references are resolved. */
 export interface SchemaRoot {
   readonly schema: unknown
   readonly work: Work
-  /** Alternatives of schemas that were asked for before (apart.ts). */
+  /** Alternatives of schemas that were computed before (apart.ts). */
   readonly plains: WeakMap<object, readonly Plain[]>
 }
 
-/** Whether a value is one of the schema's; one that cannot be judged is not. */
+/** Whether a value satisfies the schema. False when it cannot be judged. */
 export function satisfies(schema: AnySchema, value: unknown): boolean {
   try {
     return Check(roundedNumbers(schema) as never, roundedNumbers(value)) && isWithin(schema, value)
@@ -92,7 +95,7 @@ export function satisfies(schema: AnySchema, value: unknown): boolean {
   }
 }
 
-/** Whether whole numbers beyond what JavaScript keeps apart are within the bounds; see `satisfies`. */
+/** Whether whole numbers beyond 2^53 satisfy the bounds; part of `satisfies`. */
 function isWithin(schema: AnySchema, value: unknown): boolean {
   if (typeof schema === 'boolean' || !isSchemaNumber(value)) return true
   const { minimum, maximum, exclusiveMinimum, exclusiveMaximum } = schema
@@ -104,12 +107,12 @@ function isWithin(schema: AnySchema, value: unknown): boolean {
   )
 }
 
-/** Milliseconds that regular expressions have for all values together: one that goes back and forth has no end. */
+/** Milliseconds for regular expressions on all values together. A pattern that backtracks may never end. */
 const LONGEST_MATCH = 100
 const room = createContext({ judge: () => [] as readonly unknown[] })
 const judging = new Script('judge()')
 
-/** Those of the values that are the schema's. @throws KvfoldError engine/bad-grammar where its regular expressions take too long to say */
+/** Returns the values that satisfy the schema. @throws KvfoldError engine/bad-grammar when its regular expressions take too long */
 export function satisfying<T>(schema: AnySchema, values: readonly T[], path: string): readonly T[] {
   const judge = () => values.filter((value) => satisfies(schema, value))
   if (!JSON.stringify(schema).includes('attern')) return judge()
@@ -129,7 +132,7 @@ const isCount = (value: unknown): boolean => Number.isSafeInteger(value) && (val
 const isText = (value: unknown): value is string => typeof value === 'string'
 const isList = (value: unknown): value is readonly unknown[] => Array.isArray(value)
 
-/** What keywords' values must be. */
+/** The values that keywords must have. */
 const VALUES: Readonly<Record<string, readonly [(value: unknown) => boolean, string]>> = {
   ...Object.fromEntries(
     ['minLength', 'maxLength', 'minItems', 'maxItems', 'minProperties', 'maxProperties'].map((name) => [
@@ -154,13 +157,13 @@ const VALUES: Readonly<Record<string, readonly [(value: unknown) => boolean, str
 const OF_SCHEMAS = ['allOf', 'anyOf', 'oneOf', 'prefixItems']
 const OF_NAMED = ['properties', '$defs', 'definitions']
 const OF_ONE = ['items', 'additionalProperties', 'additionalItems', 'propertyNames', 'unevaluatedProperties']
-/** Restrict, and no grammar of ours says them. */
+/** Keywords that restrict, but that our grammars cannot express. */
 const BEYOND = new Set([
   ...['not', 'if', 'then', 'else', 'patternProperties', 'dependencies', 'dependentRequired', 'dependentSchemas'],
   ...['contains', 'minContains', 'maxContains', 'unevaluatedItems', '$dynamicRef', '$recursiveRef'],
 ])
 
-/** Where a reference leads. @throws KvfoldError engine/bad-grammar */
+/** Returns the schema that a reference names. @throws KvfoldError engine/bad-grammar */
 export function resolve({ schema: root }: SchemaRoot, reference: string, path: string): AnySchema {
   if (reference !== '#' && !reference.startsWith('#/'))
     refuse(`has the $ref ${JSON.stringify(reference.slice(0, 200))}, which is not a place in this schema (#/...)`, path)
@@ -184,15 +187,15 @@ function unescaped(part: string): string {
   }
 }
 
-/** Schemas nest and refer to at most so many others. */
+/** How deep schemas may nest and refer to each other. */
 const DEEPEST = 200
 
-/** Hears of the place of a keyword that a grammar leaves out. */
+/** Called with the place of a keyword that the grammar does not enforce. */
 export type LeaveOut = (place: string) => void
 
 /**
- * Looks at everything that a schema can come to. `leaveOut`: what is well-formed and cannot be said is left out.
- * @throws KvfoldError engine/bad-grammar naming the keyword and its place
+ * Checks every part of a schema. With `leaveOut`, valid keywords that no grammar can express are left out instead of refused.
+ * @throws KvfoldError engine/bad-grammar with the keyword and its place
  */
 export function check(
   root: SchemaRoot,
@@ -200,7 +203,7 @@ export function check(
   onOneOf: (schema: Schema, path: string, isPart: boolean) => void,
 ): void {
   const seen = new Set<string>()
-  /** `isPart`: another schema is asked of the same value. */
+  /** `isPart`: the same value must satisfy another schema too. */
   const visit = (schema: unknown, path: string, depth: number, isPart = false): void => {
     root.work.spend(1, path)
     if (typeof schema === 'boolean') return
@@ -251,21 +254,22 @@ function checkTypes(value: unknown, at: string): void {
     refuse(listed.length === 0 ? 'has no type' : `has the unknown type ${JSON.stringify(unknown)}`, at)
 }
 
-/** Why a grammar cannot say it; null: it can. */
+/** Returns why no grammar can express the keyword, or null when it can. */
 function beyond(keyword: string, value: unknown): string | null {
   if (keyword === 'uniqueItems') return value === true ? 'is true, which is not supported' : null
   if (keyword in VALUES || REMARKS.has(keyword) || keyword.startsWith('x-')) return null
   return `uses ${keyword}, which ${BEYOND.has(keyword) ? 'is not supported' : 'is no keyword that is known here'}`
 }
 
-/** Alternatives that a schema may come to. */
+/** How many alternatives a schema may have. */
 const MOST_ALTERNATIVES = 256
 
-/** A schema without references, allOf and alternatives, or a reference alone. */
+/** A schema without references, allOf and alternatives; or a single reference. */
 export type Plain = Schema
 
 /**
- * What values of a schema may be, as alternatives. A reference with nothing beside it stays one, so that it may come back to itself.
+ * Returns the alternatives whose values together are those of the schema. A reference with no keyword beside it is kept, so that it may
+ * refer to itself.
  * @throws KvfoldError engine/bad-grammar
  */
 export function alternatives(root: SchemaRoot, schema: AnySchema, path: string, depth = 0): readonly Plain[] {
@@ -305,7 +309,7 @@ export function alternatives(root: SchemaRoot, schema: AnySchema, path: string, 
   }, lists[0]!)
 }
 
-/** About how much there is to put together. */
+/** Estimates the work of merging a schema. */
 const sizeOf = ({ properties, enum: values, required }: Schema): number =>
   4 +
   [isSchema(properties) ? Object.keys(properties) : [], values, required].reduce(
@@ -324,7 +328,7 @@ export const canonical = (value: unknown): string =>
 export const typesOf = ({ type }: Schema): readonly TypeName[] | null =>
   type === undefined ? null : ((isList(type) ? type : [type]) as readonly TypeName[])
 
-/** The values that a schema lists; null where it lists none. */
+/** Returns the values that `const` or `enum` list, or null. */
 export function listed(schema: Schema): readonly unknown[] | null {
   if ('const' in schema && 'enum' in schema)
     return (schema['enum'] as readonly unknown[]).filter((value) => equal(value, schema['const']))
@@ -333,7 +337,7 @@ export function listed(schema: Schema): readonly unknown[] | null {
 
 const all = (a: unknown, b: unknown): unknown => (a === undefined ? b : b === undefined ? a : { allOf: [a, b] })
 
-/** Both at once; null where nothing is both. */
+/** Merges two schemas into one that requires both. Returns null when no value can satisfy both. */
 function merged(a: Plain, b: Plain, path: string): Plain | null {
   if (Object.keys(a).length === 0) return b
   if (Object.keys(b).length === 0) return a
@@ -383,7 +387,7 @@ function smaller(result: Record<string, unknown>, a: Schema, b: Schema, name: st
   if (isSchemaNumber(one) && isSchemaNumber(other)) result[name] = compareNumbers(one, other) < 0 ? one : other
 }
 
-/** Properties of both: what one does not name is what it has for additional ones. */
+/** Merges properties. A property that one schema does not name gets that schema's `additionalProperties`. */
 function objects(a: Schema, b: Schema): Schema {
   const isObject = (schema: Schema) => schema['properties'] !== undefined || schema['additionalProperties'] !== undefined
   if (!isObject(a) || !isObject(b)) return {}
@@ -398,7 +402,7 @@ function objects(a: Schema, b: Schema): Schema {
   }
 }
 
-/** The schemas of a list's first items, and of those behind them. */
+/** Returns the schemas of a list's first items, and the schema of the items after them. */
 export function itemsOf({ prefixItems, items, additionalItems }: Schema): {
   readonly first: readonly AnySchema[]
   readonly rest: AnySchema | undefined

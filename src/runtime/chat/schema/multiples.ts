@@ -1,19 +1,19 @@
-/** Owns multipleOf as GBNF: numbers written digit by digit, with what is left of them when divided. */
+/** Writes multipleOf as GBNF: numbers digit by digit, with the remainder after each digit as state. */
 import { isSchemaNumber, nearest, wholeOf } from './exact.js'
 import type { Plain } from './merge.js'
 import type { AddRule } from './properties.js'
 
-/** Digits of the numbers: a double keeps so many as they are written. */
+/** The most digits of a number: a double keeps that many exactly. */
 const DIGITS = 15
 const MOST_PLACES = 8
 
-/** A decimal as a whole number of units, and the digits behind its point. */
+/** A decimal as a whole number of units, and its number of digits after the point. */
 interface Scaled {
   readonly units: bigint
   readonly places: number
 }
 
-/** Null: no plain decimal. */
+/** Returns null when the number is not a plain decimal. */
 function scaledOf(number: unknown): Scaled | null {
   if (!isSchemaNumber(number)) return null
   const exact = wholeOf(number)
@@ -37,13 +37,16 @@ interface DigitRules {
   readonly places: number
 }
 
-/** Multiples from `low` to `high`, both in units and none negative; null where there is none. */
+/** Writes the multiples from `low` to `high`, both in units and not negative. Returns null when there is none. */
 function multiplesBetween(low: bigint, high: bigint, { rule, step, places }: DigitRules): string | null {
   const known = new Map<string, string | null>()
-  /** What may follow where `left` digits are missing; `rest`: what is left of those before. A bound that does not matter any more is null. */
+  /**
+   * Returns what may follow when `left` digits are missing. `rest`: the remainder of the digits before. A bound that no longer matters is
+   * null.
+   */
   const follow = (left: number, rest: bigint, least: string | null, most: string | null): string | null => {
     if (left === 0) return rest === 0n ? '' : null
-    // Only that counts which the digits before come to at the end.
+    // Only the remainder that the digits before have in the final number matters.
     const key = `${left} ${(rest * 10n ** BigInt(left)) % step} ${least ?? ''} ${most ?? ''}`
     if (!known.has(key)) {
       const options: string[] = []
@@ -74,7 +77,7 @@ function multiplesBetween(low: bigint, high: bigint, { rule, step, places }: Dig
   return options.length === 0 ? null : options.join(' | ')
 }
 
-/** GBNF of the multiples within a schema's bounds; null: there is none. Undefined: a grammar cannot keep to it. */
+/** Returns GBNF of the multiples within a schema's bounds; null when there is none; undefined when a grammar cannot express them. */
 export function multiplesOf(type: 'integer' | 'number', schema: Plain, rule: AddRule): string | null | undefined {
   const { multipleOf, minimum, maximum, exclusiveMinimum, exclusiveMaximum, format } = schema
   const step = scaledOf(multipleOf)
@@ -85,7 +88,7 @@ export function multiplesOf(type: 'integer' | 'number', schema: Plain, rule: Add
   const written = (places: number): string | null => {
     const end = 10n ** BigInt(DIGITS) - 1n
     let [low, high] = [-end, end]
-    /** In units of `places`; rounded towards what is within. */
+    /** Applies a bound, in units of `places`, rounded inwards. */
     const limit = (bound: unknown, isExclusive: boolean, isLow: boolean) => {
       if (bound === undefined || typeof bound === 'boolean') return
       const exact = scaledOf(bound)!
@@ -110,7 +113,7 @@ export function multiplesOf(type: 'integer' | 'number', schema: Plain, rule: Add
       limit(2 ** 31 - 1, false, false)
     }
     const scale = 10n ** BigInt(step.places)
-    // Whole numbers that are multiples of 0.4 are those of 2.
+    // The whole multiples of 0.4 are the multiples of 2.
     const stepHere = places === step.places ? step.units : step.units / divisor(step.units, scale)
     const digitRules = { rule, step: stepHere, places }
     const negative = low < 0n ? multiplesBetween(high < 0n ? -high : 1n, -low, digitRules) : null

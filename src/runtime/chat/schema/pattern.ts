@@ -1,7 +1,10 @@
-/** Owns regular expressions of JSON schemas as GBNF: characters as a JSON string or raw text has them, and how long a match may be. */
+/**
+ * Converts regular expressions of JSON schemas to GBNF, with characters as they occur in a JSON string or in raw text; and computes how
+ * long a match may be.
+ */
 import { KvfoldError } from '../../core/errors.js'
 
-/** Code points from and to, sorted and apart. */
+/** Ranges of code points, sorted and disjoint. */
 export type CharSet = readonly (readonly [number, number])[]
 
 export type Pattern =
@@ -10,7 +13,7 @@ export type Pattern =
   | { readonly kind: 'any'; readonly parts: readonly Pattern[] }
   | { readonly kind: 'repeat'; readonly part: Pattern; readonly least: number; readonly most: number }
 
-/** How a character stands in the text. */
+/** Whether characters are written as in a JSON string or as raw text. */
 export type Writing = 'json' | 'raw'
 
 const LAST = 0x10ffff
@@ -72,7 +75,7 @@ const without = (set: CharSet): CharSet => {
   return both(rest, EVERY)
 }
 
-/** Characters that a JSON string has as they are. */
+/** Characters that a JSON string contains without an escape. */
 const PLAIN = without([
   [0, 0x1f],
   [0x22, 0x22],
@@ -92,7 +95,7 @@ const inClass = (code: number): string =>
 const classOf = (set: CharSet): string =>
   `[${set.map(([from, to]) => inClass(from) + (to === from ? '' : `-${inClass(to)}`)).join('')}]`
 
-/** One character of the set; null where there is none to write. */
+/** Writes one character of the set. Returns null when no character can be written. */
 function charRule(set: CharSet, writing: Writing): string | null {
   if (writing === 'raw') return set.length === 0 ? null : classOf(set)
   const plain = both(set, PLAIN)
@@ -100,14 +103,14 @@ function charRule(set: CharSet, writing: Writing): string | null {
   for (const [from, to] of both(set, without(PLAIN)))
     for (let code = from; code <= to; code++) {
       const short = SHORT[code]
-      // Backslash and letter stand in a literal of their own.
+      // Backslash and letter go into one literal of their own.
       const escape = short ?? `u${code.toString(16).padStart(4, '0')}`
       options.push(`"\\\\${escape === '"' ? '\\"' : escape === '\\' ? '\\\\' : escape}"`)
     }
   return options.length === 0 ? null : options.length === 1 ? options[0]! : `( ${options.join(' | ')} )`
 }
 
-/** GBNF of what the pattern matches; null where that is nothing. */
+/** Returns GBNF for the pattern's matches, or null when it has none. */
 export function patternRule(pattern: Pattern, writing: Writing): string | null {
   switch (pattern.kind) {
     case 'set':
@@ -128,12 +131,12 @@ export function patternRule(pattern: Pattern, writing: Writing): string | null {
   }
 }
 
-/** Every repetition is written out; more than so many are written as blocks. */
+/** The grammar parser writes every repetition out, so more repetitions than this are written as blocks. */
 const MOST_REPEATED = 500
-/** Blocks write what they repeat several times. */
+/** The longest part that may be written as blocks, which repeat its text several times. */
 const LONGEST_REPEATED = 20_000
 
-/** `part` from `least` to `most` times. */
+/** Repeats `part` from `least` to `most` times. */
 export function repeated(part: string, least: number, most: number): string {
   if (most === 0) return '""'
   if (least === 0 && most === Infinity) return `${part}*`
@@ -157,7 +160,7 @@ export function repeated(part: string, least: number, most: number): string {
   return `( ${short} | ${repeated(block, blocks, blocks)} ${repeated(part, 0, rest)} )`
 }
 
-/** How many characters a match may have. */
+/** Returns how few and how many characters a match may have. */
 export function lengthsOf(pattern: Pattern): readonly [least: number, most: number] {
   switch (pattern.kind) {
     case 'set':
@@ -175,7 +178,10 @@ export function lengthsOf(pattern: Pattern): readonly [least: number, most: numb
   }
 }
 
-/** The pattern with matches of these lengths only; null where that cannot be said by repeating one character more or less often. */
+/**
+ * Restricts the pattern to matches of these lengths. Returns null when changing the repetitions of a single one-character part is not
+ * enough.
+ */
 export function ofLength(pattern: Pattern, least: number, most: number): Pattern | null {
   const [shortest, longest] = lengthsOf(pattern)
   if (shortest >= least && longest <= most) return pattern
@@ -194,11 +200,14 @@ export function ofLength(pattern: Pattern, least: number, most: number): Pattern
   return { kind: 'all', parts: parts.map((part) => (part === only ? { ...only, ...bounds } : part)) }
 }
 
-/** Of what may be spent on more than the fewest characters, how much the first part gets that may have more. */
+/** Ways to share spare characters: the part of them that goes to the first element of variable length. */
 const SHARES = [0, 0.25, 0.5, 0.75, 1]
 const HALF = [0.5]
 
-/** The pattern with matches of at most so many characters: most of them, and none where the shortest is longer. `ways`: how its first part may share. */
+/**
+ * Restricts the pattern to matches of at most `most` characters. Keeps most of them; keeps none when the shortest match is longer. `ways`:
+ * how much of the spare characters its first variable part may get.
+ */
 export function shortened(pattern: Pattern, most: number, ways: readonly number[] = SHARES): Pattern {
   const [shortest, longest] = lengthsOf(pattern)
   if (longest <= most) return pattern
@@ -241,7 +250,7 @@ export function shortened(pattern: Pattern, most: number, ways: readonly number[
 /** Any text. */
 const anyText: Pattern = { kind: 'repeat', part: { kind: 'set', set: EVERY }, least: 0, most: Infinity }
 
-/** Any text without the sign that tags begin with. */
+/** Any text without `<`, with which tags begin. */
 export const PLAIN_TEXT: Pattern = {
   kind: 'repeat',
   part: { kind: 'set', set: without([[0x3c, 0x3c]]) },
@@ -249,7 +258,7 @@ export const PLAIN_TEXT: Pattern = {
   most: Infinity,
 }
 
-/** The pattern with those of its matches that have no such character. */
+/** Restricts the pattern to matches without this character. */
 export function lacking(pattern: Pattern, char: string): Pattern {
   const code = char.codePointAt(0)!
   if (pattern.kind === 'set') return { kind: 'set', set: both(pattern.set, without([[code, code]])) }
@@ -257,19 +266,19 @@ export function lacking(pattern: Pattern, char: string): Pattern {
   return { ...pattern, parts: pattern.parts.map((part) => lacking(part, char)) }
 }
 
-/** Whether a match may have this character in it. */
+/** Whether a match may contain this character. */
 export function mayHave(pattern: Pattern, char: string): boolean {
   const code = char.codePointAt(0)!
   if (pattern.kind === 'set') return pattern.set.some(([from, to]) => from <= code && code <= to)
   return pattern.kind === 'repeat' ? mayHave(pattern.part, char) : pattern.parts.some((part) => mayHave(part, char))
 }
 
-/** A JSON schema's pattern: what has a match of it somewhere. @throws KvfoldError engine/bad-grammar */
+/** Parses a JSON schema's pattern. It matches texts that contain a match anywhere. @throws KvfoldError engine/bad-grammar */
 export function parsePattern(source: string): Pattern {
   if (source.length > LONGEST_PATTERN)
     throw new KvfoldError('engine/bad-grammar', `has ${source.length} characters, and ${LONGEST_PATTERN} are the most`)
   try {
-    // What JavaScript refuses is no regular expression of a JSON schema.
+    // JavaScript's syntax of regular expressions is that of JSON schema.
     new RegExp(source, 'u')
   } catch (error) {
     throw new KvfoldError('engine/bad-grammar', `is no regular expression (${(error as Error).message})`)
@@ -277,11 +286,11 @@ export function parsePattern(source: string): Pattern {
   return new PatternReader(source).read()
 }
 
-/** One that is the whole text. */
+/** Parses a pattern that must match the whole text. */
 export const wholePattern = (source: string): Pattern => parsePattern(`^(?:${source})$`)
 
 const LONGEST_PATTERN = 20_000
-/** Groups may be so deep within each other. */
+/** How deep groups may nest. */
 const DEEPEST = 100
 
 class PatternReader {
@@ -303,7 +312,7 @@ class PatternReader {
     return this.#chars[this.#at] ?? ''
   }
 
-  /** `searched`: not within a group, so that a match may stand anywhere. */
+  /** `searched`: true outside groups, where a match may begin anywhere in the text. */
   #choice(searched: boolean): Pattern {
     const parts = [this.#sequence(searched)]
     while (this.#next === '|') {

@@ -1,8 +1,8 @@
-/** Owns the properties of an object as GBNF: which follow which, how many there may be, and what others may be called. */
+/** Writes an object's properties as GBNF: their order, their number, and the names of additional ones. */
 import { literal } from './rules.js'
 import { repeated } from './pattern.js'
 
-/** Adds a rule of this body and gives its name. */
+/** Adds a rule with this body and returns its name. */
 export type AddRule = (body: string) => string
 
 export interface PropertyRule {
@@ -10,7 +10,7 @@ export interface PropertyRule {
   readonly isNeeded: boolean
 }
 
-/** Null: it cannot be. */
+/** Writes the sequence of properties. Returns null when no sequence is possible. */
 export function sequenceOf(
   rule: AddRule,
   entries: readonly PropertyRule[],
@@ -23,11 +23,11 @@ export function sequenceOf(
   if (needed > most || least > most) return null
   const isCounted = least > needed || most < entries.length
   const known = new Map<string, string | null>()
-  /** What follows behind `count` properties (not counted: 1 for any number), from the entry at `at` on. */
+  /** Returns what may follow after `count` properties, from the entry at `at` on. Without counting, `count` is 0 or 1 (one or more). */
   const from = (at: number, count: number): string | null => known.get(`${at} ${count}`) ?? null
   const follow = (at: number, count: number): void => {
     const made = at < entries.length ? entry(at, count) : others(count)
-    // A rule, as several places lead here.
+    // A rule, because several places lead here.
     known.set(`${at} ${count}`, made === null || made === '' ? made : rule(made))
   }
   const entry = (at: number, count: number): string | null => {
@@ -48,7 +48,7 @@ export function sequenceOf(
     const some = `${other} ${repeated(`( ${comma} ${other} )`, 0, room - 1)}`
     return missing > 0 ? some : `( ${some} )?`
   }
-  // From the last one on, as there may be thousands.
+  // From the last entry to the first, without recursion: there may be thousands.
   let neededBefore = needed
   for (let at = entries.length; at >= 0; at--) {
     if (entries[at]?.isNeeded === true) neededBefore--
@@ -58,10 +58,10 @@ export function sequenceOf(
   return from(0, 0)
 }
 
-/** Keys that are none of these. */
+/** Writes keys that are none of these names. */
 export function otherKeys(rule: AddRule, names: readonly string[]): string {
   if (names.length === 0) return 'string'
-  /** What may follow the first `length` characters of these names, which begin alike. */
+  /** Writes what may follow the first `length` characters, which all names in `alike` share. */
   const inside = (alike: readonly (readonly string[])[], length: number): string => {
     const next = new Map<string, (readonly string[])[]>()
     for (const chars of alike) {

@@ -1,4 +1,4 @@
-/** Owns GBNF as it is written: rules by name, literals, and how JSON looks (its spaces, its words for true, false and null). */
+/** Writes GBNF: named rules, literals, and JSON's punctuation (its spaces, its words for true, false and null). */
 import { KvfoldError } from '../../core/errors.js'
 import { writtenEntries } from '../../core/written-json.js'
 import { ExactNumber } from './exact.js'
@@ -8,7 +8,7 @@ export function literal(text: string): string {
   return `"${text.replace(/[\\"]/g, '\\$&').replace(/\n/g, '\\n').replace(/\r/g, '\\r').replace(/\t/g, '\\t')}"`
 }
 
-/** Expressions that stand for JSON's punctuation. */
+/** GBNF expressions for JSON's punctuation. */
 export interface JsonPunctuation {
   readonly comma: string
   readonly colon: string
@@ -17,21 +17,21 @@ export interface JsonPunctuation {
   readonly openList: string
   readonly closeList: string
   readonly words: { readonly true: string; readonly false: string; readonly null: string }
-  /** What may stand behind a backslash, but for u. */
+  /** The characters that may follow a backslash, except u. */
   readonly escapes: string
 }
 
 const JSON_ESCAPES = '["\\\\/bfnrt]'
 const JSON_WORDS = { true: 'true', false: 'false', null: 'null' }
 
-/** As Python's json.dumps has it: one space behind a comma and a colon. */
+/** Like Python's json.dumps: one space after a comma and a colon. */
 export const PYTHON_JSON: JsonPunctuation = {
   ...{ comma: '", "', colon: '": "', openObject: '"{"', closeObject: '"}"', openList: '"["', closeList: '"]"' },
   words: JSON_WORDS,
   escapes: JSON_ESCAPES,
 }
 
-/** With a little white space where JSON may have some. */
+/** Allows a little whitespace where JSON does. */
 export const FREE_JSON: JsonPunctuation = {
   comma: '"," gap',
   colon: '":" " "?',
@@ -43,14 +43,14 @@ export const FREE_JSON: JsonPunctuation = {
   escapes: JSON_ESCAPES,
 }
 
-/** Python's own literals. */
+/** Python's literals. */
 export const PYTHON_LITERALS: JsonPunctuation = {
   ...PYTHON_JSON,
   words: { true: 'True', false: 'False', null: 'None' },
   escapes: '["\\\\nrt]',
 }
 
-/** About how many parts a body comes to when its repetitions are written out, in steps of work. */
+/** Estimates the size of a rule's body once its repetitions are written out, in steps of work. */
 export function writtenOut(body: string): number {
   let parts = body.length
   for (const [, least = '0', most = least] of body
@@ -69,7 +69,7 @@ export class GrammarRules {
     this.#rules.set(name, body)
   }
 
-  /** Has `write` add rules of new names; when it refuses, those are gone and `otherwise` gives the value. */
+  /** Runs `write`, which may add rules with new names. When it refuses, removes those rules and returns the result of `otherwise`. */
   attempt<T>(write: () => T, otherwise: (error: KvfoldError) => T): T {
     const before = this.#rules.size
     try {
@@ -81,7 +81,7 @@ export class GrammarRules {
     }
   }
 
-  /** One value as it is written. */
+  /** Writes one constant value. */
   constant(value: unknown): string {
     const { comma, colon, openObject, closeObject, openList, closeList, words } = this.style
     if (value === true || value === false || value === null || value === undefined)
@@ -96,7 +96,7 @@ export class GrammarRules {
     return `${open} ${items.join(` ${comma} `)} ${close}`
   }
 
-  /** All rules, `root` first, with those of JSON. */
+  /** Returns all rules, `root` first, together with those of JSON. */
   text(): string {
     const root = this.#rules.get('root') ?? ''
     const { comma, colon, openObject, closeObject, openList, closeList, words, escapes } = this.style
@@ -104,7 +104,7 @@ export class GrammarRules {
     const lines = [
       `root ::= ${root}`,
       ...[...this.#rules].filter(([name]) => name !== 'root').map(([name, body]) => `${name} ::= ${body}`),
-      // Whole characters only, escaped ones too, so that texts are as long as they are counted.
+      // Only whole characters, also in escapes, so that the length of a text equals its number of `char`.
       String.raw`char ::= [\x20-\x21\x23-\x5b\x5d-\ud7ff\ue000-\U0010ffff] | "\\" ( ${escapes} | "u" ( [0-9a-cefA-CEF] [0-9a-fA-F]{3} | [dD] [0-7] [0-9a-fA-F]{2} ) )`,
       String.raw`string ::= "\"" char* "\""`,
       'integer ::= "-"? ( "0" | [1-9] [0-9]{0,19} )',
@@ -120,13 +120,13 @@ export class GrammarRules {
   }
 }
 
-/** Adds the rules of any text without `end` in it, which is not empty, and gives the name of the first. */
+/** Adds rules for any text without `end`, also the empty one. `end` must not be empty. Returns the name of the first rule. */
 export function textWithout(rules: GrammarRules, name: string, end: string): string {
   const chars = Array.from(end)
   const inside = (char: string) => (/[[\]\\^-]/.test(char) ? `\\${char}` : char)
   const letters = [...new Set(chars)]
   chars.forEach((_, at) => {
-    // What stands before is as much of `end` as this; a letter leads to the longest beginning of it that is there then.
+    // State `at`: the last characters equal the first `at` characters of `end`. Each letter leads to the state of the longest such prefix.
     const next = letters.map((letter) => {
       const text = [...chars.slice(0, at), letter]
       let length = text.length

@@ -1,4 +1,4 @@
-/** Owns numbers and texts as GBNF: bounds written digit by digit; patterns, formats and lengths. */
+/** Writes numbers and texts as GBNF: bounds digit by digit; patterns, formats and lengths. */
 import { KvfoldError } from '../../core/errors.js'
 import { compareNumbers, ExactNumber, isSchemaNumber, nearest, negative, type SchemaNumber, wholeOf } from './exact.js'
 import { type LeaveOut, type Plain, refuse } from './merge.js'
@@ -16,9 +16,9 @@ import {
   wholePattern,
 } from './pattern.js'
 
-/** Digits that a double keeps apart: decimals of at most so many compare as they are written. */
+/** Decimals with at most this many digits compare the same as doubles and as text. */
 const EXACT_DIGITS = 15
-/** Whole numbers are written with at most so many digits. */
+/** Whole numbers have at most this many digits. */
 const MOST_DIGITS = 20
 const MOST = 10n ** BigInt(MOST_DIGITS) - 1n
 
@@ -32,10 +32,10 @@ const digits = (least: number, most: number): string =>
   most === 0 ? '' : least === most ? (least === 1 ? ' [0-9]' : ` [0-9]{${least}}`) : ` [0-9]{${least},${most}}`
 const oneOf = (low: number, high: number): string => (low === high ? ` "${low}"` : ` [${low}-${high}]`)
 
-/** Whole numbers of these bounds; null where there is none. */
+/** Writes the whole numbers within these bounds. Returns null when there is none. */
 function integerRule(low: Bound | null, high: Bound | null): string | null {
   const [least, most] = [low === null ? null : wholeAbove(low), high === null ? null : wholeBelow(high)]
-  // A bound with more digits than that leaves some room on its other side.
+  // A bound with more digits leaves some room on its other side.
   const [lowest, highest] = [smaller(-MOST, 10n * (most ?? 0n)), larger(MOST, 10n * (least ?? 0n))]
   const from = larger(least ?? lowest, lowest)
   const to = smaller(most ?? highest, highest)
@@ -60,7 +60,7 @@ function wholeBelow({ value, exclusive }: Bound): bigint {
   return whole === null ? BigInt(Math.floor(nearest(value))) : whole - (exclusive ? 1n : 0n)
 }
 
-/** Whole numbers from `low` to `high`, none negative and none with a needless zero before it. */
+/** Writes the whole numbers from `low` to `high`, none negative and without leading zeros. */
 function naturals(low: bigint, high: bigint): string {
   const options: string[] = []
   let from = low
@@ -72,7 +72,7 @@ function naturals(low: bigint, high: bigint): string {
     const length = String(from).length
     const end = 10n ** BigInt(length) - 1n
     if (from === 10n ** BigInt(length - 1) && from > 0n && end <= high) {
-      // All numbers of this length, and of as many further lengths as fit.
+      // All numbers of this length, and of all longer lengths that fit.
       let longest = length
       while (10n ** BigInt(longest + 1) - 1n <= high) longest++
       options.push(`[1-9]${longest === 1 ? '' : digits(length - 1, longest - 1)}`)
@@ -86,7 +86,7 @@ function naturals(low: bigint, high: bigint): string {
   return either(options)
 }
 
-/** Digits from `low` to `high`, both of one length. */
+/** Writes the numbers from `low` to `high`, which have equally many digits. */
 function sameLength(low: string, high: string): string {
   if (low === '') return ''
   if (/^0*$/.test(low) && /^9*$/.test(high)) return digits(low.length, low.length)
@@ -102,7 +102,7 @@ function sameLength(low: string, high: string): string {
   return ` ${either(options.map((option) => option.trim()))}`
 }
 
-/** Decimals of these bounds, at least one of which there is; null where there is none. */
+/** Writes the decimals within these bounds, at least one of which is not null. Returns null when there is none. */
 function numberRule(low: Bound | null, high: Bound | null): string | null {
   const options: string[] = []
   const isBelow = low === null || nearest(low.value) < 0
@@ -126,7 +126,7 @@ interface Decimal {
   readonly fraction: string
 }
 
-/** Of a number that is not negative. */
+/** Splits a number that is not negative. */
 function decimalOf(value: SchemaNumber): Decimal {
   if (typeof value !== 'number' && value.whole !== null) return { whole: value.whole, fraction: '' }
   const [mantissa = '0', exponent = '0'] = String(nearest(value)).split('e')
@@ -137,7 +137,7 @@ function decimalOf(value: SchemaNumber): Decimal {
   return { whole: BigInt(all.slice(0, point) || '0'), fraction: all.slice(point).replace(/0+$/, '') }
 }
 
-/** Decimals from `low`, which is not negative, to `high`. */
+/** Writes the decimals from `low`, which is not negative, to `high`. */
 function decimals(low: Bound, high: Bound | null): string | null {
   const from = decimalOf(low.value)
   const highest = larger(MOST, 10n * from.whole)
@@ -165,14 +165,14 @@ function decimals(low: Bound, high: Bound | null): string | null {
 
 interface DecimalRange {
   readonly low: string
-  /** Whether it must be more than `low`. */
+  /** Whether the fraction must be more than `low`. */
   readonly isAbove: boolean
   /** Null: anything below one. */
   readonly high: string | null
   readonly isBelow: boolean
 }
 
-/** What may follow a whole number, from its point on; null where nothing may, not even nothing. */
+/** Writes what may follow a whole number, from the point on. Returns null when not even the bare whole number is within the range. */
 function fractions(stretch: DecimalRange, places: number): string | null {
   const { low, isAbove, high, isBelow } = stretch
   const isNoneRight = /^0*$/.test(low) && !isAbove && !(isBelow && high !== null && /^0*$/.test(high))
@@ -181,7 +181,7 @@ function fractions(stretch: DecimalRange, places: number): string | null {
   return isNoneRight ? ` ( "." ${digit} )?` : ` "." ${digit}`
 }
 
-/** At least one digit, so that the digits are within the stretch; null where none are. */
+/** Writes at least one digit so that the fraction is within the range. Returns null when no digit is possible. */
 function further({ low, isAbove, high, isBelow }: DecimalRange, places: number): string | null {
   if (places === 0) return null
   const options: string[] = []
@@ -204,7 +204,7 @@ function further({ low, isAbove, high, isBelow }: DecimalRange, places: number):
       !(isLow && (isAbove ? /^0*$/.test(rest.low) : !/^0*$/.test(rest.low))) &&
       !(isLow && !/^0*$/.test(rest.low)) &&
       !(isHigh && isBelow && /^0*$/.test(rest.high ?? ''))
-    // Behind the last digit of a bound only noughts could follow: nobody misses them.
+    // After the last digit of a bound only zeros could follow, so nothing is lost without them.
     const isSpent = (!isLow || (rest.low === '' && !isAbove)) && isHigh && rest.high === ''
     const more = isSpent ? null : further(rest, places - 1)
     if (more === null && !mayEnd) continue
@@ -213,7 +213,7 @@ function further({ low, isAbove, high, isBelow }: DecimalRange, places: number):
   return options.length === 0 ? null : either(options.map((option) => option.trim()))
 }
 
-/** The digits from `first` to `last`, with those at a bound apart. */
+/** Splits the digits from `first` to `last` into runs, with a digit at a bound as a run of its own. */
 function runs(first: number, last: number, lowApart: boolean, highApart: boolean): [number, number][] {
   if (first > last) return []
   if (first === last) return [[first, last]]
@@ -226,23 +226,23 @@ function runs(first: number, last: number, lowApart: boolean, highApart: boolean
   return all
 }
 
-/** Whole numbers of so many bits. */
+/** The ranges of formats for whole numbers. */
 const RANGES: Readonly<Record<string, readonly [SchemaNumber, SchemaNumber]>> = {
   int32: [-(2 ** 31), 2 ** 31 - 1],
   int64: [new ExactNumber('-9223372036854775808'), new ExactNumber('9223372036854775807')],
 }
 
-/** GBNF of a schema's numbers; null where there are none. */
+/** Returns GBNF of a schema's numbers, or null when there are none. */
 export function numbersOf(type: 'integer' | 'number', schema: Readonly<Record<string, unknown>>): string | null {
   const { minimum, maximum, exclusiveMinimum, exclusiveMaximum, format, multipleOf } = schema
-  /** `side`: 1 for bounds below, of which the larger one is tighter. */
+  /** `side`: 1 for lower bounds, of which the larger one is tighter; -1 for upper bounds. */
   const bound = (plain: unknown, exclusive: unknown, side: 1 | -1, range: SchemaNumber | undefined): Bound | null => {
     const all = [
       ...(isSchemaNumber(exclusive) ? [{ value: exclusive, exclusive: true }] : []),
       ...(isSchemaNumber(plain) ? [{ value: plain, exclusive: exclusive === true }] : []),
       ...(range === undefined ? [] : [{ value: range, exclusive: false }]),
     ]
-    // Of equal ones the first, which leaves out more.
+    // Of equal bounds the first one wins: it may be exclusive.
     return all.reduce<Bound | null>(
       (tightest, each) => (tightest === null || side * compareNumbers(each.value, tightest.value) > 0 ? each : tightest),
       null,
@@ -259,10 +259,10 @@ export function numbersOf(type: 'integer' | 'number', schema: Readonly<Record<st
 // Texts as GBNF: their patterns, formats and lengths.
 
 const LENGTHS_BESIDE = 'has lengths beside a pattern or format that may be longer or shorter, which is not supported'
-/** What tags begin with. */
+/** The character that tags begin with. */
 const TAG = '<'
 
-/** Texts as JSON has them; null where there are none. */
+/** Writes texts as JSON strings. Returns null when there are none. */
 export function texts(
   { pattern, format, minLength = 0, maxLength = Infinity }: Plain,
   path: string,
@@ -282,7 +282,7 @@ export function texts(
   }
 }
 
-/** The matches of these lengths; all of them where those are left out. */
+/** Restricts matches to these lengths. Returns all matches when the lengths are left out. */
 function sizedTo(
   known: Pattern,
   [least, most]: readonly [number, number],
@@ -290,7 +290,7 @@ function sizedTo(
   path: string,
   leaveOut: LeaveOut | null,
 ): Pattern {
-  // What a format allows is more than anybody writes: some of it may be missing.
+  // A format allows more texts than anyone writes, so a part of them may be missing.
   const sized = ofLength(known, least, most) ?? (isFormat ? ofLength(shortened(known, most), least, most) : null)
   if (sized !== null) return sized
   if (leaveOut === null) refuse(LENGTHS_BESIDE, path)
@@ -298,7 +298,7 @@ function sizedTo(
   return known
 }
 
-/** Leaves out what cannot be said, or refuses it. */
+/** Leaves out a keyword that a grammar cannot express, or refuses it. */
 function outOfReach(error: unknown, place: string, leaveOut: LeaveOut | null): null {
   if (!(error instanceof KvfoldError)) throw error
   if (leaveOut === null) refuse(error.message, place)
@@ -306,7 +306,7 @@ function outOfReach(error: unknown, place: string, leaveOut: LeaveOut | null): n
   return null
 }
 
-/** Null: any text. */
+/** Returns the pattern of the texts, or null for any text. */
 function matched(
   pattern: string | undefined,
   format: string | undefined,
@@ -329,8 +329,9 @@ function matched(
 }
 
 /**
- * Texts as they stand between tags; `text`: the rule of any of them. Null where there are none. What could have the end of the value in it is not told from
- * it: `leaveOut` leaves such patterns and lengths out, else none of these texts has the sign that tags begin with.
+ * Writes texts as they occur between tags. `text`: the rule of any text. Returns null when there are none. A text that contains `<` could
+ * look like the end of its value. So with `leaveOut` patterns and lengths that allow `<` are left out; without it the texts contain no
+ * `<`.
  */
 export function rawTexts(
   { pattern, format, minLength = 0, maxLength = Infinity }: Plain,
@@ -362,7 +363,7 @@ const BYTE = '(?:25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)'
 const HEX = '[0-9a-fA-F]'
 const PATH = '[A-Za-z0-9._~!$&()*+,;=:@/-]'
 
-/** What a format's texts are; a few formats say nothing about texts. */
+/** The pattern of each format's texts. Null for formats that do not restrict texts. */
 export const FORMATS: Readonly<Record<string, string | null>> = {
   date: DATE,
   time: TIME,

@@ -1,4 +1,4 @@
-/** Owns the way from a JSON schema to GBNF: whatever the grammar takes satisfies the schema. */
+/** Converts a JSON schema to GBNF. Every text that the grammar accepts satisfies the schema, unless parts of the schema were left out. */
 import { writtenEntries } from '../../core/written-json.js'
 import { refuseOverlap } from './apart.js'
 import {
@@ -29,19 +29,22 @@ import { otherKeys, sequenceOf, type PropertyRule } from './properties.js'
 import { type GrammarRules, literal, writtenOut } from './rules.js'
 
 export interface SchemaOptions {
-  /** What its rules' names begin with. */
+  /** The prefix of its rules' names. */
   readonly prefix: string
-  /** What a grammar cannot say is left out, so that it takes more than the schema does, and told. Default: it is refused by name. */
+  /**
+   * Called with each place of the schema that the grammar cannot express and leaves out; the grammar then accepts more than the schema.
+   * Default: such a schema is refused with the keyword.
+   */
   readonly leaveOut?: LeaveOut
-  /** Bounds of lengths and counts above this are left out, too. */
+  /** Bounds of lengths and counts above this are left out too. */
   readonly most?: number
-  /** What may go into it. Default: what one schema may take. */
+  /** The limit of work. Default: that of one schema. */
   readonly work?: Work
 }
 
 /**
- * One property as the grammar writes it. With a name: the rule of its value, and its schema; without: an additional one, whose key is the rule
- * `other`. Null: it cannot be written.
+ * Writes one property. With a name: `value` is the rule of its value, and `other` its schema. Without a name: an additional property,
+ * whose key is the rule `other`. Returns null when it cannot be written.
  */
 export type WriteProperty = (name: string | null, value: string, other: AnySchema | string) => string | null
 
@@ -62,28 +65,28 @@ const KEYWORDS: Readonly<Partial<Record<TypeName, readonly string[]>>> = {
 }
 const BOUNDS = ['minItems', 'maxItems', 'minLength', 'maxLength', 'minProperties', 'maxProperties']
 const MANY = 100
-/** Schemas that may be within each other by references. */
+/** How many schemas may nest through references. */
 const DEEPEST = 100
 
 export class SchemaWriter {
   readonly #references = new Map<string, string | null>()
-  /** References that are being written, with nothing before them yet. */
+  /** References that are being written and have not produced any text yet, so that meeting them again would be left recursion. */
   #unguarded = new Set<string>()
   readonly #finite = new Set<string>()
   readonly #schema: AnySchema
   readonly #root: SchemaRoot
   readonly #leaveOut: LeaveOut | null
   readonly #isLinked: boolean
-  /** Whether a schema has references in it, and how it reads. */
+  /** Whether a schema contains references, and its canonical text. */
   readonly #links = new WeakMap<object, boolean>()
   readonly #texts = new WeakMap<object, string>()
-  /** Schemas that have a value with an end, wherever they stand. */
+  /** Schemas known to have a finite value, wherever they occur. */
   readonly #ended = new WeakSet<object>()
-  /** Schemas with references that are being written, and the rule that they are where they come back to themselves. */
+  /** Schemas with references that are being written. `name`: the rule that they become when they refer to themselves. */
   readonly #writing = new Map<string, { name?: string }>()
   #count = 0
 
-  /** @throws KvfoldError engine/bad-grammar for what is no schema, and what a grammar cannot say unless `loose` */
+  /** @throws KvfoldError engine/bad-grammar for an invalid schema, and without `leaveOut` for one that a grammar cannot express */
   constructor(
     private readonly rules: GrammarRules,
     schema: AnySchema,
@@ -99,21 +102,21 @@ export class SchemaWriter {
     })
   }
 
-  /** GBNF of the values. @throws KvfoldError engine/bad-grammar where there are none */
+  /** Returns GBNF of the values. @throws KvfoldError engine/bad-grammar when there are none */
   whole(): string {
     return this.#counted(this.value(this.#schema, '#') ?? refuse('can be satisfied by nothing', '#'), '#')
   }
 
-  /** The body of a rule, whose size is part of the work. */
+  /** Counts the size of a rule's body as work, and returns the body. */
   #counted(body: string, path: string): string {
     this.#root.work.spend(writtenOut(body), path)
     return body
   }
 
-  /** Null: there are none. */
+  /** Writes the values of a schema. Returns null when there are none. */
   value(schema: AnySchema, path: string): string | null {
     if (!this.#isLinked || typeof schema === 'boolean' || !this.#hasLinks(schema)) return this.#options(schema, path)
-    // What comes back to itself through references among other keywords is a rule.
+    // A schema that refers to itself through references beside other keywords becomes a rule.
     const key = this.#text(schema, path)
     const known = this.#writing.get(key)
     if (this.#unguarded.has(key)) refuse('refers to itself without an end', path)
@@ -156,7 +159,7 @@ export class SchemaWriter {
     return written.length === 1 ? written[0]! : `( ${written.join(' | ')} )`
   }
 
-  /** What stands between the brackets of the object that the whole is; see `pairs`. @throws KvfoldError engine/bad-grammar where there is none */
+  /** Writes the text between the brackets of the top object; see `pairs`. @throws KvfoldError engine/bad-grammar when there is none */
   arguments(comma: string, write: WriteProperty): string {
     const options = this.#resolved(this.#schema).flatMap((each) => {
       const isObject = this.#typesIn(each).some((type) => type === 'object' || type === 'any') && listed(each) === null
@@ -167,7 +170,7 @@ export class SchemaWriter {
     return this.#counted(options.length === 1 ? options[0]! : `( ${options.map((each) => each || '""').join(' | ')} )`, '#')
   }
 
-  /** The values where texts stand as they are, `text` being the rule of any of them; null where no value is a text. */
+  /** Writes the values with texts in raw form; `text` is the rule of any text. Returns null when no value is a text. */
   rawValue(schema: AnySchema, text: string, path: string): string | null {
     const options = this.#resolved(schema)
     const isText = (each: Plain) =>
@@ -207,7 +210,7 @@ export class SchemaWriter {
     return written.length === 1 ? written[0]! : `( ${written.join(' | ')} )`
   }
 
-  /** Its types; where it names none, those that it says something about. */
+  /** Returns the schema's types. Without `type`: the types that its keywords concern, or any. */
   #typesIn(schema: Plain): readonly (TypeName | 'any')[] {
     const types = typesOf(schema)
     if (types !== null) return types.includes('number') ? types.filter((type) => type !== 'integer') : types
@@ -220,7 +223,7 @@ export class SchemaWriter {
     return right.length === 0 ? null : `( ${right.map((value) => this.rules.constant(value)).join(' | ')} )`
   }
 
-  /** Of listed values those that are what else the schema asks for. */
+  /** Returns the listed values that satisfy the other keywords. */
   #right(values: readonly unknown[], { const: _, enum: __, format, ...rest }: Plain, path: string): readonly unknown[] {
     const known = typeof format === 'string' && Object.hasOwn(FORMATS, format) ? FORMATS[format] : undefined
     const isFormed = (value: unknown) =>
@@ -258,7 +261,7 @@ export class SchemaWriter {
     return numbersOf(type, schema)
   }
 
-  /** The schema without bounds that are larger than the options say. */
+  /** Returns the schema without bounds above `options.most`. */
   #bounded(schema: Plain, path: string): Plain {
     const { most = Infinity, leaveOut } = this.options
     const large = BOUNDS.filter((name) => typeof schema[name] === 'number' && schema[name] > most)
@@ -296,7 +299,7 @@ export class SchemaWriter {
     return name
   }
 
-  /** Whether it has a value that comes to an end. */
+  /** Whether the schema has a value of finite size. */
   #isFinite(schema: AnySchema, before: ReadonlySet<string>): boolean {
     if (!this.#isLinked) return schema !== false
     if (typeof schema === 'object' && this.#ended.has(schema)) return true
@@ -346,12 +349,12 @@ export class SchemaWriter {
     const end = heads.indexOf(null)
     const open = end === -1 ? heads : heads.slice(0, end)
     const each = end !== -1 || maxItems <= open.length ? null : this.value(rest, `${path}/items`)
-    // What many repetitions would write several times is a rule.
+    // A rule, because many repetitions would write its text several times.
     const further = each !== null && maxItems > MANY && maxItems < Infinity ? this.#rule(each, path) : each
     const least = Math.max(minItems, 0)
     if (open.length < least && further === null) return null
     const { comma } = this.rules.style
-    // From the last to the first: what may follow each item.
+    // From the last item to the first: what may follow each.
     const tail =
       further === null
         ? ''
@@ -383,8 +386,8 @@ export class SchemaWriter {
   }
 
   /**
-   * What stands between an object's brackets: its properties in the schema's order, each once, those that are not required or not at all, then
-   * additional ones where the schema says that there may be some. `any`: whatever an object may have. Null: no object satisfies it.
+   * Writes the text between an object's brackets: its properties in the schema's order, each at most once, then additional ones where the
+   * schema allows them. Returns `any` when the schema allows every object, and null when no object satisfies it.
    */
   pairs(given: Plain, path: string, comma: string, write: WriteProperty): string | null {
     const schema = this.#bounded(given, path)
@@ -413,7 +416,7 @@ export class SchemaWriter {
       if (pair !== null) entries.push({ pair, isNeeded })
       else if (isNeeded) return null
     }
-    // A rule of names cannot leave out those that have a schema of their own.
+    // A rule for names cannot exclude names that have a schema of their own.
     const isMixed = key.rule !== null && named.some(([name]) => key.allows(name))
     const isOpen = isMixed ? false : additional === undefined ? schema['properties'] === undefined : additional !== false
     const value =
@@ -437,7 +440,7 @@ export class SchemaWriter {
     return sequenceOf((body) => this.#rule(body, path), entries, other, comma, Math.min(least, entries.length + 1), most)
   }
 
-  /** `known`: the names that are asked for. */
+  /** `known`: the names to judge. */
   #keys(
     names: AnySchema | undefined,
     known: readonly string[],

@@ -1,4 +1,7 @@
-/** Calls as one JSON array after a tag (with or without a closing one): Mistral before v11, Granite, Command-R, Nemotron, Apertus, Apriel, firefunction. */
+/**
+ * Calls as one JSON array after a tag (with or without a closing one): Mistral before v11, Granite, Command-R, Nemotron, Apertus, Apriel,
+ * firefunction.
+ */
 import { isRecord } from '../../core/json.js'
 import { writeJson } from '../../core/written-json.js'
 import { namedJson } from '../conversation.js'
@@ -32,7 +35,7 @@ export class ArrayReader implements BlockReader {
   }
 }
 
-/** `[{"name": ..., "arguments": ...}]`, `[{"tool_name": ..., "parameters": ...}]` or `[{name: arguments}]`. */
+/** Parses `[{"name": ..., "arguments": ...}]`, `[{"tool_name": ..., "parameters": ...}]` or `[{name: arguments}]`. */
 function arrayCalls(text: string): RawCall[] {
   const value = parseJson(text)
   const items = Array.isArray(value) ? (value as readonly unknown[]) : [value]
@@ -52,9 +55,9 @@ function arrayCalls(text: string): RawCall[] {
 interface ArrayStyle {
   readonly open: string
   readonly close: string | null
-  /** How one call of a forced array is written. */
+  /** How to write one call of a forced array. */
   readonly write?: (tool: string, args: string) => string
-  /** Tags around the answer that is no call; they say nothing. */
+  /** Tags around an answer without calls; they are dropped. */
   readonly skip?: readonly string[]
   readonly reasoning?: { readonly open: string; readonly close: string }
 }

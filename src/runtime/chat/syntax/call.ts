@@ -1,4 +1,4 @@
-/** From the raw text of a call to a ToolCall; what is not a JSON object is kept as `malformed`. */
+/** Converts the raw text of a call to a ToolCall. Text that is not a JSON object is kept as `malformed`. */
 import { isRecord } from '../../core/json.js'
 import { numberText, readJson, writeJson } from '../../core/written-json.js'
 import type { ToolCall } from '../message.js'
@@ -6,12 +6,12 @@ import type { ToolCall } from '../message.js'
 /** A call as the model wrote it. */
 export interface RawCall {
   readonly name: string
-  /** JSON text, or values already read. */
+  /** JSON text, or parsed values. */
   readonly arguments: string | Readonly<Record<string, unknown>>
   readonly id?: string
 }
 
-/** @param id the call's, whatever the model wrote */
+/** @param id the id to use; the model's own id is ignored */
 export function toolCall({ name, arguments: given }: Omit<RawCall, 'id'>, id: string): ToolCall {
   const call = { id, name }
   if (typeof given !== 'string') return { ...call, arguments: given }
@@ -19,7 +19,7 @@ export function toolCall({ name, arguments: given }: Omit<RawCall, 'id'>, id: st
   return parsed === null ? { ...call, arguments: {}, malformed: given } : { ...call, arguments: parsed }
 }
 
-/** A JSON object, or a JSON string that holds one; null for anything else. */
+/** Parses a JSON object, or a JSON string that contains one. Returns null for anything else. */
 export function parseObject(text: string): Readonly<Record<string, unknown>> | null {
   const value = parseJson(text)
   const inner = typeof value === 'string' ? parseJson(value) : value
@@ -36,7 +36,7 @@ export function parseJson(text: string): unknown {
 
 const BROKEN = /^\s*\{\s*"name"\s*:\s*"([^"]*)"\s*,\s*"(?:arguments|parameters)"\s*:\s*([^]*?)\s*\}?\s*$/
 
-/** `{"name": ..., "arguments" or "parameters": ...}` as text. Broken JSON keeps its name when it has got one. */
+/** Parses `{"name": ..., "arguments" or "parameters": ...}`. A call with broken JSON keeps its name when that is readable. */
 export function namedCall(text: string): RawCall {
   const call = namedCallOf(parseJson(text))
   if (call !== null) return call
@@ -44,7 +44,7 @@ export function namedCall(text: string): RawCall {
   return name === undefined || rest === undefined ? { name: '', arguments: text.trim() } : { name, arguments: rest }
 }
 
-/** The same as a value; null when it is no call. */
+/** Reads the same from a parsed value. Returns null when the value is not a call. */
 export function namedCallOf(value: unknown): RawCall | null {
   if (!isRecord(value)) return null
   const { name, id } = value
@@ -58,7 +58,7 @@ export function namedCallOf(value: unknown): RawCall | null {
   }
 }
 
-// Finds where a JSON value ends in text that is still coming, in one pass over it.
+// Finds where a JSON value ends in text that is still arriving, in one pass.
 
 type JsonScan =
   { readonly state: 'complete'; readonly end: number } | { readonly state: 'incomplete' } | { readonly state: 'invalid' }
@@ -69,14 +69,14 @@ type Expect = 'value' | 'value-or-end' | 'key-or-end' | 'key' | 'colon' | 'comma
 const SCALAR = /^(?:true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?)$/
 const ESCAPES = new Set('"\\/bfnrtu')
 
-/** Scans one value from `start` on. `scan` is called with the same text, longer each time. */
+/** Scans one JSON value from `start` on. `scan` must be called with the same text, longer each time. */
 export class JsonScanner {
   #at: number
   /** Where the last step began. */
   #before = 0
   #expect: Expect = 'value'
   readonly #open: ('[' | '{')[] = []
-  /** Where the string or scalar being read began. */
+  /** Where the current string or scalar began. */
   #from: number | null = null
   #escape = false
   #invalid = false
@@ -86,7 +86,7 @@ export class JsonScanner {
     this.#at = start
   }
 
-  /** Up to where `text`, the last that was scanned, is known to be JSON: a number or a word is when it has ended. */
+  /** Returns how much of `text` (the last scanned text) is known to be valid JSON. A number or a word counts only once it has ended. */
   valid(text: string): number {
     if (this.#from !== null && text.charAt(this.#from) !== '"') return this.#from
     return this.#invalid ? this.#before : this.#at
@@ -164,27 +164,28 @@ export class JsonScanner {
   }
 }
 
-// A call's arguments on their way out: JSON text that is still coming, handed out as the whole call will have it.
+// The arguments of a call while they arrive, emitted exactly as the finished call will have them.
 
 const ESCAPED: Readonly<Record<string, string>> = { b: '\b', f: '\f', n: '\n', r: '\r', t: '\t' }
 
 /**
- * Writes what is certain of a JSON object: no whitespace between its parts, and characters escaped as `JSON.stringify` escapes them. A number comes when
- * it has ended, digit by digit. Keys stay where they are, and none is dropped. Nothing comes of text that is no object.
+ * Emits the certain part of a JSON object: without whitespace between its parts, and with `JSON.stringify`'s escapes. A number is emitted
+ * when it has ended, with its original digits. Keys keep their order, and repeated keys are kept. Emits nothing when the text is not an
+ * object.
  */
 export class ArgumentText {
-  /** What was handed out so far. */
+  /** The text emitted so far. */
   sent = ''
   readonly #scanner = new JsonScanner(0)
   #isComplete = false
   #at = 0
   #inString = false
-  /** Of a string, not yet written; outside of one, a number or a word. */
+  /** Text that is not emitted yet: characters of a string, or a number or word outside strings. */
   #held = ''
   #escape = ''
   #isStuck = false
 
-  /** Whether all of the object was handed out. */
+  /** Whether the whole object was emitted. */
   get isComplete(): boolean {
     return this.#isComplete
   }
@@ -193,7 +194,9 @@ export class ArgumentText {
     return this.#isComplete || this.#isStuck
   }
 
-  /** @param text all of the arguments so far, the same as before and more. Returns what is new; how the text was split is not to be seen in the sum. */
+  /**
+   * Returns the new part to emit. The sum of all parts does not depend on how the text was split. @param text all of the arguments so far
+   */
   push(text: string): string {
     if (this.#isOver) return ''
     const { state } = this.#scanner.scan(text)
@@ -242,7 +245,7 @@ export class ArgumentText {
     this.#escape = ''
   }
 
-  /** Half a character waits for its other half. */
+  /** A high surrogate waits for the other half of its character. */
   #flush(ended: boolean): void {
     const waits = !ended && /[\ud800-\udbff]$/.test(this.#held)
     const whole = waits ? this.#held.slice(0, -1) : this.#held
@@ -254,15 +257,15 @@ export class ArgumentText {
 const NAMED =
   /^\s*\{[ \t\n\r]*"name"[ \t\n\r]*:[ \t\n\r]*"([^"\\\p{Cc}]+)"[ \t\n\r]*,[ \t\n\r]*"(?:arguments|parameters)"[ \t\n\r]*:/u
 
-/** What is known of a call before its end. */
+/** The known part of an unfinished call. */
 export interface BegunCall {
   readonly name: string
-  /** Of its arguments, as the model wrote them so far. */
+  /** The text of its arguments so far, as the model wrote it. */
   readonly text: string
   readonly id?: string
 }
 
-/** `{"name": ..., "arguments" or "parameters":` and what follows; null as long as it is something else. */
+/** Parses `{"name": ..., "arguments" or "parameters":` and the text after it. Returns null while the text is something else. */
 export function begunNamed(text: string): BegunCall | null {
   const [before, name] = NAMED.exec(text) ?? []
   return before === undefined || name === undefined ? null : { name, text: text.slice(before.length) }

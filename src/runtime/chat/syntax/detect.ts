@@ -1,4 +1,4 @@
-/** Which family's call syntax a template uses, told by the markers in its source. */
+/** Detects which family's call syntax a template uses, by markers in its source. */
 import type { TemplateForm } from '../conversation.js'
 import { apertus, apriel, commandR, firefunction, granite, nemotron } from './arrays.js'
 import { functionary31, functionary32 } from './functionary.js'
@@ -11,7 +11,7 @@ import { pythonic } from './pythonic.js'
 import { deepseek, kimi } from './sections.js'
 import { BlockParser, reasoningBlocks, type ReasoningTags, type SyntaxFamily, type ToolSyntax } from './syntax.js'
 
-/** In order: the first whose markers all occur. */
+/** The first family whose markers all occur is taken. */
 const families: readonly (readonly [SyntaxFamily, readonly string[]])[] = [
   [harmony, ['<|channel|>', '<|message|>', 'functions.']],
   [mistral, ['[TOOL_CALLS]']],
@@ -38,7 +38,10 @@ const reasonings: readonly ReasoningTags[] = [
   { open: '<seed:think>', close: '</seed:think>' },
 ]
 
-/** Where we describe the tools ourselves, or write calls for lack of any other way, it is in Hermes syntax. */
+/**
+ * Returns the syntax of a template. It is Hermes when we describe the tools ourselves, or when we must write calls as text and no family
+ * is known.
+ */
 export function detectSyntax(source: string, capabilities: Pick<TemplateForm, 'tools' | 'calls'>): ToolSyntax {
   const tags = reasonings.find(({ open, close }) => source.includes(open) && source.includes(close)) ?? null
   const found = families.find(([, markers]) => markers.every((marker) => source.includes(marker)))
@@ -46,7 +49,7 @@ export function detectSyntax(source: string, capabilities: Pick<TemplateForm, 't
   return family({ source, tags })
 }
 
-// Models whose call syntax we do not know: reasoning is read, everything else is text.
+// Models with an unknown call syntax: reasoning is parsed, and everything else is text.
 
 export const none: SyntaxFamily = ({ tags }) => ({
   name: 'none',

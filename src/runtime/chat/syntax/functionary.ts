@@ -1,4 +1,4 @@
-/** Functionary: `<function=name>{...}</function>` (v3.1) and `>>>name` with the arguments on the next line (v3.2). */
+/** Functionary: `<function=name>{...}</function>` (v3.1), and `>>>name` with the arguments on the next line (v3.2). */
 import { addCalls, forcedCalls, words, type CallForm } from '../grammar.js'
 import { FREE_JSON, GrammarRules, textWithout } from '../schema/rules.js'
 import { type BegunCall, JsonScanner, type RawCall } from './call.js'
@@ -44,15 +44,15 @@ export const functionary31: SyntaxFamily = () => ({
 })
 
 const MARK = '>>>'
-/** Of more signs the last three are the mark: no name begins with one. */
+/** In a longer run of `>`, the last three are the mark, because no name begins with `>`. */
 const MARK_ITSELF = />>>(?!>)/
 
-/** Recipients: `all` is for the reader, everything else is a function. */
+/** Parses recipients: `all` is the user, every other recipient is a function. */
 class RecipientParser extends StreamParser {
   #recipient: string | null
   #body = ''
   #scanner = new JsonScanner(0)
-  /** Within the JSON of arguments. */
+  /** True inside the JSON of arguments. */
   #isInside = false
 
   constructor(opened: boolean) {
@@ -82,7 +82,7 @@ class RecipientParser extends StreamParser {
       if (this.#recipient !== '') this.goOn({ name: this.#recipient, text: this.#body })
     }
     if (next === null) return false
-    // Another sign may follow, and make these text.
+    // Another `>` may follow and turn these into text.
     if (!final && this.buffer.length === MARK.length) return false
     this.consume(MARK.length)
     this.#end()
@@ -90,7 +90,7 @@ class RecipientParser extends StreamParser {
     return true
   }
 
-  /** Where the mark stands that ends the text or the arguments; one within the JSON of arguments does not. */
+  /** Returns where the mark that ends the text or the arguments is. A mark inside the JSON of arguments does not count. */
   #mark(final: boolean): number | null {
     let from = 0
     if (this.#recipient !== 'all') {

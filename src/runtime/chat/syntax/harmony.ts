@@ -1,4 +1,7 @@
-/** gpt-oss / harmony: an answer of several messages with channels; analysis is reasoning, final is content, a recipient makes a call. */
+/**
+ * gpt-oss / harmony: an answer consists of messages with channels. `analysis` is reasoning, `final` is content, and a message with a
+ * recipient is a call.
+ */
 import { addCalls, forcedCalls, words, type CallForm } from '../grammar.js'
 import { FREE_JSON, GrammarRules } from '../schema/rules.js'
 import { StreamParser } from '../parser.js'
@@ -18,7 +21,7 @@ class HarmonyParser extends StreamParser {
   #channel: Channel
   #first: boolean
 
-  /** `open`: the prompt ended in a header. */
+  /** `open`: the prompt ended inside a header. */
   constructor(open: boolean) {
     super()
     this.#channel = open ? { kind: 'header' } : { kind: 'text' }
@@ -90,7 +93,7 @@ class HarmonyParser extends StreamParser {
   }
 }
 
-/** Text of one message: control tokens are letters behind this sign. */
+/** The text of one message. Control tokens begin with `<|` and a letter. */
 const BODY = '( [^<] | "<" [^|] | "<|" [^a-z] )*'
 
 const commentary: CallForm = {

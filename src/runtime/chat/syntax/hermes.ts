@@ -1,4 +1,4 @@
-/** Calls between tags, each as JSON (Hermes, Qwen) or as tags of its own (Qwen3-Coder, GLM, Seed). */
+/** Calls between tags, each as JSON (Hermes, Qwen) or as nested tags (Qwen3-Coder, GLM, Seed). */
 import { isRecord } from '../../core/json.js'
 import { objectOf } from '../../core/written-json.js'
 import { jsonCall, words, type CallForm } from '../grammar.js'
@@ -39,17 +39,20 @@ class HermesReader implements BlockReader {
   }
 }
 
-/** `closed`: whether the block came to its end. Where it was cut off, tags do not show that a value is whole, so its text is kept as it is. */
+/**
+ * `closed`: whether the block has its closing tag. In a block that was cut off, tags do not show that a value is complete, so the text is
+ * kept as it is.
+ */
 function callsIn(body: string, closed: boolean, tools: readonly ToolDefinition[]): RawCall[] {
   const text = body.trim()
   if (text.startsWith('<function=')) return functionTags(text, closed, tools)
-  // GLM's calls without arguments are names alone.
+  // GLM writes a call without arguments as its name alone.
   if (closed && /^[\w.:-]+$/.test(text)) return [{ name: text, arguments: {} }]
   if (!text.startsWith('{') && text.includes('<arg_key>')) return [argumentTags(text, closed, tools)]
   return text === '' ? [] : [namedCall(text)]
 }
 
-/** `<function=name><parameter=key>value</parameter></function>`. */
+/** Parses `<function=name><parameter=key>value</parameter></function>`. */
 function functionTags(text: string, closed: boolean, tools: readonly ToolDefinition[]): RawCall[] {
   const calls = [...text.matchAll(/<function=([^>]*)>([^]*?)(<\/function>|$)/g)]
   return calls.map(([, name = '', inside = '', end = '']) => {
@@ -62,7 +65,7 @@ function functionTags(text: string, closed: boolean, tools: readonly ToolDefinit
   })
 }
 
-/** `name<arg_key>key</arg_key><arg_value>value</arg_value>`. */
+/** Parses `name<arg_key>key</arg_key><arg_value>value</arg_value>`. */
 function argumentTags(text: string, closed: boolean, tools: readonly ToolDefinition[]): RawCall {
   const [name = ''] = text.split('<arg_key>', 1)
   if (!closed) return { name: name.trim(), arguments: text.slice(name.length) }
@@ -76,10 +79,13 @@ function argumentTags(text: string, closed: boolean, tools: readonly ToolDefinit
 const parametersOf = (tools: readonly ToolDefinition[], name: string): Schema =>
   tools.find((tool) => tool.name === name.trim())?.parameters ?? {}
 
-/** Of values that may be text or something else so many are tried together. */
+/** The most values of unclear type whose combinations are tried. */
 const MOST_DOUBTFUL = 6
 
-/** Tagged values carry no type: what is JSON other than a string is taken as that, the rest as text, unless only the text is what the tool wants. */
+/**
+ * Reads tagged values, which carry no type. A value that is JSON other than a string is read as JSON; any other is text. A value that fits its
+ * argument's schema only as text stays text. When the result does not satisfy the tool's schema, combinations with the values as text are tried.
+ */
 function valuesOf(pairs: readonly RegExpMatchArray[], parameters: Schema): Readonly<Record<string, unknown>> {
   const texts = pairs.map(([, key = '', value = '']) => [key.trim(), value] as const)
   const read = objectOf(texts.map(([key, value]) => [key, ...loosely(value, schemaOf(parameters, key))] as const))
@@ -92,13 +98,13 @@ function valuesOf(pairs: readonly RegExpMatchArray[], parameters: Schema): Reado
   return read
 }
 
-/** What a tool says of one of its arguments by name. */
+/** Returns the schema of one argument by name. */
 function schemaOf({ properties, $defs = {}, definitions = {} }: Schema, key: string): AnySchema | null {
   const schema = isRecord(properties) ? properties[key] : undefined
   return isRecord(schema) ? { ...schema, $defs, definitions } : null
 }
 
-/** The value, and the text of a number. */
+/** Returns the value, and the original text of a number. */
 function loosely(value: string, schema: AnySchema | null): readonly [value: unknown, text?: string] {
   const parsed = parseJson(value)
   const python: Readonly<Record<string, unknown>> = { True: true, False: false, None: null }
@@ -107,7 +113,7 @@ function loosely(value: string, schema: AnySchema | null): readonly [value: unkn
   return typeof read === 'number' ? [read, value.trim()] : [read]
 }
 
-/** Values as tags: `<parameter=key>` in Qwen3-Coder's and Seed's templates, `<arg_key>` in GLM's. */
+/** Returns how values are tagged: `<parameter=key>` in Qwen3-Coder's and Seed's templates, `<arg_key>` in GLM's. */
 function styleOf(source: string, open: string, close: string): Pick<CallForm, 'write' | 'style'> {
   if (source.includes('<arg_key>'))
     return {
@@ -127,7 +133,7 @@ function styleOf(source: string, open: string, close: string): Pick<CallForm, 'w
   }
 }
 
-/** One family a pair of tags; they differ in nothing else. */
+/** Makes a family for one pair of tags. These families differ only in their tags. */
 function tagged(name: string, open: string, close: string): SyntaxFamily {
   return ({ source, tags }) => ({
     name,

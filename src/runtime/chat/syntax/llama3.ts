@@ -1,4 +1,4 @@
-/** Llama 3: the whole answer is `{"name": ..., "parameters": ...}`, alone or after `<|python_tag|>`, several separated by `;`. */
+/** Llama 3: the whole answer is `{"name": ..., "parameters": ...}`, alone or after `<|python_tag|>`. Several calls are separated by `;`. */
 import { addCalls, forcedCalls, jsonCall, words, type CallForm } from '../grammar.js'
 import { FREE_JSON, GrammarRules, textWithout } from '../schema/rules.js'
 import { SchemaWriter } from '../schema/schema-grammar.js'
@@ -9,10 +9,10 @@ import type { SyntaxFamily } from './syntax.js'
 const TAG = '<|python_tag|>'
 
 class Llama3Parser extends StreamParser {
-  /** `start`: nothing but calls so far; `text`: prose, in which only the tag opens a call. */
+  /** `start`: only calls so far. `text`: prose, in which only the tag begins a call. */
   #mode: 'start' | 'text' = 'start'
   #scanner: JsonScanner | null = null
-  /** Separators and a tag that were passed over; they are text when no call follows. */
+  /** Skipped separators and a tag. They become text when no call follows. */
   #passed = ''
   #calls = 0
 
@@ -49,7 +49,7 @@ class Llama3Parser extends StreamParser {
     return true
   }
 
-  /** No call after all: what was passed over and what follows is text. */
+  /** This is not a call: the skipped text and the rest are text. */
   #giveUp(): boolean {
     const broken = this.#passed.includes(TAG) || /^\{\s*"name"\s*:/.test(this.buffer)
     if (broken && this.buffer.startsWith('{')) return this.#malformed()
@@ -60,7 +60,7 @@ class Llama3Parser extends StreamParser {
     return true
   }
 
-  /** Meant as a call and broken: the rest of the answer is kept as its raw text. */
+  /** A broken call: the rest of the answer is kept as its raw text. */
   #malformed(): boolean {
     const text = this.consume(this.buffer.length)
     this.#mode = 'text'
@@ -113,7 +113,7 @@ export const llama3: SyntaxFamily = () => ({
     const rules = new GrammarRules(FREE_JSON)
     const calls = addCalls(rules, form, tools, single)
     const text = textWithout(rules, 'text', TAG)
-    // Any object with a name would be read as a call.
+    // Text that is not a call must not begin with an object that has a name, because the parser would read it as a call.
     const other = new SchemaWriter(
       rules,
       { type: 'object', properties: { name: false }, additionalProperties: true },

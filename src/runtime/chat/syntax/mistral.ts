@@ -5,7 +5,7 @@ import { type BegunCall, JsonScanner, type RawCall } from './call.js'
 import { BlockParser, type BlockReader, callGrammars, reasoningBlocks, type SyntaxFamily } from './syntax.js'
 
 const OPEN = '[TOOL_CALLS]'
-/** `name[CALL_ID]id[ARGS]{...}`; the id is optional. */
+/** Matches `name[CALL_ID]id[ARGS]{...}`; the id is optional. */
 const HEADER = /^([^]*?)(?:\[CALL_ID\]([^]*?))?\[ARGS\]/
 
 class MistralReader implements BlockReader {

@@ -19,13 +19,13 @@ class PythonReader implements BlockReader {
 
 class UnreadableCall extends Error {}
 
-/** Reads `[name(key=literal, ...), ...]`; the literals are Python's. */
+/** Parses `[name(key=literal, ...), ...]` with Python literals. */
 class PythonCalls {
   #at = 0
 
   constructor(private readonly text: string) {}
 
-  /** What cannot be read is one malformed call. */
+  /** Returns one malformed call when the text cannot be parsed. */
   calls(): RawCall[] {
     if (this.text.trim() === '') return []
     try {
@@ -48,7 +48,7 @@ class PythonCalls {
     return { name, arguments: `{${pairs.join(',')}}` }
   }
 
-  /** The value as JSON text. */
+  /** Returns the value as JSON text. */
   #value(): string {
     this.#space()
     const char = this.text.charAt(this.#at)
@@ -61,7 +61,7 @@ class PythonCalls {
       const pairs = this.#list('}', () => {
         const key = this.#value()
         this.#expect(':')
-        // Python's keys may be numbers and constants; they become texts.
+        // Python keys may be numbers and constants; they become strings.
         return `${key.startsWith('"') ? key : JSON.stringify(key)}:${this.#value()}`
       })
       return `{${pairs.join(',')}}`
@@ -71,7 +71,7 @@ class PythonCalls {
     const constants: Readonly<Record<string, string>> = { True: 'true', False: 'false', None: 'null' }
     if (Object.hasOwn(constants, word)) return constants[word]!
     if (/^(?:true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][-+]?\d+)?)$/.test(word)) return word
-    // Python takes numbers that are no JSON: `+5`, `.5`, `007`. They keep their digits.
+    // Python accepts numbers that JSON does not: `+5`, `.5`, `007`. They keep their digits.
     const parts = /^([-+]?)(?=\.?\d)(\d*)(?:\.(\d*))?((?:[eE][-+]?\d+)?)$/.exec(word)
     if (parts === null) throw new UnreadableCall()
     const [, sign, whole = '', fraction, power = ''] = parts
@@ -100,7 +100,7 @@ class PythonCalls {
     return String.fromCodePoint(code)
   }
 
-  /** Items up to the closing bracket; a comma may trail. */
+  /** Parses items up to the closing bracket. A trailing comma is allowed. */
   #list<T>(close: string, item: () => T): T[] {
     const items: T[] = []
     for (;;) {
@@ -135,7 +135,7 @@ class PythonCalls {
   }
 }
 
-/** A value as Python writes it. */
+/** Writes a value as a Python literal. */
 function python(value: unknown): string {
   if (value === null || value === undefined) return 'None'
   if (typeof value === 'boolean') return value ? 'True' : 'False'

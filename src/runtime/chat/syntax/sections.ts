@@ -1,9 +1,9 @@
-/** DeepSeek and Kimi: control tokens around every call, and around all of them. */
+/** DeepSeek and Kimi: control tokens around each call, and around all calls. */
 import { words } from '../grammar.js'
 import { type BegunCall, JsonScanner, type RawCall } from './call.js'
 import { type TagBlock, BlockParser, type BlockReader, callGrammars, reasoningBlocks, type SyntaxFamily } from './syntax.js'
 
-/** A header, a separator, JSON (possibly in a code fence), a closing tag. */
+/** Reads a header, a separator, JSON (possibly in a code fence) and a closing tag. */
 class SectionReader implements BlockReader {
   #scanner: JsonScanner | null = null
 
@@ -42,7 +42,7 @@ class SectionReader implements BlockReader {
 
 const skip = (open: string): TagBlock => ({ kind: 'skip', open })
 
-/** The name stands before the arguments (V3.1), or after the separator and before a fence (R1, V3). */
+/** The name is in the header (V3.1), or between the separator and a fence (R1, V3). */
 function deepseekCall(header: string, rest: string): RawCall {
   const [, name, json] = /^\s*([^\n{]*?)\s*```(?:json)?\s*([^]*?)\s*```\s*$/.exec(rest) ?? []
   return name === undefined || json === undefined ? { name: header.trim(), arguments: rest.trim() } : { name, arguments: json }
@@ -81,7 +81,7 @@ export const deepseek: SyntaxFamily = ({ source, tags }) => {
   }
 }
 
-/** `functions.name:0`: the id carries the name. */
+/** Parses `functions.name:0`: the id contains the name. */
 function kimiCall(header: string, rest: string): RawCall {
   const id = header.trim()
   return { name: id.replace(/^functions\./, '').replace(/:\d+$/, ''), arguments: rest.trim(), ...(id === '' ? {} : { id }) }

@@ -1,4 +1,7 @@
-/** A family's way of writing tool calls: how to read it, and how to force it; and replies in which tags open and close, as most families have it. */
+/**
+ * How a family of models writes tool calls: parsing them and forcing them with a grammar. Also the parser for replies in which tags open
+ * and close, which most families use.
+ */
 import type { ToolCall, ToolDefinition } from '../message.js'
 import { type ReplyParser, StreamParser } from '../parser.js'
 import { forcedCalls, lazyCalls, USUAL_TAGS, type CallForm, type LazyGrammar, type ReasoningTags } from '../grammar.js'
@@ -7,21 +10,24 @@ import type { BegunCall, RawCall } from './call.js'
 export type { ReasoningTags }
 
 export interface ToolSyntax {
-  /** e.g. `hermes`; `none` when the template shows no syntax we know. */
+  /** For example `hermes`. `none` when the template shows no known syntax. */
   readonly name: string
-  /** `prompt`: the generation prompt's text; it may have opened a reasoning or a call. */
+  /** Makes a parser. `prompt`: the generation prompt's text, which may have opened reasoning or a call. */
   parser(prompt: string, tools?: readonly ToolDefinition[]): ReplyParser
-  /** GBNF with root rule `root` that forces at least one call, or exactly one when `single`; null without tools, or when the family has none. */
+  /**
+   * Returns GBNF, root rule `root`, that forces at least one call, or exactly one when `single`. Null without tools, or when the family
+   * has none.
+   */
   grammar(tools: readonly ToolDefinition[], prompt: string, single?: boolean): string | null
-  /** Lets an answer be anything until a call begins, and then only calls of these tools; null when the family has none. */
+  /** Returns a grammar that allows any answer until a call begins, and then only calls of these tools. Null when the family has none. */
   lazy(tools: readonly ToolDefinition[], prompt: string, single?: boolean): LazyGrammar | null
-  /** The tags of its reasoning; null: it has none that can be told. */
+  /** The tags of reasoning; null when the family has no tags that can be recognised. */
   readonly reasoning: ReasoningTags | null
-  /** How calls are written where the template itself ignores them; default: Hermes. */
+  /** How to write calls when the template itself ignores them. Default: Hermes. */
   readonly writer?: CallWriter
 }
 
-/** Calls as text; everything but what `call` makes is ours and may be control tokens. */
+/** How to write calls as text. All strings except the result of `call` are our own and may be control tokens. */
 export interface CallWriter {
   readonly before: string
   readonly open: string
@@ -31,16 +37,16 @@ export interface CallWriter {
   readonly after: string
 }
 
-/** What a family looks at in a template. */
+/** The properties of a template that a family depends on. */
 export interface TemplateTraits {
   readonly source: string
-  /** Null: the template shows no reasoning; the usual tags are still read, but a forced call allows none. */
+  /** Null when the template shows no reasoning. The usual tags are still parsed, but a forced call allows no reasoning. */
   readonly tags: ReasoningTags | null
 }
 
 export type SyntaxFamily = (traits: TemplateTraits) => ToolSyntax
 
-/** Both grammars of a family that writes its calls alike everywhere, and its reasoning. */
+/** The grammars and the reasoning tags of a family that writes its calls the same way everywhere. */
 export const callGrammars = (form: CallForm): Pick<ToolSyntax, 'grammar' | 'lazy' | 'reasoning'> => ({
   reasoning: form.reasoning ?? USUAL_TAGS,
   grammar: (tools, prompt, single = false) => forcedCalls(form, tools, prompt, single),
@@ -53,18 +59,20 @@ export function reasoningBlocks(tags: ReasoningTags | null): readonly TagBlock[]
 
 // Replies in which tags open and close reasoning and calls: the syntax of most families.
 
-/** Reads what stands after a call's opening tag; made anew for every block, so it may remember how far it got. */
+/** Parses the text after a call's opening tag. A new reader is made for every block, so it may keep its progress. */
 export interface BlockReader {
-  /** The calls, and how much of `body` they took, closing tag included; null when more text is needed (never when `final`). */
+  /**
+   * Returns the calls and how much of `body` they took, closing tag included. Returns null when it needs more text (never when `final`).
+   */
   read(body: string, final: boolean): { readonly end: number; readonly calls: readonly RawCall[] } | null
-  /** The call that `body` begins with, as soon as its name is known and its arguments are JSON; what it says stays so with more text. */
+  /** Returns the call that `body` begins with, once its name is known and its arguments are JSON. More text must not change the result. */
   begun?(body: string): BegunCall | null
 }
 
 export type TagBlock =
   | { readonly kind: 'reasoning'; readonly open: string; readonly close: string }
   | { readonly kind: 'calls'; readonly open: string; readonly reader: () => BlockReader }
-  /** A tag that only groups. */
+  /** A tag that only groups and is dropped. */
   | { readonly kind: 'skip'; readonly open: string }
 
 type Mode =
@@ -75,7 +83,7 @@ type Mode =
 export class BlockParser extends StreamParser {
   #mode: Mode = { name: 'text' }
 
-  /** `prompt`: a reasoning or call that it ends in is open from the beginning. */
+  /** `prompt`: when it ends with an opening tag, that block is open from the beginning. */
   constructor(
     private readonly blocks: readonly TagBlock[],
     prompt: string,
@@ -91,7 +99,7 @@ export class BlockParser extends StreamParser {
     if (final && this.#mode.name === 'calls' && this.buffer === '') this.#mode = { name: 'text' }
   }
 
-  /** False when it needs more text. */
+  /** Returns false when it needs more text. */
   #step(final: boolean): boolean {
     const mode = this.#mode
     switch (mode.name) {

@@ -1,39 +1,42 @@
-/** Tokens of a text with the characters that each of them shows. */
+/** Aligns tokens with the characters of the text that they show. */
 import type { Span } from '../../core/span.js'
 import { atOnce, type Steps } from '../../core/turns.js'
 
 export interface Aligned {
   readonly tokens: Int32Array
-  /** First UTF-16 unit of each token; where a token begins inside a character, the character's first unit. Never decreasing. */
+  /** The first UTF-16 unit of each token. A token that begins inside a character has that character's first unit. Never decreasing. */
   readonly starts: Int32Array
-  /** UTF-16 unit after each token's last character. What lies between it and the next start is shown by no token. */
+  /** The UTF-16 unit after each token's last character. No token shows the text between it and the next start. */
   readonly ends: Int32Array
-  /** 1: the token begins exactly at `starts`. */
+  /** 1 when the token begins exactly at `starts`. */
   readonly borders: Uint8Array
   /** UTF-16 units of the whole text. */
   readonly length: number
 }
 
-/** What a vocabulary does to plain text besides cutting it. */
+/** How a tokenizer changes plain text besides splitting it. */
 export interface Habits {
-  /** A space is put in front of text that begins, and of text behind a token that is matched as a whole. */
+  /** True when it puts a space in front of text at the beginning and after a token that is matched as a whole. */
   readonly prefixesSpace: boolean
-  /** Null for ordinary tokens; for one that is matched as a whole before all others, whether it swallows the whitespace beside it. */
+  /**
+   * Returns null for an ordinary token. For a token that is matched as a whole before all others, says whether it swallows the whitespace
+   * beside it.
+   */
   matched(token: number): { readonly stripsBefore: boolean; readonly stripsAfter: boolean } | null
 }
 
 /**
- * Aligns tokens with the text they were made from. The text leads: pieces are read as characters beside it, and as a piece cannot say whether it
- * shows a space or U+2581 (SentencePiece writes one as the other), the two count as the same. Spaces that the tokenizer put in front show
- * nothing; whitespace that it swallowed is shown by nothing. Where the pieces are not the text even so (a tokenizer that
- * normalises), only the ends are borders: all tokens show the whole.
+ * Aligns tokens with the text they were made from, by reading their pieces beside the text. A space and U+2581 count as the same, because
+ * SentencePiece writes one as the other and a piece cannot tell them apart. A space that the tokenizer put in front shows no text, and no
+ * token shows whitespace that it swallowed. When the pieces still differ from the text (a tokenizer that normalises), all tokens show the
+ * whole text and only its ends are borders.
  */
 export const align = (...made: Parameters<typeof alignSteps>): Aligned => atOnce(alignSteps(...made))
 
 /** Tokens between two yields. */
 const STEP = 4096
 
-/** As `align`, in steps of some thousand tokens. */
+/** Like `align`, in steps of some thousand tokens. */
 export function* alignSteps(
   text: string,
   tokens: Int32Array,
@@ -60,7 +63,7 @@ export function* alignSteps(
   return whole(text, tokens)
 }
 
-/** The usual case, which asks nothing of the vocabulary: a space in front may be the tokenizer's. */
+/** Habits that are tried without asking the vocabulary: the tokenizer may put a space in front. */
 const anyStart: Habits = { prefixesSpace: true, matched: () => null }
 
 function whole(text: string, tokens: Int32Array): Aligned {
@@ -70,18 +73,18 @@ function whole(text: string, tokens: Int32Array): Aligned {
   return { tokens, starts, ends, borders: borders.subarray(0, tokens.length), length: text.length }
 }
 
-/** One way through the text and the bytes of the pieces at the same time. */
+/** Walks through the text and the bytes of the pieces at the same time. */
 class Walk {
   constructor(
     private readonly text: string,
     private readonly tokens: Int32Array,
-    /** Of all pieces, one behind the other. */
+    /** The bytes of all pieces, concatenated. */
     private readonly bytes: Uint8Array,
-    /** First byte of each token. */
+    /** The first byte of each token. */
     private readonly offsets: Int32Array,
   ) {}
 
-  /** Null when the pieces are not the text. Without habits, nothing may be put in or swallowed. */
+  /** Returns null when the pieces do not match the text. Without habits, no character may be added or swallowed. */
   *run(habits: Habits | null): Steps<Aligned | null> {
     const { text, tokens, bytes, offsets } = this
     const count = tokens.length
@@ -131,7 +134,7 @@ class Walk {
     return unit === text.length ? { tokens, starts, ends, borders, length: text.length } : null
   }
 
-  /** Past the space in front, if there is one: the pieces go on with more spaces than the text does. */
+  /** Skips the space that the tokenizer put in front: there is one when the pieces continue with more spaces than the text. */
   #pastPrefix(at: number, unit: number): number {
     const { bytes } = this
     for (let ahead = at; ahead < bytes.length; unit++) {
@@ -150,10 +153,10 @@ class Walk {
 }
 
 const SPACE = 0x20
-/** As C has it: what control tokens swallow. */
+/** C's whitespace, which control tokens swallow. */
 const WHITESPACE = ' \t\n\v\f\r'
 
-/** One after another. `parts` come with the place of each in the whole text. */
+/** Joins aligned parts. Each part comes with its place in the whole text. */
 export function concatenate(parts: readonly { readonly at: number; readonly aligned: Aligned }[], length: number): Aligned {
   const count = parts.reduce((sum, { aligned }) => sum + aligned.tokens.length, 0)
   const tokens = new Int32Array(count)
@@ -173,7 +176,7 @@ export function concatenate(parts: readonly { readonly at: number; readonly alig
   return { tokens, starts, ends, borders, length }
 }
 
-/** Tokens `[start, end)` by themselves; the text they are of begins at `from` and ends at `to`. */
+/** Returns the tokens `[start, end)` as an alignment of the text from `from` to `to`. */
 export function part({ tokens, starts, ends, borders }: Aligned, { start, end }: Span, from: number, to: number): Aligned {
   const shift = (places: Int32Array) => places.subarray(start, end).map((place) => place - from)
   return {
@@ -185,7 +188,7 @@ export function part({ tokens, starts, ends, borders }: Aligned, { start, end }:
   }
 }
 
-/** The first token that begins at or after a character; `tokens.length` when none does. */
+/** Returns the first token that begins at or after a character, or `tokens.length`. */
 export function tokenAt({ starts }: Aligned, char: number): number {
   let low = 0
   let high = starts.length
@@ -197,7 +200,7 @@ export function tokenAt({ starts }: Aligned, char: number): number {
   return low
 }
 
-/** True when no token shows what is before a character and what is behind it. */
+/** True when no token shows characters on both sides of this place. */
 export function isBorder(aligned: Aligned, char: number): boolean {
   const { starts, ends, borders } = aligned
   const index = tokenAt(aligned, char)
@@ -206,8 +209,8 @@ export function isBorder(aligned: Aligned, char: number): boolean {
 }
 
 /**
- * The fewest whole tokens that show all of `[from, to)`, from one border to another; empty when no token shows any of it. Tokens in front that
- * show nothing (BOS, the tokenizer's own space) are not among them.
+ * Returns the fewest whole tokens that show all of `[from, to)`, from border to border. Empty when no token shows any of it. Leading
+ * tokens that show no text (BOS, the tokenizer's own space) are left out.
  */
 export function cover(aligned: Aligned, { start: from, end: to }: Span): Span {
   const { tokens, starts, ends, borders } = aligned
@@ -220,7 +223,7 @@ export function cover(aligned: Aligned, { start: from, end: to }: Span): Span {
   return { start, end }
 }
 
-/** The tokens that show nothing but characters of `[from, to)`. */
+/** Returns the tokens that show only characters of `[from, to)`. */
 export function within(aligned: Aligned, { start: from, end: to }: Span): Span {
   const { tokens, starts, ends, borders } = aligned
   let start = tokenAt(aligned, from)
@@ -231,13 +234,13 @@ export function within(aligned: Aligned, { start: from, end: to }: Span): Span {
   return { start, end: Math.max(start, end) }
 }
 
-// Reading bytes as characters, as `TextDecoder` does, and what counts as the same character for a vocabulary.
+// Reads bytes as characters like `TextDecoder`, and treats characters that a vocabulary does not distinguish as equal.
 
 const REPLACEMENT = 0xfffd
 /** Stands for a space in SentencePiece vocabularies. */
 const LOWER_BLOCK = 0x2581
 
-/** The same number for characters that a piece cannot tell apart: a space and U+2581; lone surrogates, which have no UTF-8 form. */
+/** Maps characters that a piece cannot tell apart to one number: a space and U+2581, and lone surrogates, which have no UTF-8 form. */
 export function folded(code: number): number {
   if (code === LOWER_BLOCK) return 0x20
   return code >= 0xd800 && code <= 0xdfff ? REPLACEMENT : code
@@ -247,8 +250,8 @@ export function folded(code: number): number {
 export const unitsAt = (code: number): 1 | 2 => (code > 0xffff ? 2 : 1)
 
 /**
- * The character at a byte and how many bytes it has, packed as `code << 3 | size`. Bytes that are none are U+FFFD, as many together as the WHATWG
- * decoder takes together.
+ * Returns the character at a byte and its number of bytes, packed as `code << 3 | size`. Invalid bytes become U+FFFD, grouped as the
+ * WHATWG decoder groups them.
  */
 export function codePointAt(bytes: Uint8Array, at: number): number {
   const first = bytes[at]!
@@ -256,7 +259,7 @@ export function codePointAt(bytes: Uint8Array, at: number): number {
   const more = first < 0xc2 || first > 0xf4 ? 0 : first < 0xe0 ? 1 : first < 0xf0 ? 2 : 3
   if (more === 0) return (REPLACEMENT << 3) | 1
   let [low, high] = [0x80, 0xbf]
-  // No overlong forms, no surrogates, nothing beyond U+10FFFF.
+  // No overlong forms, no surrogates, no code points beyond U+10FFFF.
   if (first === 0xe0) low = 0xa0
   else if (first === 0xf0) low = 0x90
   if (first === 0xed) high = 0x9f

@@ -1,12 +1,12 @@
 /**
- * Tokenizes rendered text stretch by stretch between control tokens, so that foreign text never becomes a control token and unchanged stretches
- * cost nothing; and the port to a vocabulary.
+ * Tokenizes rendered text in stretches between control tokens, so that foreign text never becomes a control token and unchanged stretches
+ * come from a cache. Also defines the port to a vocabulary.
  */
 import { inTurns } from '../../core/turns.js'
 import type { Tracked } from '../tracked.js'
 import { align, alignSteps, type Aligned, concatenate, type Habits } from './aligned.js'
 
-/** A stretch whose tokens are given, or made of its text alone (null). */
+/** A stretch with given tokens. Null: its text is tokenized separately. */
 export interface Fixed {
   readonly start: number
   readonly end: number
@@ -27,20 +27,20 @@ interface Occurrence {
   readonly control: Control
 }
 
-/** A part of a prompt: its tokens, or the text to be tokenized. */
+/** A part of a prompt: its tokens, or the text to tokenize. */
 interface Part {
   readonly at: number
   readonly made: Aligned | { readonly text: string; readonly inner: boolean }
 }
 
-/** Characters of text kept tokenized. */
+/** How many characters of text are kept tokenized. */
 const CACHE_CHARACTERS = 32 << 20
 const decoder = new TextDecoder()
 
 export class Encoder {
   readonly #pieces = new Map<number, Uint8Array>()
   readonly #controls = new Map<number, Control>()
-  /** Of tokens in plain text; null: an ordinary one. */
+  /** How each token behaves in plain text; null for an ordinary token. */
   readonly #wholes = new Map<number, Control | null>()
   readonly #stretches = new Recent<Aligned>(CACHE_CHARACTERS)
   readonly #answers = new WeakMap<Int32Array, { readonly text: string; readonly aligned: Aligned }>()
@@ -55,14 +55,14 @@ export class Encoder {
     }
   }
 
-  /** The bytes of a token, control tokens written out. */
+  /** The bytes of a token, with control tokens written out. */
   readonly piece = (token: number): Uint8Array => {
     let bytes = this.#pieces.get(token)
     if (bytes === undefined) this.#pieces.set(token, (bytes = this.tokenizer.piece(token, true)))
     return bytes
   }
 
-  /** Control tokens of the template's own text, with their places. */
+  /** Finds the control tokens in the template's own text, with their places. */
   controls(text: Tracked): Occurrence[] {
     const found: Occurrence[] = []
     let at = 0
@@ -81,15 +81,15 @@ export class Encoder {
   }
 
   /**
-   * Tokens of a whole prompt, BOS included. Without control-like text in contents and without `fixed` they are what the
-   * tokenizer makes of the whole text. `fixed`: disjoint, in order.
+   * Tokenizes a whole prompt, BOS included. When contents have no control-like text and `fixed` is empty, the result is that of the
+   * tokenizer on the whole text. `fixed` must be disjoint and in order.
    */
   encode(text: Tracked, fixed: readonly Fixed[] = []): Aligned {
     const parts = this.#parts(text, fixed).map(({ at, made }) => ({ at, aligned: this.#made(made) }))
     return concatenate(parts, text.length)
   }
 
-  /** As `encode`; the event loop goes on while long texts are tokenized. */
+  /** Like `encode`, but yields to the event loop while long texts are tokenized. */
   async encodeInTurns(text: Tracked, fixed: readonly Fixed[] = []): Promise<Aligned> {
     const planned = this.#parts(text, fixed)
     const texts = planned.flatMap(({ made }) => ('tokens' in made ? [] : [this.#key(made)]))
@@ -98,7 +98,7 @@ export class Encoder {
     return concatenate(parts, text.length)
   }
 
-  /** Tokenizes texts on another thread, as far as they are not known. */
+  /** Tokenizes the texts that are not known yet, on another thread where the tokenizer can. */
   async #stretchesInTurns(texts: ReadonlySet<string>): Promise<ReadonlyMap<string, Aligned>> {
     const { tokenizer } = this
     const ready = new Map<string, Aligned>()
@@ -160,7 +160,7 @@ export class Encoder {
     return parts
   }
 
-  /** Of given tokens. Those of an answer stay, while prompts are made anew at every step. */
+  /** Aligns given tokens. Alignments of answers are kept, because prompts are made anew at every step. */
   #given(text: string, tokens: Int32Array): Aligned {
     const known = this.#answers.get(tokens)
     if (known?.text === text) return known.aligned
@@ -174,12 +174,12 @@ export class Encoder {
     return made.inner ? this.#innerAligned(made.text, ready) : (ready?.get(made.text) ?? this.#stretch(made.text))
   }
 
-  /** The text that is tokenized for it. */
+  /** The text that is actually tokenized for this part, which is the key in the cache. */
   #key({ text, inner }: { readonly text: string; readonly inner: boolean }): string {
     return inner && this.#habits.prefixesSpace ? ANCHORS[0] + text : text
   }
 
-  /** Tokens of text that goes on in the middle of other text: never a control token, no space put in front. */
+  /** Tokenizes text in the middle of other text: without control tokens and without a space in front. */
   inner(text: string, ready?: ReadonlyMap<string, Aligned>): Int32Array {
     if (text === '') return new Int32Array()
     const stretch = (of: string) => ready?.get(of) ?? this.#stretch(of)
@@ -192,7 +192,7 @@ export class Encoder {
     return stretch(text).tokens
   }
 
-  /** The same with the characters that each token shows. */
+  /** Like `inner`, with the characters that each token shows. */
   innerAligned(text: string): Aligned {
     return this.#innerAligned(text)
   }
@@ -236,7 +236,10 @@ export class Encoder {
     })
   }
 
-  /** Text of its own is cut apart, so that only a token that is matched as a whole comes back alone, without a space in front. */
+  /**
+   * Checks whether the token is matched as a whole: then its text alone gives exactly this token, without a space in front. Ordinary text
+   * would be split.
+   */
   #matched(token: number): Control | null {
     let matched = this.#wholes.get(token)
     if (matched === undefined) {
@@ -253,7 +256,7 @@ export class Encoder {
     return control
   }
 
-  /** Whether a control token swallows whitespace is not in the port, so it is tried. */
+  /** Finds by trying whether a control token swallows whitespace, because the port does not say. */
   #probe(token: number): Control {
     const text = decoder.decode(this.piece(token))
     const special = (whole: string) => this.tokenizer.tokenize(whole, { parseSpecial: true })
@@ -268,7 +271,7 @@ export class Encoder {
   }
 }
 
-/** Text in front of which no tokenizer puts a space, so that none is put before what follows it. */
+/** Text that no tokenizer puts a space in front of. So it puts none before the text that follows either. */
 const ANCHORS = ['\n', ')', 'x'] as const
 
 function single(token: number, length: number): Aligned {
@@ -281,10 +284,10 @@ function single(token: number, length: number): Aligned {
   }
 }
 
-// A cache of what was made of recent texts, bounded by their total length.
+// A cache of results for recent texts, bounded by their total length.
 
 class Recent<T> {
-  /** In order of use: a Map iterates in insertion order, and a hit is inserted anew. */
+  /** In order of use: a Map iterates in insertion order, and a hit is inserted again. */
   readonly #entries = new Map<string, T>()
   #characters = 0
 
@@ -298,7 +301,7 @@ class Recent<T> {
     return made
   }
 
-  /** Undefined where it is not there. It counts as used. */
+  /** Returns undefined when the text is not kept. A hit counts as a use. */
   find(text: string): T | undefined {
     const kept = this.#entries.get(text)
     if (kept === undefined) return undefined
@@ -326,9 +329,9 @@ export interface Tokenizer {
     readonly addBos: boolean
   }
   tokenize(text: string, options?: { readonly addSpecial?: boolean; readonly parseSpecial?: boolean }): Int32Array
-  /** The same of each text, off the event loop's thread. Default: on it. */
+  /** Tokenizes each text off the event loop's thread. Default: `tokenize` on this thread. */
   tokenizeAll?(texts: readonly string[]): Promise<readonly Int32Array[]>
-  /** The bytes of one token as written out, control tokens included. */
+  /** The bytes of one token as it is written out, control tokens included. */
   piece(token: number, special?: boolean): Uint8Array
   isControl(token: number): boolean
 }
