@@ -7,7 +7,7 @@
  *     const { answer, ledger } = await session.ask(longText)
  *     await engine.dispose()
  *
- * What is not exported here may change without notice.
+ * Anything that is not exported here may change without notice.
  */
 
 // Errors and ids: every failure a caller is meant to see is a KvfoldError with a code.

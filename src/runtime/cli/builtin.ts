@@ -1,7 +1,7 @@
-/** Owns where the built-in model lies: in the package, two folders above this file in `src` and in `dist` alike. */
+/** The place of the built-in model: in the package, at the same relative path from `src` and from `dist`. */
 import { fileURLToPath } from 'node:url'
 
-/** What `--model` calls it. */
+/** The name of the built-in model for `--model`. */
 export const BUILTIN = 'builtin'
 
 /** Absolute path of the built-in GGUF. */

@@ -1,4 +1,4 @@
-/** Owns the command line: the runtime's commands, and how the outcome of one becomes an exit code (0, 1 failed, 2 bad usage, 130 interrupted). */
+/** The command line: the runtime's commands, and the exit codes (0, 1 failed, 2 bad usage, 130 interrupted). */
 import { readFileSync } from 'node:fs'
 import { Command, CommanderError } from 'commander'
 import { BAD_USAGE, describe, exitCode, INTERRUPTED, type Shell } from './shell.js'
@@ -6,12 +6,12 @@ import { BAD_USAGE, describe, exitCode, INTERRUPTED, type Shell } from './shell.
 type Add = (program: Command, shell: Shell, version: string) => void
 
 /**
- * Commands by their name, under the headings of the list. A command's modules take up to a second to load, so they are loaded when it is called, or when
- * all commands are listed.
+ * Commands by name, under the headings of the help. A command's modules take up to a second to load, so they are loaded when the command
+ * is called or all commands are listed.
  */
 export type Commands = Readonly<Record<string, Readonly<Record<string, () => Promise<Add>>>>>
 
-/** Those of the runtime. */
+/** The runtime's commands. */
 export const commands: Commands = {
   'Talk to a model': {
     chat: async () => (await import('./commands/chat.js')).addChat,
@@ -33,7 +33,7 @@ export const commands: Commands = {
   },
 }
 
-/** A program of these commands; those of the same heading stand together. `guide` stands below the list. */
+/** The commands of a program. Commands with the same heading are listed together. `guide` is printed below the list. */
 export interface CommandLine {
   readonly commands: readonly Commands[]
   readonly guide: string
@@ -48,7 +48,7 @@ async function programOf({ commands: all, guide }: CommandLine, shell: Shell): P
     .description(description)
     .version(version, '-V, --version')
     .exitOverride()
-    // Options behind the name of a command are that command's, whatever they are called.
+    // An option after a command's name belongs to that command, whatever its name.
     .enablePositionalOptions()
     .configureOutput({
       writeOut: shell.out.write.bind(shell.out),
@@ -70,7 +70,7 @@ async function programOf({ commands: all, guide }: CommandLine, shell: Shell): P
   return program
 }
 
-/** Runs the command that the shell's words call, and resolves to the exit code; what went wrong has been said. */
+/** Runs the command named by the shell's words and prints its errors. Resolves to the exit code. */
 export async function run(line: CommandLine, shell: Shell): Promise<number> {
   const { out, notes, interrupt, words } = shell
   let failure: unknown = null
@@ -81,13 +81,13 @@ export async function run(line: CommandLine, shell: Shell): Promise<number> {
   }
   out.close()
   notes.close()
-  // A step that was told to stop may end in an answer cut short or in an error; both mean the same.
+  // An interrupted step may end with a cut answer or with an error; both are an interrupt.
   if (interrupt.interrupted) {
     notes.print('kvfold: interrupted [engine/cancelled]')
     return INTERRUPTED
   }
   if (failure === null) return 0
-  // Commander has said what was wrong already.
+  // Commander has already printed the error.
   if (failure instanceof CommanderError) return failure.exitCode === 0 ? 0 : BAD_USAGE
   notes.print(describe(failure))
   return exitCode(failure)

@@ -1,4 +1,4 @@
-/** Owns what the server keeps when it ends: from the options to an open store, and how long things stay in it. */
+/** The lasting state of the server: opens the store that the options name, and deletes old threads. */
 import { readFileSync, renameSync, writeFileSync } from 'node:fs'
 import { join, resolve } from 'node:path'
 import type { Command } from 'commander'
@@ -34,11 +34,11 @@ export function addKeepingOptions(command: Command): Command {
 
 export const retentionMs = ({ retention }: KeepingFlags): number => retention * DAY
 
-/** What a server that keeps things needs of either store. */
+/** A store that outlives the server. */
 export type LastingStore = SqliteStore | PostgresStore
 
 export interface OpenStores {
-  /** Without what is too old. */
+  /** Threads that were too old at the start are already deleted. */
   readonly store: LastingStore
   readonly responses: ResponseStore
   readonly savedToday: SavedToday
@@ -47,13 +47,13 @@ export interface OpenStores {
 
 export const storeFolder = ({ store }: Pick<KeepingFlags, 'store'>): string => store ?? stateFolder()
 
-/** Whether `--store` names a database; it may have a password in it, and is not to be shown. */
+/** Whether `--store` names a database. Its URL may contain a password and must not be shown. */
 export const isDatabase = (store: string | undefined): store is string => /^postgres(?:ql)?:\/\//iu.test(store ?? '')
 
 /**
- * Null for `none`.
- * @param say is told line by line what is damaged
- * @param cellFolders where engines save cells: those of deleted conversations go
+ * Opens the store. Returns null for `none`.
+ * @param say is called with each line about damage
+ * @param cellFolders where engines save cells: the cells of deleted conversations are deleted there
  * @throws KvfoldError store/*
  */
 export async function openStore(
@@ -78,7 +78,7 @@ export async function openStore(
     }
   }
   const folder = storeFolder(flags)
-  // Only now: other commands should not wait for SQLite, nor need it.
+  // Loaded late, so that other commands neither wait for SQLite nor need it.
   const load = () => Promise.all([import('../store/sqlite-store.js'), import('../server/responses/sqlite-responses.js')])
   const [{ SqliteStore }, { SqliteResponses }] = await load().catch((error: unknown) => {
     throw new KvfoldError('store/unusable', 'SQLite (the package libsql) cannot be loaded here; use --store none.', {
@@ -110,7 +110,7 @@ export async function openPostgres(
   url: string,
   more: Pick<PostgresStoreOptions, 'cells' | 'place'> = {},
 ): Promise<PostgresStore> {
-  // Only now: other commands should not wait for its client, nor need it.
+  // Loaded late, so that other commands neither wait for the client nor need it.
   const { PostgresStore } = await import('../../fleet/postgres/postgres-store.js').catch((error: unknown) => {
     throw new KvfoldError(
       'store/unusable',
@@ -124,13 +124,13 @@ export async function openPostgres(
 const REMEDY =
   'kvfold store check names every thread, kvfold store export writes what can be read, kvfold store copy makes a new store of what is whole'
 
-/** The error; of a damaged store it says what to do. */
+/** Returns the error. For a damaged store, adds what to do. */
 const withRemedy = (error: unknown): unknown =>
   error instanceof KvfoldError && error.code === 'store/damaged'
     ? new KvfoldError(error.code, `${error.message} ${REMEDY}.`, { cause: error })
     : error
 
-/** Deletes what becomes too old while the service runs, until it is stopped. */
+/** Deletes threads that become too old while the service runs. The caller stops the returned object. */
 export const keepRetention = (
   { store, clock }: Pick<OpenStores, 'store' | 'clock'>,
   service: Pick<Service, 'threads'>,
@@ -142,30 +142,33 @@ export const keepRetention = (
       try {
         await service.threads.delete(tenant, id)
       } catch (error) {
-        // Another server was faster.
+        // Another server deleted it first.
         if (!(error instanceof KvfoldError && error.code === 'server/no-thread')) throw error
       }
     },
   })
 
-// What time it is for a store: from when on its threads are too old.
+// The clock of a store: decides from when on threads are too old.
 
 const HOUR = 3_600_000
-/** In the store's folder: when it was last in use. */
+/** This file in the store's folder says when the store was last in use. */
 const CLOCK_FILE = 'clock.json'
 
 export class StoreClock {
   private constructor(
     private readonly clock: SteadyClock,
-    /** Milliseconds that a thread stays which nobody uses. */
+    /** Milliseconds that an unused thread is kept. */
     private readonly keep: number,
     private readonly say: (line: string) => void,
     private readonly file: string | null,
-    /** What time it is in the database. */
+    /** Returns the database's time, or infinity for a folder. */
     private readonly elsewhere: () => Promise<number>,
   ) {}
 
-  /** After an absence that is shorter than half the time of retention a start deletes at once: what was used within the other half stays. */
+  /**
+   * Makes the clock of a folder. A start within half the retention time (at least an hour) after the last use deletes old threads at once.
+   * Even if the clock is wrong by that much, threads used in the other half are kept.
+   */
   static ofFolder(
     folder: string,
     store: Pick<SqliteStore, 'lastUse'>,
@@ -181,7 +184,7 @@ export class StoreClock {
     return kept
   }
 
-  /** What is too old is so by the clock of the database, too. */
+  /** Makes the clock of a database. A thread is too old only when the database's clock agrees. */
   static async ofDatabase(
     store: Pick<PostgresStore, 'time'>,
     flags: KeepingFlags,
@@ -196,25 +199,28 @@ export class StoreClock {
     return this.clock.now()
   }
 
-  /** Before this (Unix milliseconds) a thread must have been used last to be too old. @throws KvfoldError store/unreachable */
+  /**
+   * Returns the time (Unix milliseconds) before which a thread must have been used last to be too old. @throws KvfoldError
+   * store/unreachable
+   */
   async oldest(): Promise<number> {
     return Math.min(this.clock.aged(), await this.elsewhere()) - this.keep
   }
 
-  /** For the time before anybody has threads in memory. */
+  /** Deletes old threads at the start, before any thread is in memory. */
   async deleteOld(store: LastingStore): Promise<void> {
     const count = await store.deleteUnusedSince(await this.oldest())
     if (count > 0) this.say(deleted(count))
   }
 
-  /** A later start knows from this when the store was in use. */
+  /** Saves the current time, so that a later start knows when the store was last in use. */
   note(): void {
     if (this.file === null) return
     try {
       writeFileSync(`${this.file}.new`, JSON.stringify(this.clock.left), { mode: 0o600 })
       renameSync(`${this.file}.new`, this.file)
     } catch {
-      // No room: what was noted before stays, which deletes nothing too early.
+      // The disk is full. The earlier note stays, with which no thread is deleted too early.
     }
   }
 }
@@ -224,7 +230,7 @@ function earlierIn(file: string): EarlierTime | null {
     const { seen, ran } = JSON.parse(readFileSync(file, 'utf8')) as Partial<Record<keyof EarlierTime, unknown>>
     return Number.isFinite(seen) && Number.isFinite(ran) ? { seen: seen as number, ran: ran as number } : null
   } catch {
-    // There is none yet, or it is none of ours.
+    // The file does not exist or is not ours.
     return null
   }
 }
@@ -234,12 +240,12 @@ const deleted = (count: number): string =>
     ? 'deleted a conversation that was unused for longer than --retention says'
     : `deleted ${count} conversations that were unused for longer than --retention says`
 
-// How long threads that nobody uses are kept.
+// Deletion of old threads while the server runs.
 
 type NamedThread = Pick<ThreadHead, 'tenant' | 'id'>
 
 interface AgingStore {
-  /** Threads last used before then (Unix milliseconds), longest unused first. */
+  /** Threads last used before this time (Unix milliseconds), longest unused first. */
   unusedSince(time: number): readonly NamedThread[] | Promise<readonly NamedThread[]>
 }
 
@@ -248,13 +254,16 @@ interface RetentionOptions {
   readonly clock: Pick<StoreClock, 'oldest' | 'note'>
   /** Deletes a thread from memory, the engine and the store. */
   readonly remove: (tenant: string, id: string) => Promise<void>
-  /** Told in a line what was deleted, and what kept something from being deleted; the next round tries again. */
+  /** Called with a line about deleted threads, and about each thread that could not be deleted; the next round tries again. */
   readonly tell: (line: string) => void
   /** Milliseconds between rounds. Default: an hour. */
   readonly every?: number
 }
 
-/** Looks for threads that are too old while the server runs, also for tenants who never come back. Those of before are for `deleteUnusedSince`. */
+/**
+ * Deletes old threads while the server runs, also of tenants that never come back. Threads that are too old at the start are deleted by
+ * `deleteUnusedSince`.
+ */
 export class Retention {
   readonly #timer: NodeJS.Timeout
   #round: Promise<void> = Promise.resolve()
@@ -266,7 +275,7 @@ export class Retention {
     this.#timer.unref()
   }
 
-  /** One round. */
+  /** Runs one round. */
   async sweep(): Promise<void> {
     const { store, clock, remove, tell } = this.options
     const failed = (error: unknown) => {
@@ -284,7 +293,7 @@ export class Retention {
     clock.note()
   }
 
-  /** Waits for the round that runs. */
+  /** Stops, after the current round has ended. */
   async stop(): Promise<void> {
     clearInterval(this.#timer)
     await this.#round

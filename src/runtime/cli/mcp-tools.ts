@@ -1,4 +1,4 @@
-/** Owns the tools of MCP servers on the command line: their options, the servers' start and end, and the session of a model that has them. */
+/** MCP servers' tools on the command line: the options, starting and stopping the servers, and the session of a model with these tools. */
 import { given } from '../core/json.js'
 import { readFileSync } from 'node:fs'
 import { dirname } from 'node:path'
@@ -18,24 +18,24 @@ import { readText } from './options.js'
 import type { Shell } from './shell.js'
 import { printable } from './terminal.js'
 
-/** What commander hands to a command that called `addMcpOptions`. */
+/** The flags of a command that called `addMcpOptions`. */
 export interface McpFlags {
   readonly mcpConfig?: readonly string[]
   readonly toolMemory: 'auto' | 'off' | MemToolMode
 }
 
-/** Tools of servers, and the way in which the model gets them; `off`: all of them, always. */
+/** The servers' tools and how the model gets them. `off`: it always sees all of them. */
 export interface McpTools {
   readonly host: McpHost
   readonly way: 'off' | MemToolMode
-  /** What happened to the servers since it was asked last, a line each. */
+  /** Returns what happened to the servers since the last call, one line each. */
   readonly news: () => readonly string[]
   readonly close: () => Promise<void>
 }
 
-/** Of the context, what definitions may take that are always shown. */
+/** The largest share of the context for tool definitions that are always shown. */
 const SHOWN_SHARE = 1 / 8
-/** More are never shown all at once. */
+/** With more tools than this, the model must search them. */
 const MOST_SHOWN = 128
 
 export const addMcpConfig = (command: Command, whose = 'MCP servers whose tools the model may call'): Command =>
@@ -56,13 +56,13 @@ export function addMcpOptions(command: Command): Command {
   )
 }
 
-/** The servers that the flags name, read before anything is loaded. @throws KvfoldError cli/bad-usage */
+/** Reads the servers that the flags name, before a model is loaded. @throws KvfoldError cli/bad-usage */
 export const mcpServersOf = ({ mcpConfig = [] }: Pick<McpFlags, 'mcpConfig'>): readonly McpServerConfig[] =>
   mcpConfig.flatMap((file) =>
     parseMcpConfig(readText(file, '--mcp-config'), { file, folder: dirname(file), environment: process.env }),
   )
 
-/** Starts them, and tells what happens to them as it happens. @throws KvfoldError engine/cancelled */
+/** Starts the servers and reports their events. @throws KvfoldError engine/cancelled */
 export async function openMcpHost(
   servers: readonly McpServerConfig[],
   tell: (line: string) => void,
@@ -76,7 +76,7 @@ export async function openMcpHost(
     version,
     reserved: [...contextTools.map(({ definition }) => definition.name), SEARCH_TOOLS, REMOVE_TOOLS],
     onEvent: ({ kind, text }) => {
-      // At the start every server has tools that it had not before.
+      // At the start all tools of a server are new, so only failures are reported.
       if (isOpen || kind === 'down') tell(printable(text))
     },
     signal,
@@ -85,7 +85,7 @@ export async function openMcpHost(
   return host
 }
 
-/** Starts them; null where there are none. @throws KvfoldError engine/cancelled */
+/** Starts the servers; returns null when there are none. @throws KvfoldError engine/cancelled */
 export async function openMcpTools(
   servers: readonly McpServerConfig[],
   { toolMemory }: McpFlags,
@@ -107,7 +107,7 @@ export async function openMcpTools(
   }
 }
 
-/** One line on what there is. */
+/** One line about the tools and how the model gets them. */
 export const standingOf = ({ host, way }: McpTools): string =>
   `${toolsOf(host)}; ${way === 'off' ? 'all are shown' : `the model searches them (${way})`}.`
 
@@ -116,7 +116,7 @@ export function toolsOf({ tools, servers }: McpHost): string {
   return `${plural(tools.length, 'tool')} of ${plural(up, 'MCP server')}`
 }
 
-/** A session whose model has the servers' tools, and those for its own context if `options` say so; it need not call any. */
+/** Makes a session with the servers' tools, and with context tools if `options` ask for them. The model need not call any. */
 export function sessionWith({ host, way }: McpTools, options: SessionOptions): Session | MemToolSession {
   const { contextTools: own } = options
   const system = options.system ?? (own === true ? systemPrompts.general : undefined)

@@ -1,4 +1,4 @@
-/** Owns the options that several commands share: their words, their bounds, and what they become for native and engine. */
+/** Options that several commands share: their texts, their bounds, and their conversion to options of the native library and the engine. */
 import { sharedCells } from '../../fleet/cells/shared-cells-folder.js'
 import { given } from '../core/json.js'
 import { readFileSync } from 'node:fs'
@@ -16,7 +16,7 @@ const CACHE_TYPES: readonly CacheType[] = ['f32', 'f16', 'bf16', 'q8_0', 'q4_0',
 
 const MIB = 2 ** 20
 
-/** What commander hands to a command that called `addModelOptions`. */
+/** The flags of a command that called `addModelOptions`. */
 export interface ModelFlags {
   readonly model: string
   readonly gpu: GpuChoice
@@ -86,7 +86,7 @@ export function addModelOptions(command: Command): Command {
     )
 }
 
-/** What commander hands to a command that called `addSamplingOptions`. */
+/** The flags of a command that called `addSamplingOptions`. */
 export type SamplingFlags = Omit<Sampling, 'mirostat' | 'logitBias'>
 
 export function addSamplingOptions(command: Command): Command {
@@ -102,7 +102,7 @@ export function addSamplingOptions(command: Command): Command {
     .option('--seed <number>', 'seed of the sampler', integer(0, 0xffffffff))
 }
 
-/** A commander parser of whole numbers from `least` to `most`. */
+/** Makes a commander parser of whole numbers from `least` to `most`. */
 export function integer(least: number, most: number): (text: string) => number {
   return (text) => {
     const value = Number(text)
@@ -112,7 +112,7 @@ export function integer(least: number, most: number): (text: string) => number {
   }
 }
 
-/** A commander parser of numbers from `least` to `most`. */
+/** Makes a commander parser of numbers from `least` to `most`. */
 export function decimal(least: number, most: number): (text: string) => number {
   return (text) => {
     const value = Number(text)
@@ -122,13 +122,13 @@ export function decimal(least: number, most: number): (text: string) => number {
   }
 }
 
-/** A commander parser of lists such as `4,8,16`: each number once, in order of size. */
+/** Makes a commander parser of lists such as `4,8,16`. Each number is kept once, sorted by size. */
 export function integers(least: number, most: number): (text: string) => number[] {
   const one = integer(least, most)
   return (text) => [...new Set(text.split(',').map((part) => one(part.trim())))].sort((a, b) => a - b)
 }
 
-/** The engine's options. @throws KvfoldError cli/bad-usage when the template file cannot be read */
+/** Returns the engine's options. @throws KvfoldError cli/bad-usage when the template file cannot be read */
 export function engineOptions(flags: ModelFlags): LlamaEngineOptions {
   return {
     ...given({
@@ -166,7 +166,7 @@ export function sampling(flags: SamplingFlags): Sampling {
   return given({ temperature, topK, topP, minP, typicalP, repeatPenalty, frequencyPenalty, presencePenalty, seed })
 }
 
-/** A file named on the command line. @throws KvfoldError cli/bad-usage naming the option */
+/** Reads a file named on the command line. @throws KvfoldError cli/bad-usage with the option's name */
 export function readText(path: string, option: string): string {
   try {
     return readFileSync(path, 'utf8')

@@ -1,4 +1,7 @@
-/** Owns `--engine` and `--engines`: models that other servers compute, from options and a file that is followed to the engine. */
+/**
+ * `--engine` and `--engines`: models that other servers run. Reads the options and the file of engines, and passes changes of the file to
+ * the engine.
+ */
 import { given } from '../core/json.js'
 import { readFileSync, unwatchFile, watchFile } from 'node:fs'
 import { type Command, InvalidArgumentError, Option } from 'commander'
@@ -11,7 +14,7 @@ import { RemoteEngine, type RemoteEngineOptions } from '../../fleet/engines/remo
 import { decimal, integer } from './options.js'
 import type { Terminal } from './terminal.js'
 
-/** What commander hands to a command that called `addEngineOptions`. */
+/** The flags of a command that called `addEngineOptions`. */
 export interface EngineFlags {
   readonly engine?: readonly string[]
   readonly engines?: string
@@ -21,18 +24,18 @@ export interface EngineFlags {
   readonly engineContext?: number
   readonly engineTimeout: number
   readonly engineSessionHeader?: string
-  /** True: at the price of a cached token that the engine's times say. */
+  /** True: the price of a cached token is estimated from the times that the engine reports. */
   readonly deferEdits?: number | true
 }
 
-/** What a remote engine is asked for, whoever asks. */
+/** A remote engine's model name and slots, and a function that connects to it. */
 export interface EngineSource {
   readonly name: string
   readonly slots: number
   readonly load: () => Promise<RemoteEngine>
 }
 
-/** Whether other servers compute. */
+/** Whether the model runs on another server. */
 export const isRemote = ({ engine, engines }: Pick<EngineFlags, 'engine' | 'engines'>): boolean =>
   engine !== undefined || engines !== undefined
 
@@ -74,9 +77,9 @@ function collect(text: string, all: readonly string[] | undefined): readonly str
 }
 
 /**
- * The source of the model behind `--engine` or `--engines`, under the name that it has there; null without them. What is wrong with the endpoints is
- * said now, not to the first client. A file is followed until `signal` is aborted.
- * @throws KvfoldError cli/bad-usage for options that belong to them without them, and a file that is none; remote/*, model/not-found
+ * Connects to the engines of `--engine` or `--engines`. The source has the model name that they report. Returns null without these
+ * options. Errors of the endpoints are reported now, not to the first client. The file is watched until `signal` is aborted.
+ * @throws KvfoldError cli/bad-usage for options that need `--engine`, and for an invalid file; remote/*, model/not-found
  */
 export async function engineSource(
   flags: EngineFlags,
@@ -148,16 +151,16 @@ const File = strict({
   ),
 })
 
-/** Milliseconds between two looks at the file. */
+/** Milliseconds between two checks of the file. */
 const LOOK = 1000
 
-/** A file of engines as it is now, and the engine that is told when it is another. */
+/** The current content of a file of engines. Passes changes to the engine. */
 export class EnginesFile {
   entries: readonly EngineEntry[]
   #engine: RemoteEngine | null = null
   #text: string
 
-  /** @param key of engines that name none. @throws KvfoldError cli/bad-usage; remote/bad-endpoint for a key that is not there */
+  /** @param key for engines that name none. @throws KvfoldError cli/bad-usage; remote/bad-endpoint for a missing key */
   constructor(
     private readonly path: string,
     private readonly key: string | null,
@@ -166,12 +169,15 @@ export class EnginesFile {
     this.entries = this.#parsed(this.#text)
   }
 
-  /** The engine that has them from now on. */
+  /** Sets the engine that gets later changes. */
   tell(engine: RemoteEngine): void {
     this.#engine = engine
   }
 
-  /** Reads it again where it changed, and on SIGHUP; what is wrong with it is told, and the last good one stays. Until `signal` is aborted. */
+  /**
+   * Reads the file again when it changes and on SIGHUP, until `signal` is aborted. Reports errors in the file and keeps the last valid
+   * content.
+   */
   follow(signal: AbortSignal, told: (line: string) => void): void {
     const again = () =>
       void this.reread().then((line) => {
@@ -189,7 +195,7 @@ export class EnginesFile {
     )
   }
 
-  /** What became of it, in a line; null: it is as it was. */
+  /** Reads the file again. Returns a line about the result, or null when it is unchanged. */
   async reread(): Promise<string | null> {
     try {
       const text = this.#read()

@@ -1,4 +1,4 @@
-/** Owns the way from command-line options to an engine that is loaded here. */
+/** Loads an engine in this process from command-line options. */
 import { given } from '../core/json.js'
 import { readFileSync } from 'node:fs'
 import { stat } from 'node:fs/promises'
@@ -18,7 +18,10 @@ import { BUILTIN, builtinModel } from './builtin.js'
 import { engineOptions, type ModelFlags } from './options.js'
 import type { Terminal } from './terminal.js'
 
-/** The file that `--model` names; shows the progress of a download on `notes`. @throws KvfoldError model/not-found, engine/cancelled */
+/**
+ * Returns the file that `--model` names; shows the progress of a download on `notes`. @throws KvfoldError model/not-found,
+ * engine/cancelled
+ */
 export async function modelPath(model: string, notes: Terminal, signal?: AbortSignal): Promise<string> {
   if (model === BUILTIN) {
     const path = builtinModel()
@@ -42,19 +45,19 @@ export async function modelPath(model: string, notes: Terminal, signal?: AbortSi
   }
 }
 
-/** The native library, loaded only when a command needs it: help and bad usage should not wait for it. */
+/** The native library. It is loaded only when a command needs it, so that help and usage errors do not wait for it. */
 export async function nativeLibrary(gpu: GpuChoice): Promise<Native> {
   const { openNative } = await import('../native/binding.js')
   return openNative({ gpu })
 }
 
 /**
- * A model this small is computed faster than threads can agree: two threads gain little on two free cores, and on busy ones they spend
- * a hundred times as long waiting for each other (measured: 0.6 s with one, 89 s with two, beside a load of 5 on 2 cores).
+ * One thread for a model this small: it is computed faster than threads can synchronise. Two threads gain little on two free cores. On
+ * busy cores they wait for each other a hundred times as long (measured: 0.6 s with one, 89 s with two, beside a load of 5 on 2 cores).
  */
 const BUILTIN_OPTIONS = { threads: 1, batchThreads: 1 } as const
 
-/** The options that an engine runs with for these flags. */
+/** Returns the engine's options for these flags. */
 export function optionsOf(flags: ModelFlags): LlamaEngineOptions {
   return { ...(flags.model === BUILTIN ? BUILTIN_OPTIONS : {}), ...engineOptions(flags) }
 }
@@ -62,9 +65,9 @@ export function optionsOf(flags: ModelFlags): LlamaEngineOptions {
 type TrialUses = Pick<ModelTrialOptions, 'attention' | 'embeddings'>
 
 /**
- * The file that `model` names, once it has been loaded and used as `options` say in a process of its own, now or earlier: what llama.cpp ends over a
- * damaged file is that process. The model in the package is tried for GPUs alone.
- * @throws KvfoldError as openNative, modelPath and proveModel
+ * Returns the file that `model` names, after a trial: a process of its own loads and uses it as `options` say, now or earlier. So a
+ * damaged file ends only that process. The built-in model is tried only on GPUs.
+ * @throws KvfoldError like openNative, modelPath and proveModel
  */
 export async function provenModel(
   { model, gpu }: Pick<ModelFlags, 'model' | 'gpu'>,
@@ -87,24 +90,25 @@ export async function provenModel(
   return path
 }
 
-/** With what the flags have a model loaded with. */
+/** The options that affect loading the model, for its trial. */
 function trialOptions(flags: ModelFlags, uses: TrialUses): ModelTrialOptions {
   const { model, ubatch, threads, batchThreads, flashAttention, keyType, valueType } = optionsOf(flags)
   return given({ ...uses, model, ubatch, threads, batchThreads, flashAttention, keyType, valueType })
 }
 
-/** As `provenModel`, for an engine of these flags. `uses`: what it will do besides; `off`: it is not tried. */
+/** Like `provenModel`, for an engine with these flags. `uses`: further uses to try. `off`: no trial. */
 export const enginePath = (flags: ModelFlags, uses: TrialUses | 'off', notes: Terminal, signal?: AbortSignal): Promise<string> =>
   uses === 'off' ? modelPath(flags.model, notes, signal) : provenModel(flags, trialOptions(flags, uses), notes, signal)
 
 export interface Loading extends Pick<LlamaEngineOptions, 'slots' | 'maxGap' | 'sequences' | 'attention'> {
-  /** What the model will be used for besides, for its trial; `off`: there is none. */
+  /** Further uses of the model to try. `off`: no trial. */
   readonly trial?: TrialUses | 'off'
 }
 
 /**
- * Loads the model the flags name after its trial, with the machine's calibration for it if there is one, and says what cannot be done with it. The
- * caller disposes the engine. @throws KvfoldError as enginePath and LlamaEngine.load
+ * Loads the model that the flags name, after its trial. Uses the machine's calibration for it if there is one, and reports unavailable
+ * features. The caller disposes the engine.
+ * @throws KvfoldError like enginePath and LlamaEngine.load
  */
 export async function loadEngine(
   flags: ModelFlags,
@@ -125,23 +129,23 @@ export async function loadEngine(
   return engine
 }
 
-/** The fingerprint of the weights that an engine runs here, in hex; null behind another server. */
+/** Returns the fingerprint of the engine's weights in hex; null for a remote engine. */
 export async function weightsOf(engine: LlamaEngine): Promise<string>
 export async function weightsOf(engine: Engine): Promise<string | null>
 export async function weightsOf(engine: Engine): Promise<string | null> {
   return engine instanceof LlamaEngine ? (await modelFingerprint(engine.modelInfo.path)).toString('hex') : null
 }
 
-/** The options that an embedder runs with for these flags. */
+/** Returns the options of an embedder for these flags. */
 export function embedderOptions(flags: ModelFlags): EmbedderOptions {
   const { threads, batchThreads } = optionsOf(flags)
   return given({ threads, batchThreads })
 }
 
 /**
- * Loads the model the flags name for embeddings or rankings alone, after its trial. The caller disposes what it gets.
- * @param isTried false: there is no trial
- * @throws KvfoldError as enginePath, Embedder.load and Reranker.load
+ * Loads the model that the flags name, only for embeddings or rankings, after its trial. The caller disposes the result.
+ * @param isTried false: no trial
+ * @throws KvfoldError like enginePath, Embedder.load and Reranker.load
  */
 export async function loadReader<R extends Embedder | Reranker>(
   kind: { load(native: Native, path: string, options: EmbedderOptions & { readonly model?: ModelOptions }): Promise<R> },

@@ -1,4 +1,4 @@
-/** Owns the options of `kvfold serve`: their words, in groups, and what they become: keys, limits, names of models, TLS. */
+/** The options of `kvfold serve`: their texts, in groups, and their conversion to keys, limits, model names and TLS. */
 import { basename } from 'node:path'
 import { InvalidArgumentError, Option, type Command } from 'commander'
 import { type MemToolMode, memToolModes } from '../agents/memtool-asides.js'
@@ -26,7 +26,7 @@ export interface ServeFlags
   extends Omit<ModelFlags, 'model'>, SamplingFlags, KeepingFlags, EngineFlags, Pick<McpFlags, 'mcpConfig'> {
   /** `name=model`, or a model alone. */
   readonly model?: readonly string[]
-  /** `name=model`, or a name of the first model. */
+  /** `name=model`, or another name of the first model. */
   readonly alias?: readonly string[]
   readonly host: string
   readonly port: number
@@ -57,7 +57,7 @@ export interface ServeFlags
   readonly trial: 'on' | 'off'
   readonly grace: number
   readonly maxThreads?: number
-  /** As `model`; true: the served models themselves. */
+  /** As `model`. True: the served models themselves. */
   readonly embeddings?: string | true
   /** As `model`. */
   readonly reranking?: string
@@ -183,7 +183,7 @@ export function addServeOptions(command: Command): Command {
   return command
 }
 
-/** `alias`: each `name=model`, or a name of the first. @throws KvfoldError cli/bad-usage */
+/** Adds aliases to the models. `alias`: each is `name=model`, or a name of the first model. @throws KvfoldError cli/bad-usage */
 export function withAliases(models: readonly ModelSource[], alias: readonly string[] = []): readonly ModelSource[] {
   const pairs = alias.map((text) => {
     const [, name = text, model = models[0]?.name] = /^([^=]+)=(.+)$/.exec(text) ?? []
@@ -196,7 +196,7 @@ export function withAliases(models: readonly ModelSource[], alias: readonly stri
   }))
 }
 
-/** `name=model`; without a name the file's, less its ending. */
+/** Parses `name=model`. The default name is the file's name without its extension. */
 export function named(text: string): { readonly name: string; readonly model: string } {
   const [, name, model] = /^([\w.:-]+)=(.+)$/.exec(text) ?? []
   if (name !== undefined && model !== undefined) return { name, model }
@@ -207,7 +207,7 @@ export function keysOf({ apiKey = [], apiKeysFile }: ServeFlags): ApiKey[] {
   const keys = apiKey.map(unnamed)
   if (apiKeysFile === undefined) return keys
   const inFile = parseKeys(readText(apiKeysFile, '--api-keys-file'))
-  // An empty file must not leave the door open.
+  // An empty file must not leave the server open to everyone.
   if (inFile.length === 0) throw new KvfoldError('cli/bad-usage', `The file ${apiKeysFile} given to --api-keys-file has no key.`)
   return [...keys, ...inFile]
 }
@@ -220,7 +220,7 @@ function limitOf(text: string): RateLimit {
   }
 }
 
-/** `name=contract` */
+/** Parses `name=contract`. */
 function editsOf(text: string, before: ReadonlyMap<string, ContractChoice> = new Map()): ReadonlyMap<string, ContractChoice> {
   const [, name = '', contract = ''] = /^(.+)=(\w+)$/.exec(text) ?? []
   const known = CONTRACT_CHOICES.find((each) => each === contract)
@@ -245,13 +245,13 @@ export function tlsOf({ tlsCert, tlsKey }: ServeFlags): { cert: string; key: str
   return { cert: readText(tlsCert, '--tls-cert'), key: readText(tlsKey, '--tls-key') }
 }
 
-/** Options of all commands that mean something else here: several models, and the sampling of OpenAI's API. */
+/** Changes shared options that have another meaning here: several models, and the sampling of OpenAI's API. */
 function adapt(command: Command): void {
   const optionOf = (name: string) => command.options.find((option) => option.attributeName() === name)!
   const model = optionOf('model')
   model.argParser(collect).description =
     'GGUF file, hub URI or `builtin`, also as name=model; may be given several times, the first is the default'
-  // Else the default would be the first of the list.
+  // Without this, the default value would become the first model of the list.
   command.setOptionValueWithSource('model', undefined, 'default')
   optionOf('temperature').description =
     'of requests that do not say; 0 always takes the likeliest token (default: as the model says, else 0.8)'

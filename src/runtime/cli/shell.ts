@@ -1,4 +1,4 @@
-/** Owns what every command gets from the process it runs in: its streams, a prompt from them or from a file, Ctrl-C, and how errors reach the person. */
+/** The process around a command: its streams, prompts from stdin or a file, Ctrl-C, and the reporting of errors. */
 import { Terminal, printable } from './terminal.js'
 import { KvfoldError } from '../core/errors.js'
 import { readText } from './options.js'
@@ -10,14 +10,14 @@ export interface Shell {
   readonly notes: Terminal
   readonly interrupt: Interrupt
   readonly input: Input
-  /** What was asked for, from the command's name on. */
+  /** The command line, from the command's name on. */
   readonly words: readonly string[]
 }
 
-/** What is typed or piped into a command; process.stdin is. */
+/** A command's input, typed or piped. process.stdin is one. */
 export type Input = NodeJS.ReadableStream & { readonly isTTY?: boolean; destroy(): unknown }
 
-/** The command as it was given, for records of what it made; what is in a URL beside its address is nobody's business. */
+/** The command as it was typed, for records of its results. User names and passwords in URLs are removed. */
 export const commandOf = ({ words }: Shell): string => ['kvfold', ...words].join(' ').replace(/(\/\/)[^/\s@]+@/g, '$1')
 
 export const openShell = (): Shell => ({
@@ -30,12 +30,12 @@ export const openShell = (): Shell => ({
 
 // Ctrl-C: the first one asks the running step to stop, the second one ends the process.
 
-/** What a shell expects of a program that SIGINT ended. */
+/** The exit code that a shell expects after SIGINT. */
 export const INTERRUPTED = 130
 
 /**
- * While it is held, SIGINT (and SIGTERM) aborts `signal` instead of killing the process; the one after that kills it. `renew` forgets an
- * interrupt that was dealt with, for programs that go on after one.
+ * Until it is released, SIGINT and SIGTERM abort `signal` instead of ending the process; the next one ends it. `renew` resets it after an
+ * interrupt, for programs that continue.
  */
 export class Interrupt {
   #controller = new AbortController()
@@ -56,7 +56,7 @@ export class Interrupt {
     return this.#controller.signal.aborted
   }
 
-  /** What SIGINT does; for terminals in raw mode, which send a key instead of a signal. */
+  /** Does what SIGINT does. For terminals in raw mode, which send a key instead of a signal. */
   trigger(): void {
     if (this.interrupted) process.exit(INTERRUPTED)
     this.#controller.abort()
@@ -72,12 +72,12 @@ export class Interrupt {
   }
 }
 
-// How errors reach the person: one line on stderr, an exit code, a stack only on request.
+// Reporting errors: one line on stderr, an exit code, and a stack only on request.
 
 const FAILED = 1
 export const BAD_USAGE = 2
 
-/** The line for an error, without the newline; with KVFOLD_DEBUG=1 its stack and causes follow. */
+/** Returns the line for an error, without a newline. With KVFOLD_DEBUG=1 its stack and causes follow. */
 export function describe(error: unknown, debug = process.env['KVFOLD_DEBUG'] === '1'): string {
   const line =
     error instanceof KvfoldError
@@ -96,7 +96,7 @@ function stacks(error: Error): string {
   return error.cause instanceof Error ? `${own}\ncaused by: ${stacks(error.cause)}` : own
 }
 
-/** The text of `file`, of stdin for `-` or where no file is named. @throws KvfoldError cli/bad-usage, engine/cancelled */
+/** Reads `file`, or stdin for `-` and when no file is named. @throws KvfoldError cli/bad-usage, engine/cancelled */
 export async function readInput(file: string | undefined, { input, interrupt }: Shell): Promise<string> {
   if (file !== undefined && file !== '-') return readText(file, 'run')
   if (file === undefined && input.isTTY === true)

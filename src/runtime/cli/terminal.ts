@@ -1,9 +1,12 @@
-/** Owns the output device: its width, whether it shows colour and can be redrawn, how long a coloured text is on it, and the region at its end that is redrawn in place. */
+/**
+ * A terminal: its width, whether it has colours and can be redrawn, the visible length of coloured text, and a live region at its end that
+ * is redrawn in place.
+ */
 import pc from 'picocolors'
 
 export type Colours = ReturnType<typeof pc.createColors>
 
-/** What a terminal needs to be; process.stdout and process.stderr are. */
+/** The stream behind a terminal. process.stdout and process.stderr are such streams. */
 export interface Output {
   readonly isTTY?: boolean
   readonly columns?: number
@@ -13,14 +16,14 @@ export interface Output {
 const HIDE_CURSOR = '\u001b[?25l'
 const SHOW_CURSOR = '\u001b[?25h'
 const CLEAR_BELOW = '\u001b[0J'
-/** Width assumed where nobody says. */
+/** The width when the stream reports none. */
 const COLUMNS = 80
-/** Frames closer together than this are dropped, except where one says it must be shown. */
+/** Milliseconds. A frame that comes sooner after the last one is dropped, unless it is forced. */
 const FRAME_MILLISECONDS = 50
 
 /**
- * One output stream. Without a terminal behind it nothing but plain text is written: no colour, no cursor movement, no frames.
- * NO_COLOR takes the colours; TERM=dumb takes redrawing too; a locale without UTF-8 takes glyphs beyond ASCII.
+ * An output stream. Without a terminal it gets only plain text: no colours, no cursor movement, no frames. NO_COLOR switches colours off.
+ * TERM=dumb also switches redrawing off. A locale without UTF-8 switches off glyphs beyond ASCII.
  */
 export class Terminal {
   readonly colours: Colours
@@ -45,12 +48,12 @@ export class Terminal {
     this.unicode = output.isTTY !== true || utf8(environment)
   }
 
-  /** Characters in a line, never less than 20. */
+  /** Characters in a line, at least 20. */
   get columns(): number {
     return Math.max(20, this.output.columns ?? COLUMNS)
   }
 
-  /** Writes text as it is; lines of the live region must have been closed before. */
+  /** Writes text unchanged. The live region must be closed before. */
   write(text: string): void {
     this.output.write(text)
   }
@@ -60,14 +63,14 @@ export class Terminal {
     this.output.write(this.#erased() + line + '\n')
   }
 
-  /** Prints prose, broken between words where a terminal would break it anywhere. */
+  /** Prints prose, with line breaks between words where a terminal would break anywhere. */
   prose(text: string, paint: (line: string) => string = (line) => line): void {
     for (const line of this.live ? wrap(text, this.columns - 1) : [text]) this.print(paint(line))
   }
 
   /**
-   * Draws `lines` in place of the last frame (terminals only). `force` draws even when the last frame was just now. Lines are cut to the
-   * width: a wrapped one would throw off the count of lines to go back.
+   * Draws `lines` in place of the last frame (terminals only). `force` draws even right after the last frame. Lines are cut to the width,
+   * because wrapped lines would make the count of lines to go back wrong.
    */
   frame(lines: readonly string[], force = false): void {
     if (!this.live) return
@@ -86,7 +89,7 @@ export class Terminal {
     this.#frame = lines.length
   }
 
-  /** Takes the live region away and gives the cursor back. */
+  /** Removes the live region and shows the cursor again. */
   close(): void {
     const erased = this.#erased()
     if (erased !== '') this.output.write(erased)
@@ -110,20 +113,22 @@ function utf8(environment: NodeJS.ProcessEnv): boolean {
   return process.platform === 'darwin' || /utf-?8/i.test(locale ?? '')
 }
 
-// What colour codes do to the length of a text: measuring and cutting as the terminal shows it.
+// Measuring and cutting text with colour codes by its visible length.
 
 // eslint-disable-next-line no-control-regex -- escape sequences begin with a control character
 const SEQUENCE = /\u001b\[[0-9;?]*[A-Za-z]/y
 const RESET = '\u001b[0m'
 
-/** Characters a terminal shows: escape sequences do not count, a surrogate pair is one. Wide characters are not known. */
+/**
+ * Counts the characters that a terminal shows: escape sequences do not count, and a surrogate pair is one. Wide characters count as one.
+ */
 export function visibleLength(text: string): number {
   let length = 0
   for (const _piece of pieces(text)) if (!_piece.escape) length++
   return length
 }
 
-/** The text cut to `width` shown characters; what was cut off is marked by `…` in the last place, colours are closed. */
+/** Cuts the text to `width` visible characters. Marks a cut with `…` in the last place and resets colours. */
 export function fit(text: string, width: number): string {
   if (visibleLength(text) <= width) return text
   if (width <= 0) return ''
@@ -138,7 +143,7 @@ export function fit(text: string, width: number): string {
   return `${kept}…${coloured ? RESET : ''}`
 }
 
-/** Words of the text on lines of at most `width` shown characters; a longer word gets a line of its own. Blanks between words become one. */
+/** Breaks text into lines of at most `width` visible characters. A longer word gets its own line. Spaces between words become one. */
 export function wrap(text: string, width: number): string[] {
   const lines: string[] = []
   for (const word of text.split(/ +/)) {
@@ -150,8 +155,8 @@ export function wrap(text: string, width: number): string[] {
 }
 
 /**
- * Text of unknown origin made fit for a terminal: control characters, escape included, become visible symbols, so that a model's answer
- * cannot move the cursor or recolour the screen. Newlines and tabs stay.
+ * Makes text of unknown origin safe for a terminal. Control characters, escape included, become visible symbols, so that a model's answer
+ * cannot move the cursor or change colours. Newlines and tabs stay.
  */
 export const printable = (text: string): string =>
   // eslint-disable-next-line no-control-regex -- these are what it is about

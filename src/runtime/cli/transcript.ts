@@ -1,6 +1,6 @@
 /**
- * Owns transcripts: reading what other programs recorded of conversations, and stretches to fold, those that a person named or else those that an
- * agent would prune.
+ * Transcripts: reads conversations that other programs recorded, and finds stretches to fold. A person names the stretches; otherwise
+ * those that an agent would prune are proposed.
  */
 import { freshConversation } from '../core/ids.js'
 import Type from 'typebox'
@@ -22,16 +22,16 @@ import { readText } from './options.js'
 interface TranscriptFold {
   readonly message: number
   readonly span: Span
-  /** What is shown instead of the text; null: that something is folded. */
+  /** The summary to show instead of the text. Null: the usual marker is shown. */
   readonly summary: string | null
 }
 
 export interface Transcript {
   readonly messages: readonly ChatMessage[]
   readonly tools: readonly ToolDefinition[]
-  /** Empty where there is nothing worth a fold. */
+  /** Empty when no text is worth a fold. */
   readonly folds: readonly TranscriptFold[]
-  /** Whether the folds are our proposal, because the file has none. */
+  /** True when the file has no folds and these are our proposal. */
   readonly proposed: boolean
 }
 
@@ -45,11 +45,11 @@ const Folds = Type.Array(
   { minItems: 1 },
 )
 
-/** What `--transcript` names; null where it is not given. @throws KvfoldError cli/bad-usage */
+/** Reads the file of `--transcript`; returns null without the option. @throws KvfoldError cli/bad-usage */
 export const givenTranscript = (path: string | undefined): Transcript | null =>
   path === undefined ? null : parseTranscript(readText(path, '--transcript'), path)
 
-/** @throws KvfoldError cli/bad-usage that names the first thing wrong */
+/** @throws KvfoldError cli/bad-usage with the first fault */
 export function parseTranscript(json: string, source: string): Transcript {
   const { messages, tools, body } = recordedIn(json, source)
   const given = body?.['folds']
@@ -68,7 +68,7 @@ export function parseTranscript(json: string, source: string): Transcript {
   }
 }
 
-/** A conversation in any of the forms that people have. @throws KvfoldError cli/bad-usage */
+/** Reads a conversation in any supported form. @throws KvfoldError cli/bad-usage */
 function recordedIn(text: string, source: string): Recorded {
   try {
     return readRecorded(text)
@@ -78,12 +78,12 @@ function recordedIn(text: string, source: string): Recorded {
   }
 }
 
-/** Tool results and long messages that are no more than this are not worth a marker. */
+/** Characters. Shorter tool results and other messages are not worth a marker. */
 const LEAST = { tool: 400, other: 2000 }
-/** Results that an agent may still be at work with. */
+/** How many of the newest tool results are left alone, because an agent may still use them. */
 const NEWEST = 3
 
-/** What an agent would prune: tool results but the newest; where there are none, long messages before the last one. */
+/** Proposes the folds that an agent would make: all tool results but the newest. Without any, all long messages before the last one. */
 function proposed(messages: readonly ChatMessage[]): readonly TranscriptFold[] {
   const whole = (message: number): TranscriptFold => ({
     message,
@@ -101,7 +101,7 @@ function proposed(messages: readonly ChatMessage[]): readonly TranscriptFold[] {
 const wrong = (source: string, why: string): KvfoldError =>
   new KvfoldError('cli/bad-usage', `The transcript ${source} cannot be used: ${why}. \`kvfold plan --help\` shows the format.`)
 
-/** From where `from` begins to where the first `to` after it ends; without them from the beginning, and to the end. */
+/** Returns the stretch from the beginning of `from` to the end of the first `to` after it. Default: from the beginning, to the end. */
 function stretchOf(
   messages: readonly ChatMessage[],
   {
@@ -123,8 +123,8 @@ function stretchOf(
 }
 
 /**
- * The transcript as a conversation to go on with, with the folds that a person named in it. Its tools are those of other programs. @throws
- * KvfoldError cli/bad-usage
+ * Turns the transcript into a conversation to continue, with the folds that a person named. Its tools are left out, because they belong to
+ * other programs. @throws KvfoldError cli/bad-usage
  */
 export async function begunBy(
   engine: LlamaEngine,
@@ -135,7 +135,7 @@ export async function begunBy(
   return { id: freshConversation(), messages, fragments, searches: [], ids: fragments.length }
 }
 
-/** The folded fragments, in order. @throws KvfoldError cli/bad-usage for a fold that cannot be made */
+/** Makes the folds and returns the fragments, in order. @throws KvfoldError cli/bad-usage for a fold that cannot be made */
 export async function foldedBy(
   engine: LlamaEngine,
   messages: readonly ChatMessage[],
@@ -166,22 +166,22 @@ export async function foldedBy(
   return conversation.fragments
 }
 
-// * Owns reading conversations as people have them: request bodies of OpenAI's and Anthropic's APIs, lists and JSONL of messages, session files of Claude
-// Code and Codex, and what `GET /kvfold/threads/{id}/export` gives.
+// Reads conversations in common forms: request bodies of OpenAI's and Anthropic's APIs, lists and JSONL of messages, session files of
+// Claude Code and Codex, and the result of `GET /kvfold/threads/{id}/export`.
 
 interface Recorded {
   readonly messages: readonly ChatMessage[]
   readonly tools: readonly ToolDefinition[]
-  /** The object that it was, for what else stands in it; null for lists and lines. */
+  /** The JSON object, for its other fields; null for lists and lines. */
   readonly body: TranscriptFields | null
 }
 
 type TranscriptFields = Readonly<Record<string, unknown>>
 
-/** What is wrong, and where. */
+/** Says what is wrong, and where. */
 class UnreadableTranscript extends Error {}
 
-/** @throws Unreadable */
+/** @throws UnreadableTranscript */
 export function readRecorded(text: string): Recorded {
   const json = parsed(text)
   if (isRecord(json)) return ofBody(json)
@@ -195,7 +195,7 @@ export function readRecorded(text: string): Recorded {
     )
   })
   if (records.length === 0) throw new UnreadableTranscript('it is empty')
-  // A log of requests: each has all that went before.
+  // A log of requests: the last one contains all messages before it.
   const request = records.map((record) => bodyIn(record)).findLast((body) => body !== null)
   return request === undefined ? { messages: ofItems(sessionItems(records), 'it'), tools: [], body: null } : ofBody(request)
 }
@@ -223,7 +223,7 @@ const textIn = (fields: TranscriptFields, ...keys: readonly string[]): string | 
 const isBody = (fields: TranscriptFields): boolean =>
   Array.isArray(fields['messages']) || (fields['input'] !== undefined && fields['type'] === undefined)
 
-/** The request that a line of a log holds. */
+/** Returns the request in a line of a log, or null. */
 const bodyIn = (record: TranscriptFields): TranscriptFields | null =>
   [record, record['request'], record['body']].filter(isRecord).find(isBody) ?? null
 
@@ -251,7 +251,7 @@ function toolOf(tool: unknown, place: string): ToolDefinition {
   return { name, description: textIn(fields, 'description') ?? '', parameters }
 }
 
-/** The messages and items of a session file, those before its last compaction left out. */
+/** Returns the messages and items of a session file after its last compaction. */
 function sessionItems(records: readonly TranscriptFields[]): readonly TranscriptFields[] {
   let items: TranscriptFields[] = []
   let last: unknown = null
@@ -265,7 +265,7 @@ function sessionItems(records: readonly TranscriptFields[]): readonly Transcript
     else if (isRecord(message) && record['isSidechain'] !== true) {
       const same = message['id'] !== undefined && message['id'] === last
       const before = items.at(-1)
-      // Claude Code writes a line for every block of an answer.
+      // Claude Code writes one line for each block of an answer.
       if (same && before !== undefined && Array.isArray(before['content']) && Array.isArray(message['content']))
         items[items.length - 1] = {
           ...before,
@@ -293,7 +293,7 @@ function ofItems(items: readonly unknown[], place: string): ChatMessage[] {
   for (const [index, item] of items.entries()) {
     const at = place === 'it' ? `message ${index + 1}` : `${place}.${index}`
     if (!isRecord(item)) throw new UnreadableTranscript(`${at}: it must be an object`)
-    // An export of ours has what clients know of a message beside it.
+    // In our own exports a message is wrapped with data about it.
     messages.take(isRecord(item['message']) && item['role'] === undefined ? item['message'] : item, at)
   }
   return messages.list
@@ -330,7 +330,7 @@ class Messages {
         const called = isRecord(call['function']) ? call['function'] : call
         return callOf(textIn(call, 'id') ?? '', textIn(called, 'name') ?? '', called['arguments'])
       }),
-      // An export of ours has them as they are.
+      // Our own exports contain calls in our form.
       ...((item['toolCalls'] ?? []) as readonly ToolCall[]),
     ]
     const [callId, name] = [textIn(item, 'tool_call_id', 'toolCallId'), textIn(item, 'name')]
@@ -347,7 +347,7 @@ class Messages {
     this.list.push(message)
   }
 
-  /** Calls that stand alone belong to the answer before them. */
+  /** A separate call belongs to the answer before it. */
   #call(call: ToolCall): void {
     const last = this.list.at(-1)
     if (last?.role === 'assistant') this.list[this.list.length - 1] = { ...last, toolCalls: [...(last.toolCalls ?? []), call] }
@@ -362,7 +362,7 @@ function callOf(id: string, name: string, args: unknown): ToolCall {
   return isRecord(value) ? { id, name, arguments: value } : { id, name, arguments: {}, malformed: text }
 }
 
-/** The text of a content: its parts one after another, what is no text by its kind. */
+/** Returns the text of a content: its parts joined. A part without text is shown as its type. */
 function plain(content: unknown): string {
   if (typeof content === 'string') return content
   if (isRecord(content)) return textIn(content, 'content', 'text') ?? writeJson(content)

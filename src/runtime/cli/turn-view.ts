@@ -1,4 +1,4 @@
-/** Owns how a turn appears: the answer as it streams, calls and their results as one line each, and its ledger. */
+/** Shows a turn: the answer as it streams, calls and their results as one line each, and the ledger. */
 import type { AgentEvent, CallReport } from '../agents/tool-loop.js'
 import type { ToolCall } from '../chat/message.js'
 import { writeJson, writtenEntries } from '../core/written-json.js'
@@ -7,7 +7,7 @@ import { count, plural, duration } from '../figures/numbers.js'
 import type { LedgerEntry } from '../kv/ledger.js'
 import { type Column, number, table, terminal } from '../figures/table.js'
 
-/** `fold_fragment(f1a2b3)`: values of the arguments, long ones cut, the more so the more there are. */
+/** Writes `fold_fragment(f1a2b3)`. Long values are cut; the more values, the shorter. */
 export function callText({ name, arguments: args, malformed }: ToolCall): string {
   const values =
     malformed === undefined
@@ -17,7 +17,7 @@ export function callText({ name, arguments: args, malformed }: ToolCall): string
   return printable(`${name}(${values.map((value) => cut(value, longest)).join(', ')})`)
 }
 
-/** First line of what a call answered, and how much more there was. */
+/** Returns the first line of a call's result, and how much more there is. */
 export function resultText({ text }: Pick<CallReport, 'text'>): string {
   const [first = '', ...rest] = text.split('\n')
   const more = rest.length === 0 ? '' : ` (+ ${plural(rest.length, 'line')})`
@@ -30,17 +30,17 @@ const cut = (text: string, longest: number): string => {
 }
 
 export interface TurnViewOptions {
-  /** Where the answer goes. On a terminal its control characters are made visible; elsewhere it stays as it is. */
+  /** The terminal for the answer. A terminal gets it with visible control characters, another stream gets it unchanged. */
   readonly answer: Terminal
-  /** Where calls, remarks and progress go. */
+  /** The terminal for calls, remarks and progress. */
   readonly remarks: Terminal
-  /** Shows reasoning too, dimmed. Default false. */
+  /** Whether reasoning is shown too, dimmed. Default false. */
   readonly reasoning?: boolean
 }
 
-/** Feed it a turn's events; call `end` when the turn is over. Answer and remarks may be the same terminal. */
+/** Call it with a turn's events, and call `end` after the turn. Answer and remarks may use the same terminal. */
 export class TurnView {
-  /** Whether the answer's last line has not been ended yet. */
+  /** Whether the answer's last line is not ended yet. */
   #open = false
 
   constructor(private readonly options: TurnViewOptions) {}
@@ -57,7 +57,7 @@ export class TurnView {
       this.#remark(`· the template shows message ${inner.message + 1} differently now: ${inner.reason}`, false)
   }
 
-  /** Closes the answer's line and takes progress away. */
+  /** Ends the answer's line and removes progress. */
   end(): void {
     this.options.remarks.close()
     if (this.#open) this.options.answer.write('\n')
@@ -78,14 +78,14 @@ export class TurnView {
     remarks.print(failed ? remarks.colours.yellow(line) : remarks.colours.dim(line))
   }
 
-  /** What is done now, as long as it takes. */
+  /** Shows the running call until it ends. */
   #running(call: ToolCall): void {
     this.end()
     const { remarks } = this.options
     remarks.frame([remarks.colours.dim(`· ${callText(call)} ...`)], true)
   }
 
-  /** Only worth a line when there is more than a moment's work. */
+  /** Shown only when the work takes more than a moment. */
   #progress(done: number, total: number): void {
     if (this.#open || total < 2048) return
     const { remarks } = this.options
@@ -94,9 +94,9 @@ export class TurnView {
   }
 }
 
-// How the ledger reads: one line for a turn, a table for a conversation.
+// The ledger as text: one line for a turn, a table for a conversation.
 
-/** One line for the steps of one turn: the last step's context, and what the turn cost; empty without steps. */
+/** One line about a turn: the context at its last step, and the turn's cost. Empty without steps. */
 export function ledgerLine(entries: readonly LedgerEntry[]): string {
   const last = entries.findLast(({ kind }) => kind === 'answer') ?? entries.at(-1)
   if (last === undefined) return ''
@@ -121,8 +121,8 @@ export function ledgerLine(entries: readonly LedgerEntry[]): string {
 }
 
 /**
- * One row a step; `submitted` is the addon's own count. A star: another contract was asked for, and the
- * step could not keep to it. `foreseen`: milliseconds expected of cache and prompt, where the machine is calibrated.
+ * Makes a table with one row for each step. `submitted` is the addon's own count. A star marks a step that could not keep to the requested
+ * contract. `foreseen`: milliseconds predicted for cache and prompt, when the machine is calibrated.
  */
 export function ledgerTable(entries: readonly LedgerEntry[], rule: string): string[] {
   const tokens = (title: string, of: (entry: LedgerEntry) => number | null) =>

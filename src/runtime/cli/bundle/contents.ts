@@ -1,4 +1,4 @@
-/** Owns what goes into a bundle: the list of its files, made from this installation. */
+/** The contents of a bundle: lists its files from this installation. */
 import { existsSync } from 'node:fs'
 import { lstat, readFile } from 'node:fs/promises'
 import { basename, dirname, join, relative } from 'node:path'
@@ -20,12 +20,12 @@ export const BUNDLE_GPUS = ['cpu', 'cuda', 'vulkan'] as const
 export type BundleGpu = (typeof BUNDLE_GPUS)[number]
 
 export interface ContentsOptions {
-  /** The installed package. */
+  /** The folder of the installed package. */
   readonly root: string
-  /** Compiled program; the package's own `dist` unless a test says otherwise. */
+  /** The compiled program. Default: the package's own `dist`; tests use another one. */
   readonly dist?: string
   readonly gpu: BundleGpu
-  /** GGUF files, absolute. */
+  /** Absolute paths of GGUF files. */
   readonly models: readonly string[]
 }
 
@@ -37,13 +37,13 @@ export interface Contents {
 }
 
 const TRIPLETS: Readonly<Record<string, string>> = { x64: 'x86_64-linux-gnu', arm64: 'aarch64-linux-gnu' }
-/** Without these nothing runs, or the server has no page to show. */
+/** Without these kvfold does not run, or the server has no dashboard. */
 const COMPILED = ['cli/main.js', 'dashboard/index.html']
-/** What kvfold reads of its own package, besides its compiled program. */
+/** Files of the package that kvfold reads, besides its compiled program. */
 const OWN_FILES = ['package.json', 'LICENSE', 'build/kvfold.node', 'build/kvfold.json', 'src/lab/words.json']
-/** Without its ONNX export, which only tests read. */
+/** The ONNX export is left out, because only tests read it. */
 const BUILTIN_FOLDER = 'native-models/builtin'
-/** 35 MB that only a compiler needs: llama.cpp's sources. */
+/** 35 MB of llama.cpp's sources, which only `kvfold compile` needs. */
 const SOURCES = 'llama/gitRelease.bundle'
 
 /** @throws KvfoldError bundle/unsuitable when this installation or its Node cannot run elsewhere; cli/bad-usage for models */
@@ -86,7 +86,7 @@ export async function bundleContents({ root, dist = join(root, 'dist'), gpu, mod
   return { name: `kvfold-${version}-linux-${process.arch}-${gpu}`, entries: inOrder(entries), requirements }
 }
 
-/** The CPU's is always among them: what only reads a model's header runs there, and so does a machine whose driver is missing. */
+/** The CPU's package is always included: model headers are read with it, and machines without the driver run on it. */
 function backendPackages(gpu: BundleGpu): string[] {
   const cpu = `@node-llama-cpp/linux-${process.arch}`
   switch (gpu) {
@@ -95,7 +95,7 @@ function backendPackages(gpu: BundleGpu): string[] {
     case 'vulkan':
       return [cpu, `${cpu}-vulkan`]
     case 'cuda':
-      // The second one is for machines with the CUDA of the generation before.
+      // The second one is for machines with the previous generation of CUDA.
       return [cpu, `${cpu}-cuda`, `${cpu}-cuda-ext`]
   }
 }
@@ -116,13 +116,13 @@ async function ownEntries(app: string, root: string, dist: string): Promise<Bund
   return [...files, ...program, ...builtin]
 }
 
-/** Nested packages come by themselves; types and source maps are for those who write programs. */
+/** Nested packages are added separately. Types and source maps are only for developers. */
 function needed(within: string): boolean {
   const name = basename(within)
   return name !== 'node_modules' && name !== '.git' && within !== SOURCES && !/\.(d\.[cm]?ts|map|tsbuildinfo)$/.test(name)
 }
 
-/** All parts of a model that is cut into several files. @throws KvfoldError cli/bad-usage when two have one name */
+/** Adds all parts of a split model. @throws KvfoldError cli/bad-usage when two files have one name */
 async function placeModels(models: readonly string[]): Promise<BundleEntry[]> {
   const files = models.flatMap((file) => {
     const [, start, , count] = /^(.*)-(\d{5})-of-(\d{5})\.gguf$/.exec(file) ?? []
@@ -149,14 +149,14 @@ function binariesOf(entries: readonly BundleEntry[], machine: string): Binary[] 
 const inPathOrder = <T extends { readonly path: string }>(items: readonly T[]): T[] =>
   [...items].sort((a, b) => (a.path < b.path ? -1 : 1))
 
-// Which npm packages kvfold needs to run: what its dependencies lead to as they are installed, nothing for development.
+// Finds the npm packages that kvfold needs to run: its installed dependencies, without those for development.
 
 export interface Package {
   readonly name: string
   readonly version: string
-  /** SPDX, or what the package says instead. */
+  /** The SPDX id, or the package's own words. */
   readonly license: string
-  /** Absolute. */
+  /** Absolute path. */
   readonly folder: string
 }
 
@@ -174,8 +174,8 @@ interface PackageManifest {
 }
 
 /**
- * The packages that the one in `root` needs, itself first. It goes by what is installed and not by a lock file, which npm does not publish.
- * Optional packages that are not there, are for other machines, or that `wanted` refuses, are left out.
+ * Returns the packages that the one in `root` needs, itself first. Reads what is installed, because npm does not publish the lock file.
+ * Leaves out optional packages that are missing, are for other machines, or that `wanted` refuses.
  * @throws KvfoldError bundle/unsuitable when one is missing, or is a link (pnpm)
  */
 export async function productionPackages(root: string, wanted: (name: string) => boolean): Promise<Package[]> {
@@ -204,7 +204,7 @@ export async function productionPackages(root: string, wanted: (name: string) =>
   return [...found.values()]
 }
 
-/** The folder that holds all packages: `root`, or the project whose node_modules kvfold is installed in. */
+/** The folder that contains all packages: `root`, or the project in whose node_modules kvfold is installed. */
 function commonFolder(packages: readonly Package[]): string {
   return packages.reduce((base, { folder }) => {
     while (relative(base, folder).startsWith('..')) base = dirname(base)
@@ -221,7 +221,7 @@ function needs(manifest: PackageManifest): { name: string; optional: boolean }[]
     .concat([...optional].map((name) => ({ name, optional: true })))
 }
 
-/** Where Node would find it. */
+/** The folder in which Node would find the package, or null. */
 async function installed(name: string, from: string): Promise<string | null> {
   for (let folder = from; ; folder = dirname(folder)) {
     const candidate = join(folder, 'node_modules', name)
@@ -230,7 +230,7 @@ async function installed(name: string, from: string): Promise<string | null> {
   }
 }
 
-/** Whether a package is for this kind of machine. Some say only by their names that they are for musl. */
+/** Whether a package is for this kind of machine. Some packages show only in their names that they are for musl. */
 function fits(name: string, { os = [], cpu = [], libc = [] }: PackageManifest): boolean {
   const allows = (list: readonly string[], value: string): boolean =>
     !list.includes(`!${value}`) && (list.every((item) => item.startsWith('!')) || list.includes(value))
@@ -241,13 +241,16 @@ async function readManifest(folder: string): Promise<PackageManifest> {
   return JSON.parse(await readFile(join(folder, 'package.json'), 'utf8')) as PackageManifest
 }
 
-// What a bundle says about the licences of what is inside.
+// The licence texts of a bundle.
 
 const FOLDER = 'LICENSES'
 const NODE_TEXT = 'node.txt'
 const GCC_TEXT = 'gcc.txt'
 
-/** Whose code is compiled into the libraries of @node-llama-cpp, whose packages name only node-llama-cpp's own author; all under MIT. */
+/**
+ * Projects whose code is compiled into the libraries of @node-llama-cpp, whose packages name only node-llama-cpp's author. All are under
+ * MIT.
+ */
 const WITHIN_LLAMA = [
   'llama.cpp and ggml: Copyright (c) 2023-2026 The ggml authors',
   'JSON for Modern C++: Copyright (c) 2013-2025 Niels Lohmann',
@@ -255,11 +258,11 @@ const WITHIN_LLAMA = [
 ]
 
 export interface PlacedPackage extends Package {
-  /** In the bundle. */
+  /** Path in the bundle. */
   readonly path: string
 }
 
-/** An index of everything inside, and the texts that do not lie in the packages' own folders. `own` is kvfold's licence, which is MIT. */
+/** An index of all licences, and the licence texts that are not in the packages' own folders. `own` is kvfold's licence, which is MIT. */
 async function licenceEntries(
   node: NodeProgram,
   packages: readonly PlacedPackage[],

@@ -1,4 +1,7 @@
-/** Owns what one file of a bundle is, its place, its rights and where its bytes come from; and the texts among them: its shell scripts (POSIX sh), and the page that tells what it is. */
+/**
+ * One file of a bundle: its path, its permissions and the source of its bytes. Also the bundle's generated texts: its shell scripts (POSIX
+ * sh) and the page that describes it.
+ */
 import { createHash } from 'node:crypto'
 import { createReadStream } from 'node:fs'
 import { readdir, stat } from 'node:fs/promises'
@@ -10,7 +13,7 @@ export type EntryContent =
   { readonly kind: 'file'; readonly file: string; readonly size: number } | { readonly kind: 'text'; readonly text: string }
 
 export interface BundleEntry {
-  /** In the bundle, with `/`. */
+  /** Path in the bundle, with `/`. */
   readonly path: string
   readonly executable: boolean
   readonly source: EntryContent
@@ -29,7 +32,7 @@ export async function fileEntry(path: string, file: string, executable = false):
   return { path, executable, source: { kind: 'file', file, size: (await stat(file)).size } }
 }
 
-/** All files below `folder` that `wanted` takes (given their path within it), placed below `path`. Links to files become files. */
+/** Lists all files below `folder` whose relative path `wanted` accepts, placed below `path`. Links to files become files. */
 export async function folderEntries(path: string, folder: string, wanted: (within: string) => boolean): Promise<BundleEntry[]> {
   const found: BundleEntry[] = []
   const walk = async (within: string): Promise<void> => {
@@ -47,11 +50,13 @@ export async function folderEntries(path: string, folder: string, wanted: (withi
 
 export const sizeOf = ({ source }: BundleEntry): number => (source.kind === 'file' ? source.size : Buffer.byteLength(source.text))
 
-/** By path, byte for byte, so that every machine writes the same order. */
+/** Sorted by path, byte for byte, so that every machine writes the same order. */
 export const inOrder = (entries: readonly BundleEntry[]): BundleEntry[] =>
   [...entries].sort((a, b) => Buffer.compare(Buffer.from(a.path), Buffer.from(b.path)))
 
-/** The bytes of an entry, noting their checksum in `sums` when all are read. @throws KvfoldError when a file changes its size meanwhile */
+/**
+ * Yields the bytes of an entry, and adds their checksum to `sums` at the end. @throws KvfoldError when a file changes its size meanwhile
+ */
 export async function* contents(entry: BundleEntry, sums: Map<string, string>): AsyncGenerator<Buffer> {
   const { source } = entry
   const hash = createHash('sha256')
@@ -66,17 +71,18 @@ export async function* contents(entry: BundleEntry, sums: Map<string, string>): 
   sums.set(entry.path, hash.digest('hex'))
 }
 
-/** The list of checksums as the last file of a bundle. */
+/** The list of checksums, the last file of a bundle. */
 export const checksumEntry = (sums: ReadonlyMap<string, string>): BundleEntry =>
   textEntry(CHECKSUMS, [...sums].map(([path, sum]) => `${sum}  ${path}\n`).join(''))
 
-// The texts of a bundle: its shell scripts (POSIX sh), and the page that tells what it is.
+// The generated texts of a bundle: its shell scripts, and the page that describes it.
 
-// The shell scripts of a bundle: the one that starts kvfold, and the one that unpacks an archive. POSIX sh, nothing else.
+// The shell scripts of a bundle: one starts kvfold, the other unpacks an archive. POSIX sh only.
 
 /**
- * Starts the Node beside it, from any folder and through links. Takes the machine's C++ library where that is new enough (6.0.`minor`), as
- * a driver of the machine may need just that one, else ours. Needs no program but the shell (and readlink, where called through a link).
+ * A script that starts the Node beside it, from any folder and through links. It uses the machine's C++ library when that is new enough
+ * (6.0.`minor`), because a driver of the machine may need that one; otherwise ours. It needs only the shell (and readlink when called
+ * through a link).
  */
 export const launcher = (main: string, triplet: string, minor: number): string => `#!/bin/sh
 # Runs kvfold on the Node beside this script.
@@ -113,7 +119,7 @@ fi
 exec "$here/node" "$here/${main}" "$@"
 `
 
-/** Checks the parts of an archive, joins and unpacks them, and checks what came out. */
+/** A script that checks the parts of an archive, joins and unpacks them, and checks the result. */
 export const unpacker = (name: string, sums: string, inside: string): string => `#!/bin/sh
 # Checks, joins and unpacks the parts beside this script: sh unpack.sh [folder]
 set -eu
@@ -136,12 +142,12 @@ sha256sum --quiet -c ${inside} || fail 'some files did not come out right; is th
 echo "unpacked and checked: $to/${name}"
 `
 
-// How a bundle becomes a service: in a container, and under systemd. Both put it where `SERVICE_HOME` says.
+// Running a bundle as a service: in a container, and under systemd. Both put it at `SERVICE_HOME`.
 
 const SERVICE_HOME = '/opt/kvfold'
 const SERVICE_PORT = 8080
 
-/** Whatever has the C library that the bundle asks for will do as `BASE`; with a GPU's libraries it must have those of the driver, too. */
+/** `BASE` may be any image with the C library that the bundle needs. With GPU libraries it must contain those of the driver too. */
 export const dockerfile = (): string => `# docker build -t kvfold .
 # docker run --rm -p 127.0.0.1:${SERVICE_PORT}:${SERVICE_PORT} -v kvfold:/data -v "$PWD/models:/models:ro" kvfold --model /models/model.gguf
 # With more machines than this one, give keys: --api-keys-file /data/keys
@@ -159,7 +165,7 @@ HEALTHCHECK --start-period=60s CMD ["${SERVICE_HOME}/node", "-e", "fetch('http:/
 ENTRYPOINT ["${SERVICE_HOME}/kvfold", "serve", "--host", "0.0.0.0", "--port", "${SERVICE_PORT}"]
 `
 
-/** Its user is made when it starts; conversations are in /var/lib/kvfold, what is kept of models in /var/cache/kvfold. */
+/** The unit's user is created when it starts. Conversations are in /var/lib/kvfold, cached data of models in /var/cache/kvfold. */
 export const systemdUnit =
   (): string => `# Unpack to ${SERVICE_HOME}, copy this file to /etc/systemd/system, then: systemctl enable --now kvfold
 [Unit]
@@ -187,18 +193,18 @@ Restart=on-failure
 WantedBy=multi-user.target
 `
 
-// The text that tells whoever gets a bundle what it is, what it needs and how to check it.
+// The page that says what a bundle is, what it needs and how to check it.
 
 export interface ReadmeFacts {
   readonly version: string
   readonly nodeVersion: string
   readonly gpu: string
   readonly requirements: Requirements
-  /** In the bundle. */
+  /** Paths in the bundle. */
   readonly models: readonly string[]
 }
 
-/** What a machine must have below everything: glibc, and a C++ library or a glibc that is new enough for ours. */
+/** The minimum of a machine: glibc, and either a new enough C++ library or a glibc that is new enough for ours. */
 export function baseOf({ glibc, glibcForOurs, cppMinor }: Requirements): string {
   if (glibcForOurs === glibc) return `glibc ${glibc} or later`
   return `glibc ${glibcForOurs} or later (${glibc} is enough where libstdc++ is 6.0.${cppMinor} or later)`

@@ -1,25 +1,25 @@
-/** Owns what a bundle's programs and libraries ask of the machine they run on, and the Node that goes into it for them. */
+/** The requirements of a bundle's programs and libraries on the machine, and the Node program that goes into the bundle. */
 import { spawnSync } from 'node:child_process'
 import { readFile } from 'node:fs/promises'
 import { KvfoldError } from '../../core/errors.js'
 
-/** The parts of glibc; a machine that runs programs has them all. */
+/** The parts of glibc. Every machine that runs programs has all of them. */
 const C_LIBRARY = /^(lib(c|m|dl|pthread|rt|util|resolv)\.so\.\d+|ld-linux[\w-]*\.so\.\d+)$/
 
 export interface Binary {
-  /** In the bundle. */
+  /** Path in the bundle. */
   readonly path: string
   readonly elf: Elf
 }
 
 export interface Requirements {
-  /** The oldest glibc that will do, where the machine has a C++ library that is new enough; e.g. `2.34`. */
+  /** The oldest sufficient glibc when the machine has a new enough C++ library, for example `2.34`. */
   readonly glibc: string
-  /** The oldest C++ library that will do: N of libstdc++ 6.0.N. */
+  /** The oldest sufficient C++ library: N of libstdc++ 6.0.N. */
   readonly cppMinor: number
-  /** The oldest glibc for machines with an older C++ library, or none, which use the bundle's. */
+  /** The oldest sufficient glibc when the machine's C++ library is older or missing, so that the bundle's is used. */
   readonly glibcForOurs: string
-  /** Libraries that must be on the machine, with who needs them. */
+  /** Libraries that the machine must have, each with the files that need it. */
   readonly missing: ReadonlyMap<string, readonly string[]>
 }
 
@@ -31,7 +31,7 @@ const CPP_MINOR_OF_ABI: ReadonlyMap<string, number> = new Map([
   ['1.3.15', 33],
 ])
 
-/** What a bundle brings against old C++ libraries: its own, of version 6.0.`minor`. */
+/** The bundle's own C++ libraries, of version 6.0.`minor`, for machines with older ones. */
 interface Brought {
   readonly libraries: readonly Binary[]
   readonly minor: number
@@ -56,7 +56,7 @@ export function requirementsOf(binaries: readonly Binary[], { libraries, minor }
 function cppMinor(versions: readonly string[]): number {
   const library = highest(versions, 'GLIBCXX_')
   const abi = highest(versions, 'CXXABI_')
-  // Of one that is later than this list nobody knows more than that the maker's library has it.
+  // A version later than this list is known only to be in the C++ library of the building machine.
   const ofAbi = abi === null || !later(abi, '1.3.11') ? 0 : (CPP_MINOR_OF_ABI.get(abi) ?? Infinity)
   return Math.max(ofAbi, Number(/^3\.4\.(\d+)$/.exec(library ?? '')?.[1] ?? 0))
 }
@@ -64,7 +64,7 @@ function cppMinor(versions: readonly string[]): number {
 /** The libraries that `elf` needs besides glibc. */
 const beyondC = (elf: Elf): string[] => elf.needs.filter((library) => !C_LIBRARY.test(library))
 
-/** The highest version after `prefix`, e.g. `2.28` of `GLIBC_2.28`; names that are no number (`GLIBC_PRIVATE`) do not count. */
+/** Returns the highest version after `prefix`, for example `2.28` of `GLIBC_2.28`. Names without a number (`GLIBC_PRIVATE`) are ignored. */
 export function highest(versions: readonly string[], prefix: string): string | null {
   const numbers = versions
     .filter((version) => version.startsWith(prefix))
@@ -79,22 +79,25 @@ function later(version: string, than: string): boolean {
   return at >= 0 && a[at]! > (b[at] ?? 0)
 }
 
-// What ELF files say of themselves: which libraries a program or library needs, and which versions of their symbols. binutils' readelf reads them.
+// Reads ELF files with binutils' readelf: the libraries that a program or library needs, and the versions of their symbols.
 
 interface Elf {
-  /** As readelf names it, e.g. `Advanced Micro Devices X86-64`. */
+  /** As readelf names it, for example `Advanced Micro Devices X86-64`. */
   readonly machine: string
-  /** The dynamic loader a program names; null for libraries and static programs. */
+  /** The dynamic loader of a program; null for libraries and static programs. */
   readonly interpreter: string | null
-  /** File names, e.g. `libc.so.6`. */
+  /** File names, for example `libc.so.6`. */
   readonly needs: readonly string[]
-  /** Versions of symbols it needs, e.g. `GLIBC_2.28`. */
+  /** Versions of symbols that it needs, for example `GLIBC_2.28`. */
   readonly needsVersions: readonly string[]
-  /** Versions of symbols it has itself, e.g. `GLIBCXX_3.4.30`. */
+  /** Versions of symbols that it provides, for example `GLIBCXX_3.4.30`. */
   readonly hasVersions: readonly string[]
 }
 
-/** What the file says of itself; null when it is no ELF file of 64 bits, little endian. @throws KvfoldError bundle/unsuitable without readelf */
+/**
+ * Reads a file's ELF data; returns null when it is not a 64-bit little-endian ELF file. @throws KvfoldError bundle/unsuitable without
+ * readelf
+ */
 export function readElf(path: string): Elf | null {
   const { error, stdout } = spawnSync('readelf', ['-hldVW', path], {
     ...{ encoding: 'utf8', maxBuffer: 2 ** 28, stdio: ['ignore', 'pipe', 'ignore'] },
@@ -121,7 +124,7 @@ export function readElf(path: string): Elf | null {
   }
 }
 
-/** Come with the bundle, as not every machine has them, or has them old. */
+/** Included in the bundle, because some machines lack them or have old ones. */
 const CPP_LIBRARIES = ['libgcc_s.so.1', 'libstdc++.so.6'] as const
 
 export interface NodeProgram {
@@ -169,7 +172,7 @@ export async function nodeProgram(file: string = process.execPath): Promise<Node
   return { file, elf, libraries, libraryMinor: Number(minor) }
 }
 
-/** Files mapped into this process, links resolved. */
+/** The files mapped into this process, with links resolved. */
 async function loadedFiles(): Promise<string[]> {
   const maps = await readFile('/proc/self/maps', 'utf8')
   return [...new Set(maps.split('\n').flatMap((line) => /\s(\/.*)$/.exec(line)?.[1] ?? []))]

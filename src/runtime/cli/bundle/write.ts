@@ -1,4 +1,4 @@
-/** Owns the writing of a bundle to the disk: as a folder, or as an archive in parts. Whole, or not at all. */
+/** Writes a bundle to the disk, as a folder or as an archive in parts; completely or not at all. */
 import { createHash, type Hash } from 'node:crypto'
 import { createWriteStream } from 'node:fs'
 import { chmod, type FileHandle, mkdir, open, readdir, rename, rm, writeFile } from 'node:fs/promises'
@@ -12,13 +12,16 @@ import { checksumEntry, CHECKSUMS, contents, type BundleEntry, sizeOf, unpacker 
 
 export interface Written {
   readonly files: number
-  /** On the disk. */
+  /** Bytes on the disk. */
   readonly bytes: number
 }
 
 const UNPACK = 'unpack.sh'
 
-/** `folder` must not exist, or be empty. @throws KvfoldError cli/bad-usage, bundle/unsuitable, engine/cancelled */
+/**
+ * Writes a bundle as a folder, which must not exist or must be empty. @throws KvfoldError cli/bad-usage, bundle/unsuitable,
+ * engine/cancelled
+ */
 export function writeFolder(folder: string, entries: readonly BundleEntry[], signal: AbortSignal): Promise<Written> {
   return whole(folder, async (at) => {
     const sums = new Map<string, string>()
@@ -28,7 +31,7 @@ export function writeFolder(folder: string, entries: readonly BundleEntry[], sig
       await mkdir(dirname(path), { recursive: true })
       const file = createWriteStream(path, { mode: entry.executable ? 0o755 : 0o644 })
       await pipeline(Readable.from(contents(entry, sums), { objectMode: true }), file, { signal })
-      // Whatever the umask says: those who run it may be others than who made it.
+      // Independent of the umask, because other users than its maker may run it.
       await chmod(path, entry.executable ? 0o755 : 0o644)
       bytes += file.bytesWritten
     }
@@ -38,7 +41,7 @@ export function writeFolder(folder: string, entries: readonly BundleEntry[], sig
   })
 }
 
-/** A tar.gz in parts of at most `partBytes`, with a script that checks, joins and unpacks them. As `writeFolder` otherwise. */
+/** Writes a tar.gz in parts of at most `partBytes`, with a script that checks, joins and unpacks them. Otherwise like `writeFolder`. */
 export function writeArchive(
   folder: string,
   name: string,
@@ -63,7 +66,7 @@ interface ArchivePart {
   left: number
 }
 
-/** Writes what it gets to files of a given size: `name.00001`, `name.00002`... */
+/** Splits a stream into files of a given size: `name.00001`, `name.00002`... */
 class ArchiveParts extends Writable {
   readonly sums: string[] = []
   bytes = 0
@@ -123,7 +126,7 @@ class ArchiveParts extends Writable {
   }
 }
 
-/** Lets `write` fill a folder beside `folder`, which gets its name when all is there and goes away when not. */
+/** Runs `write` on a temporary folder beside `folder`. Renames it when all is written, and removes it on failure. */
 async function whole(folder: string, write: (at: string) => Promise<Written>): Promise<Written> {
   const there = await readdir(folder).catch((error: unknown) => {
     if ((error as NodeJS.ErrnoException).code === 'ENOENT') return []
@@ -149,9 +152,9 @@ function unwritable(folder: string, error: NodeJS.ErrnoException): KvfoldError {
   return new KvfoldError('cli/bad-usage', `The bundle cannot be written to ${folder}: ${reason}.`, { cause: error })
 }
 
-// Tar archives of a list of files: the same bytes for the same files (no times, no owners).
+// Tar archives of a list of files. The same files give the same bytes (no times, no owners).
 
-/** The files below the folder `name`, with the list of their checksums as the last one. */
+/** Archives the files below the folder `name`, with the list of their checksums as the last file. */
 export async function* tarOf(name: string, entries: readonly BundleEntry[]): AsyncGenerator<Buffer> {
   const archive = pack()
   const put = async (entry: BundleEntry, sums: Map<string, string>): Promise<void> => {
@@ -165,7 +168,7 @@ export async function* tarOf(name: string, entries: readonly BundleEntry[]): Asy
     await put(checksumEntry(sums), new Map())
     archive.finalize()
   })()
-  // Whoever reads is told by the archive itself.
+  // The reader of the archive gets the error.
   filling.catch((error: unknown) => {
     archive.destroy(error as Error)
   })

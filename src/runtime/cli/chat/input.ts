@@ -1,4 +1,4 @@
-/** Owns what a person types: lines from a terminal or a pipe, Ctrl-C while a terminal reads keys, and the syntax of slash commands. */
+/** The input of a person: lines from a terminal or a pipe, Ctrl-C while a terminal reads keys, and the syntax of slash commands. */
 import { createInterface, type Interface } from 'node:readline'
 import { type Contract, CONTRACTS } from '../../core/contract.js'
 import type { Shell } from '../shell.js'
@@ -14,10 +14,10 @@ export type ChatCommand =
   | { readonly name: 'restore' | 'detail'; readonly id: string }
   | { readonly name: 'summarize'; readonly id: string; readonly focus: string }
   | { readonly name: 'search'; readonly text: string }
-  /** Null: which there are. */
+  /** Null: list the tools. */
   | { readonly name: 'tools'; readonly words: string | null }
   | { readonly name: 'save'; readonly file: string }
-  /** A slash command that cannot be understood, and how it is meant. */
+  /** A slash command that cannot be parsed, and its correct usage. */
   | { readonly name: 'wrong'; readonly reason: string }
 
 /** Usage and meaning, in the order of /help. */
@@ -40,7 +40,7 @@ export const chatHelp: readonly (readonly [usage: string, meaning: string])[] = 
 
 const DEFAULT_PIECES = 5
 
-/** The command on this line; null when it is a message to the model. A message that begins with a slash is written with two. */
+/** Returns the command on this line, or null for a message to the model. A message that begins with a slash is typed with two. */
 export function parseCommand(line: string): ChatCommand | null {
   if (!line.startsWith('/') || line.startsWith('//')) return null
   const [, word = '', rest = ''] = /^\/(\S*)\s*([^]*)$/.exec(line.trimEnd()) ?? []
@@ -74,7 +74,7 @@ export function parseCommand(line: string): ChatCommand | null {
   }
 }
 
-/** The message on a line that is no command. */
+/** Returns the message on a line that is not a command. */
 export const messageOf = (line: string): string => (line.startsWith('//') ? line.slice(1) : line)
 
 function fold(rest: string): ChatCommand {
@@ -113,14 +113,14 @@ const usage = (word: string): ChatCommand =>
       .join(' or ')}.`,
   )
 
-// The lines a person types or a pipe delivers, and Ctrl-C while a terminal reads keys.
+// Reads the lines that a person types or a pipe delivers, and Ctrl-C while a terminal reads keys.
 
 const PROMPT = '> '
 const MORE = '. '
 
 /**
- * One line at a time; lines that arrive meanwhile wait. In a terminal a prompt is shown while it waits and keys edit the line; a line that
- * ends in a backslash goes on in the next one. Ctrl-C at the prompt drops what was typed; on an empty line a second one leaves.
+ * Reads one line at a time; lines that arrive meanwhile wait. A terminal shows a prompt while it waits, and keys edit the line. A line
+ * that ends with a backslash continues in the next one. Ctrl-C at the prompt drops the typed text; a second one on an empty line leaves.
  */
 export class TypedLines {
   readonly interactive: boolean
@@ -150,13 +150,13 @@ export class TypedLines {
       this.#ended = true
       this.#wake?.()
     })
-    // In raw mode Ctrl-C is a key and no signal.
+    // In raw mode Ctrl-C is a key, not a signal.
     this.#reader.on('SIGINT', () => {
       this.#onInterrupt()
     })
   }
 
-  /** The next line, null at the end of input or when interrupted. */
+  /** Returns the next line; null at the end of input or when interrupted. */
   async next(): Promise<string | null> {
     this.#reader.setPrompt(PROMPT)
     const parts: string[] = []

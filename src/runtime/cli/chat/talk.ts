@@ -1,4 +1,4 @@
-/** Owns a person's side of a conversation: slash commands carried out, messages sent to the model, answers shown. */
+/** The conversation of a person with a model: runs slash commands, sends messages and shows answers. */
 import { writeFile } from 'node:fs/promises'
 import { MemToolSession } from '../../agents/memtool.js'
 import type { Session } from '../../agents/session.js'
@@ -18,12 +18,12 @@ export interface ChatSessionOptions {
   readonly engine: LlamaEngine
   readonly out: Terminal
   readonly interrupt: Interrupt
-  /** A new conversation, for the beginning and after /clear. */
+  /** Starts a new conversation, at the beginning and after /clear. */
   readonly begin: () => Session | MemToolSession
   readonly servers: McpTools | null
 }
 
-/** Tools shown of those that a person's words find. */
+/** How many tools /tools shows for a search. */
 const FOUND = 10
 
 export class ChatSession {
@@ -33,7 +33,7 @@ export class ChatSession {
     this.#session = options.begin()
   }
 
-  /** Sends a message and streams the answer; Ctrl-C ends the answer, not the talk. @throws KvfoldError what the engine throws */
+  /** Sends a message and streams the answer. Ctrl-C ends the answer, not the conversation. @throws KvfoldError what the engine throws */
   async say(text: string): Promise<void> {
     const { engine, out, interrupt } = this.options
     await refuseHopeless(engine.model, engine.info.context, [text])
@@ -47,12 +47,12 @@ export class ChatSession {
     this.tellNews()
   }
 
-  /** What happened to the servers whose tools the model has. */
+  /** Prints what happened to the servers of the model's tools. */
   tellNews(): void {
     for (const line of this.options.servers?.news() ?? []) this.#note(`· ${line}`)
   }
 
-  /** Carries a command out; false when the talk is over. */
+  /** Runs a command. Returns false when the conversation ends. */
   async command(command: ChatCommand): Promise<boolean> {
     const { conversation, ledger } = this.#session
     const { out, interrupt } = this.options

@@ -15,7 +15,7 @@ interface CalibrateFlags extends ModelFlags {
   readonly json?: true
 }
 
-/** Cells of a calibration's context: more are not filled. */
+/** Cells of a calibration's context. It never fills more. */
 const CELLS = 18_432
 
 export function addCalibrate(program: Command, shell: Shell): void {
@@ -59,7 +59,7 @@ async function run(flags: CalibrateFlags, { out, notes, interrupt }: Shell): Pro
   }
 }
 
-/** Predictions at round depths, which say more than the rates themselves. */
+/** Prints predictions at round depths, which are clearer than the rates themselves. */
 function report(cost: CostModel, file: string, rule: string): string[] {
   const { on, prefill, decode, books, host } = cost
   const off = ({ residual, samples }: CostModel['prefill' | 'decode' | 'books']) =>

@@ -1,4 +1,4 @@
-/** `kvfold chat`: talk to a model and edit its context by hand, or let it do so itself. */
+/** `kvfold chat`: talk to a model and edit its context by hand, or let the model edit it. */
 import { given } from '../../core/json.js'
 import { freshConversation } from '../../core/ids.js'
 import { Option, type Command } from 'commander'
@@ -53,7 +53,7 @@ async function chat(flags: ChatFlags, shell: Shell): Promise<void> {
   let servers: McpTools | null = null
   try {
     servers = await openMcpTools(configs, flags, engine, shell)
-    // Throws now rather than after the first message when there is no usable template.
+    // Throws now, not after the first message, when there is no usable template.
     const { syntax } = engine.format
     let before = transcript === null ? undefined : await begunBy(engine, transcript)
     const begin = () => {
@@ -86,12 +86,12 @@ async function converse(talk: ChatSession, lines: TypedLines, { out, notes, inte
       if (command === null) await talk.say(messageOf(line))
       else if (!(await talk.command(command))) return
     } catch (error) {
-      // A turn that failed leaves the conversation as it was; a person can go on, a pipe cannot know.
+      // A failed turn leaves the conversation as it was. A person can continue; a pipe cannot react.
       if (!(error instanceof KvfoldError) || !lines.interactive) throw error
       notes.print(notes.colours.red(describe(error)))
     }
     if (!interrupt.interrupted) continue
-    // Ctrl-C at the keyboard stopped the answer and is dealt with; a script that is interrupted ends.
+    // At a keyboard, Ctrl-C only stopped the answer. An interrupted script ends.
     if (!lines.interactive) return
     interrupt.renew()
     out.close()

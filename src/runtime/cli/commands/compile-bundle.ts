@@ -1,6 +1,6 @@
 /**
- * `kvfold compile`: llama.cpp's code for this processor, made by this machine's compiler. `kvfold bundle`: everything kvfold needs to run, in one
- * folder, for machines without network, compiler or Node.
+ * `kvfold compile`: builds llama.cpp for this processor with this machine's compiler. `kvfold bundle`: puts everything that kvfold needs
+ * into one folder, for machines without network, compiler or Node.
  */
 import { rm } from 'node:fs/promises'
 import { resolve } from 'node:path'
@@ -63,7 +63,7 @@ interface BundleFlags {
 }
 
 const MIB = 2 ** 20
-/** Below 2 GiB, which is as much as many upload forms and old file systems take. */
+/** Below 2 GiB, the limit of many upload forms and old file systems. */
 const PART_BYTES = 1900 * MIB
 
 export function addBundle(program: Command, shell: Shell): void {
@@ -106,7 +106,7 @@ async function bundle(
   out.print(`${at}: ${plural(written.files, 'file')}, ${bytes(written.bytes)}; the machine it runs on must have ${needs}`)
 }
 
-/** A commander parser of `700M` or `4G`. */
+/** Parses `700M` or `4G` for commander. */
 function size(text: string): number {
   const [, digits, unit] = /^(\d{1,6})([MG])$/.exec(text) ?? []
   const value = Number(digits) * MIB * (unit === 'G' ? 1024 : 1)
@@ -118,5 +118,5 @@ function collect(text: string, all: readonly string[] | undefined): readonly str
   return [...(all ?? []), text]
 }
 
-/** The folder that holds package.json, from src/runtime/cli/commands and dist/runtime/cli/commands alike. */
+/** The folder with package.json, for src/runtime/cli/commands and dist/runtime/cli/commands alike. */
 const packageRoot = (): string => fileURLToPath(new URL('../../../../', import.meta.url)).replace(/\/$/, '')

@@ -1,4 +1,4 @@
-/** `kvfold mcp`: an MCP server with the six context tools, for agents whose model `kvfold serve` computes. */
+/** `kvfold mcp`: an MCP server with the six context tools, for agents whose model runs in `kvfold serve`. */
 import { once } from 'node:events'
 import type { McpServerFactory } from '@modelcontextprotocol/server'
 import type { Command } from 'commander'
@@ -48,7 +48,7 @@ async function mcp(flags: McpServerFlags, shell: Shell, version: string): Promis
   }
   const { serveStdio } = await import('@modelcontextprotocol/server/stdio')
   const connection = serveStdio(factory)
-  // Whoever started it ends it by closing its stdin.
+  // The client ends this server by closing its stdin.
   await Promise.race([once(shell.input, 'close'), once(interrupt.signal, 'abort')])
   await connection.close()
   interrupt.renew()
@@ -56,7 +56,7 @@ async function mcp(flags: McpServerFlags, shell: Shell, version: string): Promis
 
 const keySource = ({ keyFile }: McpServerFlags) => (keyFile === undefined ? { variable: 'KVFOLD_API_KEY' } : { file: keyFile })
 
-/** On this machine only, and to no web page. */
+/** Listens only on this machine and refuses web pages. */
 async function overHttp(factory: McpServerFactory, port: number, { out, interrupt }: Shell): Promise<void> {
   const [{ default: fastify }, mcp] = await Promise.all([import('fastify'), import('@modelcontextprotocol/server')])
   const { createMcpHandler, hostHeaderValidationResponse, originValidationResponse } = mcp

@@ -1,4 +1,4 @@
-/** `kvfold model info` and `kvfold model synth`: what a file is, and making one with random weights. */
+/** `kvfold model info` and `kvfold model synth`: describe a model file, and make one with random weights. */
 import { stat } from 'node:fs/promises'
 import { resolve } from 'node:path'
 import { type Command, Option } from 'commander'
@@ -84,7 +84,7 @@ async function synth(
   shell.out.print(`${path}: ${bytes((await stat(path)).size)}`)
 }
 
-// What kvfold says about a model file: its figures, and what can be done with it.
+// The report about a model file: its figures, and the features that it supports.
 
 /** How the model's chat template was read. */
 export type TemplateReport =
@@ -92,7 +92,7 @@ export type TemplateReport =
   | { readonly kind: 'usable'; readonly toolCalls: string }
   | { readonly kind: 'broken'; readonly reason: string }
 
-/** Figures that are told as they are. */
+/** Figures that are reported unchanged. */
 type PlainFigure =
   | ('path' | 'description' | 'architecture' | 'parameters' | 'size' | 'layers' | 'embedding' | 'heads')
   | ('kvHeads' | 'trainedContext' | 'slidingWindow' | 'rope' | 'vocabulary' | 'vocabType')
@@ -101,11 +101,11 @@ export interface ModelReport extends Pick<ModelInfo, PlainFigure> {
   readonly name: string | null
   readonly license: string | null
   readonly template: TemplateReport
-  /** Whether folds and other edits are followed exactly, and why (not). */
+  /** Whether edits are exact, and why (not). */
   readonly edits: { readonly exact: boolean; readonly why: string }
-  /** One sentence each: what is not available with the default options, and why. */
+  /** Features that are not available with the default options, and why; one sentence each. */
   readonly notes: readonly string[]
-  /** Estimate for 16-bit keys and values; null where the metadata does not say enough. */
+  /** Estimate for 16-bit keys and values; null when the metadata does not say enough. */
   readonly cacheBytesPerToken: number | null
 }
 
@@ -125,7 +125,7 @@ export function modelReport(info: ModelInfo, template: TemplateReport): ModelRep
   }
 }
 
-/** What a loaded model is. */
+/** Reports on a loaded model. */
 export const reportOf = (model: NativeModel): ModelReport => modelReport(model.info, templateReport(model))
 
 function templateReport(model: NativeModel): TemplateReport {
@@ -173,7 +173,7 @@ function cacheBytesPerToken({
   return perToken > 0 ? perToken : null
 }
 
-/** The report for people: a label and a text a line. */
+/** The report as text: one line for each label. */
 function reportLines(report: ModelReport): string[] {
   const { template, edits, cacheBytesPerToken: perToken, trainedContext } = report
   const attention =

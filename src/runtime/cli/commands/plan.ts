@@ -1,4 +1,4 @@
-/** `kvfold plan`: what folds in a transcript would cost and save under each contract, before anything is computed. */
+/** `kvfold plan`: predicts the costs and savings of folds in a transcript under each contract, without computing them. */
 import { given } from '../../core/json.js'
 import type { Command } from 'commander'
 import type { ChatMessage, Edit, ToolDefinition } from '../../chat/message.js'
@@ -23,7 +23,7 @@ interface PlanFlags extends ModelFlags {
   readonly json?: true
 }
 
-/** Sequences of a context as the engine makes it. */
+/** The number of sequences in an engine's context. */
 const SEQUENCES = 64
 const DEFAULT_BLEND = 0.2
 
@@ -57,7 +57,7 @@ export function addPlan(program: Command, shell: Shell): void {
     .action((file: string | undefined, flags: PlanFlags) => run(file, flags, shell))
 }
 
-/** One contract's row. */
+/** The row of one contract. */
 interface PlanRow {
   readonly name: string
   readonly prospect: Prospect
@@ -96,7 +96,9 @@ async function run(file: string | undefined, flags: PlanFlags, shell: Shell): Pr
   }
 }
 
-/** The transcript is in the cache; then it is shown once more as it is, and, each time from there, folded under every contract. */
+/**
+ * Rehearses steps on a cache that holds the transcript: once unedited, and once folded under each contract, each time from the same cache.
+ */
 async function rehearsed(engine: LlamaEngine, { messages, tools, folds }: Transcript, blend: number) {
   const { cacheTotals, model, modelInfo } = engine
   for (const { content } of messages) await refuseHopeless(model, cacheTotals.cells, [content])
@@ -236,7 +238,7 @@ function lines(
   ]
 }
 
-/** What to do, in one sentence. */
+/** Returns the advice in one sentence. */
 function advice(unedited: Prospect, rows: readonly PlanRow[], cost: CostModel | null): string {
   const of = (contract: string): Prospect => rows.find(({ prospect }) => prospect.asked === contract)!.prospect
   const [exact, splice] = [of('exact'), of('splice')]

@@ -151,7 +151,7 @@ async function answer(
   }
 }
 
-/** What `--json` prints of a turn; milliseconds throughout. `load`: those that the model took to load. */
+/** The output of `--json` for a turn, with times in milliseconds. `load`: the time that loading the model took. */
 export function turnJson(model: string, session: Session | MemToolSession, outcome: TurnOutcome, load: number): string {
   const { answer, end, steps, ledger, contextBefore, contextAfter, refusedCalls } = outcome
   const { reasoning } = session.conversation.messages.at(-1) ?? {}

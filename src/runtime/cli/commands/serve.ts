@@ -1,4 +1,4 @@
-/** `kvfold serve`: the server, from its options to its last answer. */
+/** `kvfold serve`: runs the server from its start to its last answer. */
 import { given } from '../../core/json.js'
 import { networkInterfaces } from 'node:os'
 import { once } from 'node:events'
@@ -23,7 +23,7 @@ import type { Shell } from '../shell.js'
 import { printable } from '../terminal.js'
 
 const MIB = 2 ** 20
-/** Milliseconds for what is to be saved and given back, behind the time that running answers have. */
+/** Milliseconds for saving and closing, after the grace time of running answers. */
 const LEEWAY = 10_000
 
 export function addServe(program: Command, shell: Shell, version: string): void {
@@ -34,7 +34,7 @@ export function addServe(program: Command, shell: Shell, version: string): void 
 }
 
 async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<void> {
-  // Other commands should not wait for the libraries of this one.
+  // Loaded here, so that other commands do not wait for these libraries.
   const [{ Server }, { ThreadService }] = await Promise.all([import('../../server/app.js'), import('../../server/service.js')])
   const { out, notes, interrupt } = shell
   const keys = keysOf(flags)
@@ -62,7 +62,7 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
     tell,
     ...given({
       perTenant: flags.maxThreads,
-      // What a store has is deleted by `keepRetention`, of all keys.
+      // With a lasting store, `keepRetention` deletes old threads of all keys.
       retentionMs: kept === null ? retentionMs(flags) : undefined,
       clock: kept === null ? undefined : () => kept.clock.now(),
       embeddings: embeddings ?? undefined,
@@ -90,13 +90,13 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
   })
   const retention = kept === null ? null : keepRetention(kept, service, tell)
   try {
-    // What is wrong with the first model should be said now, not to the first client.
-    // A native call that does not come back must not keep the server alive.
+    // Errors of the first model are reported now, not to the first client. A native call that never returns must not keep the server
+    // alive.
     if (remote === null) (await nativeLibrary(flags.gpu)).endWithin(flags.grace * 1000 + LEEWAY)
     await (remote === null ? service.load() : service.count(undefined, [], []))
     if (embeddings !== null) await service.embed({ tenant: PUBLIC, inputs: ['a'] })
     if (reranker !== null) await service.rerank({ tenant: PUBLIC, query: 'a', documents: ['a'] })
-    // Threads of an earlier release are read only now.
+    // Threads of an earlier release are read only now, so notes about them come late.
     for (const line of kept?.store.notes().slice(told) ?? []) tell(line)
     if (interrupt.interrupted) return
     if (mcp !== null)
@@ -118,11 +118,11 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
     await server.close(flags.grace * 1000)
     await mcp?.close()
   }
-  // It was asked to end, and did.
+  // The server was asked to end and did, so this is no interrupt.
   interrupt.renew()
 }
 
-/** Listens; a UNIX socket that a dead server left behind is taken over. */
+/** Listens. Takes over a UNIX socket that a dead server left behind. */
 async function listen(server: Server, { host, port, unixSocket }: ServeFlags): Promise<string> {
   const address: Address = unixSocket === undefined ? { host, port } : { path: unixSocket }
   try {
@@ -137,7 +137,7 @@ async function listen(server: Server, { host, port, unixSocket }: ServeFlags): P
   }
 }
 
-/** True when there is a socket of that name and nobody listens on it. */
+/** True when the socket exists and no process listens on it. */
 function isDead(path: string): Promise<boolean> {
   return new Promise((resolve) => {
     const socket = connect(path)
@@ -171,16 +171,16 @@ function sourcesOf(flags: ServeFlags, { notes, interrupt }: Shell): ModelSource[
   }))
 }
 
-/** What looks at attention serves one look at a time. The trial before serving was for that, too. */
+/** The engine that captures attention answers one request at a time. It needs no trial: the trial before serving included attention. */
 const LOOKING = { slots: 1, attention: true, trial: 'off' } as const
 
-/** Of the same model: no flash attention, so no quantised values either, and nothing kept for later. */
+/** The flags of the attention engine for the same model. It has no flash attention, so no quantised values, and saves no cells. */
 function lookingFlags({ diskCache: _, sharedCache: _s, sharedCacheSecret: _t, cacheTypeV, ...rest }: ModelFlags): ModelFlags {
   const isQuantised = cacheTypeV !== undefined && !/^b?f\d/.test(cacheTypeV)
   return { ...rest, flashAttention: 'off', hostCache: 0, ...(cacheTypeV === undefined || isQuantised ? {} : { cacheTypeV }) }
 }
 
-/** A model that embeds, and the served ones do not, or one that ranks. */
+/** Loads a separate model that ranks, or that makes vectors when the served models do not. */
 function sideModel<R extends Embedder | Reranker>(
   kind: Parameters<typeof loadReader<R>>[0],
   given: string,
@@ -209,14 +209,14 @@ const aborted = async (signal: AbortSignal): Promise<void> => {
   if (!signal.aborted) await once(signal, 'abort')
 }
 
-// What `kvfold serve` says of itself when it is up: who reaches it, who may ask, under which names, and what requests get that do not say.
+// The notice of `kvfold serve` when it is up: where it listens, which keys it accepts, the model names, and the defaults for requests.
 
 interface Served {
   readonly host: string
   readonly unixSocket?: string
-  /** The address that it says itself. */
+  /** The address that the server reports. */
   readonly where: string
-  /** Names of the keys that requests may carry; none: no key is asked for. */
+  /** Names of the accepted keys. Empty: no key is needed. */
   readonly keys: readonly string[]
   readonly models: readonly { readonly name: string; readonly aliases?: readonly string[] }[]
   readonly contract: string
@@ -240,7 +240,7 @@ function reached({ host, unixSocket, where }: Served): string {
     : `It is reached at ${where} here, and from other machines at ${others.join(', ')}.`
 }
 
-/** This machine's addresses, as other machines write them. */
+/** This machine's addresses as other machines write them. */
 function addresses(where: string): readonly string[] {
   const { protocol, port } = new URL(where)
   return Object.values(networkInterfaces())

@@ -1,4 +1,7 @@
-/** `kvfold store`: what is damaged in a store of conversations, what can be read of it, a copy of what is whole, and moving a store to another place. */
+/**
+ * `kvfold store`: checks a store of conversations for damage, exports its readable part, copies its intact part, and moves a store to
+ * another place.
+ */
 import { join } from 'node:path'
 import { isDeepStrictEqual } from 'node:util'
 import { appendFileSync, closeSync, existsSync, mkdirSync, mkdtempSync, openSync, renameSync, rmSync } from 'node:fs'
@@ -66,13 +69,13 @@ async function move(from: string, to: string, { out }: Shell): Promise<void> {
 interface Looked {
   readonly threads: ThreadsCheck
   readonly responses: ResponsesCheck | null
-  /** Of the files, for people. */
+  /** Problems of the files, as text for people. */
   readonly problems: readonly string[]
 }
 
-/** `work` reads the threads; other servers cannot use the store meanwhile. */
+/** Runs `work` on the threads of a folder. Other servers cannot use the store meanwhile. */
 async function looking<T>(folder: string, work: (looked: Looked) => Promise<T> | T): Promise<T> {
-  // Only now: other commands should not wait for SQLite, nor need it.
+  // Loaded late, so that other commands neither wait for SQLite nor need it.
   const [{ checkThreads }, { checkResponses }] = await Promise.all([
     import('../../store/check.js'),
     import('../../server/responses/sqlite-responses.js'),
@@ -93,7 +96,7 @@ async function looking<T>(folder: string, work: (looked: Looked) => Promise<T> |
   }
 }
 
-/** Of a database: its own tables are PostgreSQL's to check. */
+/** Reads the threads of a database. Only our records are checked; PostgreSQL checks its own tables. */
 async function inDatabase(url: string, each: (thread: FoundThread) => void) {
   const [{ readAll }, { readResponses }] = await Promise.all([
     import('../../../fleet/postgres/move.js'),
@@ -185,16 +188,16 @@ async function exportAll(flags: StoreFlags, { out, notes }: Shell): Promise<void
 const damagesOf = (damage: readonly Damage[], of: Damage['of']) =>
   damage.filter((each) => each.of === of).map(({ tenant, id, kind, what }) => ({ tenant, id, kind, what }))
 
-// The moving of a whole store from a folder to a database and back: all of it is there and reads back the same, or nothing was moved.
+// Moves a whole store between a folder and a database. Either everything is there and reads back the same, or nothing is moved.
 
 interface Moved {
   readonly threads: number
   readonly responses: number
-  /** Responses of threads that were deleted, and what an earlier copy left out. */
+  /** Responses of deleted threads, and records that an earlier copy left out. */
   readonly left: number
 }
 
-/** The source stays as it is. @throws KvfoldError store/not-empty, store/damaged, store/locked, store/failed; nothing was moved then */
+/** The source stays as it is. @throws KvfoldError store/not-empty, store/damaged, store/locked, store/failed; then nothing was moved */
 export async function moveStore(from: string, to: string): Promise<Moved> {
   if (isDatabase(from) === isDatabase(to))
     throw new KvfoldError(
@@ -270,7 +273,7 @@ async function copy(from: string, to: string, { out }: Shell): Promise<void> {
   out.print(`${plural(threads, 'thread')} and ${plural(responses, 'response')} copied and read back; the source is as it was`)
 }
 
-/** The source stays as it is. @throws KvfoldError store/not-empty, store/locked, store/failed; nothing was written then */
+/** The source stays as it is. @throws KvfoldError store/not-empty, store/locked, store/failed; then nothing was written */
 export async function copyStore(from: string, to: string): Promise<Moved & { readonly open: readonly Damage[] }> {
   if ([from, to].some(isDatabase))
     throw new KvfoldError('cli/bad-usage', 'A copy is made of a folder in a folder; a database is copied by pg_dump.')
@@ -293,7 +296,7 @@ interface Filling {
   response(response: KeptResponse): Promise<void>
 }
 
-/** Makes a store, all of it or none; each thing is read back and compared. What `fill` says that it leaves out is named in the new store. */
+/** Makes a store completely or not at all. Each record is read back and compared. The new store lists the records that `fill` left out. */
 async function newStore(folder: string, fill: (add: Filling) => Promise<readonly Damage[]>): Promise<Moved> {
   const [sqlite, kept, { Manifest }, { notSame }, { cardOf }] = await Promise.all([
     import('../../store/sqlite-store.js'),
@@ -353,7 +356,7 @@ async function newStore(folder: string, fill: (add: Filling) => Promise<readonly
   }
 }
 
-/** One at a time in memory. */
+/** Yields one record at a time, to save memory. */
 function* wholeOf(check: ThreadsCheck): Generator<ThreadRecord> {
   for (const { damage, record } of check.threads()) if (damage === null) yield record!
 }
