@@ -10,16 +10,16 @@
  * Anything that is not exported here may change without notice.
  */
 
-// Errors and ids: every failure a caller is meant to see is a KvfoldError with a code.
+// Errors and ids. Every failure that a caller should handle is a KvfoldError with a code.
 export { KvfoldError, errorTable, type ErrorCode } from './runtime/core/errors.js'
 export { conversationId, fragmentId, freshConversation, searchId } from './runtime/core/ids.js'
 export type { ConversationId, FragmentId, SearchId } from './runtime/core/ids.js'
 export type { Span } from './runtime/core/span.js'
 
-// Models: the native binding, files and hub URIs, the model in the package, models with random weights.
+// Models: the native binding, files and hub URIs, the built-in model, models with random weights.
 export { openNative } from './runtime/native/binding.js'
 export { isModelUri, resolveModel, type ResolveOptions } from './runtime/native/binding.js'
-// llama.cpp ends a process over some damaged files: this loads and uses a file in another one first, as every command does.
+// llama.cpp ends the process on some damaged files. So this loads and uses a file in another process first, as every command does.
 export { proveModel, type Trial, type ModelTrialOptions } from './runtime/engine/tried-models.js'
 export { synthesizeModel, type SyntheticShape } from './runtime/native/synthetic.js'
 export { builtinModel } from './runtime/cli/builtin.js'
@@ -40,7 +40,7 @@ export type {
   VocabType,
 } from './runtime/native/types.js'
 
-// Chat: messages and tools as every layer passes them, templates with a span for every message.
+// Chat: messages and tools as all layers pass them, and templates with a token span for every message.
 export type {
   ChatMessage,
   Edit,
@@ -60,7 +60,7 @@ export {
 } from './runtime/chat/format.js'
 export type { LazyGrammar, ReasoningTags } from './runtime/chat/grammar.js'
 
-// Engines: show messages under edits, get the next message and its account.
+// Engines: run messages with their edits, and return the next message with its ledger entry.
 export { LlamaEngine, type Completion, type LlamaEngineOptions } from './runtime/engine/llama.js'
 export type { ShelfPlace } from './runtime/engine/disk-tier.js'
 export type { SharedCells } from './runtime/engine/saved-cells.js'
@@ -99,7 +99,7 @@ export type {
 export type { AttentionPattern, AttentionRequest, KeySet, NamedArray } from './runtime/engine/attention.js'
 export { attentionPlan, type AttentionCost, type AttentionShape, type AttentionSize } from './runtime/engine/attention.js'
 
-// The ledger: what every step reused, recomputed and computed anew.
+// The ledger: the tokens that every step reused, recomputed and computed fresh.
 export { CONTRACTS, type Contract, type ContractChoice } from './runtime/core/contract.js'
 export type { BlendChoice } from './runtime/kv/plan/parts.js'
 export type { RefreshOptions, RefreshResult } from './runtime/engine/background-recompute.js'
@@ -110,7 +110,7 @@ export type { SharedCounts } from './runtime/kv/ports.js'
 export type { CacheTotals, Residency } from './runtime/kv/residency.js'
 export type { Tier } from './runtime/kv/sequence.js'
 
-// Context: a conversation and the operations on what of it is shown, for programs and people as for models.
+// Context: a conversation and the operations on the text that the model sees, for programs, people and models alike.
 export {
   Conversation,
   type ConversationPorts,
@@ -127,7 +127,7 @@ export type { Refusal, Result } from './runtime/context/refusal.js'
 export { contextTools } from './runtime/context/tools.js'
 export type { ContextOperations, ContextTool, ToolOutcome } from './runtime/context/tools.js'
 
-// Agents: turns with tools until there is an answer.
+// Agents: turns with tools until the model answers.
 export { plain, type PlainOptions } from './runtime/agents/sculptor.js'
 export { sculptor, type SculptorOptions } from './runtime/agents/sculptor.js'
 export { UFoldSession, type UFoldSessionOptions } from './runtime/agents/u-fold/session.js'

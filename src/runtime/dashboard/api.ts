@@ -1,9 +1,9 @@
-/** Owns the way to the server: requests with the key, and errors as the server words them. */
+/** The connection to the server: requests with the key, and errors in the server's words. */
 import type { EventSourceMessage } from 'eventsource-parser'
 import { readJson, writeJson } from '../core/written-json.js'
 import { eventsIn } from './wire.js'
 
-/** What the server refused, in its own words. */
+/** A refusal of the server, in its own words. */
 export class ApiFailure extends Error {
   constructor(
     readonly status: number,
@@ -16,22 +16,22 @@ export class ApiFailure extends Error {
 
 const PLACE = 'kvfold-key'
 
-/** The key lives in the tab's session storage: it is gone when the tab is closed, and no other page of the browser sees it. */
+/** The key is kept in the tab's session storage. It is deleted when the tab is closed, and no other page of the browser can read it. */
 export class Api {
-  /** Called when the server wants a key, or another one. */
+  /** Called when the server requires a key, or another key. */
   onLocked: () => void = () => undefined
 
   get key(): string | null {
     return sessionStorage.getItem(PLACE)
   }
 
-  /** Null forgets it. */
+  /** Null deletes the key. */
   setKey(key: string | null): void {
     if (key === null || key === '') sessionStorage.removeItem(PLACE)
     else sessionStorage.setItem(PLACE, key)
   }
 
-  /** @throws ApiFailure; TypeError when nobody answers */
+  /** @throws ApiFailure; TypeError when the server does not answer */
   async get<T>(path: string, signal?: AbortSignal): Promise<T> {
     return readJson(await (await this.#fetch('GET', path, undefined, signal)).text()) as T
   }
@@ -44,7 +44,7 @@ export class Api {
     return readJson(await (await this.#fetch(method, path, body, signal)).text()) as T
   }
 
-  /** Server-sent events, until the stream ends. */
+  /** Yields server-sent events until the stream ends. */
   async *events(
     path: string,
     options: { readonly body?: unknown; readonly signal: AbortSignal },
@@ -83,13 +83,13 @@ async function failureOf(response: Response): Promise<ApiFailure> {
   }
 }
 
-/** One sentence for people. */
+/** Describes an error in one sentence for people. */
 export function sentenceOf(error: unknown): string {
   if (error instanceof ApiFailure) return error.message
   if (error instanceof TypeError) return 'The server does not answer.'
   return error instanceof Error ? error.message : String(error)
 }
 
-/** A path of a thread; ids may hold anything. */
+/** The path of a thread. Ids may contain any characters, so they are escaped. */
 export const threadPath = (thread: string, ...rest: readonly string[]): string =>
   ['/kvfold/threads', ...[thread, ...rest].map(encodeURIComponent)].join('/')

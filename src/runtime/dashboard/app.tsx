@@ -1,4 +1,4 @@
-/** The dashboard: what stands where, as the address says, and the field for the API key. */
+/** The dashboard: shows the page that the address names, and the field for the API key. */
 import { render } from 'preact'
 import { useEffect, useState } from 'preact/hooks'
 import { count } from '../figures/numbers.js'
@@ -103,7 +103,7 @@ function Shown({ place, loaded, chat }: { readonly place: PagePlace; readonly lo
         {loaded.reason} <a href={linkTo(null)}>Begin a new thread</a>
       </p>
     )
-  // For a moment it may be the one that was shown before.
+  // Right after a change of place, the loaded thread may still be the previous one.
   if (loaded.kind === 'thread' && loaded.thread.id === place.id)
     return <ThreadPage key={place.id} thread={loaded.thread} tab={place.tab} chat={chat} />
   return (
@@ -122,7 +122,7 @@ function Shown({ place, loaded, chat }: { readonly place: PagePlace; readonly lo
   )
 }
 
-/** Nothing is there yet but the field. */
+/** The page of a new thread, which has only the input field until a question is asked. */
 function NewThread({ chat }: { readonly chat: Chat }) {
   const pending = chat.pending?.thread === null ? chat.pending : null
   return (
@@ -145,7 +145,7 @@ function NewThread({ chat }: { readonly chat: Chat }) {
   )
 }
 
-/** The field for the API key: shown when the server wants one, or when one is in use. */
+/** The field for the API key. It is shown when the server requires a key, or when one is set. */
 function KeyForm() {
   const { api, live } = useHouse()
   const { connection } = useLive()

@@ -1,4 +1,4 @@
-/** Owns what is shown of where the last answer looked: asked for by a switch, because the server has to show the thread to the model again. */
+/** Where the last answer looked. The user asks for it by a switch, because the server must run the thread through the model again. */
 import { Fragment, type ComponentChildren } from 'preact'
 import { useEffect, useState } from 'preact/hooks'
 import { count, percent, plural } from '../figures/numbers.js'
@@ -38,13 +38,13 @@ export function AttentionPanel({ thread, onChoose }: AttentionPanelProps) {
   )
 }
 
-/** One answer's; asked for when it is first shown. */
+/** The attention of one answer, fetched when it is first shown. */
 function Looked(props: { readonly thread: string; readonly isRunning: boolean; readonly onChoose: (choice: Selection) => void }) {
   const { thread, isRunning, onChoose } = props
   const { api } = useHouse()
   const [seen, setSeen] = useState<Seen>({ kind: 'loading' })
   useEffect(() => {
-    // An answer that is not there yet would not be the one that is looked at.
+    // While an answer runs, the server would look at the previous one.
     if (isRunning) return undefined
     const ended = new AbortController()
     setSeen({ kind: 'loading' })
@@ -145,7 +145,7 @@ function Shares({ attention, onChoose }: { readonly attention: Attention; readon
 interface RowProps {
   readonly tokens: number
   readonly mass: number
-  /** The longest bar's. */
+  /** The length of the longest bar. */
   readonly most: number
   readonly part?: 'text' | 'marker'
   readonly children: ComponentChildren

@@ -1,8 +1,8 @@
-/** Owns the pictures of figures: bars of a thread's steps, in tokens and milliseconds, and lines over time. */
+/** Charts: bars of a thread's steps, in tokens and milliseconds, and lines over time. */
 import type { LedgerEntry } from './wire.js'
 import { count } from '../figures/numbers.js'
 
-/** Steps that are drawn; the table has all. */
+/** How many steps are drawn. The table shows all. */
 const MOST = 200
 
 export function StepCharts({ ledger }: { readonly ledger: readonly LedgerEntry[] }) {
@@ -42,7 +42,7 @@ export function StepCharts({ ledger }: { readonly ledger: readonly LedgerEntry[]
   )
 }
 
-/** Owns the bars of a thread's steps: one a step, stacked, with a mark for what was expected. */
+/** The bars of a thread's steps: one stacked bar for each step, with a mark for the expected value. */
 
 const HEIGHT = 100
 const BAR = 14
@@ -50,9 +50,9 @@ const GAP = 4
 
 interface Bar {
   readonly label: string
-  /** From the bottom up, one for each name. */
+  /** From bottom to top, one for each name. */
   readonly parts: readonly number[]
-  /** Where a mark is drawn; null: nowhere. */
+  /** The height of the mark; null: no mark. */
   readonly mark: number | null
 }
 
@@ -142,7 +142,7 @@ interface LineChartProps {
   readonly written?: (value: number) => string
 }
 
-/** The newest value stands at the right; the scale begins at 0. */
+/** The newest value is at the right; the scale begins at 0. */
 export function LineChart({ title, unit, lines, ceiling = 0, written = count }: LineChartProps) {
   const top = Math.max(ceiling, 1, ...lines.flatMap(({ values }) => values))
   const latest = lines.map(({ name, values }) => `${name} ${written(values.at(-1) ?? 0)}`)
@@ -177,7 +177,7 @@ export function LineChart({ title, unit, lines, ceiling = 0, written = count }: 
   )
 }
 
-/** A point a value from left to right; a single value is a point at the right. */
+/** One point for each value, from left to right. A single value is a point at the right. */
 function pointsOf(values: readonly number[], top: number): string {
   const last = Math.max(1, values.length - 1)
   const shift = values.length === 1 ? 1 : 0

@@ -1,31 +1,34 @@
-/** Owns what the chat asks: a thread as its clients know it, in OpenAI's form. Pure. */
+/** The request body of the chat: a thread as its clients know it, in OpenAI's form. Pure. */
 import type { ChatMessage } from '../chat/message.js'
 import { argumentsOf } from './pieces.js'
 import type { Acm, ContractChoice, Export, SentMessage } from './wire.js'
 
-/** Null, of any of them: as the thread or the server has it. */
+/** Null in any of these: the thread's or the server's setting. */
 export interface ChatSettings {
   readonly acm: Acm | null
   readonly contract: ContractChoice | null
   readonly temperature: number | null
   readonly maxTokens: number | null
-  /** Of new threads; empty: none. */
+  /** The system message of new threads; empty: none. */
   readonly system: string
 }
 
 export const USUAL: ChatSettings = { acm: null, contract: null, temperature: null, maxTokens: null, system: '' }
 
-/** What is to be answered. */
+/** The thread and the question to answer. */
 export interface ChatTask {
-  /** The thread that it goes on with, or branches off; null: a new one. */
+  /** The thread to continue or to branch from; null: a new one. */
   readonly known: Export | null
-  /** Messages of the thread that come before: fewer than it has are a branch. Default: all. */
+  /** How many messages of the thread come before. Fewer than all of them make a branch. Default: all. */
   readonly before?: number
-  /** What is said then; null: what stands there is answered again, or a cut answer goes on. */
+  /** The question. Null: the last question is answered again, or a cut answer continues. */
   readonly text: string | null
 }
 
-/** Its tools stay where they are in the prompt, and none is called: nobody here would carry a call out. */
+/**
+ * The thread's tools stay in the prompt, but the model may not call one (except under memtool), because the dashboard cannot carry out a
+ * call.
+ */
 export function chatBody(model: string, { known, before, text }: ChatTask, settings: ChatSettings): object {
   const { acm, contract, temperature, maxTokens, system } = settings
   const tools = known?.tools ?? []
@@ -54,11 +57,11 @@ export function chatBody(model: string, { known, before, text }: ChatTask, setti
 
 const beginning = (system: string): SentMessage[] => (system.trim() === '' ? [] : [{ role: 'system', content: system }])
 
-/** The server goes on with a last answer only where that comes without the thought before it. */
+/** The server continues a last answer only when it comes without its reasoning. */
 const withoutLastThought = (messages: readonly SentMessage[]): SentMessage[] =>
   messages.map((message, at) => (at === messages.length - 1 ? { ...message, reasoning_content: undefined } : message))
 
-/** Messages as clients know them: without the calls that were carried out inside. */
+/** Returns the messages as clients know them: without the calls that the server carried out. */
 export function clientView({ messages }: Pick<Export, 'messages'>): SentMessage[] {
   return messages.flatMap(({ message, seen }): SentMessage[] => {
     if (seen === 'nothing') return []

@@ -1,4 +1,4 @@
-/** Owns an ask under way: what was asked of which thread, and the answer as it comes. */
+/** A request to the model: its question, its thread, and the answer as it arrives. */
 import { useEffect, useRef, useState } from 'preact/hooks'
 import { readJson, writeJson } from '../core/written-json.js'
 import { count, plural } from '../figures/numbers.js'
@@ -8,45 +8,45 @@ import { useHouse } from './hooks.js'
 import { Markdown } from './conversation.js'
 import type { ChatChunk, ChatEvent, Export, ThreadDetail } from './wire.js'
 
-/** An ask under way, one whose answer the thread does not show yet, or one that failed. */
+/** A request that runs, that failed, or whose answer the thread does not show yet. */
 export interface Pending {
-  /** Null: what stands there is answered again. */
+  /** Null: the last question is answered again, or a cut answer continues. */
   readonly question: string | null
   readonly thread: string | null
-  /** Messages of the thread that are shown above it; null: of a branch, which has what its question stands behind. */
+  /** How many messages of the thread are shown above it. Null for a branch: the messages before its question. */
   readonly before: number | null
   readonly text: string
   readonly reasoning: string
   readonly notes: readonly string[]
   readonly problem: string | null
-  /** `stopped`: the thread keeps what was said. */
+  /** `stopped`: the thread keeps the text generated so far. */
   readonly state: 'running' | 'answered' | 'stopped' | 'failed'
 }
 
-/** What was asked, where it was asked from. */
+/** A request, and the thread that the user asks in. */
 export interface ChatWanted {
   readonly thread: string | null
   readonly model: string
-  /** Messages of the thread that stay. Default: all. */
+  /** How many messages of the thread stay. Default: all. */
   readonly before?: number
-  /** Null: what stands there is answered again. */
+  /** Null: the last question is answered again, or a cut answer continues. */
   readonly text: string | null
-  /** The cut answer at the thread's end, with which the answer begins. Then `text` is null. */
+  /** The text of the cut answer at the thread's end, which the new answer continues. Then `text` is null. */
   readonly begun?: string
 }
 
 export interface Chat {
-  /** Of whatever thread. */
+  /** The pending request, in any thread. */
   readonly pending: Pending | null
-  /** What the last answer took, and whose it was. */
+  /** The cost of the last answer, as text, and its thread. */
   readonly done: { readonly thread: string | null; readonly text: string } | null
   readonly running: boolean
-  /** What is written and not sent; nothing is drawn anew for it. */
+  /** Typed text that is not sent yet. Changing it does not redraw the page. */
   readonly draft: { current: string }
-  /** Of what is asked next, in whatever thread. */
+  /** The settings of the next request, in any thread. */
   readonly settings: ChatSettings
   readonly setSettings: (settings: ChatSettings) => void
-  /** Nothing while an ask runs. */
+  /** Does nothing while a request runs. */
   readonly ask: (wanted: ChatWanted) => void
   readonly stop: () => void
 }
@@ -61,7 +61,7 @@ export function useChat(shown: ThreadDetail | null, onThread: (id: string) => vo
   const control = useRef<AbortController | null>(null)
   const told = useRef(onThread)
   told.current = onThread
-  // The thread has the answer: nothing more is shown in its place.
+  // The thread itself now shows the answer, so the pending request is removed.
   const isOver = pending?.state === 'answered' || pending?.state === 'stopped'
   const isThere = isOver && shown?.id === pending.thread && !shown.running && shown.count >= leastCount(pending)
   useEffect(() => {
@@ -126,18 +126,21 @@ export function useChat(shown: ThreadDetail | null, onThread: (id: string) => vo
   }
 }
 
-/** Messages that the thread has at least when it has the question and, unless it was stopped between two steps, the answer. */
+/**
+ * How many messages the thread has at least once it contains the question and the answer. A request that was stopped between two steps may
+ * have no answer.
+ */
 const leastCount = ({ before, question, state }: Pending): number =>
   (before ?? 0) + (question === null ? 0 : 1) + (state === 'stopped' ? 0 : 1)
 
-/** How many messages of the thread stand above what is being answered. */
+/** Returns how many messages of the thread come before the question or answer that is pending. */
 export function messagesBefore({ before, question }: Pending, { messages }: Pick<ThreadDetail, 'messages'>): number {
   if (before !== null) return before
   const last = messages.findLastIndex(({ message }) => message.role === 'user')
   return question === null ? last + 1 : last
 }
 
-/** What is asked, and the answer as far as it is there. */
+/** Shows the question, and the answer so far. */
 export function Answering({ pending: { question, text, reasoning, notes, problem, state } }: { readonly pending: Pending }) {
   const isRunning = state === 'running'
   return (

@@ -1,4 +1,4 @@
-/** Owns the field at the foot of a conversation: what is said next, Send and Stop, and the settings of what is asked. */
+/** The field at the end of a conversation: the next message, Send and Stop, and the settings of the request. */
 import type { ComponentChildren } from 'preact'
 import { useLayoutEffect, useRef, useState } from 'preact/hooks'
 import type { Chat } from './chat.js'
@@ -22,7 +22,7 @@ interface ComposerProps {
   readonly chat: Chat
   /** Null: the next question begins a thread. */
   readonly thread: string | null
-  /** Of the thread; null: to be chosen. */
+  /** The thread's model; null: the user chooses one. */
   readonly model: string | null
 }
 
@@ -30,7 +30,8 @@ export function Composer({ chat, thread, model }: ComposerProps) {
   const { names } = useLive()
   const [chosen, setChosen] = useState<string | null>(null)
   const field = useRef<HTMLTextAreaElement>(null)
-  // Where a keyboard would cover half the page, it waits for a touch. Before anything else can be chosen, as in panels.
+  // Focuses the field, except on touch devices, where the keyboard would cover half the page. A layout effect, so that the focus is set
+  // before the user can choose anything else.
   useLayoutEffect(() => {
     if (matchMedia('(pointer: fine)').matches) field.current?.focus()
   }, [])
@@ -101,7 +102,7 @@ interface SettingsProps {
 
 function Settings({ settings, fresh, onChange, children }: SettingsProps) {
   const { acm, contract, temperature, maxTokens, system } = settings
-  /** Empty: the server's. */
+  /** An empty field means the server's value. */
   const number = (label: string, name: 'temperature' | 'maxTokens', bounds: { min: number; max?: number; step?: number }) => (
     <label>
       {label}{' '}
@@ -110,7 +111,8 @@ function Settings({ settings, fresh, onChange, children }: SettingsProps) {
         placeholder="the server's"
         {...bounds}
         value={String(settings[name] ?? '')}
-        // Taken as it is typed: the page is drawn anew every second, which would take away what is not. Half a number has no value yet.
+        // Stored at each key, because the page is redrawn every second and would lose unsaved input. An incomplete number has no value
+        // yet.
         onInput={({ currentTarget: { value, valueAsNumber, validity } }) => {
           if (value !== '' && validity.valid) onChange({ ...settings, [name]: valueAsNumber })
           else if (value === '' && !validity.badInput) onChange({ ...settings, [name]: null })
@@ -169,7 +171,7 @@ function Settings({ settings, fresh, onChange, children }: SettingsProps) {
 interface ChooseProps {
   readonly label: string
   readonly value: string
-  /** Value and words. */
+  /** Pairs of value and label. */
   readonly options: readonly (readonly [string, string])[]
   readonly onChange: (value: string) => void
 }

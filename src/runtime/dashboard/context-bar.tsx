@@ -1,4 +1,7 @@
-/** Owns the small map of a thread's context: its messages, as long as their tokens, with their fragments beside them, and what folds the chosen one. */
+/**
+ * A small map of a thread's context: its messages, as long as their tokens, and their fragments beside them; and a button that folds the
+ * chosen one.
+ */
 import { useRef, useState } from 'preact/hooks'
 import { count, plural } from '../figures/numbers.js'
 import { keyOf, type Selection } from './places.js'
@@ -9,16 +12,16 @@ interface ContextBarProps {
   readonly thread: ThreadDetail
   readonly chosen: Selection | null
   readonly onChoose: (choice: Selection) => void
-  /** By the button, or of fragments by the keys F and R. */
+  /** Called by the button, and for fragments by the keys F and R. */
   readonly onFold: (id: string) => void
   readonly onRestore: (id: string) => void
   readonly onFoldMessage: (message: ThreadMessage) => void
 }
 
-/** Messages from which on they stand closer, so that widths still tell. */
+/** From this many messages on the gaps are smaller, so that the widths stay comparable. */
 const MANY = 20
 
-/** One stop for Tab; arrows, Home and End go through messages and fragments. */
+/** Tab stops here once; the arrow keys, Home and End move through messages and fragments. */
 export function ContextBar({ thread, chosen, onChoose, onFold, onRestore, onFoldMessage }: ContextBarProps) {
   const { messages } = thread
   const bar = useRef<HTMLDivElement>(null)
@@ -113,7 +116,7 @@ export function ContextBar({ thread, chosen, onChoose, onFold, onRestore, onFold
   )
 }
 
-/** Folds or restores what was last touched on the map, for those who do not know the keys. */
+/** Folds or restores the item last chosen on the map, for users who do not know the keys. */
 function FoldButton({
   thread: { messages },
   at,
@@ -140,7 +143,7 @@ function FoldButton({
   )
 }
 
-/** The last step's share of the message; nothing of it is known before it was shown. */
+/** How the last step treated the message's tokens. Unknown for a message that no step has shown yet. */
 export function Shares({ cost }: { readonly cost: MessageCost | null }) {
   if (cost === null) return <span class="fill share-unseen" />
   const { reused, recomputed, fresh, approximate, shown } = cost
@@ -156,7 +159,7 @@ export function Shares({ cost }: { readonly cost: MessageCost | null }) {
   )
 }
 
-/** Characters that stand for it now; a marker is about this long. */
+/** About how many characters a marker has. */
 const MARKER = 60
 const shownLength = ({ span: { start, end }, state }: Fragment): number => {
   if (state.kind === 'open') return end - start
@@ -192,7 +195,7 @@ const spokenFragment = (fragment: Fragment): string => {
   return [`Fragment ${id}`, state.kind, size, ...pays(fragment), ...whereIs(fragment)].join(', ')
 }
 
-/** What the colours of margins and map say. */
+/** The meaning of the colours in margins and map. */
 export function Legend() {
   return (
     <ul class="legend" aria-label="What the margins say of the last step">

@@ -1,4 +1,4 @@
-/** Owns the conversation as a page: every message, its Markdown, a margin that shows where its tokens came from, and folds where they happened. */
+/** The conversation as a page: each message as Markdown, a margin that shows where its tokens came from, and folds at their places. */
 import DOMPurify from 'dompurify'
 import { Marked } from 'marked'
 import type { ComponentChildren } from 'preact'
@@ -8,21 +8,21 @@ import { argumentsOf, excerptOf, pays, piecesOf } from './pieces.js'
 import { costInWords, Shares } from './context-bar.js'
 import type { Fragment, ThreadDetail, ThreadMessage } from './wire.js'
 
-/** What can be done to a message. */
+/** The actions on a message. */
 export interface MessageActions {
   readonly onOpen: (message: ThreadMessage) => void
   readonly onFold: (fragment: string) => void
   readonly onRestore: (fragment: string) => void
   readonly onFoldMessage: (message: ThreadMessage) => void
-  /** A branch that has what is before the message: `text` is asked there, null answers again. Null: not now. */
+  /** Makes a branch with the messages before this one. Asks `text` there; null answers the last question again. Null: not possible now. */
   readonly onBranch: ((message: ThreadMessage, text: string | null) => void) | null
-  /** Has the cut answer at the thread's end go on. Null: not now. */
+  /** Continues the cut answer at the thread's end. Null: not possible now. */
   readonly onContinue: ((message: ThreadMessage) => void) | null
 }
 
 interface ConversationProps {
   readonly thread: ThreadDetail
-  /** Messages shown. */
+  /** How many messages are shown. */
   readonly until: number
   readonly actions: MessageActions
 }
@@ -108,7 +108,7 @@ function Row({ message, isLast, actions }: RowProps) {
 
 const WHO = { system: 'System message', user: 'You', assistant: 'Model', tool: 'Result of' } as const
 
-/** What is done to a message with one press. */
+/** The buttons of a message: its actions that need only one press. */
 function Doing({
   message,
   isLast,
@@ -164,13 +164,13 @@ function Doing({
 
 const isOpen = ({ state }: Fragment): boolean => state.kind === 'open'
 
-/** The text, whole or in its fragments. */
+/** Shows the text, whole or in its fragments. */
 function Content({ message, actions }: { readonly message: ThreadMessage; readonly actions: MessageActions }) {
   const { message: original, fragments } = message
   const { role, content } = original
   if (content === '') return null
   const pieces = piecesOf(message)
-  // A piece that begins or ends within a block of code would be taken for something else.
+  // A piece that begins or ends within a block of code would be parsed wrongly as Markdown.
   const isCut = pieces.some((piece) => fences(textOf(piece, content)) % 2 === 1)
   const as = role === 'assistant' && !isCut ? 'markdown' : 'plain'
   const isShort = content.length < 400 && fragments.length === 0
@@ -204,14 +204,14 @@ interface TextProps {
   readonly text: string
 }
 
-/** Empty lines at the borders of pieces are no gaps on the page. */
+/** Drops empty lines at the borders of pieces, which would show as gaps. */
 function Text({ as, text }: TextProps) {
   const inner = text.replace(/^\s*\n/, '').trimEnd()
   if (inner === '') return null
   return as === 'markdown' ? <Markdown text={inner} /> : <div class="plain">{inner}</div>
 }
 
-/** A fragment where it stands: open with a button to fold it, or a closed card that shows the original and restores it. */
+/** Shows a fragment at its place: open with a button to fold it, or as a closed card that shows the original and restores it. */
 function Piece({
   fragment,
   text,
@@ -259,7 +259,7 @@ function Piece({
   )
 }
 
-/** Asked with other words: the thread stays as it is, and a branch has the answer. */
+/** Asks the question in other words. The thread stays as it is, and a branch gets the answer. */
 function EditForm({
   text,
   onAsk,
@@ -299,11 +299,11 @@ function EditForm({
   )
 }
 
-// How the model's Markdown becomes part of the page: no HTML of its own, no pictures, no scripts, links that lead away safely.
+// Shows the model's Markdown safely: no HTML of its own, no pictures, no scripts, and safe links that lead away.
 
 const escaped = (text: string): string => text.replace(/[&<>"']/g, (character) => `&#${character.codePointAt(0) ?? 0};`)
 
-/** HTML within Markdown is shown as the text that it is. */
+/** HTML within Markdown is shown as plain text. */
 const marked = new Marked({
   gfm: true,
   renderer: {
@@ -332,7 +332,7 @@ const ALLOWED = {
   ALLOWED_URI_REGEXP: /^(?:https?|mailto):/i,
 }
 
-/** What is written so far may end anywhere. */
+/** The text may be incomplete and end anywhere. */
 export function Markdown({ text }: { readonly text: string }) {
   const html = useMemo(() => purify.sanitize(marked.parse(text, { async: false }), ALLOWED), [text])
   return <div class="markdown" onClick={copyCode} dangerouslySetInnerHTML={{ __html: html }} />
@@ -345,7 +345,7 @@ function copyCode({ target }: MouseEvent): void {
   })
 }
 
-/** False: the browser does not let pages copy, as it does over plain HTTP from other machines. */
+/** Returns false when the browser does not allow pages to copy, as over plain HTTP from other machines. */
 async function copyText(text: string): Promise<boolean> {
   try {
     await navigator.clipboard.writeText(text)

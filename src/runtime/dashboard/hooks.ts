@@ -1,4 +1,4 @@
-/** Owns how components come by what is live: the server's state, and one thread. */
+/** Hooks through which components get live data: the server's state, and one thread. */
 import { createContext } from 'preact'
 import { useContext, useEffect, useRef, useState } from 'preact/hooks'
 import { ApiFailure, sentenceOf, threadPath, type Api } from './api.js'
@@ -35,7 +35,7 @@ export type LoadedThread =
   | { readonly kind: 'gone'; readonly reason: string }
   | { readonly kind: 'thread'; readonly thread: ThreadDetail }
 
-/** One thread, fetched again whenever it changes. `id` null: none. */
+/** A thread, fetched again whenever it changes. `id` null: no thread. */
 export function useThread(id: string | null): LoadedThread {
   const { api, live } = useHouse()
   const [loaded, setLoaded] = useState<LoadedThread>({ kind: 'loading' })
@@ -79,8 +79,8 @@ export function useThread(id: string | null): LoadedThread {
 }
 
 /**
- * Something that is done on request: whether it runs, and what was wrong with it. Asked for while it runs it does nothing; buttons say so by
- * `aria-disabled`, because a disabled one would lose the focus.
+ * An action on request, with whether it runs and its error. A second request while it runs is ignored. Buttons show that by
+ * `aria-disabled`, because a disabled button would lose the focus.
  */
 export function useAction(): {
   readonly busy: boolean

@@ -1,4 +1,4 @@
-/** Owns what the page knows of the server as it changes: threads by events, figures by asking. */
+/** The page's live data about the server: threads by events, figures by polling. */
 import { ApiFailure, sentenceOf, type Api } from './api.js'
 import {
   type ChangeEvent,
@@ -12,13 +12,13 @@ import {
 } from './wire.js'
 
 export interface LiveState {
-  /** `locked`: the server wants a key. */
+  /** `locked`: the server requires a key. */
   readonly connection: 'connecting' | 'live' | 'lost' | 'locked'
-  /** Names of models, for everybody. */
+  /** Names of models, which every key may see. */
   readonly names: readonly string[]
   readonly threads: readonly ThreadSummary[]
   readonly damaged: readonly DamagedThread[]
-  /** Null: not asked yet, or not for this key. */
+  /** Null: not fetched yet, or not allowed for this key. */
   readonly status: ServiceStatus | null
   /** Oldest first. */
   readonly samples: readonly ServerSample[]
@@ -29,7 +29,7 @@ export interface LiveState {
 /** Milliseconds between samples, and how many are kept. */
 const EVERY = 1000
 const KEPT = 180
-/** Milliseconds in which changes are taken together, and until a lost connection is tried again. */
+/** Milliseconds in which changes are collected, and until a lost connection is tried again. */
 const TOGETHER = 150
 const AGAIN = 2000
 
@@ -63,7 +63,7 @@ export class Live {
     return this.#state.status?.models ?? []
   }
 
-  /** Begins, or begins again with another key. */
+  /** Connects, or connects again with another key. */
   start(): void {
     this.#run.abort()
     this.#run = new AbortController()
@@ -77,13 +77,13 @@ export class Live {
     this.#run.abort()
   }
 
-  /** Called after every change of `state`. Returns how to end it. */
+  /** Calls `listener` after every change of `state`. Returns a function that ends the subscription. */
   subscribe(listener: () => void): () => void {
     this.#listeners.add(listener)
     return () => this.#listeners.delete(listener)
   }
 
-  /** Called with every change of a thread; with null when changes may have been missed. */
+  /** Calls `watcher` with every change of a thread, and with null when changes may have been missed. Returns a function that ends it. */
   watch(watcher: (change: ChangeEvent | null) => void): () => void {
     this.#watchers.add(watcher)
     return () => this.#watchers.delete(watcher)
@@ -127,7 +127,7 @@ export class Live {
 
   async #measure(signal: AbortSignal): Promise<void> {
     while (!signal.aborted) {
-      // Nobody looks at a hidden page.
+      // Does not poll while the page is hidden.
       if (!document.hidden) {
         try {
           const [status, metrics] = await Promise.all([
@@ -159,7 +159,7 @@ export class Live {
   }
 }
 
-/** Read anew at every call: it changes while others are waited for. */
+/** A function, because the signal may change during an await. */
 const isOver = (signal: AbortSignal): boolean => signal.aborted
 
 export const pause = (milliseconds: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, milliseconds))

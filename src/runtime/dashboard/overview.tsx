@@ -1,4 +1,4 @@
-/** Owns what is shown of the server as a whole: models with their slots, queue, and figures over time. */
+/** The page about the server as a whole: models with their slots, the queue, and figures over time. */
 import type { ComponentChildren } from 'preact'
 import { bytes, count, duration, plural } from '../figures/numbers.js'
 import { LineChart } from './charts.js'
@@ -84,7 +84,7 @@ export function Overview() {
   )
 }
 
-/** Nothing where there are none. */
+/** Shows nothing when there are no servers. */
 function ToolServers({ servers }: { readonly servers: readonly ToolServerStatus[] }) {
   if (servers.length === 0) return null
   return (

@@ -1,4 +1,4 @@
-/** Owns the panels beside a conversation: what one message is made of and how it is cut, what can be done to one fragment, and the search. */
+/** The panels beside a conversation: the parts of one message and how to cut it, the actions on one fragment, and the search. */
 import type { ComponentChildren } from 'preact'
 import { useLayoutEffect, useRef, useState } from 'preact/hooks'
 import { count, plural } from '../figures/numbers.js'
@@ -10,17 +10,17 @@ import { costInWords } from './context-bar.js'
 import type { Fragment, Hit, SearchResult, ThreadDetail, ThreadMessage } from './wire.js'
 
 interface PanelProps {
-  /** Of the title's element; one panel of a name at a time. */
+  /** The prefix of the title element's id; only one panel of a name may be shown at a time. */
   readonly name: string
   readonly title: ComponentChildren
   readonly onClose: () => void
   readonly children: ComponentChildren
 }
 
-/** Give it a key: another thing's panel is another panel, which takes the focus anew. */
+/** Must get a key for its subject: the panel of another subject is then a new panel and takes the focus again. */
 function Panel({ name, title, onClose, children }: PanelProps) {
   const frame = useRef<HTMLElement>(null)
-  // Before anything else can be typed: a focus that comes later would be taken from what was chosen meanwhile.
+  // A layout effect, so that the focus is set before the user can type or choose anything else; a later one would take the focus away.
   useLayoutEffect(() => {
     frame.current?.focus()
   }, [])
@@ -118,7 +118,7 @@ export function MessagePanel({ thread, message, onChoose, onTold, onClose }: Mes
 
 const beginning = (content: string, { span: { start, end } }: Fragment): string => excerptOf(content.slice(start, end), 60)
 
-/** The text in a field in which a stretch can be chosen by mouse or keys; nothing can be written. */
+/** Shows the text in a read-only field, in which the user selects a stretch by mouse or keys. */
 function CutForm({ thread, message: { index, message } }: Pick<MessagePanelProps, 'thread' | 'message' | 'onTold'>) {
   const { api } = useHouse()
   const { busy, problem, act } = useAction()
@@ -290,7 +290,7 @@ export function FragmentPanel({ thread, fragment, onChange, onTold, onClose }: F
   )
 }
 
-/** What hiding the fragment came to, in a sentence. */
+/** Returns the price of hiding the fragment as a sentence. */
 function priceText({ open, hidden, about }: NonNullable<Fragment['price']>, kind: Fragment['state']['kind']): string {
   const near = about === true ? 'about ' : ''
   const tokens = `${near}${count(open)} tokens shown with the text, ${near}${count(hidden)} with the ${kind === 'summarised' ? 'summary' : 'marker'}`
@@ -300,7 +300,7 @@ function priceText({ open, hidden, about }: NonNullable<Fragment['price']>, kind
     : `Does not pay, it takes ${near}${plural(hidden - open, 'token')} more: ${tokens}.`
 }
 
-// Searching a thread's original texts, hidden parts included.
+// Searches a thread's original texts, hidden parts included.
 
 interface SearchPaneProps {
   readonly thread: ThreadDetail

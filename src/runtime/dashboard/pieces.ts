@@ -1,4 +1,4 @@
-/** Owns how a thread falls into pieces: stretches of a message and their names, steps in order with the edits before each. Pure. */
+/** Divides a thread into pieces: the stretches of a message and their names, and the steps in order with the edits before each. Pure. */
 import { plural } from '../figures/numbers.js'
 import type { ToolCall } from '../chat/message.js'
 import { writeJson, writtenEntries } from '../core/written-json.js'
@@ -25,11 +25,11 @@ export function piecesOf({ message: { content }, fragments }: Pick<ThreadMessage
   return pieces
 }
 
-/** Tokens that a message takes on the context bar: what the last step showed of it; for one that no step has seen yet, about what it will. */
+/** The tokens of a message on the context bar: those that the last step showed, or an estimate when no step has shown it yet. */
 export const widthOf = ({ cost, shown }: Pick<ThreadMessage, 'cost' | 'shown'>): number =>
   Math.max(1, cost?.shown ?? Math.ceil(shown.length / 4))
 
-/** The beginning, on one line. */
+/** Returns the beginning of a text, on one line. */
 export function excerptOf(text: string, most: number): string {
   const line = text
     .slice(0, 2 * most)
@@ -38,7 +38,7 @@ export function excerptOf(text: string, most: number): string {
   return line.length > most || text.length > 2 * most ? `${line.slice(0, most)}…` : line
 }
 
-/** Where the cells of a hidden fragment are, in words; nothing where that is not known. */
+/** Says in words where the cells of a hidden fragment are. Empty when that is unknown. */
 export function whereIs({ cells }: Pick<Fragment, 'cells'>): string[] {
   if (cells === undefined || cells.tokens === 0) return []
   const { live, parked, host, disk, gone } = cells
@@ -52,7 +52,7 @@ export function whereIs({ cells }: Pick<Fragment, 'cells'>): string[] {
   return places.flatMap(([tokens, where]) => (tokens === 0 ? [] : [`${plural(tokens, 'token')} ${where}`]))
 }
 
-/** What hiding the fragment came to, in a few words; none for an open one, or where nobody counted. */
+/** Says in a few words how many tokens hiding the fragment saved, or that it does not pay. Empty for an open fragment and for one without a price. */
 export function pays({ price, state }: Fragment): readonly string[] {
   if (price === undefined || state.kind === 'open') return []
   const saved = price.open - price.hidden
@@ -61,12 +61,12 @@ export function pays({ price, state }: Fragment): readonly string[] {
   return [saved === 0 ? 'does not pay: saves nothing' : `does not pay: ${about}${plural(-saved, 'token')} more`]
 }
 
-/** How a stretch of a message is named to the server, which cuts between two markers. */
+/** How the server is told which stretch of a message to cut: by two markers. */
 type Markers = { readonly startMarker: string; readonly endMarker: string; readonly role: 'all' }
 
 /**
- * Two halves of the stretch as markers. Null when the server would find other text by them: the stretch is shorter than two characters, its
- * message is the system's, or the same text stands earlier.
+ * Returns two halves of the stretch as markers. Returns null when the server would find other text with them: the stretch is shorter than
+ * two characters, its message is the system's, or the same text occurs earlier.
  */
 export function markersOf(messages: ThreadDetail['messages'], index: number, start: number, end: number): Markers | null {
   const text = messages[index]?.message.content.slice(start, end) ?? ''
@@ -81,7 +81,7 @@ export function markersOf(messages: ThreadDetail['messages'], index: number, sta
     : null
 }
 
-// The order of things in a thread: its steps, and the edits that came before each. Pure.
+// The order of events in a thread: its steps, and the edits before each. Pure.
 
 export type TimelineItem =
   | { readonly kind: 'step'; readonly entry: LedgerEntry }
@@ -94,13 +94,13 @@ export type TimelineItem =
       readonly fragments: readonly string[]
       readonly saves: number
     }
-  /** By the server, to its own rules, or by the client. */
+  /** By the server, following its own rules, or by the client. */
   | { readonly kind: 'event'; readonly event: ThreadEvent }
 
-/** Names of the tools that change what is shown. */
+/** Names of the tools that change the text that the model sees. */
 const EDITING = new Set(['fragment_context', 'fold_fragment', 'restore_fragment', 'summarize_fragment'])
 
-/** Steps in order; after each the edits that its answer called for, then those by people, programs and the server. */
+/** Returns the steps in order. After each come the edits that its answer called for, then those by people, programs and the server. */
 export function timelineOf({ ledger, messages, events }: Pick<ThreadDetail, 'ledger' | 'messages' | 'events'>): TimelineItem[] {
   const editsAfter = (count: number): TimelineItem[] => together(events.filter(({ after }) => after === count))
   return [
@@ -113,7 +113,7 @@ export function timelineOf({ ledger, messages, events }: Pick<ThreadDetail, 'led
   ]
 }
 
-/** Neighbours of one kind as one item. */
+/** Joins neighbouring events of one kind into one item. */
 function together(events: readonly ThreadEvent[]): TimelineItem[] {
   const items: TimelineItem[] = []
   for (const event of events) {
@@ -127,7 +127,7 @@ function together(events: readonly ThreadEvent[]): TimelineItem[] {
   return items
 }
 
-/** The answer a step wrote is the last message of its entry; a summary's messages are not the thread's. */
+/** The answer of a step is the last message of its entry. The messages of a summary's step are not the thread's. */
 function callsOf(entry: LedgerEntry, messages: ThreadDetail['messages']): TimelineItem[] {
   const answer = entry.kind === 'answer' ? messages[entry.messages.at(-1)?.index ?? -1]?.message : undefined
   if (answer?.role !== 'assistant') return []
@@ -138,7 +138,10 @@ function callsOf(entry: LedgerEntry, messages: ThreadDetail['messages']): Timeli
 
 const valuesIn = (args: object): string[] => writtenEntries(args).map(({ value, text }) => text ?? String(value))
 
-/** What a call was given, as JSON in its own digits and order; as it is where it is no JSON object. `indent`: spaces per level. */
+/**
+ * Returns a call's arguments as JSON with their original digits and order, or the raw text when they are not a JSON object. `indent`:
+ * spaces per level.
+ */
 export const argumentsOf = ({ arguments: args, malformed, text }: ToolCall, indent = 0): string =>
   malformed ?? text ?? writeJson(args, indent)
 

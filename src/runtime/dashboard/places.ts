@@ -1,4 +1,4 @@
-/** Owns where the page is: what its address shows, and what is selected there. Pure. */
+/** The place of the page: what its address shows, and what is selected there. Pure. */
 
 export const TABS = ['chat', 'steps', 'attention', 'search'] as const
 export type Tab = (typeof TABS)[number]
@@ -6,7 +6,7 @@ export type Tab = (typeof TABS)[number]
 export type PagePlace =
   { readonly kind: 'new' } | { readonly kind: 'server' } | { readonly kind: 'thread'; readonly id: string; readonly tab: Tab }
 
-/** `#/threads/ID/TAB`, `#/server`; everything else is a new thread. */
+/** Parses `#/threads/ID/TAB` and `#/server`; everything else is a new thread. */
 export function placeIn(hash: string): PagePlace {
   if (hash === '#/server') return { kind: 'server' }
   const [, id, name] = /^#\/threads\/([\w.-]+)(?:\/(\w+))?$/.exec(hash) ?? []

@@ -1,4 +1,4 @@
-/** Owns what is shown of a thread's steps: where the tokens came from, what the edits before each cost, what the server noted and found. */
+/** The steps of a thread: where the tokens came from, the cost of the edits before each step, and the server's notes and findings. */
 import { count, plural } from '../figures/numbers.js'
 import { StepCharts } from './charts.js'
 import { Fact } from './overview.js'
@@ -36,7 +36,7 @@ export function Steps({ thread }: { readonly thread: ThreadDetail }) {
   )
 }
 
-/** Where the last step's tokens came from, and what was parked. */
+/** Shows where the last step's tokens came from, and how many are parked. */
 function LastStep({ thread: { ledger } }: { readonly thread: ThreadDetail }) {
   const last = ledger.findLast(({ kind }) => kind === 'answer')
   if (last === undefined) return null
@@ -60,7 +60,10 @@ function LastStep({ thread: { ledger } }: { readonly thread: ThreadDetail }) {
 
 const COLUMNS = ['shown', 'reused', 'again', 'new', 'approx.', 'submitted', 'parked', 'expected ms', 'measured ms', 'answer ms']
 
-/** Expected and measured are of cache and prompt: what the edits before the step cost; `-` where the machine was not calibrated. */
+/**
+ * The columns for expected and measured time are about cache and prompt: the cost of the edits before the step. `-` when the machine was
+ * not calibrated.
+ */
 function TimelineTable({ items }: { readonly items: readonly TimelineItem[] }) {
   let step = 0
   return (
@@ -130,7 +133,10 @@ function inWords(item: Exclude<TimelineItem, { kind: 'step' }>): string {
   return `the server folded ${folded.join(', ')} (${count(saves)} tokens less): ${reason}`
 }
 
-/** What helpers noted (`acm: u-fold` or `resum`): summary, to-do list, which lines of results stay in sight. The words of the last fold of theirs, as the server's event has them; nothing where helpers never folded. */
+/**
+ * Shows the notes of helpers (`acm: u-fold` or `resum`): the summary, the to-do list, and the visible lines of results. They are those of
+ * the last fold, as in the server's event. Shows nothing when helpers never folded.
+ */
 function Notes({ thread: { events } }: { readonly thread: ThreadDetail }) {
   const folds = events.filter(({ folded, reason }) => folded.length > 0 && /^(u-fold|resum): /.test(reason))
   const last = folds.at(-1)
@@ -149,7 +155,7 @@ function Notes({ thread: { events } }: { readonly thread: ThreadDetail }) {
   )
 }
 
-/** Tools that the model found; nothing where there are none. */
+/** Shows the tools that the model found, or nothing when there are none. */
 function FoundTools({ thread: { found } }: { readonly thread: ThreadDetail }) {
   if (found.length === 0) return null
   const loaded = found.filter((tool) => tool.loaded)

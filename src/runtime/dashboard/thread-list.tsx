@@ -1,4 +1,4 @@
-/** Owns the list of live threads: when each was used, a filter, and deleting several at once. */
+/** The list of live threads, with the time of last use, a filter, and deletion of several threads at once. */
 import { useState } from 'preact/hooks'
 import { count, percent, plural } from '../figures/numbers.js'
 import { threadPath } from './api.js'
@@ -6,14 +6,14 @@ import { linkTo, type PagePlace } from './places.js'
 import { useAction, useHouse, useLive } from './hooks.js'
 import type { ThreadSummary } from './wire.js'
 
-/** From so many on a filter is worth its room. */
+/** From this many threads on the filter is shown. */
 const MANY = 5
 
 export function ThreadList({ chosen: place }: { readonly chosen: PagePlace }) {
   const chosen = place.kind === 'thread' ? place.id : null
   const { threads, damaged, names } = useLive()
   const [filter, setFilter] = useState('')
-  /** Null: none are being selected. */
+  /** Null: the user is not selecting threads. */
   const [selected, setSelected] = useState<ReadonlySet<string> | null>(null)
   const wanted = filter.trim().toLowerCase()
   const listed = threads.filter(({ id, title }) => `${title} ${id}`.toLowerCase().includes(wanted))
@@ -121,7 +121,7 @@ export function ThreadList({ chosen: place }: { readonly chosen: PagePlace }) {
 }
 
 interface DeleteProps {
-  /** Those in sight; nothing that a filter hides is deleted. */
+  /** The visible threads. A thread that a filter hides is not deleted. */
   readonly all: readonly string[]
   readonly selected: readonly string[]
   readonly onSelect: (selected: ReadonlySet<string> | null) => void
@@ -174,7 +174,7 @@ function DeleteSelected({ all, selected, onSelect }: DeleteProps) {
   )
 }
 
-/** The hour of today, the day of before. */
+/** The time of day for today, the date for earlier days. */
 function timeOf(used: number): string {
   const [then, now] = [new Date(used), new Date()]
   if (then.toDateString() === now.toDateString()) return then.toLocaleTimeString([], { hour: '2-digit', minute: '2-digit' })

@@ -1,4 +1,4 @@
-/** Owns what is shown of one thread: its conversation with the map beside it, and behind tabs its steps, where answers looked, and search. */
+/** The page of one thread: its conversation with the map beside it, and tabs for its steps, for where answers looked, and for search. */
 import type { ComponentChildren } from 'preact'
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from 'preact/hooks'
 import { writeJson } from '../core/written-json.js'
@@ -30,7 +30,7 @@ export function ThreadPage({ thread, tab, chat }: ThreadPageProps) {
   const [chosen, setChosen] = useState<Selection | null>(null)
   const [told, setTold] = useState('')
   const { id, messages, ledger, count: length } = thread
-  // What was told about the next step is over when there is one.
+  // A message about the next step is outdated once that step exists.
   useEffect(() => {
     setTold('')
   }, [length])
@@ -91,7 +91,7 @@ export function ThreadPage({ thread, tab, chat }: ThreadPageProps) {
         },
   }
   const until = mine === null ? messages.length : messagesBefore(mine, thread)
-  // Hundreds of messages are not gone through for every token and key.
+  // Memoised, so that hundreds of messages are not rendered again for every token and key.
   const conversation = useMemo(
     () => <Conversation {...{ thread, until, actions }} />,
     [thread, until, chat.running, chat.settings],
@@ -147,7 +147,7 @@ export function ThreadPage({ thread, tab, chat }: ThreadPageProps) {
   )
 }
 
-/** Stays at its end while that is in sight: who has scrolled up reads on undisturbed. `at` changes with what is in it. */
+/** Keeps scrolled to the end while the end is visible; a user who has scrolled up is not disturbed. `at` changes with the content. */
 export function Log({ at, children }: { readonly at: string; readonly children: ComponentChildren }) {
   const box = useRef<HTMLDivElement>(null)
   const isAtEnd = useRef(true)
@@ -170,7 +170,7 @@ export function Log({ at, children }: { readonly at: string; readonly children: 
   )
 }
 
-/** What it is, and what is done to it as a whole: contract, exact again, export, delete. */
+/** The thread's facts, and the actions on the whole thread: contract, making it exact again, export, deletion. */
 function About({ thread, onTold }: { readonly thread: ThreadDetail; readonly onTold: (text: string) => void }) {
   const { api } = useHouse()
   const { threads } = useLive()

@@ -1,4 +1,4 @@
-/** Owns what comes over the wire: the server's own types, as JSON leaves them, the events of a stream, and samples of its figures. */
+/** The data from the server: its own types as they are after JSON, the events of a stream, and samples of its figures. */
 import type { ChatMessage } from '../chat/message.js'
 import type {
   ExportedThread,
@@ -20,7 +20,7 @@ export type { Acm } from '../server/ask.js'
 export type { ThreadFragment as Fragment, ThreadMessage, ThreadSummary } from '../server/threads/thread-api.js'
 export type { ModelStatus, ServiceStatus, ToolServerStatus } from '../server/threads/status.js'
 
-/** One that the store cannot give as it was. */
+/** A thread that the store cannot return as it was written. */
 export type DamagedThread = Pick<Damage, 'id' | 'kind' | 'what'>
 
 /** `GET /kvfold/threads`. */
@@ -44,10 +44,10 @@ export type ChangeEvent = Pick<ThreadChange, 'thread' | 'kind'>
 /** `GET /kvfold/threads/:id/export`. */
 export type Export = ExportedThread
 
-/** What a chat request says of a message. */
+/** A message in a chat request. */
 export type SentMessage = Readonly<Record<string, unknown>> & { readonly role: ChatMessage['role'] }
 
-/** A chunk of a chat stream, as far as it is read here. */
+/** A chunk of a chat stream, with the fields that are read here. */
 export interface ChatChunk {
   readonly choices?: readonly {
     readonly delta: { readonly content?: string; readonly reasoning_content?: string }
@@ -58,7 +58,7 @@ export interface ChatChunk {
     readonly completion_tokens: number
     readonly prompt_tokens_details?: { readonly cached_tokens: number }
   } | null
-  /** An event, or at the end what the answer was. */
+  /** An event; in the last chunk, data about the answer. */
   readonly kvfold?: {
     readonly event?: ChatEvent
     readonly thread?: string
@@ -68,7 +68,7 @@ export interface ChatChunk {
   readonly error?: { readonly message: string; readonly code: string | null }
 }
 
-/** Those of the server's events that the chat tells of. */
+/** The server's events that the chat shows. */
 export type ChatEvent =
   | { readonly type: 'queued'; readonly position: number }
   | { readonly type: 'started'; readonly thread: string }
@@ -79,7 +79,10 @@ export type ChatEvent =
   | { readonly type: 'rewrite'; readonly message: number; readonly reason: string }
   | { readonly type: 'search' }
 
-/** An event that the stream breaks off in is left out. Not all browsers can iterate over a stream. */
+/**
+ * Yields events. An event that is cut off at the end of the stream is dropped. Does not iterate over the stream directly, because not all
+ * browsers can.
+ */
 export async function* eventsIn(bytes: ReadableStream<Uint8Array<ArrayBuffer>>): AsyncGenerator<EventSourceMessage> {
   const reader = bytes.pipeThrough(new TextDecoderStream()).pipeThrough(new EventSourceParserStream()).getReader()
   try {
@@ -91,9 +94,9 @@ export async function* eventsIn(bytes: ReadableStream<Uint8Array<ArrayBuffer>>):
 
 // Figures over time: samples of the server, and rates between them. Pure.
 
-/** The server at one moment; counters count from its start. Null: the server does not say. */
+/** The server's figures at one moment. Counters count from its start. Null: the server does not report the figure. */
 export interface ServerSample {
-  /** Milliseconds; only differences mean anything. */
+  /** Milliseconds; only differences are meaningful. */
   readonly at: number
   readonly running: number
   readonly waiting: number
@@ -113,7 +116,7 @@ export interface ServerSample {
   readonly resident: number | null
 }
 
-/** Sum of a metric's series in Prometheus' text form; null when it is not there. */
+/** Returns the sum of a metric's series in Prometheus' text form, or null when it is missing. */
 export function metricIn(text: string, name: string): number | null {
   let sum: number | null = null
   for (const line of text.split('\n')) {
@@ -147,7 +150,7 @@ export function sampleOf(at: number, { models, running, queue }: ServiceStatus, 
   }
 }
 
-/** Per second between neighbours, so one figure less than samples; 0 where the counter began anew or is not there. */
+/** Returns rates per second between neighbouring samples, so one fewer than samples. 0 where the counter was reset or is missing. */
 export function rates(samples: readonly ServerSample[], counter: (sample: ServerSample) => number | null): number[] {
   return samples.slice(1).map((sample, at) => {
     const before = samples[at]!
