@@ -73,7 +73,6 @@ export interface TurnOutcome {
   readonly contextAfter: number
 }
 
-
 export interface TurnOptions {
   readonly engine: Engine
   readonly conversation: Conversation

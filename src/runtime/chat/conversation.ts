@@ -154,7 +154,7 @@ function callValue(call: ToolCall, origin: Origin, form: TemplateForm): Value {
   ])
 }
 
-// Where tool results stand relative to their calls. This depends only on the messages before a result, so a longer conversation shows it
+// Where tool results are shown relative to their calls. This depends only on the messages before a result, so a longer conversation shows it
 // the same way.
 
 /** Shown for a call without a result when a later call's result follows. */

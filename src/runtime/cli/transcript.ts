@@ -178,7 +178,7 @@ interface Recorded {
 
 type TranscriptFields = Readonly<Record<string, unknown>>
 
-/** Says what is wrong, and where. */
+/** Names the fault and its place. */
 class UnreadableTranscript extends Error {}
 
 /** @throws UnreadableTranscript */

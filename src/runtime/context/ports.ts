@@ -19,7 +19,7 @@ export function portsOf(engine: Engine, id: ConversationId, tools: readonly Tool
       const settled = settledBefore(messages, message)
       const shown = edits.filter((edit) => edit.message < settled)
       try {
-        // Tool definitions and size notes are left out: they are the same before and after a fold and not always known, so the price does
+        // Tool definitions and size notes are left out. They are the same before and after a fold and not always known, so the price does
         // not depend on them.
         const counted = messages.slice(0, settled)
         const count = () => engine.count(counted, [], shown)

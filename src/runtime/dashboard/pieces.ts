@@ -61,7 +61,7 @@ export function pays({ price, state }: Fragment): readonly string[] {
   return [saved === 0 ? 'does not pay: saves nothing' : `does not pay: ${about}${plural(-saved, 'token')} more`]
 }
 
-/** How the server is told which stretch of a message to cut: by two markers. */
+/** Names a stretch of a message for the server, which cuts between two markers. */
 type Markers = { readonly startMarker: string; readonly endMarker: string; readonly role: 'all' }
 
 /**

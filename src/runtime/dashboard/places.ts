@@ -1,4 +1,4 @@
-/** The place of the page: what its address shows, and what is selected there. Pure. */
+/** The place of the page: the content that its address names, and the selection there. Pure. */
 
 export const TABS = ['chat', 'steps', 'attention', 'search'] as const
 export type Tab = (typeof TABS)[number]

@@ -1,11 +1,11 @@
-/** How the dashboard becomes files that the server sends: `vite build src/runtime/dashboard`. */
+/** Builds the dashboard into files that the server sends: `vite build src/runtime/dashboard`. */
 import { readFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import { defineConfig } from 'vite'
 
 const at = (path) => fileURLToPath(new URL(path, import.meta.url))
 
-/** What is bundled keeps its licence beside it. */
+/** Bundled libraries keep their licences beside them. */
 const licences = {
   name: 'licences',
   generateBundle() {
@@ -24,7 +24,7 @@ export default defineConfig({
     outDir: at('../../../dist/dashboard'),
     emptyOutDir: true,
     target: 'es2022',
-    // Everything comes as a file of its own: the page allows no inline script, style or image.
+    // Every asset becomes a file of its own, because the page allows no inline script, style or image.
     assetsInlineLimit: 0,
     modulePreload: { polyfill: false },
   },

@@ -33,9 +33,9 @@ export interface McpCredentials {
 export interface McpServerConfig {
   readonly name: string
   readonly place: McpPlace
-  /** Absolute paths of the folders that the server must keep to. When empty, the server is told no folders. */
+  /** Absolute paths of the folders that the server must keep to. When empty, the server gets no list of folders. */
   readonly roots: readonly string[]
-  /** Milliseconds that a call may take. The start may take at least a minute. */
+  /** Milliseconds that a call may take. The start may take as long, or a minute where that is more. */
   readonly timeout: number
   /** How many characters of a result are added to the conversation. */
   readonly outputLimit: number

@@ -15,7 +15,7 @@ export interface LateOptions {
   readonly contract?: Contract
   /**
    * Whether a tool that is loaded again is restored at its old place instead of being shown anew at the end. Under `splice` the restore
-   * costs nothing, because cells are kept whatever stands before them. Under `exact` all text after it would be computed again.
+   * costs nothing, because cells are kept whatever text is before them. Under `exact` all text after it would be computed again.
    */
   readonly restores: boolean
 }

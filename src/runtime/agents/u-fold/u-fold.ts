@@ -356,5 +356,5 @@ const quiet = (kind: FoldReport['kind'], tokens: number): FoldReport => ({
 
 const none: Parsed<Extraction> = { ok: true, value: { blocks: [], refused: [] } }
 
-/** Used when there are no notes: the user's words stand for the summary and the to-do list. */
+/** Used when there are no notes: the user's words serve as summary and to-do list. */
 const nothingNoted = (query: string): Memory => ({ summary: query, todo: [query] })

@@ -43,7 +43,7 @@ const COMPILED = ['cli/main.js', 'dashboard/index.html']
 const OWN_FILES = ['package.json', 'LICENSE', 'build/kvfold.node', 'build/kvfold.json', 'src/lab/words.json']
 /** The ONNX export is left out, because only tests read it. */
 const BUILTIN_FOLDER = 'native-models/builtin'
-/** 35 MB of llama.cpp's sources, which only `kvfold compile` needs. */
+/** 35 MB of llama.cpp's sources, which are needed only to compile it. */
 const SOURCES = 'llama/gitRelease.bundle'
 
 /** @throws KvfoldError bundle/unsuitable when this installation or its Node cannot run elsewhere; cli/bad-usage for models */
@@ -174,7 +174,7 @@ interface PackageManifest {
 }
 
 /**
- * Returns the packages that the one in `root` needs, itself first. Reads what is installed, because npm does not publish the lock file.
+ * Returns the packages that the one in `root` needs, itself first. Reads the installed packages, because npm does not publish the lock file.
  * Leaves out optional packages that are missing, are for other machines, or that `wanted` refuses.
  * @throws KvfoldError bundle/unsuitable when one is missing, or is a link (pnpm)
  */

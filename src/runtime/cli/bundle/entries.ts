@@ -193,7 +193,7 @@ Restart=on-failure
 WantedBy=multi-user.target
 `
 
-// The page that says what a bundle is, what it needs and how to check it.
+// The page that describes a bundle, its requirements and how to check it.
 
 export interface ReadmeFacts {
   readonly version: string
