@@ -28,14 +28,14 @@ import {
 import { hiddenIn, linesOf, numbered, type Range } from './view.js'
 
 export interface UFoldOptions {
-  /** Folds only when the context has at least this many tokens. Default 8,192, or a quarter of the context where that is less. */
+  /** Folds only when at least this many tokens are shown. Default 8,192, or a quarter of the context where that is less. */
   readonly foldFrom?: number
   /**
    * `changed`: fold only when the to-do list differs from that of the last fold, or the context is three quarters full. Default `changed`;
    * the paper folds at every turn.
    */
   readonly when?: 'changed' | 'every-turn'
-  /** How many folds may pass before the notes are written anew from the whole log. Default 4; 1: always. */
+  /** After this many folds the notes are written anew from the whole log. Default 4; 1: at every fold. */
   readonly rebuildEvery?: number
   /**
    * `lines`: the lines of results that a helper chooses stay visible. `all`: results stay as they are. `none`: all results are hidden (as
@@ -66,7 +66,7 @@ export interface UFoldState {
   readonly folds: number
   /** How many ranges were refused so far because they name no lines. */
   readonly refused: number
-  /** The next look waits until the context has this many tokens, because the last look computed more than it hid. Default 0. */
+  /** The next look waits until this many tokens are shown, because the last look computed more than it hid. Default 0. */
   readonly patience?: number
 }
 
