@@ -154,8 +154,8 @@ function callValue(call: ToolCall, origin: Origin, form: TemplateForm): Value {
   ])
 }
 
-// Where tool results are shown relative to their calls. This depends only on the messages before a result, so a longer conversation shows it
-// the same way.
+// Where tool results are shown relative to their calls. This depends only on the messages before a result, so a longer conversation shows
+// it the same way.
 
 /** Shown for a call without a result when a later call's result follows. */
 const NO_RESULT = 'No result.'

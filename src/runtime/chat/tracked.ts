@@ -53,8 +53,8 @@ export class Tracked {
   }
 
   /**
-   * Replaces `[start, end)` by other text. When the stretch is a range of one original, the new text keeps that range. Otherwise it gets the
-   * origin of the first piece where that is `template` or `unknown`, else `unknown`.
+   * Replaces `[start, end)` by other text. When the stretch is a range of one original, the new text keeps that range. Otherwise it gets
+   * the origin of the first piece where that is `template` or `unknown`, else `unknown`.
    */
   changed(start: number, end: number, text: string): Tracked {
     const { pieces } = this.slice(start, end)

@@ -52,7 +52,7 @@ export function whereIs({ cells }: Pick<Fragment, 'cells'>): string[] {
   return places.flatMap(([tokens, where]) => (tokens === 0 ? [] : [`${plural(tokens, 'token')} ${where}`]))
 }
 
-/** Says in a few words how many tokens hiding the fragment saved, or that it does not pay. Empty for an open fragment and for one without a price. */
+/** Says how many tokens hiding the fragment saved, or that it does not pay. Empty for an open fragment or one without a price. */
 export function pays({ price, state }: Fragment): readonly string[] {
   if (price === undefined || state.kind === 'open') return []
   const saved = price.open - price.hidden

@@ -97,7 +97,7 @@ export async function searchFor(
 /** The beginning of a list item, such as `(a) ` or `2. `. */
 const ITEM = /^(?:\((?:[a-z]|\d{1,2})\)|[a-z]\)|\d{1,2}[.)])\s+/iu
 
-/** Splits a keyword at its commas and semicolons, and removes list numbers or letters. Returns the keyword itself when nothing else is left. */
+/** Splits a keyword at commas and semicolons, and removes list numbers or letters. Returns the keyword itself when no text is left. */
 function apart(keyword: string): readonly string[] {
   const several = keyword.split(/[,;]\s/u).flatMap((each) => each.trim().replace(ITEM, '') || [])
   return several.length === 0 ? [keyword] : several

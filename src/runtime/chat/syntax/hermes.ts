@@ -83,8 +83,9 @@ const parametersOf = (tools: readonly ToolDefinition[], name: string): Schema =>
 const MOST_DOUBTFUL = 6
 
 /**
- * Reads tagged values, which carry no type. A value that is JSON other than a string is read as JSON; any other is text. A value that fits its
- * argument's schema only as text stays text. When the result does not satisfy the tool's schema, combinations with the values as text are tried.
+ * Reads tagged values, which carry no type. A value that is JSON other than a string is read as JSON; any other is text. A value that fits
+ * its argument's schema only as text stays text. When the result does not satisfy the tool's schema, combinations with the values as text
+ * are tried.
  */
 function valuesOf(pairs: readonly RegExpMatchArray[], parameters: Schema): Readonly<Record<string, unknown>> {
   const texts = pairs.map(([, key = '', value = '']) => [key.trim(), value] as const)

@@ -174,8 +174,8 @@ interface PackageManifest {
 }
 
 /**
- * Returns the packages that the one in `root` needs, itself first. Reads the installed packages, because npm does not publish the lock file.
- * Leaves out optional packages that are missing, are for other machines, or that `wanted` refuses.
+ * Returns the packages that the one in `root` needs, itself first. Reads the installed packages, because npm does not publish the lock
+ * file. Leaves out optional packages that are missing, are for other machines, or that `wanted` refuses.
  * @throws KvfoldError bundle/unsuitable when one is missing, or is a link (pnpm)
  */
 export async function productionPackages(root: string, wanted: (name: string) => boolean): Promise<Package[]> {
