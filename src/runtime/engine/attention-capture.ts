@@ -1,4 +1,4 @@
-/** Owns one step's capture of attention: checks what is asked for, says which tokens of a batch look, and puts the pattern together. */
+/** One step's capture of attention: checks the request, says which tokens of a batch look, and joins the results into the pattern. */
 import { KvfoldError } from '../core/errors.js'
 import { seqId } from '../core/ids.js'
 import { length, type Span } from '../core/span.js'
@@ -10,13 +10,13 @@ import { type AttentionPattern, attentionPlan, type AttentionRequest, type KeySe
 
 const MOST_ROW_BYTES = 64 * 2 ** 20
 const MOST_TOP = 1024
-/** A pattern is put together from its parts, so for a moment there are two of it. */
+/** A pattern is joined from its parts, so for a moment there are two copies of it. */
 const COPIES = 2
 
 export interface WatchedStep {
   /** Tokens of the prompt. */
   readonly shown: number
-  /** Tokens generated at most. */
+  /** The most tokens that are generated. */
   readonly maxTokens: number
 }
 
@@ -31,7 +31,9 @@ export interface WatchedShare {
 type CapturedPart = Omit<Captured, 'mass'> & { readonly places: Int32Array; readonly mass: Float32Array; readonly width: number }
 
 export class AttentionWatch {
-  /** The first place that looks: from there on the prompt is computed, whoever holds it. Null: only generated tokens look. */
+  /**
+   * The first place that looks. The prompt is computed from there on, even if the cache has its cells. Null: only generated tokens look.
+   */
   readonly recomputeFrom: number | null
   readonly #request: AttentionRequest
   readonly #layers: readonly number[]
@@ -99,7 +101,7 @@ export class AttentionWatch {
     })
   }
 
-  /** Which tokens of the share look; null when none does. Whatever is watched must be taken once the decode is done. */
+  /** Returns which tokens of the share look; null if none does. After the decode the caller must call `take`. */
   watched({ at, count, what, seat }: WatchedShare, sequence: Pick<HeldSequence, 'position'>): Watched | null {
     const { place } = seat
     const looking =
@@ -118,7 +120,7 @@ export class AttentionWatch {
     }
   }
 
-  /** The decode is done. @throws KvfoldError attention/unavailable */
+  /** Takes the attention of a decode that is done. @throws KvfoldError attention/unavailable */
   take(): void {
     const captured = this.#capture.take()
     this.#parts.push({
@@ -129,7 +131,7 @@ export class AttentionWatch {
     })
   }
 
-  /** All that was taken. */
+  /** Returns the pattern of all that was taken. */
   pattern(): AttentionPattern {
     const parts = this.#parts
     const queries = Int32Array.from(parts.flatMap(({ places }) => [...places]))
@@ -177,7 +179,7 @@ export class AttentionWatch {
     }
   }
 
-  /** Puts the parts' rows, [layer, head, query of the part, ...], one behind the other; shorter ones are filled up. */
+  /** Joins the parts' rows, [layer, head, query of the part, ...], one behind the other. Shorter rows are padded. */
   #join(
     data: Float32Array | Int32Array,
     of: (part: CapturedPart) => Float32Array | Int32Array,
@@ -200,7 +202,10 @@ export class AttentionWatch {
     }
   }
 
-  /** Positions of all places up to the share's last. Those before it are in the live sequence, in order; they do not change while the step runs. */
+  /**
+   * Returns the positions of all places up to the share's last. The places before the share are in the live sequence, in order; their
+   * positions do not change during the step.
+   */
   #positionsTo({ place, position }: Seat, count: number, sequence: Pick<HeldSequence, 'position'>): Int32Array {
     const end = place + count
     if (end > this.#positions.length) {
@@ -270,13 +275,13 @@ function checkSpan({ start, end }: Span, most: number, what: string): void {
 const reasonFor = ({ hybrid, architecture }: ModelInfo): string =>
   hybrid ? `${architecture} keeps a recurrent state there` : `${architecture} computes no softmax there`
 
-// The cutting of overlapping key sets into disjoint atoms, so that every place is summed up once, and the adding up afterwards.
+// Cuts overlapping key sets into disjoint atoms, so that every place is summed once; then adds the atoms up to sets.
 
 export class Atoms {
-  /** The atom of every place up to the last one in a set; -1: in none. */
+  /** The atom of every place, up to the last place in a set; -1 for places in no set. */
   readonly byPlace: Int32Array
   readonly count: number
-  /** By set: its atoms. */
+  /** The atoms of each set. */
   readonly #of: readonly (readonly number[])[]
 
   constructor(sets: readonly KeySet[]) {
@@ -286,7 +291,7 @@ export class Atoms {
     const change = (place: number, set: number) => {
       const changed = borders.get(place) ?? new Set()
       borders.set(place, changed)
-      // Spans that touch end and begin the set at once, which changes nothing.
+      // Two spans of a set that touch end and begin it at the same place, which changes nothing.
       if (!changed.delete(set)) changed.add(set)
     }
     sets.forEach(({ tokens }, set) => {
@@ -315,7 +320,7 @@ export class Atoms {
     this.#of = of
   }
 
-  /** Sums of the sets, row by row, from sums of the atoms of so many rows. */
+  /** Returns the sums of the sets, row by row, from the sums of the atoms of so many rows. */
   added(mass: Float32Array, rows: number): Float32Array {
     const { count } = this
     const sums = new Float32Array(rows * this.#of.length)

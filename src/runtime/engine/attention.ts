@@ -1,10 +1,15 @@
-/** What a step can be asked to say about where its tokens look, and what it says: patterns reduced to sums over spans while they are computed. */
+/**
+ * The request for a step's attention, and its result. A pattern says where tokens look; its rows are reduced to sums over spans while they
+ * are computed.
+ */
 import type { Span } from '../core/span.js'
 
-/** A named set of shown tokens that attention is summed over. Sets may overlap. */
+/** A named set of shown tokens over which attention is summed. Sets may overlap. */
 export interface KeySet {
   readonly name: string
-  /** Places among the shown tokens (prompt as rendered under the edits, then generated tokens), half-open, disjoint. */
+  /**
+   * Places among the shown tokens: the prompt as rendered under the edits, then the generated tokens. The spans are half-open and disjoint.
+   */
   readonly tokens: readonly Span[]
 }
 
@@ -13,12 +18,15 @@ export interface AttentionRequest {
   readonly layers?: readonly number[]
   /** Query heads from 0, the same in every layer. Default: all. */
   readonly heads?: readonly number[]
-  /** The tokens that look: places of the prompt (they are computed anew if they were in the cache), and whether generated tokens, too. */
+  /**
+   * The tokens that look. `prompt`: places of the prompt; they are computed again if the cache has them. `generated`: the generated tokens
+   * too.
+   */
   readonly queries: { readonly prompt?: readonly Span[]; readonly generated?: boolean }
   readonly keys: readonly KeySet[]
-  /** The k most attended tokens of every query. Default 0. */
+  /** How many of the most attended tokens to report for every query. Default 0. */
   readonly top?: number
-  /** Whole rows too. Refused where they would take more than `maxRowBytes` (default 64 MiB). */
+  /** Keeps whole rows too. Refused if they would take more than `maxRowBytes` (default 64 MiB). */
   readonly rows?: boolean
   readonly maxRowBytes?: number
 }
@@ -30,9 +38,12 @@ export interface NamedArray<Data extends Float32Array | Int32Array> {
   readonly axes: readonly string[]
 }
 
-/** Weights after the softmax; what a row's sets leave out is 1 - their sum, where sets do not overlap and the model has no attention sinks of its own. */
+/**
+ * Weights after the softmax. If sets do not overlap and the model has no attention sinks of its own, tokens outside all sets have 1 minus
+ * the sum of a row's sets.
+ */
 export interface AttentionPattern {
-  /** The layers captured, in order. */
+  /** The captured layers, ascending. */
   readonly layers: readonly number[]
   readonly heads: readonly number[]
   /** Places of the looking tokens among the shown ones. */
@@ -41,68 +52,76 @@ export interface AttentionPattern {
   readonly keys: readonly string[]
   /** `[layer, head, query, key set]`: sum of the row's weights on the set. */
   readonly mass: NamedArray<Float32Array>
-  /** `[layer, head, query]`: sum of the whole row; 1 but for rounding and sinks. */
+  /** `[layer, head, query]`: sum of the whole row: 1, apart from rounding and attention sinks. */
   readonly total: NamedArray<Float32Array>
   /** `[layer, head, query]`: entropy of the row in nats. */
   readonly entropy: NamedArray<Float32Array>
   /** `[layer, head, query]`: weight on the first shown token. */
   readonly sink: NamedArray<Float32Array>
-  /** `[layer, head, query, rank]`: places of the most attended tokens, -1 where a row has fewer, and their weights. */
+  /**
+   * `[layer, head, query, rank]`: places of the most attended tokens and their weights. The place is -1 where a row has fewer tokens. Null
+   * unless requested.
+   */
   readonly top: { readonly places: NamedArray<Int32Array>; readonly weights: NamedArray<Float32Array> } | null
-  /** `[layer, head, query, place]`: whole rows; 0 at places after the query. */
+  /** `[layer, head, query, place]`: whole rows; 0 at places after the query. Null unless requested. */
   readonly rows: NamedArray<Float32Array> | null
-  /** Layers asked for (or all) that have no softmax, and why. */
+  /** Requested layers that have no softmax, and why. */
   readonly skipped: readonly { readonly layer: number; readonly reason: string }[]
 }
 
-// What a capture of attention costs, said before the work: pure figures, for models that are at hand and for those on paper.
+// The cost of a capture, computed beforehand. It needs figures only, so the model need not be at hand.
 
 /** A model, and a context of it without flash attention. */
 export interface AttentionShape {
-  /** Layers captured. */
+  /** How many layers are captured. */
   readonly layers: number
-  /** Query heads captured, and those that a layer computes; default: the same. */
+  /** How many query heads of a layer are captured, and how many a layer computes (`modelHeads`, default: the same number). */
   readonly heads: number
   readonly modelHeads?: number
-  /** n_ctx, and n_ubatch. */
+  /** n_ctx and n_ubatch of the context. */
   readonly cells: number
   readonly ubatch: number
 }
 
 export interface AttentionSize {
-  /** Tokens that look. */
+  /** How many tokens look. */
   readonly queries: number
-  /** Key sets. */
+  /** How many key sets there are. */
   readonly sets: number
-  /** Most attended tokens a row. Default 0. */
+  /** How many of the most attended tokens a row reports. Default 0. */
   readonly top?: number
-  /** Shown tokens, if whole rows are kept. Default: they are not. */
+  /** How many tokens are shown, if whole rows are kept. Default: they are not. */
   readonly places?: number
 }
 
-/** Bytes. */
+/** All figures are bytes. */
 export interface AttentionCost {
-  /** Sums over key sets. */
+  /** Sums over the key sets. */
   readonly mass: number
-  /** Total, entropy and sink. */
+  /** Totals, entropies and sinks. */
   readonly figures: number
   readonly top: number
   readonly rows: number
-  /** All of these: what a pattern keeps. */
+  /** The sum of the fields above: the size of a pattern. */
   readonly pattern: number
-  /** What the native side holds beside that while one decode of a whole ubatch of queries runs: its part of the pattern, and buffers of a row. */
+  /**
+   * Memory of the native side beside the pattern, while it decodes a whole ubatch of queries: that part of the pattern, and buffers of a
+   * row.
+   */
   readonly decode: number
-  /** What a context takes to compute attention without flash attention: the scores of a layer and the mask. The rest of its buffers comes on top. */
+  /**
+   * Memory of the context for attention without flash attention: the scores of a layer, and the mask. Its other buffers are not counted.
+   */
   readonly compute: number
-  /** What all captured rows would take if they were kept; for comparison. */
+  /** What keeping all captured rows would take; for comparison. */
   readonly unreduced: number
 }
 
 const FLOAT = 4
-/** Per cell: mask, weights, visible cells, positions and places. */
+/** Buffers of 4 bytes for each cell: mask, weights, visible cells, positions and places. */
 const ROW_BUFFERS = 6
 
-/** Pure. */
+/** Returns what a capture costs. Pure. */
 export function attentionPlan(shape: AttentionShape, { queries, sets, top = 0, places = 0 }: AttentionSize): AttentionCost {
   const { layers, heads, modelHeads = heads, cells, ubatch } = shape
   const rows = layers * heads * queries

@@ -1,4 +1,4 @@
-/** Owns turning a spliced conversation exact, in slices between which other requests run. */
+/** Makes a spliced conversation exact, in slices between which other requests run. */
 import { KvfoldError } from '../core/errors.js'
 import { conversationId, type ConversationId } from '../core/ids.js'
 import type { StepCache } from '../kv/step-cache.js'
@@ -10,26 +10,26 @@ import type { Prompt } from '../kv/prompt.js'
 import type { JobRequest } from './job.js'
 
 export interface RefreshOptions {
-  /** `idle`: a slice begins only when nothing else runs. Default `now`. */
+  /** `idle`: a slice begins only while nothing else runs. Default `now`. */
   readonly when?: 'now' | 'idle'
-  /** Ends it between two slices; what is done stays for the next refresh. */
+  /** Ends the refresh between two slices. The next refresh reuses the finished slices. */
   readonly signal?: AbortSignal
 }
 
 export interface RefreshResult {
-  /** False: interrupted, or the cache holds nothing of the conversation. */
+  /** False if the refresh was interrupted, or if the cache has no cells of the conversation. */
   readonly exact: boolean
-  /** What it cost, oldest first. */
+  /** The ledger entries of the refresh, oldest first. */
   readonly ledger: readonly LedgerEntry[]
 }
 
-/** Ubatches in a slice: another request waits for one of them at most. */
+/** Ubatches in a slice. Another request waits for one slice at most. */
 const SLICE_UBATCHES = 2
 
-/** What a refresh needs of its engine. */
+/** The parts of the engine that a refresh uses. */
 export interface RefreshPorts {
   readonly cache: StepCache
-  /** Tokens that are computed at once. */
+  /** How many tokens are computed at once. */
   readonly ubatch: number
   /** Waits until nothing runs. */
   idle(): Promise<void>
@@ -38,12 +38,12 @@ export interface RefreshPorts {
   forget(conversation: ConversationId): void
 }
 
-/** Where a conversation is made exact. */
+/** The id of the conversation in which the exact cells are made. */
 export const shadowOf = (conversation: ConversationId): ConversationId => conversationId(`${conversation} (refresh)`)
 
 /**
- * The exact cells are made in a shadow of the conversation, which goes on as it is meanwhile; at the end they are lent to it. So an interruption
- * costs the conversation nothing, and a later refresh goes on where this one ended. It takes as many cells as are computed, for its time.
+ * Computes the exact cells in a shadow of the conversation, and lends them to the conversation at the end. So an interruption costs the
+ * conversation nothing, and a later refresh continues where this one ended. Until then the shadow takes as many cells as are computed.
  */
 export async function refresh(
   conversation: ConversationId,
@@ -54,7 +54,7 @@ export async function refresh(
   const slice = SLICE_UBATCHES * ports.ubatch
   const shadow = shadowOf(conversation)
   const ledger: LedgerEntry[] = []
-  /** False when it was interrupted while it waited for its turn. */
+  /** Submits a step that only computes. Returns false if the step was interrupted before its turn. */
   const show = async (of: ConversationId, prompt: Prompt): Promise<boolean> => {
     try {
       const salt = cache.live(conversation)?.salt
@@ -85,17 +85,17 @@ export async function refresh(
   }
 }
 
-// What `auto` promises of spliced conversations: they are made exact when nothing else runs.
+// The background work of `auto`: it makes spliced conversations exact while nothing else runs.
 
-/** What it needs of the engine. */
+/** The parts of the engine that the background work uses. */
 export interface RecomputePorts {
-  /** Waits until nothing runs, and between its slices. */
+  /** Refreshes the conversation; waits until nothing runs before each slice. */
   readonly refresh: (conversation: ConversationId, signal: AbortSignal) => Promise<RefreshResult>
   readonly compact: (conversation: ConversationId) => Promise<unknown>
   readonly totals: () => Pick<CacheTotals, 'reach' | 'used'>
 }
 
-/** Attention runs over this many times the cells in use before they are moved together. */
+/** Cells are moved together when attention runs over this many times the cells in use. */
 const COMPACT_FROM = 1.5
 
 export class BackgroundRecompute {
@@ -104,17 +104,17 @@ export class BackgroundRecompute {
 
   constructor(private readonly ports: RecomputePorts) {}
 
-  /** Makes the conversation exact as soon as nothing runs, and moves its cells together if attention runs over many free ones. */
+  /** Makes the conversation exact as soon as nothing runs. Then moves its cells together if attention runs over many free ones. */
   later(conversation: ConversationId): void {
     if (this.#running.has(conversation)) return
     this.#running.add(conversation)
-    // What comes in between (a full context, the end of the engine) leaves the conversation as it was.
+    // After a failure (a full context, the end of the engine) the conversation is as it was.
     void this.#recompute(conversation)
       .catch(() => undefined)
       .finally(() => this.#running.delete(conversation))
   }
 
-  /** Interrupts what runs; the engine ends. */
+  /** Interrupts all refreshes, because the engine ends. */
   end(): void {
     this.#ending.abort()
   }

@@ -1,43 +1,47 @@
-/** Owns what goes into a batch: the share of each job, and how many prompt tokens beside streams; and several turns of streams alone, run ahead of what follows from them. */
+/**
+ * Composes batches: each job's share, and how many prompt tokens go in beside streams. Also runs several turns of streams ahead of the
+ * loop.
+ */
 import { invariant } from '../core/errors.js'
 import type { StepCache } from '../kv/step-cache.js'
 import type { Seat } from '../kv/step.js'
 import type { Batch, Watched, DecodeStatus, DrawnTokens, NativeContext, RunEnd } from '../native/types.js'
 import type { Job } from './job.js'
 
-// One job's share of a batch, and how shares are put into one.
+// The share of one job in a batch, and how shares are packed into one batch.
 
-/** The last token's logits are wanted when `output`. */
+/** One job's tokens in a batch. `output`: the logits of the last token are needed. */
 export interface BatchShare {
   readonly job: Job
   readonly tokens: Int32Array
   readonly what: 'prompt' | 'generated'
   readonly output: boolean
-  /** Where the first of them goes. */
+  /** The position and the sequence of the first token. */
   readonly seat: Seat
 }
 
 /** Shares in one batch, in order. */
 interface Packed {
   readonly batch: Batch
-  /** Tokens of all of them. */
+  /** How many tokens all shares have together. */
   readonly size: number
-  /** At which token of the batch a share's logits are; those that want none are left out. */
+  /** The batch index of the token whose logits a share needs. Shares that need none are left out. */
   readonly outputs: ReadonlyMap<BatchShare, number>
-  /** Where shares begin all of whose tokens have logits, because they are to be read. */
+  /** The batch index where a share begins, for shares that need the logits of all their tokens (`promptLogprobs`). */
   readonly read: ReadonlyMap<BatchShare, number>
-  /** What is looked at, of shares that are watched. */
+  /** The attention to capture, for shares of watched jobs. */
   readonly watched: ReadonlyMap<BatchShare, Watched>
 }
 
-/** Tokens of a prompt at once that all have logits: those of a large vocabulary take a megabyte each. */
+/** The most prompt tokens in a batch that all have logits: with a large vocabulary the logits of one token take a megabyte. */
 const MOST_READ = 64
 
 const sizeOf = (shares: readonly BatchShare[]): number => shares.reduce((sum, { tokens }) => sum + tokens.length, 0)
 
 /**
- * The next batch of at most `room` tokens: one of every stream, then prompts, those first that waited longest. Shares that find no cells wait.
- * @returns the shares, and whose found no cells
+ * Composes the next batch of at most `room` tokens: one token of every stream, then prompts, those that waited longest first. Shares that
+ * find no cells wait.
+ * @returns the shares, and the jobs that found no cells
  */
 export function composed(
   jobs: readonly Job[],
@@ -48,7 +52,7 @@ export function composed(
   const shares: BatchShare[] = []
   const starved: Job[] = []
   const add = (share: BatchShare): void => {
-    // What the batch already holds needs its cells too: none of them is taken before the decode.
+    // Ask for the cells of the whole batch so far, because none of them is taken before the decode.
     if (cache.reserve(sizeOf(shares) + share.tokens.length).kind === 'full') starved.push(share.job)
     else {
       shares.push(share)
@@ -78,7 +82,7 @@ export function composed(
   return { shares, starved }
 }
 
-/** Arms the captures of watched jobs. */
+/** Packs the shares into one batch, and starts the capture of watched jobs. */
 export function packed(shares: readonly BatchShare[]): Packed {
   const size = sizeOf(shares)
   const batch = {
@@ -112,59 +116,62 @@ export function packed(shares: readonly BatchShare[]): Packed {
   return { batch, size, outputs, read, watched }
 }
 
-// How many prompt tokens go into a batch beside streams, so that these wait no longer than they should between two tokens.
+// How many prompt tokens go into a batch beside streams, so that the gap between two tokens of a stream stays within `maxGap`.
 
-/** What a turn decoded and how long it took, from its batch to the last of its tokens on its way. */
+/** What a turn decoded, and how long it took: from before the decode until its tokens were sampled and streamed. */
 interface TurnTime {
   readonly prompt: number
-  /** Streams with a token in the batch. */
+  /** How many streams have a token in the batch. */
   readonly streams: number
   readonly milliseconds: number
 }
 
-/** A prompt always goes on by so many tokens: fewer take about as long on most hardware. */
+/** Every turn with room for a prompt takes at least this many of its tokens: fewer take about as long on most hardware. */
 const FEWEST = 16
-/** A chunk is a multiple of this where it is larger: kernels work in tiles, and llama.cpp keeps the graph of a batch of the same size. */
+/** Larger chunks are multiples of this: kernels work in tiles, and llama.cpp keeps the graph of a batch of the same size. */
 const TILE = 16
-/** Turns with prompts, until one without is due: only that tells what the streams take for themselves. */
+/** After this many turns with prompts one without is due, because only such a turn measures the time of the streams alone. */
 const PROBE_EVERY = 32
-/** Turns without prompts before the first one with them; the shortest counts. */
+/** How many turns without prompts come before the first one with them. The shortest of these counts. */
 const FIRST_PROBES = 2
-/** Weight of the last turn in a running mean, where it took longer and where it took less: noise only ever adds. */
+/** Weight of the last turn in a running mean: `RISING` if it took longer than the mean, `FALLING` if less. Noise only ever adds time. */
 const RISING = 0.3
 const FALLING = 0.5
-/** One turn raises an estimate as if it had taken so many times as long at most: a thread that lost its core says nothing about the next turn. */
+/**
+ * One turn raises an estimate at most as if it had taken this many times as long. A thread that lost its core says nothing about the next
+ * turn.
+ */
 const LARGEST_RISE = 2
-/** Of a turn with prompts they take this share at least. */
+/** The prompt's share of the time of a turn that has prompts and streams counts as at least this. */
 const LEAST_SHARE = 0.1
 
-/** What is known of turns with so many streams. */
+/** The measured time of turns with a given number of streams. */
 interface TurnPace {
-  /** A turn without prompts. */
+  /** Running mean of the time of a turn without prompts. */
   readonly milliseconds: number
-  /** Such turns so far. */
+  /** How many such turns were measured. */
   readonly probes: number
-  /** Turns with prompts since the last one without. */
+  /** How many turns with prompts there were since the last one without. */
   mixed: number
 }
 
 /**
- * A turn with prompts takes what the streams' own tokens take, and a time for every prompt token. Both are running means over the last turns,
- * so they follow depth, model and machine. The first is measured by turns without prompts, which come by themselves or are asked for; the
- * second by those with prompts.
+ * A turn with prompts takes the time of the streams' own tokens, and a time for each prompt token. Both are running means, so they follow
+ * depth, model and machine. Turns without prompts measure the first; they occur by themselves or are asked for. Turns with prompts measure
+ * the second.
  */
 export class PrefillBudget {
-  /** By the number of streams. */
+  /** The pace of turns, by the number of streams. */
   readonly #alone = new Map<number, TurnPace>()
-  /** Milliseconds a prompt token; null before the first. */
+  /** Milliseconds per prompt token; null before the first measurement. */
   #each: number | null = null
 
   /** @param maxGap milliseconds between two tokens of a stream */
   constructor(private readonly maxGap: number) {}
 
   /**
-   * Prompt tokens for a batch that has a token of each of these streams, at least one stream. 0: this turn is to show what the streams take
-   * alone, the next one has room for prompts.
+   * How many prompt tokens may go into a batch that has a token of each of these streams; there is at least one stream. Returns 0 when this
+   * turn must measure the streams alone; the next turn has room for prompts.
    */
   tokens(streams: number): number {
     const alone = this.#alone.get(streams)
@@ -177,7 +184,7 @@ export class PrefillBudget {
   /** Learns from a turn that was decoded. */
   took({ prompt, streams, milliseconds }: TurnTime): void {
     if (streams === 0) {
-      // Larger batches are cheaper a token; they serve until there is something better.
+      // Without streams batches are larger, so this time per token is too low. It serves until a mixed turn has been measured.
       if (prompt >= FEWEST) this.#each ??= milliseconds / prompt
       return
     }
@@ -191,7 +198,7 @@ export class PrefillBudget {
     }
     if (alone === undefined) return
     alone.mixed++
-    // What a few tokens take is lost in the noise; and noise can make a turn shorter than one without prompts.
+    // The time of a few tokens is lost in the noise. Noise can also make a turn with prompts shorter than one without.
     if (prompt >= FEWEST)
       this.#each = follow(this.#each, Math.max(milliseconds - alone.milliseconds, LEAST_SHARE * milliseconds) / prompt)
   }
@@ -202,28 +209,28 @@ function follow(mean: number | null, value: number): number {
   return value < mean ? mean + FALLING * (value - mean) : mean + RISING * (Math.min(value, mean * LARGEST_RISE) - mean)
 }
 
-/** How it ended: the shares of the last decode, one a job. */
+/** How a run ended. `shares` are those of its last decode, one for each job. */
 interface RanAhead {
   readonly status: DecodeStatus | 'failed'
-  /** Why the last decode failed. */
+  /** Why the last decode failed; null if the run did not fail. */
   readonly failure: unknown
   readonly shares: readonly BatchShare[]
-  /** What was drawn after it, by share; empty where the status is not `done`. */
+  /** The tokens sampled after the last decode, by share; empty unless `status` is `done`. */
   readonly drawn: Int32Array
-  /** Jobs that cannot go on, and why. */
+  /** Jobs that cannot continue, and why. */
   readonly errors: ReadonlyMap<Job, unknown>
 }
 
 interface RunAheadPorts {
   readonly context: NativeContext
   readonly cache: StepCache
-  /** A step was decoded and sampled in so many milliseconds. */
+  /** Called when a step was decoded and sampled, with the milliseconds it took. */
   readonly onStep: (milliseconds: number) => void
 }
 
 /**
- * Every step is booked and streamed in order as it is heard of. Tokens of the last decode are in the books if its status is `done`; what was
- * drawn after it was given to nobody.
+ * Decodes and samples up to `steps` turns of these streams. Every turn is booked and streamed in order as its tokens arrive. If `status` is
+ * `done`, the tokens of the last decode are in the books; the tokens sampled after it have not been given to their jobs.
  */
 export async function runAhead(shares: readonly BatchShare[], steps: number, ports: RunAheadPorts): Promise<RanAhead> {
   const { context, cache, onStep } = ports
@@ -275,7 +282,7 @@ export async function runAhead(shares: readonly BatchShare[], steps: number, por
   return { status, failure, shares: current, drawn: drawn.tokens.subarray(before), errors }
 }
 
-/** A token that was drawn in the middle of a run: nothing ends with it. */
+/** Gives the job a token from the middle of a run; such a token never ends the answer. */
 function goOn(job: Job, token: number): void {
   const step = job.step!
   job.firstToken ??= performance.now()

@@ -1,4 +1,7 @@
-/** Owns the secrets that key the hashes of saved cells: a disk cache's own, a file in its folder for this user's eyes only, and one that several machines are given. */
+/**
+ * The secrets that key the hashes of saved cells. A disk cache has its own, in a file of its folder that only this user can read. Engines
+ * on several machines are given a common one.
+ */
 import { createHash, randomBytes } from 'node:crypto'
 import { constants, readFileSync, statSync } from 'node:fs'
 import { link, open, rename, rm } from 'node:fs/promises'
@@ -10,12 +13,12 @@ import { SECRET_BYTES } from '../kv/tenant-salts.js'
 const FORMAT = 'kvsecrt1'
 const BYTES = FORMAT.length + SECRET_BYTES + 32
 export const SECRET_FILE = 'kvfold.secret'
-/** Times that another process may be first, or change the file under us, before we go on without it. */
+/** How often we try again when another process was first or changed the file meanwhile. After that the secret is not kept. */
 const ATTEMPTS = 5
 
 export interface CacheSecret {
   readonly secret: Buffer
-  /** What to tell the user, in one sentence; null: nothing. */
+  /** One sentence for the user, or null. */
   readonly note: string | null
 }
 
@@ -25,10 +28,10 @@ type Found =
   | { readonly kind: 'unusable'; readonly why: string }
 
 /**
- * The folder's secret. Without one, a new one is put there, whole or not at all; of several processes at once the first one's stays. One that others
- * may have read, that is not this user's, or that is damaged is replaced, so that cells saved under it are refused. Where the file cannot be
- * written the secret is good until the program ends.
- * @param temporary a path in the folder that nobody else uses
+ * Returns the folder's secret. Without one, a new one is put there, whole or not at all; if several processes do so at once, the first
+ * one's remains. A damaged secret is replaced; so is one that other users may read, and one of another user. Cells saved under it are then
+ * refused. If the file cannot be written, the secret holds until the program ends.
+ * @param temporary a path in the folder that no other process uses
  */
 export async function openSecret(folder: string, temporary: string): Promise<CacheSecret> {
   const path = join(folder, SECRET_FILE)
@@ -81,7 +84,7 @@ async function read(path: string): Promise<Found> {
   }
 }
 
-/** A new secret. `fresh`: only if there is none by then. */
+/** Writes a new secret. With `fresh`, an existing secret stays. */
 async function write(path: string, temporary: string, fresh: boolean): Promise<void> {
   const whole = Buffer.concat([Buffer.from(FORMAT, 'latin1'), randomBytes(SECRET_BYTES)])
   try {
@@ -99,7 +102,7 @@ async function write(path: string, temporary: string, fresh: boolean): Promise<v
   }
 }
 
-/** Whether the path has a file now, ours or another's that came first; false: the file system has no links. */
+/** Whether the path has a file now, ours or one that another process put there first. Returns false if the file system has no links. */
 async function isLinked(temporary: string, path: string): Promise<boolean> {
   try {
     await link(temporary, path)
@@ -113,13 +116,13 @@ const sumOf = (content: Buffer): Buffer => createHash('sha256').update(content).
 
 const codeOf = (error: unknown): string => (error instanceof Error && 'code' in error ? String(error.code) : String(error))
 
-// The secret that engines on several machines share: whoever runs them makes it, and hands it to each.
+// The secret that engines on several machines share. The operator makes it and gives it to each of them.
 
 const MOST_SHARED = 4096
 
 /**
- * What the file says, as 32 bytes: any content of 32 bytes or more, a newline at its end left out. Its group may read it, as of secrets that a cluster
- * mounts; nobody else may, and nobody but its owner may write to it.
+ * Reads the file's secret and returns 32 bytes. Any content of 32 bytes or more will do; a newline at its end is left out. The file's group
+ * may read it, because clusters mount secrets that way. Other users may not, and only its owner may write to it.
  * @throws KvfoldError engine/bad-request
  */
 export function sharedSecret(path: string): Buffer {

@@ -1,4 +1,4 @@
-/** Owns measuring what a model costs on this machine: prefill and decode at several depths, the books of a fold, copies to host memory. */
+/** Measures what a model costs on this machine: prefill and decode at several depths, the books of a fold, copies to host memory. */
 import { invariant, KvfoldError } from '../core/errors.js'
 import { conversationId, seqId, type SeqId } from '../core/ids.js'
 import { Random } from '../core/random.js'
@@ -19,16 +19,16 @@ import type { Prompt } from '../kv/prompt.js'
 import type { NativeContext } from '../native/types.js'
 
 export interface CalibrateOptions {
-  /** About 10 seconds instead of about a minute; depths are fewer and noise is greater. Default false. */
+  /** Takes about 10 seconds instead of about a minute; there are fewer depths and more noise. Default false. */
   readonly quick?: boolean
-  /** Milliseconds it may take instead; a few figures are measured whatever it says. The longer, the deeper, and the more at once. */
+  /** The milliseconds it may take instead. A few figures are measured in any case. More time allows greater depths and larger chunks. */
   readonly budget?: number
   readonly signal?: AbortSignal
-  /** Share of the time that has gone (0..1), and what is measured now. */
+  /** Receives the share of the time that has passed (0..1), and the name of the current measurement. */
   readonly onProgress?: (share: number, what: string) => void
 }
 
-/** What limits a calibration. Milliseconds and tokens. */
+/** The limits of a calibration, in milliseconds and tokens. */
 interface CalibrationLimits {
   readonly budget: number
   readonly deepest: number
@@ -37,30 +37,33 @@ interface CalibrationLimits {
 
 const WHOLE: CalibrationLimits = { budget: 50_000, deepest: 16_384, rounds: 5 }
 const QUICK: CalibrationLimits = { budget: 8_000, deepest: 4096, rounds: 3 }
-/** Beside the live sequence that is filled, another is measured. */
+/** `FILLED` is the live sequence that is filled; `PROBE` is measured beside it. */
 const FILLED = seqId(0)
 const PROBE = seqId(1)
 const SMALL = 16
-/** Cells without which there is nothing to see. */
+/** Fewer cells show no differences. */
 const FEWEST = 1024
 const SHALLOWEST = 256
-/** Of the context: a live sequence, one to work in, one that keeps the cells, and what folds and restores of all rounds leave parked. */
+/**
+ * How many sequences the context needs: a live one, one to work in, one that keeps the cells, and those that the folds and restores of all
+ * rounds leave parked.
+ */
 export const SEQUENCES = 16
 /** A chunk that takes longer than this share of the budget is made smaller. */
 const LONGEST = 1 / 60
-/** Rounds of one figure end at this share of it: chance weighs less in what takes long. */
+/** The rounds of one figure end at this share of the budget. Long measurements need fewer rounds, because chance weighs less in them. */
 const LONGEST_ROUNDS = 1 / 30
-/** What computing may take; the rest is for copies and books. */
+/** The share of the budget for computing; the rest is for copies and books. */
 const COMPUTING = 0.8
 const MARKER = 16
-/** Steps from which the three rates of the books can be told. */
+/** How many steps it takes to tell the three rates of the books apart. */
 const FEWEST_STEPS = 4
 const SPLICE: Terms = { contract: 'splice' }
 
 /**
- * Measures on an empty context and leaves it empty. Every figure is the median of several rounds. The depth that is
- * reached depends on the machine: it grows fourfold, costs being linear in it, until the time ends.
- * @param vocabulary tokens of the model
+ * Measures on an empty context, and leaves it empty. Every figure is the median of several rounds. The machine decides how deep it gets:
+ * the depth grows fourfold until the time ends, which suffices because costs are linear in it.
+ * @param vocabulary how many tokens the model has
  * @throws KvfoldError engine/bad-request when the context is too small, engine/cancelled, and what the context throws
  */
 export async function calibrate(
@@ -89,17 +92,17 @@ export async function calibrate(
     let depth = 0
     for (;;) {
       const begun = bench.elapsed
-      // At the depth itself, and beside it without seeing it, so that the two costs can be told apart.
+      // Measure with all `depth` cells attended and with none, so that the costs of attended and of scanned cells can be told apart.
       for (const attended of new Set([0, depth])) {
         decode.push(await bench.time({ tokens: 1, attended, cells: depth }))
         for (const tokens of new Set([SMALL, 4 * SMALL, 16 * SMALL, chunk].filter((size) => size <= chunk)))
           prefill.push(await bench.time({ tokens, attended, cells: depth }))
       }
-      // The next depth takes at least as long as this one; what time is left beside that fills it.
+      // The next depth takes at least as long as this one. The rest of the time goes into filling the sequence up to it.
       const left = COMPUTING * limits.budget - bench.elapsed - (bench.elapsed - begun)
       const affordable = Math.floor((left * chunk) / prefill.at(-1)!.milliseconds)
       const next = Math.min(most, depth === 0 ? Math.max(2 * chunk, SHALLOWEST) : depth + Math.min(3 * depth, affordable))
-      // A depth that is hardly greater says nothing new.
+      // A depth that is hardly greater adds no information.
       if (next < 1.25 * depth) break
       await bench.fill(depth, next, chunk)
       depth = next
@@ -113,7 +116,7 @@ export async function calibrate(
   }
 }
 
-/** The stopwatch: a context with a filled live sequence of random tokens, and what is timed beside it. */
+/** The test bench: a context with a filled live sequence of random tokens, and runs timed beside it. */
 class CalibrationBench {
   readonly #begun = performance.now()
   readonly #random = new Random(1)
@@ -126,12 +129,12 @@ class CalibrationBench {
     private readonly onProgress: CalibrateOptions['onProgress'],
   ) {}
 
-  /** Milliseconds since it began. */
+  /** Milliseconds since the bench began. */
   get elapsed(): number {
     return performance.now() - this.#begun
   }
 
-  /** First runs are slow; says how many tokens at once are quick enough to measure several times. */
+  /** Runs a few decodes, because the first ones are slow. Returns how many tokens at once are quick enough to measure several times. */
   async warmUp(): Promise<number> {
     this.#tell('warming up')
     let took = 0
@@ -144,7 +147,7 @@ class CalibrationBench {
     return chunk
   }
 
-  /** Makes the filled live sequence so long. */
+  /** Lengthens the filled live sequence from `from` to `to` tokens. */
   async fill(from: number, to: number, chunk: number): Promise<void> {
     for (let at = from; at < to; at += chunk) {
       this.#tell(`filling up to ${to} tokens`)
@@ -152,7 +155,9 @@ class CalibrationBench {
     }
   }
 
-  /** The run beside the filled live sequence, which holds `run.cells`, of which it sees the first. */
+  /**
+   * Times the run beside the filled live sequence. That sequence holds `run.cells` cells; the run sees the first `run.attended` of them.
+   */
   async time(run: ComputedRun): Promise<Timed> {
     const { tokens, attended, cells } = run
     const times: number[] = []
@@ -166,7 +171,7 @@ class CalibrationBench {
     return { ...run, milliseconds: medianOf(times) }
   }
 
-  /** Copies a sequence out and in again, as large as there is room beside it. */
+  /** Copies a sequence out and in again, as large as there is room for beside it. */
   host(): CostModel['host'] {
     this.#tell('copies to host memory')
     const { context, limits } = this
@@ -187,7 +192,7 @@ class CalibrationBench {
       const loaded = performance.now()
       context.untag(PROBE, span(0, size))
       bytes = state.byteLength
-      // The first round touches memory that nobody had.
+      // The first round touches fresh memory of the system, so it does not count.
       if (round === 0) continue
       saves.push(saved - begun)
       loads.push(loaded - cleared)
@@ -200,11 +205,14 @@ class CalibrationBench {
     }
   }
 
-  /** Folds and restores stretches of the filled live sequence as conversations do, and times all but the decodes; as many as there is time for. */
+  /**
+   * Folds and restores stretches of the filled live sequence as conversations do. Times everything but the decodes, for as many folds as
+   * there is time.
+   */
   async books(): Promise<TimedBooks[]> {
     const filled = (this.context.positions(FILLED)?.max ?? -1) + 1
     const timed: TimedBooks[] = []
-    // The cells outlive the caches that are made over them.
+    // `keeper` keeps the cells alive beyond each cache that is made over them.
     const keeper = seqId(this.context.sequences - 1)
     this.context.tag(FILLED, keeper, span(0, filled))
     this.context.untag(FILLED, span(0, filled))
@@ -219,7 +227,7 @@ class CalibrationBench {
         this.#tell(`folds of ${size} of ${held} tokens`)
         const fold = await timer.show(size, this.#tokens(MARKER))
         const restore = await timer.show(0, this.#tokens(MARKER))
-        // The first round runs code that was not compiled yet.
+        // The first round runs code that is not compiled yet, so it does not count.
         if (round === 0) continue
         folds.push(fold)
         restores.push(restore)
@@ -239,7 +247,7 @@ class CalibrationBench {
     return Int32Array.from({ length: count }, () => this.#random.below(this.vocabulary))
   }
 
-  /** Milliseconds from the call to the logits of the last token. */
+  /** Returns the milliseconds from the call to the logits of the last token. */
   async #decode(seq: SeqId, position: number, tokens: Int32Array): Promise<number> {
     const { length } = tokens
     const outputs = new Uint8Array(length)
@@ -263,7 +271,7 @@ class CalibrationBench {
   }
 }
 
-/** Folds of `size` of `held` tokens; the first ones tell most, should there be no time for all of them. */
+/** Folds of `size` of `held` tokens. The most informative come first, in case time runs out. */
 const foldsOf = (filled: number): { readonly held: number; readonly size: number }[] =>
   [2, 16, 4].flatMap((part) =>
     [...new Set([Math.ceil(filled / 4), filled, Math.ceil(filled / 2)])]
@@ -271,12 +279,12 @@ const foldsOf = (filled: number): { readonly held: number; readonly size: number
       .filter(({ size }) => size >= MARKER),
   )
 
-/** A conversation in a cache of its own over cells that are there already. */
+/** A conversation in a cache of its own, over cells that are in the context already. */
 class TimedFolds {
   readonly #cache: KvCache
   readonly #conversation = conversationId('calibration')
 
-  /** `base`: stands for the tokens of the live sequence that sequence 0 holds, the one that a cache lends first. */
+  /** @param base stands for the tokens of the live sequence that sequence 0 holds; a cache lends sequence 0 first */
   constructor(
     context: NativeContext,
     private readonly base: Int32Array,
@@ -289,7 +297,7 @@ class TimedFolds {
     this.#cache.finish(step, 'done', 0)
   }
 
-  /** Hides so many tokens in the middle and nothing else; says how many milliseconds planning and books took. */
+  /** Hides so many tokens in the middle and nothing else. Returns the milliseconds of planning and books. */
   async show(hidden: number, marker: Int32Array): Promise<number> {
     const begun = performance.now()
     const { step } = this.#begin(this.#shown(hidden, marker))
@@ -307,7 +315,7 @@ class TimedFolds {
     return spent + performance.now() - ended
   }
 
-  /** The sequence is empty again. */
+  /** Empties the sequence. */
   end(): void {
     this.#cache.forget(this.#conversation)
   }

@@ -1,4 +1,4 @@
-/** Owns where calibrations are kept: one file for each model and its settings, believed only on the machine that it was measured on. */
+/** Saves and loads calibrations: one file for each model and its settings. A file is used only on the machine that it was measured on. */
 import { createHash } from 'node:crypto'
 import { mkdir, readFile, writeFile } from 'node:fs/promises'
 import { availableParallelism, cpus, homedir } from 'node:os'
@@ -9,13 +9,13 @@ import { writeWhole } from '../core/whole-file.js'
 import { COST_VERSION, type CostModel, type MeasuredOn } from '../kv/cost-model.js'
 import type { BackendInfo, ContextOptions, ModelInfo, ModelOptions, NativeContext } from '../native/types.js'
 
-/** What of an engine's options changes its speed. */
+/** The engine options that change its speed. */
 export type CalibrationSettings = Pick<
   ContextOptions,
   'threads' | 'batchThreads' | 'ubatch' | 'flashAttention' | 'keyType' | 'valueType'
 > & { readonly model?: ModelOptions }
 
-/** Whose calibration is wanted. */
+/** The model, settings and backend that a calibration belongs to. */
 export interface CalibrationSubject {
   readonly info: ModelInfo
   readonly settings: CalibrationSettings
@@ -25,7 +25,7 @@ export interface CalibrationSubject {
 export type LoadedCalibration =
   | { readonly kind: 'found'; readonly model: CostModel; readonly path: string }
   | { readonly kind: 'none' }
-  /** There is a file, which must not be used. */
+  /** There is a file, but it must not be used. */
   | { readonly kind: 'refused'; readonly reason: string }
 
 const Rate = Type.Number({ minimum: 0 })
@@ -68,18 +68,18 @@ const File = Type.Object({
   }),
 })
 
-/** `$XDG_CACHE_HOME/kvfold`, by default below `~/.cache`: what can be measured or tried again. */
+/** `$XDG_CACHE_HOME/kvfold`, by default below `~/.cache`: for files that can be measured or tried again. */
 export function cacheFolder(environment: NodeJS.ProcessEnv = process.env): string {
   const given = environment['XDG_CACHE_HOME']
   // The XDG specification has relative paths ignored.
   return join(given !== undefined && isAbsolute(given) ? given : join(homedir(), '.cache'), 'kvfold')
 }
 
-/** `calibration` in it. */
+/** The folder `calibration` in the cache folder. */
 export const calibrationFolder = (environment: NodeJS.ProcessEnv = process.env): string =>
   join(cacheFolder(environment), 'calibration')
 
-/** What a calibration of this subject, in this context, is measured on. */
+/** Returns the record of the model, settings and machine that a calibration in this context is measured on. */
 export function measuredOn({ info, settings, backend }: CalibrationSubject, context: NativeContext): MeasuredOn {
   return {
     model: info.metadata['general.name'] ?? info.description,
@@ -96,7 +96,7 @@ export function measuredOn({ info, settings, backend }: CalibrationSubject, cont
   }
 }
 
-/** Puts the file there, whole or not at all, in place of an earlier one; says where. */
+/** Writes the file, whole or not at all, in place of an earlier one. Returns its path. */
 export async function saveCalibration(
   subject: CalibrationSubject,
   cost: CostModel,
@@ -110,7 +110,7 @@ export async function saveCalibration(
   return path
 }
 
-/** The subject's calibration; a damaged or foreign file, or one of another machine or release, is refused. */
+/** Loads the subject's calibration. Refuses a damaged file, and one of another model, machine or release. */
 export async function loadCalibration(subject: CalibrationSubject, folder = calibrationFolder()): Promise<LoadedCalibration> {
   const path = pathOf(subject, folder)
   const refused = (why: string): LoadedCalibration => ({
@@ -148,7 +148,7 @@ const machineOf = ({ gpu, devices, release }: BackendInfo) => ({
 
 const pathOf = (subject: CalibrationSubject, folder: string): string => join(folder, `${subjectHash(subject).slice(0, 32)}.json`)
 
-/** The same for files of the same shape and size, which are equally fast. */
+/** Model files of the same shape and size have the same hash, because they are equally fast. */
 function subjectHash({ info, settings, backend }: CalibrationSubject): string {
   const { description, architecture, parameters, size, layers, embedding, heads, kvHeads, vocabulary } = info
   const { threads, batchThreads, ubatch, flashAttention = 'auto', keyType, valueType, model } = settings

@@ -1,4 +1,7 @@
-/** Owns what the engine makes of a request: messages edited since the last step, sampled tokens that are this model's, the form that an answer is held to. */
+/**
+ * Prepares a request for the scheduler: finds the messages a client edited, checks whose sampled tokens an answer carries, and makes the
+ * answer's grammar.
+ */
 import type { AnswerBeginning, ChatFormat, Rendered } from '../chat/format.js'
 import type { ChatMessage, Sampled, ToolDefinition } from '../chat/message.js'
 import { contractOfStep, FORGOTTEN } from '../core/contract.js'
@@ -14,12 +17,12 @@ import { KvfoldError } from '../core/errors.js'
 import { grammarOfSchema } from '../chat/made-grammars.js'
 
 /**
- * Tokens behind a client's edit from which on it pays to keep their cells, which carry the trace of what is hidden. Fewer are computed: that takes about as
- * long as the first tokens of the answer.
+ * The fewest tokens behind a client's edit whose cells are kept. Kept cells carry the trace of hidden text, so keeping them must pay.
+ * Computing fewer takes about as long as the first tokens of the answer.
  */
 export const FEWEST_KEPT = 64
 
-/** Of a request whose messages may have been changed. */
+/** The fields of a request whose messages the client may have changed. */
 type EditedRequest = Pick<EngineRequest, 'conversation' | 'clientEdits' | 'known' | 'parent'>
 
 type SubmittedStep = Pick<JobRequest, 'conversation' | 'salt' | 'prompt' | 'terms'>
@@ -30,8 +33,8 @@ export class ClientEdits {
   constructor(private readonly cache: Pick<StepCache, 'prompt' | 'inherit'>) {}
 
   /**
-   * What is to be computed: the prompt with its edits, those among them that its client made by sending other messages than before, and what the step keeps to. To be asked
-   * once a step. The tokens are those of the messages either way.
+   * Returns the step to submit. If the client sent other messages than before, the prompt gets edits that account for the changes. The
+   * prompt's tokens are those of the messages either way. Call it once per step, since it updates the lineage.
    */
   asked(request: EditedRequest, rendered: Rendered, salt: CacheSalt, terms: Terms): SubmittedStep {
     const { conversation, clientEdits, parent, known: count } = request
@@ -42,7 +45,7 @@ export class ClientEdits {
     if (clientEdits === undefined) return plain
     const wording = { tokens: origin.base, starts: origin.starts }
     const asked = contractOfStep(clientEdits)
-    // Nothing is known any more of what is to be forgotten, and of what stood around it.
+    // Text to be forgotten must not stay in a lineage, nor the text around it, so none is used.
     const known = asked === 'exact' || origin.base.includes(FORGOTTEN) ? null : this.#known(conversation, parent)
     const found = known?.place(wording, count) ?? null
     const placed = known !== null && found !== null && keptIn(found, known) >= FEWEST_KEPT ? found : null
@@ -51,7 +54,7 @@ export class ClientEdits {
     return {
       ...plain,
       prompt: { tokens, messages, origin: editedFrom(placed, origin, asked, terms.contract) },
-      // Without folds of its own the client's edits are all that the step has to keep to.
+      // Without folds of its own the step has only the client's edits to keep to.
       terms: origin.holes.length > 0 ? terms : { ...terms, contract: asked },
     }
   }
@@ -60,7 +63,7 @@ export class ClientEdits {
     this.#lineages.delete(conversation)
   }
 
-  /** What the conversation, or the one that it began as, was shown so far. */
+  /** The lineage of the conversation, else that of its parent, with the text that the last step generated; null if there is none. */
   #known(conversation: ConversationId, parent: ConversationId | undefined): Lineage | null {
     for (const each of [conversation, ...(parent === undefined ? [] : [parent])]) {
       const lineage = this.#lineages.get(each)
@@ -71,21 +74,24 @@ export class ClientEdits {
   }
 }
 
-/** Tokens of the lineage, as it was before, that are shown behind the first place where the wording differs from it; all of them where it does not. */
+/**
+ * Counts the tokens of the earlier lineage that are shown behind the first difference. Returns the length of the wording if there is no
+ * difference.
+ */
 function keptIn({ places }: PlacedWording, { text }: Lineage): number {
   const first = places.findIndex((place, at) => place !== at)
   if (first < 0) return places.length
   return places.subarray(first).reduce((count, place) => count + (place !== NOWHERE && place < text.length ? 1 : 0), 0)
 }
 
-// Whether the sampled tokens that an answer carries are this model's: what was stored may have been answered by another one of the same name.
+// Whether the sampled tokens in a message are of this model's vocabulary. A stored answer may come from another model of the same name.
 
 export class OwnAnswers {
   readonly #known = new WeakMap<Sampled, boolean>()
 
   constructor(private readonly model: Pick<NativeModel, 'info' | 'piece'>) {}
 
-  /** The messages; those whose sampled tokens do not spell their sampled text in this vocabulary go without them, and are tokenised anew. */
+  /** Returns the messages. Removes sampled tokens that do not spell their text in this vocabulary; such messages are tokenized anew. */
   of(messages: readonly ChatMessage[]): readonly ChatMessage[] {
     if (messages.every(({ sampled }) => sampled === undefined || this.#isOwn(sampled))) return messages
     return messages.map((message) => {
@@ -103,36 +109,39 @@ export class OwnAnswers {
   #spells({ text, tokens }: Sampled): boolean {
     if (tokens.some((token) => token < 0 || token >= this.model.info.vocabulary)) return false
     const bytes = Buffer.concat(Array.from(tokens, (token) => this.model.piece(token, true)))
-    // As streams decode it (Job).
+    // Decode as `Job` does for streams.
     return new TextDecoder().decode(bytes) === text
   }
 }
 
-// The form that an answer is held to: a grammar, a schema, or calls that are forced; and whether a cut answer closes what it opened.
+// The form that an answer must have: a grammar, a schema or forced calls. Also whether a cut answer closes the brackets and tags it opened.
 
-/** What an answer's whole text must be; nothing: anything. */
+/** The form of an answer's whole text. Without any field every text is allowed. */
 interface AnswerForm {
   readonly grammar?: string | undefined
   /** A JSON schema. */
   readonly schema?: unknown
-  /** What of it cannot be kept is left out. */
+  /** Leaves out the parts of the schema that a grammar cannot express. */
   readonly loose?: boolean | undefined
 }
 
-/** @throws KvfoldError engine/bad-request for a grammar and a schema */
+/** @throws KvfoldError engine/bad-request if both a grammar and a schema are given */
 function refuseTwoForms({ grammar, schema }: AnswerForm): void {
   if (grammar !== undefined && schema !== undefined)
     throw new KvfoldError('engine/bad-request', 'Give a grammar or a schema, not both.')
 }
 
-/** @throws KvfoldError engine/bad-request for tokens to go on from that the model does not have */
+/** @throws KvfoldError engine/bad-request for prompt tokens that are not in the model's vocabulary */
 export function refuseForeign(tokens: Int32Array, { vocabulary }: Pick<ModelInfo, 'vocabulary'>): void {
   const bad = tokens.findIndex((token) => token < 0 || token >= vocabulary)
   if (bad >= 0)
     throw new KvfoldError('engine/bad-request', `Token ${tokens[bad]} at place ${bad} is not in the vocabulary of ${vocabulary}.`)
 }
 
-/** @throws KvfoldError engine/bad-request for two forms, and for the beginning of an answer that must be in a form from its first character on, or that says more than text */
+/**
+ * Refuses two forms at once, and the beginning of an answer that has a form from its first character on or that has more than text. @throws
+ * KvfoldError engine/bad-request
+ */
 export function refuseBadForm({ continues = false, messages, grammar, schema, toolChoice }: EngineRequest): void {
   refuseTwoForms({ grammar, schema })
   if (!continues) return
@@ -147,7 +156,7 @@ export function refuseBadForm({ continues = false, messages, grammar, schema, to
     throw bad('An answer that has begun with text cannot be a tool call; leave tool_choice or the beginning of the answer out.')
 }
 
-/** What was sampled, behind what was given. */
+/** The given beginning of the answer followed by the sampled rest. */
 export const wholeOf = ({ text, tokens }: JobResult, beginning: AnswerBeginning | null): Pick<JobResult, 'text' | 'tokens'> =>
   beginning === null
     ? { text, tokens }
@@ -156,22 +165,26 @@ export const wholeOf = ({ text, tokens }: JobResult, beginning: AnswerBeginning 
 type HeldForm = Pick<SamplerOptions, 'lazy'> & { readonly grammar?: string }
 type Held = HeldForm & Pick<SamplerOptions, 'budget'>
 
-/** The form as a sampler takes it; at once where no schema is read. @throws KvfoldError engine/bad-grammar for a schema that is none or cannot be converted */
+/**
+ * Returns the form as a sampler takes it; a promise only if a schema must be read. @throws KvfoldError engine/bad-grammar for an invalid
+ * schema, or one that cannot be converted
+ */
 export function formGrammar({ grammar, schema, loose = false }: AnswerForm): HeldForm | Promise<HeldForm> {
   refuseTwoForms({ grammar, schema })
   if (schema !== undefined) return grammarOfSchema(schema, loose).then((made) => ({ grammar: made.grammar }))
   return grammar === undefined ? {} : { grammar }
 }
 
-/** What calls may be of, listed or not. An unlisted tool stands for the listed one of its name. */
+/** The tools that calls may use, listed and unlisted. An unlisted tool replaces the listed one of the same name. */
 function callableTools({ tools = [], unlisted = [] }: Pick<EngineRequest, 'tools' | 'unlisted'>): readonly ToolDefinition[] {
   return [...tools.filter(({ name }) => !unlisted.some((tool) => tool.name === name)), ...unlisted]
 }
 
 /**
- * A form; else calls of the callable tools, where a call is required from the beginning, otherwise from where one
- * begins, so that no other call can be made.
- * @throws KvfoldError engine/bad-grammar for a schema that cannot be converted, engine/bad-request where the template's way to write calls cannot be forced
+ * Returns the grammar of the request's form. Without a form, returns a grammar that allows calls of the callable tools only. It applies
+ * from the beginning if a call is required, else from where a call begins.
+ * @throws KvfoldError engine/bad-grammar for a schema that cannot be converted, engine/bad-request if kvfold cannot force the template's
+ * call syntax
  */
 function grammarOf(format: ChatFormat, request: EngineRequest): HeldForm | Promise<HeldForm> {
   const { grammar, schema, toolChoice = 'auto' } = request
@@ -203,8 +216,8 @@ async function callsOf(
 }
 
 /**
- * What a request holds its answer to: its form or its calls, and how long it may reason, where the template's reasoning can be told. At once where no
- * schema is read.
+ * Returns the grammar of a request's answer, and its reasoning budget if the template marks reasoning. Returns a promise only if a schema
+ * or calls need one.
  * @throws KvfoldError as `grammarOf`
  */
 export const heldTo = (format: ChatFormat, model: NativeModel, request: EngineRequest): Held | Promise<Held> => {
@@ -214,7 +227,7 @@ export const heldTo = (format: ChatFormat, model: NativeModel, request: EngineRe
 }
 
 /**
- * A grammar, compiled off the event loop.
+ * Compiles a grammar off the event loop.
  * @throws KvfoldError engine/bad-grammar; engine/cancelled as soon as `signal` aborts
  */
 export function compiled(model: NativeModel, grammar: string, signal?: AbortSignal): Promise<NativeGrammar> {
@@ -244,7 +257,7 @@ function budgetOf(
   return { budget: { tokens, open, close, opened: !continues && format.opens(open), forced } }
 }
 
-/** An answer, what it was given after, and the text it was sampled as. */
+/** An answer, the messages and tools before it, and its text as sampled. */
 interface CutAnswer {
   readonly messages: readonly ChatMessage[]
   readonly tools: readonly ToolDefinition[]
@@ -253,8 +266,8 @@ interface CutAnswer {
 }
 
 /**
- * Whether an answer that was cut after a call closes all that the template closes behind it. Where the template would still close a list of
- * calls, its own wording must be shown.
+ * Whether an answer that was cut after a call contains everything that the template writes behind that call. If not, for example where a
+ * list of calls is still open, the next prompt must use the template's own wording.
  */
 export function isClosed(format: ChatFormat, model: NativeModel, { messages, tools, answer, sampled }: CutAnswer): boolean {
   const written = format.render({ messages: [...messages, answer], tools, generationPrompt: false })
@@ -262,7 +275,7 @@ export function isClosed(format: ChatFormat, model: NativeModel, { messages, too
   const own = written.tokens.subarray(start, end)
   const turn = own.findLastIndex((token) => model.isEndOfGeneration(token))
   const text = model.detokenize(turn < 0 ? own : own.subarray(0, turn), true)
-  // Behind the JSON of the last call; where calls are written as tags alone, the last of them.
+  // The text behind the JSON of the last call. If calls are tags only, the text from the last tag on.
   const from = text.includes('}') ? text.lastIndexOf('}') + 1 : text.lastIndexOf('<')
   return sampled.trimEnd().endsWith(text.slice(from).trim())
 }

@@ -1,4 +1,7 @@
-/** Owns the form of a file of saved cells, in the disk tier and in a folder that engines share, and the belief in one: none before its checksums were checked; and the files of deleted conversations. */
+/**
+ * The format of a file of saved cells, in the disk tier and in a folder that engines share. Verifies checksums before a file is used. Also
+ * deletes the files of deleted conversations.
+ */
 import { createHash, createHmac } from 'node:crypto'
 import { constants } from 'node:fs'
 import { type FileHandle, open, readdir, rm } from 'node:fs/promises'
@@ -10,27 +13,27 @@ import type { OffloadRecord } from '../kv/ports.js'
 import { join } from 'node:path'
 
 /*
- * A file is a head and the state. The head, with lengths in little-endian and arrays of 32-bit numbers as the machine has them:
+ * A file is a head and the state. In the head lengths are little-endian, and arrays of 32-bit numbers have the machine's byte order:
  *
- * | bytes | what |
+ * | bytes | content |
  * | --- | --- |
  * | [0, 8) | name and version of the format |
  * | [8, 40) | identity |
  * | [40, 48) | bytes of the state |
- * | [48, 60) | numbers held, numbers in the base, bytes of the conversation's id |
+ * | [48, 60) | entries held, tokens of the unedited prompt, bytes of the conversation's id |
  * | [60, 64) | zero |
  * | [64, 96) | SHA-256 of the head without these and the next bytes |
  * | [96, 128) | HMAC-SHA-256 of those 32 bytes, under the folder's secret |
- * | [128, ...) | CRC-32 of every section of the state; tokens, keys, positions, cell hashes, base; the conversation's id in UTF-8 |
+ * | [128, ...) | CRC-32 of every section of the state; tokens, source ids, positions, cell hashes, unedited prompt; the id in UTF-8 |
  *
- * The state, which is nearly all of the file, has the weaker checksum because a restore waits for it: of 14 MB, 3 ms instead of 11 ms
- * (one core with SHA instructions). Damage within 32 bits is always found, any other but once in 2^32.
+ * The state is nearly all of the file. It has the weaker checksum because a restore waits for it: of 14 MB, 3 ms instead of 11 ms
+ * (one core with SHA instructions). Damage within 32 bits is always found, any other damage but once in 2^32.
  *
- * Cell hashes mean something under the secret only that they were made with, so a head of another secret is nobody's any more. It can still be read: a
- * deleted conversation's file must be found without the secret.
+ * Cell hashes have a meaning only under the secret that they were made with. So a head of another secret is of no use to an engine.
+ * It can still be read: a deleted conversation's file must be found without the secret.
  */
 const FORMAT = 'kvshelf2'
-/** Whatever took an item's place: no link is followed, and no pipe waited for. */
+/** For a path where something else may have taken the file's place: links are not followed, and a pipe does not block. */
 export const READING = constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK
 const IDENTITY_AT = 8
 export const IDENTITY_BYTES = 32
@@ -39,12 +42,15 @@ const LENGTHS_AT = 48
 const SUM_AT = 64
 const KEYED_AT = 96
 const FIXED = 128
-/** Bytes of state that have one checksum, and that are checked between two turns of the event loop. */
+/** Bytes of state that have one checksum. The event loop gets a turn after each section. */
 const SECTION = 2 ** 20
-/** No head is as large: it would be of millions of tokens. What damage or a hole in a file asks for is not made room for. */
+/**
+ * Larger heads are refused: such a head would be of millions of tokens. So no room is made for a size that comes from damage or from a hole
+ * in a file.
+ */
 const MOST_HEAD = 2 ** 28
 
-/** The head of a file of the right length whose head is undamaged. */
+/** Reads the head; refuses a file of the wrong length or with a damaged head. */
 export async function readHead(file: FileHandle): Promise<Buffer | 'refused'> {
   const { size } = await file.stat()
   const fixed = Buffer.allocUnsafeSlow(FIXED)
@@ -55,7 +61,7 @@ export async function readHead(file: FileHandle): Promise<Buffer | 'refused'> {
   return (await fill(file, head, 0)) && sumOf(head).equals(head.subarray(SUM_AT, KEYED_AT)) ? head : 'refused'
 }
 
-/** The state of a file that is whole and has the head with these checksums. */
+/** Reads the state; refuses a file that is damaged or whose head has other checksums than `sum`. */
 export async function readState(file: FileHandle, sum: Buffer): Promise<Uint8Array | 'refused'> {
   const head = await readHead(file)
   if (head === 'refused' || !sum.equals(sumIn(head))) return 'refused'
@@ -68,7 +74,7 @@ export async function readState(file: FileHandle, sum: Buffer): Promise<Uint8Arr
   return state
 }
 
-/** False when the file ends before the buffer does. */
+/** Fills the buffer from the file. Returns false if the file ends first. */
 async function fill(file: FileHandle, buffer: Buffer, from: number): Promise<boolean> {
   for (let at = 0; at < buffer.length;) {
     const { bytesRead } = await file.read(buffer, at, buffer.length - at, from + at)
@@ -78,7 +84,10 @@ async function fill(file: FileHandle, buffer: Buffer, from: number): Promise<boo
   return true
 }
 
-/** A new file with head and state, and nothing but its own name to be found by; `time` is its time of modification, in milliseconds. What a full disk or a server far away has to say is said here at the latest. */
+/**
+ * Writes a new file with head and state under its own name only, and syncs it. `time`: its time of modification, in milliseconds. Errors of
+ * a full disk or a remote server are thrown here at the latest.
+ */
 export async function writeCells(path: string, head: Buffer, state: Uint8Array, time: number): Promise<void> {
   const file = await open(path, 'wx', 0o600)
   try {
@@ -91,10 +100,10 @@ export async function writeCells(path: string, head: Buffer, state: Uint8Array, 
   }
 }
 
-/** What the system says of a file, and no fault of ours. */
+/** Whether an error comes from the file system, and not from a bug of ours. */
 export const isOfSystem = (error: unknown): error is NodeJS.ErrnoException => error instanceof Error && 'syscall' in error
 
-/** A head without its checksums. */
+/** Makes a head without its checksums. */
 export function headOf(record: OffloadRecord, identity: Buffer, state: number): Buffer {
   const conversation = Buffer.from(record.conversation)
   const fixed = Buffer.alloc(FIXED)
@@ -126,7 +135,7 @@ export async function checksum(head: Buffer, state: Uint8Array, secret: Buffer):
   head.set(keyedOf(head, secret), KEYED_AT)
 }
 
-/** What the head says is held; views into it. */
+/** Returns the record in the head; its arrays are views into the head. */
 export function recordOf(head: Buffer): OffloadRecord {
   const [held, inBase] = lengthsOf(head)
   let at = FIXED + 4 * sections(stateBytes(head))
@@ -141,7 +150,7 @@ export function recordOf(head: Buffer): OffloadRecord {
 
 const sections = (state: number): number => Math.ceil(state / SECTION)
 
-/** Numbers held, numbers in the base, bytes of the conversation's id. */
+/** Entries held, tokens of the unedited prompt, bytes of the conversation's id. */
 function lengthsOf(head: Buffer): [number, number, number] {
   return [head.readUInt32LE(LENGTHS_AT), head.readUInt32LE(LENGTHS_AT + 4), head.readUInt32LE(LENGTHS_AT + 8)]
 }
@@ -154,7 +163,7 @@ function headLength(head: Buffer): number {
   return FIXED + 4 * (sections(stateBytes(head)) + (3 + WORDS) * held + inBase) + conversation
 }
 
-/** The checksums of the state's sections, as they stand in the head. */
+/** The checksums of the state's sections, read from the head. */
 const sumsOf = (head: Buffer): Uint32Array => new Uint32Array(head.buffer, head.byteOffset + FIXED, sections(stateBytes(head)))
 
 const sumOf = (head: Buffer): Buffer =>
@@ -170,19 +179,22 @@ export const isUnder = (secret: Buffer, head: Buffer): boolean => keyedOf(head, 
 const keyedOf = (head: Buffer, secret: Buffer): Buffer =>
   createHmac('sha256', secret).update('kvfold shelf head:').update(head.subarray(SUM_AT, KEYED_AT)).digest()
 
-/** Whether what was saved for `conversation` is of this one: for itself, or for what ran beside it under its id with more behind it. */
+/**
+ * Whether cells saved for `conversation` belong to conversation `id`: they are its own, or those of a conversation beside it whose id
+ * begins with `id` and a slash or space.
+ */
 export const isOf = (id: string, conversation: string): boolean =>
   conversation === id || (conversation.startsWith(id) && /[/ ]/u.test(conversation[id.length]!))
 
-/** Both checksums of the head, as they stand in it. */
+/** Both checksums of the head, read from it. */
 export const sumIn = (head: Buffer): Buffer => head.subarray(SUM_AT, FIXED)
 
-/** How names of shared blocks end; one of the disk tier's ends with `.kvshelf`. */
+/** The ending of the names of shared blocks; names of the disk tier end with `.kvshelf`. */
 export const BLOCK_FILE = '.kvcells'
 
 /**
- * What deleted conversations have left in folders of saved cells, where an engine that is not loaded cannot delete it. A loaded engine's own books find the
- * files gone, which costs it nothing but a recompute. Files of the disk tier never change, so each of them is read once.
+ * The files that deleted conversations have left in folders of saved cells, where an engine that is not loaded cannot delete them. A loaded
+ * engine finds its files gone, which costs a recompute. Files of the disk tier never change, so each of them is read once.
  */
 export class SavedCells {
   readonly #conversations: readonly Map<string, string>[]
@@ -191,7 +203,7 @@ export class SavedCells {
     this.#conversations = folders.map(() => new Map<string, string>())
   }
 
-  /** Deletes the cells of these conversations, whichever model they are of; says how many files. One that is not to be read stays. */
+  /** Deletes the cells of these conversations, of all models. Returns how many files it deleted. A file that cannot be read stays. */
   async drop(conversations: readonly string[]): Promise<number> {
     let dropped = 0
     for (const [at, folder] of this.folders.entries()) {
@@ -221,7 +233,7 @@ async function conversationAt(path: string): Promise<string | null> {
   return head === null ? null : recordOf(head).conversation
 }
 
-/** Null: there is no whole head at this path that can be read. */
+/** Reads the head of the file at this path. Returns null if there is no whole and readable head. */
 export async function headAt(path: string): Promise<Buffer | null> {
   try {
     const file = await open(path, READING)

@@ -1,4 +1,4 @@
-/** Owns the disk tier: a folder of saved sequences, one file each, of which none is believed before its checksums are. */
+/** The disk tier: a folder of saved sequences, one file each. A file is used only after its checksums were verified. */
 import { randomBytes } from 'node:crypto'
 import { type FileHandle, mkdir, open, readdir, rename, rm, stat, utimes } from 'node:fs/promises'
 import { join } from 'node:path'
@@ -27,9 +27,9 @@ import {
 
 const ITEM = /^([0-9a-f]{32})\.kvshelf$/
 const TEMPORARY = /^kvshelf-([1-9][0-9]{0,9})-([0-9a-f]{8})-[0-9a-f]{32}\.tmp$/
-/** Tells the files of this process from those of an earlier one with the same process id, as there is in every container. */
+/** Distinguishes this process's files from those of an earlier process with the same id. In containers process ids repeat. */
 const RUN = randomBytes(4).toString('hex')
-/** Milliseconds after which a temporary file is nobody's, whatever lives under the process id in its name. */
+/** Milliseconds after which a temporary file counts as abandoned, even if a process lives under the id in its name. */
 const ABANDONED = 600_000
 
 export interface DiskShelfOptions {
@@ -39,15 +39,15 @@ export interface DiskShelfOptions {
   readonly budget: number
   /** SHA-256 of all that must agree for a state to be loaded: model, llama.cpp release, cache types and layout, RoPE settings. */
   readonly identity: Buffer
-  /** What the hashes of all cells in the folder are keyed with. Default: the folder's own. */
+  /** The key of the hashes of all cells in the folder. Default: the folder's own secret. */
   readonly secret?: Buffer
   /** Milliseconds since 1970. */
   readonly clock?: () => number
-  /** Told in a sentence what is lost after the opening, when it is noticed; what was lost before is in `notes`. */
+  /** Called with a sentence for the user when saved sequences are lost after the opening. Earlier losses are in `notes`. */
   readonly tell?: (sentence: string) => void
 }
 
-/** A file as the books have it. `record` is null for an item of another identity. */
+/** Our record of a file. `record` is null for an item of another identity. */
 interface Entry extends Kept {
   readonly id: string
   readonly record: OffloadRecord | null
@@ -57,27 +57,29 @@ interface Entry extends Kept {
 }
 
 /**
- * A file appears under its final name only when it is whole and on the medium (temporary name, fsync, rename), so a process may be killed
- * at any point: what it was writing is deleted at the next opening, by the process id in the name. A power cut may lose the last items;
- * a file that it leaves incomplete is found out like any other damage. Last uses are the files' times of modification.
+ * A folder of saved sequences as a disk tier.
  *
- * Items of another identity belong to another model: never listed, never deleted for being foreign, but within the same budget, because it
- * is the folder that the user gave a size; when room is short, all items compete by benefit. Damaged ones, ones of another format and
- * ones under another secret, which nobody can use any more, are deleted as soon as they are seen.
+ * A file gets its final name only when it is whole and on the medium (temporary name, fsync, rename), so a process may be killed at any
+ * point. The next opening deletes the file that it was writing, by the process id in the name. A power cut may lose the last items; a file
+ * that it leaves incomplete is detected like any other damage. Last uses are the files' times of modification.
  *
- * Several processes may share a folder without a lock, which would outlive a killed one: each step is atomic and each can fail harmlessly.
- * Items of another process come into the books at the next `put`; a file that it deleted is gone and recomputed. The budget may be exceeded
- * by what the others write at that moment.
+ * Items of another identity belong to another model. They are never listed, and never deleted for being foreign. They count toward the same
+ * budget, because the user gave a size to the folder; when room is short, all items compete by benefit. Damaged items, and those of another
+ * format or under another secret, are of no use to any engine, so they are deleted as soon as they are seen.
  *
- * Changes of the folder happen one after the other; reads do not wait for them.
+ * Several processes may share a folder without a lock, because a lock would outlive a killed process: each step is atomic, and each can
+ * fail harmlessly. Items of another process come into the books at the next `put`. A file that another process deleted is gone, and its
+ * cells are computed again. The budget may be exceeded by what other processes write at that moment.
+ *
+ * Changes of the folder happen one after another; reads do not wait for them.
  */
 export class DiskTierFolder implements DiskTier {
   readonly #entries = new Map<string, Entry>()
-  /** Ids of all files seen that may still be in the folder, so that one about to be deleted is not found anew. */
+  /** Ids of all files seen that may still be in the folder. It keeps a file that is about to be deleted from being entered again. */
   #seen = new Set<string>()
   readonly #counts = { refused: 0, unreadable: 0, gone: 0, evicted: 0, failed: 0 }
   readonly #notes: string[]
-  /** Why writing failed, each told once: a full disk would be told of for every sequence. */
+  /** The causes of failed writes, so that each is reported once. A full disk would otherwise be reported for every sequence. */
   readonly #toldFailures = new Set<string>()
   #changes: Promise<unknown> = Promise.resolve()
   #opened = false
@@ -91,7 +93,7 @@ export class DiskTierFolder implements DiskTier {
   }
 
   /**
-   * Reads the heads of all files, deletes damaged ones and the remains of killed processes, and keeps to the budget.
+   * Reads the heads of all files, deletes damaged ones and the remains of killed processes, and shrinks the folder to the budget.
    * @throws KvfoldError engine/bad-request when the folder cannot be used
    */
   static async open(options: DiskShelfOptions): Promise<DiskTierFolder> {
@@ -115,12 +117,12 @@ export class DiskTierFolder implements DiskTier {
     }
   }
 
-  /** What the hashes of all cells in the folder are keyed with (CacheSalts). */
+  /** The key of the hashes of all cells in the folder (CacheSalts). */
   get secret(): Buffer {
     return this.kept.secret
   }
 
-  /** What to tell the user of the opening, one sentence each. */
+  /** Sentences for the user about the opening. */
   get notes(): readonly string[] {
     return this.#notes
   }
@@ -230,7 +232,10 @@ export class DiskTierFolder implements DiskTier {
     this.#seen = found
   }
 
-  /** Takes a file into the books that is not there yet; a damaged one is deleted. `gone`: before we could look. */
+  /**
+   * Enters a new file into the books; deletes it if it is damaged. Returns the loss, or null. `gone`: the file was deleted before we could
+   * read it.
+   */
   async #enter(id: string): Promise<Loss | null> {
     const read = await reading(this.#path(id), async (file) => {
       const [head, { mtimeMs }] = [await readHead(file), await file.stat()]
@@ -245,7 +250,7 @@ export class DiskTierFolder implements DiskTier {
     return null
   }
 
-  /** Counts them, and tells of what nobody did on purpose. */
+  /** Counts the losses, and reports those that are not deliberate deletions. */
   #lost(losses: readonly Loss[]): void {
     for (const loss of losses) this.#counts[loss]++
     for (const [loss, what] of Object.entries(TOLD)) {
@@ -272,7 +277,7 @@ export class DiskTierFolder implements DiskTier {
     else this.#notes.push(sentence)
   }
 
-  /** Gives items up until those left take at most so many bytes. */
+  /** Evicts items until those left take at most so many bytes. */
   async #shrink(budget: number): Promise<void> {
     for (const { id } of surplus([...this.#entries.values()], budget, this.#now())) {
       this.#entries.delete(id)
@@ -281,7 +286,7 @@ export class DiskTierFolder implements DiskTier {
     }
   }
 
-  /** Puts the file there, whole or not at all. */
+  /** Writes the file, whole or not at all. */
   async #write({ id, lastUse }: Entry, head: Buffer, state: Uint8Array): Promise<void> {
     const temporary = temporaryIn(this.options.folder, id)
     try {
@@ -294,7 +299,7 @@ export class DiskTierFolder implements DiskTier {
     }
   }
 
-  /** What cannot be deleted is not read again either. */
+  /** Ignore a failure: a file that cannot be deleted is in `#seen`, so it is not read again. */
   async #delete(id: string): Promise<void> {
     await rm(this.#path(id), { force: true }).catch(() => undefined)
   }
@@ -302,10 +307,13 @@ export class DiskTierFolder implements DiskTier {
 
 const temporaryIn = (folder: string, id: string): string => join(folder, `kvshelf-${process.pid}-${RUN}-${id}.tmp`)
 
-/** `refused`: read, and found damaged or not ours. `unreadable`: the system did not let us. `gone`: deleted by another process. */
+/**
+ * `refused`: the file was read, and is damaged or not ours. `unreadable`: the system did not let us read it. `gone`: another process
+ * deleted it.
+ */
 type Loss = 'refused' | 'unreadable' | 'gone'
 
-/** Deletions are the others' eviction. */
+/** The losses that are reported. `gone` is not among them: another process evicted the file. */
 const TOLD = {
   refused: 'damaged, of another format or under another secret, and deleted',
   unreadable: 'not to be read, and left as they are',
@@ -322,7 +330,7 @@ const entryOf = <R extends OffloadRecord | null>(id: string, head: Buffer, recor
 
 const isItem = (entry: Entry): entry is Entry & DiskItem => entry.record !== null
 
-/** What the system does not let us read is not ours to delete. */
+/** Reads a file. A file that the system does not let us read counts as `unreadable` and is not deleted. */
 async function reading<T>(path: string, read: (file: FileHandle) => Promise<T>): Promise<T | Loss> {
   try {
     const file = await open(path, READING)
@@ -337,7 +345,7 @@ async function reading<T>(path: string, read: (file: FileHandle) => Promise<T>):
   }
 }
 
-/** Whether the name is that of a temporary file which nobody writes any more. */
+/** Whether this is the temporary file of a writer that has ended or given up. */
 async function isAbandoned(path: string, name: string): Promise<boolean> {
   const [, pid, run] = TEMPORARY.exec(name) ?? []
   if (pid === undefined || run === RUN) return false
@@ -351,10 +359,10 @@ async function isAbandoned(path: string, name: string): Promise<boolean> {
   return mtimeMs < steady.now() - ABANDONED
 }
 
-// Which folder of the disk tier is a loaded model's: that of the same weights under the same context.
+// The place of a disk tier.
 
 export interface ShelfPlace {
   readonly folder: string
-  /** The most that it may hold. */
+  /** The most bytes that the folder may hold. */
   readonly bytes: number
 }

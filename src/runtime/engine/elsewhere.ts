@@ -1,54 +1,60 @@
-/** Owns what a server knows of engines that run elsewhere: how they are, and how their failures look. The fleet has such engines. */
+/** The facts that a server has of engines that run elsewhere: their state, and their failures. The fleet has such engines. */
 import type { ChatMessage } from '../chat/message.js'
 import { KvfoldError } from '../core/errors.js'
 import { numberAt } from '../core/json.js'
 
-/** What an engine elsewhere speaks. */
+/** The kind of server that answers at an engine's address. */
 export type FlavourName = 'kvfold' | 'llama-server' | 'vllm' | 'sglang' | 'openai'
 
-/** An engine that works through others. */
+/** An engine that passes its work to other engines. */
 export interface EnginesElsewhere {
   readonly engines: readonly EngineStatus[]
-  /** Why the engines are not those of the list that was written last; null: they are. */
+  /** Why the list of engines that was written last is not in force; null if it is. */
   enginesProblem: string | null
 }
 
-/** What is known of an engine, and what it did since it was named. */
+/** The state of one engine, and its counts since the engine was named. */
 export interface EngineStatus {
-  /** Its address. */
+  /** The engine's address. */
   readonly name: string
   readonly state: 'up' | 'down' | 'draining'
-  /** Why it is down, or what went wrong there last. */
+  /** Why it is down, or the last failure there; null if there is none. */
   readonly problem: string | null
   readonly weight: number
-  /** Null until it was reached. */
+  /** Null until the engine was reached. */
   readonly model: string | null
   readonly flavour: FlavourName | null
   /** Requests under way. */
   readonly open: number
   readonly requests: number
-  /** Requests that it failed. */
+  /** Requests that the engine failed. */
   readonly failures: number
-  /** Conversations that came from another engine. */
+  /** Conversations that moved here from another engine. */
   readonly moved: number
-  /** Tokens of prompts; those of them that it says it did not compute; and those that we expected it not to. */
+  /**
+   * Tokens: of all prompts; those of them that the engine reports as cached (`cached`); and those that we expected it to have cached
+   * (`expected`).
+   */
   readonly prompt: number
   readonly cached: number
   readonly expected: number
 }
 
-/** An answer that broke off after some of it was told: the code of what happened, and what there was. Nothing of it is kept. */
+/**
+ * An answer that broke off after a part of it was sent. It has the code of the cause, and the part that was sent. The conversation keeps
+ * nothing of it.
+ */
 export class BrokenAnswer extends KvfoldError {
   constructor(
     cause: KvfoldError,
-    /** All that was told, content and calls. */
+    /** The content, reasoning and calls that were sent. */
     readonly said: Pick<ChatMessage, 'content' | 'reasoning' | 'toolCalls'>,
   ) {
     super(cause.code, `${cause.message} Nothing of the answer is kept; ask again.`, { cause })
   }
 }
 
-/** Seconds for which an endpoint that refused asks to be left alone; null where it does not say. */
+/** Returns how many seconds an endpoint that refused asks us to wait; null if it does not say. */
 export function waitAskedBy({ cause }: KvfoldError): number | null {
   return numberAt(cause, 'retryAfter')
 }

@@ -1,31 +1,34 @@
-/** Owns embeddings: texts in, one vector of length 1 for each. */
+/** Embeddings: turns each text into one vector of length 1. */
 import { KvfoldError } from '../core/errors.js'
 import { poolingOf } from '../native/context-options.js'
 import type { ModelOptions, Native, NativeModel, Pooling } from '../native/types.js'
 import { PooledTexts, type PooledTextsOptions } from './pooled-texts.js'
 
-/** `rank` is no embedding, and `none` none of a text. */
+/** Poolings that give one embedding for a text: `rank` gives a score, and `none` one vector for each token. */
 export type TextPooling = Extract<Pooling, 'mean' | 'cls' | 'last'>
 
 export interface EmbedderOptions extends PooledTextsOptions {
-  /** Default: what the model was trained with, else `mean`: a model that generates text has no token that stands for all of it. */
+  /**
+   * Default: the pooling that the model was trained with, else `mean`, because no single token of a generating model stands for the whole
+   * text.
+   */
   readonly pooling?: TextPooling
 }
 
 export interface EmbedOptions {
-  /** The first so many numbers of each vector, made length 1 again; for models that were trained for it. Default: all. */
+  /** Keep only so many first numbers of each vector, scaled to length 1 again. For models that were trained for it. Default: all. */
   readonly dimensions?: number
   readonly signal?: AbortSignal
 }
 
 export interface Embeddings {
-  /** One for each text, of length 1. */
+  /** One vector of length 1 for each text. */
   readonly vectors: readonly Float32Array[]
-  /** Of all texts, those that the model's vocabulary adds included. */
+  /** The tokens of all texts, with those that the vocabulary adds. */
   readonly tokens: number
 }
 
-/** Calls may overlap: they are computed one after the other. */
+/** Calls may overlap; they are computed one after another. */
 export class Embedder {
   private constructor(
     private readonly texts: PooledTexts,
@@ -41,12 +44,15 @@ export class Embedder {
     return this.texts.tokens
   }
 
-  /** A context on a model that stays its owner's; it ends with the model. @throws as NativeModel.createContext; model/unsupported for rerankers */
+  /**
+   * Makes an embedder with a context on a model of the caller's. The context ends with the model. @throws as NativeModel.createContext;
+   * model/unsupported for rerankers
+   */
   static async on(model: NativeModel, options: EmbedderOptions = {}): Promise<Embedder> {
     return Embedder.#make(model, options, false)
   }
 
-  /** Loads a model for embeddings alone. @throws as Native.loadModel and Embedder.on; what was taken is given back */
+  /** Loads a model for embeddings alone. @throws as Native.loadModel and Embedder.on; the model is disposed before */
   static async load(
     native: Native,
     path: string,
@@ -70,8 +76,8 @@ export class Embedder {
   }
 
   /**
-   * The texts' vectors in their order; a text's vector does not depend on the others. A string is tokenized with what the vocabulary adds at
-   * its ends, and control tokens in it are text; tokens are taken as they are.
+   * Returns the texts' vectors in order. A text's vector does not depend on the other texts. A string is tokenized with the tokens that the
+   * vocabulary adds at its ends; control tokens in it are plain text. Token lists are taken as they are.
    * @throws KvfoldError as PooledTexts.pooled; engine/bad-request for more dimensions than there are
    */
   async embed(texts: readonly (string | ArrayLike<number>)[], { dimensions, signal }: EmbedOptions = {}): Promise<Embeddings> {
@@ -86,7 +92,7 @@ export class Embedder {
     }
   }
 
-  /** Gives the context back, and the model if it is its own; what runs is cancelled. Idempotent. */
+  /** Cancels running calls, and frees the context; frees the model too if `load` made it. Further calls do nothing. */
   dispose(): Promise<void> {
     return this.texts.dispose()
   }
@@ -105,7 +111,7 @@ function cut(vector: Float32Array, dimensions = vector.length): Float32Array {
   return vector.subarray(0, dimensions)
 }
 
-/** In double precision: squares of large numbers leave the range of single. */
+/** Sums in double precision, because squares of large numbers overflow single precision. */
 function normal(vector: Float32Array, index: number): Float32Array {
   const length = Math.sqrt(vector.reduce((sum, value) => sum + value * value, 0))
   if (!Number.isFinite(length) || length === 0)

@@ -1,4 +1,7 @@
-/** What every engine offers to the layers above: show these messages under these edits, get the next message and its ledger entry. */
+/**
+ * The `Engine` interface, which every engine implements. An engine shows the messages under their edits, and returns the next message and
+ * its ledger entry.
+ */
 import type { ChatMessage, Edit, TemplateVariables, ToolCall, ToolChoice, ToolDefinition } from '../chat/message.js'
 import type { Contract, ContractChoice } from '../core/contract.js'
 import { Feed } from '../core/feed.js'
@@ -8,9 +11,9 @@ import type { LedgerEntry } from '../kv/ledger.js'
 import type { BlendChoice } from '../kv/plan/parts.js'
 import type { AttentionPattern, AttentionRequest } from './attention.js'
 
-/** Fields that are left out are off; a server fills them in (`Engine.samplingDefaults`). */
+/** How tokens are drawn. A field that is left out is off. A server fills fields in from `Engine.samplingDefaults`. */
 export interface Sampling {
-  /** 0: greedy. Default 0. */
+  /** 0 is greedy. Default 0. */
   readonly temperature?: number
   readonly topK?: number
   readonly topP?: number
@@ -19,7 +22,7 @@ export interface Sampling {
   readonly repeatPenalty?: number
   readonly frequencyPenalty?: number
   readonly presencePenalty?: number
-  /** Tokens that the penalties look back over. Default 64. */
+  /** How many of the latest tokens the penalties look at. Default 64. */
   readonly penaltyLastN?: number
   readonly mirostat?: { readonly version: 1 | 2; readonly tau: number; readonly eta: number }
   readonly seed?: number
@@ -27,89 +30,103 @@ export interface Sampling {
 }
 
 export interface EngineRequest {
-  /** Whose cache this continues. Requests of one conversation run one after another. */
+  /** The conversation whose cache the step continues. Requests of one conversation run one after another. */
   readonly conversation: ConversationId
   /**
-   * Whose it is: cells are lent only among conversations of one tenant, in every tier. A conversation stays its tenant's: ids of different
-   * tenants must differ. Default: nobody's, which is like a tenant of its own.
+   * The tenant that the conversation belongs to. Cells are lent only between conversations of one tenant, in every tier. A conversation
+   * never changes its tenant, so tenants must not use the same conversation ids. Default: none; all requests without a tenant share one
+   * salt, as if they had a tenant of their own.
    */
   readonly tenant?: string
-  /** Original contents, never shortened. */
+  /** The messages with their original contents, never shortened. */
   readonly messages: readonly ChatMessage[]
-  /** What is shown instead of stretches of them. */
+  /** The edits: spans of the messages, and the text that is shown in place of each. Default: none. */
   readonly edits?: readonly Edit[]
   readonly tools?: readonly ToolDefinition[]
-  /** Variables of the chat template, the same for what it shows of every message. Default: none. */
+  /** Variables of the chat template. They hold for the whole prompt, earlier messages included. Default: none. */
   readonly variables?: TemplateVariables
-  /** The last message is the beginning of the answer, which goes on from there: the reply has both, events only what is new. Default false. */
+  /**
+   * The last message is the beginning of the answer, and the model continues it. The reply contains both parts; events contain only the new
+   * text. Default false.
+   */
   readonly continues?: boolean
-  /** Default `auto` with tools, `none` without. `required` forces the syntax of a call. */
+  /** Default: `auto` with tools, `none` without. `required` forces the answer to be a tool call. */
   readonly toolChoice?: ToolChoice
-  /** Names of the tools that a call may be of; the model sees all of `tools`, and cannot call the others. Default: all. */
+  /** Names of the tools that the model may call. It still sees all of `tools`. Default: all. */
   readonly callable?: readonly string[]
   /**
-   * Tools that may be called, too, and do not stand among the definitions: the conversation shows them. One that is called like a tool of `tools` says
-   * what calls of that one are held to, when that is less than its definition shows. Default: none.
+   * Further tools that the model may call. They are not in the list of definitions, because the conversation itself shows them. If one has
+   * the name of a tool in `tools`, calls of that name must satisfy this definition, which may allow less than the one shown. Default: none.
    */
   readonly unlisted?: readonly ToolDefinition[]
   readonly sampling?: Sampling
-  /** Default: what the context has room for. */
+  /** Default: as many as the context has room for. */
   readonly maxTokens?: number
   readonly stop?: readonly string[]
-  /** Tokens that the answer may reason for; then its reasoning is closed in the model's place. Engines that cannot let it go on. Default: without end. */
+  /**
+   * The most tokens of reasoning. After them the engine writes the end of the reasoning itself. Engines that cannot do that ignore the
+   * field. Default: no bound.
+   */
   readonly reasoningBudget?: number
-  /** The answer ends with the first complete call that this is true of. Engines that cannot end there go on. Default: calls end nothing. */
+  /**
+   * The answer ends after the first complete call for which this returns true. Engines that cannot end there continue. Default: no call
+   * ends the answer.
+   */
   readonly endsWith?: (call: Pick<ToolCall, 'name'>) => boolean
-  /** GBNF, or a JSON schema the answer must satisfy; not both. */
+  /** GBNF that the answer must satisfy. Give a grammar or `schema`, not both. */
   readonly grammar?: string
   readonly schema?: unknown
-  /** What of the schema a grammar cannot keep is left out. Default: it is refused. */
+  /** Leaves out the parts of the schema that a grammar cannot express. Default: such a schema is refused. */
   readonly loose?: boolean
-  /** Alternatives to report per token, 0..20. Default none. */
+  /** How many alternatives to report for each token, 0 to 20. Default: no log-probabilities. */
   readonly logprobs?: number
-  /** Where tokens look, reduced while it is computed. Engines that cannot say refuse with attention/unavailable. */
+  /**
+   * Asks where tokens look; the engine reduces the weights while it computes. Engines that cannot report attention refuse with
+   * attention/unavailable.
+   */
   readonly attention?: AttentionRequest
-  /** What edits keep to. Default: the engine's. */
+  /** The contract of the edits. Default: the engine's. */
   readonly contract?: ContractChoice
-  /** What `blend` computes again. Default: the engine's. */
+  /** Which tokens `blend` computes again. Default: the engine's choice. */
   readonly blend?: BlendChoice
   /**
-   * Messages may differ from those of the conversation's last step: what such a change keeps to. The model is shown these messages, whatever is
-   * kept of the others. Default: they do not, and what changed all the same is computed again.
+   * Says that the client may have changed messages since the conversation's last step, and gives the contract for such changes. The model
+   * is shown exactly these messages, whichever cells are kept of the earlier ones. Default: unset; then changed messages are computed
+   * again.
    */
   readonly clientEdits?: ContractChoice
   /**
-   * With `clientEdits`: how many of the messages the conversation had before the client added the others. An added message is shown as it is: no
-   * cell is looked for by what stood in its place. Default: those up to the last one that was shown before.
+   * With `clientEdits`: how many of the messages were in the conversation before; the client added those behind them. An added message is
+   * never matched with an earlier text in its place. Default: the messages up to the last one that was shown before.
    */
   readonly known?: number
-  /** The conversation of the same tenant's that this one began as a copy of: what it inherits is that one's cells, under the same terms. */
+  /** The conversation of the same tenant that this one began as a copy of. This one inherits its cells, under the same contracts. */
   readonly parent?: ConversationId
-  /** Nobody is expected to ask for the conversation again: its cells are the first to give way to others. Default false. */
+  /** No later request of the conversation is expected, so its cells are the first to be evicted. Default false. */
   readonly last?: boolean
-  /** What the ledger calls this step. Default `answer`. */
+  /** The name of this step in the ledger. Default `answer`. */
   readonly kind?: 'answer' | 'summary'
   readonly signal?: AbortSignal
 }
 
-/** A token and its natural-log probability. */
+/** A token and the natural logarithm of its probability. */
 export interface NamedLogprob {
   readonly token: number
   readonly text: string
-  /** Where the text cannot say them: those of a part of a character. */
+  /** The token's bytes, if it is only part of a character, so that `text` cannot show them. */
   readonly bytes?: readonly number[]
   readonly logprob: number
 }
 
 export interface TokenLogprob extends NamedLogprob {
-  /** Best first. */
+  /** The likeliest alternatives, best first. */
   readonly top: readonly NamedLogprob[]
 }
 
-/** Why generation ended. */
+/** The reason why generation ended. */
 export type Finish = 'stop' | 'tool-calls' | 'length' | 'cancelled'
 
-/** The plan of a step, in tokens: how what is shown is come by. What then happened is in the ledger. */
+/** The plan of a step, in tokens: how many of the shown tokens are reused and how many are computed. The ledger says what then happened. */
 export interface PlannedStep {
   readonly shown: number
   readonly reused: number
@@ -119,28 +136,28 @@ export interface PlannedStep {
 }
 
 export type EngineEvent =
-  /** Sent once, before anything is computed; again where another engine takes the step over. */
+  /** Sent once, before anything is computed. Sent again if another engine takes the step over. */
   | ({ readonly type: 'plan' } & PlannedStep)
   | { readonly type: 'prefill'; readonly done: number; readonly total: number }
-  /** Raw sampled tokens and their text, call syntax included, as they come. */
+  /** The sampled tokens and their text, call syntax included, as they come. */
   | {
       readonly type: 'tokens'
       readonly tokens: readonly number[]
       readonly text: string
       readonly logprobs?: readonly TokenLogprob[]
     }
-  /** The answer's text, without call syntax and reasoning. */
+  /** Text of the answer, without call syntax and reasoning. */
   | { readonly type: 'text'; readonly text: string }
   | { readonly type: 'reasoning'; readonly text: string }
-  /** More of the arguments of a call that is being made (`ReplyEvent`). */
+  /** More of the arguments of a tool call that the model is writing (`ReplyEvent`). */
   | { readonly type: 'arguments'; readonly id: string; readonly name: string; readonly text: string }
   /** A complete tool call. */
   | { readonly type: 'call'; readonly call: ToolCall }
-  /** The template shows an earlier message differently than in the last step, so its tokens are computed again. */
+  /** The template now renders an earlier message differently than in the last step, so its tokens are computed again. */
   | { readonly type: 'rewrite'; readonly message: number; readonly reason: string }
 
 export interface Timing {
-  /** Milliseconds from request to first token, and to the last. */
+  /** Milliseconds from the request to the first token; `total`: to the last. */
   readonly firstToken: number
   readonly total: number
   readonly prefillTokens: number
@@ -148,48 +165,53 @@ export interface Timing {
 }
 
 export interface EngineReply {
-  /** role assistant; content without call syntax, `toolCalls` parsed, `sampled` set by engines that have tokens. */
+  /**
+   * The answer, with role assistant. Its content has no call syntax, `toolCalls` are parsed, and engines that have tokens set `sampled`.
+   */
   readonly message: ChatMessage
   readonly finish: Finish
-  /** The stop string that ended it, as far as the engine says; the message is without it. */
+  /** The stop string that ended the answer, if the engine reports it. The message does not contain it. */
   readonly stop?: string
   readonly ledger: LedgerEntry
   readonly timing: Timing
   readonly logprobs?: readonly TokenLogprob[]
-  /** Of the token that ended the answer, which is in no text, where `logprobs` were asked for and the model ended it. Engines with tokens of their own have it. */
+  /**
+   * The log-probability of the token that ended the answer and appears in no text. Present if `logprobs` were requested, the model ended
+   * the answer, and the engine has tokens of its own.
+   */
   readonly endLogprob?: TokenLogprob
-  /** When it was asked for and the step was not cancelled. */
+  /** Present if the request asked for it and the step was not cancelled. */
   readonly attention?: AttentionPattern
-  /** Of a remote engine that was made to ask for them (`RemoteEngineOptions.tokens`), where the endpoint tells. */
+  /** Present for a remote engine that asks for tokens (`RemoteEngineOptions.tokens`), if the endpoint reports them. */
   readonly tokens?: ShownTokens
 }
 
-/** The tokens of a step: of its prompt, and of what was said after it. */
+/** The tokens of a step: those of the prompt, and those generated after it. */
 export interface ShownTokens {
   readonly prompt: Int32Array
-  /** With the token that ended the answer, as far as the engine says it. */
+  /** The generated tokens, with the one that ended the answer if the engine reports it. */
   readonly completion: Int32Array
 }
 
-/** A running step: iterate for events, await `reply` for the end. Errors reject `reply` and end the iteration with the same error. */
+/** A running step: iterate for events, await `reply` for the end. An error rejects `reply` and ends the iteration with the same error. */
 export interface Generation extends AsyncIterable<EngineEvent> {
   readonly reply: Promise<EngineReply>
 }
 
 export interface EngineInfo {
   readonly model: string
-  /** `llama`, `scripted`, ... */
+  /** The kind of engine: `llama`, `scripted`, ... */
   readonly engine: string
-  /** Release of llama.cpp, or of what stands in its place. */
+  /** The release of llama.cpp, or of the software that takes its place. */
   readonly release: string
-  /** Tokens one conversation may show. */
+  /** The most tokens that one conversation may show. */
   readonly context: number
 }
 
 export interface Engine {
   readonly info: EngineInfo
   respond(request: EngineRequest): Generation
-  /** Widens a stretch of a message's content to the nearest token borders around it (characters of the original content). */
+  /** Widens a span of a message's content to the nearest token borders around it. Both spans count characters of the original content. */
   snap(
     messages: readonly ChatMessage[],
     tools: readonly ToolDefinition[],
@@ -197,15 +219,15 @@ export interface Engine {
     chars: Span,
     variables?: TemplateVariables,
   ): Span
-  /** How a server samples where a request does not say. The engine itself does not use it. Default: nothing is known. */
+  /** The sampling that a server uses where a request says nothing. The engine itself does not use it. Default: unknown. */
   readonly samplingDefaults?: Sampling
-  /** Whether prompts can be told of a variable of that name. Default: of none. */
+  /** Returns whether the chat template reads a variable of this name. Default: it reads none. */
   reads?(variable: string): boolean
-  /** Whether it keeps to `reasoningBudget`. Default false. */
+  /** Whether the engine keeps to `reasoningBudget`. Default false. */
   readonly boundsReasoning?: boolean
-  /** Whether `count` only estimates, because another server has the vocabulary. Default false. */
+  /** Whether `count` only estimates, because the vocabulary is on another server. Default false. */
   readonly estimates?: boolean
-  /** Tokens the messages take when shown under the edits, generation prompt included. */
+  /** Counts the tokens of the messages under the edits, generation prompt included. */
   count(
     messages: readonly ChatMessage[],
     tools: readonly ToolDefinition[],
@@ -213,29 +235,32 @@ export interface Engine {
     variables?: TemplateVariables,
   ): number
   /**
-   * Does ahead what takes long of `count` and `snap` for these messages, so that the event loop goes on meanwhile. Where they are short, and by
-   * engines without it, nothing is done ahead. @throws as `count`
+   * Does the slow part of `count` and `snap` for these messages ahead, in turns, so that the event loop stays free. For short messages it
+   * does nothing, and engines may leave it out. @throws as `count`
    */
   prepare?(messages: readonly ChatMessage[], tools: readonly ToolDefinition[], variables?: TemplateVariables): Promise<void>
-  /** Cancels what runs for the conversation and drops its sequence and its parked versions. */
+  /** Cancels the conversation's running steps, and drops its sequence and its parked versions. */
   forget(conversation: ConversationId): void
   dispose(): Promise<void>
 }
 
-// The hand-over of a running step's events and its reply to whoever asked for them.
+// How the events and the reply of a running step reach its caller.
 
-/** Where a step puts its events. */
+/** Takes the events of a step. */
 export interface EventStream {
   push(event: EngineEvent): void
 }
 
-/** The generation of a step: what `run` pushes, ended by what it returns or throws. */
+/**
+ * Starts `run` and returns its generation: its events are those that `run` pushes, its end is the reply that `run` returns or the error
+ * that it throws.
+ */
 export function generationOf(run: (stream: EventStream) => Promise<EngineReply>): Generation {
   const feed = new Feed<EngineEvent, EngineReply>((push) => run({ push }))
   return { reply: feed.answer, [Symbol.asyncIterator]: () => feed[Symbol.asyncIterator]() }
 }
 
-// What an engine around another leaves to it: everything but how it responds.
+// The base of engines that wrap another engine: everything but `respond` is passed on to the inner engine.
 
 export abstract class EngineAround<Inner extends Engine = Engine> implements Engine {
   constructor(protected readonly engine: Inner) {}
@@ -270,7 +295,7 @@ export abstract class EngineAround<Inner extends Engine = Engine> implements Eng
     this.engine.forget(conversation)
   }
 
-  /** The engine inside belongs to whoever made it. */
+  /** Does nothing: the inner engine belongs to the code that made it. */
   dispose(): Promise<void> {
     return Promise.resolve()
   }

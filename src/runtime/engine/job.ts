@@ -1,4 +1,6 @@
-/** Owns one step asked of the engine, from its request to its end: its phase, what was drawn for it, where its text stops, its log-probabilities. */
+/**
+ * One step asked of the engine, from its request to its end: its phase, its sampled tokens, where its text stops, its log-probabilities.
+ */
 import type { ConversationId } from '../core/ids.js'
 import type { StepCache } from '../kv/step-cache.js'
 import type { CacheSalt } from '../kv/tenant-salts.js'
@@ -14,52 +16,58 @@ import type { AttentionWatch } from './attention-capture.js'
 import type { AttentionPattern, AttentionRequest } from './attention.js'
 import type { PlannedStep, Timing, TokenLogprob } from './engine.js'
 
-/** One step on its way through the scheduler: what was asked, how far it is, what came out. */
+/** A step on its way through the scheduler: its request, its phase and its result. */
 
 export interface JobRequest {
   readonly conversation: ConversationId
-  /** Whose it is (`CacheSalts.of` its tenant): cells of other tenants' conversations are never lent to it. Default: nobody's, all of which share. */
+  /**
+   * The tenant's salt (`CacheSalts.of`). Cells of other tenants' conversations are never lent to this one. Default: the salt that all steps
+   * without a tenant share.
+   */
   readonly salt?: CacheSalt
   readonly prompt: Prompt
-  /** Default: exact. */
+  /** The contract and its choices. Default: exact. */
   readonly terms?: Terms
   readonly sampler: SamplerOptions
-  /** 0: the prompt is computed and nothing is generated. */
+  /** 0: the prompt is computed, and nothing is generated. */
   readonly maxTokens?: number
   readonly stop?: readonly string[]
   readonly logprobs?: number
-  /** Alternatives to report for each token of the prompt but the first; all of the prompt is computed for it. Default: none are. */
+  /**
+   * How many alternatives to report for each token of the prompt but the first. The whole prompt is computed for it. Default: no
+   * log-probabilities of the prompt.
+   */
   readonly promptLogprobs?: number
-  /** Where tokens look; needs an engine that was loaded with `attention`. */
+  /** Asks where tokens look. Needs an engine that was loaded with `attention`. */
   readonly attention?: AttentionRequest
   readonly kind?: StepKind
   /** See EngineRequest. */
   readonly last?: boolean
   readonly signal?: AbortSignal
-  /** `onText` never ends generation: it may hear of a token when the next ones are under way. Default false. */
+  /** True if `onText` never ends generation. Then it may receive a token while the next ones are being decoded. Default false. */
   readonly ahead?: boolean
   readonly onPlan?: (plan: PlannedStep) => void
   readonly onPrefill?: (done: number, total: number) => void
-  /** True: generation ends here, as if the model had ended it. */
+  /** Receives new text and tokens. Return true to end generation here, as if the model had ended it. */
   readonly onText?: (text: string, tokens: readonly number[], logprobs: readonly TokenLogprob[]) => boolean | undefined
 }
 
 export interface JobResult {
-  /** Sampled tokens without the one that ended generation. */
+  /** The sampled tokens, without the one that ended generation. */
   readonly tokens: Int32Array
-  /** Their text up to a stop string; control tokens written out. */
+  /** Their text up to a stop string, control tokens included. */
   readonly text: string
   readonly finish: 'stop' | 'stop-string' | 'length' | 'cancelled'
-  /** The stop string that ended it. */
+  /** The stop string that ended the answer. */
   readonly stop?: string
   readonly ledger: LedgerEntry
   readonly timing: Timing
   readonly logprobs: readonly TokenLogprob[]
-  /** Of the end of generation, when it was sampled and probabilities were asked for. */
+  /** The log-probability of the token that ended generation, if the model sampled one and log-probabilities were requested. */
   readonly endLogprob?: TokenLogprob
-  /** Of the prompt's tokens behind the first, when they were asked for. */
+  /** Those of the prompt's tokens after the first, if they were requested. */
   readonly promptLogprobs?: readonly TokenLogprob[]
-  /** When it was asked for and the step was not cancelled. */
+  /** Present if the request asked for it and the step was not cancelled. */
   readonly attention?: AttentionPattern
 }
 
@@ -71,24 +79,27 @@ export const planned = (plan: Plan): PlannedStep => ({
   fallback: plan.fallback,
 })
 
-/** What a job does next: wait for its live sequence, or for what is read from disk for it, compute prompt tokens, or submit its last sampled token. */
+/**
+ * The phase of a job: it waits for its live sequence, waits for cells from disk, computes prompt tokens, submits its last sampled token, or
+ * has ended.
+ */
 type Phase =
   | { readonly name: 'queued' }
   | { readonly name: 'fetching' }
-  /** `done` of the `total` prompt tokens to compute. */
+  /** `done`: how many of the `total` prompt tokens to compute are in the cache. */
   | { readonly name: 'prefill'; readonly step: Step; done: number; readonly total: number }
   | { readonly name: 'decode'; readonly step: Step; readonly token: number }
   | { readonly name: 'ended' }
 
-/** More than any context has cells. */
+/** More tokens than any context has cells. */
 const MOST_LEFT = 2 ** 30
 
 export class Job {
   phase: Phase = { name: 'queued' }
   cancelled = false
-  /** What was read from disk for it; null: nobody has looked yet. */
+  /** The sequence states read from disk for the job; null before the first read. */
   fetched: ReadStates | null = null
-  /** The scheduler's turn that last computed some of its prompt; -1: none did. */
+  /** The scheduler's turn that last computed a part of the job's prompt; -1 before the first. */
   served = -1
   readonly result: Promise<JobResult>
   resolve!: (result: JobResult) => void
@@ -98,7 +109,7 @@ export class Job {
   readonly promptLogprobs: TokenLogprob[] = []
   endLogprob: TokenLogprob | null = null
   text = ''
-  /** The stop string that ended it. */
+  /** The stop string that ended the answer. */
   stop: string | null = null
   prefillTokens = 0
   firstToken: number | null = null
@@ -121,23 +132,26 @@ export class Job {
     this.result.catch(() => undefined)
   }
 
-  /** The running step, null before and after. */
+  /** The running step; null before it begins and after it ends. */
   get step(): Step | null {
     return this.phase.name === 'prefill' || this.phase.name === 'decode' ? this.phase.step : null
   }
 
-  /** Whether only its sampler, the end of generation and `maxTokens` can end it, so that tokens may be drawn before anybody looks at them. */
+  /**
+   * Whether only the sampler, an end-of-generation token or `maxTokens` can end the job. Then tokens may be sampled before anything here
+   * sees them.
+   */
   get runsAhead(): boolean {
     const { ahead = false, onText, stop = [], logprobs } = this.request
     return (ahead || onText === undefined) && stop.every((each) => each === '') && logprobs === undefined && this.watch === null
   }
 
-  /** Tokens that may still be sampled. */
+  /** How many tokens may still be sampled. */
   get left(): number {
     return Math.min((this.request.maxTokens ?? Infinity) - this.tokens.length, MOST_LEFT)
   }
 
-  /** Takes a sampled token; says whether and why generation ends with it. Streams its text. */
+  /** Takes a sampled token and streams its text. Returns why generation ends with it; null if generation continues. */
   take(token: number, logprob: TokenLogprob | null): 'stop' | 'stop-string' | 'length' | null {
     if (this.model.isEndOfGeneration(token)) {
       this.endLogprob = logprob
@@ -161,7 +175,7 @@ export class Job {
     return null
   }
 
-  /** Takes the logits behind each of some tokens of the prompt, the first of which is at `place`. */
+  /** Takes the logits of `count` prompt tokens from `place` on, and records the log-probability of each one's successor. */
   read(place: number, count: number, logits: (offset: number) => Float32Array): void {
     const { promptLogprobs: alternatives = 0, prompt } = this.request
     for (let offset = 0; offset < count; offset++) {
@@ -172,7 +186,7 @@ export class Job {
     }
   }
 
-  /** Streams what stop strings and unfinished characters held back. */
+  /** Streams the text that stop strings and unfinished characters held back. */
   flush(): void {
     this.#emit(this.#decoder.decode() + this.#stops.finish(), [])
   }
@@ -183,13 +197,16 @@ export class Job {
   }
 }
 
-/** What the job's step is asked to keep to. A token that is watched, or whose successor's probability is asked for, has to be computed. */
+/**
+ * The contract and choices of the job's step. Watched tokens are computed again, and so is the whole prompt if its log-probabilities are
+ * requested.
+ */
 export function termsOf({ request: { terms, promptLogprobs }, watch }: Job): Terms | undefined {
   const recomputeFrom = promptLogprobs === undefined ? (watch?.recomputeFrom ?? null) : 0
   return recomputeFrom === null ? terms : { ...EXACT, ...terms, recomputeFrom }
 }
 
-// The search for stop strings in streamed text, holding back what may still become one.
+// The search for stop strings in streamed text. Text that may become a stop string is held back.
 
 export class StopStrings {
   #held = ''
@@ -199,7 +216,10 @@ export class StopStrings {
     this.stops = stops.filter((stop) => stop !== '')
   }
 
-  /** Text that may be shown now; `stop` is the stop string that was completed (it and what follows are swallowed), null while there is none. */
+  /**
+   * Returns the text that may be streamed now, and the stop string that was completed, or null. A stop string and the text after it are
+   * dropped.
+   */
   push(text: string): { readonly text: string; readonly stop: string | null } {
     this.#held += text
     const [first] = this.stops
@@ -217,7 +237,7 @@ export class StopStrings {
     return { text: shown, stop: null }
   }
 
-  /** What was held back, at the end of generation. */
+  /** Returns the text held back, at the end of generation. */
   finish(): string {
     const rest = this.#held
     this.#held = ''
@@ -225,17 +245,18 @@ export class StopStrings {
   }
 }
 
-/** Length of the longest proper beginning of `stop` that `text` ends with. */
+/** Length of the longest beginning of `stop`, short of all of it, that `text` ends with. */
 function overlap(text: string, stop: string): number {
   for (let size = Math.min(text.length, stop.length - 1); size > 0; size--) if (text.endsWith(stop.slice(0, size))) return size
   return 0
 }
 
-// The step from raw logits to the log-probabilities a caller asked for.
+// Log-probabilities from raw logits.
 
 /**
- * Natural-log probabilities under the model's own distribution (before sampling changes it): of `token`, and of the `count` likeliest
- * tokens, best first. `piece`: a token's bytes.
+ * Returns natural-log probabilities under the model's own distribution, before the sampler changes it: of `token`, and of the `count`
+ * likeliest tokens, best first.
+ * @param piece returns a token's bytes
  */
 export function tokenLogprob(
   logits: Float32Array,
@@ -254,7 +275,7 @@ export function tokenLogprob(
 
 const decoder = new TextDecoder('utf-8', { ignoreBOM: true })
 
-/** The text of these bytes, and the bytes where they are no whole characters. */
+/** The text of these bytes, and the bytes themselves if they are not whole characters. */
 function written(bytes: Uint8Array): { readonly text: string; readonly bytes?: readonly number[] } {
   const text = decoder.decode(bytes)
   return text.includes('\ufffd') ? { text, bytes: [...bytes] } : { text }
@@ -274,14 +295,14 @@ function largest(values: Float32Array, count: number): number[] {
   return best
 }
 
-// Jobs that wait for the disk: what their steps need from it is read while other jobs go on.
+// Jobs that wait for the disk: their steps' cells are read while other jobs run.
 
 export class ReloadAhead {
   readonly #waiting = new Set<Job>()
 
   /**
-   * @param news a job need not wait any longer
-   * @param fail a job's reading failed
+   * @param news called when a job need not wait any longer
+   * @param fail called when reading for a job failed
    */
   constructor(
     private readonly cache: StepCache,
@@ -294,12 +315,12 @@ export class ReloadAhead {
     return [...this.#waiting].some(isWaiting)
   }
 
-  /** Whether a job of the conversation waits; later ones of it stay behind. */
+  /** Whether a job of the conversation waits. Later jobs of the conversation must wait behind it. */
   holds(conversation: ConversationId): boolean {
     return [...this.#waiting].some((job) => isWaiting(job) && job.request.conversation === conversation)
   }
 
-  /** Begins to read what the job needs from disk, once a job; false when that is nothing. */
+  /** Begins to read the cells that the job needs from disk. Does so once per job. Returns false when there is nothing to read. */
   begin(job: Job, sequence: LiveSequence): boolean {
     const reading = job.fetched === null ? this.cache.fetch(sequence, job.request.prompt, termsOf(job)) : null
     if (reading === null) return false
@@ -324,5 +345,5 @@ export class ReloadAhead {
   }
 }
 
-/** Not any more when it was cancelled meanwhile. */
+/** Whether the job still waits; a cancelled job does not. */
 const isWaiting = ({ phase }: Job): boolean => phase.name === 'fetching'

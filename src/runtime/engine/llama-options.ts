@@ -1,4 +1,4 @@
-/** Owns what an engine over llama.cpp can be told, and what it is where nothing is said. */
+/** The options of an engine over llama.cpp, and their defaults. */
 import { ChatFormat } from '../chat/format.js'
 import { type ContractChoice, contractOfStep } from '../core/contract.js'
 import { KvfoldError } from '../core/errors.js'
@@ -14,60 +14,60 @@ import { guardedSequences, MOST_GUARDED } from './window-guard.js'
 
 export interface LlamaEngineOptions extends Omit<ContextOptions, 'embeddings'> {
   readonly model?: ModelOptions
-  /** Steps that run at once. Default 4. */
+  /** How many steps run at once. Default 4. */
   readonly slots?: number
   /**
-   * Milliseconds between two tokens of an answer, as far as prompts that are computed meanwhile are the reason; these go on by 16 tokens at
-   * least. Default 1000. Shorter gaps cost throughput: small batches take longer a token.
+   * The most milliseconds between two tokens of an answer, as far as prompts computed beside it cause the gap. A prompt still gets at least
+   * 16 tokens a turn. Default 1000. Shorter gaps cost throughput: small batches take longer per token.
    */
   readonly maxGap?: number
   /** Used instead of the model's own chat template. */
   readonly chatTemplate?: string
-  /** What edits keep to unless a request says otherwise. Default: exact. */
+  /** The contract of edits, unless a request names another one. Default: exact. */
   readonly contract?: ContractChoice
-  /** What `blend` computes again unless a request says otherwise. */
+  /** Which tokens `blend` computes again, unless a request says otherwise. */
   readonly blend?: BlendChoice
-  /** Bytes of memory for what the cache has no room for. Default: a quarter of what is free; 0 for none. */
+  /** Bytes of host memory for cells that leave the device. Default: a quarter of the free memory; 0 turns this tier off. */
   readonly hostBytes?: number
-  /** A folder for what memory has no room for; it outlives the engine, and any number of engines may use it. Default: none. */
+  /** A folder for cells that leave host memory. It outlives the engine, and any number of engines may use it. Default: none. */
   readonly disk?: ShelfPlace
-  /** Where engines on several machines find each other's cells (`sharedCells`). Default: nowhere. */
+  /** The place where engines on several machines find each other's cells (`sharedCells`). Default: none. */
   readonly shared?: SharedCells
-  /** Told in a sentence what befalls the disk cache after loading, when it is noticed; `notes` say what did before. */
+  /** Called with a sentence for the user when something goes wrong with the disk cache after loading. Earlier problems are in `notes`. */
   readonly tell?: (sentence: string) => void
 }
 
-/** A bare completion: these tokens, no template. */
+/** A completion of exactly these tokens, without a template. */
 export type Completion = Omit<JobRequest, 'prompt' | 'sampler' | 'salt'> & {
-  /** As EngineRequest.tenant. */
+  /** The same as EngineRequest.tenant. */
   readonly tenant?: string
   readonly tokens: Int32Array
-  /** The tokens before edits, and the edits; for contracts other than exact. */
+  /** The tokens before edits, and the edits. Contracts other than exact need it. */
   readonly origin?: EditMap
   readonly sampling?: Sampling
-  /** As EngineRequest's. */
+  /** This and the next two are the same as in EngineRequest. */
   readonly grammar?: string
   readonly schema?: unknown
   readonly loose?: boolean
 }
 
-/** Cells when neither the caller nor a small model says otherwise. */
+/** How many cells a context has at most by default; a model trained on fewer tokens gets as many cells as those. */
 const DEFAULT_CELLS = 32_768
 export const DEFAULT_SLOTS = 4
-/** As contexts have it (ContextOptions). */
+/** The same default as ContextOptions has. */
 const DEFAULT_SEQUENCES = 64
 const DEFAULT_UBATCH = 512
 
-/** The context for a model and these options. */
+/** Returns the context's options for this model. */
 export function contextOptions(info: ModelInfo, abilities: Abilities, options: LlamaEngineOptions): ContextOptions {
   const { trainedContext, recurrent, hybrid, slidingWindow } = info
   const { sequences = DEFAULT_SEQUENCES, slots = DEFAULT_SLOTS, ubatch = DEFAULT_UBATCH, batch = ubatch } = options
   return {
     ...options,
     cells: options.cells ?? Math.min(trainedContext > 0 ? trainedContext : DEFAULT_CELLS, DEFAULT_CELLS),
-    // Room for a state is taken for every sequence there may be, and no sequence is needed but live sequences.
+    // llama.cpp allocates a state for every possible sequence. Such a model needs only live sequences, so we ask for few.
     ...(recurrent || hybrid ? { sequences: options.sequences ?? 2 * slots } : {}),
-    // Without it a sliding-window cache forgets cells that an edit may need again (docs/kv-cache.md).
+    // Without it a sliding-window cache drops cells that an edit may need again (docs/kv-cache.md).
     fullSlidingWindow: abilities.edits === 'tags' && slidingWindow > 0,
     ...(isGuarded(info, abilities)
       ? { sequences: guardedSequences(Math.min(sequences, MOST_GUARDED)), batch: Math.min(batch, ubatch) }
@@ -75,26 +75,29 @@ export function contextOptions(info: ModelInfo, abilities: Abilities, options: L
   }
 }
 
-/** Whether cells need protection from llama.cpp's own idea of what a window still needs. */
+/** Whether a WindowGuard must keep llama.cpp from reusing cells that a sliding window has passed. */
 export const isGuarded = ({ slidingWindow }: ModelInfo, { edits }: Abilities): boolean => edits === 'tags' && slidingWindow > 0
 
-/** Whether what a step leaves approximate is to be computed again when nothing else runs. */
+/** Whether cells that a step leaves approximate are to be computed again while nothing else runs. */
 export const recomputesInBackground = ({ contract, clientEdits }: EngineRequest, defaults: LlamaEngineOptions): boolean =>
   [contract ?? defaults.contract, clientEdits].includes('auto')
 
-/** What a request keeps to. */
+/** The contract of a request's step, and what `blend` computes again. */
 export function termsOf({ contract, blend }: EngineRequest, defaults: LlamaEngineOptions): Terms {
   const choice = blend ?? defaults.blend
   const asked = contract ?? defaults.contract ?? 'exact'
   return { contract: contractOfStep(asked), ...(choice === undefined ? {} : { blend: choice }) }
 }
 
-/** Greedy where no temperature is said. */
+/** Returns the sampler's options. Without a temperature sampling is greedy. */
 export function samplerOptions({ temperature = 0, ...rest }: Sampling = {}): SamplerOptions {
   return { temperature, ...rest }
 }
 
-/** By the template that was given, else by the model's own. @throws KvfoldError model/no-chat-template, chat/template-failed */
+/**
+ * Makes the chat format from the given template, else from the model's own. @throws KvfoldError model/no-chat-template,
+ * chat/template-failed
+ */
 export function chatFormatOf(model: NativeModel, { chatTemplate }: Pick<LlamaEngineOptions, 'chatTemplate'>): ChatFormat {
   const template = chatTemplate ?? model.info.chatTemplate
   if (template === null)

@@ -1,4 +1,4 @@
-/** The engine over llama.cpp: renders messages, keeps the cache in step with them, generates, and accounts for it. */
+/** The engine over llama.cpp. It renders messages, keeps the cache in step with them, generates the answer, and writes the ledger. */
 import { freemem } from 'node:os'
 import type { ChatFormat, Rendered, RenderRequest } from '../chat/format.js'
 import { assistantMessage, type ChatMessage, type ToolDefinition } from '../chat/message.js'
@@ -62,7 +62,10 @@ export type { Completion, LlamaEngineOptions } from './llama-options.js'
 /** Messages, tools, edits and variables of a prompt. */
 type CountArguments = Parameters<Engine['count']>
 
-/** Characters of texts, and messages and tools, up to which a prompt is rendered at once: it takes some milliseconds. */
+/**
+ * Limits of a short prompt: characters of its texts, and messages plus tools. A short prompt is rendered in one go, which takes a few
+ * milliseconds.
+ */
 const SHORT = { characters: 16 * 1024, parts: 256 }
 
 function isLong(messages: readonly ChatMessage[], tools: readonly ToolDefinition[]): boolean {
@@ -75,7 +78,7 @@ function isLong(messages: readonly ChatMessage[], tools: readonly ToolDefinition
   return weightOf(tools, SHORT.characters) >= SHORT.characters
 }
 
-/** What a template shows of a message whatever it looks like, as texts. */
+/** The texts of a message that every template shows: its content and the arguments of its calls. */
 const shownOf = ({ content, toolCalls = [] }: ChatMessage): string[] => [
   content,
   ...toolCalls.map(({ arguments: args, malformed }) => malformed ?? JSON.stringify(args)),
@@ -83,9 +86,9 @@ const shownOf = ({ content, toolCalls = [] }: ChatMessage): string[] => [
 
 export class LlamaEngine implements Engine {
   readonly info: EngineInfo
-  /** What edits can keep to; what is not available, and why, in `notes`. */
+  /** The contracts that edits can have with this model. `notes` say which are not available, and why. */
   readonly abilities: Abilities
-  /** What to tell the user, one sentence each: what the model cannot do, and what befell its disk cache. */
+  /** Sentences for the user: what the model cannot do, and what happened to its disk cache. */
   readonly notes: readonly string[]
   readonly #scheduler: Scheduler
   readonly #cache: StepCache
@@ -95,9 +98,9 @@ export class LlamaEngine implements Engine {
   readonly #ownAnswers: OwnAnswers
   readonly #clientEdits: ClientEdits
   #format: ChatFormat | null = null
-  /** What computing costs on this machine, for predictions on the ledger. */
+  /** The cost model of this machine, for the ledger's predictions; null until `useCosts`. */
   readonly #costs: { model: CostModel | null } = { model: null }
-  /** Prompts that are rendered in turns; `forgotten`: their conversation was meanwhile. */
+  /** Prompts that are being rendered in turns. `forgotten`: `forget` was called for the conversation meanwhile. */
   readonly #rendering = new Set<{ readonly conversation: ConversationId; forgotten: boolean }>()
   readonly #recompute: BackgroundRecompute
   readonly #publisher: CellPublisher | null
@@ -154,7 +157,7 @@ export class LlamaEngine implements Engine {
 
   /**
    * Loads the model and makes one context with a unified cache for all conversations.
-   * @throws KvfoldError model/*, memory/insufficient, native/*; what was taken is given back.
+   * @throws KvfoldError model/*, memory/insufficient, native/*; the model's memory is freed before
    */
   static async load(native: Native, path: string, options: LlamaEngineOptions = {}): Promise<LlamaEngine> {
     const model = await native.loadModel(path, options.model)
@@ -174,7 +177,7 @@ export class LlamaEngine implements Engine {
     return this.model.info
   }
 
-  /** From now on ledger entries say what was expected of each step (`kvfold calibrate` makes the model). */
+  /** From now on ledger entries contain the expected cost of each step. `kvfold calibrate` makes the cost model. */
   useCosts(model: CostModel): void {
     this.#costs.model = model
   }
@@ -183,7 +186,7 @@ export class LlamaEngine implements Engine {
     return this.context.memory
   }
 
-  /** Tokens the addon has submitted to decode since the engine was loaded. */
+  /** How many tokens the addon has submitted to decode since the engine was loaded. */
   get submitted(): number {
     return this.context.submitted
   }
@@ -201,7 +204,7 @@ export class LlamaEngine implements Engine {
     return generationOf((stream) => this.#respond(request, stream))
   }
 
-  /** Generates after exactly these tokens; the cache is shared with all conversations. */
+  /** Generates after exactly these tokens, without a template. All conversations share the cache. */
   async complete(request: Completion): Promise<JobResult> {
     const { tokens, origin, sampling, grammar, schema, loose, tenant, ...rest } = request
     this.#refuseDisposed()
@@ -226,7 +229,7 @@ export class LlamaEngine implements Engine {
     return this.format.reads(variable)
   }
 
-  /** As the model's file says, else llama-server's. */
+  /** The sampling that the model's file recommends; llama-server's defaults where the file says nothing. */
   get samplingDefaults(): Sampling {
     return samplingDefaultsOf(this.model.info.metadata, this.context.cells)
   }
@@ -244,7 +247,10 @@ export class LlamaEngine implements Engine {
       await this.format.with(variables).renderInTurns({ messages: this.#ownAnswers.of(messages), tools })
   }
 
-  /** Where the cells of the text are that these edits hide, by edit; null where the template shows not all of it. */
+  /**
+   * Returns, for each edit, in which tiers the cells of its hidden text are. Returns null if the template does not show all of the hidden
+   * texts.
+   */
   residency(conversation: ConversationId, ...shown: CountArguments): readonly Residency[] | null {
     const { base, holes } = this.#render(...shown).origin
     if (holes.length !== (shown[2] ?? []).length) return null
@@ -252,7 +258,10 @@ export class LlamaEngine implements Engine {
     return this.#cache.residency(conversation, base, stretches)
   }
 
-  /** Drops what the cache has of text that these edits forget, in every tier; else the next step that shows them does. */
+  /**
+   * Drops, in every tier, the cells that depend on text that these edits forget. Without this call the next step that shows the edits does
+   * it.
+   */
   async forgetHidden(conversation: ConversationId, ...shown: CountArguments): Promise<void> {
     const { tokens, origin } = this.#render(...shown)
     this.forget(shadowOf(conversation))
@@ -265,8 +274,8 @@ export class LlamaEngine implements Engine {
   }
 
   /**
-   * Makes a conversation exact that was spliced: computes again what carries the trace of hidden text. Other requests run between its slices,
-   * those of the same conversation included. Resolves without an error when interrupted.
+   * Makes a spliced conversation exact: computes again the cells that carry the trace of hidden text. Other requests run between its
+   * slices, also those of the same conversation. Resolves without an error when it is interrupted.
    */
   refresh(conversation: ConversationId, options: RefreshOptions = {}): Promise<RefreshResult> {
     this.#refuseDisposed()
@@ -282,12 +291,15 @@ export class LlamaEngine implements Engine {
     return refresh(conversation, ports, options)
   }
 
-  /** Rewrites an idle conversation's cells next to each other; says how many (KvCache.compact). */
+  /** Moves the cells that only this idle conversation holds next to each other. Returns how many cells were moved (KvCache.compact). */
   compact(conversation: ConversationId): Promise<number> {
     return this.#scheduler.between(() => this.#cache.compact(conversation))
   }
 
-  /** Closes the gaps in an idle conversation's positions, an approximation; says by how many (KvCache.closeGaps): 0 where none can be shifted. */
+  /**
+   * Closes the gaps in an idle conversation's positions, which makes cells approximate. Returns by how many positions the conversation
+   * became shorter (KvCache.closeGaps); 0 if the model's cells cannot be shifted.
+   */
   closeGaps(conversation: ConversationId): Promise<number> {
     return this.#scheduler.between(() => (this.abilities.shift ? (this.#cache.closeGaps?.(conversation) ?? 0) : 0))
   }
@@ -296,12 +308,15 @@ export class LlamaEngine implements Engine {
     void this.#forget(conversation, this.#cache.forget.bind(this.#cache))
   }
 
-  /** As `forget`, and nothing of it stays where other engines find it: resolves when no file of it is left. */
+  /**
+   * Does the same as `forget`, and also removes the conversation's cells from the places that engines share. Resolves when no file of them
+   * is left.
+   */
   async erase(conversation: ConversationId): Promise<void> {
     await Promise.all(await this.#forget(conversation, (each) => this.#cache.erase(each)))
   }
 
-  /** Resolves when what was computed so far is where other engines find it. */
+  /** Resolves when all cells computed so far are in the place that engines share. */
   async published(): Promise<void> {
     await this.#publisher?.settle()
   }
@@ -315,14 +330,14 @@ export class LlamaEngine implements Engine {
     return this.#scheduler.between(() => both.map(how))
   }
 
-  /** Compares our books with llama.cpp's, between two decodes; `full` copies the cache. @throws internal/invariant */
+  /** Compares our books with llama.cpp's cells, between two decodes. `full` copies the whole cache. @throws internal/invariant */
   check(level: 'books' | 'positions' | 'full'): Promise<void> {
     return this.#scheduler.between(() => {
       this.#cache.check(level)
     })
   }
 
-  /** Cancels what runs, waits for it, and gives the memory back. Idempotent. */
+  /** Cancels running steps, waits for their end, and frees the memory. Further calls do nothing. */
   async dispose(): Promise<void> {
     if (this.#disposed) return
     this.#disposed = true
@@ -340,7 +355,7 @@ export class LlamaEngine implements Engine {
     const { tools = [], edits = [], continues = false } = request
     const messages = this.#ownAnswers.of(request.messages)
     refuseBadForm(request)
-    // Before anything is rendered: from there to the scheduler nothing may come between.
+    // Make the grammar before rendering: a short prompt must go from rendering to the scheduler without an await in between.
     const made = heldTo(format, this.model, request)
     const { grammar, ...rest } = made instanceof Promise ? await made : made
     const held = grammar === undefined ? rest : { ...rest, grammar: await compiled(this.model, grammar, request.signal) }
@@ -420,7 +435,10 @@ export class LlamaEngine implements Engine {
     }
   }
 
-  /** @throws KvfoldError context/full for what cannot fit, before all of it is tokenized; engine/disposed */
+  /**
+   * Renders a long prompt in turns. `forgotten` in the result: the conversation was forgotten meanwhile. @throws KvfoldError context/full
+   * for a prompt that cannot fit, before all of it is tokenized; engine/disposed
+   */
   async #renderedInTurns(
     conversation: ConversationId,
     format: ChatFormat,
@@ -456,7 +474,7 @@ export class LlamaEngine implements Engine {
         void result.then(() => this.#publisher?.later(request.conversation)).catch(() => undefined)
       return result
     } catch (error) {
-      // A job that was never taken on is nobody's to clean up but ours.
+      // The scheduler did not take the job, so we free its sampler here.
       job.sampler.dispose()
       throw error
     }

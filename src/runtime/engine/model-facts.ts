@@ -1,4 +1,4 @@
-/** Owns what is known of a model: what can be done to its cache, what cannot and why, which file it is, and the quick no to a text that cannot fit. */
+/** Facts of a model: what its cache allows and why not more, the fingerprint of its file, and a quick refusal of texts that cannot fit. */
 import { createHash } from 'node:crypto'
 import { open } from 'node:fs/promises'
 import type { ChatMessage } from '../chat/message.js'
@@ -8,30 +8,32 @@ import { fixedKeys } from '../native/context-options.js'
 import type { ContextOptions, ModelInfo, NativeModel, VocabType } from '../native/types.js'
 import { PromptTooLong } from '../core/errors.js'
 
-// What can be done to the cache of a model, and what to tell the user about what cannot.
+// What a model's cache allows, and the sentences for the user about what it does not.
 
 export interface Abilities {
-  /** What edits can keep to; `exact` always. */
+  /** The contracts that edits can have; `exact` is always among them. */
   readonly contracts: readonly Contract[]
-  /** Why only `exact` is there, for the ledger; null when all contracts are. */
+  /** Why only `exact` is available, for the ledger; null if all contracts are. */
   readonly refusal: string | null
   /** Whether gaps in the positions may be closed. */
   readonly shift: boolean
   /**
-   * `tags`: any token can be taken out of the cache and put back. `checkpoints`: a text can only be extended, or gone back on to where its
-   * whole state was saved.
+   * `tags`: any token can be taken out of the cache and put back. `checkpoints`: a text can only be extended, or cut back to a place where
+   * its whole state was saved.
    */
   readonly edits: 'tags' | 'checkpoints'
-  /** One sentence each: what is not available, and why. */
+  /** Sentences for the user: what is not available, and why. */
   readonly notes: readonly string[]
 }
 
 type Facts = Pick<ModelInfo, 'architecture' | 'recurrent' | 'hybrid' | 'slidingWindow' | 'rope' | 'metadata' | 'trainedContext'>
 
-/** Architectures whose sequences llama.cpp v0.5.0 neither cuts nor empties by a span, and where tagging a part ends the process. */
+/**
+ * Architectures whose sequences llama.cpp v0.5.0 can neither cut nor empty by a span. Tagging a part of such a sequence ends the process.
+ */
 const COMPRESSED: readonly string[] = ['deepseek4']
 
-/** Why kvfold does not run the model at all; null when it does. */
+/** Returns why kvfold does not run the model at all; null if it does. */
 export function refusalOf({ architecture, encoder }: Pick<ModelInfo, 'architecture' | 'encoder'>): string | null {
   if (encoder) return `${architecture} is an encoder model; kvfold generates text with decoder models.`
   if (COMPRESSED.includes(architecture))
@@ -39,7 +41,7 @@ export function refusalOf({ architecture, encoder }: Pick<ModelInfo, 'architectu
   return null
 }
 
-/** What a context made with these options allows. Pure. */
+/** Returns what a context made with these options allows. Pure. */
 export function abilitiesOf(info: Facts, { fullSlidingWindow, keyType }: ContextOptions = {}): Abilities {
   const { architecture, recurrent, hybrid, slidingWindow } = info
   if (recurrent || hybrid) {
@@ -49,7 +51,7 @@ export function abilitiesOf(info: Facts, { fullSlidingWindow, keyType }: Context
       `${architecture} keeps ${state}, from which nothing can be taken out: edits are exact, and the text after them is computed again from the last saved state before them; splice and blend are not available.`,
     )
   }
-  // Read as the engine does: a window is kept whole unless the caller forbids it.
+  // The engine keeps a window whole unless the caller forbids it; read the option in the same way.
   if (slidingWindow > 0 && fullSlidingWindow === false)
     return checkpoints(
       `the layers of ${architecture} that see ${slidingWindow} tokens forget the others`,
@@ -65,7 +67,7 @@ export function abilitiesOf(info: Facts, { fullSlidingWindow, keyType }: Context
   return { contracts: CONTRACTS, refusal: null, shift: fixed === null, edits: 'tags', notes }
 }
 
-/** What it costs that cells stay where they are. */
+/** The note about the cost of cells that cannot be shifted. */
 function fixedNote(fixed: string, trained: number): string {
   const end =
     trained > 0
@@ -78,13 +80,16 @@ function checkpoints(refusal: string, note: string): Abilities {
   return { contracts: ['exact'], refusal, shift: false, edits: 'checkpoints', notes: [note] }
 }
 
-// Telling one model file from another without reading gigabytes.
+// The fingerprint tells model files apart without reading gigabytes.
 
-/** Bytes of each sample, and how many are taken, evenly over the file. */
+/** Bytes of each sample, and how many samples are taken, evenly over the file. */
 const SAMPLE = 2 ** 16
 const SAMPLES = 256
 
-/** SHA-256 of a file's size and of samples from all over it; files of up to 16 MiB are read whole. Fine-tuned weights change nearly all of them. */
+/**
+ * SHA-256 of a file's size and of samples from all over it; files of up to 16 MiB are read whole. Fine-tuned weights change nearly all of
+ * the samples.
+ */
 export async function modelFingerprint(path: string): Promise<Buffer> {
   const file = await open(path)
   try {
@@ -101,17 +106,17 @@ export async function modelFingerprint(path: string): Promise<Buffer> {
   }
 }
 
-// The quick answer to texts that cannot fit: said before all of them are tokenized, which takes minutes for megabytes.
+// A quick refusal of texts that cannot fit, before all of them are tokenized: that takes minutes for megabytes.
 
-/** Characters a cell from which on texts are looked at; ordinary text has 3 to 5 characters a token. */
+/** Texts are examined from this many characters per cell on; ordinary text has 3 to 5 characters a token. */
 const LONG = 8
-/** Vocabularies whose tokens spell the text, byte for byte: the others leave parts of it out. */
+/** Vocabularies whose tokens spell the text byte for byte; other vocabularies leave parts of it out. */
 const SPELLING: readonly VocabType[] = ['bpe', 'spm']
 
 /**
- * Refuses texts that are shown whole where they cannot fit: more bytes than the longest tokens could spell; or a
- * beginning that has twice as many tokens as the context has cells. Tokens where texts meet or are cut may differ, half of them cannot. Whether
- * others fit is for the engine to say.
+ * Refuses whole shown texts that cannot fit: if they have more bytes than the longest tokens could spell, or if a beginning of them has
+ * twice as many tokens as the context has cells. Tokens may differ where texts meet or are cut, but not half of them. For all other texts
+ * the engine decides whether they fit.
  * @throws KvfoldError context/full
  */
 export async function refuseHopeless(model: NativeModel, cells: number, texts: readonly string[]): Promise<void> {
@@ -127,13 +132,15 @@ export async function refuseHopeless(model: NativeModel, cells: number, texts: r
   }
 }
 
-/** Tokens that texts of so many characters have at least, whatever they say. */
+/** Returns the fewest tokens that a text of so many characters can have, whatever its words. */
 export const leastTokens = ({ vocabType, longestToken }: Pick<ModelInfo, 'vocabType' | 'longestToken'>, size: number): number =>
   SPELLING.includes(vocabType) ? Math.ceil(size / longestToken) : 0
 
 /**
- * Refuses what no fold makes fit: more messages than could be shown by a token each, or calls of more characters than the longest tokens could
- * spell. @param info null: another server has the vocabulary @throws KvfoldError context/full
+ * Refuses messages that no fold makes fit: more messages than could be shown by a token each, or calls with more characters than the
+ * longest tokens could spell.
+ * @param info null: the vocabulary is on another server
+ * @throws KvfoldError context/full
  */
 export function refuseUnfoldable(messages: readonly ChatMessage[], cells: number, info: ModelInfo | null): void {
   refuseTooMany(messages.length, cells, 'messages')
@@ -150,7 +157,7 @@ export function refuseTooMany(count: number, cells: number, things: string): voi
   if (count > 2 * cells) throw tooLong(count, cells, `There are ${count} ${things}, of one token at least each`)
 }
 
-/** The texts up to so many characters together. */
+/** Returns the first `length` characters of the texts, all together. */
 function beginningOf(texts: readonly string[], length: number): string[] {
   const beginning: string[] = []
   for (const text of texts) {

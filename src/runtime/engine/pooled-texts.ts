@@ -1,4 +1,4 @@
-/** Owns texts that are read whole: how they are laid out in batches of a small context of their own, and what llama.cpp pools of each. */
+/** Reads whole texts in a small context of their own: lays them out in batches, and returns the vector that llama.cpp pools of each. */
 import { KvfoldError, PromptTooLong } from '../core/errors.js'
 import { isCausal } from '../native/context-options.js'
 import { leastTokens } from './model-facts.js'
@@ -6,24 +6,27 @@ import type { Batch, ContextOptions, NativeContext, NativeModel, Pooling } from 
 
 export interface PooledTextsOptions extends Pick<ContextOptions, 'threads' | 'batchThreads'> {
   /**
-   * Default: off. It rounds differently with every batch: what is pooled of a text then depends on those beside it, by up to 3e-4 a number
-   * (built-in model; 5e-6 without).
+   * Default: off. With it a text's vector depends on the texts beside it, because it rounds differently with every batch: by up to 3e-4 a
+   * number (built-in model; 5e-6 without).
    */
   readonly flashAttention?: 'auto' | 'on' | 'off'
   /** The longest text, in tokens. Default: the trained context, at most 2048. */
   readonly tokens?: number
-  /** Tokens computed at once. Default: 512, and all of a text where a token sees those after it. */
+  /** Tokens computed at once. Default: 512; the longest text if every token sees those after it too. */
   readonly ubatch?: number
 }
 
 const DEFAULT_TOKENS = 2048
 const DEFAULT_UBATCH = 512
-/** Texts in one batch. */
+/** The most texts in one batch. */
 const SEQUENCES = 32
-/** Tokens of short texts computed together where every token sees all: what one text pays for the others' tokens grows with their number. */
+/**
+ * The most tokens of short texts computed together if every token sees all. The work that a text causes for the tokens of the other texts
+ * grows with their number.
+ */
 const TOGETHER = 128
 
-/** Calls may overlap: they are computed one after the other. */
+/** Calls may overlap; they are computed one after another. */
 export class PooledTexts {
   #line: Promise<unknown> = Promise.resolve()
   #disposed = false
@@ -37,7 +40,7 @@ export class PooledTexts {
     private readonly ownsModel: boolean,
   ) {}
 
-  /** @param ownsModel whether the model is disposed with it @throws as NativeModel.createContext */
+  /** @param ownsModel whether the model is disposed together with this @throws as NativeModel.createContext */
   static async on(
     model: NativeModel,
     pooling: Pooling,
@@ -61,7 +64,9 @@ export class PooledTexts {
     return new PooledTexts(model, context, pooling, tokens, ownsModel)
   }
 
-  /** Before they are tokenized. @throws KvfoldError context/full for a text of more bytes than the longest tokens could spell */
+  /**
+   * Refuses texts before they are tokenized. @throws KvfoldError context/full for a text of more bytes than the longest tokens could spell
+   */
   refuseHopeless(texts: readonly (string | ArrayLike<number>)[]): void {
     for (const [index, text] of texts.entries()) {
       const least = typeof text === 'string' ? leastTokens(this.model.info, text.length) : 0
@@ -70,9 +75,9 @@ export class PooledTexts {
   }
 
   /**
-   * What llama.cpp pools of each text, in their order; it does not depend on the others.
-   * @throws KvfoldError context/full for a text that is too long, engine/bad-request for an empty one or foreign tokens, each naming the text;
-   * engine/cancelled, engine/disposed
+   * Returns the vector that llama.cpp pools of each text, in order. It does not depend on the other texts.
+   * @throws KvfoldError context/full for a text that is too long, engine/bad-request for an empty one or foreign tokens, each naming the
+   * text; engine/cancelled, engine/disposed
    */
   async pooled(texts: readonly Int32Array[], signal?: AbortSignal): Promise<Float32Array[]> {
     for (const [index, text] of texts.entries()) this.#check(text, index)
@@ -81,7 +86,7 @@ export class PooledTexts {
     return work
   }
 
-  /** Gives the context back, and the model if it is its own; what runs is cancelled. Idempotent. */
+  /** Cancels running calls, and frees the context; frees the model too if `ownsModel`. Further calls do nothing. */
   async dispose(): Promise<void> {
     if (this.#disposed) return
     this.#disposed = true
@@ -108,7 +113,7 @@ export class PooledTexts {
 
   async #compute(lists: readonly Int32Array[], signal: AbortSignal | undefined): Promise<Float32Array[]> {
     const { context, pooling } = this
-    // Where a token sees those after it, a group is one batch; a text of any length is a group of its own.
+    // If a token sees those after it, a group must be one batch. A text of any length may be a group of its own.
     const tokens = isCausal(this.model.info) ? context.cells : Math.min(TOGETHER, context.batch)
     const limits = { tokens, sequences: context.sequences, batch: context.batch }
     const stop = () => {
@@ -153,25 +158,25 @@ export class PooledTexts {
 
 const bad = (sentence: string): KvfoldError => new KvfoldError('engine/bad-request', sentence)
 
-// How texts are laid out: groups that fit the cache, cut into batches, and the parts' vectors put together again.
+// The layout of texts: groups that fit the cache are cut into batches, and the vectors of a text's parts are joined again.
 
 interface SliceLimits {
-  /** Of a group of several texts; one text alone may have more. */
+  /** The most tokens of a group of several texts; a single text may have more. */
   readonly tokens: number
-  /** Texts of a group. */
+  /** The most texts of a group. */
   readonly sequences: number
-  /** Tokens of a slice. */
+  /** The most tokens of a slice. */
   readonly batch: number
 }
 
-/** What one decode computes. */
+/** The tokens of one decode. */
 interface Slice {
   readonly batch: Batch
-  /** The texts that have tokens in it, in order: index of the text, its sequence, and how many of its tokens. */
+  /** The texts that have tokens in the slice, in order: index of the text, its sequence, and how many of its tokens. */
   readonly parts: readonly { readonly text: number; readonly sequence: number; readonly count: number }[]
 }
 
-/** Groups to be computed one after the other on an empty cache; each text is in one of them, in order. */
+/** Groups to be computed one after another, each on an empty cache. Each text is in one group, in order. */
 function* slicesOf(texts: readonly Int32Array[], limits: SliceLimits): Generator<readonly Slice[]> {
   for (let start = 0; start < texts.length;) {
     let end = start
@@ -187,7 +192,7 @@ function* slicesOf(texts: readonly Int32Array[], limits: SliceLimits): Generator
   }
 }
 
-/** The texts [start, end) behind each other, cut wherever a batch is full. */
+/** Lays the texts [start, end) one behind the other, and cuts wherever a batch is full. */
 function group(texts: readonly Int32Array[], start: number, end: number, most: number): Slice[] {
   const entries = texts
     .slice(start, end)
@@ -208,14 +213,14 @@ function group(texts: readonly Int32Array[], start: number, end: number, most: n
   })
 }
 
-/** The vector of a text out of those of its slices, which llama.cpp pools each for itself. */
+/** Joins the vectors of a text's slices, because llama.cpp pools each slice for itself. */
 class PooledVector {
   #sum: Float64Array | null = null
   #count = 0
 
   constructor(private readonly pooling: Pooling) {}
 
-  /** The next slice's vector, over `count` tokens. */
+  /** Adds the next slice's vector, pooled over `count` tokens. */
   add(vector: Float32Array, count: number): void {
     if (this.pooling === 'mean') {
       this.#sum ??= new Float64Array(vector.length)

@@ -1,4 +1,4 @@
-/** Owns reranking: how well documents answer a query, by a model that reads each of them together with it. */
+/** Reranking: scores how well documents answer a query. The model reads each document together with the query. */
 import { Encoder } from '../chat/tokens/encoder.js'
 import { Tracked } from '../chat/tracked.js'
 import { KvfoldError } from '../core/errors.js'
@@ -6,17 +6,19 @@ import type { ModelOptions, Native, NativeModel } from '../native/types.js'
 import { PooledTexts, type PooledTextsOptions } from './pooled-texts.js'
 
 export interface Ranking {
-  /** One for each document, in their order; a higher one answers better. As the model's head gives them: of no fixed range. */
+  /**
+   * One score for each document, in order; a higher one answers better. Scores come straight from the model's head and have no fixed range.
+   */
   readonly scores: readonly number[]
-  /** Of all documents, each with the query. */
+  /** The tokens of all documents, each with the query. */
   readonly tokens: number
 }
 
-/** Where a file says how query and document are shown; llama.cpp's converter writes it for rerankers that generate text. */
+/** The metadata key of the template that shows query and document; llama.cpp's converter writes it for rerankers that generate text. */
 const TEMPLATE = 'tokenizer.chat_template.rerank'
 const PLACES = /(\{query\}|\{document\})/
 
-/** Calls may overlap: they are computed one after the other. */
+/** Calls may overlap; they are computed one after another. */
 export class Reranker {
   readonly #encoder: Encoder
 
@@ -28,17 +30,20 @@ export class Reranker {
     return this.texts.model
   }
 
-  /** The longest query and document, in tokens, what the model puts around them included. */
+  /** The most tokens of query and document together, with those that the model adds around them. */
   get tokens(): number {
     return this.texts.tokens
   }
 
-  /** A context on a model that stays its owner's; it ends with the model. @throws as NativeModel.createContext; model/unsupported for other models */
+  /**
+   * Makes a reranker with a context on a model of the caller's. The context ends with the model. @throws as NativeModel.createContext;
+   * model/unsupported for other models
+   */
   static async on(model: NativeModel, options: PooledTextsOptions = {}): Promise<Reranker> {
     return new Reranker(await PooledTexts.on(model, 'rank', options, false))
   }
 
-  /** @throws as Native.loadModel and Reranker.on; what was taken is given back */
+  /** Loads a model for reranking alone. @throws as Native.loadModel and Reranker.on; the model is disposed before */
   static async load(
     native: Native,
     path: string,
@@ -54,8 +59,9 @@ export class Reranker {
   }
 
   /**
-   * A document's score does not depend on the others, and control tokens in query and documents are text. A model with several labels scores by its first.
-   * @throws KvfoldError as PooledTexts.pooled, a text being a document with the query
+   * Scores the documents. A document's score does not depend on the other documents; control tokens in query and documents are plain text.
+   * A model with several labels scores by its first.
+   * @throws KvfoldError as PooledTexts.pooled, where a text is a document with the query
    */
   async rank(query: string, documents: readonly string[], signal?: AbortSignal): Promise<Ranking> {
     this.texts.refuseHopeless([query, ...documents])
@@ -67,12 +73,15 @@ export class Reranker {
     return { scores, tokens: prompts.reduce((sum, { length }) => sum + length, 0) }
   }
 
-  /** Gives the context back, and the model if it is its own; what runs is cancelled. Idempotent. */
+  /** Cancels running calls, and frees the context; frees the model too if `load` made it. Further calls do nothing. */
   dispose(): Promise<void> {
     return this.texts.dispose()
   }
 
-  /** As the file's template says, else both texts, between the tokens that the vocabulary adds (llama.cpp, server-common.cpp, format_prompt_rerank). */
+  /**
+   * Makes the prompts with the file's template. Without one, a prompt has both texts between the tokens that the vocabulary adds
+   * (llama.cpp, server-common.cpp, format_prompt_rerank).
+   */
   async #promptsOf(query: string, documents: readonly string[]): Promise<readonly Int32Array[]> {
     const { special, info } = this.model
     const template = info.metadata[TEMPLATE]

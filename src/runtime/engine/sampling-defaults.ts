@@ -1,16 +1,16 @@
-/** Owns how a served model is sampled where a request does not say: as its file says, else as llama-server does. */
+/** The sampling of a served model when a request says nothing: the model file's recommendation, else llama-server's defaults. */
 import { given } from '../core/json.js'
 import type { Sampling } from './engine.js'
 
-/** Those of llama-server. What they do not name is off. */
+/** llama-server's defaults. Samplers that they do not name are off. */
 export const LLAMA_SERVER_SAMPLING = { temperature: 0.8, topK: 40, topP: 0.95, minP: 0.05 } as const satisfies Sampling
 
-/** Tokens that a penalty looks back over, at most. */
+/** The most tokens that a penalty looks back over. */
 const MOST_PENALISED = 2 ** 20
-/** What llama.cpp takes for mirostat where a file names the version alone. */
+/** llama.cpp's values of mirostat, for files that give the version alone. */
 const MIROSTAT = { tau: 5, eta: 0.1 }
 
-/** Samplers that the sequence of a file may name, and the fields that turn one off. */
+/** Samplers that a file's sequence may name, and the fields that turn each off. */
 const SAMPLERS: readonly (readonly [names: readonly string[], off: Sampling])[] = [
   [['temperature', 'temp'], { temperature: 1 }],
   [['topk'], { topK: 0 }],
@@ -20,8 +20,9 @@ const SAMPLERS: readonly (readonly [names: readonly string[], off: Sampling])[] 
 ]
 
 /**
- * What the metadata of a GGUF recommends (`general.sampling.*`), over llama-server's defaults. Numbers are read as llama.cpp reads them, and brought
- * into the range that the sampler takes. A sequence says which samplers are used; their order stays llama.cpp's own. `xtc_*` is not carried out.
+ * Returns the sampling that a GGUF's metadata recommends (`general.sampling.*`), over llama-server's defaults. Numbers are read as
+ * llama.cpp reads them, and clamped to the sampler's range. A sequence says which samplers are used; their order stays llama.cpp's own.
+ * `xtc_*` is ignored.
  * @param context tokens of the context: a penalty over the last -1 tokens covers them
  */
 export function samplingDefaultsOf(metadata: Readonly<Record<string, string>>, context: number): Sampling {
@@ -51,7 +52,7 @@ export function samplingDefaultsOf(metadata: Readonly<Record<string, string>>, c
   }
 }
 
-/** Turns off the samplers that the sequence does not name; none where it names none that we have. */
+/** Returns fields that turn off the samplers that the sequence does not name. Returns none if it names no sampler that we have. */
 function leftOut(sequence: string): Sampling {
   const named = sequence.split(';').map((name) => name.trim().toLowerCase().replaceAll(/[-_]/gu, ''))
   const unused = SAMPLERS.filter(([names]) => !names.some((name) => named.includes(name)))

@@ -1,4 +1,7 @@
-/** Owns where an engine keeps cells beside its own memory: its folder on disk, a place that engines share, and what is put there when. */
+/**
+ * The places outside an engine's memory where it keeps cells: its folder on disk, and a place that engines share. Also publishes cells
+ * there.
+ */
 import { createHash } from 'node:crypto'
 import type { ConversationId } from '../core/ids.js'
 import type { SharedTier } from '../kv/ports.js'
@@ -6,11 +9,11 @@ import type { NativeContext, NativeModel } from '../native/types.js'
 import { DiskTierFolder, type ShelfPlace } from './disk-tier.js'
 import { modelFingerprint } from './model-facts.js'
 
-/** Which cells an engine can load. */
+/** Identifies the cells that an engine can load. */
 export interface IdentifiedCells {
   /** SHA-256 of all that must agree for a state to be loaded: model, llama.cpp release, cache types and layout, RoPE settings. */
   readonly identity: Buffer
-  /** Takes a sentence about what is wrong with the place, each once. Default: nothing takes it. */
+  /** Called with a sentence about a problem of the place, once for each problem. Default: not called. */
   readonly tell?: (sentence: string) => void
 }
 
@@ -22,7 +25,7 @@ export interface SharedCells {
   open(identified: IdentifiedCells): Promise<SharedTier>
 }
 
-/** Where an engine's options have cells kept. */
+/** The engine's options that name places for cells. */
 interface CellPlaces {
   readonly disk?: ShelfPlace
   readonly shared?: SharedCells
@@ -34,7 +37,7 @@ export interface OpenCellPlaces {
   readonly shared: SharedTier | null
 }
 
-/** The places that a loaded model's options name. @throws KvfoldError as those of both */
+/** Opens the places that the options name, for a loaded model. @throws KvfoldError as those of both */
 export async function openSavedCells(
   { info }: NativeModel,
   context: NativeContext,
@@ -52,14 +55,14 @@ export async function openSavedCells(
   }
 }
 
-/** Puts what conversations computed where others find it, one conversation after the other, while steps go on. */
+/** Publishes the cells of conversations where other engines find them, one conversation after another, while steps run. */
 export class CellPublisher {
   readonly #waiting = new Set<ConversationId>()
   #running: Promise<void> | null = null
 
   constructor(private readonly publish: (conversation: ConversationId) => Promise<void>) {}
 
-  /** The conversation may have cells that others lack. */
+  /** Call it when the conversation may have new cells to publish. */
   later(conversation: ConversationId): void {
     this.#waiting.add(conversation)
     this.#running ??= this.#run().finally(() => {
@@ -67,7 +70,7 @@ export class CellPublisher {
     })
   }
 
-  /** Resolves when nothing is left to be done. */
+  /** Resolves when no conversation waits to be published. */
   async settle(): Promise<void> {
     while (this.#running !== null) await this.#running
   }
@@ -75,7 +78,7 @@ export class CellPublisher {
   async #run(): Promise<void> {
     for (const conversation of this.#waiting) {
       this.#waiting.delete(conversation)
-      // What ends it (the engine's end, a lost context) is told to whoever asks for something.
+      // Ignore a failure (the engine's end, a lost context): the next request reports it.
       await this.publish(conversation).catch(() => undefined)
     }
   }

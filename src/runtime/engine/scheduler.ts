@@ -1,4 +1,4 @@
-/** Owns the decode loop: which tokens of which running steps go into the next batch, and what follows from its outcome. */
+/** The decode loop. It chooses which tokens of which running steps go into the next batch, and acts on the outcome. */
 import { KvfoldError, PromptTooLong, invariant } from '../core/errors.js'
 import type { ConversationId } from '../core/ids.js'
 import { computedIn } from '../kv/plan/plan.js'
@@ -9,22 +9,23 @@ import type { TokenLogprob } from './engine.js'
 import { composed, packed, PrefillBudget, type BatchShare, runAhead } from './batch.js'
 
 export interface SchedulerOptions {
-  /** Steps that run at once; more wait their turn. */
+  /** How many steps run at once; further ones wait. */
   readonly slots: number
-  /** Milliseconds between two tokens of a stream, as far as prompts are the reason. Default 1000. */
+  /** The most milliseconds between two tokens of a stream, as far as prompts cause the gap. Default 1000. */
   readonly maxGap?: number
-  /** How a batch is decoded. Default: by the context. */
+  /** Decodes a batch. Default: the context's `decode`. */
   readonly decode?: (batch: Batch, watched: readonly Watched[]) => Promise<DecodeStatus>
 }
 
-/** Prompts that take less go in whole: streams stand still for longer, but less often, and less is lost to small batches. */
+/** A prompt that takes less goes in whole. Then streams pause for longer but less often, and less is lost to small batches. */
 const DEFAULT_MAX_GAP = 1000
-/** Steps of a run; one ends earlier when anything else is to be done. */
+/** The most steps of a run. A run ends earlier when there is other work. */
 const LONGEST_RUN = 256
 
 /**
- * Continuous batching over one context. Each turn takes one token of every decoding job, then fills up with prompt tokens, of those prompts
- * first that waited longest for it; while others decode, as many as fit into `maxGap` by measured time (PrefillBudget). Between turns, and only then, sequences are tagged and untagged. Jobs of one conversation run one after another.
+ * Continuous batching over one context. Each turn takes one token of every decoding job and fills the batch with prompt tokens; the prompts
+ * that waited longest come first. While other jobs decode, only as many prompt tokens go in as fit into `maxGap` by measured time
+ * (PrefillBudget). Sequences are tagged and untagged between turns only. Jobs of one conversation run one after another.
  */
 export class Scheduler {
   readonly #jobs: Job[] = []
@@ -36,7 +37,10 @@ export class Scheduler {
   #decoding: readonly Job[] = []
   #closed = false
   #turns = 0
-  /** Whether anything was asked for, cancelled or read since the last look at the jobs, and whom to tell. */
+  /**
+   * `#news`: a job, an errand, a cancellation or a finished disk read has arrived since the loop last looked. `#wake`: ends the loop's
+   * wait.
+   */
   #news = false
   #wake: (() => void) | null = null
 
@@ -83,7 +87,7 @@ export class Scheduler {
     return job.result
   }
 
-  /** Runs `errand` as soon as no decode is under way; it may touch the cache. Throws in `errand` reject. */
+  /** Runs `errand` as soon as no decode is under way; it may touch the cache. If `errand` throws, the promise rejects with its error. */
   between<T>(errand: () => T): Promise<T> {
     return new Promise((resolve, reject) => {
       this.#errands.push(() => {
@@ -102,12 +106,12 @@ export class Scheduler {
     while (this.#jobs.length > 0) await Promise.allSettled(this.#jobs.map(({ result }) => result))
   }
 
-  /** Cancels what runs for the conversation. */
+  /** Cancels all jobs of the conversation. */
   cancel(conversation: ConversationId): void {
     for (const job of this.#jobs.filter((job) => job.request.conversation === conversation)) this.#cancel(job)
   }
 
-  /** Cancels everything and waits until the loop has come to rest. */
+  /** Cancels all jobs and waits until the loop has ended. */
   async close(): Promise<void> {
     this.#closed = true
     for (const job of [...this.#jobs]) this.#cancel(job)
@@ -117,7 +121,7 @@ export class Scheduler {
   #cancel(job: Job): void {
     job.cancelled = true
     this.#tell()
-    // Others in the same batch would lose their work with it, so only a lone job is stopped inside the decode.
+    // Aborting a decode would discard the work of other jobs in the batch. So only a job that decodes alone is stopped inside the decode.
     if (this.#decoding.length === 1 && this.#decoding[0] === job) this.context.abort()
   }
 
@@ -150,7 +154,7 @@ export class Scheduler {
         else if (shares.length > 0) await this.#turn(shares)
         else if (this.#fetching.busy) await this.#heard()
       }
-      // Whoever was answered has a turn to hear of it and to go on. Then it is a good time to make room, a sequence at a time.
+      // Yield once so that finished callers can submit their next step; then move one idle sequence off the device.
       await new Promise<void>((resolve) => {
         this.#wake = resolve
         setImmediate(resolve)
@@ -159,13 +163,13 @@ export class Scheduler {
     } while (this.#jobs.length > 0 || this.#errands.length > 0 || (!this.#closed && this.cache.tidy?.() === true))
   }
 
-  /** Until there are news. */
+  /** Waits until there is news. */
   async #heard(): Promise<void> {
     if (!this.#news) await new Promise<void>((resolve) => (this.#wake = resolve))
     this.#wake = null
   }
 
-  /** Gives waiting jobs their live sequences, in order of arrival. What they need from disk is read while others go on. */
+  /** Gives waiting jobs their live sequences, in order of arrival. Cells that a job needs from disk are read while other jobs run. */
   async #admit(): Promise<void> {
     const active = () => this.#jobs.filter((job) => job.step !== null || job.phase.name === 'fetching').length
     for (const job of [...this.#jobs]) {
@@ -192,7 +196,7 @@ export class Scheduler {
     }
   }
 
-  /** The job's live sequence; null when it was told that it cannot have it. */
+  /** Opens the job's live sequence. Returns null if that throws; the job has then failed with the error. */
   #open(job: Job): OpenedSequence | null {
     try {
       return this.cache.open(job.request.conversation, job.request.salt)
@@ -202,10 +206,13 @@ export class Scheduler {
     }
   }
 
-  /** The next batch. Shares that find no cells wait while others can go on; when nobody can, the youngest is told. */
+  /**
+   * Composes the next batch. Shares that find no cells wait while other jobs can run. When no job can, the youngest waiting one ends for
+   * lack of room.
+   */
   #compose(): BatchShare[] {
     const { shares, starved } = composed(this.#jobs, this.cache, this.context.batch, this.#budget)
-    // Where a batch is reordered (hybrid models) rows could not be told apart.
+    // llama.cpp reorders the batches of hybrid models, so a watched job's rows could not be told apart from those of other jobs.
     const alone = this.model.info.hybrid ? shares.find(({ job }) => job.watch !== null) : undefined
     if (alone !== undefined) return [alone]
     const last = this.#jobs.findLast((job) => starved.includes(job))
@@ -229,7 +236,7 @@ export class Scheduler {
     this.#decoding = []
 
     if (status === 'done') {
-      // All books first: a job that ends checks them against everything llama.cpp holds.
+      // Commit all shares first: a job that ends compares the books with all cells that llama.cpp holds.
       for (const { job, tokens, what } of shares) this.cache.commit(job.step!, tokens, what, (elapsed * tokens.length) / size)
       for (const [{ job, seat, tokens }, at] of read) job.read(seat.place, tokens.length, (to) => this.context.logits(at + to))
       for (const share of shares) if (this.#keep(share, watched)) this.#advance(share, outputs.get(share) ?? null)
@@ -240,7 +247,10 @@ export class Scheduler {
     this.#stopped(shares, status, failure)
   }
 
-  /** A decode did not end well. Some ubatches may have entered the cache: believe llama.cpp, not the plan. */
+  /**
+   * Handles a decode that did not end well. Some ubatches may have entered the cache, so the books follow what llama.cpp reports, not the
+   * plan.
+   */
   #stopped(shares: readonly BatchShare[], status: Exclude<DecodeStatus, 'done'> | 'failed', failure: unknown): void {
     for (const share of shares) this.cache.settle(share.job.step!, share.tokens, share.what)
     if (status === 'failed') for (const job of this.#struck(shares)) this.#fail(job, failure)
@@ -248,7 +258,7 @@ export class Scheduler {
     else for (const { job } of shares) invariant(job.cancelled, 'a decode was aborted though nobody cancelled it')
   }
 
-  /** How many decodes these shares may run through without a look at them in between; 1 where there is reason to look. */
+  /** How many decodes may run in a row without a look at the jobs in between. Returns 1 if there is a reason to look. */
   #ahead(shares: readonly BatchShare[]): number {
     const isSteady = shares.every(({ job, what }) => what === 'generated' && job.runsAhead)
     const { attention } = this.context
@@ -258,8 +268,8 @@ export class Scheduler {
   }
 
   /**
-   * Several turns of streams alone, decoded and sampled without coming back here; what each drew is booked and streamed while the next ones are
-   * under way. Whatever needs the cache or the books waits for the end, which it asks for (`#tell`).
+   * Runs several turns that contain streams only, decoded and sampled without returning here. Their tokens are booked and streamed while
+   * the next turns run. All work that needs the cache or the books waits for the end of the run; `#tell` asks for that end.
    */
   async #run(shares: readonly BatchShare[], steps: number): Promise<void> {
     this.#decoding = shares.map(({ job }) => job)
@@ -279,14 +289,14 @@ export class Scheduler {
     }
   }
 
-  /** The jobs that cannot go on after a decode of these shares failed. */
+  /** Returns the jobs that cannot continue after a decode of these shares failed. */
   #struck(shares: readonly BatchShare[]): readonly Job[] {
     if (shares.length === 1 || this.cache.distrust === undefined) return shares.map(({ job }) => job)
     this.cache.distrust()
     return this.#jobs.filter(({ step }) => step !== null)
   }
 
-  /** Takes what was captured for the share; false when that failed, and its job with it. */
+  /** Takes the attention captured for the share. Returns false if that failed; the job has then failed too. */
   #keep(share: BatchShare, watched: ReadonlyMap<BatchShare, Watched>): boolean {
     try {
       if (watched.has(share)) share.job.watch?.take()
@@ -297,7 +307,9 @@ export class Scheduler {
     }
   }
 
-  /** What the share's tokens being in the cache means for its job. */
+  /**
+   * Moves the job forward after the share's tokens have entered the cache: counts prompt tokens, and samples the next token from `output`.
+   */
   #advance(share: BatchShare, output: number | null): void {
     const { job } = share
     if (job.phase.name === 'prefill') {
@@ -323,7 +335,7 @@ export class Scheduler {
     }
   }
 
-  /** A token was drawn for the job, which goes on or ends with it. */
+  /** Takes a sampled token for the job, which then continues or ends. */
   #entered(job: Job, token: number, logprob: TokenLogprob | null): void {
     const step = job.step!
     try {
@@ -336,7 +348,7 @@ export class Scheduler {
     }
   }
 
-  /** No cells are left for `job`: an answer under way ends where it is, a prompt that does not fit is an error. */
+  /** Ends `job` because no cells are left. An answer keeps the tokens it has; a prompt fails with context/full. */
   #noRoom(job: Job): void {
     if (job.phase.name === 'decode') {
       job.flush()

@@ -1,14 +1,17 @@
-/** The process of a model's trial: it is told which over IPC, tries it, says how it went, and ends. Whoever started it reads its end. */
+/**
+ * The process of a model's trial. It receives the order over IPC, tries the model, sends the answer and ends. Its parent also reads how it
+ * ended.
+ */
 import { writeFileSync } from 'node:fs'
 import { KvfoldError } from '../core/errors.js'
 import { openNative } from '../native/binding.js'
 import { type TrialAnswer, type TrialOrder, tryModel } from './tried-models.js'
 
-// A damaged file may ask for all memory: then the kernel ends this process and no other.
+// A damaged file may ask for all memory. Then the kernel should end this process and no other one.
 try {
   writeFileSync('/proc/self/oom_score_adj', '1000')
 } catch {
-  // Linux alone has it.
+  // Only Linux has this file.
 }
 process.once('message', (order: TrialOrder) => {
   void answer(order).then((said) => {
@@ -17,7 +20,7 @@ process.once('message', (order: TrialOrder) => {
     })
   })
 })
-// Nobody waits for the answer any more.
+// The parent has gone, so the answer is no longer needed.
 process.once('disconnect', () => {
   process.exit(0)
 })

@@ -1,4 +1,7 @@
-/** Owns which model files have stood their trial on this machine, and the process that tries the others: an assertion in llama.cpp ends it, not us. */
+/**
+ * Records which model files have passed their trial on this machine, and tries the others in a process of their own. An assertion in
+ * llama.cpp then ends that process, not ours.
+ */
 import { fork } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import { mkdir, readFile, stat, writeFile } from 'node:fs/promises'
@@ -20,18 +23,18 @@ import { Reranker } from './reranker.js'
 
 export interface Trial {
   readonly path: string
-  /** Of this process; a trial holds for its release and backend only. */
+  /** This process's backend; a trial holds for its release and backend only. */
   readonly backend: Pick<BackendInfo, 'gpu' | 'release'>
-  /** Of kvfold; as `release`. */
+  /** The version of kvfold; a trial holds for this version only. */
   readonly version: string
-  /** What the model will be loaded with. */
+  /** The options that the model will be loaded with. */
   readonly options: ModelTrialOptions
   readonly signal?: AbortSignal
-  /** The model was not tried before, and is now. */
+  /** Called when the model was not tried before and its trial begins. */
   readonly onTrial?: () => void
 }
 
-/** What the process is told. */
+/** The message to the trial's process. */
 export interface TrialOrder {
   readonly path: string
   readonly gpu: GpuChoice
@@ -41,11 +44,11 @@ export interface TrialOrder {
 export type TrialAnswer =
   { readonly kind: 'works' } | { readonly kind: 'refused'; readonly code: ErrorCode; readonly message: string }
 
-/** Milliseconds: weights of 100 GB come from a slow disk in this time. */
+/** Milliseconds that a trial may take: weights of 100 GB come from a slow disk in this time. */
 const PATIENCE = 20 * 60_000
-/** Trials that are remembered. */
+/** How many trials are remembered. */
 const MOST = 500
-/** Of what the process said on stderr. */
+/** How many characters of the process's stderr are kept. */
 const WORDS = 4000
 
 const Remembered = Type.Object({ tried: Type.Record(Type.String(), Type.String()) })
@@ -54,9 +57,10 @@ const Remembered = Type.Object({ tried: Type.Record(Type.String(), Type.String()
 export const triedModelsFile = (): string => join(cacheFolder(), 'tried-models.json')
 
 /**
- * Returns once the model has been loaded and has decoded in a process of its own, now or earlier: same file (path, size, time of change), same
- * options, same release of llama.cpp and of kvfold. The process has ended by then. Where `file` cannot be written, nothing is remembered.
- * @throws KvfoldError model/bad-file with llama.cpp's last words where the process was ended by it; what loading the model throws; engine/cancelled
+ * Returns once the model has been loaded and has decoded in a process of its own, now or earlier. An earlier trial counts if it had the
+ * same file (path, size, time of change), options, release of llama.cpp and version of kvfold. The process has ended by then. If `file`
+ * cannot be written, the trial is not remembered.
+ * @throws KvfoldError model/bad-file with llama.cpp's last words if the process died; the error of loading the model; engine/cancelled
  */
 export async function proveModel(trial: Trial, file: string = triedModelsFile()): Promise<void> {
   const key = await keyOf(trial)
@@ -72,15 +76,15 @@ async function run(order: TrialOrder, signal?: AbortSignal): Promise<TrialAnswer
   refuseCancelled(order.path, signal)
   const source = import.meta.url.endsWith('.ts')
   const child = fork(new URL(source ? './trial-child.ts' : './trial-child.js', import.meta.url), {
-    // From source it needs what translates it, whoever started us.
+    // From source the child needs tsx, however our own process was started.
     execArgv: source ? ['--import', pathToFileURL(createRequire(import.meta.url).resolve('tsx')).href] : [],
     stdio: ['ignore', 'ignore', 'pipe', 'ipc'],
-    // A backtrace would start a debugger where there is one.
+    // With a backtrace llama.cpp would start a debugger where one is installed.
     env: { ...process.env, GGML_NO_BACKTRACE: '1' },
   })
   let words = ''
   child.stderr!.on('data', (data: Buffer) => (words = (words + data.toString()).slice(-WORDS)))
-  // Written by callbacks, which the compiler does not see.
+  // An object, because callbacks write these fields and the compiler does not see that.
   const heard: { answer: TrialAnswer | null; late: boolean } = { answer: null, late: false }
   child.on('message', (said) => (heard.answer = said as TrialAnswer))
   const clock = setTimeout(() => {
@@ -96,7 +100,7 @@ async function run(order: TrialOrder, signal?: AbortSignal): Promise<TrialAnswer
         resolve(by ?? `exit code ${code}`)
       })
       child.send(order, (error) => {
-        // Its end tells more than that it did not listen.
+        // Do not report this error: the way the process ended tells more.
         if (error !== null) child.kill()
       })
     })
@@ -114,7 +118,7 @@ async function run(order: TrialOrder, signal?: AbortSignal): Promise<TrialAnswer
   }
 }
 
-/** `end`: what ended the process; null where it took too long. */
+/** The error text after the process died. `end`: its exit code or signal; null if it took too long. */
 function obituary(path: string, end: string | null, words: string): string {
   const said = words.trim().split('\n').filter(Boolean).slice(-3).join(' / ')
   const last = said === '' ? '' : `; its last words: ${said}`
@@ -127,7 +131,7 @@ function refuseCancelled(path: string, signal?: AbortSignal): void {
   if (signal?.aborted === true) throw new KvfoldError('engine/cancelled', `The trial of ${path} was cancelled.`)
 }
 
-/** Null where the file cannot be looked at; loading it will say why. */
+/** The key of a trial in the file. Returns null if the model's file cannot be inspected; loading it will say why. */
 async function keyOf({ path, backend, version, options }: Trial): Promise<string | null> {
   try {
     const files = await Promise.all(partsOf(path).map((part) => stat(part)))
@@ -140,14 +144,14 @@ async function keyOf({ path, backend, version, options }: Trial): Promise<string
   }
 }
 
-/** All files of a split model, by their names. */
+/** Returns the paths of all files of a split model, from their naming scheme. */
 function partsOf(path: string): string[] {
   const [, stem, count] = /^(.*)-00001-of-(\d{5})\.gguf$/.exec(path) ?? []
   if (stem === undefined || count === undefined) return [path]
   return Array.from({ length: Number(count) }, (_, index) => `${stem}-${String(index + 1).padStart(5, '0')}-of-${count}.gguf`)
 }
 
-/** By key: when. A file that cannot be read holds none. */
+/** Returns the time of each remembered trial by its key; empty if the file cannot be read. */
 async function readTried(file: string): Promise<Readonly<Record<string, string>>> {
   try {
     const read = checked(Remembered, JSON.parse(await readFile(file, 'utf8')))
@@ -164,32 +168,35 @@ async function remember(file: string, key: string): Promise<void> {
     await mkdir(dirname(file), { recursive: true })
     await writeWhole(file, (temporary) => writeFile(temporary, `${JSON.stringify({ tried }, null, 1)}\n`))
   } catch {
-    // The model will be tried again: slower, and no less safe.
+    // Ignore it: the model will be tried again, which is slower but no less safe.
   }
 }
 
-// A model's trial: it is loaded and decodes a few tokens, in all the ways that serving will, so that what ends the process ends it here.
+// The trial: the model is loaded and decodes a few tokens in all the ways that serving will, so that a crash happens here.
 
 export interface ModelTrialOptions extends Omit<ContextOptions, 'cells' | 'sequences' | 'embeddings' | 'attention'> {
   readonly model?: Pick<ModelOptions, 'gpuLayers' | 'mmap'>
-  /** `only`: the model will be looked at, and computes nothing. Default: it will be used. */
+  /** `only`: the model will be inspected, and compute nothing. Default: it will be used. */
   readonly loads?: 'only'
-  /** Whether attention will be looked at, in a context without flash attention. Default false. */
+  /** Whether attention will be captured, in a context without flash attention. Default false. */
   readonly attention?: boolean
-  /** `beside`: the model will make embeddings, too; `alone`: it will make nothing else, or score texts where it is a reranker. Default: none. */
+  /**
+   * `beside`: the model will also make embeddings. `alone`: it will only make embeddings, or score texts if it is a reranker. Default:
+   * none.
+   */
   readonly embeddings?: 'beside' | 'alone'
 }
 
-/** Words, digits, other scripts, an emoji, and characters that no vocabulary holds as one. */
+/** Words, digits, other scripts, an emoji, and characters that no vocabulary has as one token. */
 const SAMPLE = 'The 3 quick foxes said:\n\t"Grüße, 世界" — über\u0301 🦊\u0001 end. '.repeat(2)
 const CELLS = 512
-/** Tokens of the sample that are computed, and tokens after it. */
+/** How many tokens of the sample are computed, and how many are generated after it. */
 const PROMPT = 48
 const ANSWER = 8
 
 /**
- * Loads the model, uses it, and gives it back. What it asks is whether the process lives: an error that is thrown after loading is left to
- * whoever meets it in earnest.
+ * Loads the model, uses it, and disposes it. The trial only shows that the process survives. An error thrown after loading is ignored: the
+ * real use will throw it too.
  * @throws KvfoldError as loading; model/unsupported
  */
 export async function tryModel(native: Native, path: string, options: ModelTrialOptions = {}): Promise<void> {
@@ -207,7 +214,7 @@ export async function tryModel(native: Native, path: string, options: ModelTrial
       const fullSlidingWindow = abilitiesOf(model.info, given({ keyType })).edits === 'tags' && slidingWindow > 0
       const settings = { ...rest, cells: CELLS, sequences: 2, fullSlidingWindow }
       await survived(tryContext(model, { ...settings, ...given({ keyType, valueType }) }))
-      // What looks at attention keeps no quantised values (flash attention is off).
+      // A context that captures attention has no quantised values, because flash attention is off.
       if (attention && !recurrent)
         await survived(tryContext(model, { ...settings, ...given({ keyType }), flashAttention: 'off', attention }))
     }
@@ -225,7 +232,9 @@ async function survived(use: Promise<void>): Promise<void> {
   }
 }
 
-/** A prompt, an answer, and what edits do to a cache: a copy of a sequence, tokens taken out of it, a gap closed, a state saved and loaded. */
+/**
+ * Computes a prompt and an answer, then edits the cache: copies a sequence, takes tokens out of it, closes a gap, saves and loads a state.
+ */
 async function tryContext(model: NativeModel, options: ContextOptions): Promise<void> {
   const context = await model.createContext({ ...options, batch: options.ubatch ?? PROMPT, ubatch: options.ubatch ?? PROMPT })
   const [first, second] = [seqId(0), seqId(1)]
@@ -283,7 +292,7 @@ async function tryEmbedding(model: NativeModel, { threads, batchThreads }: Conte
   }
 }
 
-/** Some tokens of the sample, from both its ends; without a vocabulary the first ones there are. */
+/** Returns the first tokens of the sample. A model without a vocabulary gets the first token ids there are. */
 function sampleOf(model: NativeModel): Int32Array {
   const { vocabulary, vocabType } = model.info
   const ids = Int32Array.from({ length: PROMPT }, (_, index) => index % Math.max(1, vocabulary))

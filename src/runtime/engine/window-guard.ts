@@ -1,23 +1,27 @@
-/** Owns keeping whole what the sliding-window layers of a model hold: llama.cpp gives up and leaves out what a growing text would not see again. */
+/**
+ * Keeps all cells of a model's sliding-window layers. Without it llama.cpp reuses, and leaves out of saved states, cells that a growing
+ * text would not see again.
+ */
 import { seqId, type SeqId } from '../core/ids.js'
 import { span, type Span } from '../core/span.js'
 import type { KvMemory, MemoryCell } from '../kv/ports.js'
 import type { Batch, DecodeStatus, NativeContext, Watched } from '../native/types.js'
 
-/** Sequences of the context that the guard needs for so many of its own. */
+/** How many sequences of the context the guard needs to offer this many of its own. */
 export const guardedSequences = (sequences: number): number => 2 * sequences + 1
 
-/** The most sequences it can offer: llama.cpp has 256. */
+/** The most sequences that the guard can offer: llama.cpp has 256. */
 export const MOST_GUARDED = 127
 
 /**
- * A memory over a context with a full sliding window (`swa_full`), which alone is not enough for edits (llama.cpp v0.5.0, llama-kv-cache.cpp):
+ * A memory over a context with a full sliding window (`swa_full`). That option alone is not enough for edits (llama.cpp v0.5.0,
+ * llama-kv-cache.cpp):
  *
- * - A cell whose only sequence has moved on by more than the window is taken for new tokens, free cells or not (find_slot). So every sequence has
- *   a twin that holds the same, which makes two. Until the twin has it a token is unprotected, so a batch must be one ubatch: `batch` of the
- *   context at most its `ubatch`.
- * - A saved state leaves out what the window has moved on from (state_write). So a sequence is saved in pieces no longer than the window, by way
- *   of a sequence that holds nothing else.
+ * - llama.cpp puts new tokens into a cell whose only sequence has moved on by more than the window, even while other cells are free
+ *   (find_slot). So every sequence has a twin that sees the same cells; then a cell has two sequences. A token is unprotected until the
+ *   twin sees it. So a batch must be one ubatch: the context's `batch` is at most its `ubatch`.
+ * - A saved state leaves out the cells that the window has passed (state_write). So a sequence is saved in pieces no longer than the
+ *   window, through an otherwise empty sequence.
  *
  * Sequence s of `sequences` has the twin s + sequences; the last id of the context is for pieces.
  */
@@ -27,7 +31,10 @@ export class WindowGuard implements KvMemory {
   readonly canShift: boolean
   readonly #piece: SeqId
 
-  /** `window`: tokens that the windowed layers see. Nobody else may change the context. */
+  /**
+   * @param window how many tokens the windowed layers see
+   * @param context only the guard may change it
+   */
   constructor(
     private readonly context: NativeContext,
     private readonly window: number,
@@ -38,7 +45,7 @@ export class WindowGuard implements KvMemory {
     this.#piece = seqId(context.sequences - 1)
   }
 
-  /** NativeContext.decode, after which the tokens that entered are protected. */
+  /** Decodes as NativeContext.decode does, then lets the twins see the new tokens. */
   async decode(batch: Batch, watched: readonly Watched[] = []): Promise<DecodeStatus> {
     try {
       return await this.context.decode(batch, watched)
@@ -65,7 +72,7 @@ export class WindowGuard implements KvMemory {
     return this.context.positions(seq)
   }
 
-  /** Pieces, one after another, each behind its length in 8 bytes. */
+  /** Saves the sequence in pieces, each behind its length in 8 bytes. */
   saveSequence(seq: SeqId, options: { readonly checksum: boolean }): Uint8Array {
     const held = this.context.positions(seq)
     const states: Uint8Array[] = []
@@ -103,7 +110,7 @@ export class WindowGuard implements KvMemory {
     return true
   }
 
-  /** Without the twins. */
+  /** Leaves the twins out. */
   readback(): readonly MemoryCell[] {
     return this.context
       .readback()
@@ -114,7 +121,7 @@ export class WindowGuard implements KvMemory {
     return seqId(seq + this.sequences)
   }
 
-  /** The twin comes to hold what was decoded. */
+  /** Lets the twin see the tokens that were decoded. */
   #follow(seq: SeqId): void {
     const end = (this.context.positions(seq)?.max ?? -1) + 1
     const start = (this.context.positions(this.#twin(seq))?.max ?? -1) + 1
@@ -122,5 +129,5 @@ export class WindowGuard implements KvMemory {
   }
 }
 
-/** All positions there are. */
+/** All positions. */
 const WHOLE = span(0, 2 ** 31 - 1)
