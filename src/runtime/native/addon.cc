@@ -1,4 +1,4 @@
-// The addon's entry: what it exports, and what the library it runs on says of itself.
+// The addon's entry: its exports, and the facts that the loaded library reports about itself.
 #include "kvfold.h"
 
 namespace kvfold {
@@ -14,7 +14,7 @@ Napi::Value about(const Napi::CallbackInfo &info) {
     out.Set("version", llama_version());
     out.Set("systemInfo", llama_print_system_info());
     out.Set("maxSequences", static_cast<double>(llama_max_parallel_sequences()));
-    // llama.cpp computes on integrated GPUs only where there is no other.
+    // llama.cpp computes on integrated GPUs only if there is no other GPU.
     size_t discrete = 0;
     for (size_t i = 0; i < ggml_backend_dev_count(); i++)
       if (ggml_backend_dev_type(ggml_backend_dev_get(i)) == GGML_BACKEND_DEVICE_TYPE_GPU) discrete++;
@@ -33,7 +33,7 @@ Napi::Value about(const Napi::CallbackInfo &info) {
       devices.Set(i, entry);
     }
     out.Set("devices", devices);
-    // [bytes, elements] of one block of every tensor type this release knows, [0, 0] for numbers out of use.
+    // [bytes, elements] of one block of every tensor type that this release knows, [0, 0] for numbers out of use.
     auto types = Napi::Array::New(env);
     for (int type = 0; type < GGML_TYPE_COUNT; type++) {
       auto block = Napi::Array::New(env, 2);
@@ -46,12 +46,13 @@ Napi::Value about(const Napi::CallbackInfo &info) {
   });
 }
 
-// Puts the CPU backend in the file in the place of the one that computes now. Before the first model: what that one made would lose its code.
+// Replaces the current CPU backend by the one in the file. Call it before the first model is loaded: objects of the old backend would lose
+// their code.
 Napi::Value useCpuLibrary(const Napi::CallbackInfo &info) {
   return guarded(info, [&]() -> Napi::Value {
     auto path = info[0].As<Napi::String>().Utf8Value();
     auto *before = ggml_backend_reg_by_name("CPU");
-    // Refuses another version of ggml's interface, and instructions that this processor has not.
+    // It refuses a library for another version of ggml's interface, and one with instructions that this processor lacks.
     if (!ggml_backend_load(path.c_str())) 
       throw Failure("native/library-mismatch", "ggml does not take the CPU library " + path + "; run kvfold compile again, or set KVFOLD_CPU_LIBRARY=shipped.");
     if (before) ggml_backend_unload(before);

@@ -1,4 +1,4 @@
-/** Owns the loading of the C++ addon onto the llama.cpp library that node-llama-cpp chose, and the types of its raw functions. */
+/** Loads the C++ addon onto the llama.cpp library that node-llama-cpp chose, and declares the addon's raw functions. */
 import { existsSync, readFileSync } from 'node:fs'
 import { constants } from 'node:os'
 import { join } from 'node:path'
@@ -19,7 +19,7 @@ export type SamplerHandle = Handle<'sampler'>
 export type CaptureHandle = Handle<'capture'>
 export type GrammarHandle = Handle<'grammar'>
 
-/** Size of one block of a tensor type; [0, 0]: the number is not in use. */
+/** Size of one block of a tensor type. [0, 0]: the type's number is not in use. */
 export type TensorBlock = readonly [bytes: number, elements: number]
 
 export interface AddonFacts {
@@ -27,7 +27,7 @@ export interface AddonFacts {
   readonly systemInfo: string
   readonly maxSequences: number
   readonly devices: readonly Device[]
-  /** By ggml_type. */
+  /** The index is the ggml_type. */
   readonly tensorTypes: readonly TensorBlock[]
 }
 
@@ -36,9 +36,9 @@ export interface RawModel extends Omit<ModelInfo, 'path' | 'architecture' | 'voc
 }
 
 export interface RawVocabulary extends SpecialTokens {
-  /** Per token: bit 0 ends generation, bit 1 is control or unknown. */
+  /** One entry for each token. Bit 0: it ends generation. Bit 1: it is a control token or an unknown one. */
   readonly flags: Uint8Array
-  /** Bytes of the longest one. */
+  /** Bytes of the longest token. */
   readonly longestToken: number
 }
 
@@ -49,15 +49,15 @@ export interface RawContext {
   readonly ubatch: number
   readonly sequences: number
   readonly canShift: boolean
-  /** What llama.cpp logged while making it, rounded to its hundredths of a MiB; 0 where it logged nothing. */
+  /** Bytes that llama.cpp logged while it made the context, rounded to hundredths of a MiB; 0 if it logged nothing. */
   readonly cacheBytes: number
   readonly computeBytes: number
   readonly flashAttention: boolean
-  /** By layer: heads of its softmax, 0 where it has none. */
+  /** For each layer: heads of its softmax, 0 if it has none. */
   readonly attention: Int32Array | null
 }
 
-/** What a decode captures for one sequence (capture.ts). */
+/** The attention that a decode captures for one sequence (capture.ts). */
 export interface RawWatched {
   readonly capture: CaptureHandle
   readonly sequence: number
@@ -77,23 +77,23 @@ export interface RawCaptured {
 }
 
 /**
- * The addon's functions. They guard against freed handles and against what llama.cpp throws, but check no argument: what llama.cpp would
- * assert on must be refused before (context.ts, model.ts).
+ * The addon's functions. They guard against freed handles and catch what llama.cpp throws, but they check no argument. Arguments on which
+ * llama.cpp would assert must be refused before (context.ts, model.ts).
  */
 export interface Addon {
   about(): AddonFacts
-  /** The CPU backend of this file computes from now on. Before the first model is loaded. */
+  /** From now on the CPU backend in this file computes. Call it before the first model is loaded. */
   useCpuLibrary(path: string): void
-  /** Stops loads and decodes of this environment and frees everything; all handles are disposed afterwards. */
+  /** Stops loads and decodes of this environment, and frees everything; all handles are disposed afterwards. */
   shutdown(): void
-  /** A process that is told to end has so many milliseconds. */
+  /** Ends the process within so many milliseconds of a signal (Native.endWithin). */
   endWithin(milliseconds: number): void
   modelLoad(path: string, options: object, progress: ((value: number) => void) | null): Promise<ModelHandle>
   modelFree(model: ModelHandle): Promise<void>
   modelDescribe(model: ModelHandle): RawModel
   vocabularyDescribe(model: ModelHandle): RawVocabulary
   tokenize(model: ModelHandle, text: string, addSpecial: boolean, parseSpecial: boolean): Int32Array
-  /** The tokens of all texts, one behind the other, and how many each has. */
+  /** Returns the tokens of all texts, one behind the other, and how many each text has. */
   tokenizeAll(
     model: ModelHandle,
     texts: readonly string[],
@@ -112,7 +112,7 @@ export interface Addon {
     captures: readonly RawWatched[] | null,
   ): Promise<DecodeStatus>
   abort(context: ContextHandle): void
-  /** Decodes and draws until a sequence ends, its limit is reached or `pause`; one entry a sequence in every array. */
+  /** Decodes and draws until a sequence ends, its limit is reached or `pause` is called. Every array has one entry for each sequence. */
   generate(
     context: ContextHandle,
     tokens: Int32Array,
@@ -132,14 +132,14 @@ export interface Addon {
   shift(context: ContextHandle, seq: number, start: number, end: number, delta: number): void
   positions(context: ContextHandle, seq: number): readonly [min: number, max: number]
   clear(context: ContextHandle): void
-  /** Cells as runs of position, count, sequence... */
+  /** Returns for each cell its position, a count, and as many sequences. */
   readback(context: ContextHandle): Int32Array
   /** `room` bytes stay free at the front. */
   saveSequence(context: ContextHandle, seq: number, room: number): Uint8Array
   /** `room` bytes at the front are skipped. */
   loadSequence(context: ContextHandle, seq: number, state: Uint8Array, room: number): boolean
   captureCreate(options: object): CaptureHandle
-  /** What the last decode left; gives it away. */
+  /** Returns the capture of the last decode, and keeps no copy. */
   captureTake(capture: CaptureHandle): RawCaptured
   grammarCompile(model: ModelHandle, text: string): Promise<GrammarHandle>
   samplerCreate(model: ModelHandle, options: object): SamplerHandle
@@ -149,7 +149,7 @@ export interface Addon {
   samplerFree(sampler: SamplerHandle): void
 }
 
-/** Steps of a run that nobody has taken yet: the tokens of every sequence, step by step; -1 where none could be drawn. */
+/** Finished steps of a run that were not passed on yet: the tokens of every sequence, step by step; -1 if none could be drawn. */
 export interface RawDrawn {
   readonly drawn: Int32Array
   readonly milliseconds: Float64Array
@@ -157,16 +157,16 @@ export interface RawDrawn {
 
 export interface RawRun extends RawDrawn {
   readonly status: DecodeStatus | 'failed'
-  /** "code\nsentence" of a failed decode. */
+  /** "code\nsentence" of a failed decode; empty otherwise. */
   readonly failure: string
-  /** The same for every draw of the last step, empty where it did not fail; empty altogether where none did. */
+  /** "code\nsentence" for every draw of the last step, empty if that draw did not fail. The array is empty if no draw failed. */
   readonly refused: readonly string[]
 }
 
 export interface LoadedAddon {
   readonly addon: Addon
   readonly llama: Llama
-  /** Of llama.cpp, e.g. `v0.5.0`. */
+  /** The release of llama.cpp, e.g. `v0.5.0`. */
   readonly release: string
   readonly cpuLibrary: BackendInfo['cpuLibrary']
 }
@@ -202,7 +202,7 @@ export async function loadAddon(gpu: GpuChoice): Promise<LoadedAddon> {
   return { addon, llama, release, cpuLibrary }
 }
 
-/** Where it was compiled here, that library computes on the processor from now on. */
+/** Switches to the CPU library that was compiled here or that `KVFOLD_CPU_LIBRARY` names, if there is one. */
 function useCpuLibrary(addon: Addon, root: string, release: string): BackendInfo['cpuLibrary'] {
   const shipped = shippedCpuLibrary(loadedLibraries())
   if (shipped === null) return null
@@ -222,7 +222,7 @@ function mismatch(built: string, found: string): KvfoldError {
   )
 }
 
-/** The release the addon was built for (scripts/build-native.mjs writes it beside the addon). */
+/** The release that the addon was built for (scripts/build-native.mjs writes it beside the addon). */
 function builtRelease(root: string, file: string): string {
   try {
     const { release } = JSON.parse(readFileSync(join(root, 'build', 'kvfold.json'), 'utf8')) as { release: string }
@@ -233,14 +233,14 @@ function builtRelease(root: string, file: string): string {
   throw new KvfoldError('native/build-failed', `The native addon is not built (${file}); run npm ci or npm run build in ${root}.`)
 }
 
-/** node-llama-cpp loaded its library for itself alone; opened once more, its symbols become visible to libraries loaded later. */
+/** node-llama-cpp keeps its library's symbols local. Opening the library once more makes them visible to libraries loaded later. */
 function openGlobally(library: string): void {
   process.dlopen({ exports: {} }, library, constants.dlopen.RTLD_NOW | constants.dlopen.RTLD_GLOBAL)
 }
 
-/** Files of the shared libraries in this process. */
+/** Paths of the shared libraries in this process. */
 export function loadedLibraries(): readonly string[] {
-  // @types/node of the oldest supported line does not know the switch; without it the report asks the name server about open sockets.
+  // @types/node of the oldest supported line lacks this switch. Without it the report asks the name server about open sockets.
   const report = process.report as (typeof process)['report'] & { excludeNetwork?: boolean }
   const before = report.excludeNetwork ?? false
   report.excludeNetwork = true
@@ -249,7 +249,7 @@ export function loadedLibraries(): readonly string[] {
   return sharedObjects
 }
 
-/** The file of node-llama-cpp's addon in this process; the package does not say which of its variants it loaded. */
+/** The file of node-llama-cpp's addon in this process. The package does not say which of its variants it loaded. */
 function llamaLibrary(): string {
   const library = loadedLibraries().find((path) => path.endsWith('llama-addon.node'))
   if (library === undefined)
@@ -258,7 +258,7 @@ function llamaLibrary(): string {
 }
 
 async function detect(gpu: GpuChoice): Promise<Llama> {
-  // What is refused before should not wait for it.
+  // Import it here, so that earlier refusals do not wait for it.
   const { getLlama } = await import('node-llama-cpp')
   try {
     return await getLlama({
@@ -278,30 +278,30 @@ async function detect(gpu: GpuChoice): Promise<Llama> {
   }
 }
 
-/** The folder that holds package.json, from src/runtime/native and dist/runtime/native alike. */
+/** The folder with package.json, both from src/runtime/native and from dist/runtime/native. */
 function packageRoot(): string {
   return fileURLToPath(new URL('../../../', import.meta.url)).replace(/\/$/u, '')
 }
 
-// The way of errors from the addon to the caller: they arrive as "code\nsentence" and leave as KvfoldError.
+// Errors of the addon arrive as "code\nsentence" and leave as KvfoldError.
 
-/** Characters of a sentence about a file: a damaged one's texts may be of any length, and llama.cpp repeats them. */
+/** The most characters of an error's sentence: texts of a damaged file may have any length, and llama.cpp repeats them. */
 const MOST = 1000
 
 const isCode = (text: string): text is ErrorCode => Object.hasOwn(errorTable, text)
 
-/** The KvfoldError that the addon meant; anything else as it is. */
+/** Returns the KvfoldError for an error of the addon; any other error unchanged. */
 export function translated(error: unknown): unknown {
   if (!(error instanceof Error)) return error
   const [code = '', ...sentence] = error.message.split('\n')
   return isCode(code) ? new KvfoldError(code, shortened(sentence.join(' ')), { cause: error }) : error
 }
 
-/** Beginning and end of what a file says. */
+/** Returns a text's beginning and end if it is too long. */
 export const shortened = (text: string): string =>
   text.length <= MOST ? text : `${text.slice(0, MOST / 2)} ... ${text.slice(-MOST / 2)}`
 
-/** The error that the addon's words mean. */
+/** Returns the error for the addon's "code\nsentence". */
 export const meant = (words: string): Error => translated(new Error(words)) as Error
 
 /** Runs a synchronous call into the addon. */

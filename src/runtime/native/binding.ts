@@ -1,4 +1,4 @@
-/** Owns this process's llama.cpp: loads the addon once, says what it runs on, finds model files by path or hub name, and hands out models. */
+/** Opens this process's llama.cpp: loads the addon once, reports its backend, finds model files by path or hub name, and loads models. */
 import { resolve } from 'node:path'
 import { KvfoldError } from '../core/errors.js'
 import { calling, loadAddon } from './addon.js'
@@ -10,8 +10,9 @@ import { existsSync } from 'node:fs'
 let opened: { readonly gpu: GpuChoice; readonly native: Promise<Native> } | null = null
 
 /**
- * The process's llama.cpp on the best backend that has a device here, unless `gpu` names one. A process has one backend: later calls get
- * the same object, or native/unsupported when they name another backend. When the process exits, what was not disposed is freed.
+ * Returns the process's llama.cpp, on the best backend that has a device here, unless `gpu` names one. A process has one backend: later
+ * calls return the same object, or throw native/unsupported if they name another backend. When the process exits, everything that was not
+ * disposed is freed.
  * @throws KvfoldError native/unsupported, native/build-failed, native/library-mismatch
  */
 export async function openNative({ gpu = 'auto' }: { readonly gpu?: GpuChoice } = {}): Promise<Native> {
@@ -21,7 +22,7 @@ export async function openNative({ gpu = 'auto' }: { readonly gpu?: GpuChoice } 
   try {
     native = await first.native
   } catch (error) {
-    // A failure is not kept: the next call may name a backend that works.
+    // Do not keep a failure: the next call may name a backend that works.
     if (opened === first) opened = null
     throw error
   }
@@ -37,7 +38,7 @@ async function open(gpu: GpuChoice): Promise<Native> {
   if (process.platform === 'win32')
     throw new KvfoldError('native/unsupported', 'kvfold runs on Linux and macOS, not yet on Windows; use WSL there.')
   const { addon, llama, release, cpuLibrary } = await loadAddon(gpu)
-  // A GPU's driver may be unloaded before llama.cpp's objects; they must go first.
+  // Free llama.cpp's objects at exit, before a GPU's driver is unloaded.
   process.once('exit', () => {
     addon.shutdown()
   })
@@ -61,23 +62,23 @@ async function open(gpu: GpuChoice): Promise<Native> {
   }
 }
 
-// How a model's name becomes a file: a path stays a path, a hub URI is downloaded once through node-llama-cpp.
+// Finds a model's file by its name. A path stays a path; a hub URI is downloaded once, through node-llama-cpp.
 
 export interface ResolveOptions {
-  /** Stops a download; the unfinished file is removed. */
+  /** Stops a download and removes the unfinished file. */
   readonly signal?: AbortSignal
-  /** Bytes so far and in all, several times a second while downloading. */
+  /** Receives the bytes so far and in all, several times a second during a download. */
   readonly onProgress?: (downloaded: number, total: number) => void
 }
 
-/** The URI schemes node-llama-cpp's resolveModelFile understands. */
+/** The URI schemes that node-llama-cpp's resolveModelFile understands. */
 const SCHEME = /^(?:hf|huggingface|https?|modelscope|ms):/i
 
-/** True for what would be downloaded instead of opened. */
+/** Whether the name is a URI to download, and not a path. */
 export const isModelUri = (uriOrPath: string): boolean => SCHEME.test(uriOrPath)
 
 /**
- * The absolute path of a GGUF file. Downloads go to node-llama-cpp's models folder (`~/.node-llama-cpp/models`) and happen once.
+ * Returns the absolute path of a GGUF file. Downloads go to node-llama-cpp's models folder (`~/.node-llama-cpp/models`) and happen once.
  * @throws KvfoldError model/not-found when there is no such file, or the hub has none or cannot be reached; engine/cancelled on `signal`.
  */
 export async function resolveModel(uriOrPath: string, { signal, onProgress }: ResolveOptions = {}): Promise<string> {

@@ -1,4 +1,4 @@
-// Captures: what is kept of softmax rows, their reduction to sums, and the way of the results to JavaScript.
+// Captures: softmax rows are reduced to sums, and the results go to JavaScript.
 #include <algorithm>
 #include <cstring>
 
@@ -11,7 +11,7 @@ namespace {
 typedef float Floats __attribute__((vector_size(16)));
 typedef int32_t Ints __attribute__((vector_size(16)));
 
-// Natural logarithm of positive normal numbers, to 1e-7 of what it is; by the series of artanh around 1.
+// Natural logarithm of positive normal numbers, to a relative error of 1e-7, by the series of artanh around 1.
 inline Floats logarithm(Floats value) {
   Ints bits = (Ints)value;
   Ints exponent = ((bits >> 23) & 255) - 127;
@@ -30,7 +30,7 @@ struct Sums {
   double weight = 0, surprise = 0;
 };
 
-// Sum of the weights and of weight x -log(weight); lanes are emptied often, so that long rows lose nothing.
+// Sum of the weights, and sum of weight x -log(weight). Lanes are emptied often, so that long rows lose no precision.
 Sums sumsOf(const float *weights, int32_t count) {
   constexpr int32_t stretch = 512;
   Sums sums;
@@ -42,7 +42,7 @@ Sums sumsOf(const float *weights, int32_t count) {
       if (i + 4 <= end) std::memcpy(&value, weights + i, sizeof value);
       else std::memcpy(&value, weights + i, (end - i) * sizeof(float));
       weight += value;
-      // What is too small to have a logarithm here adds nothing.
+      // A weight too small for this logarithm adds nothing.
       Ints counts = value > 1e-30f;
       Floats safe = (Floats)((counts & (Ints)value) | (~counts & 0x3f800000));
       surprise -= safe * logarithm(safe);
@@ -77,7 +77,7 @@ Napi::Value create(const Napi::CallbackInfo &info) {
   });
 }
 
-// The results of the last decode, which are given away.
+// Returns the results of the last decode, and keeps no copy.
 Napi::Value take(const Napi::CallbackInfo &info) {
   return guarded(info, [&]() -> Napi::Value {
     auto env = info.Env();
@@ -118,7 +118,7 @@ void Capture::arm() {
 
 void Capture::reduce(size_t layer, size_t head, size_t query, const std::vector<Run> &runs, const float *weights) {
   size_t slot = (layer * heads.size() + head) * queries.size() + query;
-  // One atom may have many runs: sums are kept long until the row is done.
+  // Sums stay in double precision until the row is done, because one atom may have many runs.
   thread_local std::vector<double> sums;
   sums.assign(atoms, 0);
   Sums all;
@@ -135,7 +135,7 @@ void Capture::reduce(size_t layer, size_t head, size_t query, const std::vector<
   entropy[slot] = all.surprise;
   if (top == 0) return;
 
-  // A heap whose first is the least of the best so far; of equals the earlier place is better.
+  // A heap whose first entry is the worst of the best so far. Of equal weights the earlier place is better.
   using Entry = std::pair<float, int32_t>;
   auto better = [](const Entry &a, const Entry &b) { return a.first > b.first || (a.first == b.first && a.second < b.second); };
   thread_local std::vector<Entry> best;

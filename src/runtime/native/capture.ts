@@ -1,9 +1,9 @@
-/** Owns a capture: checks what of a decode's attention it is asked to keep before the addon sees it. */
+/** A capture. It checks which attention of a decode it must keep, before the addon sees the request. */
 import { KvfoldError } from '../core/errors.js'
 import { type Addon, type CaptureHandle, type RawWatched, calling, refuse } from './addon.js'
 import type { Batch, CaptureOptions, Captured, NativeCapture, NativeContext, Watched } from './types.js'
 
-/** Places kept for one row. */
+/** The most places kept for one row. */
 const MOST_TOP = 1024
 const MOST_ATOMS = 2 ** 20
 
@@ -34,7 +34,7 @@ export class Capture implements NativeCapture {
     this.#handle = calling(() => addon.captureCreate(raw))
   }
 
-  /** Checks its part in this decode of `context`. @throws KvfoldError native/bad-argument */
+  /** Checks a capture's request for this decode of `context`, and prepares the capture. @throws KvfoldError native/bad-argument */
   static armed(context: NativeContext, batch: Batch, watched: Watched): RawWatched {
     const { capture, sequence, queries, positions, atoms } = watched
     if (!(capture instanceof Capture) || capture.#context !== context) return refuse('The capture belongs to another context.')
@@ -63,7 +63,7 @@ function within(name: string, value: number, most: number): void {
   if (!Number.isInteger(value) || value < 0 || value > most) refuse(`${name} is ${value}; give a whole number from 0 to ${most}.`)
 }
 
-/** Thousands for every token: a plain loop over one kind of array, which compiles to next to nothing. */
+/** Runs over thousands of places for every token. So it is a plain loop over one kind of array, which compiles to next to nothing. */
 function checkPositions(positions: Int32Array, most: number): void {
   for (let place = 0, last = -1; place < positions.length; place++) {
     const position = positions[place]!

@@ -1,4 +1,7 @@
-/** Owns what a context is asked to be: options checked and completed, its memory estimated first, and which models read a text as a whole. */
+/**
+ * The options of a context: checks and completes them, estimates memory before it is allocated, and says which models read a text as a
+ * whole.
+ */
 import { readFileSync } from 'node:fs'
 import { availableParallelism, freemem, totalmem } from 'node:os'
 import { dirname, join } from 'node:path'
@@ -8,37 +11,38 @@ import type { Device } from './devices.js'
 import type { GgufFile } from './gguf-file.js'
 import type { CacheType, ContextOptions, ModelInfo, Pooling } from './types.js'
 
-/** llama.cpp rounds n_ctx up to this. */
+/** llama.cpp rounds n_ctx up to a multiple of this. */
 const CELL_GRANULARITY = 256
 const MOST_SEQUENCES = 256
 /** More threads than this help no machine, and llama.cpp asserts far above it. */
 const MOST_THREADS = 512
-/** Small models fit while memory is short; keep this much for Node. */
+/** Bytes that must stay free for Node. Contexts smaller than this are not checked, so that small models run while memory is short. */
 const HEADROOM = 64 * 2 ** 20
 
 export interface ContextPlan {
   readonly keyType: CacheType
   readonly valueType: CacheType
   readonly fullSlidingWindow: boolean
-  /** Null: logits and no embeddings. */
+  /** Null: the context makes logits and no embeddings. */
   readonly pooling: Pooling | null
-  /** Estimates in bytes. */
+  /** Estimates in bytes, of the cache and of the compute buffers. */
   readonly cache: number
   readonly compute: number
-  /** What the addon is given: llama_context_params in numbers. */
+  /** llama_context_params in numbers, for the addon. */
   readonly raw: object
 }
 
-/** Cache types that llama.cpp turns the keys of: others are rounded once more by each shift, all in the cache, or end the process (bf16). */
+/** Cache types whose keys may be turned. With other types each shift rounds all keys in the cache once more, or ends the process (bf16). */
 const TURNED: readonly CacheType[] = ['f32', 'f16']
-/** These leave a factor on the keys, which a shift of some puts on all of the cache once more (llama_kv_cache::build_rope_shift). */
+/** These put a factor on the keys. A shift of some keys puts it on all keys of the cache once more (llama_kv_cache::build_rope_shift). */
 const SCALED = /^yarn$|^longrope$/
 const FACTOR = /\.rope\.scaling\.(?:attn_factor|yarn_attn_factor)$/
 const YARN = /\.rope\.scaling\.yarn_ext_factor$/
 
 /**
- * Why computed keys cannot be turned to other positions; null when they can. llama.cpp's own word is not enough: it says yes to recurrent
- * states, which have none, asserts on positions of several dimensions, and spoils cells of others in the other cases.
+ * Returns why computed keys cannot be turned to other positions; null if they can. llama.cpp's own answer is not enough. It says yes to
+ * recurrent states, which have no keys; it asserts on positions of several dimensions; in the other cases it spoils the cells of other
+ * sequences.
  */
 export function fixedKeys(
   { architecture, recurrent, hybrid, rope, metadata }: FixedFacts,
@@ -71,7 +75,10 @@ interface PlannedModel {
   readonly gpuLayers: number
 }
 
-/** @throws KvfoldError native/bad-argument, native/unsupported, model/unsupported, memory/insufficient */
+/**
+ * Checks the options, and completes them to a plan. @throws KvfoldError native/bad-argument, native/unsupported, model/unsupported,
+ * memory/insufficient
+ */
 export function planContext(options: ContextOptions, model: PlannedModel, devices: readonly Device[]): ContextPlan {
   const { info } = model
   refuseModel(info, options)
@@ -91,7 +98,7 @@ export function planContext(options: ContextOptions, model: PlannedModel, device
   const heads = Math.max(1, info.kvHeads)
   const row = cacheBytes(keyType, heads * keyWidth) + cacheBytes(valueType, heads * valueWidth)
   const cache = info.recurrent || info.encoder ? 0 : whole.cells * info.layers * row
-  // Every token is an output then, and llama.cpp keeps logits beside each embedding.
+  // With embeddings every token is an output, and llama.cpp keeps logits beside each embedding.
   const outputs = pooling === null ? 0 : 4 * whole.batch * (info.vocabulary + info.embedding)
   const compute = computeBytes(whole, info, flashAttention !== 'off') + outputs
   refuseWhatDoesNotFit(whole.cells, cache, compute, model, devices)
@@ -105,7 +112,7 @@ export function planContext(options: ContextOptions, model: PlannedModel, device
     pooling: pooling === null ? null : poolingNumber(pooling),
     attention,
     windowed: info.slidingWindow > 0,
-    // Of a cell where positions have several dimensions (llama_kv_cell_ext).
+    // Further bytes of a cell if positions have several dimensions (llama_kv_cell_ext).
     cellExtra: isFlat(info.rope) ? 0 : 12,
   }
   return { keyType, valueType, fullSlidingWindow, pooling, cache, compute, raw }
@@ -179,14 +186,17 @@ function refuseWithoutSoftmax({ recurrent, architecture }: ModelInfo, flashAtten
     refuse('Attention cannot be captured with flash attention, which never computes it; leave flashAttention out or turn it off.')
 }
 
-/** llama.cpp v0.5.0 reserves its graph for as many tokens of every sequence, but not as many outputs, and pooling asserts that they agree. */
+/**
+ * llama.cpp v0.5.0 reserves its graph for equally many tokens of every sequence, but not for equally many outputs. Pooling asserts that the
+ * two agree.
+ */
 function refuseUneven({ cells, ubatch, sequences }: Sizes): void {
   const tokens = Math.min(cells, ubatch)
   if (tokens % sequences !== 0)
     refuse(`For embeddings the ubatch of ${tokens} must be a multiple of the ${sequences} sequences; change one of them.`)
 }
 
-/** Elements of one head's key and value. */
+/** Numbers in one head's key and value. */
 function headWidths({ architecture, metadata, embedding, heads }: ModelInfo): readonly [key: number, value: number] {
   const width = (name: string) => Number(metadata[`${architecture}.attention.${name}`] ?? 0) || embedding / Math.max(1, heads)
   return [width('key_length'), width('value_length')]
@@ -200,7 +210,7 @@ function checkCacheType(name: string, type: CacheType, width: number): void {
 }
 
 /**
- * What llama.cpp's graphs take, from above (measured: 1.0 to 1.5 times what it reports): activations, logits of a ubatch and of the
+ * Estimates llama.cpp's compute buffers from above (measured: 1.0 to 1.5 times what it reports): activations, logits of a ubatch and of the
  * sequences, the attention mask and, without flash attention, the scores of a layer.
  */
 function computeBytes({ cells, ubatch, sequences }: Sizes, info: ModelInfo, flashAttention: boolean): number {
@@ -229,7 +239,7 @@ function refuseWhatDoesNotFit(
   if (host > HEADROOM) refuseTooMuch(what, host + HEADROOM, availableMemory(), 'memory', hint)
 }
 
-// The look at what memory is free: the refusal of what would not fit, and how many layers go to a GPU when nobody says.
+// Free memory: refuses what would not fit.
 
 /** Bytes and elements of one block of a cache type, and its ggml_type. */
 const cacheTypes: Readonly<Record<CacheType, { readonly ggml: number; readonly bytes: number; readonly elements: number }>> = {
@@ -247,15 +257,18 @@ const cacheTypes: Readonly<Record<CacheType, { readonly ggml: number; readonly b
 /** Bytes of `elements` numbers of a cache type. */
 const cacheBytes = (type: CacheType, elements: number): number => (elements / cacheTypes[type].elements) * cacheTypes[type].bytes
 
-/** Host bytes this process may still take: what the kernel calls available, or less where a control group of ours leaves less. */
+/**
+ * Bytes of host memory that this process may still take: the kernel's figure for available memory, or less if a control group of the
+ * process leaves less.
+ */
 export function availableMemory(): number {
   const kernel = /^MemAvailable:\s+(\d+) kB/m.exec(contents('/proc/meminfo'))?.[1]
-  // macOS counts little as free that it would give up at once.
+  // macOS reports little memory as free, although it would free more at once.
   const system = kernel === undefined ? Math.max(freemem(), totalmem() / 2) : Number(kernel) * 1024
   return Math.max(0, Math.min(system, ...groupMemory()))
 }
 
-/** What each control group above this process leaves of its limit (v2 and v1); page cache does not count as used. */
+/** For each control group above this process (v2 and v1): the rest of its limit. Page cache does not count as used. */
 function groupMemory(): number[] {
   const entries = contents('/proc/self/cgroup').split('\n')
   const group = (pattern: RegExp) => entries.map((entry) => pattern.exec(entry)?.[1]).find((path) => path !== undefined)
@@ -275,7 +288,7 @@ function groupMemory(): number[] {
   return left
 }
 
-/** @throws KvfoldError memory/insufficient, naming both figures, when `bytes` exceed what is free. */
+/** @throws KvfoldError memory/insufficient, naming both figures, if `bytes` exceed the free memory */
 export function refuseTooMuch(what: string, bytes: number, available: number, where: string, hint: string): void {
   if (bytes <= available) return
   throw new KvfoldError(
@@ -288,7 +301,7 @@ function readable(bytes: number): string {
   return bytes >= 2 ** 30 ? `${(bytes / 2 ** 30).toFixed(1)} GiB` : `${(bytes / 2 ** 20).toFixed(0)} MiB`
 }
 
-/** Empty when there is no such file. */
+/** Returns an empty string if there is no such file. */
 function contents(file: string): string {
   try {
     return readFileSync(file, 'utf8')
@@ -297,15 +310,15 @@ function contents(file: string): string {
   }
 }
 
-// The choice of how many layers go to the GPU when nobody says: as many as its free memory holds beside a cache.
+// How many layers go to the GPU by default: as many as its free memory holds beside a cache.
 
-/** Left free for the driver and compute buffers: bytes, and a share of what is free for the KV cache. */
+/** Memory left free: bytes for the driver and compute buffers, and a share of the free memory for the KV cache. */
 const RESERVED = 512 * 2 ** 20
 const CACHE_SHARE = 0.2
 
 /**
- * llama.cpp's n_gpu_layers: the output layer first, then layers from the last to the first, until the GPUs' free memory is spent. A model
- * that fits whole gets every layer. Several devices count as one, since llama.cpp divides layers by free memory.
+ * Returns llama.cpp's n_gpu_layers: the output layer first, then layers from the last to the first, until the GPUs' free memory is used up.
+ * A model that fits whole gets every layer. Several devices count as one, since llama.cpp divides layers by free memory.
  */
 export function layersThatFit({ layerBytes, outerBytes }: GgufFile, devices: readonly Device[]): number {
   const free = devices.filter(({ gpu }) => gpu).reduce((sum, device) => sum + device.free, 0)
@@ -324,15 +337,15 @@ const TEXT_ENCODERS: readonly string[] = [
   ...['bert', 'modern-bert', 'nomic-bert', 'nomic-bert-moe', 'neo-bert', 'jina-bert-v2', 'jina-bert-v3', 'eurobert'],
   'gemma-embedding',
 ]
-/** Without a cache, too; llama.cpp does not count it among those that only encode. */
+/** Has no cache either, but llama.cpp does not count it among the encoders. */
 const SPEECH = 'wavtokenizer-dec'
 
 export const isTextEncoder = (architecture: string): boolean => TEXT_ENCODERS.includes(architecture)
 
-/** True where llama.cpp has no cache, although it says that the model decodes. */
+/** Whether llama.cpp has no cache for it, although it says that the model decodes. */
 export const isCacheless = (architecture: string): boolean => isTextEncoder(architecture) || architecture === SPEECH
 
-/** Whether a token sees only those before it. Others need their whole text in one ubatch: llama.cpp ends the process otherwise. */
+/** Whether a token sees only those before it. Other models need their whole text in one ubatch, or llama.cpp ends the process. */
 export const isCausal = ({ architecture, metadata }: Pick<ModelInfo, 'architecture' | 'metadata'>): boolean =>
   !isTextEncoder(architecture) && metadata[`${architecture}.attention.causal`] !== 'false'
 
@@ -341,10 +354,10 @@ const POOLINGS: readonly Pooling[] = ['none', 'mean', 'cls', 'last', 'rank']
 
 export const isPooling = (name: unknown): name is Pooling => POOLINGS.some((pooling) => pooling === name)
 
-/** llama_pooling_type */
+/** Returns the number of the pooling in llama_pooling_type. */
 export const poolingNumber = (pooling: Pooling): number => POOLINGS.indexOf(pooling)
 
-/** What the model was trained with; null: its file does not say, as those of models that generate text. */
+/** Returns the pooling that the model was trained with; null if its file does not say, as files of models that generate text do not. */
 export function poolingOf({ architecture, metadata }: Pick<ModelInfo, 'architecture' | 'metadata'>): Pooling | null {
   const text = metadata[`${architecture}.pooling_type`]
   return text === undefined ? null : (POOLINGS[Number(text)] ?? null)

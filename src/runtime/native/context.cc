@@ -1,4 +1,4 @@
-// Contexts: making them, decoding off the event loop, and the logits or embeddings that decoding leaves.
+// Contexts: makes them, decodes off the event loop, and returns the logits or embeddings of a decode.
 #include <algorithm>
 #include <cstdio>
 
@@ -7,7 +7,7 @@
 namespace kvfold {
 namespace {
 
-// Sum of the sizes that llama.cpp logged as "... <what> = 12.34 MiB", in bytes; it has no call that tells them.
+// Sum of the sizes that llama.cpp logged as "... <what> = 12.34 MiB", in bytes; it has no call that returns them.
 double loggedBytes(const Log &log, const std::string &what) {
   double sum = 0;
   for (auto &line : log.lines(what + " = ")) {
@@ -27,7 +27,8 @@ Napi::Value create(const Napi::CallbackInfo &info) {
     params.n_batch = number("batch");
     params.n_ubatch = number("ubatch");
     params.n_seq_max = number("sequences");
-    // llama.cpp makes room for an output a sequence and ends the process where that is more than the batch, which is its default limit.
+    // llama.cpp needs room for one output per sequence, and ends the process if that is more than this limit, which is the batch by
+    // default.
     params.n_outputs_max = std::max(params.n_batch, params.n_seq_max);
     params.n_threads = number("threads");
     params.n_threads_batch = number("batchThreads");
@@ -66,7 +67,8 @@ Napi::Value create(const Napi::CallbackInfo &info) {
           if (made->context == nullptr) throw Failure("native/failed", "llama.cpp cannot make this context" + log.why());
           figures->cache = loggedBytes(log, "KV buffer size") + loggedBytes(log, "RS buffer size");
           figures->compute = loggedBytes(log, "compute buffer size") + loggedBytes(log, "output buffer size");
-          // `auto` is settled while the context is made; llama.cpp has no call that tells how, but says so when it gives it up.
+          // llama.cpp decides about `auto` while it makes the context. It has no call for the decision, but logs when it turns flash
+          // attention off.
           figures->flashAttention = params.flash_attn_type != LLAMA_FLASH_ATTN_TYPE_DISABLED &&
                                     log.lines("Flash Attention not supported").empty() && log.lines("flash_attn is not compatible").empty();
           if (made->tap != nullptr) made->tap->probe(made->context, log);
@@ -143,13 +145,13 @@ Napi::Value logits(const Napi::CallbackInfo &info) {
   });
 }
 
-// Of a batch index without pooling, of a sequence with it: what the last decode left.
+// Returns an embedding of the last decode: of a batch index without pooling, of a sequence with it.
 Napi::Value embedding(const Napi::CallbackInfo &info) {
   return guarded(info, [&]() -> Napi::Value {
     auto handle = contextOf(info[0]);
     int32_t at = info[1].As<Napi::Number>().Int32Value();
     const float *values = nullptr;
-    // Null, too, when the last decode did not end well: it leaves no outputs.
+    // Also null when the last decode failed: then there are no outputs.
     if (at >= 0 && !handle->outputs.empty()) {
       if (handle->pooling != LLAMA_POOLING_TYPE_NONE) values = llama_get_embeddings_seq(handle->context, at);
       else if (static_cast<size_t>(at) < handle->outputs.size()) values = llama_get_embeddings_ith(handle->context, at);
@@ -183,7 +185,7 @@ const char *Batch::decode(ContextHandle &handle) {
   batch.n_seq_id = counts.data();
   batch.seq_id = lists.data();
   batch.logits = outputs.data();
-  // Tokens of this batch that are in the cache now, told from the positions each of its sequences holds.
+  // Counts the tokens of this batch that are in the cache now, from the positions of its sequences.
   auto entered = [&] {
     uint64_t count = 0;
     for (size_t i = 0; i < tokens.size(); i++)
@@ -195,7 +197,7 @@ const char *Batch::decode(ContextHandle &handle) {
   int32_t result = 0;
   try {
     result = llama_decode(handle.context, batch);
-    // A GPU may still be computing: the event loop is not to wait for it when it reads the logits.
+    // A GPU may still be computing. Wait here, so that the event loop does not wait when it reads the logits.
     llama_synchronize(handle.context);
   } catch (...) {
     handle.submitted += entered();

@@ -1,4 +1,4 @@
-/** Owns a context: checks every argument and its state before the addon sees them, because llama.cpp asserts on bad ones. */
+/** A context. It checks every argument and its own state before the addon sees them, because llama.cpp asserts on bad ones. */
 import { KvfoldError } from '../core/errors.js'
 import type { SeqId } from '../core/ids.js'
 import type { Span } from '../core/span.js'
@@ -34,10 +34,10 @@ import type {
 
 const LAST_POSITION = 2 ** 31 - 1
 const REPORT_ROUNDING = 2 ** 14
-/** Logits below this are not worth a look at free memory. */
+/** Bytes of logits from which on a decode checks the free memory first. */
 const MANY_LOGITS = 256 * 2 ** 20
 
-/** The handle of every sampler of this addon. It throws native/disposed when the sampler was. */
+/** The handle of every sampler of this addon. Calling it throws native/disposed if the sampler was disposed. */
 export const samplerHandles = new WeakMap<NativeSampler, () => SamplerHandle>()
 
 export class Context implements NativeContext {
@@ -45,7 +45,7 @@ export class Context implements NativeContext {
   readonly sequences: number
   readonly batch: number
   readonly ubatch: number
-  /** As in force: `auto` was settled when the context was made. */
+  /** Whether flash attention is on; `auto` was decided when the context was made. */
   readonly flashAttention: boolean
   readonly canShift: boolean
   readonly attention: readonly number[] | null
@@ -80,7 +80,7 @@ export class Context implements NativeContext {
   }
 
   /**
-   * The handle, when no decode is running on it.
+   * The handle, if no decode is running on it.
    * @throws KvfoldError native/disposed, native/busy
    */
   get idle(): ContextHandle {
@@ -212,7 +212,7 @@ export class Context implements NativeContext {
     return max < 0 ? null : { min, max }
   }
 
-  /** Of a sliding-window model, the cells of the layers that see everything. */
+  /** For a sliding-window model these are the cells of the layers that see everything. */
   readback(): readonly Cell[] {
     const { idle } = this
     this.#refuseCacheless()
@@ -269,7 +269,7 @@ export class Context implements NativeContext {
     await awaiting(() => this.addon.contextFree(handle))
   }
 
-  /** Keeps others from the context while this runs on it. */
+  /** Marks the context as busy while `running` uses it. */
   async #busy<T>(running: Promise<T>): Promise<T> {
     this.#decoding = running
     try {
@@ -290,7 +290,7 @@ export class Context implements NativeContext {
       refuse(`Sequence ${seq} does not exist; 0 to ${this.sequences - 1} do.`)
   }
 
-  /** llama.cpp does nothing then and says that it did. */
+  /** For a model without a cache llama.cpp would do nothing and report success. */
   #refuseCacheless(): void {
     const { encoder, architecture } = this.info
     if (encoder)
@@ -300,7 +300,10 @@ export class Context implements NativeContext {
       )
   }
 
-  /** llama.cpp makes an output of every token of such a context, and looks a text encoder's positions up in a table. */
+  /**
+   * llama.cpp makes an output of every token of such a context. For a text encoder it looks positions up in a table, so they must not
+   * exceed it.
+   */
   #checkEmbeddings({ outputs, positions }: Batch): void {
     if (this.plan.pooling === null) return
     const { encoder, trainedContext, architecture } = this.info
@@ -310,15 +313,15 @@ export class Context implements NativeContext {
       refuse(`Position ${last} is past the ${trainedContext} that this ${architecture} model has.`)
   }
 
-  /** Negative bounds mean "everything" to llama.cpp; a wrong sign must not empty a sequence. */
+  /** Negative bounds mean "everything" to llama.cpp, so a wrong sign could empty a sequence. */
   #checkSpan(start: number, end: number): void {
     if (!Number.isInteger(start) || !Number.isInteger(end) || start < 0 || end < start || end > LAST_POSITION)
       refuse(`[${start}, ${end}) is not a span of positions.`)
   }
 
   /**
-   * Refuses to cut a sequence where llama.cpp would say yes and keep or lose the wrong things: a recurrent state has no middle, and a
-   * sliding window that has moved on has dropped what a shorter text would see.
+   * Refuses to cut a sequence where llama.cpp would report success but keep or lose the wrong tokens. A recurrent state has no middle. A
+   * sliding window that has moved on has dropped tokens that a shorter text would see.
    */
   #refusePart(seq: SeqId, start: number, end: number, what: string): void {
     const { recurrent, hybrid, slidingWindow, architecture } = this.info
@@ -342,23 +345,26 @@ export class Context implements NativeContext {
 
 const drawnOf = ({ drawn, milliseconds }: RawDrawn): DrawnTokens => ({ tokens: drawn, milliseconds })
 
-/** What llama.cpp reported, rounded to hundredths of a MiB a buffer; the estimate where it agrees or nothing was reported. */
+/**
+ * Returns the estimate if llama.cpp reported nothing, or a figure that agrees with it: reports are rounded to hundredths of a MiB for each
+ * buffer. Otherwise returns the report.
+ */
 function figure(reported: number, estimate: number): number {
   return reported === 0 || Math.abs(reported - estimate) <= REPORT_ROUNDING ? estimate : Math.round(reported)
 }
 
-// The check of a batch: everything that llama.cpp would assert on or misread is refused in a sentence.
+// Checks a batch: refuses, with a sentence, everything that llama.cpp would assert on or misread.
 
 export interface BatchRules {
-  /** Tokens one decode takes. */
+  /** The most tokens of one decode. */
   readonly batch: number
   readonly vocabulary: number
   readonly sequences: number
-  /** Largest position a sequence holds, -1 when it is empty. */
+  /** The largest position that a sequence has, -1 when it is empty. */
   last(seq: number): number
 }
 
-/** Throws native/bad-argument unless every sequence of the batch goes on, gapless and in order, where it ends in the cache. */
+/** Throws native/bad-argument unless every sequence of the batch continues, gapless and in order, where it ends in the cache. */
 export function checkBatch({ tokens, positions, sequences, outputs }: Batch, rules: BatchRules): void {
   const bad = (what: string): never => refuse(`The batch cannot be decoded: ${what}.`)
   const size = tokens.length

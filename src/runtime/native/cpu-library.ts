@@ -1,6 +1,6 @@
 /**
- * Owns the CPU library that this machine's own compiler made: the same source, the same instructions as the one of node-llama-cpp's libraries
- * that ggml chose for this processor. A newer compiler may make far quicker code of it.
+ * Compiles the CPU library with this machine's own compiler. It has the same source and the same instructions as the one of
+ * node-llama-cpp's libraries that ggml chose for this processor. A newer compiler may make far quicker code of it.
  */
 import { spawn, spawnSync } from 'node:child_process'
 import { createWriteStream, existsSync } from 'node:fs'
@@ -11,20 +11,23 @@ import { basename, dirname, join } from 'node:path'
 import { KvfoldError } from '../core/errors.js'
 import { writeWhole } from '../core/whole-file.js'
 
-/** `libggml-cpu-zen4.so`: for a processor of this kind; where a library has all kinds in one, it has no name that could be made again. */
+/**
+ * The library of one kind of processor, e.g. `libggml-cpu-zen4.so`. A library with all kinds in one has another name, and cannot be
+ * compiled again here.
+ */
 const NAME = /^libggml-cpu-(\w+)\.so$/
 
 /**
- * GCC 12 leaves out all but 8 bytes of what is stored for `ldtilecfg`, of which it is told no more, and the process dies at the first quantised product on a
- * processor with AMX (ggml-cpu/amx/mmq.cpp).
+ * GCC 12 thinks that `ldtilecfg` reads only 8 bytes and drops the stores of all other bytes. Then the process dies at the first quantised
+ * product on a processor with AMX (ggml-cpu/amx/mmq.cpp).
  */
 export const COMPILER_OPTIONS = { CMAKE_CXX_FLAGS: '-fno-tree-dse -fno-dse' } as const
 
-/** As node-llama-cpp compiles its own, but for the compiler. */
+/** The options with which node-llama-cpp compiles its own libraries, the compiler aside. */
 const OPTIONS = {
   ...COMPILER_OPTIONS,
   CMAKE_BUILD_TYPE: 'Release',
-  // The library is loaded beside node-llama-cpp's, which have no version in their names.
+  // The library is loaded beside node-llama-cpp's, whose names have no version.
   CMAKE_PLATFORM_NO_VERSIONED_SONAME: 'ON',
   BUILD_SHARED_LIBS: 'ON',
   GGML_BACKEND_DL: 'ON',
@@ -40,26 +43,26 @@ const OPTIONS = {
   LLAMA_OPENSSL: 'OFF',
 }
 
-/** Where the library that was compiled here lies, or would. */
+/** The path for the library compiled here, whether it exists or not. */
 export const compiledPath = (packageRoot: string, release: string, shipped: string): string =>
   join(packageRoot, 'build', 'cpu', release, basename(shipped))
 
-/** Of the libraries in a process the one that computes on the processor; null where that is no file of its own. */
+/** Returns the library that computes on the processor, among the libraries in a process; null if it has no file of its own. */
 export const shippedCpuLibrary = (libraries: readonly string[]): string | null =>
   libraries.find((path) => NAME.test(basename(path))) ?? null
 
 export interface Compiling {
-  /** The library that it takes the place of (`shippedCpuLibrary`). */
+  /** The library that the compiled one replaces (`shippedCpuLibrary`). */
   readonly shipped: string
-  /** Where it goes (`compiledPath`). */
+  /** The path of the compiled library (`compiledPath`). */
   readonly path: string
   readonly signal?: AbortSignal
-  /** Share that is done, 0..1. */
+  /** Receives the share that is done, 0..1. */
   readonly onProgress?: (share: number) => void
 }
 
 /**
- * Compiles it: a minute of one core, nothing is downloaded. A file under `path` is whole.
+ * Compiles the library: it takes a minute of one core and downloads nothing. A file at `path` is always whole.
  * @throws KvfoldError native/build-failed: no git, cmake or compiler here, or the compiler's last words; engine/cancelled on `signal`.
  */
 export async function compileCpuLibrary({ shipped, path, signal, onProgress }: Compiling): Promise<void> {
@@ -89,8 +92,9 @@ export async function compileCpuLibrary({ shipped, path, signal, onProgress }: C
 }
 
 /**
- * The library to compute with instead of the shipped one; null: none. `KVFOLD_CPU_LIBRARY`: `shipped`, or the path of another.
- * @throws KvfoldError native/library-mismatch when the path that was given is no file
+ * Returns the library to use instead of the shipped one; null to use the shipped one. `KVFOLD_CPU_LIBRARY` may be `shipped`, or the path of
+ * another library.
+ * @throws KvfoldError native/library-mismatch when that path is no file
  */
 export function wantedCpuLibrary(compiled: string | null, environment: NodeJS.ProcessEnv = process.env): string | null {
   const given = environment['KVFOLD_CPU_LIBRARY'] ?? ''
@@ -100,10 +104,10 @@ export function wantedCpuLibrary(compiled: string | null, environment: NodeJS.Pr
   throw new KvfoldError('native/library-mismatch', `There is no file ${given} (KVFOLD_CPU_LIBRARY); give a path, or \`shipped\`.`)
 }
 
-// Builds out of llama.cpp's source, which the installed node-llama-cpp package carries as a git bundle.
+// Builds from llama.cpp's source, which the installed node-llama-cpp package contains as a git bundle.
 
 export interface WatchedBuild {
-  /** The file that everything printed is added to. */
+  /** The file to which all output is appended. */
   readonly log: string
   readonly signal?: AbortSignal
 }
@@ -120,7 +124,7 @@ function need(programs: readonly string[], name: string, why: string): void {
   if (!works) throw new KvfoldError('native/build-failed', `${name} was not found, and ${why}; install it and try again.`)
 }
 
-/** The source as files in `folder`. */
+/** Extracts the source as files into `folder`. */
 export function extractSource(folder: string, watched: WatchedBuild): Promise<void> {
   const places = createRequire(import.meta.url).resolve.paths('node-llama-cpp') ?? []
   const bundles = places.map((place) => join(place, 'node-llama-cpp', 'llama', 'gitRelease.bundle'))
@@ -140,7 +144,7 @@ export const configure = (
   return run('cmake', ['-S', source, '-B', build, ...given], watched)
 }
 
-/** Goes on where one that was cut off stopped. */
+/** Builds the target. Continues an interrupted build. */
 export const make = (
   build: string,
   target: string,
@@ -151,14 +155,14 @@ export const make = (
     if (percent !== undefined) onProgress?.(Number(percent) / 100)
   })
 
-/** Runs a program to its end; its last words become the error. */
+/** Runs a program to its end. @throws KvfoldError native/build-failed with the program's last lines, engine/cancelled */
 async function run(
   program: string,
   args: readonly string[],
   { log, signal }: WatchedBuild,
   heard: (line: string) => void = () => undefined,
 ): Promise<void> {
-  // A caller's own git settings must not lead our git astray.
+  // Leave out the caller's own git settings, which could mislead our git.
   const env = Object.fromEntries(Object.entries(process.env).filter(([name]) => !name.startsWith('GIT_')))
   const child = spawn(program, args, { env, stdio: ['ignore', 'pipe', 'pipe'], ...(signal === undefined ? {} : { signal }) })
   const file = createWriteStream(log, { flags: 'a' })

@@ -1,4 +1,4 @@
-// The end of a process that was told to end, whatever its event loop does: Node hears of a signal only between two turns of the loop.
+// Ends a process after a signal, even while its event loop is blocked: Node receives signals only between two turns of the loop.
 #include <fcntl.h>
 #include <poll.h>
 #include <unistd.h>
@@ -15,13 +15,13 @@ namespace kvfold {
 namespace {
 
 constexpr int SIGNALS[] = {SIGTERM, SIGINT};
-// Milliseconds behind a second signal.
+// Milliseconds that remain after a second signal.
 constexpr int AT_ONCE = 1000;
 
 struct sigaction before[NSIG];
 int ends[2] = {-1, -1};
 
-// Tells the waiting thread, then Node.
+// Informs the waiting thread, then Node.
 void onSignal(int signal, siginfo_t *info, void *context) {
   int kept = errno;
   auto byte = static_cast<unsigned char>(signal);
@@ -50,7 +50,7 @@ void wait(int milliseconds) {
   _exit(128 + signal);
 }
 
-// (milliseconds) Once a process; behind Node's own listeners of these signals.
+// (milliseconds) Only the first call of a process counts. Call it after Node has added its own listeners of these signals.
 Napi::Value endWithin(const Napi::CallbackInfo &info) {
   return guarded(info, [&]() -> Napi::Value {
     if (ends[0] >= 0) return info.Env().Undefined();

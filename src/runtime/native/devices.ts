@@ -1,4 +1,4 @@
-/** Owns the choice of what computes: what is a GPU among the devices that llama.cpp lists, and what a user's wish makes of them. */
+/** Chooses the backend: tells real GPUs among the devices that llama.cpp lists, and applies the user's choice. */
 import { readFileSync } from 'node:fs'
 import { KvfoldError } from '../core/errors.js'
 import type { GpuChoice } from './types.js'
@@ -6,24 +6,24 @@ import type { GpuChoice } from './types.js'
 export interface Device {
   readonly name: string
   readonly description: string
-  /** llama.cpp computes on it unless it is told not to. */
+  /** llama.cpp computes on it by default. */
   readonly gpu: boolean
-  /** Bytes. */
+  /** Bytes; `total` too. */
   readonly free: number
   readonly total: number
 }
 
-/** Where a process computes. */
+/** The backend that a process computes on. */
 export type Backend = Exclude<GpuChoice, 'auto'>
 
-/** Drivers that compute on the CPU behind a GPU's interface, by what they call themselves (Mesa, Chromium, Windows under WSL). */
+/** Drivers that compute on the CPU behind a GPU's interface, by the names they report (Mesa, Chromium, Windows under WSL). */
 const SOFTWARE = /llvmpipe|lavapipe|softpipe|swiftshader|basic render driver/i
 
 const isHardware = ({ gpu, description }: Device): boolean => gpu && !SOFTWARE.test(description)
 
 /**
- * What a process computes on whose library for `library` is loaded and lists `devices`. `auto` takes a GPU that is one: a library without a
- * device, or a software device alone, leaves it the CPU. A backend that was named is taken with any device, or refused.
+ * Returns the backend of a process whose loaded library is for `library` and lists `devices`. `auto` takes a real GPU; without a device, or
+ * with software devices only, it takes the CPU. A backend that the user named is taken with any device, or refused.
  * @throws KvfoldError native/unsupported when the named backend has no device.
  */
 export function backendFor(choice: GpuChoice, library: Backend, devices: readonly Device[]): Backend {
@@ -38,18 +38,19 @@ export function backendFor(choice: GpuChoice, library: Backend, devices: readonl
 export const usable = (backend: Backend, devices: readonly Device[]): readonly Device[] =>
   backend === 'cpu' ? devices.filter(({ gpu }) => !gpu) : devices
 
-/** Mesa's software device for Vulkan, and the oldest release on which its fault was not seen. */
+/** Mesa's software device for Vulkan, and the oldest release without its fault. */
 const SOFTWARE_DRIVER = /libvulkan_lvp\.so/
 const SOUND = 25
 
-/** The release in the bytes of a Mesa driver, e.g. `22.3.6`; null where none is told. */
+/** Returns the release in the bytes of a Mesa driver, e.g. `22.3.6`; null if they name none. */
 export const mesaRelease = (driver: Buffer): string | null => /Mesa (\d+\.\d+\.\d+)/.exec(driver.toString('latin1'))?.[1] ?? null
 
 /**
- * Refuses a driver that would end the process. Mesa 22.3's software device takes a reference to every buffer that a bound descriptor set names,
- * also those that no shader uses and that were destroyed, which Vulkan allows. ggml's scratch buffers are replaced by larger ones as a text
- * grows, without flash attention most of all, and old sets name the old ones: freed memory is written to. Plain decodes end in its thread, too.
- * @param libraries Files of the shared libraries in this process.
+ * Refuses a driver that would end the process. Mesa 22.3's software device takes a reference to every buffer that a bound descriptor set
+ * names, even to buffers that no shader uses and that were destroyed, which Vulkan allows. ggml replaces its scratch buffers by larger ones
+ * as a text grows, above all without flash attention. Old descriptor sets then name the old buffers, and the driver writes to freed memory.
+ * Plain decodes end in its thread too.
+ * @param libraries paths of the shared libraries in this process
  * @throws KvfoldError native/unsupported
  */
 export function refuseBrokenDriver(devices: readonly Device[], libraries: () => readonly string[]): void {

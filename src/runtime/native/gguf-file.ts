@@ -1,4 +1,7 @@
-/** Owns the look at a GGUF file before llama.cpp maps it: is it one, is all of it there, can its weights and its vocabulary be computed with, and how large are its parts. */
+/**
+ * Checks a GGUF file before llama.cpp maps it: whether it is one and is complete, whether its weights and vocabulary can be used, and how
+ * large its parts are.
+ */
 import { KvfoldError } from '../core/errors.js'
 import type { TensorBlock } from './addon.js'
 import { readHeader, TYPE, type GgufHeader, type GgufTensorInfo } from './gguf-reader.js'
@@ -8,18 +11,18 @@ const DEFAULT_ALIGNMENT = 32
 const MOST_NAME = 63
 
 export interface GgufFile {
-  /** Bytes of all tensors, of each layer's, and of those that belong to no layer; all parts of a split model together. */
+  /** Bytes of all tensors, of each layer's tensors, and of the tensors outside layers; all parts of a split model together. */
   readonly tensorBytes: number
   readonly layerBytes: readonly number[]
   readonly outerBytes: number
-  /** Whether a head scores texts, one number or a number for each label, as rerankers' do. */
+  /** Whether the model has a head that scores texts as rerankers do, with one number or one for each label. */
   readonly scores: boolean
 }
 
 /**
- * Reads header, metadata and tensor table and checks all that llama.cpp v0.5.0 would end the process on: that every tensor's bytes lie within
- * the file, that its type can be computed with, and that the numbers and the vocabulary of the metadata agree. The other files of a split
- * model are read, too.
+ * Reads header, metadata and tensor table, and checks everything on which llama.cpp v0.5.0 would end the process: that every tensor's bytes
+ * lie within the file, that its type can be computed with, and that the numbers and the vocabulary of the metadata agree. Reads the other
+ * files of a split model too.
  * @param types blocks by ggml_type, as the loaded library knows them
  * @throws KvfoldError model/not-found, native/unsupported, or model/bad-file with what is wrong and where
  */
@@ -43,11 +46,11 @@ export function checkGguf(path: string, types: readonly TensorBlock[]): GgufFile
   return { tensorBytes, layerBytes: layers, outerBytes, scores: tensors.some(isScore) }
 }
 
-/** llama-graph.cpp, build_pooling: without such a head it would give the model's own numbers out for scores. */
+/** Without such a head llama.cpp would return the model's own numbers as scores (llama-graph.cpp, build_pooling). */
 const isScore = ({ name, shape }: GgufTensorInfo): boolean =>
   name === 'cls.output.weight' || (name === 'cls.weight' && (shape[1] ?? 1) === 1)
 
-/** @throws KvfoldError model/bad-file where a tensor reaches beyond the file */
+/** @throws KvfoldError model/bad-file if a tensor reaches beyond the file */
 function measured(
   { path, size, metadata, tensors, end }: GgufHeader,
   types: readonly TensorBlock[],
@@ -77,7 +80,7 @@ function measured(
   return sizes
 }
 
-/** Files that are no language model by themselves. */
+/** Refuses files that are no language model by themselves. */
 function refuseKinds({ path, metadata }: GgufHeader): void {
   for (const key of ['general.type', 'general.architecture']) {
     const entry = metadata.get(key)
@@ -98,7 +101,7 @@ function partsOf({ metadata }: GgufHeader): number {
   return entry?.kind === 'number' && entry.type === TYPE.u16 ? entry.value : 1
 }
 
-/** The other files of a model in `parts` files; llama.cpp finds them by name from the first. */
+/** Returns the paths of the other files of a model in `parts` files; llama.cpp finds them by name from the first. */
 function siblings(path: string, parts: number): string[] {
   if (parts < 2) return []
   const match = /^(.*)-00001-of-(\d{5})\.gguf$/.exec(path)
@@ -111,10 +114,10 @@ function siblings(path: string, parts: number): string[] {
   return Array.from({ length: parts - 1 }, (_, index) => `${stem}-${String(index + 2).padStart(5, '0')}-of-${count}.gguf`)
 }
 
-// Which number formats a model's tensors may have: what llama.cpp's CPU operators compute with, by what a tensor is for.
+// The number formats that a model's tensors may have: those that llama.cpp's CPU operators compute with, by the tensor's purpose.
 
 const F32 = 0
-/** ggml_type of all formats with a dot product and a way back to f32 (ggml-cpu.c, ops.cpp: get_rows), and their names. */
+/** ggml_type of all formats with a dot product and a conversion to f32 (ggml-cpu.c, ops.cpp: get_rows), and their names. */
 const WEIGHTS: Readonly<Record<number, string>> = {
   ...{ 0: 'f32', 1: 'f16', 30: 'bf16', 2: 'q4_0', 3: 'q4_1', 6: 'q5_0', 7: 'q5_1', 8: 'q8_0' },
   ...{ 10: 'q2_K', 11: 'q3_K', 12: 'q4_K', 13: 'q5_K', 14: 'q6_K' },
@@ -134,9 +137,9 @@ const WEIGHTS: Readonly<Record<number, string>> = {
 const OTHERS: Readonly<Record<number, string>> = { 9: 'q8_1', 15: 'q8_K', 24: 'i8', 25: 'i16', 26: 'i32', 27: 'i64', 28: 'f64' }
 
 /**
- * Added to or multiplied with activations, which are f32: binary operators take nothing else beside them (binary-ops.cpp). The rest: factors
- * of rotary positions (ggml_rope_ext), states and kernels of recurrent layers (ggml_ssm_scan, ggml_ssm_conv), the row of token types that
- * encoders add, and attention sinks (ggml_soft_max_add_sinks).
+ * Tensors that must be f32. The first are added to or multiplied with activations, which are f32: binary operators take nothing else beside
+ * them (binary-ops.cpp). The rest: factors of rotary positions (ggml_rope_ext), states and kernels of recurrent layers (ggml_ssm_scan,
+ * ggml_ssm_conv), the row of token types that encoders add, and attention sinks (ggml_soft_max_add_sinks).
  */
 const EXACT: readonly RegExp[] = [
   /\.(?:bias|scale|input_scale)$|_scale\.weight$/,
@@ -148,7 +151,7 @@ const EXACT: readonly RegExp[] = [
   /\.attn_sinks\.weight$/,
 ]
 
-/** Architectures of llama.cpp v0.5.0 that look numbers up in tensors of integers, which are no weights. */
+/** Architectures of llama.cpp v0.5.0 that look numbers up in tensors of integers; these are no weights. */
 const INTEGER_TABLES: readonly string[] = ['deepseek4', 'qwen4exp']
 
 /** @throws KvfoldError model/bad-file naming the tensor */
@@ -173,12 +176,12 @@ function refusalOf({ name, type }: GgufTensorInfo, tables: boolean): string | nu
   return 'with floats and quantised numbers alone (f32, f16, bf16, q4_0, q8_0, q4_K, ...)'
 }
 
-// Which vocabularies a model may have: what llama.cpp v0.5.0 asserts on while it reads one (llama-vocab.cpp).
+// The vocabularies that a model may have: checks what llama.cpp v0.5.0 asserts on while it reads one (llama-vocab.cpp).
 
 const TOKENS = 'tokenizer.ggml.tokens'
 /** llama_token_type of a byte. */
 const BYTE = 6
-/** Where a WordPiece vocabulary has the tokens at either end of a text, if its file does not say. */
+/** The ids of the tokens at either end of a text in a WordPiece vocabulary, if its file gives none. */
 const WORD_PIECE = { bos: 101, seperator: 102 } as const
 
 /** @throws KvfoldError model/bad-file naming the token */
@@ -196,7 +199,7 @@ export function checkVocabulary({ path, metadata }: GgufHeader): void {
   if (kind === 'rwkv') checkBytes(tokens, refuse)
 }
 
-/** As llama.cpp reads them: up to the first NUL, and a name of its own for an empty one. */
+/** Reads texts as llama.cpp does: up to the first NUL; an empty one gets a name of its own. */
 const textsOf = (items: readonly (number | string)[]): string[] =>
   items.map((item, index) => String(item).split('\0')[0] || `[EMPTY_${index}]`)
 
@@ -208,7 +211,7 @@ function refuseTwins(tokens: readonly string[], refuse: (what: string) => never)
   })
 }
 
-/** WordPiece has no bytes, and puts a token at either end of every text. */
+/** A WordPiece vocabulary must have no byte tokens, and needs its tokens for either end of a text. */
 function checkWordPiece(metadata: GgufHeader['metadata'], count: number, refuse: (what: string) => never): void {
   const types = metadata.get('tokenizer.ggml.token_type')
   const byte = types?.kind === 'list' ? (types.items?.indexOf(BYTE) ?? -1) : -1
@@ -221,13 +224,13 @@ function checkWordPiece(metadata: GgufHeader['metadata'], count: number, refuse:
   }
 }
 
-/** Where a text's next byte begins tokens and is none itself, llama.cpp looks for it for ever. */
+/** Every single byte must be a token. Otherwise llama.cpp searches forever when a byte only begins longer tokens. */
 function checkBytes(tokens: readonly string[], refuse: (what: string) => never): void {
   const single = new Set(tokens.map(unescaped).filter(({ length }) => length === 1))
   if (single.size < 256) refuse(`an RWKV vocabulary with tokens for ${single.size} of the 256 bytes`)
 }
 
-/** Escapes of RWKV tokens: \t, \n, \r, \x and two digits, and any other character after a backslash for itself. */
+/** Resolves escapes of RWKV tokens: \t, \n, \r, \x with two digits; any other character after a backslash stands for itself. */
 const unescaped = (text: string): string =>
   text.replaceAll(/\\(x[0-9a-fA-F]{2}|.)/gs, (_, escape: string) => {
     if (escape.length === 3) return String.fromCharCode(Number.parseInt(escape.slice(1), 16))

@@ -1,4 +1,4 @@
-/** Owns the reading of a GGUF file's header: metadata and tensor table as they stand there, every count and length checked against the file. */
+/** Reads a GGUF file's header, metadata and tensor table unchanged, and checks every count and length against the file. */
 import { closeSync, fstatSync, openSync, readSync, statSync } from 'node:fs'
 import { KvfoldError } from '../core/errors.js'
 import { shortened } from './addon.js'
@@ -6,27 +6,27 @@ import { shortened } from './addon.js'
 const READ = 1 << 20
 /** Numbers of gguf_type (gguf.h). */
 export const TYPE = { u16: 2, u32: 4, i32: 5, f32: 6, bool: 7, string: 8, array: 9 } as const
-/** Bytes of a metadata value, by gguf_type; a text and an array are none. */
+/** Bytes of a metadata value, by gguf_type; texts and arrays have no fixed size. */
 const SCALARS: Readonly<Record<number, number>> = { 0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8 }
 /** ggml's GGML_MAX_DIMS. */
 const MOST_DIMENSIONS = 4
-/** Longer lists are kept only where somebody checks their items. */
+/** Longer lists are kept only where a check needs their items. */
 const KEPT_ITEMS = 4096
 const KEPT_LISTS: readonly string[] = ['tokenizer.ggml.tokens', 'tokenizer.ggml.token_type']
 
 export type GgufEntry =
   | { readonly kind: 'number'; readonly type: number; readonly value: number }
   | { readonly kind: 'text'; readonly value: string }
-  /** `item`: gguf_type of its items. `items`: null where they were too many to keep. Texts are Latin-1, a character a byte. */
+  /** `item`: gguf_type of the items. `items`: null if they were too many to keep. Texts are Latin-1, one character for each byte. */
   | { readonly kind: 'list'; readonly item: number; readonly count: number; readonly items: readonly (number | string)[] | null }
 
 export interface GgufTensorInfo {
   readonly name: string
-  /** Fastest dimension first; each 1 or more. */
+  /** Fastest dimension first; each is 1 or more. */
   readonly shape: readonly number[]
   /** ggml_type. */
   readonly type: number
-  /** From the end of the header. */
+  /** Counted from the end of the header. */
   readonly offset: number
 }
 
@@ -36,7 +36,7 @@ export interface GgufHeader {
   readonly size: number
   readonly metadata: ReadonlyMap<string, GgufEntry>
   readonly tensors: readonly GgufTensorInfo[]
-  /** Where the header ends, unaligned. */
+  /** Byte at which the header ends, unaligned. */
   readonly end: number
 }
 
@@ -44,7 +44,7 @@ export interface GgufHeader {
 export function readHeader(path: string): GgufHeader {
   let file: number
   try {
-    // Asked before it is opened: opening a named pipe waits for a writer.
+    // Check before opening it: opening a named pipe waits for a writer.
     if (!statSync(path).isFile())
       throw new KvfoldError('model/bad-file', `${path} is not a regular file; give the path of a .gguf file.`)
     file = openSync(path, 'r')
@@ -133,7 +133,7 @@ class ByteReader {
     return { kind: 'list', item, count, items: null }
   }
 
-  /** Those of 64 bits are rounded. */
+  /** Reads a number; numbers of 64 bits are rounded. */
   #number(type: number): number {
     const size = SCALARS[type]
     if (size === undefined) throw this.#broken(`a metadata value of unknown type ${type}`)
@@ -170,7 +170,7 @@ class ByteReader {
     return this.#bytes(4).readUInt32LE()
   }
 
-  /** A number of things that each take at least a byte of the file. */
+  /** Reads a count of things that each take at least one byte of the file. */
   #u64(what: string): number {
     const count = this.#count()
     if (count > this.size) throw this.#broken(`${count} ${what}`)
@@ -193,5 +193,5 @@ class ByteReader {
   }
 }
 
-/** Names of sound files are short words; where a header is damaged, anything is read as one. */
+/** Names in sound files are short words; a damaged header may contain anything. */
 const shown = (name: string): string => (/^[\w.-]{1,100}$/.test(name) ? name : shortened(JSON.stringify(name)))

@@ -1,4 +1,4 @@
-/** Owns the writing of GGUF files: header, metadata and tensors, streamed to disk so that a model never lies in memory whole. */
+/** Writes GGUF files: header, metadata and tensors. They are streamed to disk, so a model is never in memory whole. */
 import { open, type FileHandle } from 'node:fs/promises'
 import { invariant } from '../core/errors.js'
 import { writeWhole } from '../core/whole-file.js'
@@ -18,10 +18,10 @@ export type TensorType = 'f32' | 'f16'
 
 export interface GgufTensor {
   readonly name: string
-  /** Fastest dimension first, as ggml counts them. */
+  /** Fastest dimension first, as in ggml. */
   readonly shape: readonly number[]
   readonly type: TensorType
-  /** The tensor's bytes in order, in pieces of any size; together exactly as many as shape and type say. */
+  /** The tensor's bytes in order, in pieces of any size. Together they must be exactly as many as shape and type need. */
   chunks(): Iterable<Uint8Array>
 }
 
@@ -32,7 +32,7 @@ const TENSOR = { f32: { code: 0, bytes: 4 }, f16: { code: 1, bytes: 2 } } as con
 
 /**
  * Writes a GGUF of version 3. The file appears under its name only when it is complete.
- * @throws the file system's error (ENOSPC, EACCES, ...); what was written is removed.
+ * @throws the file system's error (ENOSPC, EACCES, ...); the unfinished file is removed.
  */
 export async function writeGguf(
   path: string,
@@ -61,14 +61,14 @@ async function writeTensor(file: FileHandle, tensor: GgufTensor): Promise<void> 
   await writeAll(file, Buffer.alloc(padding(size)))
 }
 
-/** One write call may take only part of what it is given. */
+/** Writes all bytes, because one write call may take only a part. */
 async function writeAll(file: FileHandle, bytes: Uint8Array): Promise<void> {
   for (let at = 0; at < bytes.length;) at += (await file.write(bytes, at, bytes.length - at)).bytesWritten
 }
 
 function header(metadata: ReadonlyMap<string, GgufValue>, tensors: readonly GgufTensor[]): Buffer {
   const parts = [Buffer.from('GGUF'), u32(3), u64(tensors.length), u64(metadata.size)]
-  // One by one: a vocabulary has more parts than a call takes arguments.
+  // Push one by one: a vocabulary has more parts than a call takes arguments.
   for (const [key, value] of metadata) for (const part of [text(key), ...encode(value)]) parts.push(part)
   let offset = 0
   for (const tensor of tensors) {

@@ -9,9 +9,9 @@ namespace {
 using Kind = GrammarRules::Kind;
 using Element = GrammarRules::Element;
 
-// Elements that a grammar may write out to; repetitions count as often as they repeat.
+// The most elements that a grammar may have when written out; a repetition counts as often as it repeats.
 constexpr size_t MOST_ELEMENTS = 1'000'000;
-// The parser recurses into brackets.
+// The deepest nesting of brackets, because the parser recurses into them.
 constexpr int DEEPEST = 500;
 constexpr uint64_t UNBOUNDED = UINT64_MAX;
 constexpr uint32_t LAST = 0x10ffff;
@@ -30,7 +30,7 @@ CharClass joined(CharClass ranges) {
   return out;
 }
 
-// All other characters; halves of surrogate pairs are none.
+// All other characters; halves of surrogate pairs do not count as characters.
 CharClass without(CharClass ranges) {
   ranges.emplace_back(0xd800, 0xdfff);
   CharClass out;
@@ -106,7 +106,7 @@ class Parser {
     return found->second;
   }
 
-  // A rule without a name of its own.
+  // Defines a rule without a name of its own.
   uint32_t define(std::vector<Sequence> alternatives) {
     drafts.push_back({current, true, std::move(alternatives)});
     return drafts.size() - 1;
@@ -147,7 +147,7 @@ class Parser {
 
   Sequence sequence(int depth) {
     Sequence whole;
-    // What a repetition behind it repeats; empty: nothing.
+    // The elements that a following repetition repeats; empty if there are none.
     Sequence last;
     auto push = [&] {
       grow(last.size());
@@ -196,7 +196,7 @@ class Parser {
         auto part = last.size() <= 1 ? last : Sequence{{Kind::call, define({last})}};
         last = repetition(part, least, most);
         whole.insert(whole.end(), last.begin(), last.end());
-        // Another repetition behind it repeats the whole of it.
+        // A further repetition repeats all of it, so make it one call.
         if (last.size() > 1) {
           whole.resize(whole.size() - last.size());
           last = {{Kind::call, define({last})}};
@@ -210,7 +210,7 @@ class Parser {
     }
   }
 
-  // part{least,most}: the part as often as it must be there, then rules that each may have one more.
+  // part{least,most}: the part `least` times, then rules that may each have one more.
   Sequence repetition(const Sequence &part, uint64_t least, uint64_t most) {
     if (part.empty() || most == 0) return {};
     uint64_t more = most == UNBOUNDED ? 1 : most - least;
@@ -347,10 +347,10 @@ class Parser {
     }
   }
 
-  // By rule: whether it may write nothing.
+  // For each rule: whether it may match the empty text.
   std::vector<bool> nullables() const {
     std::vector<bool> nullable(out.rules.size());
-    // Alternatives of calls alone, with those that are not known to write nothing.
+    // An alternative that consists of calls only, and how many of them are not known to match the empty text.
     struct Open {
       uint32_t rule, left;
     };
@@ -383,8 +383,9 @@ class Parser {
     return nullable;
   }
 
-  // The matcher keeps what stands behind a call; a rule that begins with a call of itself, with more behind that, would have no end of it.
-  // Tarjan's components of the calls that rules begin with; without recursion, as rules may be thousands deep.
+  // Refuses left recursion. The matcher keeps the elements that follow a call. If a rule began with a call of itself and more elements
+  // followed, they would pile up without end. Finds Tarjan's components of the calls that rules begin with. It does not recurse, because
+  // rules may be thousands deep.
   void refuseLeftRecursion() const {
     auto nullable = nullables();
     struct Call {

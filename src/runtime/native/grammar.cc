@@ -11,9 +11,9 @@ using Kind = GrammarRules::Kind;
 
 constexpr int32_t DEAD = -1;
 constexpr int32_t UNKNOWN = -2;
-// Places looked at for one token; a few hundredths of a second. A schema's grammar needs a few hundred.
+// The most places examined for one token, which takes a few hundredths of a second. A schema's grammar needs a few hundred.
 constexpr size_t MOST_WORK = 400'000;
-// What is kept of earlier states, before it is made anew.
+// The most threads and steps that nodes and states hold. Beyond that, all but the needed ones are dropped, and made anew when needed.
 constexpr size_t MOST_HELD = 2'000'000;
 
 size_t hashed(size_t seed, size_t value) { return (seed ^ value) * 0x9e3779b97f4a7c15ull + (seed >> 29); }
@@ -76,10 +76,10 @@ int32_t Grammar::stateOf(Threads threads, bool ends) {
 }
 
 int32_t Grammar::close(Threads todo) {
-  // Calls made here, by rule. As others may join until the end, they are no nodes yet: threads name them by ~index.
+  // Calls made here, by rule. More callers may join until the end, so calls are no nodes yet: threads name them by ~index.
   struct Call {
     Threads behind;
-    // The rule may write nothing.
+    // The rule may match the empty text.
     bool isPassed = false;
     int32_t node = UNKNOWN;
     size_t settled = 0;
@@ -103,7 +103,7 @@ int32_t Grammar::close(Threads todo) {
       spend(behind.size());
       todo.insert(todo.end(), behind.begin(), behind.end());
     } else if (element.kind == Kind::call) {
-      // Where nothing stands behind the call, what is behind the caller is behind it.
+      // If no element follows the call, the caller's node follows it.
       int32_t behind = node;
       if (rules->elements[at + 1].kind != Kind::end) {
         auto [known, isNew] = callOf.emplace(element.value, calls.size());
@@ -120,7 +120,7 @@ int32_t Grammar::close(Threads todo) {
       found.push_back({at, node});
     }
   }
-  // Calls become nodes, those behind them first. They form no ring, as no rule is left-recursive.
+  // Turns calls into nodes, those that follow them first. They form no ring, because no rule is left-recursive.
   std::vector<int32_t> pending;
   for (auto &each : found)
     if (each.node < 0) pending.push_back(~each.node);
@@ -158,7 +158,7 @@ int32_t Grammar::next(int32_t from, uint32_t character) {
     if (above != steps.begin() && std::prev(above)->to >= character) return std::prev(above)->state;
   }
   spend(states[from].threads.size());
-  // Characters around this one that all threads treat alike.
+  // The range of characters around this one that all threads treat alike.
   uint32_t least = 0, most = 0x10ffff;
   Threads begun;
   for (auto &[at, node] : states[from].threads) {
@@ -193,7 +193,7 @@ int32_t Grammar::next(int32_t from, uint32_t character) {
 
 bool Grammar::isPossible(const Place &at) {
   uint32_t low = at.value << (6 * at.missing), high = low | ((1u << (6 * at.missing)) - 1);
-  // Shorter writings of a character are its only ones.
+  // Only the shortest encoding of a character is valid, so an encoding of this size has a smallest code point.
   low = std::max(low, at.size == 3 ? 0x800u : at.size == 4 ? 0x10000u : 0x80u);
   spend(states[at.state].threads.size());
   for (auto &thread : states[at.state].threads) {
@@ -264,7 +264,7 @@ void Grammar::take(llama_token token) {
     }
     Place named{close(std::move(begun))};
     if (isWritten && at.missing == 0 && named.state != DEAD) {
-      // The token is meant by itself here, and its text there.
+      // The rules allow the token by itself and also its text, so keep the threads of both.
       Threads both = states[named.state].threads;
       both.insert(both.end(), states[at.state].threads.begin(), states[at.state].threads.end());
       named.state = stateOf(std::move(both), states[named.state].ends || states[at.state].ends);
@@ -285,7 +285,7 @@ void Grammar::mask(std::vector<llama_token_data> &candidates) {
   bool ends = place.missing == 0 && states[place.state].ends;
   std::vector<uint8_t> allowed(candidates.size());
   for (size_t token = 0; token < candidates.size(); token++) allowed[token] = pieces.ends[token] && ends;
-  // In the order of their texts: what a text shares with the one before it was gone through already.
+  // Go through the tokens in the order of their texts: the bytes that a text shares with the one before are done already.
   std::vector<Place> path(pieces.longest + 1, place);
   size_t known = 0;
   bool failed = false;
@@ -324,7 +324,7 @@ void Grammar::forget() {
   nodes.clear(), states.clear(), nodeIndex.clear(), stateIndex.clear();
   nodes.emplace_back();
   held = 0;
-  // A node has only nodes behind it that were made before it.
+  // A node refers only to nodes that were made before it.
   std::vector<uint8_t> isNeeded(before.size());
   for (auto &state : kept)
     for (auto &thread : state.threads) isNeeded[thread.node] = true;

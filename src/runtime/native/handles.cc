@@ -1,4 +1,4 @@
-// Owns the lives of native objects: who holds what, what happens when an environment ends, and how failures are told.
+// The lifetimes of native objects: which object keeps which alive, what happens when an environment ends, and how failures are reported.
 #include <algorithm>
 
 #include "grammar.h"

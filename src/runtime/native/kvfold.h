@@ -1,4 +1,4 @@
-// What the parts of the addon share: handles, errors with a code, llama.cpp's last words, and the guard around every call into it.
+// Shared by all parts of the addon: handles, errors with a code, llama.cpp's last log lines, and the guard around every call into it.
 #pragma once
 #define NAPI_VERSION 8
 #include <llama.h>
@@ -18,7 +18,7 @@
 
 namespace kvfold {
 
-// An error a caller is meant to see: `code` as in src/runtime/core/errors.ts.
+// An error for the caller to see: `code` as in src/runtime/core/errors.ts.
 struct Failure : std::exception {
   std::string code, message;
   Failure(std::string code, std::string message) : code(std::move(code)), message(std::move(message)) {}
@@ -31,11 +31,11 @@ struct Pieces {
   std::vector<std::string> texts;
   // By token: whether it ends generation.
   std::vector<uint8_t> ends;
-  // The tokens that write something, in the order of their texts.
+  // The tokens that have a text, in the order of their texts.
   std::vector<llama_token> order;
-  // By place in `order`: bytes that the text begins with as the one before it, and bytes behind those.
+  // By place in `order`: how many bytes the text shares with the beginning of the text before it, and how many bytes follow those.
   std::vector<uint32_t> shared, own;
-  // Those bytes behind, of all texts one after another.
+  // The bytes that follow, of all texts one after another.
   std::string tails;
   size_t longest = 0;
 };
@@ -43,11 +43,11 @@ struct Pieces {
 struct ModelHandle {
   llama_model *model = nullptr;
   const llama_vocab *vocab = nullptr;
-  // Tasks that read the vocabulary on another thread share it; `free` waits for them.
+  // Tasks that read the vocabulary on another thread hold it shared; `free` waits for them.
   std::shared_mutex reading;
   ~ModelHandle() { free(); }
   void free();
-  // The texts of all tokens. Made at the first call, which takes a tenth of a second for a large vocabulary.
+  // The texts of all tokens. The first call makes them, which takes a tenth of a second for a large vocabulary.
   const Pieces &pieces();
 
  private:
@@ -62,48 +62,48 @@ struct Tap;
 
 struct ContextHandle {
   ContextHandle();
-  // Kept alive because llama.cpp's context points into it.
+  // Keeps the model alive, because llama.cpp's context points into it.
   std::shared_ptr<ModelHandle> model;
   llama_context *context = nullptr;
   std::atomic<bool> abort{false};
-  // A run (run.cc) ends before its next decode.
+  // True: a run (run.cc) ends before its next decode.
   std::atomic<bool> pause{false};
   // Held while a decode runs on another thread.
   std::mutex running;
-  // Tokens that entered the cache since the context was made.
+  // How many tokens have entered the cache since the context was made.
   uint64_t submitted = 0;
-  // Batch index -> whether its logits (or embedding) were asked for in the last decode that was done.
+  // Batch index -> whether its logits (or embedding) were requested in the last decode that succeeded.
   std::vector<int8_t> outputs;
-  // How embeddings are pooled; unspecified where the context makes none.
+  // How embeddings are pooled; unspecified if the context makes none.
   enum llama_pooling_type pooling = LLAMA_POOLING_TYPE_UNSPECIFIED;
-  // Null where attention cannot be captured.
+  // Null if attention cannot be captured.
   std::unique_ptr<Tap> tap;
   ~ContextHandle();
-  // Stops a running decode, waits for it, gives the memory back.
+  // Stops a running decode, waits for its end, and frees the memory.
   void free();
 };
 
-// What may come next (grammar.cc).
+// The tokens that a grammar allows next (grammar.cc).
 class Grammar;
-// Finds where a grammar wakes that holds only from there (lazy-grammar.cc).
+// Finds where a lazy grammar begins to apply (lazy-grammar.cc).
 class LazyGrammar;
-// How long an answer may reason (reasoning-budget.cc).
+// Bounds the reasoning of an answer (reasoning-budget.cc).
 class ReasoningBudget;
 
 struct SamplerHandle {
   std::shared_ptr<ModelHandle> model;
-  // Held by whoever draws, accepts or frees: a run draws on another thread.
+  // Held while a token is drawn or accepted, and while the sampler is freed: a run draws on another thread.
   std::mutex mutex;
-  // Null without one.
+  // Null without a grammar.
   std::unique_ptr<Grammar> grammar;
-  // Wakes the grammar where a call begins; null where it holds from the beginning.
+  // Wakes the grammar where a call begins; null if the grammar applies from the beginning.
   std::unique_ptr<LazyGrammar> lazy;
-  // Whether the grammar holds from the next token on.
+  // Whether the grammar applies from the next token on.
   bool awake = false;
-  // Null: as long as the model will.
+  // Null if reasoning has no bound.
   std::unique_ptr<ReasoningBudget> budget;
   llama_sampler *chain = nullptr;
-  // Its state changes with every draw (mirostat).
+  // The chain's state changes with every draw (mirostat).
   bool stateful = false;
   std::vector<llama_token_data> candidates;
   SamplerHandle();
@@ -111,13 +111,13 @@ struct SamplerHandle {
   void free();
 };
 
-// What llama.cpp logs on this thread while the object lives; at other times it logs nothing. Not to be nested.
+// Keeps what llama.cpp logs on this thread while the object lives; at other times llama.cpp logs nothing. Must not be nested.
 class Log {
  public:
   Log();
   ~Log();
   Log(const Log &) = delete;
-  // The last errors (warnings where there are none), as the end of a sentence: ": why; why." or "."
+  // The last errors, or the last warnings if there are no errors, as the end of a sentence: ": why; why." or "."
   std::string why() const;
   // Every line of any level that contains `part`.
   std::vector<std::string> lines(const std::string &part) const;
@@ -127,7 +127,7 @@ class Log {
   std::vector<std::pair<ggml_log_level, std::string>> kept;
 };
 
-// While the object lives, what llama.cpp logs on this thread is kept by nobody.
+// While the object lives, what llama.cpp logs on this thread is discarded.
 class Silence {
  public:
   Silence();
@@ -138,14 +138,14 @@ class Silence {
   Log *kept;
 };
 
-// What an environment (a main thread or a worker) holds of llama.cpp; frees all of it when the environment ends.
+// All llama.cpp objects of an environment (a main thread or a worker). Frees them when the environment ends.
 class Live {
  public:
   ~Live() { freeAll(); }
   void add(const std::shared_ptr<ModelHandle> &handle) { keep(models, handle); }
   void add(const std::shared_ptr<ContextHandle> &handle) { keep(contexts, handle); }
   void add(const std::shared_ptr<SamplerHandle> &handle) { keep(samplers, handle); }
-  // Idempotent; later calls on any handle fail with native/disposed. Also stops loads that are running.
+  // Frees all objects and stops running loads. Later calls on any handle fail with native/disposed. Further calls do nothing.
   void freeAll();
   std::shared_ptr<std::atomic<bool>> stopping = std::make_shared<std::atomic<bool>>(false);
 
@@ -165,10 +165,10 @@ class Live {
 
 Live &live(Napi::Env env);
 
-// The failure that is being handled right now, as "code\nsentence": how errors travel to addon.ts.
+// The exception that is being handled, as "code\nsentence". Errors travel to addon.ts in this form.
 std::string currentFailure();
 
-// Turns anything thrown by `body` into a JavaScript error.
+// Turns anything that `body` throws into a JavaScript error.
 template <typename Body>
 Napi::Value guarded(const Napi::CallbackInfo &info, Body body) {
   std::string message;
@@ -182,7 +182,7 @@ Napi::Value guarded(const Napi::CallbackInfo &info, Body body) {
   throw Napi::Error::New(info.Env(), message);
 }
 
-// Runs `work` off the event loop; the promise resolves with what `finish` makes of it there.
+// Runs `work` off the event loop. Then runs `finish` on the event loop and resolves the promise with its value.
 class Task : public Napi::AsyncWorker {
  public:
   using Work = std::function<void()>;
@@ -224,7 +224,7 @@ std::shared_ptr<T> unboxed(const Napi::Value &value) {
   return *value.As<Napi::External<std::shared_ptr<T>>>().Data();
 }
 
-// The object behind a handle; what was freed, by dispose or at exit, fails with native/disposed.
+// The object behind a handle. Throws native/disposed if it was freed, by dispose or at exit.
 std::shared_ptr<ModelHandle> modelOf(const Napi::Value &value);
 std::shared_ptr<ContextHandle> contextOf(const Napi::Value &value);
 std::shared_ptr<SamplerHandle> samplerOf(const Napi::Value &value);
@@ -232,19 +232,20 @@ std::shared_ptr<SamplerHandle> samplerOf(const Napi::Value &value);
 // Tokens that are decoded together, each in a sequence.
 struct Batch {
   std::vector<int32_t> tokens, positions, sequences;
-  // Whether logits (or an embedding) are asked for.
+  // Whether logits (or an embedding) are requested.
   std::vector<int8_t> outputs;
-  // Counts what entered the cache, while `running` is held; gives "done", "no-room" or "aborted". Throws native/failed.
+  // Decodes the batch and counts the tokens that entered the cache. The caller must hold `running`. Returns "done", "no-room" or "aborted".
+  // Throws native/failed.
   const char *decode(ContextHandle &handle);
 };
 
 // A copy of an Int32Array.
 std::vector<int32_t> int32s(const Napi::Value &value);
 
-// The logits of batch index `index` of the last decode, one float a token of the vocabulary; they last until the next one.
+// The logits of batch index `index` of the last decode, one float for each token of the vocabulary. Valid until the next decode.
 const float *logitsAt(ContextHandle &context, int32_t index);
 
-// Draws from these logits and accepts the token. Throws engine/bad-grammar, native/disposed.
+// Draws a token from these logits and accepts it. Throws engine/bad-grammar, native/disposed.
 llama_token drawFrom(SamplerHandle &sampler, const float *logits);
 
 void exportModel(Napi::Env env, Napi::Object exports);

@@ -1,6 +1,7 @@
-// Finds where a grammar wakes that holds only from where one of its triggers stands in what was written.
+// A lazy grammar: finds the trigger in the text from which on its grammar applies.
 //
-// A token that completes a trigger and goes on behind it is tried before it is accepted, and within reasoning nothing triggers.
+// If a token completes a trigger and has more text behind it, the grammar must allow that text, or the token is refused. Within reasoning,
+// triggers have no effect.
 #pragma once
 
 #include <string>
@@ -13,24 +14,24 @@ namespace kvfold {
 
 class LazyGrammar {
  public:
-  // The grammar must outlive it.
+  // The grammar must outlive this object.
   LazyGrammar(ModelHandle &model, Grammar &grammar, const Napi::Object &options);
   LazyGrammar(const LazyGrammar &) = delete;
-  // From the beginning; true where what the prompt opened wakes the grammar.
+  // Returns to the beginning. Returns true if the text that the prompt opened wakes the grammar.
   bool begin();
-  // Whether the token may be written: it wakes nothing, or the grammar begins with what it completes.
+  // Whether the token may be written: it wakes nothing, or the grammar allows the trigger that it completes and the text behind it.
   bool permits(llama_token token) const;
-  // Takes a token that is permitted in; true where it wakes the grammar, which goes on behind it.
+  // Takes a token that `permits` allows. Returns true if it wakes the grammar, which then continues after the token.
   bool take(llama_token token);
 
  private:
   struct State {
-    // The end of what was written that may still be part of a tag.
+    // The end of the text that may still be the beginning of a tag.
     std::string tail;
-    // The tag that ends the reasoning that is open; empty: none is.
+    // The tag that closes the open reasoning; empty if no reasoning is open.
     std::string closing;
   };
-  // Goes on by a text; true with the text from the trigger on in `tail` when there is one.
+  // Continues with a text. Returns true if it has a trigger; then `tail` is the text from the trigger on.
   bool advance(State &state, const std::string &text) const;
 
   ModelHandle &model;

@@ -1,4 +1,4 @@
-// Owns what becomes of llama.cpp's words: lines of its log are kept while a Log lives on the thread that wrote them, and dropped otherwise.
+// llama.cpp's log: lines are kept while a Log lives on the thread that wrote them, and dropped otherwise.
 #include <algorithm>
 
 #include "kvfold.h"
@@ -21,7 +21,7 @@ void keepLog(ggml_log_level level, const char *text, void *) {
   else listening->kept.emplace_back(level, line);
 }
 
-// Set every time: node-llama-cpp sets a sink of its own in the same library, at times of its choosing.
+// Set the sink every time, because node-llama-cpp sets its own sink in the same library at any time.
 Log::Log() {
   llama_log_set(keepLog, nullptr);
   listening = this;

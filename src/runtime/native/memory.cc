@@ -1,5 +1,5 @@
-// The unified cache: tags, positions, shifts; its state as bytes, whole sequences out and in. Arguments were checked before (context.ts), because
-// llama.cpp asserts on bad ones.
+// The unified cache: tags, positions, shifts, and saving and loading whole sequences as bytes. context.ts has checked the arguments,
+// because llama.cpp asserts on bad ones.
 #include <cstring>
 
 #include "kvfold.h"
@@ -31,7 +31,7 @@ Napi::Value shift(const Napi::CallbackInfo &info) {
   });
 }
 
-// [min, max] of a sequence, [-1, -1] when it holds nothing.
+// [min, max] of a sequence's positions, [-1, -1] if it is empty.
 Napi::Value positions(const Napi::CallbackInfo &info) {
   return guarded(info, [&]() -> Napi::Value {
     auto memory = llama_get_memory(contextOf(info[0])->context);
@@ -51,10 +51,11 @@ Napi::Value clear(const Napi::CallbackInfo &info) {
   });
 }
 
-// Cells as runs of position, count, sequence...: the head of the state that llama.cpp v0.5.0 writes. Its layout, all numbers of 32 bits:
-// length and letters of the architecture's name (llama_context::state_write_data), number of streams, and for each stream the number of
-// occupied cells and per cell position, number of sequences, sequences (llama_kv_cache::state_write, state_write_meta). Where positions have
-// several dimensions (M-RoPE), three numbers stand before the sequences (llama_kv_cell_ext). What comes after, keys and values, is not read.
+// Returns for each cell its position, a count and as many sequences. It reads the head of the state that llama.cpp v0.5.0 writes. The
+// head's layout, in numbers of 32 bits: length and letters of the architecture's name (llama_context::state_write_data), number of streams,
+// and for each stream the number of occupied cells and for each cell position, number of sequences, sequences (llama_kv_cache::state_write,
+// state_write_meta). If positions have several dimensions (M-RoPE), three numbers precede the sequences (llama_kv_cell_ext). Keys and
+// values come after the head and are not read.
 Napi::Value readback(const Napi::CallbackInfo &info) {
   return guarded(info, [&]() -> Napi::Value {
     auto handle = contextOf(info[0]);
@@ -88,7 +89,7 @@ Napi::Value readback(const Napi::CallbackInfo &info) {
   });
 }
 
-// The bytes of one sequence behind `room` bytes left free for the caller.
+// Returns the bytes of one sequence, behind `room` bytes left free for the caller.
 Napi::Value save(const Napi::CallbackInfo &info) {
   return guarded(info, [&]() -> Napi::Value {
     auto *context = contextOf(info[0])->context;
@@ -103,7 +104,7 @@ Napi::Value save(const Napi::CallbackInfo &info) {
   });
 }
 
-// False: there is no room; the sequence, which must be empty, stays so.
+// Loads a sequence, which must be empty. Returns false if there is no room; the sequence then stays empty.
 Napi::Value load(const Napi::CallbackInfo &info) {
   return guarded(info, [&]() -> Napi::Value {
     auto *context = contextOf(info[0])->context;

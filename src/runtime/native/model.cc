@@ -1,4 +1,4 @@
-// Models: loading a file, and what the file says of itself.
+// Models: loads a file and describes the model in it.
 #include <algorithm>
 #include <chrono>
 #include <future>
@@ -47,7 +47,7 @@ std::string text(Read read) {
   return out;
 }
 
-// Progress travels through a thread-safe function, because the loader calls from the worker thread.
+// Reports progress through a thread-safe function, because the loader calls from the worker thread.
 struct Progress {
   Napi::ThreadSafeFunction function;
   bool wanted = false;
@@ -55,13 +55,13 @@ struct Progress {
   ~Progress() {
     if (wanted) function.Release();
   }
-  // False stops the load.
+  // Returning false stops the load.
   bool report(float value) {
     if (wanted)
       function.NonBlockingCall([value](Napi::Env env, Napi::Function call) { call.Call({Napi::Number::New(env, value)}); });
     return !*stopping;
   }
-  // Waits on the worker thread until all that was reported has been heard, or the environment ends.
+  // Waits on the worker thread until all reports have arrived or the environment ends.
   void drain() {
     if (!wanted) return;
     auto heard = std::make_shared<std::promise<void>>();
@@ -96,7 +96,7 @@ Napi::Value load(const Napi::CallbackInfo &info) {
       [=]() mutable {
         params.progress_callback_user_data = progress.get();
         params.progress_callback = [](float value, void *data) { return static_cast<Progress *>(data)->report(value); };
-        // Ends a list of devices that has none; llama.cpp takes every GPU where it is given no list.
+        // Ends an empty list of devices; without a list llama.cpp takes every GPU.
         ggml_backend_dev_t none = nullptr;
         if (hostOnly) params.devices = &none;
         Log log;
@@ -126,7 +126,7 @@ Napi::Value describe(const Napi::CallbackInfo &info) {
     number("size", llama_model_size(model));
     number("layers", llama_model_n_layer(model));
     number("embedding", llama_model_n_embd(model));
-    // llama.cpp ends the process when asked for the heads of no layer, and a vocabulary alone has none.
+    // llama.cpp ends the process when asked for the heads of a model without layers, and a vocabulary alone has no layers.
     bool layered = llama_model_n_layer(model) > 0;
     number("heads", layered ? llama_model_n_head(model) : 0);
     number("kvHeads", layered ? llama_model_n_head_kv(model) : 0);
@@ -136,7 +136,7 @@ Napi::Value describe(const Napi::CallbackInfo &info) {
     out.Set("rope", ropeName(llama_model_rope_type(model)));
     out.Set("recurrent", llama_model_is_recurrent(model));
     out.Set("hybrid", llama_model_is_hybrid(model));
-    // A model that only encodes, or generates all at once, has no next-token loop over a cache.
+    // A model that only encodes, or generates all tokens at once, does not generate token after token over a cache.
     out.Set("encoder", llama_model_has_encoder(model) || !llama_model_has_decoder(model) || llama_model_is_diffusion(model));
     auto metadata = Napi::Object::New(env);
     for (int32_t i = 0; i < llama_model_meta_count(model); i++)

@@ -1,4 +1,7 @@
-/** Owns a loaded model: its facts and vocabulary, and the contexts and samplers made from it, which end before it does; checks a sampler's options and state before the addon draws. */
+/**
+ * A loaded model: its facts and vocabulary, and the contexts and samplers made from it, which end before it does. Also checks a sampler's
+ * options and state before the addon draws.
+ */
 import { KvfoldError } from '../core/errors.js'
 import {
   type Addon,
@@ -43,12 +46,12 @@ export class Model implements NativeModel {
   readonly #addon: Addon
   readonly #backend: BackendInfo
   readonly #vocabOnly: boolean
-  /** A bit set a token. */
+  /** For each token: its flags, a bit set. */
   readonly #flags: Uint8Array
   readonly #pieces = new Map<number, Uint8Array>()
   readonly #contexts = new Set<Context>()
   readonly #samplers = new Set<Sampler>()
-  /** What uses the model on another thread: contexts and grammars that are being made, texts that are being tokenized. */
+  /** Work that uses the model on another thread: contexts and grammars that are being made, texts that are being tokenized. */
   readonly #using = new Set<Promise<unknown>>()
   #handle: ModelHandle | null
   #disposing: Promise<void> | null = null
@@ -84,7 +87,10 @@ export class Model implements NativeModel {
     }
   }
 
-  /** @throws KvfoldError model/not-found, model/bad-file, memory/insufficient, native/bad-argument; an error of `onProgress` as it is. */
+  /**
+   * @throws KvfoldError model/not-found, model/bad-file, memory/insufficient, native/bad-argument; an error of `onProgress` is thrown
+   * unchanged.
+   */
   static async load(addon: Addon, backend: BackendInfo, path: string, options: ModelOptions = {}): Promise<Model> {
     const { mmap = true, mlock = false, vocabOnly = false, checkTensors = false, onProgress } = options
     const { devices, tensorTypes } = addon.about()
@@ -93,7 +99,8 @@ export class Model implements NativeModel {
     const { gpuLayers = fit } = options
     if (!Number.isInteger(gpuLayers) || gpuLayers < 0 || gpuLayers > 2 ** 31 - 1)
       refuse(`gpuLayers is ${gpuLayers}; give a whole number of layers from 0.`)
-    // Mapped pages can be dropped again; copied weights cannot. What a GPU takes is copied through a small buffer.
+    // Check memory only without mmap: the system can drop mapped pages, but not copied weights. Weights for a GPU are copied through a
+    // small buffer.
     if (!mmap && !vocabOnly && gpuLayers === 0)
       refuseTooMuch(
         `Loading ${path} without mmap`,
@@ -110,10 +117,10 @@ export class Model implements NativeModel {
         failure = { error }
       }
     }
-    // A library for GPUs may be loaded where the CPU is to compute.
+    // `hostOnly`: the loaded library may be one for GPUs, although the CPU is to compute.
     const raw = { gpuLayers, mmap, mlock, vocabOnly, checkTensors, hostOnly: backend.gpu === 'cpu' }
     const handle = await awaiting(() => addon.modelLoad(path, raw, onProgress === undefined ? null : report))
-    // Assigned in a callback, which the compiler does not see.
+    // A callback assigns it, which the compiler does not see.
     const thrown = failure as { readonly error: unknown } | null
     if (thrown !== null) {
       await addon.modelFree(handle)
@@ -147,7 +154,7 @@ export class Model implements NativeModel {
       try {
         const { tokens, counts } = await awaiting(() => this.#addon.tokenizeAll(handle, texts, addSpecial, parseSpecial))
         let at = 0
-        // Copies: a short text does not keep the tokens of all.
+        // Slices are copies, so a short text does not keep the tokens of all texts in memory.
         return Array.from(counts, (count) => tokens.slice(at, (at += count)))
       } finally {
         leave()
@@ -155,11 +162,11 @@ export class Model implements NativeModel {
     })
   }
 
-  /** @throws KvfoldError model/unsupported without a vocabulary; model/bad-file where special tokens are asked for that have no id */
+  /** @throws KvfoldError model/unsupported without a vocabulary; model/bad-file if special tokens are requested that have no id */
   #refuseUntokenizable({ addSpecial = false }: TokenizeOptions): void {
     this.#refuseWithoutVocabulary()
     const { addBos, bos, addEos, eos } = this.special
-    // llama.cpp ends the process on it.
+    // llama.cpp would end the process.
     if (addSpecial && ((addBos && bos === null) || (addEos && eos === null)))
       throw new KvfoldError(
         'model/bad-file',
@@ -167,7 +174,7 @@ export class Model implements NativeModel {
       )
   }
 
-  /** Awaits what uses the model on another thread; `dispose` waits for it. */
+  /** Runs work that uses the model on another thread; `dispose` waits for it. */
   async #elsewhere<T>(work: () => Promise<T>): Promise<T> {
     const working = work()
     this.#using.add(working)
@@ -261,7 +268,7 @@ export class Model implements NativeModel {
   }
 }
 
-// A sampler: checks its options and its state before the addon draws.
+// A sampler. It checks its options and its state before the addon draws.
 
 class Grammar implements NativeGrammar {
   constructor(
@@ -370,7 +377,7 @@ function checkOptions(options: SamplerOptions, vocabulary: number): void {
 
 const LONGEST_GRAMMAR = 4_000_000
 
-/** What a grammar may write out to, and how deep it may nest, the addon sees. */
+/** Checks a grammar's length and characters. The addon checks how large it becomes when written out, and how deep it nests. */
 function checkGrammar(grammar: string): void {
   if (grammar.length > LONGEST_GRAMMAR)
     throw new KvfoldError(

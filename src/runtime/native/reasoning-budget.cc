@@ -5,10 +5,11 @@
 namespace kvfold {
 namespace {
 
-// A character has four bytes at most, and a tag that is not one token is a few.
+// How many tokens the model may still write to end a character or the closing tag. A character has four bytes at most; a tag that is not
+// one token is a few.
 constexpr int32_t LATEST = 8;
 
-// Whether the text ends with the first bytes of a character.
+// Whether the text ends with the first bytes of an unfinished character.
 bool endsWithinCharacter(const std::string &text) {
   for (size_t back = 1; back <= std::min(text.size(), size_t(3)); back++) {
     auto byte = static_cast<unsigned char>(text[text.size() - back]);

@@ -1,4 +1,4 @@
-// How long an answer may reason: when its tokens are spent, what closes the reasoning is written in the model's place.
+// Bounds the reasoning of an answer. When its tokens are used up, the tokens that close the reasoning are written in place of the model's.
 #pragma once
 
 #include <string>
@@ -11,34 +11,34 @@ namespace kvfold {
 class ReasoningBudget {
  public:
   explicit ReasoningBudget(const Napi::Object &options);
-  // From the beginning of an answer.
+  // Returns to the beginning of an answer.
   void begin();
-  // What has to be written next; LLAMA_TOKEN_NULL where the model may go on.
+  // The token that must be written next; LLAMA_TOKEN_NULL if the model may choose.
   llama_token due();
   void take(llama_token token, const std::string &piece);
-  // What is due cannot be written here: the answer goes on without a budget.
+  // Gives the budget up, because the due token cannot be written here: the answer continues without one.
   void giveUp() { state = State::over; }
 
  private:
   enum class State { outside, inside, closing, over };
-  // Whether the text ends within a character or within the closing tag, which the model is let to end.
+  // Whether the text ends within a character or within the closing tag, which the model may still complete.
   bool isBetween() const;
 
   int32_t budget;
   std::string open, close;
-  // The prompt has opened the reasoning.
+  // Whether the prompt has opened the reasoning.
   bool opened;
-  // What closes it, and what must stand behind that.
+  // The tokens that close the reasoning, and those that must follow.
   std::vector<llama_token> forced;
 
   State state = State::outside;
-  // Tokens of reasoning that the answer may still have, over all its reasonings.
+  // How many tokens of reasoning the answer may still have, over all its stretches of reasoning.
   int32_t left = 0;
-  // Tokens that the model was let to write beyond them.
+  // How many tokens the model was allowed beyond them.
   int32_t late = 0;
-  // Of `forced`, those that are written.
+  // How many of `forced` are written.
   size_t written = 0;
-  // The end of the text, as far as a tag may have begun in it.
+  // The end of the text, as long as a tag may have begun in it.
   std::string tail;
 };
 

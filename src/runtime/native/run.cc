@@ -1,4 +1,4 @@
-// Runs: decoding and sampling again and again on one thread, without waiting for the event loop between two tokens.
+// Runs: decode and sample again and again on one thread, without waiting for the event loop between two tokens.
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -8,36 +8,36 @@
 namespace kvfold {
 namespace {
 
-// Steps that nobody has taken yet, at which a run ends: who listens is never behind by more.
+// A run ends when this many steps wait to be taken, so the listener is never behind by more.
 constexpr size_t FARTHEST_AHEAD = 8;
 
-// Its batch is the token of every sequence that is decoded next.
+// Its batch has the token of every sequence that is decoded next.
 struct Run : Batch {
   std::vector<std::shared_ptr<SamplerHandle>> samplers;
-  // By sequence: the run ends when so many tokens were drawn for it.
+  // For each sequence: how many tokens may still be drawn for it; the run ends at 0.
   std::vector<int32_t> limits;
   int32_t steps = 0;
   const char *status = "done";
   std::string failure;
-  // Draws of the last step that failed: "code\nsentence", empty where it did not; their tokens are -1.
+  // For each draw of the last step: "code\nsentence" if it failed (its token is then -1), else empty.
   std::vector<std::string> refused;
 
-  // What was drawn, step by step, and how long each step took; until somebody takes it.
+  // The drawn tokens, step by step, and the time of each step, until they are taken.
   std::mutex mutex;
   std::vector<int32_t> drawn;
   std::vector<double> milliseconds;
-  // How long the last step took, which drew `tokens`; 0 where the last decode did not end well. It is told when the run has ended, because
-  // whom it ends may touch the memory.
+  // The time of the last step, which drew `tokens`; 0 if the last decode failed. It is reported only after the run has ended, because the
+  // caller may then use the context again.
   double last = 0;
 
-  // Steps that were not taken yet, but for the last one.
+  // Takes the steps that were not taken yet, without the last one.
   void take(std::vector<int32_t> &tokens, std::vector<double> &times) {
     std::lock_guard<std::mutex> lock(mutex);
     std::swap(tokens, drawn);
     std::swap(times, milliseconds);
   }
 
-  // True: the run may go on.
+  // Draws a token for every sequence. Returns whether the run may continue.
   bool draw(ContextHandle &handle) {
     bool more = true;
     for (size_t i = 0; i < tokens.size(); i++) {
@@ -55,7 +55,7 @@ struct Run : Batch {
     return more;
   }
 
-  // Never throws. `heard`: something can be taken.
+  // Never throws. Calls `heard` when there are steps to take.
   template <typename Heard>
   void run(ContextHandle &handle, Heard heard) {
     std::lock_guard<std::mutex> lock(handle.running);
@@ -128,7 +128,8 @@ Napi::Value generate(const Napi::CallbackInfo &info) {
     run->limits = int32s(info[5]);
     run->steps = info[6].As<Napi::Number>().Int32Value();
     auto listener = Napi::ThreadSafeFunction::New(env, info[7].As<Napi::Function>(), "kvfold run", 0, 1);
-    // An environment may end meanwhile; this hook runs before the listener's own, so nobody calls one that is gone.
+    // The environment may end during the run. This hook runs before the listener's own and stops the run, so a listener is not called after
+    // it is gone.
     auto *held = new std::shared_ptr<ContextHandle>(context);
     napi_add_env_cleanup_hook(env, stopAtExit, held);
     context->abort = false;
@@ -138,7 +139,7 @@ Napi::Value generate(const Napi::CallbackInfo &info) {
         [run, context, listener] {
           run->run(*context, [&] {
             listener.NonBlockingCall([run](Napi::Env env, Napi::Function heard) {
-              // What was there may have been taken with the end of the run.
+              // The steps may have been taken already with the end of the run.
               auto drawn = taken(env, *run, false);
               if (drawn.Get("milliseconds").As<Napi::Float64Array>().ElementLength() > 0) heard.Call({drawn});
             });

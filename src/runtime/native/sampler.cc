@@ -1,9 +1,10 @@
-// Samplers: from the logits of one token to the next token.
+// Samplers: choose the next token from the logits of one token.
 //
 // Order, as in llama.cpp's default chain: logit bias, penalties, top-k, typical, top-p, min-p, temperature, draw; mirostat replaces the
-// filters; temperature 0 takes the likeliest. A grammar over a whole vocabulary is costly, so the token drawn without it is tried first and
-// only where it does not fit, the grammar masks the candidates before all other steps and the draw is repeated (the way of
-// common_sampler_sample in llama.cpp). Where the reasoning's budget is spent nothing is drawn: what closes it is next. Mirostat learns from every draw, so with it the grammar always comes first.
+// filters; temperature 0 takes the likeliest. A grammar over a whole vocabulary is costly, so a token is first drawn without it. Only if
+// the grammar refuses that token, it masks the candidates before all other steps and the draw is repeated (as common_sampler_sample in
+// llama.cpp does). When the reasoning budget is used up, nothing is drawn: the tokens that close the reasoning come next. Mirostat learns
+// from every draw, so with it the grammar always comes first.
 #include <algorithm>
 #include <cmath>
 
@@ -19,7 +20,7 @@ double number(const Napi::Object &options, const char *name, double fallback) {
   return value.IsNumber() ? value.As<Napi::Number>().DoubleValue() : fallback;
 }
 
-// Waits for whoever reads the vocabulary, so that it is not freed meanwhile.
+// Takes the lock that readers of the vocabulary share, so that the vocabulary is not freed meanwhile.
 std::shared_ptr<Grammar> compiled(ModelHandle &model, const std::string &text) {
   std::shared_lock<std::shared_mutex> lock(model.reading);
   if (model.vocab == nullptr) throw Failure("native/disposed", "The model was disposed; load it again.");
@@ -46,7 +47,7 @@ Napi::Value compile(const Napi::CallbackInfo &info) {
   });
 }
 
-// A text is compiled here and now; what was compiled before is copied, so that every sampler goes its own way.
+// Compiles a text at once. Copies a compiled grammar, because every sampler needs a state of its own.
 void addGrammar(SamplerHandle &sampler, const Napi::Value &grammar) {
   if (grammar.IsString()) {
     sampler.grammar = std::make_unique<Grammar>(*compiled(*sampler.model, grammar.As<Napi::String>()));
@@ -192,7 +193,7 @@ llama_token drawFrom(SamplerHandle &sampler, const float *logits) {
   bool constrain = sampler.awake;
   llama_token token = draw(sampler, logits, constrain && sampler.stateful);
   if (constrain && !sampler.stateful && !allowed(sampler, token)) token = draw(sampler, logits, true);
-  // A token that begins a call, and goes on as none: the draw is repeated without it.
+  // The token begins a call but does not continue as one: draw again without it.
   for (std::vector<llama_token> without; !constrain && !allowed(sampler, token) && without.size() < sampler.candidates.size();) {
     without.push_back(token);
     token = draw(sampler, logits, false, without);

@@ -1,16 +1,19 @@
-/** Owns the wrapping of saved sequences: llama.cpp trusts the bytes it is given, so only bytes that it wrote for the same cache may reach it. */
+/** Wraps saved sequences. llama.cpp trusts the bytes of a state, so only bytes that it wrote for the same cache may reach it. */
 import { createHash } from 'node:crypto'
 import { crc32 } from 'node:zlib'
 import type { ContextPlan } from './context-options.js'
 import type { ModelInfo } from './types.js'
 
-/** Bytes in front of llama.cpp's: 8 of name and version, 32 of identity, 4 of checksum, 4 unused. */
+/** Bytes before llama.cpp's state: 8 of name and version, 32 of identity, 4 of checksum, 4 unused. */
 export const STATE_HEADER = 48
 const NAME = 'kvfold 1'
 const IDENTITY_AT = 8
 const CHECKSUM_AT = 40
 
-/** What must agree for a sequence to be loaded: library, model, cache types, and the layout of values that flash attention chooses. */
+/**
+ * Returns the hash of what must agree for a sequence to be loaded: library, model, cache types, and the layout of values that flash
+ * attention chooses.
+ */
 export function identityOf(release: string, info: ModelInfo, plan: ContextPlan, flashAttention: boolean): Buffer {
   const { metadata, size, parameters } = info
   const { keyType, valueType, fullSlidingWindow } = plan
@@ -18,7 +21,7 @@ export function identityOf(release: string, info: ModelInfo, plan: ContextPlan, 
   return createHash('sha256').update(JSON.stringify(facts)).digest()
 }
 
-/** Fills in the header of a state whose bytes follow it. `checked`: with a checksum. */
+/** Fills in the header in front of a state. `checked`: with a checksum. */
 export function sealState(state: Uint8Array, identity: Buffer, checked: boolean): void {
   const header = Buffer.from(state.buffer, state.byteOffset, STATE_HEADER)
   header.write(NAME, 'latin1')
@@ -26,7 +29,7 @@ export function sealState(state: Uint8Array, identity: Buffer, checked: boolean)
   if (checked) header.writeUInt32LE(checksum(state), CHECKSUM_AT)
 }
 
-/** True when the state was sealed with this identity and, as far as `verify` asks, is undamaged. */
+/** Returns whether the state was sealed with this identity. With `verify`, also whether it is undamaged. */
 export function isSealed(state: Uint8Array, identity: Buffer, verify: boolean): boolean {
   if (state.length <= STATE_HEADER) return false
   const header = Buffer.from(state.buffer, state.byteOffset, STATE_HEADER)

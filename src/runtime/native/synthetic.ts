@@ -1,4 +1,4 @@
-/** Owns models made up for tests and benchmarks: a GGUF of any Llama or Qwen2 shape with random weights, and a tokenizer for any text. */
+/** Synthetic models for tests and benchmarks: a GGUF of any Llama or Qwen2 shape with random weights, and a tokenizer for any text. */
 import { KvfoldError } from '../core/errors.js'
 import { mix } from '../core/random.js'
 import { type GgufTensor, type GgufValue, type TensorType, writeGguf } from './gguf-writer.js'
@@ -6,9 +6,9 @@ import { type GgufTensor, type GgufValue, type TensorType, writeGguf } from './g
 export interface SyntheticShape {
   readonly architecture: 'llama' | 'qwen2'
   readonly layers: number
-  /** A multiple of heads; embedding / heads is even. */
+  /** A multiple of `heads`; embedding / heads must be even. */
   readonly embedding: number
-  /** A multiple of kvHeads. */
+  /** A multiple of `kvHeads`. */
   readonly heads: number
   readonly kvHeads: number
   readonly feedForward: number
@@ -18,11 +18,11 @@ export interface SyntheticShape {
   readonly context?: number
   /** Default 10000. */
   readonly ropeBase?: number
-  /** Of the matrices; norms and biases are f32 as everywhere. Default f16. */
+  /** The type of the matrices; norms and biases are always f32. Default f16. */
   readonly type?: TensorType
   /** The same seed and shape give the same bytes. Default 1. */
   readonly seed?: number
-  /** Jinja; default: ChatML with tools as JSON and calls in Hermes tags. null: none. */
+  /** Jinja. Default: ChatML with tools as JSON and calls in Hermes tags. null: no template. */
   readonly chatTemplate?: string | null
 }
 
@@ -56,8 +56,8 @@ export const CHATML_TEMPLATE = `
 {%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}`.trimStart()
 
 /**
- * Writes the model to `path`; a few megabytes at a time are in memory. Its logits depend on the input and are far enough apart for greedy
- * choices to be stable, but mean nothing. An existing file is replaced.
+ * Writes the model to `path`; only a few megabytes at a time are in memory. Its logits depend on the input and are far enough apart for
+ * greedy choices to be stable, but they have no meaning. An existing file is replaced.
  * @throws KvfoldError native/bad-argument for an impossible shape; the file system's error when the file cannot be written.
  */
 export async function synthesizeModel(path: string, shape: SyntheticShape): Promise<void> {
@@ -103,8 +103,8 @@ function metadata(shape: SyntheticShape): Map<string, GgufValue> {
 }
 
 /**
- * Matrices have a deviation of 1 / sqrt(inputs), so that every layer keeps the size of what passes through; the output's is larger, so
- * that the best logits stand apart.
+ * Matrices have a deviation of 1 / sqrt(inputs), so that activations keep their size through every layer. The output matrix has a larger
+ * one, so that the best logits are far apart.
  */
 function tensors(shape: SyntheticShape): GgufTensor[] {
   const { architecture, layers, embedding, heads, kvHeads, feedForward, vocabulary, type = 'f16', seed = 1 } = shape
@@ -153,10 +153,10 @@ const SPECIAL = [
   { text: '</tool_call>', type: USER_DEFINED },
 ] as const
 
-/** 256 bytes and the control tokens: what any text needs. */
+/** 256 bytes and the control tokens, which suffice for any text. */
 export const SMALLEST_VOCABULARY = 256 + SPECIAL.length
 
-/** Letters from common to rare (English), the space among them, so that small vocabularies already merge ordinary text. */
+/** Letters from common to rare (English), with the space, so that small vocabularies already merge ordinary text. */
 const LETTERS = Array.from(' etaoinshrdlcumwfgypbvkjxqz')
 
 /**
@@ -170,8 +170,8 @@ export function byteAlphabet(): readonly string[] {
 }
 
 /**
- * Metadata of a vocabulary of exactly `size` tokens: bytes, merged pairs, pairs of pairs, then the control tokens at the end.
- * Precondition: size >= SMALLEST_VOCABULARY. The largest that letters can fill is about 400,000; the rest are unused tokens.
+ * Metadata of a vocabulary of exactly `size` tokens: bytes, merged pairs, pairs of pairs, then the control tokens at the end. Precondition:
+ * size >= SMALLEST_VOCABULARY. Letters can fill about 400,000 tokens; the rest are unused tokens.
  */
 export function vocabularyMetadata(size: number): Map<string, GgufValue> {
   const alphabet = byteAlphabet()
@@ -198,7 +198,7 @@ export function vocabularyMetadata(size: number): Map<string, GgufValue> {
   ])
 }
 
-/** Merges in rank order: two letters, then two of those; a space only begins a word. */
+/** Merges in rank order: two letters, then two pairs of letters; a space only begins a word. */
 function* pairs(alphabet: readonly string[]): Generator<readonly [left: string, right: string]> {
   const letters = LETTERS.map((letter) => alphabet[letter.charCodeAt(0)] ?? letter)
   const words = letters.slice(1)
@@ -232,11 +232,14 @@ export interface RandomTensor {
   readonly seed: number
 }
 
-/** Different values a weight can take: 12 random bits pick one. */
+/** How many different values a weight can have: 12 random bits pick one. */
 const LEVELS = 4096
 const CHUNK = 1 << 20
 
-/** A tensor of quantiles of the normal distribution, drawn at random: about the distribution of trained weights, at a few ns each. */
+/**
+ * A tensor of quantiles of the normal distribution, drawn at random. It is close to the distribution of trained weights, and takes a few ns
+ * for each number.
+ */
 export function randomTensor({ name, shape, type, mean, deviation, seed }: RandomTensor): GgufTensor {
   return {
     name,
@@ -251,7 +254,7 @@ export function randomTensor({ name, shape, type, mean, deviation, seed }: Rando
         const count = Math.min(CHUNK, total - start)
         const values = type === 'f32' ? new Float32Array(count) : new Uint16Array(count)
         for (let index = 0; index < count; index++) {
-          // xorshift32 (Marsaglia): core/random is better and ten times slower, which a model of gigabytes would feel.
+          // xorshift32 (Marsaglia). core/random is better but ten times slower, which matters for a model of gigabytes.
           state ^= state << 13
           state ^= state >>> 17
           state ^= state << 5

@@ -1,4 +1,4 @@
-// The attention tap: which cell of a softmax row shows which token, and reading the rows out of the graph.
+// The attention tap: finds which cell of a softmax row shows which token, and reads the rows out of the graph.
 #include "tap.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ int32_t layerOf(const ggml_tensor *node) {
   return *end == '\0' && layer >= 0 && layer < 4096 ? static_cast<int32_t>(layer) : -1;
 }
 
-// `count` floats of a tensor from byte `offset` on; in place where the host can read them.
+// `count` floats of a tensor from byte `offset` on; in place if the host can read them.
 const float *floats(const ggml_tensor *tensor, size_t offset, size_t count, std::vector<float> &buffer) {
   if (ggml_backend_buffer_is_host(tensor->buffer)) return reinterpret_cast<const float *>(static_cast<const char *>(tensor->data) + offset);
   buffer.resize(count);
@@ -49,13 +49,14 @@ void Tap::probe(llama_context *of, const Log &log) {
   if (result != 0) throw Failure("native/failed", "llama.cpp could not decode a token to find out where attention is" + log.why());
 }
 
-// A cell of some models has numbers of its own in a state (llama_kv_cell_ext); told from the state of the one cell that the probe took.
+// Learns whether cells of this model have further numbers in a state (llama_kv_cell_ext), from the state of the one cell that the probe
+// took.
 bool Tap::learnCells() {
   Silence silence;
   std::vector<uint32_t> state(13, 0);
   llama_state_seq_get_data_ext(context, reinterpret_cast<uint8_t *>(state.data()), state.size() * sizeof(uint32_t), -1, LLAMA_STATE_SEQ_FLAGS_NONE);
   if (state[2] != 1 || state[3] != 1 || state[4] != 0 || state[5] != 1) return false;
-  // Its sequence, whether values are transposed, and the number of layers follow.
+  // The cell's sequence follows, then whether values are transposed, then the number of layers.
   auto fits = [&](size_t at) { return state[at] == 0 && state[at + 1] <= 1 && state[at + 2] > 0 && state[at + 2] <= headsOf.size(); };
   bool plain = fits(6), wide = fits(6 + CELL_EXTRA / sizeof(uint32_t));
   if (plain != wide) extra = wide ? CELL_EXTRA : 0;
@@ -65,7 +66,8 @@ bool Tap::learnCells() {
 bool Tap::evaluate(ggml_tensor *node, bool ask, void *data) {
   auto *tap = static_cast<Tap *>(data);
   if (tap->state == idle) return !ask;
-  // Nothing may be thrown through llama.cpp's graph, and a graph that is left halfway would spoil the cache: what fails is told afterwards.
+  // No exception may pass through llama.cpp's graph, and a graph that stops halfway would spoil the cache. So failures are kept and
+  // reported afterwards.
   try {
     if (ask) return tap->wanted(node);
     tap->read(node);
@@ -155,15 +157,15 @@ const std::vector<Run> &Tap::runsOf(Capture &capture, const ggml_tensor *mask, i
 }
 
 /**
- * Fills `at` with the position of every visible cell. A token sees, of its own sequence, the largest positions up to its own: all of them, or
- * as many as the window lets it. A state lists cells in their order, so the n-th visible cell is the n-th of those in the list.
+ * Fills `at` with the position of every visible cell. A token sees the largest positions of its own sequence up to its own: all of them, or
+ * as many as the window allows. A state lists cells in order, so the n-th visible cell is the n-th of those in the list.
  */
 void Tap::place(Capture &capture, size_t kind, int32_t position, int64_t cells) {
   at.resize(visible.size());
   bool lone = capture.queries.size() == 1;
   if (lone && capture.known.size() <= kind) capture.known.resize(kind + 1);
   if (lone && capture.known[kind].seq == capture.seq && capture.known[kind].last == position - 1) {
-    // One token more than last time, in the only cell that was not there.
+    // One token more than last time: it is in the only cell that was not visible then.
     auto &known = capture.known[kind];
     known.positionOf.resize(std::max<size_t>(known.positionOf.size(), cells), -1);
     size_t fresh = visible.size(), strangers = 0;
@@ -193,7 +195,7 @@ void Tap::place(Capture &capture, size_t kind, int32_t position, int64_t cells) 
   };
   bool all = take(false);
   if (all) found = eligible;
-  // Layers with a window have a cache of their own; while the window is not full only the order tells them from the others.
+  // Windowed layers have a cache of their own. While the window is not full, only the order of cells tells the two caches apart.
   if (windowed && take(true)) {
     if (all && found != eligible) strange("two of its caches show a token as much, in different orders; load it with fullSlidingWindow");
     all = true;
@@ -234,9 +236,10 @@ const std::vector<int32_t> &Tap::heldBy(llama_seq_id seq, bool inWindow) {
 }
 
 /**
- * The head of the state of all sequences, as llama.cpp v0.5.0 writes it, all numbers of 32 bits: magic, sequence, number of streams, number of
- * cells, and of each cell position, number of sequences, (`extra`,) sequences (llama_kv_cache::state_write). The keys and values that follow are not
- * copied, because the buffer ends before them. With `inWindow` that of the windowed layers' cache.
+ * Reads the head of the state of all sequences, as llama.cpp v0.5.0 writes it. All numbers have 32 bits: magic, sequence, number of
+ * streams, number of cells, and for each cell position, number of sequences, (`extra`,) sequences (llama_kv_cache::state_write). The keys
+ * and values that follow are not copied, because the buffer ends before them. With `inWindow` it reads the head of the windowed layers'
+ * cache.
  */
 void Tap::readCells(Cells &cells, bool inWindow) {
   Silence silence;

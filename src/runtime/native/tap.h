@@ -1,4 +1,4 @@
-// The attention tap of a context: which softmax rows of a decode are wanted, and what becomes of them while llama.cpp computes.
+// The attention tap of a context: which softmax rows of a decode are captured, and how they are read while llama.cpp computes.
 #pragma once
 #include <ggml-backend.h>
 #include <ggml.h>
@@ -14,9 +14,9 @@ struct Run {
   int32_t cell, place, length, atom;
 };
 
-// What one step wants of its rows, and what it got of the last decode. Rows are [layer, head, query, ...], the last axis varies fastest.
+// One step's request for rows, and its results of the last decode. Rows are [layer, head, query, ...]; the last axis varies fastest.
 struct Capture {
-  // For life.
+  // Fixed for the capture's lifetime.
   std::vector<int32_t> layers, heads;
   int32_t atoms = 0, top = 0;
   bool whole = false;
@@ -29,12 +29,12 @@ struct Capture {
 
   std::vector<float> mass, total, entropy, sink, topWeights, rows;
   std::vector<int32_t> topPlaces;
-  // Rows read so far; layers x queries when it is complete.
+  // How many rows were read so far; layers x queries when complete.
   size_t read = 0;
-  // "code\nsentence" when something went wrong; the decode itself is not to suffer for it.
+  // "code\nsentence" of a failure; the decode itself must not fail for it.
   std::string failure;
 
-  // Positions by cell, as the last lone query of a sequence saw them, for each mask of the graph: saves asking for the cells again.
+  // For each mask of the graph: the positions by cell, as the last lone query of a sequence saw them. It saves reading the cells again.
   struct Known {
     llama_seq_id seq = -1;
     int32_t last = -1;
@@ -44,19 +44,19 @@ struct Capture {
 
   // Makes room for the results of a decode.
   void arm();
-  // The row of one head: `weights` by cell.
+  // Reduces the row of one head; `weights` is indexed by cell.
   void reduce(size_t layer, size_t head, size_t query, const std::vector<Run> &runs, const float *weights);
 };
 
 struct Tap {
-  // By layer: query heads, 0 where no softmax is computed.
+  // For each layer: its query heads, 0 if it computes no softmax.
   std::vector<int32_t> headsOf;
-  // Some layers see a window only.
+  // Whether some layers see a window only.
   bool windowed = false;
-  // Bytes of a cell in a state beside its position and sequences: as expected, then as found.
+  // Bytes of a cell in a state beside its position and sequences: first the expected number, then the one that the probe found.
   size_t extra = 0;
 
-  // Finds out what the graph has, by decoding a token; the cache is empty before and after.
+  // Learns the graph's layers and heads by decoding a token. The cache is empty before and after.
   void probe(llama_context *context, const Log &log);
   static bool evaluate(ggml_tensor *node, bool ask, void *tap);
 
@@ -66,7 +66,7 @@ struct Tap {
   llama_context *context = nullptr;
   const std::vector<int32_t> *batchPositions = nullptr;
   std::vector<std::shared_ptr<Capture>> captures;
-  // By layer: rows of the batch whose softmax was asked about. Ubatches take the batch's tokens in order.
+  // For each layer: how many rows of the batch its softmax nodes have covered so far. Ubatches take the batch's tokens in order.
   std::vector<int64_t> asked;
 
   // Of the ubatch that begins at batch index `ubatch`: its masks in order of appearance, the cells, and the runs of the last rows.
@@ -74,7 +74,7 @@ struct Tap {
   std::vector<const void *> masks;
   struct Cells {
     std::vector<uint8_t> state;
-    // Positions that a sequence holds, in the order of cells.
+    // The positions that a sequence holds, in the order of cells.
     std::map<llama_seq_id, std::vector<int32_t>> of;
   };
   Cells base, window;
@@ -98,7 +98,7 @@ struct Tap {
   void readCells(Cells &cells, bool inWindow);
 };
 
-// Has the tap capture while the object lives; afterwards every capture that is not complete has a failure.
+// Makes the tap capture while the object lives. Afterwards every incomplete capture has a failure.
 class Armed {
  public:
   Armed(Tap *tap, llama_context *context, const std::vector<int32_t> &positions, const std::vector<std::shared_ptr<Capture>> &captures);
@@ -108,7 +108,7 @@ class Armed {
   Tap *tap;
 };
 
-// The capture behind a handle, armed as the object says.
+// The capture behind a handle, armed with the request in the object.
 std::shared_ptr<Capture> armedCapture(const Napi::Object &watched);
 
 Napi::Int32Array int32Array(Napi::Env env, const std::vector<int32_t> &values);

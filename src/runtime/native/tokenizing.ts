@@ -1,17 +1,20 @@
-/** Owns which texts are tokenized on other threads: long ones, few at a time, so that decodes and files find a free thread of the pool. */
+/**
+ * Decides which texts are tokenized on other threads: long ones, and few at a time, so that decodes and file reads find a free thread of
+ * the pool.
+ */
 
-/** Characters that are tokenized on the event loop's thread: they take a few milliseconds. */
+/** Texts of up to this many characters are tokenized on the event loop's thread, which takes a few milliseconds. */
 export const AT_ONCE = 16 * 1024
 
-/** Calls at a time, of the four threads that the pool has. */
+/** How many calls run at a time; the pool has four threads. */
 const AT_A_TIME = 2
 
-/** Those that wait, the shortest first. */
+/** The calls that wait for a thread, the shortest first. */
 class TokenizingLine {
   #running = 0
   readonly #waiting: { readonly size: number; readonly go: () => void }[] = []
 
-  /** Resolves when there is a thread for a text of this many characters, to how to give it back. */
+  /** Waits until there is a thread for a text of this many characters. Resolves to a function that frees the thread. */
   async enter(size: number): Promise<() => void> {
     if (this.#running < AT_A_TIME) this.#running++
     else
@@ -27,5 +30,5 @@ class TokenizingLine {
   }
 }
 
-/** Of this process. */
+/** One line for the whole process. */
 export const tokenizing = new TokenizingLine()

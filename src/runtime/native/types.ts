@@ -1,47 +1,47 @@
-/** The surface of the C++ addon as the rest of kvfold sees it; binding.ts makes the objects, nothing else does. */
+/** The interface of the C++ addon for the rest of kvfold. Only binding.ts makes these objects. */
 import type { SeqId } from '../core/ids.js'
 import type { Span } from '../core/span.js'
 
 export type GpuChoice = 'auto' | 'cpu' | 'cuda' | 'vulkan' | 'metal'
 export type CacheType = 'f32' | 'f16' | 'bf16' | 'q8_0' | 'q4_0' | 'q4_1' | 'q5_0' | 'q5_1' | 'iq4_nl'
 
-/** One occupied cell of the cache: its position and every sequence that tags it. */
+/** One occupied cell of the cache: its position, and every sequence that tags it. */
 export interface Cell {
   readonly position: number
   readonly sequences: readonly SeqId[]
 }
 
-/** Which build of llama.cpp this process runs on. */
+/** The build of llama.cpp that this process runs on. */
 export interface BackendInfo {
-  /** `cpu`, `cuda`, ... */
+  /** The backend: `cpu`, `cuda`, ... */
   readonly gpu: Exclude<GpuChoice, 'auto'>
   /** The release tag that node-llama-cpp pins, e.g. `v0.5.0`. */
   readonly release: string
   readonly devices: readonly string[]
   readonly systemInfo: string
   /**
-   * Files of the library that computes on the processor: the one that node-llama-cpp ships, where the one compiled here is or would be
-   * (`kvfold compile`), and which of them (or what `KVFOLD_CPU_LIBRARY` names) is used. Null where the library has no file of its own.
+   * Files of the library that computes on the processor. `shipped`: node-llama-cpp's. `compiled`: where `kvfold compile` puts the one
+   * compiled here. `used`: one of these, or the file that `KVFOLD_CPU_LIBRARY` names. Null if the library has no file of its own.
    */
   readonly cpuLibrary: { readonly shipped: string; readonly compiled: string; readonly used: string } | null
 }
 
 export interface ModelOptions {
-  /** Layers to offload; default: all that the device can hold on a GPU build, 0 on CPU. */
+  /** How many layers go to the GPU. Default: as many as the device can hold on a GPU build, 0 on CPU. */
   readonly gpuLayers?: number
   /** Default true. */
   readonly mmap?: boolean
   readonly mlock?: boolean
-  /** Only tokenizer and metadata. */
+  /** Loads only the tokenizer and the metadata. */
   readonly vocabOnly?: boolean
   readonly checkTensors?: boolean
-  /** 0..1 */
+  /** Receives the share that is loaded, 0..1. */
   readonly onProgress?: (progress: number) => void
 }
 
 /**
- * How the vectors of a text's tokens become one. `none`: they do not. `mean` of all, `cls`: the first one's, `last`: the last one's. `rank`:
- * the scores of a reranker.
+ * How the vectors of a text's tokens become one vector. `none`: one vector for each token. `mean`: the mean of all. `cls`: the first
+ * token's. `last`: the last token's. `rank`: the scores of a reranker.
  */
 export type Pooling = 'none' | 'mean' | 'cls' | 'last' | 'rank'
 
@@ -49,7 +49,7 @@ export type VocabType = 'none' | 'spm' | 'bpe' | 'wpm' | 'ugm' | 'rwkv' | 'plamo
 
 export interface ModelInfo {
   readonly path: string
-  /** e.g. `llama 1.2M F16`. */
+  /** E.g. `llama 1.2M F16`. */
   readonly description: string
   readonly architecture: string
   readonly parameters: number
@@ -60,31 +60,31 @@ export interface ModelInfo {
   readonly heads: number
   readonly kvHeads: number
   readonly trainedContext: number
-  /** Tokens in the vocabulary. */
+  /** Number of tokens in the vocabulary. */
   readonly vocabulary: number
   /** Bytes of the longest token, control tokens written out; 1 without a vocabulary. */
   readonly longestToken: number
   readonly vocabType: VocabType
   readonly recurrent: boolean
   readonly hybrid: boolean
-  /** No next token comes out of it: text encoders, encoders of translators, diffusion, speech. */
+  /** True if the model does not generate token after token: text encoders, encoders of translators, diffusion, speech. */
   readonly encoder: boolean
-  /** A head scores its texts, as rerankers' do. */
+  /** Whether the model has a head that scores texts, as rerankers do. */
   readonly scores: boolean
-  /** 0: none. */
+  /** Tokens of the sliding window; 0 if there is none. */
   readonly slidingWindow: number
-  /** `none`, `norm`, `neox`, `mrope`, `vision`, `imrope`, ... */
+  /** The kind of rotary positions: `none`, `norm`, `neox`, `mrope`, `vision`, `imrope`, ... */
   readonly rope: string
-  /** GGUF metadata, scalar values as text. */
+  /** GGUF metadata; scalar values are text. */
   readonly metadata: Readonly<Record<string, string>>
-  /** `tokenizer.chat_template`, null when the file has none. */
+  /** `tokenizer.chat_template`; null if the file has none. */
   readonly chatTemplate: string | null
 }
 
 export interface TokenizeOptions {
-  /** Adds BOS / EOS as the vocabulary says. Default false. */
+  /** Adds BOS and EOS as the vocabulary says. Default false. */
   readonly addSpecial?: boolean
-  /** Recognises control tokens in the text. Default false: text is text. */
+  /** Recognises control tokens in the text. Default false: all of it is plain text. */
   readonly parseSpecial?: boolean
 }
 
@@ -92,7 +92,7 @@ export interface SpecialTokens {
   readonly bos: number | null
   readonly eos: number | null
   readonly eot: number | null
-  /** Stands between two texts that are read as one, as a question and a document are. */
+  /** Separates two texts that are read as one, for example a question and a document. */
   readonly sep: number | null
   readonly newline: number | null
   readonly addBos: boolean
@@ -105,9 +105,9 @@ export interface ContextOptions {
   readonly cells?: number
   /** n_seq_max, 1..256. Default 64. */
   readonly sequences?: number
-  /** n_batch; default 2048. */
+  /** n_batch. Default 2048. */
   readonly batch?: number
-  /** n_ubatch; default 512. */
+  /** n_ubatch. Default 512. */
   readonly ubatch?: number
   readonly threads?: number
   readonly batchThreads?: number
@@ -115,115 +115,126 @@ export interface ContextOptions {
   readonly keyType?: CacheType
   readonly valueType?: CacheType
   /**
-   * Given: decoding leaves embeddings, pooled like this, and no logits; every token is an output. Text encoders get only such a context, and
-   * they and others that are not causal take `ubatch` tokens a decode. Default: none.
+   * If set, decoding makes embeddings, pooled in this way, and no logits; every token is an output. Text encoders get only such a context.
+   * They, and other models that are not causal, take at most `ubatch` tokens a decode. Default: unset.
    */
   readonly embeddings?: Pooling
-  /** Default false. Needed for edits on sliding-window models. */
+  /** Keeps all cells of sliding-window layers. Edits on sliding-window models need it. Default false. */
   readonly fullSlidingWindow?: boolean
-  /** True: attention can be captured, which takes flash attention off for good and makes the compute buffer larger. Default false. */
+  /**
+   * Allows attention to be captured. This turns flash attention off for the context's lifetime and enlarges the compute buffer. Default
+   * false.
+   */
   readonly attention?: boolean
 }
 
-/** One decode call: parallel arrays, one entry a token. */
+/** The tokens of one decode call: parallel arrays with one entry for each token. */
 export interface Batch {
   readonly tokens: Int32Array
   readonly positions: Int32Array
   readonly sequences: Int32Array
-  /** 1: logits of this token are wanted. */
+  /** 1 if the logits of this token are needed. */
   readonly outputs: Uint8Array
 }
 
-/** What a capture keeps of every row; rows are those of one softmax: a layer's, a head's, a looking token's. */
+/** What a capture keeps of each row. A row is one softmax: one layer, one head, one looking token. */
 export interface CaptureOptions {
-  /** Ascending; each has a softmax (NativeContext.attention). */
+  /** Ascending; each layer has a softmax (NativeContext.attention). */
   readonly layers: readonly number[]
-  /** Ascending; each layer has them. */
+  /** Ascending; each layer has these heads. */
   readonly heads: readonly number[]
-  /** Number of disjoint sets of places that weights are summed over. */
+  /** Number of disjoint sets of places over which weights are summed. */
   readonly atoms: number
-  /** The most attended places of every row. Default 0. */
+  /** How many of the most attended places are kept for each row. Default 0. */
   readonly top?: number
-  /** Whole rows, too. Default false. */
+  /** Keeps whole rows too. Default false. */
   readonly rows?: boolean
 }
 
-/** A capture's part in one decode. */
+/** One capture's tokens in one decode. */
 export interface Watched {
   readonly capture: NativeCapture
-  /** Whose tokens look. */
+  /** The sequence whose tokens look. */
   readonly sequence: SeqId
   /** Batch indices of the tokens that look, ascending. */
   readonly queries: Int32Array
-  /** The position of every token that can be seen, ascending; its index is its place. Those of the looking tokens are among them. */
+  /**
+   * The position of every token that can be seen, ascending, those of the looking tokens included. The index of a token here is its place.
+   */
   readonly positions: Int32Array
   /** The atom of every place, -1 for none; may be shorter than `positions`. */
   readonly atoms: Int32Array
 }
 
-/** What a decode left: [layer, head, query, ...] in the order of the capture's options, the last axis varying fastest. Weights are those after the softmax. */
+/**
+ * The result of a capture for one decode: arrays [layer, head, query, ...] in the order of the capture's options; the last axis varies
+ * fastest. Weights are those after the softmax.
+ */
 export interface Captured {
-  /** [.., atom]: sum of the weights on its places. */
+  /** [.., atom]: sum of the weights on the atom's places. */
   readonly mass: Float32Array
   /** Sum of the row. */
   readonly total: Float32Array
-  /** In nats. */
+  /** Entropy of the row, in nats. */
   readonly entropy: Float32Array
   /** Weight on place 0. */
   readonly sink: Float32Array
-  /** [.., rank]: -1 where the row has fewer. Empty without `top`. */
+  /** [.., rank]: the most attended places; -1 where the row has fewer. Empty without `top`. */
   readonly topPlaces: Int32Array
   readonly topWeights: Float32Array
-  /** [.., place]: as many places as there were positions. Empty without `rows`. */
+  /** [.., place]: whole rows, with as many places as there were positions. Empty without `rows`. */
   readonly rows: Float32Array
 }
 
-/** Belongs to one context and one running step. What it holds goes with the object. */
+/** A capture belongs to one context and one running step. Its memory is freed with the object. */
 export interface NativeCapture {
   /**
-   * What the last decode left for it; can be taken once.
+   * Returns the capture of the last decode; can be called once for each decode.
    * @throws KvfoldError attention/unavailable when rows were not computed as expected; the decode itself is not harmed by that.
    */
   take(): Captured
 }
 
 /**
- * `done`: everything is in the cache. `no-room`: llama.cpp found no cells, nothing changed. `aborted`: some ubatches may be in
- * the cache (re-read positions). Failures throw.
+ * `done`: all tokens are in the cache. `no-room`: llama.cpp found no cells, and nothing changed. `aborted`: some ubatches may be in the
+ * cache, so read the positions again. Failures throw.
  */
 export type DecodeStatus = 'done' | 'no-room' | 'aborted'
 
-/** Decodes one after another: each takes the token that was drawn for every sequence before it. One entry a sequence. */
+/**
+ * Several decodes in a row. Each takes the token that was sampled for every sequence after the one before. Arrays have one entry for each
+ * sequence.
+ */
 export interface DecodeRun {
-  /** What the first decode takes. */
+  /** The tokens of the first decode. */
   readonly tokens: Int32Array
   readonly positions: Int32Array
-  /** Each at most once. */
+  /** Each sequence at most once. */
   readonly sequences: Int32Array
   readonly samplers: readonly NativeSampler[]
-  /** The run ends when so many tokens were drawn for one of them; at least 1. */
+  /** The most tokens to sample for each sequence, at least 1. The run ends when one sequence reaches its limit. */
   readonly limits: Int32Array
-  /** The most decodes, at least 1. Every one needs a cell a sequence. */
+  /** The most decodes, at least 1. Each needs one cell for every sequence. */
   readonly steps: number
 }
 
-/** Steps of a run: each decoded the tokens before it and drew these. */
+/** Finished steps of a run: each step decoded the tokens before it and sampled these tokens. */
 export interface DrawnTokens {
-  /** Step by step, in the order of the run's sequences. */
+  /** The sampled tokens, step by step, in the order of the run's sequences. */
   readonly tokens: Int32Array
-  /** Of each step. */
+  /** The time of each step. */
   readonly milliseconds: Float64Array
 }
 
 /** How a run ended. */
 export interface RunEnd {
-  /** Of the last decode. Not `done`: the tokens that it took may not be in the cache. */
+  /** The status of the last decode. Unless it is `done`, the decode's tokens may not be in the cache. */
   readonly status: DecodeStatus | 'failed'
-  /** Why it failed; null where it did not. */
+  /** Why the decode failed; null if it did not. */
   readonly failure: Error | null
-  /** The steps that were not told before. */
+  /** The steps that `heard` has not received. */
   readonly drawn: DrawnTokens
-  /** By sequence: why the last step could draw no token (its token is -1); null where it could. */
+  /** For each sequence: why the last step could sample no token (its token is -1); null if it could. */
   readonly refused: readonly (Error | null)[]
 }
 
@@ -235,37 +246,39 @@ export interface SamplerOptions {
   readonly topP?: number
   readonly minP?: number
   readonly typicalP?: number
-  /** Repetition penalty, 1: off; over the last `penaltyLastN` tokens (default 64). */
+  /** Repetition penalty over the last `penaltyLastN` tokens (default 64). 1: off. */
   readonly repeatPenalty?: number
   readonly frequencyPenalty?: number
   readonly presencePenalty?: number
   readonly penaltyLastN?: number
-  /** Version 1 or 2; replaces top-k / top-p / min-p / typical. */
+  /** Version 1 or 2; replaces top-k, top-p, min-p and typical. */
   readonly mirostat?: { readonly version: 1 | 2; readonly tau: number; readonly eta: number }
-  /** 0 .. 2^32 - 2; default: another one every time. */
+  /** 0 .. 2^32 - 2. Default: a new one every time. */
   readonly seed?: number
-  /** GBNF with root rule `root`; a text is compiled here and now, on the event loop. */
+  /** GBNF with the root rule `root`. A text is compiled at once, on the event loop. */
   readonly grammar?: string | NativeGrammar
-  /** The grammar holds only from where one of the triggers stands in the text, and the trigger is part of it. Needs `grammar`. */
+  /**
+   * The grammar applies only from the first trigger in the text on; the trigger is part of the text that it applies to. Needs `grammar`.
+   */
   readonly lazy?: {
     readonly triggers: readonly string[]
-    /** Between these tags nothing triggers. */
+    /** Triggers between these tags have no effect. */
     readonly reasoning: readonly { readonly open: string; readonly close: string }[]
-    /** What the prompt ends with of triggers and tags; empty: nothing. */
+    /** The triggers and tags that the prompt ends with; empty if it ends with none. */
     readonly opened: string
   }
-  /** How long the text may reason. Default: without end. */
+  /** Bounds the reasoning. Default: no bound. */
   readonly budget?: {
-    /** Of reasoning, over all its stretches; then `forced` is written, where the grammar allows it. */
+    /** The most tokens of reasoning, over all its stretches. After them `forced` is written where the grammar allows it. */
     readonly tokens: number
     readonly open: string
     readonly close: string
     /** Whether the prompt ends with `open`. */
     readonly opened: boolean
-    /** What closes the reasoning. */
+    /** The tokens that close the reasoning. */
     readonly forced: Int32Array
   }
-  /** Added to logits; -Infinity bans. */
+  /** Added to the logits; -Infinity bans the token. */
   readonly logitBias?: readonly { readonly token: number; readonly bias: number }[]
 }
 
@@ -278,32 +291,39 @@ export interface MemoryFigures {
   readonly model: number
 }
 
-/** Rules of every native object: after dispose() any call throws `native/disposed`; while a decode runs, calls that touch the context throw `native/busy`. */
+/**
+ * Rules of all native objects: after dispose() every call throws `native/disposed`; while a decode runs, calls that touch the context throw
+ * `native/busy`.
+ */
 export interface NativeModel {
   readonly info: ModelInfo
   readonly special: SpecialTokens
   tokenize(text: string, options?: TokenizeOptions): Int32Array
   /**
-   * The same of each text, on another thread, so that the event loop goes on; short texts are done at once. Two calls of a process run at a time.
+   * Tokenizes each text on another thread, so that the event loop stays free; short texts are done at once. At most two calls of a process
+   * run at a time.
    * @throws KvfoldError native/bad-argument for a text of more than a GiB; as `tokenize`
    */
   tokenizeAll(texts: readonly string[], options?: TokenizeOptions): Promise<readonly Int32Array[]>
-  /** Exact bytes of the tokens as UTF-8 text (invalid sequences become U+FFFD). Control tokens are shown when `special` is true (default false). */
+  /**
+   * Returns the tokens' bytes as UTF-8 text; invalid sequences become U+FFFD. Control tokens are left out unless `special` is true (default
+   * false).
+   */
   detokenize(tokens: Int32Array | readonly number[], special?: boolean): string
-  /** The bytes of one token as it is written out; empty for control tokens unless `special` (default true here). */
+  /** Returns the bytes of one token's text. They are empty for control tokens if `special` is false (default here: true). */
   piece(token: number, special?: boolean): Uint8Array
-  /** End of generation: EOS, EOT and their like. */
+  /** Whether the token ends generation: EOS, EOT and the like. */
   isEndOfGeneration(token: number): boolean
-  /** Control or unknown token (never produced by plain text). */
+  /** Whether it is a control token or an unknown one. Plain text never gives such a token. */
   isControl(token: number): boolean
   createContext(options?: ContextOptions): Promise<NativeContext>
   /**
-   * Compiles GBNF off the event loop, in a tenth of a second at most: what would take longer is refused.
+   * Compiles GBNF off the event loop. Refuses a grammar that would take longer than a tenth of a second.
    * @throws KvfoldError engine/bad-grammar, native/disposed
    */
   compileGrammar(text: string): Promise<NativeGrammar>
   createSampler(options?: SamplerOptions): NativeSampler
-  /** Disposes contexts and samplers made from it first. Idempotent. */
+  /** Disposes the model's contexts and samplers first, then the model. Further calls do nothing. */
   dispose(): Promise<void>
 }
 
@@ -312,54 +332,61 @@ export interface NativeContext {
   readonly sequences: number
   readonly batch: number
   readonly ubatch: number
-  /** What is in force; `auto` is settled when the context is made. */
+  /** Whether flash attention is on; `auto` was decided when the context was made. */
   readonly flashAttention: boolean
-  /** Tokens submitted to llama_decode that llama.cpp accepted into the cache, since the context was made. */
+  /** How many tokens llama.cpp has accepted into the cache since the context was made. */
   readonly submitted: number
   readonly memory: MemoryFigures
   readonly canShift: boolean
   /** SHA-256 of what must agree for a saved sequence to be loaded: library, model's metadata and size, cache types and layout. */
   readonly identity: Buffer
-  /** By layer: heads of its attention, 0 where there is none (a recurrent layer). Null: the context was not made with `attention`. */
+  /**
+   * For each layer: its number of attention heads; 0 if it has no softmax (a recurrent layer). Null if the context was made without
+   * `attention`.
+   */
   readonly attention: readonly number[] | null
-  /** Runs off the event loop. Positions and sequences must follow llama.cpp's rules (a batch for s starts at max(s) + 1). */
+  /** Decodes a batch off the event loop. Positions and sequences must follow llama.cpp's rules (a batch for s starts at max(s) + 1). */
   decode(batch: Batch, watched?: readonly Watched[]): Promise<DecodeStatus>
   /**
-   * Decodes and draws off the event loop, step after step, until a sequence ends (its end of generation is the last token drawn for it), one
-   * of the limits is reached, or `interrupt`. `heard` gets the steps as they are done, in order; the last ones come with the end. Memory and
-   * samplers are the run's until then: samplers that are disposed end it. Not for contexts with `attention` or `embeddings`.
+   * Decodes and samples off the event loop, step after step. The run ends when a sequence ends (its end-of-generation token is its last
+   * sampled token), when a limit is reached, or after `interrupt`. `heard` receives finished steps in order; the last ones come with the
+   * result. Until the end nothing else may use the context or the samplers; disposing a sampler ends the run. Contexts with `attention` or
+   * `embeddings` refuse it.
    * @throws KvfoldError native/*, before anything was decoded
    */
   generate(run: DecodeRun, heard: (drawn: DrawnTokens) => void): Promise<RunEnd>
-  /** The running `generate` ends behind the step that is under way. No-op when there is none. */
+  /** Ends the running `generate` after its current step. Does nothing if none runs. */
   interrupt(): void
-  /** @throws KvfoldError attention/unavailable without `attention`, native/bad-argument for layers or heads that are not there */
+  /** @throws KvfoldError attention/unavailable without `attention`, native/bad-argument for layers or heads that do not exist */
   createCapture(options: CaptureOptions): NativeCapture
-  /** Stops the running decode: within a graph on CPU, at the next ubatch on a GPU. No-op when idle. */
+  /** Stops the running decode: within a graph on CPU, at the next ubatch on a GPU. Does nothing if none runs. */
   abort(): void
-  /** Copy of the logits of output `index` (index of the token in the last batch); length = vocabulary. */
+  /** Returns a copy of a token's logits, one for each token of the vocabulary. `index`: the token's index in the last batch. */
   logits(index: number): Float32Array
   /**
-   * Copy of an embedding that the last decode left, not normalised: of batch index `at` where the context does not pool, else of sequence
-   * `at`, over its tokens of the last ubatch only. @throws KvfoldError native/bad-argument where there is none
+   * Returns a copy of an embedding of the last decode, not normalised. `at` is a batch index if the context does not pool. Otherwise `at`
+   * is a sequence, and the embedding covers its tokens of the last ubatch only. @throws KvfoldError native/bad-argument if there is none
    */
   embedding(at: number): Float32Array
   tag(from: SeqId, to: SeqId, span: Span): void
   untag(seq: SeqId, span: Span): void
-  /** llama_memory_seq_add on [span): refused with model/unsupported where llama.cpp would assert. */
+  /** llama_memory_seq_add on [span). @throws KvfoldError model/unsupported where llama.cpp would assert */
   shift(seq: SeqId, span: Span, delta: number): void
   positions(seq: SeqId): { readonly min: number; readonly max: number } | null
-  /** All occupied cells, parsed from llama_state_get_data's header part (copies the cache: tests only). Of a sliding-window model, those of the layers that see everything. */
+  /**
+   * Returns all occupied cells, parsed from llama_state_get_data. It copies the cache, so it is for tests only. For a sliding-window model
+   * these are the cells of the layers that see everything.
+   */
   readback(): readonly Cell[]
   clear(): void
   /**
-   * llama_state_seq_get_data of one whole sequence, sealed: only an equal model and context will load it. `checksum` (default true): a
-   * damaged one will not be loaded either; without, saving and loading run at the speed of memory.
+   * llama_state_seq_get_data of one whole sequence, sealed: only an equal model and context will load it. With `checksum` (default true) a
+   * damaged state will not be loaded either. Without it saving and loading run at the speed of memory.
    */
   saveSequence(seq: SeqId, options?: { readonly checksum: boolean }): Uint8Array
   /**
-   * Into an empty sequence; false when there is no room or the data is foreign or damaged (then nothing changed). `verify` (default true):
-   * false for data saved without a checksum, which must come from this process or from whoever checked it.
+   * Loads a state into an empty sequence. Returns false, and changes nothing, if there is no room or if the data is foreign or damaged. Set
+   * `verify` (default true) to false only for data without a checksum that comes from this process or was checked by the caller.
    */
   loadSequence(seq: SeqId, state: Uint8Array, options?: { readonly verify: boolean }): boolean
   dispose(): Promise<void>
@@ -371,9 +398,12 @@ export interface NativeGrammar {
 }
 
 export interface NativeSampler {
-  /** Samples from the logits of batch index `index` and accepts the token. Throws engine/bad-grammar when the grammar allows none. */
+  /** Samples from the logits of batch index `index`, and accepts the token. @throws engine/bad-grammar if the grammar allows no token */
   sample(context: NativeContext, index: number): number
-  /** Tells penalties and grammar of a token that was not sampled here (e.g. the prompt's). One the grammar does not allow throws engine/bad-grammar and changes nothing. */
+  /**
+   * Passes a token that was not sampled here, e.g. one of the prompt, to the penalties and the grammar. @throws engine/bad-grammar if the
+   * grammar does not allow it; then nothing changes
+   */
   accept(token: number): void
   reset(): void
   dispose(): void
@@ -383,8 +413,8 @@ export interface Native {
   readonly backend: BackendInfo
   loadModel(path: string, options?: ModelOptions): Promise<NativeModel>
   /**
-   * From now on SIGTERM or SIGINT ends the process after so many milliseconds at most, a second one after a second, even while a native call holds
-   * the event loop. To be called behind the process's own listeners of these signals; counts once.
+   * From now on SIGTERM or SIGINT ends the process within so many milliseconds, and a second signal within one second, even while a native
+   * call blocks the event loop. Call it after the process has added its own listeners for these signals. Only the first call counts.
    */
   endWithin(milliseconds: number): void
 }

@@ -1,4 +1,4 @@
-// Vocabularies: text to tokens and back, and what each token is.
+// Vocabularies: text to tokens and back, and the properties of tokens.
 #include <pthread.h>
 
 #include <algorithm>
@@ -8,7 +8,8 @@
 namespace kvfold {
 namespace {
 
-// Some pre-tokenizers run std::regex, which recurses once a character: long texts need a stack to match (only touched pages are taken).
+// Some pre-tokenizers run std::regex, which recurses once a character. So long texts need a larger stack (only touched pages are
+// allocated).
 constexpr size_t LONG_TEXT = 16 * 1024;
 constexpr size_t STACK_PER_BYTE = 1024;
 constexpr size_t LARGEST_STACK = size_t(1) << 36;
@@ -22,7 +23,7 @@ void onLargeStack(size_t bytes, const std::function<void()> &body) {
   pthread_attr_init(&attributes);
   pthread_t thread;
   int failed = 1;
-  // A smaller stack is better than none where the system grants less.
+  // If the system grants less, a smaller stack is better than none.
   for (size_t size = std::min(LARGEST_STACK, bytes * STACK_PER_BYTE + (size_t(8) << 20)); failed != 0 && size >= (size_t(8) << 20); size /= 2) {
     if (pthread_attr_setstacksize(&attributes, size) != 0) continue;
     failed = pthread_create(
@@ -77,7 +78,7 @@ Napi::Value tokenize(const Napi::CallbackInfo &info) {
   });
 }
 
-// The tokens of many texts on another thread, one text behind the other, and how many each has.
+// Returns the tokens of many texts, one text behind the other, and how many each has. Tokenizes on another thread.
 Napi::Value tokenizeAll(const Napi::CallbackInfo &info) {
   return guarded(info, [&]() -> Napi::Value {
     struct Call {
@@ -93,7 +94,7 @@ Napi::Value tokenizeAll(const Napi::CallbackInfo &info) {
     return Task::run(
         info.Env(),
         [model, call, addSpecial, parseSpecial] {
-          // At exit the model is freed when this is done.
+          // At exit the model is freed only after this lock is released.
           std::shared_lock<std::shared_mutex> lock(model->reading);
           if (model->vocab == nullptr) throw Failure("native/disposed", "The model was disposed; load it again.");
           for (auto &text : call->texts) {
@@ -129,7 +130,7 @@ Napi::Value piece(const Napi::CallbackInfo &info) {
   });
 }
 
-// Special tokens, and for every token a byte: bit 0 ends generation, bit 1 is control or unknown.
+// Special tokens, and one byte for every token: bit 0 ends generation, bit 1 is control or unknown.
 Napi::Value describe(const Napi::CallbackInfo &info) {
   return guarded(info, [&]() -> Napi::Value {
     auto env = info.Env();
