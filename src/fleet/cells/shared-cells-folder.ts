@@ -1,6 +1,6 @@
 /**
- * Owns the folder through which engines on several machines share cells: a file a block, found by what is in it, of which none is believed before its
- * checksums and the secret's are.
+ * The folder through which engines on several machines share cells. Each block is a file, named by a hash of its content. A file is used
+ * only after its checksums, and its HMAC under the secret, were verified.
  */
 import { createHmac, randomBytes } from 'node:crypto'
 import { type FileHandle, link, mkdir, open, readdir, readFile, rename, rm, stat } from 'node:fs/promises'
@@ -33,11 +33,11 @@ export interface SharedPlace {
   readonly folder: string
   /** Bytes that the blocks of all models in the folder may take. */
   readonly bytes: number
-  /** The same for all engines that share the folder, and nobody else's to know (`sharedSecret`). */
+  /** The same for all engines that share the folder, and secret from all others (`sharedSecret`). */
   readonly secret: Buffer
 }
 
-/** That folder, as an engine opens it. */
+/** The folder in the form that an engine opens. */
 export const sharedCells = (place: SharedPlace): SharedCells => ({
   secret: place.secret,
   open: (identified) => SharedCellsFolder.open({ ...place, ...identified }),
@@ -47,30 +47,34 @@ export type SharedFolderOptions = SharedPlace & IdentifiedCells
 
 const ITEM = new RegExp(`^[0-9a-f]{32}\\${BLOCK_FILE}$`, 'u')
 const TEMPORARY = /^kvfold-[0-9a-f]{64}\.tmp$/u
-/** Says under which secret the folder is. */
+/** The file that marks which secret the folder is under. */
 const MARK = 'kvfold.shared'
-/** Milliseconds after which a temporary file is nobody's: whoever writes one of these is done in seconds. */
+/** Milliseconds after which a temporary file counts as abandoned: its writer needs only seconds. */
 const ABANDONED = 3_600_000
-/** Milliseconds within which a use is not noted again. */
+/** A further use within so many milliseconds is not recorded. */
 const TOUCHED = 60_000
-/** Share of the budget that one engine writes at most between two looks at what the others wrote, and the share that is free after one that found it full. */
+/**
+ * `SLICE`: the share of the budget that one engine may write before it lists the folder again. `FREED`: the share of the budget that is
+ * free after an eviction.
+ */
 const SLICE = 1 / 64
 const FREED = 1 / 16
 
 /**
- * What is relied upon, so that a folder on NFS or another network file system will do: a rename within the folder replaces a name at once and whole; a
- * link or a file made with O_EXCL is made once; a file that is opened is the one that was written before it was closed. No locks, no watching, no
- * order between two names. A listing may be old: what is not seen yet is computed, and what is seen and gone is computed, too.
+ * A folder of shared cells. NFS or another network file system will do, because we rely only on this: a rename within the folder replaces a
+ * name at once and whole; a link or a file made with O_EXCL is made once; an opened file is the one that was written before it was closed.
+ * We use no locks, no watching, and no order between two names. A listing may be old: blocks that it lacks are computed, and so are blocks
+ * that it lists but that are gone.
  *
- * A block appears under its final name only when it is whole and the file system has taken it (temporary name, fsync, rename); two engines that write the
- * same block write the same thing. Its name is an HMAC of what it is, so a listing shows no cell hash, and who lacks the secret finds nothing. Uses
- * are the files' times of modification, a block's a millisecond older than that of the block before it, so that of one text the end goes first; clocks that differ
- * change what goes first and nothing else.
+ * A block gets its final name only when it is whole and on the file system (temporary name, fsync, rename). Two engines that write the same
+ * block write the same content. Its name is an HMAC of its identity, so a listing shows no cell hash, and a reader without the secret finds
+ * nothing. Uses are the files' times of modification. A block is a millisecond older than the block before it, so that of one text the end
+ * is evicted first. Clocks that differ change only the order of eviction.
  */
 export class SharedCellsFolder implements SharedTier {
   readonly #counts = { read: 0, written: 0, refused: 0, evicted: 0, failed: 0 }
   readonly #told = new Set<string>()
-  /** Bytes of all blocks at the last look and what was written here since; null: nobody looked yet. */
+  /** `#used`: bytes of all blocks at the last listing; null before the first. `#since`: bytes that this engine has written since then. */
   #used: number | null = null
   #since = 0
   #changes: Promise<unknown> = Promise.resolve()
@@ -139,7 +143,7 @@ export class SharedCellsFolder implements SharedTier {
       }
     } catch (error) {
       if (!isOfSystem(error)) throw error
-      // Another engine deleted it, before we opened it or since.
+      // Another engine deleted the file, before we opened it or since.
       if (error.code !== 'ENOENT' && error.code !== 'ESTALE') this.#failed(error, 'read')
       return null
     }
@@ -178,7 +182,7 @@ export class SharedCellsFolder implements SharedTier {
     return join(this.options.folder, name.slice(0, 32) + BLOCK_FILE)
   }
 
-  /** The state of a file that is whole, made under our secret, and exactly what is wanted; null: it is not. */
+  /** Returns the state if the file is whole, was made under our secret, and is exactly the wanted block; otherwise null. */
   async #read(file: FileHandle, { tokens, positions, hashes }: WantedBlock): Promise<Uint8Array | null> {
     const head = await readHead(file)
     const { identity, secret } = this.options
@@ -189,7 +193,7 @@ export class SharedCellsFolder implements SharedTier {
     if (state === 'refused') return null
     const now = steady.now()
     const used = usedAt(positions, now) / 1000
-    // The clock may have been ahead when it was used last.
+    // The difference may be negative: the clock may have been ahead at the last use.
     if (Math.abs(now - (await file.stat()).mtimeMs) > TOUCHED) await file.utimes(used, used).catch(() => undefined)
     return state
   }
@@ -202,7 +206,7 @@ export class SharedCellsFolder implements SharedTier {
     await rm(path, { force: true }).catch(() => undefined)
   }
 
-  /** Whole and with the file system, or not at all; false: it is not wanted any more. */
+  /** Writes the block, whole and on the file system, or not at all. Returns false if it is no longer wanted. */
   async #write(path: string, head: Buffer, state: Uint8Array, isWanted: () => boolean): Promise<boolean> {
     const temporary = join(this.options.folder, `kvfold-${randomBytes(32).toString('hex')}.tmp`)
     try {
@@ -220,7 +224,7 @@ export class SharedCellsFolder implements SharedTier {
     }
   }
 
-  /** Gives up what is unused for longest, where the folder would become too large. */
+  /** Evicts the blocks that are unused for longest, if the folder would become too large. */
   async #makeRoom(bytes: number): Promise<void> {
     const { bytes: budget } = this.options
     this.#since += bytes
@@ -255,7 +259,9 @@ export class SharedCellsFolder implements SharedTier {
     return names.filter((name) => ITEM.test(name) || (temporary && TEMPORARY.test(name)))
   }
 
-  /** All that share a folder share a secret: one that has another would delete what it takes for damaged. */
+  /**
+   * All engines that share a folder must share a secret: an engine with another secret would take the blocks for damaged and delete them.
+   */
   async #checkSecret(): Promise<void> {
     const { folder, secret } = this.options
     const path = join(folder, MARK)
@@ -268,7 +274,7 @@ export class SharedCellsFolder implements SharedTier {
       await file.close()
       await link(temporary, path)
     } catch (error) {
-      // Without links the last of those that come first stays, and the others are refused when they look.
+      // Without links, of engines that come first at the same time the last one's mark remains; the others are refused when they read it.
       if (isOfSystem(error) && error.code !== 'EEXIST' && !(await isThere(path))) await rename(temporary, path)
     } finally {
       await rm(temporary, { force: true })
@@ -296,7 +302,7 @@ export class SharedCellsFolder implements SharedTier {
 
 const isSame = (a: Int32Array, b: Int32Array): boolean => a.length === b.length && a.every((each, at) => each === b[at])
 
-/** The later in its text, the earlier it is given up. */
+/** The later a block is in its text, the earlier it is evicted. */
 const usedAt = (positions: Int32Array, now: number): number => now - positions[0]! / positions.length
 
 const isThere = (path: string): Promise<boolean> =>

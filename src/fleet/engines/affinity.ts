@@ -1,22 +1,23 @@
 /**
- * Owns the choice of an engine for a conversation: pure, by hashes of how it begins and by what each engine has to do.
+ * Chooses an engine for a conversation. The choice is pure: it uses hashes of the conversation's beginning, and the open requests of each
+ * engine.
  *
- * A conversation stays where its last step was; so does one that goes on, under whatever name, from where a step ended that nobody has gone on from.
- * One that was nowhere yet goes where its beginning is: where a step of the same messages, or the
- * conversation that it was forked from, went. Where nobody has its beginning, rendezvous hashing of its root (the messages up to the
- * first of a user) decides, so that every front which has the same engines decides alike, and an engine that leaves moves its own conversations
- * only. An engine that has more than its share of the open requests is passed over (bounded loads) for those who come, never for those who stay:
- * of many forks of one conversation, the first stays, and the others are spread.
+ * A conversation stays on the engine of its last step. The first conversation, under any id, that continues from the end of a step also
+ * stays there. A new conversation goes to the engine that has its beginning: where a step with the same messages went, or the conversation
+ * that it was forked from. If no engine has its beginning, rendezvous hashing of its root (the messages up to the first of a user) decides.
+ * So all servers with the same engines decide alike, and an engine that leaves moves only its own conversations. An engine with more than
+ * its share of the open requests is passed over (bounded loads), but only for new conversations. So of many forks of one conversation, the
+ * first stays, and the rest are spread.
  */
 import { writeJson } from '../../runtime/core/written-json.js'
 import { createHash } from 'node:crypto'
 import type { ChatMessage } from '../../runtime/chat/message.js'
 
-/** An engine as the choice sees it. */
+/** An engine, with the facts that the choice uses. */
 export interface Candidate {
-  /** What is hashed: the same in every front. */
+  /** The name that is hashed; it must be the same in every server. */
   readonly name: string
-  /** Share of the conversations that it is to have, in proportion to the others'; above 0. */
+  /** Share of the conversations, in proportion to the weights of the other engines; above 0. */
   readonly weight: number
   /** Requests under way there. */
   readonly open: number
@@ -24,9 +25,9 @@ export interface Candidate {
   readonly available: boolean
 }
 
-/** What a conversation is looked up by. */
+/** The hashes by which a conversation is looked up. */
 export interface Beginning {
-  /** Hash of the messages up to the first of a user: it stays the same as long as the conversation lives, and in forks. */
+  /** Hash of the messages up to the first of a user. It never changes while the conversation lives, and forks have the same one. */
   readonly root: string
   /** Hashes of the root and of every longer beginning, the whole prompt last. Each hash depends on the one before. */
   readonly chain: readonly string[]
@@ -34,26 +35,26 @@ export interface Beginning {
 
 /** Why an engine was chosen. */
 export type Reason =
-  /** The last step was there, of this conversation or of the one that it is a copy of. */
+  /** The last step ran there, of this conversation or of the one that it is a copy of. */
   | 'stays'
-  /** The beginning, or the conversation that this is a fork of, is there. */
+  /** The engine has the beginning, or the conversation that this one is a fork of. */
   | 'prefix'
-  /** By its root. */
+  /** Its root chose the engine. */
   | 'hash'
-  /** By its root, after others that have too much to do. */
+  /** Its root chose the engine, after engines with too many open requests were passed over. */
   | 'spilled'
 
 export interface Wanted {
   readonly beginning: Beginning
-  /** Where its last step was; null: nowhere. */
+  /** The engine of its last step; null if it had none. */
   readonly last: string | null
-  /** Where that of the conversation was that it is a fork of. */
+  /** The engine of the parent conversation's last step, if this one is a fork. */
   readonly parent: string | null
 }
 
 /**
- * The hashes of a conversation, from its original contents, so that folds do not move it. Tenants have different ones: nobody's requests say where
- * another's conversations are.
+ * Returns the hashes of a conversation. They use its original contents, so that folds do not move it. Tenants have different hashes, so a
+ * tenant's requests cannot reveal where another tenant's conversations are.
  */
 export function beginningOf(messages: readonly ChatMessage[], tenant = ''): Beginning {
   const first = Math.max(
@@ -74,14 +75,14 @@ export function beginningOf(messages: readonly ChatMessage[], tenant = ''): Begi
   return { root: chain[0] ?? hash, chain }
 }
 
-/** 128 bits; the parts cannot run into one another. */
+/** 128 bits. Each part is hashed with its length, so two lists of parts never look alike. */
 function hashOf(...parts: readonly string[]): string {
   const hash = createHash('sha256')
   for (const part of parts) hash.update(`${part.length}:`).update(part)
   return hash.digest('base64url').slice(0, 22)
 }
 
-/** All of them, the likeliest first: by weighted rendezvous hashing, which asks nothing of the others. */
+/** All candidates, the best first, by weighted rendezvous hashing. A candidate's score does not depend on the other candidates. */
 export const ranked = (root: string, candidates: readonly Candidate[]): readonly Candidate[] =>
   candidates
     .map((candidate) => ({ candidate, score: -candidate.weight / Math.log(unitOf(root, candidate.name)) }))
@@ -94,29 +95,35 @@ function unitOf(root: string, name: string): number {
   return (bits + 0.5) / 2 ** 48
 }
 
-/** Open requests that an engine may have, this one included, before others are preferred: its share of all by weight, times `slack`, rounded up. */
+/**
+ * How many open requests an engine may have, this one included, before other engines are preferred: its share of all by weight, times
+ * `slack`, rounded up.
+ */
 export function roomOf({ weight }: Candidate, candidates: readonly Candidate[], slack: number): number {
   const open = candidates.reduce((sum, each) => sum + each.open, 0)
   const weights = candidates.reduce((sum, each) => sum + each.weight, 0)
   return Math.ceil((slack * (open + 1) * weight) / weights)
 }
 
-/** Beginnings that are remembered; some 100 bytes each. */
+/** How many beginnings are remembered; each takes some 100 bytes. */
 const MOST = 50_000
-/** Times its share that an engine may have of the open requests. */
+/** How many times its share of the open requests an engine may have. */
 const SLACK = 1.25
 
 export class Affinity {
-  /** Engines by the beginnings that they were sent, oldest use first. `end`: the whole prompt of a step that nobody has gone on from yet. */
+  /**
+   * The engine of each beginning that was sent, oldest use first. `end`: the whole prompt of a step from which no conversation has
+   * continued yet.
+   */
   readonly #held = new Map<string, { readonly name: string; readonly end: boolean }>()
 
-  /** @param slack at least 1: how much more than its share of the open requests an engine may have before newcomers go elsewhere */
+  /** @param slack at least 1: how many times its share of the open requests an engine may have before new conversations go elsewhere */
   constructor(
     private readonly slack = SLACK,
     private readonly most = MOST,
   ) {}
 
-  /** Null when none takes requests. */
+  /** Returns null if no engine takes requests. */
   choose(
     { beginning, last, parent }: Wanted,
     candidates: readonly Candidate[],
@@ -134,7 +141,7 @@ export class Affinity {
     return { name: chosen.name, why: chosen === order[0] && home === undefined ? 'hash' : 'spilled' }
   }
 
-  /** A step with this prompt ran there. */
+  /** Notes that a step with this prompt ran on the engine. */
   ran({ chain }: Beginning, name: string): void {
     for (const [at, hash] of chain.entries()) {
       this.#held.delete(hash)
@@ -146,12 +153,15 @@ export class Affinity {
     }
   }
 
-  /** Nothing is there any more. */
+  /** Forgets the beginnings of an engine that has left. */
   lost(name: string): void {
     for (const [hash, holder] of this.#held) if (holder.name === name) this.#held.delete(hash)
   }
 
-  /** The engine that the conversation's step before ended on, which it is the first to go on from; null: there is none, or it takes no requests. */
+  /**
+   * Returns the engine of the step from whose end this conversation is the first to continue. Returns null if there is none, or if the
+   * engine takes no requests.
+   */
   #goOn({ chain }: Beginning, open: readonly Candidate[]): string | null {
     const end = chain.slice(0, -1).findLast((hash) => this.#held.has(hash))
     const held = end === undefined ? undefined : this.#held.get(end)

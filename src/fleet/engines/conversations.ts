@@ -1,4 +1,4 @@
-/** Owns the conversations of a remote engine: their books, and that the steps of each run one after another. */
+/** The conversations of a remote engine: the ledger of each, and a queue that runs its steps one after another. */
 import { KvfoldError } from '../../runtime/core/errors.js'
 import type { ConversationId } from '../../runtime/core/ids.js'
 import { joined } from '../../runtime/core/signals.js'
@@ -12,7 +12,7 @@ export interface RemoteConversation {
 
 interface KeptConversation extends RemoteConversation {
   readonly running: Set<AbortController>
-  /** Settles when the last step that was asked for is over. */
+  /** Settles when the last requested step is over. */
   tail: Promise<unknown>
 }
 
@@ -23,12 +23,15 @@ export class RemoteConversations {
   /** @param deferEdits null: edits never wait */
   constructor(private readonly deferEdits: DeferralOptions | null) {}
 
-  /** Null for a conversation that had no step. */
+  /** Returns null for a conversation that had no step. */
   of(conversation: ConversationId): RemoteConversation | null {
     return this.#conversations.get(conversation) ?? null
   }
 
-  /** Runs a step when those before it are over. @throws KvfoldError engine/disposed; engine/cancelled before it began; what `step` throws */
+  /**
+   * Runs a step after the conversation's earlier ones. @throws KvfoldError engine/disposed; engine/cancelled before it began; what `step`
+   * throws
+   */
   async run<T>(
     conversation: ConversationId,
     signal: AbortSignal | undefined,
@@ -52,14 +55,14 @@ export class RemoteConversations {
     return running
   }
 
-  /** Cancels what runs for the conversation and forgets its books. */
+  /** Cancels the conversation's running steps and forgets its ledger. */
   forget(conversation: ConversationId): void {
     const state = this.#conversations.get(conversation)
     this.#conversations.delete(conversation)
     for (const running of state?.running ?? []) running.abort()
   }
 
-  /** Forgets all; resolves when nothing runs any more. */
+  /** Forgets all conversations; resolves when no step runs. */
   async close(): Promise<void> {
     this.#closed = true
     const all = [...this.#conversations.values()]

@@ -1,13 +1,14 @@
 /**
- * Owns the choice of edits that a remote engine is shown now, and of those that wait.
+ * Chooses which edits a remote engine is shown now, and which wait.
  *
- * An endpoint caches beginnings only, so an edit has all that stands after it computed again. Folding one fragment a step from first to last
- * computes the same text again and again; a fold of little far in front never pays. Whether one pays depends on the steps still to come, which
- * nobody knows: the ski rental problem. Its answer: go on renting until the rent paid is the price of buying, which never costs more than
- * twice what the best choice in hindsight costs. Rent of a waiting edit, each step: the tokens it would hide, at the price of cached ones.
- * Price: the tokens after the first edit of those made together, at the price of computing them less that of having them cached.
+ * An endpoint caches beginnings only, so after an edit all text behind it is computed again. Folding one fragment a step, from first to
+ * last, computes the same text again and again; a small fold far in front never pays. Whether an edit pays depends on the number of steps
+ * to come, which is unknown: this is the ski rental problem. Its solution: rent until the rent paid equals the price of buying. That never
+ * costs more than twice as much as the best choice in hindsight. A waiting edit pays rent each step: the tokens it would hide, at the price
+ * of cached ones. The price of making edits together: the tokens after the first of them, at the price of computing them less the price of
+ * having them cached.
  *
- * Until then the model sees text that it has folded; that is why nothing waits unless asked for. What is restored is shown at once.
+ * Until then the model sees text that it has folded, so edits wait only if the option asks for it. Restored text is shown at once.
  */
 import type { Edit } from '../../runtime/chat/message.js'
 import { length } from '../../runtime/core/span.js'
@@ -15,22 +16,25 @@ import type { Held } from './remote-ledger.js'
 import { editsByMessage, shownText } from './wire.js'
 
 export interface DeferralOptions {
-  /** What a cached token of a prompt costs, as a share of one that is computed: 0 to 1. Hosted endpoints bill 0.1 to 0.5. Default: what the engine's own times say. */
+  /**
+   * The price of a cached token of a prompt, as a share of the price of a computed one: 0 to 1. Hosted endpoints bill 0.1 to 0.5. Default:
+   * the price that the engine's own times imply.
+   */
   readonly cachedPrice?: number | (() => number)
 }
 
-/** Where neither anybody nor the engine has said a price. */
+/** The price if neither the option nor the engine gives one. */
 const USUAL = 0.1
-/** Steps after which the engine's times are believed, and the share of a step that is forgotten with each new one. */
+/** After how many steps the engine's times are used, and the share of the sums that is forgotten with each new step. */
 const [ENOUGH, FORGOTTEN] = [8, 0.02]
 
 /**
- * The price of a cached token by an engine's own times: milliseconds of a prompt = fixed + a x cached + b x computed, by least squares over the last
- * steps; the price is a / b. What is cached costs because what is computed after it looks at it.
+ * The price of a cached token by an engine's own times: milliseconds of a prompt = fixed + a x cached + b x computed, by least squares over
+ * the last steps; the price is a / b. Cached tokens cost time because the computed tokens behind them attend to them.
  */
 export class CachedPrice {
   #steps = 0
-  /** Sums of 1, cached, computed and milliseconds, each with each. */
+  /** Sums of products of 1, cached, computed and milliseconds, each with each. */
   readonly #sums = Array.from({ length: 4 }, () => new Float64Array(4))
 
   observe(cached: number, computed: number, milliseconds: number): void {
@@ -41,7 +45,7 @@ export class CachedPrice {
       for (const [j, value] of row.entries()) sums[j] = (1 - FORGOTTEN) * sums[j]! + row[i]! * value
   }
 
-  /** Null: there were too few steps, or they were too much alike. */
+  /** Null if there were too few steps, or if they were too much alike. */
   get ratio(): number | null {
     if (this.#steps < ENOUGH) return null
     const [one, cached, computed] = this.#sums.map((sums) => [...sums])
@@ -54,28 +58,28 @@ export class CachedPrice {
     return b > 0 ? Math.min(1, Math.max(0, a / b)) : null
   }
 
-  /** What is to be counted with now. */
+  /** The price to use now. */
   get price(): number {
     return this.ratio ?? USUAL
   }
 }
 
 export interface Choice {
-  /** Shown now. */
+  /** The edits shown now. */
   readonly edits: readonly Edit[]
-  /** Kept back. */
+  /** The edits kept back. */
   readonly waiting: readonly Edit[]
-  /** Tokens that making all of them now would compute again, and that it would hide; about. */
+  /** Estimates: the tokens that making all waiting edits now would compute again, and the tokens it would hide. */
   readonly computes: number
   readonly hides: number
-  /** What a cached token was taken to cost. */
+  /** The price of a cached token that the choice used. */
   readonly price: number
 }
 
-/** A wanted edit that is not in force, and what is known of it. */
+/** A requested edit that is not in force, and its figures. */
 interface WaitingEdit {
   readonly edit: Edit
-  /** Token of the last prompt at which it begins, about; null: the last prompt did not show that message. */
+  /** The place in the last prompt, in tokens, where the edit begins (an estimate); null if the last prompt did not show the message. */
   readonly place: number | null
   readonly hides: number
   readonly paid: number
@@ -83,36 +87,36 @@ interface WaitingEdit {
 
 export interface Wish {
   readonly edits: readonly Edit[]
-  /** Original contents. */
+  /** The original contents of the messages. */
   readonly contents: readonly string[]
   readonly held: Held | null
-  /** A message's text as a row of the books has it, under edits of it. */
+  /** Returns a message's text under edits of it, as the ledger's rows have it. */
   readonly row: (message: number, edits: readonly Edit[]) => string
-  /** Whether the context has room for the messages under these edits; where it has not, nothing waits. */
+  /** Whether the context has room for the messages under these edits; if not, no edit waits. */
   readonly fits: (edits: readonly Edit[]) => boolean
-  /** Tokens of a text, about. */
+  /** Estimates the tokens of a text. */
   readonly tokens: (text: string) => number
 }
 
 export class Deferral {
   readonly #priceOf: () => number
   #inForce = new Set<string>()
-  /** Rent that waiting edits have paid, in computed tokens. */
+  /** The rent that waiting edits have paid, in computed tokens. */
   #paid = new Map<string, number>()
 
   constructor({ cachedPrice = USUAL }: DeferralOptions = {}) {
     this.#priceOf = () => Math.min(1, Math.max(0, typeof cachedPrice === 'number' ? cachedPrice : cachedPrice()))
   }
 
-  /** What a cached token costs now, as a share of a computed one. */
+  /** The price of a cached token now, as a share of a computed one. */
   get #cachedPrice(): number {
     return this.#priceOf()
   }
 
-  /** Chooses, and takes it that the step is made: rent is paid, chosen edits are in force. */
+  /** Chooses the edits, and assumes that the step is then made: waiting edits pay rent, chosen edits are in force. */
   choose(wish: Wish): Choice {
     const stay = wish.edits.filter((edit) => this.#inForce.has(keyOf(edit)))
-    // Where the cache is lost anyway, edits cost nothing: behind text that comes back, or changes for another reason.
+    // Edits cost nothing where the cache is lost anyway: behind text that comes back or changes for another reason.
     const lost = lostFrom(wish, stay)
     const candidates = this.#candidates(wish, stay)
     const free = candidates.filter(({ place, hides }) => place === null || place >= lost || hides < 0)
@@ -133,7 +137,7 @@ export class Deferral {
     return { ...candidate, paid: candidate.paid + candidate.hides * this.#cachedPrice }
   }
 
-  /** The largest set of the hindmost edits whose rent has reached its price. */
+  /** The largest set of the last edits in the prompt whose rent has reached their price. */
   #paidOff(candidates: readonly WaitingEdit[], held: number): readonly WaitingEdit[] {
     const sorted = [...candidates].sort((a, b) => (a.place ?? 0) - (b.place ?? 0))
     for (let from = 0; from < sorted.length; from++) {
@@ -159,7 +163,7 @@ export class Deferral {
   }
 }
 
-/** The first token of the last prompt that is another one now, about, whatever is chosen. */
+/** The first token of the last prompt that changes whichever edits are chosen; an estimate. */
 function lostFrom({ contents, held, row, tokens }: Wish, stay: readonly Edit[]): number {
   if (held === null) return 0
   const edits = editsByMessage(stay)
@@ -175,7 +179,10 @@ function lostFrom({ contents, held, row, tokens }: Wish, stay: readonly Edit[]):
   return held.tokens
 }
 
-/** Tokens after the first of these edits that stay shown and are computed again when they are made, and those that they hide. */
+/**
+ * Tokens behind the first of these edits that stay shown and must be computed again when the edits are made; and the tokens that the edits
+ * hide.
+ */
 function priceOf(set: readonly WaitingEdit[], held: number): { readonly computes: number; readonly hides: number } {
   if (set.length === 0) return { computes: 0, hides: 0 }
   const hides = set.reduce((sum, candidate) => sum + candidate.hides, 0)

@@ -1,4 +1,4 @@
-/** Owns the HTTP connection to an endpoint: addresses, key, limits on waiting, tries. */
+/** The HTTP connection to an endpoint: its address and key, timeouts, and repeated tries. */
 import { readFileSync } from 'node:fs'
 import { Agent as HttpAgent, type IncomingMessage, request as httpRequest } from 'node:http'
 import { Agent as HttpsAgent, request as httpsRequest } from 'node:https'
@@ -8,11 +8,11 @@ import { readJson, writeJson } from '../../runtime/core/written-json.js'
 import { connectionError, errorOf, type EndpointRefusal, retryAfter } from './failure.js'
 
 export interface Patience {
-  /** Milliseconds to the connection. Default 10,000. */
+  /** Milliseconds until the connection is made. Default 10,000. */
   readonly connect?: number
   /** Milliseconds without a byte, before the answer or within it; a long prompt may take that long. Default 600,000. */
   readonly idle?: number
-  /** Milliseconds that a request waits in all when the endpoint says that it has too much to do (429, 503). Default 10,000; 0: not at all. */
+  /** Milliseconds that a request waits in all while the endpoint is overloaded (429, 503). Default 10,000; 0: not at all. */
   readonly busy?: number
 }
 
@@ -26,7 +26,7 @@ export interface EndpointOptions {
 /** An answer whose body is still coming. */
 export interface EndpointAnswer {
   readonly type: string
-  /** Bytes as they come. @throws KvfoldError remote/broken-stream, remote/timeout; what `signal` says when it was aborted */
+  /** The bytes as they come. @throws KvfoldError remote/broken-stream, remote/timeout; the reason of `signal` when it was aborted */
   readonly body: AsyncIterable<Uint8Array>
 }
 
@@ -35,38 +35,38 @@ interface Asking {
   readonly url: URL
   readonly body: string | null
   readonly signal: AbortSignal | undefined
-  /** Milliseconds to a connection of its own; left out: one that is kept will do, and the endpoint's patience holds. */
+  /** Milliseconds until a new connection is made. Left out: a kept connection may be used, and the endpoint's patience applies. */
   readonly connect?: number
   readonly headers?: Sending['headers']
 }
 
-/** How a request differs from others. */
+/** Settings of a single request. */
 export interface Sending {
-  /** Besides those that every request has. */
+  /** Sent in addition to the headers of every request. */
   readonly headers?: Readonly<Record<string, string>>
-  /** As in `Patience`, which it replaces. */
+  /** Replaces `Patience.busy`. */
   readonly busy?: number
 }
 
 /** An answer that has begun. */
 interface Sent {
   readonly response: IncomingMessage
-  /** Why we broke it off ourselves, if we did: the response only says that it was. */
+  /** Our own timeout, if it ended the response; null otherwise. The response itself does not say why it ended. */
   readonly timeout: () => KvfoldError | null
 }
 
-/** Bytes of an error's body that are read. */
+/** The most bytes of an error's body that are read. */
 const LONGEST_ERROR = 65_536
-/** Bytes of a whole answer that is read at once. */
+/** The most bytes of an answer that is read as a whole. */
 const LONGEST_ANSWER = 64 * 2 ** 20
 const FIRST_PAUSE = 500
 
 /**
- * Plain node:http: fetch gives up when no header comes for five minutes, which a long prompt on a slow machine takes, and cannot be told
- * otherwise. Redirects are not followed: the key goes to the address that was given and nowhere else.
+ * Uses plain node:http, because fetch gives up when no header comes for five minutes. A long prompt on a slow machine takes that long, and
+ * fetch has no option for it. Redirects are not followed: the key goes to the given address and nowhere else.
  */
 export class Endpoint {
-  /** As messages name it: without anything secret. */
+  /** Its name in messages, without any secret. */
   readonly name: string
   readonly #root: URL
   readonly #key: string | null
@@ -82,7 +82,10 @@ export class Endpoint {
     this.name = this.#root.origin + this.#root.pathname.replace(/\/$/, '')
   }
 
-  /** The JSON at `path` (from the root, with `/v1` where it belongs); null when the endpoint has no such path. @throws KvfoldError remote/* */
+  /**
+   * Returns the JSON at `path` (from the root, with `/v1` where needed); null if the endpoint has no such path. @throws KvfoldError
+   * remote/*
+   */
   async get(path: string, signal?: AbortSignal): Promise<unknown> {
     const answer = await this.#ask({ method: 'GET', url: this.#at(path), body: null, signal })
     if ('status' in answer) {
@@ -93,9 +96,9 @@ export class Endpoint {
   }
 
   /**
-   * Whether there is such a path and it says that all is well; what it says besides is not looked at. Asks by a new connection: one that is kept may be to a
-   * machine that is no more. @param connect milliseconds to the connection
-   * @throws KvfoldError remote/* when it does not; remote/unreachable: nobody is there
+   * Returns true if the path answers with success, false if there is no such path; the body does not matter. Uses a new connection, because
+   * a kept one may lead to a machine that is gone. @param connect milliseconds until the connection is made
+   * @throws KvfoldError remote/* for any other answer; remote/unreachable if there is no connection
    */
   async reach(path: string, connect: number, signal?: AbortSignal): Promise<boolean> {
     const answer = await this.#ask({ method: 'GET', url: this.#at(path), body: null, signal, connect })
@@ -107,12 +110,12 @@ export class Endpoint {
     throw errorOf(answer, this.name)
   }
 
-  /** The JSON that a POST is answered with. @throws KvfoldError remote/*, context/full, model/not-found */
+  /** Sends a POST and returns the JSON of its answer. @throws KvfoldError remote/*, context/full, model/not-found */
   async post(path: string, body: unknown, signal?: AbortSignal): Promise<unknown> {
     return this.json(await this.open(path, body, signal))
   }
 
-  /** Sends a POST and waits for the beginning of its answer, trying again while the endpoint is busy. @throws as `post` */
+  /** Sends a POST and waits for the beginning of its answer; tries again while the endpoint is busy. @throws as `post` */
   async open(
     path: string,
     body: unknown,
@@ -154,14 +157,14 @@ export class Endpoint {
     if (status === 200) return { type: response.headers['content-type'] ?? '', body }
     const text = this.#withoutKey(await textOf(body, LONGEST_ERROR, 'cut'))
     const { date, 'retry-after': again } = response.headers
-    // By the endpoint's own clock, where it tells: ours may be another.
+    // Use the endpoint's own clock if it sends the time: our clock may differ.
     const told = Date.parse(date ?? '')
     return { status, text, retryAfter: retryAfter(again, Number.isNaN(told) ? Date.now() : told) }
   }
 
   /**
-   * Sends; once more, by a new connection, when the endpoint closed the kept one before anything of the answer came. Not by another kept one: who closes one of
-   * them (llama-server, after its keep-alive limit) closes all.
+   * Sends a request. Sends it once more, on a new connection, if the endpoint closed the kept one before any of the answer came. Another
+   * kept connection would not do: an endpoint that closes one of them (llama-server, after its keep-alive limit) closes all.
    */
   async #send(asking: Asking, again = true): Promise<Sent> {
     const { idle } = this.#patience
@@ -219,7 +222,7 @@ export class Endpoint {
     }
   }
 
-  /** The JSON that an answer consists of. @throws KvfoldError remote/bad-answer, remote/broken-stream, remote/timeout */
+  /** Returns the JSON of an answer. @throws KvfoldError remote/bad-answer, remote/broken-stream, remote/timeout */
   async json({ body }: EndpointAnswer): Promise<unknown> {
     const text = await textOf(body, LONGEST_ANSWER, 'refuse')
     try {
@@ -231,13 +234,13 @@ export class Endpoint {
     }
   }
 
-  /** Endpoints repeat keys they do not know. */
+  /** Endpoints repeat unknown keys in their errors. */
   #withoutKey(text: string): string {
     return this.#key === null ? text : text.replaceAll(this.#key, '[key]')
   }
 }
 
-/** The address in front of `/v1`. */
+/** The address before `/v1`. */
 function rootOf(text: string): URL {
   const bad = (why: string) =>
     new KvfoldError('remote/bad-endpoint', `--engine needs an address such as http://localhost:8000/v1: ${why}.`)
@@ -269,19 +272,19 @@ async function textOf(body: AsyncIterable<Uint8Array>, most: number, beyond: 'cu
   return Buffer.concat(chunks).toString('utf8')
 }
 
-// Where the key of an endpoint comes from; it is never part of a message, a log or a listing.
+// Reads the key of an endpoint. It is never part of a message, a log or a listing.
 
-/** Looked at when nothing else is named. */
+/** The environment variable that is read if no other source is named. */
 export const KEY_VARIABLE = 'KVFOLD_ENGINE_KEY'
 
 export interface KeySource {
   /** Name of an environment variable. Default: KVFOLD_ENGINE_KEY. */
   readonly variable?: string
-  /** A file whose first line is the key; goes before the variable. */
+  /** A file whose first line is the key; it takes precedence over the variable. */
   readonly file?: string
 }
 
-/** The key, null when there is none and none was named. @throws KvfoldError remote/bad-endpoint when what was named has none */
+/** Returns the key; null if there is none and no source was named. @throws KvfoldError remote/bad-endpoint if the named source has none */
 export function readKey({ variable, file }: KeySource, environment: NodeJS.ProcessEnv = process.env): string | null {
   const bad = (message: string, cause?: unknown) => new KvfoldError('remote/bad-endpoint', message, { cause })
   if (file !== undefined) {
@@ -304,5 +307,5 @@ export function readKey({ variable, file }: KeySource, environment: NodeJS.Proce
   return key
 }
 
-/** What may stand in a header. */
+/** Whether the text may be part of a header. */
 const isKey = (text: string): boolean => /^[\x21-\x7e]+$/.test(text)

@@ -1,4 +1,4 @@
-/** Owns the engines that one model is served by: what each is, whether it is well, what it has to do, and what it really reused. */
+/** The engines that serve one model. For each of them: its facts, its health, its open requests, and how many tokens it really reused. */
 import { KvfoldError } from '../../runtime/core/errors.js'
 import type { EngineStatus, FlavourName } from '../../runtime/engine/elsewhere.js'
 import { Affinity, type Beginning, type Candidate, type Reason } from './affinity.js'
@@ -6,26 +6,26 @@ import { Endpoint, type EndpointOptions, type Patience } from './endpoint.js'
 import { flavourNamed, probe, type Flavour } from './flavour.js'
 import { TextCounts } from './prompt-counts.js'
 
-/** An engine as it is asked for. */
+/** An engine as the operator names it. */
 export interface EngineEntry extends Omit<EndpointOptions, 'patience'> {
-  /** Share of the conversations, in proportion to the others'. Default 1. */
+  /** Share of the conversations, in proportion to the weights of the other engines. Default 1. */
   readonly weight?: number
-  /** Default: what `/v1/models` says by its `owned_by`. */
+  /** Default: the flavour that `/v1/models` gives in `owned_by`. */
   readonly flavour?: FlavourName
-  /** What it calls the model. Default: the name asked for, or the first that it lists. */
+  /** The engine's name of the model. Default: the name in the pool's options, or the first that the engine lists. */
   readonly model?: string
-  /** It finishes what it has and gets nothing new. Default false. */
+  /** The engine finishes its requests and gets no new ones. Default false. */
   readonly drain?: boolean
 }
 
 export interface PoolOptions {
   readonly model?: string
   readonly patience?: Patience
-  /** Milliseconds between two looks at each engine's health. Default 5,000. */
+  /** Milliseconds between two health checks of each engine. Default 5,000. */
   readonly healthEvery?: number
 }
 
-/** What an engine said of itself. */
+/** The facts that an engine reported about itself. */
 export interface Known {
   readonly model: string
   readonly flavour: Flavour
@@ -34,15 +34,15 @@ export interface Known {
   readonly release: string
 }
 
-/** Failures one after another that make an engine down. */
+/** An engine is down after this many failures in a row. */
 const FAILURES = 2
 const HEALTH_EVERY = 5000
-/** Milliseconds that an engine has to say that it is well, and to let itself be connected to. */
+/** Milliseconds for a health check, and for the connection within it. */
 const HEALTH_LIMIT = 5000
 const CONNECT_LIMIT = 4000
-/** Milliseconds that the others have at the start to say what they are, once one has said it. */
+/** Milliseconds that the other engines get at the start to report their facts, once one has done so. */
 const GRACE = 2000
-/** Milliseconds from the first look that finds nobody to the one that is believed. */
+/** Milliseconds between the first failed connection and the check that makes us believe it. */
 const SURELY = 1000
 
 /** An engine of a pool. */
@@ -54,15 +54,15 @@ export class Member {
   failures = 0
   moved = 0
   readonly tokens = { prompt: 0, cached: 0, expected: 0 }
-  /** Failures since it last did well. */
+  /** Failures since its last success. */
   #row = 0
   #problem: string | null = null
-  /** Since when looks find nobody there; null: somebody is. */
+  /** Since when no connection succeeds; null: the last one did. */
   #away: number | null = null
   #lost = new AbortController()
-  /** When it last sent something of an answer. */
+  /** When it last sent a part of an answer. */
   #heard = Number.NEGATIVE_INFINITY
-  /** Whether it left the pool: it is closed with its last request. */
+  /** Whether it left the pool; then it is closed after its last request. */
   #left = false
 
   constructor(
@@ -93,7 +93,7 @@ export class Member {
     }
   }
 
-  /** Asks it what it is. @throws KvfoldError remote/*, model/not-found */
+  /** Asks the engine for its facts. @throws KvfoldError remote/*, model/not-found */
   async connect(signal?: AbortSignal): Promise<Known> {
     const { entry, endpoint } = this
     const { flavour: found, ...probed } = await probe(endpoint, entry.model ?? this.options.model, signal)
@@ -103,7 +103,7 @@ export class Member {
     return this.known
   }
 
-  /** Whether it is well now; the first time also what it is. Does not throw. `expected`: the model that the others serve. */
+  /** Checks its health; connects first if its facts are not known. Does not throw. `expected`: the model that the other engines serve. */
   async check(expected: string | null, signal?: AbortSignal): Promise<void> {
     const since = performance.now()
     const limit = AbortSignal.timeout(HEALTH_LIMIT)
@@ -124,19 +124,19 @@ export class Member {
       this.well()
     } catch (error) {
       if (signal?.aborted !== true) this.#miss(error, since)
-      // Who is too busy to say how it is, but answers, is well.
+      // An engine that is too busy for a health check but sends parts of answers is well.
       const isBusy = limit.aborted && this.#heard > since
       if (signal?.aborted !== true && !isBusy)
         this.ill(limit.aborted ? `${this.name} says nothing for ${HEALTH_LIMIT / 1000} s.` : messageOf(error))
     }
   }
 
-  /** Aborted when nobody is there any more: who is cut off sends no end of what he began. */
+  /** Aborted when the machine is gone, because a machine that is cut off never ends its answers. */
   get lost(): AbortSignal {
     return this.#lost.signal
   }
 
-  /** A look that began then failed. */
+  /** Handles a failed check that began at `since`. */
   #miss(error: unknown, since: number): void {
     const isNobody = error instanceof KvfoldError && error.code === 'remote/unreachable'
     if (!isNobody) {
@@ -144,14 +144,14 @@ export class Member {
       return
     }
     const first = (this.#away ??= since)
-    // Who still sends is there, whatever becomes of new connections.
+    // An engine that still sends is there, even if new connections fail.
     if (since < first + SURELY || this.#heard > first) return
     const lost = this.#lost
     this.#lost = new AbortController()
     lost.abort(new KvfoldError('remote/unreachable', `${this.name} is gone in the middle of the request: ${error.message}`))
   }
 
-  /** It sent something. */
+  /** Notes that the engine sent something. */
   hear(): void {
     this.#heard = performance.now()
   }
@@ -166,7 +166,7 @@ export class Member {
     this.#problem = problem
   }
 
-  /** Nothing new comes. */
+  /** Closes the engine after its last request; no new ones will come. */
   leave(): void {
     this.#left = true
     if (this.open === 0) this.endpoint.close()
@@ -190,22 +190,22 @@ export class EnginePool {
   readonly #affinity = new Affinity()
   readonly #closing = new AbortController()
   #clock: NodeJS.Timeout | null = null
-  /** The last one there was. */
+  /** The last known lead. */
   #lead: Known | null = null
 
   private constructor(
     entries: readonly EngineEntry[],
     private readonly options: PoolOptions,
-    /** False: the only engine there is takes all requests, whatever became of the last one. */
+    /** False for a single engine without health checks: it takes all requests, even after a failure. */
     private watched: boolean,
   ) {
     this.#members = entries.map((entry) => new Member(entry, options))
   }
 
   /**
-   * Asks all of them what they are; those that do not say it, or not within two seconds after the first has, are down until they do. `watched`: their health
-   * is looked after, and they may change (`set`).
-   * @throws KvfoldError remote/*, model/not-found when none can be used: what is wrong with the first
+   * Asks all engines for their facts. Those that do not report them, or not within two seconds after the first one, are down until they do.
+   * `watched`: their health is checked from now on, and the list may change (`set`).
+   * @throws KvfoldError remote/*, model/not-found when none can be used: the error of the first
    */
   static async connect(
     entries: readonly EngineEntry[],
@@ -242,7 +242,7 @@ export class EnginePool {
     return pool
   }
 
-  /** What is asked where it does not matter which engine: the first that is known. */
+  /** The facts of the first engine that is up, for questions that any engine can answer. If none is up: of the first known one. */
   get lead(): Known {
     const found = this.#members.find((member) => member.up)?.known ?? this.#members.find(({ known }) => known !== null)?.known
     this.#lead = found ?? this.#lead
@@ -250,7 +250,7 @@ export class EnginePool {
     return this.#lead
   }
 
-  /** Tokens that a conversation may have on all of them; null: none says. */
+  /** Tokens that a conversation may have on every engine; null if none reports its limit. */
   get context(): number | null {
     const contexts = this.#members.map((member) => member.known?.context ?? null).filter((context) => context !== null)
     return contexts.length === 0 ? null : Math.min(...contexts)
@@ -260,7 +260,10 @@ export class EnginePool {
     return this.#members.map(({ status }) => status)
   }
 
-  /** Other engines: those that stay keep what is known of them, those that are gone finish what they have. @throws KvfoldError remote/bad-endpoint; then nothing changed */
+  /**
+   * Replaces the list. Engines that stay keep their facts; engines that leave finish their requests. @throws KvfoldError
+   * remote/bad-endpoint; then nothing changed
+   */
   async set(entries: readonly EngineEntry[]): Promise<void> {
     refuseTwins(entries)
     const old = new Map(this.#members.map((member) => [member.name, member]))
@@ -286,14 +289,15 @@ export class EnginePool {
     await this.check()
   }
 
-  /** Looks at every engine's health once. */
+  /** Checks every engine's health once. */
   async check(): Promise<void> {
     const expected = this.#members.find(({ known }) => known !== null)?.known?.model ?? null
     await Promise.all(this.#members.map((member) => member.check(expected, this.#closing.signal)))
   }
 
   /**
-   * The engine for a step, and why; the caller ends the request (`Member.end`). `tried`: those that failed this step already.
+   * Chooses the engine for a step, and says why. The caller must end the request (`Member.end`). `tried`: engines on which this step has
+   * failed.
    * @throws KvfoldError remote/no-engine when none takes requests
    */
   take(
@@ -313,19 +317,19 @@ export class EnginePool {
     return { member, known: member.known, why: chosen.why }
   }
 
-  /** Whether there is one left that takes requests. */
+  /** Whether an untried engine is left that takes requests. */
   hasOther(tried: ReadonlySet<string>): boolean {
     return this.#members.some((member) => this.#takes(member) && !tried.has(member.name))
   }
 
-  /** A step ran there. `last`: where the one before was. */
+  /** Notes that a step ran on this engine. `last`: the engine of the conversation's step before. */
   ran(member: Member, beginning: Beginning, last: string | null): void {
     member.well()
     if (last !== null && last !== member.name) member.moved++
     this.#affinity.ran(beginning, member.name)
   }
 
-  /** A step failed there. `gone`: as if nobody were there, so it is looked at whether somebody is. */
+  /** Notes that a step failed on this engine. `gone`: the engine seems to be gone, so its health is checked at once. */
   failed(member: Member, error: Error, gone: boolean): void {
     member.failures++
     if (!this.watched || !gone) return

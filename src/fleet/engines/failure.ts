@@ -1,23 +1,23 @@
-/** Owns what an endpoint's refusals and a connection's failures are called. */
+/** Turns an endpoint's refusals and a connection's failures into errors of ours. */
 import { errorTable, KvfoldError, type ErrorCode } from '../../runtime/core/errors.js'
 import { fieldOf, isRecord, numberAt, textAt } from '../../runtime/core/json.js'
 
-/** What an endpoint answered instead of what it was asked for. */
+/** The answer of an endpoint that refused a request. */
 export interface EndpointRefusal {
   readonly status: number
-  /** Body, as far as it was read. */
+  /** The body, as far as it was read. */
   readonly text: string
-  /** Seconds, null when the endpoint does not say. */
+  /** Seconds to wait; null if the endpoint does not say. */
   readonly retryAfter: number | null
 }
 
-/** Characters of an endpoint's own words that we repeat. */
+/** The most characters of an endpoint's own words that we repeat. */
 const LONGEST_QUOTE = 400
 
-/** Ways in which engines say that a prompt is too long; vLLM, SGLang and OpenAI have no other sign than words and a code. */
+/** The words by which engines say that a prompt is too long; vLLM, SGLang and OpenAI give no other sign than words and a code. */
 const TOO_LONG = /context[ _-]?(length|size|window)|exceed_context_size|maximum context|longer than the model|too many tokens/i
 
-/** The error that an answer of another status than 200 stands for. `where`: the endpoint, as messages name it. */
+/** Returns the error for an answer with another status than 200. `where`: the endpoint's name in messages. */
 export function errorOf(refusal: EndpointRefusal, where: string): KvfoldError {
   const { status, text, retryAfter } = refusal
   const said = quote(text)
@@ -42,10 +42,10 @@ export function errorOf(refusal: EndpointRefusal, where: string): KvfoldError {
   )
 }
 
-/** Whether another engine may be asked instead: it is not the request that is wrong. */
+/** Whether another engine may be tried, because the request itself is not wrong. */
 export const isTheirs = ({ code }: KvfoldError): boolean => THEIRS.has(code)
 
-/** Whether it looks as if nobody were there any more. */
+/** Whether the engine seems to be gone. */
 export const isGone = ({ code }: KvfoldError): boolean =>
   code === 'remote/unreachable' || code === 'remote/broken-stream' || code === 'remote/timeout'
 
@@ -61,10 +61,10 @@ const THEIRS: ReadonlySet<ErrorCode> = new Set([
   'model/not-found',
 ])
 
-/** An error that came in the middle of a stream, in the shapes that vLLM, SGLang, llama-server, OpenAI and kvfold give it. */
+/** Returns the error for one that came in the middle of a stream, in the forms of vLLM, SGLang, llama-server, OpenAI and kvfold. */
 export function streamedError(error: unknown, where: string): KvfoldError {
   const code = textAt(error, 'code')
-  // kvfold says which of these errors it is, where OpenAI has no code for it.
+  // kvfold sends its own error code if OpenAI has none for it.
   const own = code === 'context_length_exceeded' ? 'context/full' : code
   const known = own !== null && own in errorTable ? errorTable[own as ErrorCode] : null
   const status = numberAt(error, 'code') ?? numberAt(error, 'status') ?? known
@@ -72,7 +72,7 @@ export function streamedError(error: unknown, where: string): KvfoldError {
   return errorOf({ status: valid, text: JSON.stringify({ error }), retryAfter: null }, where)
 }
 
-/** A failure of the connection itself. `answering`: the answer had begun. */
+/** Returns the error for a failure of the connection itself. `answering`: the answer had begun. */
 export function connectionError(error: unknown, where: string, answering: boolean): KvfoldError {
   if (error instanceof KvfoldError) return error
   const code = textAt(error, 'code') ?? (error instanceof Error ? error.message : String(error))
@@ -94,7 +94,7 @@ const REASONS: Readonly<Record<string, string>> = {
   UNABLE_TO_VERIFY_LEAF_SIGNATURE: 'its certificate authority is unknown; name it in NODE_EXTRA_CA_CERTS.',
 }
 
-/** Seconds of a Retry-After header: a number or a date. */
+/** Returns the seconds of a Retry-After header, which may be a number or a date. */
 export function retryAfter(header: string | undefined, now: number): number | null {
   if (header === undefined) return null
   if (/^\d+(\.\d+)?$/.test(header.trim())) return Number(header)
@@ -102,7 +102,7 @@ export function retryAfter(header: string | undefined, now: number): number | nu
   return Number.isNaN(date) ? null : Math.max(0, Math.ceil((date - now) / 1000))
 }
 
-/** The endpoint's words in one line, the usual wrappings off. */
+/** Returns the endpoint's words in one line, without their usual JSON wrapping. */
 function quote(text: string): string {
   const words = messageIn(text) ?? text
   const line = words.replace(/\s+/g, ' ').trim()

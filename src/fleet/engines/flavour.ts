@@ -1,4 +1,4 @@
-/** Owns what is particular to each engine that speaks OpenAI's API: what it is called, what it can be asked beyond it, how it counts. */
+/** The differences between engines that speak OpenAI's API: their names, their further request fields, and how they count. */
 import { KvfoldError } from '../../runtime/core/errors.js'
 import type { FlavourName } from '../../runtime/engine/elsewhere.js'
 import type { Endpoint } from './endpoint.js'
@@ -6,35 +6,40 @@ import { countAt, fieldOf, listAt, textAt } from '../../runtime/core/json.js'
 
 export interface Flavour {
   readonly name: FlavourName
-  /** Names of sampling fields that OpenAI's API does not have; what is missing here is refused. */
+  /** Field names of sampling options that OpenAI's API does not have; options without a name here are refused. */
   readonly sampling: Readonly<
     Partial<Record<'topK' | 'minP' | 'typicalP' | 'repeatPenalty' | 'penaltyLastN' | 'mirostat', string>>
   >
   /** The `topK` that keeps all tokens. */
   readonly everyToken: 0 | -1
-  /** The fields that a request with a GBNF grammar has; null: it takes none. */
+  /** The fields of a request with a GBNF grammar; null if the engine takes none. */
   readonly grammar: ((gbnf: string) => Readonly<Record<string, unknown>>) | null
-  /** Fields of a request that goes on with its last message, which is an answer's beginning; null: it always begins another. */
+  /**
+   * The fields of a request that continues its last message, the beginning of an answer; null if the engine always begins a new message.
+   */
   readonly continues: Readonly<Record<string, unknown>> | null
-  /** Fields of an assistant message that bring its reasoning back; others drop it. */
+  /** Fields of an assistant message that carry its reasoning; the engine drops other fields. */
   readonly reasoning: readonly string[]
-  /** Whether a request may say any variable of the chat template (`chat_template_kwargs`), or `reasoning_effort` alone. */
+  /** Whether a request may set any variable of the chat template (`chat_template_kwargs`), or `reasoning_effort` alone. */
   readonly variables: 'any' | 'effort'
-  /** Field that keeps one tenant's cache from another's; null: everybody shares one. */
+  /** The field that separates the caches of tenants; null if all tenants share one cache. */
   readonly salt: string | null
-  /** Fields that every request carries, so that it reports more. */
+  /** Fields of every request that make the engine report more. */
   readonly extras: Readonly<Record<string, unknown>>
-  /** What its /tokenize counts: texts, and prompts by its template, or messages as they are; null: it has none. */
+  /**
+   * What its /tokenize counts: texts only (`texts`), also prompts by its template (`template`), or whole messages (`messages`); null if it
+   * has none.
+   */
   readonly counts: 'texts' | 'template' | 'messages' | null
-  /** How it says which tokens a prompt was: by its template and /tokenize, or with its answer (`return_token_ids`); null: it does not. */
+  /** How it reports the tokens of a prompt: by its template and /tokenize, or with its answer (`return_token_ids`); null if it does not. */
   readonly promptTokens: 'template' | 'answer' | null
-  /** Alternatives that log-probabilities must be asked with to be there at all. */
+  /** The fewest alternatives to request so that there are log-probabilities at all. */
   readonly fewestAlternatives: 0 | 1
-  /** Whether a stream can have log-probabilities of a call and of the end; else such answers come whole. */
+  /** Whether a stream can have log-probabilities of a call and of the end token; if not, such answers are requested whole. */
   readonly streamsLogprobs: boolean
-  /** Whether the token that ends an answer is among those it counts as generated. */
+  /** Whether it counts the token that ends an answer as generated. */
   readonly countsEnd: boolean
-  /** What to do when it reports no cached tokens. */
+  /** Advice for the user if it reports no cached tokens. */
   readonly cacheReport: string
 }
 
@@ -56,7 +61,7 @@ const OPENAI: Flavour = {
   cacheReport: 'it may not cache, or not say so',
 }
 
-/** The context tools are ours here; there they would be a second set of the same. */
+/** Our server runs the context tools; the engine's own would be a second set. */
 const KVFOLD = { acm: 'off', events: true } as const
 
 const CONTINUES = { continue_final_message: true, add_generation_prompt: false } as const
@@ -85,7 +90,7 @@ const FLAVOURS: Readonly<Record<FlavourName, Flavour>> = {
     ...OPENAI,
     name: 'llama-server',
     variables: 'any',
-    // By itself.
+    // llama-server continues without any field.
     continues: {},
     sampling: { ...LLAMA_SAMPLING, mirostat: 'mirostat' },
     grammar: (grammar) => ({ grammar }),
@@ -103,7 +108,7 @@ const FLAVOURS: Readonly<Record<FlavourName, Flavour>> = {
     continues: CONTINUES,
     sampling: { topK: 'top_k', minP: 'min_p', repeatPenalty: 'repetition_penalty' },
     everyToken: -1,
-    // Renamed in 2025; either version skips the other's.
+    // vLLM renamed the field in 2025; every version ignores the other name.
     reasoning: ['reasoning', 'reasoning_content'],
     salt: 'cache_salt',
     counts: 'messages',
@@ -125,28 +130,29 @@ const FLAVOURS: Readonly<Record<FlavourName, Flavour>> = {
 
 export const flavourNamed = (name: FlavourName): Flavour => FLAVOURS[name]
 
-/** What is known of an endpoint before the first step. */
+/** The facts of an endpoint before the first step. */
 export interface Probed {
   readonly flavour: Flavour
-  /** The name to ask for. */
+  /** The model's name for requests. */
   readonly model: string
-  /** Tokens a conversation may have; null: the endpoint does not say. */
+  /** Tokens that a conversation may have; null if the endpoint does not say. */
   readonly context: number | null
-  /** Of the engine, as far as it says. */
+  /** The engine's release, as far as it reports one. */
   readonly release: string
 }
 
 /**
- * Asks an endpoint what it is. `model`: a name it must have; default: the first it lists.
+ * Asks an endpoint for its facts. `model`: a name that it must have; default: the first it lists.
  * @throws KvfoldError model/not-found, remote/*
  */
 export async function probe(endpoint: Endpoint, model?: string, signal?: AbortSignal): Promise<Probed> {
   const listing = await endpoint.get('/v1/models', signal).catch((error: unknown) => {
-    // It is there and cannot list (transformers serve without a folder of downloads): who names the model needs no list.
+    // The endpoint is there but cannot list models (transformers, when it serves without a folder of downloads). If the model is named, no
+    // list is needed.
     if (model === undefined || !(error instanceof KvfoldError) || error.code !== 'remote/failed') throw error
     return null
   })
-  // SGLang's gateway lists this in the place of what engines that are not SGLang call theirs.
+  // SGLang's gateway lists this name for engines that are not SGLang.
   const models = listAt(listing, 'data').filter((one) => textAt(one, 'id') !== 'unknown')
   const entry =
     model === undefined ? models[0] : models.find((one) => textAt(one, 'id') === model || aliases(one).includes(model))
@@ -182,7 +188,7 @@ function flavourOf(owner: string | null): FlavourName {
   return owner === 'kvfold' || owner === 'vllm' || owner === 'sglang' ? owner : 'openai'
 }
 
-/** What an engine says of itself where OpenAI's API has no place for it. */
+/** Facts that an engine reports outside OpenAI's API. */
 async function details(
   endpoint: Endpoint,
   { name }: Flavour,
@@ -191,7 +197,7 @@ async function details(
 ): Promise<{ readonly context: number | null; readonly release: string | null }> {
   if (name === 'llama-server') {
     const props = await endpoint.get('/props', signal)
-    // Of one slot: what a conversation has.
+    // n_ctx of one slot, which is what a conversation has.
     return { context: countAt(fieldOf(props, 'default_generation_settings'), 'n_ctx'), release: textAt(props, 'build_info') }
   }
   if (name === 'vllm') return { context: null, release: textAt(await endpoint.get('/version', signal), 'version') }

@@ -1,4 +1,4 @@
-/** Owns what of a prompt is counted and how: tokens as far as an endpoint lets us know, an estimate where it does not. */
+/** Counts the tokens of a prompt, by the endpoint's counts if it gives them, else by an estimate. */
 import { createHash } from 'node:crypto'
 import type { ChatMessage, Edit, ToolDefinition } from '../../runtime/chat/message.js'
 import type { ShownRow } from './remote-ledger.js'
@@ -8,9 +8,9 @@ import { countAt, integersIn, isRecord, listAt, textAt } from '../../runtime/cor
 import { writeJson } from '../../runtime/core/written-json.js'
 import { bodyOf, contentOf, editsByMessage } from './wire.js'
 
-// What of a prompt is counted: for every message its text as shown, and what that weighs.
+// The rows of a prompt: for every message, its text as shown and its weight in tokens.
 
-/** One row a message; tools stand before the first message, so they are counted with it. */
+/** Returns one row for each message. Tools precede the first message, so they are counted with it. */
 export function rowsOf(
   messages: readonly ChatMessage[],
   tools: readonly ToolDefinition[],
@@ -26,7 +26,7 @@ export function rowsOf(
   }))
 }
 
-/** The text of one row under these edits of its message. */
+/** Returns the text of one row under these edits of its message. */
 export function rowText(
   messages: readonly ChatMessage[],
   tools: readonly ToolDefinition[],
@@ -38,13 +38,13 @@ export function rowText(
   return index === 0 ? toolsText(tools) + body : body
 }
 
-/** The texts that are counted apart. */
+/** Returns the texts that are counted separately. */
 export const textsOf = (messages: readonly ChatMessage[], tools: readonly ToolDefinition[], edits: readonly Edit[]): string[] => [
   ...bodiesOf(messages, edits),
   toolsText(tools),
 ]
 
-/** Tokens of a prompt with these rows, about. */
+/** Estimates the tokens of a prompt with these rows. */
 export const weightOf = (rows: readonly ShownRow[]): number => rows.reduce((sum, { weight }) => sum + weight, AROUND)
 
 /** Characters of a prompt with these rows. */
@@ -57,19 +57,19 @@ const bodiesOf = (messages: readonly ChatMessage[], edits: readonly Edit[]): str
 
 const toolsText = (tools: readonly ToolDefinition[]): string => (tools.length === 0 ? '' : writeJson(tools))
 
-// How many tokens texts have as far as an endpoint lets us know, and an estimate where it does not.
+// Counts of texts: the endpoint's where it gives them, else estimates.
 
-/** Texts whose counts are kept; some 150 bytes each. */
+/** How many texts' counts are kept; each takes some 150 bytes. */
 const MOST = 20_000
-/** Characters of a token until a prompt's count says better. */
+/** Characters of a token, until a prompt's count gives a better figure. */
 const FIRST_GUESS = 4
-/** Texts that are counted at the same time. */
+/** How many texts are counted at the same time. */
 const AT_ONCE = 4
-/** Tokens that templates put around a message, about. */
+/** Tokens that templates put around a message; an estimate. */
 export const AROUND = 4
 
 export class TextCounts {
-  /** By hash, oldest use first. */
+  /** Counts by the text's hash, oldest use first. */
   readonly #known = new Map<string, number>()
   #charactersPerToken = FIRST_GUESS
 
@@ -79,18 +79,18 @@ export class TextCounts {
     private readonly flavour: Flavour,
   ) {}
 
-  /** Tokens of a text: the endpoint's count where it was asked for it, else by the characters that a token had in the last prompt. */
+  /** Returns the endpoint's count of the text if it was asked for it, else an estimate by the characters per token of the last prompt. */
   of(text: string): number {
     return this.#known.get(hashOf(text)) ?? Math.ceil(text.length / this.#charactersPerToken)
   }
 
-  /** Learns from a prompt that the endpoint counted. `messages`: how many there were. */
+  /** Learns from a prompt that the endpoint counted. `messages`: how many messages it had. */
   observe(characters: number, tokens: number, messages: number): void {
     const inText = tokens - messages * AROUND
     if (characters > 100 && inText > 0) this.#charactersPerToken = Math.min(20, Math.max(0.5, characters / inText))
   }
 
-  /** Has the endpoint count these texts, if it can; what fails stays an estimate. */
+  /** Asks the endpoint to count these texts, if it can. If a count fails, its text keeps its estimate. */
   async learn(texts: readonly string[], signal: AbortSignal): Promise<void> {
     if (this.flavour.counts === null) return
     const unknown = [...new Set(texts)].filter((text) => text !== '' && !this.#known.has(hashOf(text)))
@@ -104,7 +104,9 @@ export class TextCounts {
     await Promise.allSettled(Array.from({ length: AT_ONCE }, learnNext))
   }
 
-  /** Tokens of a whole prompt as the endpoint would make it; null when it does not tell. @throws KvfoldError remote/* */
+  /**
+   * Asks for the tokens of a whole prompt, as the endpoint would render it; null if the endpoint does not say. @throws KvfoldError remote/*
+   */
   async ofPrompt(
     prompt: { readonly messages: readonly unknown[]; readonly tools?: readonly unknown[] },
     signal?: AbortSignal,
@@ -116,8 +118,9 @@ export class TextCounts {
   }
 
   /**
-   * The tokens of a whole prompt by the endpoint's template; null when it does not tell. `count`: how many it said there were, for templates that write
-   * the token which /tokenize would put before them. @throws KvfoldError remote/*
+   * Asks for the tokens of a whole prompt by the endpoint's template; null if the endpoint does not say. `count`: how many tokens it
+   * reported. That figure shows whether the template writes the BOS token itself, which /tokenize would then add twice. @throws KvfoldError
+   * remote/*
    */
   async tokensOfPrompt(
     prompt: { readonly messages: readonly unknown[]; readonly tools?: readonly unknown[] },

@@ -1,10 +1,10 @@
 /**
- * Owns the ledger of one conversation on a remote engine: the endpoint's totals, divided among the messages.
+ * The ledger of one conversation on a remote engine: divides the endpoint's totals among the messages.
  *
- * What the endpoint counts is taken as it is: prompt, cached and generated tokens. It says nothing of single messages, so these are apportioned:
- * messages whose text did not change keep the tokens they were given before, and the rest of the prompt is divided by what the texts count
- * (the endpoint's tokenizer where it has one, else their characters). As only a beginning of the prompt can be cached, the cached tokens are
- * the first ones; the message in which they end is a matter of the apportioning, their sum is not.
+ * The endpoint's counts of prompt, cached and generated tokens are taken unchanged. It reports nothing about single messages, so their
+ * shares are apportioned: messages whose text did not change keep their earlier tokens, and the rest of the prompt is divided by the counts
+ * of the texts (by the endpoint's tokenizer if it has one, else by characters). Only a beginning of the prompt can be cached, so the cached
+ * tokens are the first ones. The message in which they end depends on the apportioning; their sum does not.
  */
 import { span, type Span } from '../../runtime/core/span.js'
 import type { LedgerEntry, MessageCost, StepKind } from '../../runtime/kv/ledger.js'
@@ -13,20 +13,20 @@ import type { EndpointUsage } from './reply-reader.js'
 /** A message as a step showed it. */
 export interface ShownRow {
   readonly role: string
-  /** All of it that is counted: content under the edits, calls. */
+  /** All of its text that is counted: content under the edits, calls. */
   readonly text: string
-  /** What it weighs in the prompt, about: tokens. */
+  /** Its weight in the prompt: an estimate in tokens. */
   readonly weight: number
 }
 
-/** What the last step left in the endpoint's cache, as far as can be known. */
+/** The contents of the endpoint's cache after the last step, as far as we can know. */
 export interface Held {
   readonly rows: readonly ShownRow[]
-  /** Tokens of the prompt, one span a row; the answer's header, if any, lies behind the last. */
+  /** Tokens of the prompt, one span for each row; the answer's header, if any, is behind the last. */
   readonly spans: readonly Span[]
-  /** Tokens that were computed or cached: prompt and generated, but for the last one. */
+  /** Tokens that were computed or cached: prompt and generated, without the last one. */
   readonly tokens: number
-  /** Those of the answer, its header included. */
+  /** Tokens of the answer, its header included. */
   readonly answer: number
 }
 
@@ -35,18 +35,18 @@ export interface Outcome {
   /** The answer, as the next step will show it. */
   readonly answer: string
   readonly usage: EndpointUsage
-  /** Generated tokens that were not computed: the last one sampled, which no engine computes, if it counts. */
+  /** Generated tokens that were not computed: 1 if the count includes the last sampled token, which no engine computes. */
   readonly pending: 0 | 1
   readonly kind: StepKind | 'cancelled'
   readonly fallback: string | null
-  /** Milliseconds to the first token and to the last, as seen from here. */
+  /** Milliseconds to the first token and to the last, measured here. */
   readonly firstToken: number
   readonly total: number
-  /** Where the step ran. */
+  /** The engine on which the step ran. */
   readonly engine: string
 }
 
-/** Tokens of the header that a template puts in front of an answer, about. */
+/** Tokens of the header that a template puts before an answer; an estimate. */
 const HEADER = 3
 
 export class RemoteLedger {
@@ -55,7 +55,7 @@ export class RemoteLedger {
   #steps = 0
   #engine: string | null = null
 
-  /** Where the last step ran; null before the first. */
+  /** The engine of the last step; null before the first. */
   get engine(): string | null {
     return this.#engine
   }
@@ -65,7 +65,7 @@ export class RemoteLedger {
     return this.#held
   }
 
-  /** Enters a step. */
+  /** Enters a step, and returns its entry. */
   enter({ rows, answer, usage, pending, kind, fallback, firstToken, total, engine }: Outcome): LedgerEntry {
     const before = this.#held
     const { prompt, generated } = usage
@@ -86,9 +86,9 @@ export class RemoteLedger {
     })
     const sum = (part: 'reused' | 'recomputed' | 'fresh') => messages.reduce((all, cost) => all + cost[part], 0)
     const [reused, recomputed, fresh] = [sum('reused'), sum('recomputed'), sum('fresh')]
-    // A prompt that is cached to its last token has that one computed again, for its logits.
+    // If the prompt is cached to its last token, the endpoint computes that one again for its logits.
     const side = prompt > 0 && cached === prompt ? 1 : 0
-    // Another engine has of this conversation what others left there.
+    // If the engine is not that of the last step, we expect none of the last step's cells there.
     const first = this.#steps === 0 || this.#engine !== engine
     const expected = first ? 0 : expectedOf(before, rows, spans)
     this.#engine = engine
@@ -115,7 +115,8 @@ export class RemoteLedger {
       submitted: recomputed + fresh + side,
       pending,
       engine: { name: engine, expected, reported: usage.cached },
-      // The endpoint does not say whose they were: a conversation's first step there can only have found others'.
+      // The endpoint does not say whose cells it reused. A conversation's first step on an engine can only have reused those of other
+      // conversations.
       sources: { own: first ? 0 : reused, parked: 0, shared: first ? reused : 0 },
       tiers: { host: 0, disk: 0 },
       parked: 0,
@@ -126,7 +127,7 @@ export class RemoteLedger {
     }
   }
 
-  /** One span a row, in order from 0; what they leave of the prompt is the answer's header. */
+  /** One span for each row, in order from 0; the rest of the prompt is the answer's header. */
   #spans(rows: readonly ShownRow[], prompt: number): Span[] {
     const before = this.#held
     const kept = rows.map(({ text, role }, index): number | null => {
@@ -150,7 +151,10 @@ export class RemoteLedger {
   }
 }
 
-/** `total` divided: what is kept stays, the rest goes by weight. Null when what is kept leaves too little, or all of it and not enough. */
+/**
+ * Divides `total`: kept sizes stay, the rest is divided by weight. Returns null if the kept sizes leave too little, or if all are kept and
+ * their sum is not `total`.
+ */
 function shares(total: number, weights: readonly number[], kept: readonly (number | null)[]): number[] | null {
   const taken = kept.reduce<number>((sum, size) => sum + (size ?? 0), 0)
   const open = weights.reduce((sum, weight, at) => (kept[at] == null ? sum + weight : sum), 0)
@@ -169,7 +173,10 @@ function shares(total: number, weights: readonly number[], kept: readonly (numbe
   })
 }
 
-/** What the step before showed of a message, too: shares of its characters at its beginning and its end, and how many tokens at most. */
+/**
+ * The part of a message that the step before also showed: shares of its characters at its beginning and its end, and the most tokens it can
+ * be.
+ */
 interface Change {
   readonly head: number
   readonly tail: number
@@ -180,7 +187,7 @@ function changeOf(before: Held | null, rows: readonly ShownRow[], index: number)
   const now = rows[index]?.text
   const old = before?.rows[index]?.text
   if (before === null || now === undefined || now === '' || old === undefined) return { head: 0, tail: 0, most: 0 }
-  // What follows the answer's last token but one, its end of turn first of all, was not there yet.
+  // The cache ends with the answer's last token but one; the rest of the message, its end of turn first of all, was not in it.
   const most = index === before.rows.length - 1 ? before.answer : Number.MAX_SAFE_INTEGER
   if (now === old) return { head: 1, tail: 0, most }
   const shorter = Math.min(now.length, old.length)
@@ -191,7 +198,9 @@ function changeOf(before: Held | null, rows: readonly ShownRow[], index: number)
   return { head: head / now.length, tail: tail / now.length, most }
 }
 
-/** Tokens of a prompt that stand in the engine's cache if it kept all of the last step: the beginning that both have. */
+/**
+ * Returns how many of the prompt's tokens are in the engine's cache if it kept all of the last step: the common beginning of both prompts.
+ */
 function expectedOf(before: Held | null, rows: readonly ShownRow[], spans: readonly Span[]): number {
   let tokens = 0
   for (const [index, { start, end }] of spans.entries()) {

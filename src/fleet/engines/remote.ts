@@ -1,4 +1,7 @@
-/** The engine over OpenAI-compatible endpoints: sends messages as they are shown, and keeps the ledger by the endpoints' own figures. */
+/**
+ * The engine over OpenAI-compatible endpoints. It sends messages as text, as they are shown, and keeps the ledger from the endpoints' own
+ * figures.
+ */
 import type { ChatMessage, Edit, ToolDefinition } from '../../runtime/chat/message.js'
 import { KvfoldError } from '../../runtime/core/errors.js'
 import type { ConversationId } from '../../runtime/core/ids.js'
@@ -32,19 +35,25 @@ import { bodyFor, bodyOf, EFFORT, promptOf } from './wire.js'
 export interface RemoteEngineOptions extends EndpointOptions {
   /** Default: the first that the endpoint lists. */
   readonly model?: string
-  /** Default: what `/v1/models` says by its `owned_by`. */
+  /** Default: the flavour that `/v1/models` gives in `owned_by`. */
   readonly flavour?: FlavourName
-  /** All engines of the model, instead of `url`, `key` and `flavour`: a conversation goes where its beginning is. Default: the one at `url`. */
+  /**
+   * All engines of the model, instead of `url`, `key` and `flavour`. A conversation goes to the engine that has its beginning. Default: the
+   * one at `url`.
+   */
   readonly engines?: readonly EngineEntry[]
-  /** Milliseconds between two looks at each engine's health, where there are several. Default 5,000. */
+  /** Milliseconds between two health checks of each engine, if there are several. Default 5,000. */
   readonly healthEvery?: number
-  /** A header that tells a router in between which conversation a request is of, by a hash that stays the same. Default: none. */
+  /** A header that identifies the conversation for a router in between, by a hash that never changes. Default: none. */
   readonly sessionHeader?: string
-  /** Tokens a conversation may show. Default: what the endpoint says; where it says nothing, no limit of ours. */
+  /** Tokens that a conversation may show. Default: the endpoint's figure; if it reports none, we set no limit. */
   readonly context?: number
   /** Keeps edits back until they pay for the cache (deferral.ts). Default: all are shown at once. */
   readonly deferEdits?: DeferralOptions
-  /** Replies say which tokens prompt and answer were, where the endpoint tells (`EngineReply.tokens`); a question more a step. Default false. */
+  /**
+   * Replies contain the tokens of prompt and answer, if the endpoint reports them (`EngineReply.tokens`). It costs one more request a step.
+   * Default false.
+   */
   readonly tokens?: boolean
   readonly signal?: AbortSignal
 }
@@ -61,35 +70,35 @@ interface RemoteStep {
 /** One try of a step. */
 interface Try extends Pick<Known, 'model' | 'flavour' | 'counts'> {
   readonly member: Member
-  /** Milliseconds to wait where the engine is busy; undefined: as long as its patience says. */
+  /** Milliseconds to wait if the engine is busy; undefined: as long as its patience says. */
   readonly busy: number | undefined
   readonly shown: Shown
 }
 
-/** The edits that a step shows, and why they or the contract are not what was asked for. */
+/** The edits that a step shows. `fallback`: why they, or the contract, differ from the request; null if they do not. */
 interface Shown {
   readonly edits: readonly Edit[]
   readonly fallback: string | null
 }
 
-/** What a try has told so far. */
+/** What a try has sent to the caller so far. */
 interface Told {
-  /** More than how far the prompt is. */
+  /** Whether any part of the answer was sent; progress of the prompt does not count. */
   any: boolean
 }
 
 /** Milliseconds after an answer's end for counting its prompt's texts. */
 const COUNTING = 500
 
-/** Characters that names of headers are of. */
+/** Characters allowed in a header's name. */
 const HEADER = /^[\w!#$%&'*+.^`|~-]+$/
 
 const PREFIX_ONLY = 'a remote engine keeps beginnings of prompts only, so what follows an edit is computed again'
 
 /**
- * Exact by prefix: what is shown is sent as text, and what the endpoint has cached of it is its own business. `splice`, `blend` and `auto` fall
- * back to `exact` and say so. `plan` and `prefill` events come from endpoints that report progress (llama-server, kvfold), from others none. Messages
- * carry no `sampled` tokens; logprobs have token numbers only where the endpoint gives them (else UNNUMBERED).
+ * Exact by prefix: the shown text is sent whole, and the endpoint decides how much of it is cached. `splice`, `blend` and `auto` fall back
+ * to `exact` and say so. Only endpoints that report progress (llama-server, kvfold) cause `plan` and `prefill` events. Messages have no
+ * `sampled` tokens; logprobs have token numbers only if the endpoint gives them (else UNNUMBERED).
  */
 export class RemoteEngine implements Engine, EnginesElsewhere {
   readonly #conversations: RemoteConversations
@@ -112,7 +121,8 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
   }
 
   /**
-   * Asks the endpoint what it is; of several, those that do not answer are down until they do. Nothing is kept open when that fails.
+   * Asks the endpoint for its facts; of several endpoints, those that do not answer are down until they do. If that fails, no connection
+   * stays open.
    * @throws KvfoldError remote/*, model/not-found
    */
   static async connect(options: RemoteEngineOptions): Promise<RemoteEngine> {
@@ -123,13 +133,13 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
     return new RemoteEngine(await EnginePool.connect(engines ?? [alone], options, engines !== undefined), options)
   }
 
-  /** Of the first engine that is up. */
+  /** The facts of the first engine that is up. */
   get info(): EngineInfo {
     const { model, release } = this.pool.lead
     return { model, engine: 'remote', release, context: this.options.context ?? this.pool.context ?? Number.MAX_SAFE_INTEGER }
   }
 
-  /** Of the first engine that is up. */
+  /** The flavour of the first engine that is up. */
   get flavour(): Flavour {
     return this.pool.lead.flavour
   }
@@ -138,24 +148,24 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
     return this.pool.lead.counts
   }
 
-  /** What is known of each engine, and what it did. */
+  /** The state and the counts of each engine. */
   get engines(): readonly EngineStatus[] {
     return this.pool.status
   }
 
-  /** Why the engines are not those of the list that somebody wrote last; null: they are. Whoever reads the list says so. */
+  /** Why the list of engines that was written last is not in force; null if it is. The code that reads the list sets it. */
   enginesProblem: string | null = null
 
-  /** Other engines from now on: what runs on those that leave goes on to its end. @throws KvfoldError remote/bad-endpoint; then nothing changed */
+  /** Replaces the engines; steps on engines that leave run to their end. @throws KvfoldError remote/bad-endpoint; then nothing changed */
   async setEngines(entries: readonly EngineEntry[]): Promise<void> {
     await this.pool.set(entries)
     this.enginesProblem = null
   }
 
-  /** Looks at every engine's health now. */
+  /** Checks every engine's health now. */
   checkEngines = (): Promise<void> => this.pool.check()
 
-  /** What this engine cannot do or say, one sentence each; grows as steps show it. */
+  /** Sentences about what this engine cannot do or report; more are added as steps show them. */
   get notes(): readonly string[] {
     return [...this.#notes]
   }
@@ -169,32 +179,35 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
     )
   }
 
-  /** As it is, but for borders within a character: tokens are the endpoint's business, and what is shown there is tokenized as a whole. */
+  /**
+   * Returns the span unchanged, but moves borders out of the middle of a character. Token borders do not matter here: the endpoint
+   * tokenizes the shown text as a whole.
+   */
   snap(messages: readonly ChatMessage[], _tools: readonly ToolDefinition[], message: number, { start, end }: Span): Span {
     const text = messages[message]?.content ?? ''
     const inside = (at: number) => /[\uDC00-\uDFFF]/.test(text[at] ?? '') && /[\uD800-\uDBFF]/.test(text[at - 1] ?? '')
     return { start: inside(start) ? start - 1 : start, end: inside(end) ? end + 1 : end }
   }
 
-  /** Those of llama-server where all engines take them; else the temperature of OpenAI's API, which all take. */
+  /** llama-server's defaults if all engines accept them; else the temperature of OpenAI's API, which all accept. */
   get samplingDefaults(): Sampling {
     const all = this.engines.every(({ flavour }) => flavour === 'kvfold' || flavour === 'llama-server')
     return all ? LLAMA_SERVER_SAMPLING : { temperature: 1 }
   }
 
-  /** What the template behind the endpoint reads is not known: whatever can be said counts. */
+  /** We do not know what the template behind the endpoint reads, so every variable that can be sent counts as read. */
   reads(variable: string): boolean {
     return this.flavour.variables === 'any' || variable === EFFORT
   }
 
   readonly estimates = true
 
-  /** An estimate: see `estimate`; `countExactly` asks. */
+  /** An estimate (see `estimate`); `countExactly` asks the endpoint. */
   count(messages: readonly ChatMessage[], tools: readonly ToolDefinition[], edits: readonly Edit[] = []): number {
     return this.estimate(messages, tools, edits).tokens
   }
 
-  /** About how many tokens a prompt has: by the endpoint's counts of texts that it has seen, else by characters. Asks nobody. */
+  /** Estimates the tokens of a prompt: by the endpoint's counts of texts that it has seen, else by characters. Sends no request. */
   estimate(
     messages: readonly ChatMessage[],
     tools: readonly ToolDefinition[],
@@ -203,7 +216,7 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
     return { tokens: weightOf(rowsOf(messages, tools, edits, this.#counts)), estimated: true }
   }
 
-  /** What the endpoint says that a prompt has; null when it does not tell (llama-server and vLLM do). @throws KvfoldError remote/* */
+  /** Asks the endpoint how many tokens a prompt has; null if it does not say (llama-server and vLLM do). @throws KvfoldError remote/* */
   countExactly(
     messages: readonly ChatMessage[],
     tools: readonly ToolDefinition[],
@@ -213,7 +226,7 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
     return this.#counts.ofPrompt(promptOf(messages, tools, edits, this.flavour), signal)
   }
 
-  /** Cancels what runs for the conversation and forgets its books. What the endpoint has cached of it, nobody can take back. */
+  /** Cancels the conversation's running steps and forgets its ledger. Cells in the endpoint's cache cannot be taken back. */
   forget(conversation: ConversationId): void {
     this.#conversations.forget(conversation)
   }
@@ -223,7 +236,7 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
     this.pool.close()
   }
 
-  /** On the engine that has the conversation, or on another one where it failed before it told anything: on each once. */
+  /** Runs the step on the conversation's engine. If that fails before any of the answer was sent, tries the other engines, each once. */
   async #respond(step: RemoteStep): Promise<EngineReply> {
     const { request, state, signal, beginning } = step
     const parent = request.parent === undefined ? null : (this.#conversations.of(request.parent)?.books.engine ?? null)
@@ -289,7 +302,7 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
       ended = 'cancelled'
     } finally {
       within.release()
-      // What is not counted soon must not hold the end up.
+      // Texts that are not counted soon must not delay the end.
       const late = setTimeout(() => {
         learning.abort()
       }, COUNTING)
@@ -307,7 +320,7 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
     counts.observe(charactersOf(rows), usage.prompt, rows.length + 1)
     if (usage.milliseconds !== null && usage.cached !== null)
       this.#price.observe(usage.cached, usage.prompt - usage.cached, usage.milliseconds.prefill)
-    // Once more: by now some of the texts are counted.
+    // Build the rows again: some texts have been counted by now.
     const ledger = state.books.enter({
       rows: rowsOf(messages, tools, edits, counts),
       answer,
@@ -340,7 +353,7 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
     }
   }
 
-  /** Which tokens the step was; none, with a note, where the endpoint does not tell. */
+  /** Returns the tokens of the step. Adds a note instead if the endpoint does not report them. */
   async #tokensOf({ messages, tools = [], signal }: EngineRequest, { member, flavour, counts, shown }: Try, reader: ReplyReader) {
     const ask = () => counts.tokensOfPrompt(promptOf(messages, tools, shown.edits, flavour), reader.usage?.prompt ?? null, signal)
     const tokens = tokensIn(reader, flavour.promptTokens === 'template' ? await ask() : null)
@@ -349,7 +362,7 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
     return {}
   }
 
-  /** What the step is to show. `held`: what the engine has of the last one. */
+  /** Chooses the edits that the step shows. `held`: what the engine has of the last step. */
   #show(request: EngineRequest, { deferral }: RemoteConversation, held: Held | null): Shown {
     const { messages, tools = [], edits = [], contract = 'exact', maxTokens = 0 } = request
     const reasons: string[] = []
@@ -374,7 +387,7 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
     return { edits: shown, fallback: reasons.length === 0 ? null : reasons.join('; ') }
   }
 
-  /** The endpoint's figures, or what is known without them: of a step cut off, or from an endpoint that gives none. */
+  /** The endpoint's figures. For a step that was cut off, or an endpoint that gives none: estimates. */
   #usage(
     { usage, progress }: ReplyReader,
     { rows, answer, finish }: { readonly rows: readonly ShownRow[]; readonly answer: string; readonly finish: Finish },
@@ -397,7 +410,7 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
   }
 }
 
-/** The answer had begun without a word, and nobody is left who could be asked. */
+/** The error of an answer that ended before its first word, when no other engine is left to try. */
 const unanswered = (cause: KvfoldError): KvfoldError =>
   new KvfoldError(cause.code, `${cause.message} Nothing of it came, and no other engine is left to ask; ask again.`, { cause })
 

@@ -1,4 +1,4 @@
-/** Owns the way from a request to one answer: the chunks of a streamed chat completion, or a whole one. */
+/** Reads one answer to a request: the chunks of a streamed chat completion, or a whole one. */
 import type { ToolCall } from '../../runtime/chat/message.js'
 import { KvfoldError } from '../../runtime/core/errors.js'
 import type { EngineEvent, Finish, NamedLogprob, ShownTokens, TokenLogprob } from '../../runtime/engine/engine.js'
@@ -8,7 +8,7 @@ import { readJson, writeJson } from '../../runtime/core/written-json.js'
 import { createParser, type EventSourceMessage } from 'eventsource-parser'
 import type { Endpoint, Sending } from './endpoint.js'
 
-/** Stands for a token's number where the endpoint gives only its text. */
+/** The number of a token for which the endpoint gives only the text. */
 export const UNNUMBERED = -1
 
 /** A call of which more may come. */
@@ -25,20 +25,23 @@ export class ReplyReader {
   readonly calls: ToolCall[] = []
   readonly logprobs: TokenLogprob[] = []
   usage: EndpointUsage | null = null
-  /** Numbers of the prompt's tokens and of the answer's, its end among them, from endpoints that were asked for them (vLLM). */
+  /** Token numbers of the prompt and of the answer, its end included, from endpoints that were asked for them (vLLM). */
   readonly promptTokens: unknown[] = []
   readonly answerTokens: unknown[] = []
-  /** Null until the endpoint says why it ended. */
+  /** Null until the endpoint gives the reason of the end. */
   finish: Finish | null = null
-  /** The stop string that ended it, where the endpoint says (vLLM and kvfold: `stop_reason`; SGLang: `matched_stop`). */
+  /** The stop string that ended the answer, if the endpoint reports it (vLLM and kvfold: `stop_reason`; SGLang: `matched_stop`). */
   stop: string | null = null
-  /** Prompt tokens and how many of them were not computed, from the endpoint's report of its progress. */
+  /** The prompt's tokens, and how many of them were cached, from the endpoint's progress report. */
   progress: { readonly total: number; readonly cached: number } | null = null
   #draft: Draft | null = null
 
   constructor(private readonly where: string) {}
 
-  /** What a chunk brings. @throws KvfoldError what the endpoint says went wrong; remote/refused when its content filter stopped it */
+  /**
+   * Returns the events of a chunk. @throws KvfoldError the error that the endpoint reports; remote/refused when its content filter stopped
+   * it
+   */
   push(chunk: unknown): EngineEvent[] {
     if (!isRecord(chunk)) throw new KvfoldError('remote/bad-answer', `${this.where} sent an event that is no JSON object.`)
     const { error } = chunk
@@ -77,7 +80,7 @@ export class ReplyReader {
     return events
   }
 
-  /** The part of a call that comes with a chunk; engines leave out its index, its id or both. */
+  /** Takes a chunk's part of a call. Engines may leave out the call's index, its id or both. */
   #callPart(part: unknown): EngineEvent[] {
     const index = countAt(part, 'index')
     const id = textAt(part, 'id')
@@ -90,7 +93,7 @@ export class ReplyReader {
     if (goesOn) {
       draft.text += text
       if (draft.id === '') draft.id = id ?? ''
-      // Some repeat the name with every part.
+      // Some engines repeat the name with every part.
       if (draft.name === '') draft.name = name
       return []
     }
@@ -99,7 +102,10 @@ export class ReplyReader {
     return events
   }
 
-  /** `cut`: where the limit was reached right behind a name, "no arguments" is not what the model said. */
+  /**
+   * Completes the open call. `cut`: the answer reached its length limit; if it ended right behind a name, the model has not said "no
+   * arguments".
+   */
   #complete(cut = false): EngineEvent[] {
     const draft = this.#draft
     this.#draft = null
@@ -124,12 +130,12 @@ export class ReplyReader {
       case 'error':
         throw new KvfoldError('remote/broken-stream', `${this.where} ended the answer itself (${reason}).`)
       default:
-        // `stop`, `tool_calls`, `function_call`, `eos`: what was said decides.
+        // `stop`, `tool_calls`, `function_call`, `eos`: the answer itself shows whether there were calls.
         return this.calls.length > 0 ? 'tool-calls' : 'stop'
     }
   }
 
-  /** What llama-server (`prompt_progress`) and kvfold (events `plan` and `progress`) say before and while they compute. */
+  /** Reads the progress reports of llama-server (`prompt_progress`) and kvfold (events `plan` and `progress`). */
   #progressIn(chunk: unknown): EngineEvent[] {
     const progress = fieldOf(chunk, 'prompt_progress')
     const total = countAt(progress, 'total')
@@ -153,7 +159,10 @@ export class ReplyReader {
   }
 }
 
-/** The tokens of an answer and its prompt, or why they cannot be said. `prompt`: what the endpoint makes of it when asked apart; null: see the answer. */
+/**
+ * Returns the tokens of an answer and its prompt, or why they are unknown. `prompt`: the prompt's tokens from a separate request; null:
+ * take them from the answer.
+ */
 export function tokensIn(
   { logprobs, usage, promptTokens, answerTokens }: ReplyReader,
   prompt: readonly number[] | null,
@@ -163,7 +172,7 @@ export function tokensIn(
     answerTokens.length > 0 ? answerTokens : logprobs.map(({ token }) => (token === UNNUMBERED ? null : token)),
   )
   if (before === null || said === null) return 'gives no token numbers'
-  // The end of an answer may be counted and not named.
+  // The endpoint may count the end of an answer without naming its token.
   const isWhole = usage === null || (before.length === usage.prompt && [0, 1].includes(usage.generated - said.length))
   return isWhole ? { prompt: Int32Array.from(before), completion: Int32Array.from(said) } : 'counts other tokens than it names'
 }
@@ -180,12 +189,12 @@ function argumentsIn(text: string): Pick<ToolCall, 'arguments' | 'malformed'> {
     const value = readJson(text)
     if (isRecord(value)) return { arguments: value }
   } catch {
-    // Told to the model as what it is.
+    // The malformed text is kept, and the model is shown it.
   }
   return { arguments: {}, malformed: text }
 }
 
-/** The bytes of a token that is no whole characters, in whose place there is U+FFFD. */
+/** The bytes of a token that is not whole characters, whose text has U+FFFD in their place. */
 function bytesIn(of: unknown): Pick<NamedLogprob, 'bytes'> {
   const said = listAt(of, 'bytes')
   const bytes = said.filter((byte): byte is number => Number.isInteger(byte) && Number(byte) >= 0 && Number(byte) < 256)
@@ -203,24 +212,24 @@ function logprobOf(entry: unknown): TokenLogprob {
   return { ...one(entry), top: listAt(entry, 'top_logprobs').map(one) }
 }
 
-// The reading of an endpoint's own figures, whichever names its engine gives them.
+// Reads the usage figures of an endpoint, by the names that each engine gives them.
 
-/** What an endpoint says a step took, in tokens; null: it does not say. */
+/** The tokens of a step as the endpoint reports them; null: it does not say. */
 export interface EndpointUsage {
   readonly prompt: number
-  /** Of the prompt, not computed in this step. */
+  /** Tokens of the prompt that were not computed in this step. */
   readonly cached: number | null
   readonly generated: number
-  /** Milliseconds; llama-server alone says so. */
+  /** Milliseconds; only llama-server reports them. */
   readonly milliseconds: { readonly prefill: number; readonly decode: number } | null
 }
 
 /**
- * The figures of a chunk or a whole answer, null when it has none.
+ * The figures of a chunk or a whole answer; null if it has none.
  *
- * Cached tokens: `usage.prompt_tokens_details.cached_tokens` (OpenAI, llama-server, kvfold, vLLM with --enable-prompt-tokens-details, SGLang
- * with --enable-cache-report), `usage.prompt_cache_hit_tokens` (DeepSeek), `usage.cached_tokens` (Moonshot), `timings.cache_n` (llama-server).
- * llama-server's `tokens_cached` is what its slot holds afterwards, generated tokens included, so it is not looked at.
+ * Cached tokens: `usage.prompt_tokens_details.cached_tokens` (OpenAI, llama-server, kvfold, vLLM with --enable-prompt-tokens-details,
+ * SGLang with --enable-cache-report), `usage.prompt_cache_hit_tokens` (DeepSeek), `usage.cached_tokens` (Moonshot), `timings.cache_n`
+ * (llama-server). llama-server's `tokens_cached` is not used: it counts the tokens in the slot afterwards, generated ones included.
  */
 export function usageIn(chunk: unknown): EndpointUsage | null {
   const usage = fieldOf(chunk, 'usage')
@@ -243,14 +252,15 @@ export function usageIn(chunk: unknown): EndpointUsage | null {
   }
 }
 
-// The way from a request to the chunks of its streamed answer: server-sent events with a JSON object each.
+// Reads a streamed answer's chunks: server-sent events with a JSON object each.
 
-/** Characters one line, or the data of one event, may have: more is no event of a chat, and must not fill the memory. */
+/** The most characters of one line, or of one event's data. No event of a chat is longer, and longer ones must not fill the memory. */
 const LONGEST = 16 * 2 ** 20
 
 /**
- * Takes the bytes of a stream as they come, cut anywhere, and gives the events that they complete. What is not ended by a blank line is none.
- * @throws KvfoldError remote/bad-answer when an event grows beyond all measure
+ * Returns a function that takes the bytes of a stream, cut anywhere, and returns the events that they complete. An event counts only once a
+ * blank line ends it.
+ * @throws KvfoldError remote/bad-answer when an event is too long
  */
 export function eventReader(): (bytes: Uint8Array) => EventSourceMessage[] {
   const decoder = new TextDecoder()
@@ -271,7 +281,8 @@ export function eventReader(): (bytes: Uint8Array) => EventSourceMessage[] {
 }
 
 /**
- * What the endpoint sends, parsed; endpoints that do not stream send one whole answer. Whoever stops iterating closes the connection.
+ * Yields the endpoint's chunks, parsed; an endpoint that does not stream sends one whole answer. Ending the iteration closes the
+ * connection.
  * @throws KvfoldError remote/*, context/full, model/not-found; the reason of `signal` when it was aborted
  */
 export async function* chunksOf(endpoint: Endpoint, body: object, signal: AbortSignal, sending: Sending = {}): AsyncGenerator {
@@ -283,7 +294,7 @@ export async function* chunksOf(endpoint: Endpoint, body: object, signal: AbortS
   const eventsIn = eventReader()
   for await (const bytes of answer.body)
     for (const { data } of eventsIn(bytes)) {
-      // The stream goes on to its end, so that the connection can be kept.
+      // Read the stream to its end, so that the connection can be kept.
       if (data !== '[DONE]') yield parsed(data, endpoint.name)
     }
 }
@@ -293,7 +304,7 @@ function parsed(data: string, where: string): unknown {
     const value = readJson(data)
     if (isRecord(value)) return value
   } catch {
-    // Said below, without the text: it may be anything.
+    // The error below leaves the text out, because it may contain anything.
   }
   throw new KvfoldError('remote/bad-answer', `${where} sent an event that is no JSON object; is the address right?`)
 }

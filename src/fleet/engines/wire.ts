@@ -1,4 +1,4 @@
-/** Owns what a step looks like in OpenAI's chat API: messages as they are shown, tools, sampling. */
+/** Writes a step in OpenAI's chat API: messages as they are shown, tools, sampling. */
 import { createHash } from 'node:crypto'
 import { anyObject } from '../../runtime/chat/grammar.js'
 import { invariant, KvfoldError } from '../../runtime/core/errors.js'
@@ -8,10 +8,12 @@ import type { ChatMessage, Edit, ToolCall, ToolDefinition } from '../../runtime/
 import type { EngineRequest, Sampling } from '../../runtime/engine/engine.js'
 import type { Flavour } from './flavour.js'
 
-/** The most that OpenAI's API adds to or takes from a logit; -100 bans a token. JSON has no infinity. */
+/** The most that OpenAI's API adds to a logit or subtracts from it; -100 bans a token. JSON has no infinity. */
 const BIAS = 100
 
-/** A message's content under its edits, which are disjoint and in order. @throws KvfoldError internal/invariant when they are not */
+/**
+ * Returns a message's content under its edits, which must be disjoint and in order. @throws KvfoldError internal/invariant if they are not
+ */
 export function shownText(content: string, edits: readonly Edit[]): string {
   let text = ''
   let at = 0
@@ -23,7 +25,7 @@ export function shownText(content: string, edits: readonly Edit[]): string {
   return text + content.slice(at)
 }
 
-/** The edits of each message that has some, in order. */
+/** Returns the edits of each message that has some, in order. */
 export function editsByMessage(edits: readonly Edit[]): ReadonlyMap<number, readonly Edit[]> {
   const made = new Map<number, Edit[]>()
   for (const edit of edits) made.set(edit.message, [...(made.get(edit.message) ?? []), edit])
@@ -31,16 +33,16 @@ export function editsByMessage(edits: readonly Edit[]): ReadonlyMap<number, read
   return made
 }
 
-/** A message's content under its edits, and its note. */
+/** A message's content under its edits, followed by its note. */
 export const contentOf = ({ content, note = '' }: ChatMessage, edits: readonly Edit[]): string => shownText(content, edits) + note
 
-/** What a message takes of the prompt: its content as shown, and its calls. For counting, and to see what changed. */
+/** A message's part of the prompt: its content as shown, and its calls. For counting, and for comparing two steps. */
 export const bodyOf = (message: ChatMessage, shown: string): string =>
   message.toolCalls === undefined
     ? shown
     : shown + message.toolCalls.map((call) => `\n${call.name} ${argumentsOf(call)}`).join('')
 
-/** A prompt as /v1/chat/completions and the engines' own counters take it. */
+/** Returns a prompt as /v1/chat/completions and the engines' own counters take it. */
 export function promptOf(
   messages: readonly ChatMessage[],
   tools: readonly ToolDefinition[],
@@ -60,7 +62,10 @@ export function promptOf(
   return { messages: wired, tools: tools.map((tool) => ({ type: 'function', function: tool })) }
 }
 
-/** The body of a chat completion, streamed where the engine can. `tokens`: it shall say which tokens prompt and answer were. @throws KvfoldError remote/unsupported, engine/bad-request */
+/**
+ * Returns the body of a chat completion, streamed if the engine can. `tokens`: asks for the tokens of prompt and answer. @throws
+ * KvfoldError remote/unsupported, engine/bad-request
+ */
 export function bodyFor(
   request: EngineRequest,
   edits: readonly Edit[],
@@ -102,19 +107,19 @@ export function bodyFor(
   }
 }
 
-/** What the engine has no field for is left out: `reads` says so. */
+/** Leaves out variables that the engine has no field for; `RemoteEngine.reads` reports which it has. */
 function variablesOf({ variables = {} }: EngineRequest, flavour: Flavour): Record<string, unknown> {
   if (flavour.variables === 'any') return Object.keys(variables).length === 0 ? {} : { chat_template_kwargs: variables }
   const { [EFFORT]: effort } = variables
   return effort === undefined ? {} : { [EFFORT]: effort }
 }
 
-/** OpenAI's own name of the only variable that its API has. */
+/** The only template variable in OpenAI's API, by its name there. */
 export const EFFORT = 'reasoning_effort'
 
 /**
- * The tools of a request and what it says of them. With `none` they stay, so that the prompt is that of the steps before. A call that may be of
- * some of several tools only cannot be asked for, so such a request has only those, at the price of its cache.
+ * Returns the tools of a request and its `tool_choice`. With `none` the tools stay, so that the prompt begins as in the steps before. The
+ * API cannot require a call of one among some of the tools. Such a request contains only those tools, at the price of its cache.
  */
 function toolsOf({ tools = [], toolChoice = 'auto', callable }: EngineRequest): {
   readonly tools: readonly ToolDefinition[]
@@ -126,7 +131,7 @@ function toolsOf({ tools = [], toolChoice = 'auto', callable }: EngineRequest): 
   return { tools: tools.filter(({ name }) => callable.includes(name)), choice: 'required' }
 }
 
-/** Filters that are off, told where something is drawn: servers have defaults of their own for what a request leaves out. */
+/** Turns filters off explicitly when tokens are drawn, because servers have defaults of their own for options that a request leaves out. */
 const withoutFilters = ({ temperature = 0 }: Sampling, { sampling: takes }: Flavour): Sampling =>
   temperature === 0 ? {} : { topP: 1, ...('topK' in takes ? { topK: 0 } : {}), ...('minP' in takes ? { minP: 0 } : {}) }
 
@@ -168,9 +173,9 @@ const callOf = (call: ToolCall) => ({
   function: { name: call.name, arguments: argumentsOf(call) },
 })
 
-/** Engines refuse a history whose arguments are not JSON, so what was malformed goes back as a text within JSON. */
+/** Engines refuse a history whose arguments are not JSON. So malformed arguments are sent as a text within JSON. */
 const argumentsOf = ({ arguments: given, malformed }: ToolCall): string =>
   writeJson(malformed === undefined ? given : { malformed })
 
-/** The endpoint need not learn who our tenants are. */
+/** A hash, because the endpoint need not learn our tenants' names. */
 const saltOf = (tenant: string): string => createHash('sha256').update(`kvfold tenant ${tenant}`).digest('base64url')

@@ -1,19 +1,23 @@
-/** Owns which threads this server has for itself among all that use the database: advisory locks, which end with the connection that took them. */
+/**
+ * Claims of threads: a server claims a thread for itself among all servers of the database. Claims are advisory locks, which end with the
+ * connection that took them.
+ */
 import { createHash } from 'node:crypto'
 import type pg from 'pg'
 import type { Database } from './database.js'
 
 interface HeldClient {
   readonly client: pg.Client
-  /** Claims that share it. */
+  /** How many claims share the lock. */
   users: number
-  /** It is being given back. */
+  /** Settles when the lock is released; null while it is not being released. */
   ending: Promise<void> | null
 }
 
 /**
- * One connection has all locks that were free when they were asked for; who waits for one does so on a connection of his own. A lock whose
- * connection broke is nobody's: what is written without one is refused when another server wrote in between (`PostgresStore.update`).
+ * One shared connection takes all locks that are free when they are requested; a claim that must wait does so on a connection of its own.
+ * If a lock's connection breaks, the lock is gone. A change written without a lock is refused if another server wrote in between
+ * (`PostgresStore.update`).
  */
 export class Claims {
   readonly #held = new Map<string, HeldClient>()
@@ -21,7 +25,7 @@ export class Claims {
 
   constructor(private readonly database: Database) {}
 
-  /** Says how to give it back; null: another server has it. @throws KvfoldError store/unreachable */
+  /** Returns a function that releases the claim; null if another server has the thread. @throws KvfoldError store/unreachable */
   async take(tenant: string, id: string, wait: boolean): Promise<(() => Promise<void>) | null> {
     const key = numberOf(tenant, id)
     const shared = await this.#shared(key)
@@ -59,7 +63,7 @@ export class Claims {
     }
   }
 
-  /** The connection has the lock; so may another claim of this server, by now. */
+  /** Records that the connection has the lock. By now another claim of this server may have it too; then they share it. */
   #taken(key: string, client: pg.Client): () => Promise<void> {
     const other = this.#held.get(key)
     if (other !== undefined && other.client === client && other.ending === null) {
@@ -85,7 +89,7 @@ export class Claims {
     }
   }
 
-  /** What cannot be given back now is free when its connection ends. */
+  /** If the release fails, the lock is freed when its connection ends. */
   async #unlock(client: pg.Client, key: string): Promise<void> {
     const session = await this.#session?.catch(() => null)
     await this.database.ask(client, 'SELECT pg_advisory_unlock($1)', [key]).catch(() => undefined)
@@ -114,7 +118,7 @@ export class Claims {
       for (const [key, held] of this.#held) if (held.client === client) this.#held.delete(key)
     }
     client.once('end', lost)
-    // It takes no query from here on, and may be a while until it ends.
+    // From here on the connection takes no query; it may take a while until it ends.
     client.once('error', () => {
       lost()
       void client.end().catch(() => undefined)
@@ -123,7 +127,7 @@ export class Claims {
   }
 }
 
-/** 64 bits of a hash: two threads of one number wait for each other, and nothing else happens. */
+/** 64 bits of a hash. If two threads have the same number, they only wait for each other. */
 const numberOf = (tenant: string, id: string): string =>
   createHash('sha256')
     .update(JSON.stringify(['kvfold', tenant, id]))

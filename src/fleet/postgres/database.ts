@@ -1,4 +1,4 @@
-/** Owns the way to a PostgreSQL database: connections, transactions, and what is said when nobody answers there. */
+/** The connection to a PostgreSQL database: pool, transactions, and errors when the database does not answer. */
 import type { Socket } from 'node:net'
 import { setTimeout as delay } from 'node:timers/promises'
 import pg from 'pg'
@@ -6,36 +6,36 @@ import { invariant, KvfoldError, type ErrorCode } from '../../runtime/core/error
 import type { StoredRow } from '../../runtime/store/row-kind.js'
 import { migrate, type Parameter, type RunStatement } from './schema.js'
 
-/** Connections for queries; claims have others. */
+/** Connections for queries; claims have further ones. */
 const CONNECTIONS = 10
-/** Milliseconds. */
+/** Timeouts in milliseconds. */
 export interface DatabasePatience {
-  /** For a connection, and for a look whether anybody is there. */
+  /** For making a connection, and for a probe of the database. */
   readonly connect: number
   /** For the answer to a query. */
   readonly query: number
-  /** Without an answer until it is looked at whether anybody is there. */
+  /** A query may wait this long until the database is probed. */
   readonly silent: number
 }
 
-/** Whoever is cut off is told within `silent` + `silent` / 4 + `connect`, some 10 seconds, and whoever comes then at once. */
+/** A query of a server that is cut off fails within `silent` + `silent` / 4 + `connect`, some 10 seconds. Later queries fail at once. */
 const PATIENCE: DatabasePatience = { connect: 5000, query: 30_000, silent: 4000 }
 /**
- * The database notices within some 20 seconds that a server is cut off from it, and gives its locks to others: those of threads, and those of rows of a
- * change that it will not end.
+ * With these settings the database notices within some 20 seconds that a server is cut off. It then frees the server's locks: those of
+ * threads, and those of rows that an unfinished transaction changed.
  */
 const WATCHED =
   'SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3; SET tcp_user_timeout = 20000'
-/** The first that has transaction ids of 64 bits. */
+/** The first version with transaction ids of 64 bits. */
 const OLDEST = 13
 const DURABLE = "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
-/** 64-bit integers of ours are times and counts. */
+/** The type of 64-bit integers, which we use for times and counts; they are read as numbers. */
 const INT8 = 20
 
 const types = new pg.TypeOverrides()
 types.setTypeParser(INT8, Number)
 
-/** An answer that is waited for. */
+/** A query that waits for its answer. */
 interface PendingQuery {
   readonly client: pg.ClientBase
   readonly since: number
@@ -44,18 +44,18 @@ interface PendingQuery {
 export class Database {
   #pool: pg.Pool
   readonly #asked = new Set<PendingQuery>()
-  /** Connections that callers have for themselves. */
+  /** Connections of callers' own (`connect`). */
   readonly #own = new Set<pg.Client>()
   #watch: NodeJS.Timeout | null = null
-  /** What whoever asked last was told of it; null: somebody is there. */
+  /** The last error that showed the database to be unreachable; null if it answers. */
   #away: KvfoldError | null = null
-  /** Nobody says so either: whoever comes is told at once, until looks find somebody. */
+  /** Whether the last probe got no answer at all, not even a refusal. Then queries fail at once until a probe succeeds. */
   #isMute = false
   #probing: Promise<void> | null = null
   #isOpen = true
 
   private constructor(
-    /** Where it is, without a password. */
+    /** The database and its host, without a password. */
     readonly address: string,
     private readonly config: pg.ClientConfig,
     private readonly patience: DatabasePatience,
@@ -63,14 +63,14 @@ export class Database {
     this.#pool = this.#pooled()
   }
 
-  /** Why it cannot be used now; null: nothing is known against it. */
+  /** Why the database cannot be used now; null if no problem is known. */
   get problem(): string | null {
     return this.#away?.message ?? null
   }
 
   /**
-   * Brings what an earlier version wrote to ours.
-   * @param url `postgres://user:password@host:port/name`, with what libpq takes behind `?`
+   * Opens the database, and migrates the tables of earlier versions to ours.
+   * @param url `postgres://user:password@host:port/name`, with libpq's options behind `?`
    * @throws KvfoldError store/unusable, store/unreachable, store/newer; nothing was changed then
    */
   static async open(url: string, patience = PATIENCE): Promise<Database> {
@@ -91,7 +91,7 @@ export class Database {
     }
   }
 
-  /** One statement, by itself. @throws KvfoldError store/* */
+  /** Runs one statement by itself. @throws KvfoldError store/* */
   async rows(sql: string, values: readonly Parameter[] = []): Promise<readonly StoredRow[]> {
     const client = await this.#client()
     try {
@@ -104,7 +104,9 @@ export class Database {
     }
   }
 
-  /** All that `work` does, or nothing when it throws. With `reading` all that it reads is of one moment. */
+  /**
+   * Runs `work` in a transaction: everything that it does is kept, or nothing if it throws. With `reading` all its reads see one moment.
+   */
   async transaction<T>(work: (run: RunStatement) => Promise<T>, { reading = false } = {}): Promise<T> {
     const client = await this.#client()
     const run: RunStatement = async (sql, values = []) => (await this.ask<StoredRow>(client, sql, values)).rows
@@ -116,14 +118,14 @@ export class Database {
       return done
     } catch (error) {
       const isGone = error instanceof KvfoldError && error.code === 'store/unreachable'
-      // A connection that cannot say so either is closed, which ends what it began.
+      // If even the rollback fails, the connection is closed, which ends the transaction.
       const isClean = !isGone && (await run('ROLLBACK').then(yes, no))
       client.release(!isClean)
       throw error
     }
   }
 
-  /** A connection of the caller's own, on which an answer may take as long as it takes (`ask`). */
+  /** Makes a connection of the caller's own, on which an answer may take any time (`ask`). */
   async connect(): Promise<pg.Client> {
     await this.#reach()
     const client = new pg.Client(this.config)
@@ -140,8 +142,8 @@ export class Database {
   }
 
   /**
-   * One statement on this connection. While its answer is waited for, it is looked at whether anybody is there at all: a database that is cut off says
-   * nothing, and a connection to it stays open for many minutes. @throws KvfoldError store/*
+   * Runs one statement on this connection. While it waits for the answer, the database is probed: a database that is cut off sends nothing,
+   * and a connection to it stays open for many minutes. @throws KvfoldError store/*
    */
   async ask<R extends pg.QueryResultRow>(
     client: pg.ClientBase,
@@ -162,12 +164,12 @@ export class Database {
     }
   }
 
-  /** Idempotent. */
+  /** Further calls do nothing. */
   async close(): Promise<void> {
     if (!this.#isOpen) return
     this.#isOpen = false
     if (this.#watch !== null) clearInterval(this.#watch)
-    // A database that does not answer does not say goodbye either.
+    // A database that does not answer does not close its connections either, so do not wait longer than for a connection.
     await Promise.race([this.#pool.end(), delay(this.patience.connect, undefined, { ref: false })])
   }
 
@@ -180,7 +182,10 @@ export class Database {
     }
   }
 
-  /** Once nobody was found there, all who come wait for one look whether somebody is again, where that takes no time. @throws KvfoldError store/unreachable */
+  /**
+   * After a failure, all callers wait for one probe before they use the database; while probes get no answer at all, they fail at once.
+   * @throws KvfoldError store/unreachable
+   */
   async #reach(): Promise<void> {
     this.refuseClosed()
     if (this.#away === null) return
@@ -188,7 +193,7 @@ export class Database {
     await this.#probe()
   }
 
-  /** Whoever waits for long has it looked at whether anybody is there; what is slow is waited for. */
+  /** Probes the database if a query has waited for long. If the probe succeeds, the slow query goes on waiting. */
   #look(): void {
     const late = performance.now() - this.patience.silent
     const isLate = [...this.#asked].some(({ since }) => since < late)
@@ -199,7 +204,10 @@ export class Database {
     return (this.#probing ??= this.#probed().finally(() => (this.#probing = null)))
   }
 
-  /** Where no word comes back, all connections are broken off: those that wait have waited enough, and the others lead nowhere either. */
+  /**
+   * Probes the database. If there is no answer, breaks off all connections: their queries have waited long enough, and unused ones would
+   * fail too.
+   */
   async #probed(): Promise<void> {
     const probe = new pg.Client({ ...this.config, query_timeout: this.patience.connect })
     probe.on('error', () => undefined)
@@ -212,10 +220,10 @@ export class Database {
       this.#isMute = false
     } catch (error) {
       socketOf(probe).destroy()
-      // Timers fire some milliseconds early where the turn that set them was long; a refusal takes next to no time.
+      // Half the timeout, because timers fire some milliseconds early after a long turn. A refusal takes next to no time.
       const refusal = error instanceof pg.DatabaseError ? error : null
       this.#isMute = refusal === null && performance.now() - began >= this.patience.connect / 2
-      // Somebody is there, and has no connection left.
+      // The database answers, but has no free connection.
       if (refusal?.code === CROWDED) return
       if (refusal === null) {
         for (const { client, since } of this.#asked) if (since < began) socketOf(client).destroy(error as Error)
@@ -230,10 +238,10 @@ export class Database {
   #pooled(): pg.Pool {
     const pool = new pg.Pool({
       ...{ ...this.config, max: CONNECTIONS, query_timeout: this.patience.query },
-      // What is acknowledged is on the medium, whatever the database does for others. The pool waits for it.
+      // Makes acknowledged changes durable, whatever the database's default is. The pool waits for this query.
       onConnect: (client) => client.query(`${WATCHED}; ${DURABLE}`) as unknown as undefined,
     })
-    // Whoever uses the connection is told by what it asks; one that nobody uses is replaced.
+    // Ignore it: the user of a connection gets the error from its query, and the pool replaces an idle connection.
     pool.on('error', () => undefined)
     pool.on('connect', (client) => {
       client.on('error', () => undefined)
@@ -251,7 +259,7 @@ export class Database {
     invariant(this.#isOpen, 'the store was used after it was closed')
   }
 
-  /** Keeps errors of ours as they are, and says of others what happened and what to do. */
+  /** Returns errors of ours unchanged. Turns other errors into one that says what happened and what to do. */
   told(error: unknown): unknown {
     if (error instanceof KvfoldError || !(error instanceof Error)) return error
     const { address } = this
@@ -275,10 +283,10 @@ export class Database {
 }
 
 const CROWDED = '53300'
-/** Connection errors, too many connections, a server that starts, stops or only reads. */
+/** Connection errors, too many connections, and a server that starts, stops or only allows reads. */
 const UNREACHABLE = /^(08|57P|53300|25006)/u
 
-/** It has no other way to be ended while nobody answers. */
+/** Destroying the socket is the only way to end a connection while the database does not answer. */
 const socketOf = (client: pg.ClientBase): Socket => (client as unknown as { connection: { stream: Socket } }).connection.stream
 
 const yes = (): boolean => true
@@ -293,7 +301,7 @@ function configOf(url: string, { connect }: DatabasePatience): [address: string,
     const { database = 'postgres', host, port } = new pg.Client(config)
     return [`${database} at ${host}:${port}`, config]
   } catch {
-    // Whatever is wrong with it, there may be a password in what says so.
+    // Leave the cause out: its text may contain a password.
     throw new KvfoldError(
       'cli/bad-usage',
       'The address of the database cannot be read; give --store postgres://user:password@host:port/name.',

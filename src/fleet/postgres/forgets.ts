@@ -1,4 +1,7 @@
-/** Owns what servers of one database tell each other of text that is to be forgotten: who is told, and who has done it. */
+/**
+ * Makes all servers of one database forget text: each server learns which threads have text to forget, and reports when it has forgotten
+ * it.
+ */
 import { randomUUID } from 'node:crypto'
 import { hostname } from 'node:os'
 import { setTimeout as delay } from 'node:timers/promises'
@@ -6,29 +9,30 @@ import type { ThreadHead, Unforgotten } from '../../runtime/store/port.js'
 import type { Database } from './database.js'
 import type { RunStatement } from './schema.js'
 
-/** Milliseconds between two looks at who has done it. */
+/** Milliseconds between two looks at which servers have forgotten. */
 const LOOK = 50
-/** Seconds after which a server that says nothing is taken to be away: each says something every second. */
+/** Seconds without a report after which a server counts as away; each server reports every second. */
 const SILENT = 5
-/** What a server says at least, in milliseconds. */
+/** Milliseconds after which a server reports even without news. */
 const SAYS = 1000
 
 /**
- * A forget is a row that is written with the fold, in the same transaction. Each server says up to which transaction it has heard and done everything,
- * so that one that was away has not said so, and does it when it hears again: before it serves anything, since every request hears first.
+ * A forget is a row that is written with the fold, in the same transaction. Each server reports up to which transaction it has read and
+ * carried out all forgets. A server that was away has not reported. It carries them out when it reads again, before it serves anything,
+ * since every request reads first.
  */
 export class Forgets {
   readonly #server = randomUUID()
-  /** When it said something last, as `performance.now` has it. */
+  /** When this server last reported, by `performance.now`. */
   #said = -Infinity
 
-  /** @param place where this server saves cells that outlive it; null: nowhere */
+  /** @param place where this server saves cells that outlive it; null if it saves none */
   constructor(
     private readonly database: Database,
     private readonly place: string | null,
   ) {}
 
-  /** Takes part from now on, in the place of an earlier server that ended and saved cells there. */
+  /** Registers this server, in place of an earlier one that ended and saved cells in the same place. */
   async join(): Promise<void> {
     const name = `${hostname()}, process ${process.pid}`
     const place = this.place === null ? null : `${hostname()}:${this.place}`
@@ -42,7 +46,7 @@ export class Forgets {
     ])
   }
 
-  /** Within the fold's transaction. */
+  /** Records a forget, within the fold's transaction. */
   async note(run: RunStatement, tenant: string, id: string): Promise<void> {
     await run(
       `INSERT INTO kvfold.forgets (tenant, thread, server, changed) VALUES ($1, $2, $3, pg_current_xact_id())
@@ -51,7 +55,10 @@ export class Forgets {
     )
   }
 
-  /** What others, or with `all` anybody, had forgotten in this transaction or a later one; some of it may be told again. */
+  /**
+   * Returns the forgets of other servers, or with `all` of any server, in this transaction or a later one. Some of them may be returned
+   * again.
+   */
   async since(run: RunStatement, transaction: bigint, all: boolean): Promise<readonly Pick<ThreadHead, 'tenant' | 'id'>[]> {
     const rows = await run(
       'SELECT tenant, thread AS id FROM kvfold.forgets WHERE changed >= $1::text::xid8 AND ($2 OR server <> $3)',
@@ -60,7 +67,7 @@ export class Forgets {
     return rows.map(({ tenant, id }) => ({ tenant: tenant as string, id: id as string }))
   }
 
-  /** All before this transaction is forgotten here. */
+  /** Reports that this server has carried out all forgets before this transaction. */
   async done(transaction: bigint, isNews: boolean): Promise<void> {
     if (!isNews && performance.now() < this.#said + SAYS) return
     this.#said = performance.now()
@@ -68,7 +75,9 @@ export class Forgets {
     await this.database.rows(sql, [this.#server, String(transaction)])
   }
 
-  /** Who has not forgotten it yet, after `patience` milliseconds or as soon as only servers are left that are away. */
+  /**
+   * Returns the servers that have not forgotten the thread's text yet, after `patience` milliseconds or as soon as all of them are away.
+   */
   async left(tenant: string, id: string, patience: number): Promise<readonly Unforgotten[]> {
     const until = performance.now() + patience
     for (;;) {
@@ -83,7 +92,7 @@ export class Forgets {
     }
   }
 
-  /** It ends: what is in its memory is gone. What it saved is not, so that it stays among those that have something to forget. */
+  /** Ends this server. Its memory is gone, but its saved cells are not: with a place it stays registered, so its forgets remain due. */
   async leave(): Promise<void> {
     const sql = this.place === null ? 'DELETE FROM kvfold.servers' : 'UPDATE kvfold.servers SET ended = true'
     await this.database.rows(`${sql} WHERE id = $1`, [this.#server])

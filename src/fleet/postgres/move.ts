@@ -1,4 +1,4 @@
-/** Owns whole stores in PostgreSQL: filling an empty one from elsewhere, all of it or nothing, and reading all of one as it is at one moment. */
+/** Moves whole stores in PostgreSQL: fills an empty one from another store, all or nothing, and reads all of one as it is at one moment. */
 import { isDeepStrictEqual } from 'node:util'
 import { KvfoldError } from '../../runtime/core/errors.js'
 import type { FoundThread } from '../../runtime/store/check.js'
@@ -7,7 +7,7 @@ import type { Database } from './database.js'
 import type { RunStatement } from './schema.js'
 import { Damaged, readThread, ThreadWriter } from './thread-rows.js'
 
-/** Reads all threads, oldest first, and then what else `more` reads of the same moment. */
+/** Reads all threads, oldest first. Then runs `more`, which reads at the same moment. */
 export function readAll<T>(
   database: Database,
   each: (thread: FoundThread) => Promise<void> | void,
@@ -39,8 +39,10 @@ async function found(
 }
 
 /**
- * Writes these threads, reads each back and compares, and then has `more` written; servers that use the database wait meanwhile.
- * @throws KvfoldError store/not-empty when there are threads in it, store/failed when something is not what was written; nothing was changed then
+ * Writes these threads, reads each back and compares it, and then runs `more`, which writes the rest. Servers that use the database wait
+ * meanwhile.
+ * @throws KvfoldError store/not-empty if the database has threads, store/failed if a thread reads back differently; nothing was changed
+ * then
  */
 export async function fill(
   database: Database,
@@ -56,7 +58,7 @@ export async function fill(
         'store/not-empty',
         `The database ${database.address} has conversations already, so nothing was moved; give one that has none.`,
       )
-    // Whoever is told later that one of these was deleted would let it go.
+    // A server that later read that one of these was deleted would drop it.
     await run('DELETE FROM kvfold.gone')
     const writer = new ThreadWriter(run)
     for (const thread of threads) {
@@ -68,14 +70,14 @@ export async function fill(
   })
 }
 
-/** Of what was read back and is something else. */
+/** The error for an item that reads back differently. */
 export const notSame = (what: string, id: string, where: string): KvfoldError =>
   new KvfoldError(
     'store/failed',
     `The ${what} ${id} reads back from ${where} as something else than was written, so nothing was moved; the source is as it was.`,
   )
 
-/** @throws KvfoldError store/locked when others are connected who call themselves kvfold, as far as this user may see them */
+/** @throws KvfoldError store/locked if other connections named kvfold use the database, as far as this user may see them */
 export async function refuseUsed(database: Database): Promise<void> {
   const [row] = await database.rows(
     `SELECT count(*) AS others FROM pg_stat_activity

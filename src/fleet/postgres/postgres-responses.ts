@@ -1,4 +1,4 @@
-/** Owns the responses in PostgreSQL: they are in the database of their threads, and go with them. */
+/** Responses in PostgreSQL. They are in the database of their threads, and are deleted with them. */
 import { KvfoldError } from '../../runtime/core/errors.js'
 import type { Tenant } from '../../runtime/core/ids.js'
 import type { Damage } from '../../runtime/store/damage.js'
@@ -11,13 +11,13 @@ import { responseRows } from '../../runtime/server/responses/sqlite-responses.js
 const COLUMNS = responseRows.columns.join(', ')
 
 export class PostgresResponses implements ResponseStore {
-  /** @param database that of the threads, whose store closes it */
+  /** @param database the threads' database; the thread store closes it */
   constructor(private readonly database: Database) {}
 
-  /** One whose thread was deleted meanwhile is not kept. */
+  /** Does not keep a response whose thread was deleted meanwhile. */
   async keep(response: KeptResponse): Promise<void> {
     await this.database.transaction(async (run) => {
-      // No other server deletes the thread between this and the end of the transaction.
+      // This lock keeps other servers from deleting the thread before the transaction ends.
       const there = await run('SELECT 1 FROM kvfold.threads WHERE tenant = $1 AND id = $2 FOR KEY SHARE', [
         response.tenant,
         response.thread,
@@ -48,7 +48,7 @@ export class PostgresResponses implements ResponseStore {
     if (kept !== null) await this.keep({ ...kept, body: null })
   }
 
-  /** The database does so itself. */
+  /** Does nothing: the database deletes responses with their thread. */
   drop(): void {
     return
   }
@@ -69,7 +69,7 @@ export class PostgresResponses implements ResponseStore {
 const MARKS = responseRows.columns.map((_, at) => `$${at + 1}`).join(', ')
 const SETS = responseRows.columns.map((column) => `${column} = excluded.${column}`).join(', ')
 
-/** Of a thread that is there. */
+/** Writes a response; its thread must exist. */
 export async function writeResponse(run: RunStatement, response: KeptResponse): Promise<void> {
   await run(
     `INSERT INTO kvfold.responses (${COLUMNS}) VALUES (${MARKS}) ON CONFLICT (tenant, id) DO UPDATE SET ${SETS}`,
@@ -77,7 +77,7 @@ export async function writeResponse(run: RunStatement, response: KeptResponse): 
   )
 }
 
-/** All there are; those that are not what was written by name. */
+/** Reads all responses. Those whose row is damaged are returned by name. */
 export async function readResponses(
   run: RunStatement,
 ): Promise<{ readonly whole: readonly KeptResponse[]; readonly damage: readonly Damage[] }> {

@@ -1,4 +1,7 @@
-/** Owns the threads in PostgreSQL, which several servers use at the same time: who changes a thread knows its last change, or is refused. */
+/**
+ * Threads in PostgreSQL, which several servers use at the same time. A server may change a thread only if it knows the thread's last
+ * change; otherwise the change is refused.
+ */
 import { KvfoldError } from '../../runtime/core/errors.js'
 import type { Damage } from '../../runtime/store/damage.js'
 import type {
@@ -23,18 +26,18 @@ import { Damaged, lastPlaces, listedIn, NAMED, readThread, ThreadWriter } from '
 
 export interface PostgresStoreOptions {
   readonly url: string
-  /** What engines saved of threads in a disk tier (`--disk-cache`): it is deleted with the thread. Default: there is none. */
+  /** The cells of threads that engines saved in a disk tier (`--disk-cache`). They are deleted with the thread. Default: none. */
   readonly cells?: SavedThreads
-  /** A folder of this server's own that they are saved in, by which it is known when it comes back. Default: there is none. */
+  /** The folder of this server with those saved cells. A server that comes back is recognised by it. Default: none. */
   readonly place?: string
-  /** Default: who is cut off is told within 10 seconds. */
+  /** Default: a server that is cut off from the database notices it within 10 seconds. */
   readonly patience?: DatabasePatience
 }
 
-/** Names of deleted threads are kept for servers that know them still, and for disk tiers of those that do not run. */
+/** How long names of deleted threads are kept, for servers that still know them and for disk tiers of servers that do not run. */
 const REMEMBERED = '30 days'
 
-/** A thread as this server last read or wrote it. */
+/** A thread's number and revision, as this server last read or wrote it. */
 interface Version {
   readonly number: number
   readonly revision: number
@@ -42,7 +45,7 @@ interface Version {
 
 type Fetched = { readonly record: ThreadRecord; readonly version: Version } | { readonly error: KvfoldError } | null
 
-/** Ends work that reads a thread which is not here yet; never leaves `reading`. */
+/** Interrupts work that reads a thread which has not been fetched yet; `reading` catches it. */
 class Unread extends Error {
   constructor(
     readonly tenant: string,
@@ -53,21 +56,21 @@ class Unread extends Error {
 }
 
 /**
- * As in the store in SQLite, a change that could not be written leaves the thread as it was, and every later one is refused with the same error
- * until the thread is read again or deleted. What PostgreSQL keeps is whole by its own means; rows whose checksum is wrong are not shown.
+ * As in the SQLite store, a change that could not be written leaves the thread unchanged. Every later change is refused with the same error
+ * until the thread is read again or deleted. PostgreSQL itself keeps rows whole; rows with a wrong checksum are not shown.
  */
 export class PostgresStore implements ThreadStore {
   readonly shared: SharedThreads
   readonly #failed = new Map<string, unknown>()
   readonly #held = new Map<string, Version>()
-  /** The last change of each thread that this server heard of. */
+  /** The last revision of each thread that this server knows of. */
   readonly #heard = new Map<string, number>()
   readonly #damage = new Map<string, Damage>()
   readonly #claims: Claims
-  /** Transactions from this one on may not have been seen. */
+  /** Changes of this transaction and later ones may not have been seen. */
   #since = 0n
   #fetched: ReadonlyMap<string, Fetched> | null = null
-  /** Something was forgotten that nobody was told of yet. */
+  /** Whether text was forgotten and `#done` has not reported it yet. */
   #news = false
 
   private constructor(
@@ -126,7 +129,7 @@ export class PostgresStore implements ThreadStore {
     if (fetched === undefined) throw new Unread(tenant, id)
     if (fetched === null) return null
     if ('error' in fetched) throw fetched.error
-    // Changed after it was fetched, by somebody else or by us.
+    // The thread was changed after it was fetched, by another server or by this one.
     if (fetched.version.revision < (this.#heard.get(key) ?? 0)) throw new Unread(tenant, id)
     this.#failed.delete(key)
     this.#note(key, fetched.version)
@@ -156,33 +159,33 @@ export class PostgresStore implements ThreadStore {
     }
   }
 
-  /** Out of the database and the disk tier. Deleting what is not there is no error. */
+  /** Deletes the thread from the database and the disk tier. Does nothing if there is no such thread. */
   async delete(tenant: string, id: string): Promise<void> {
     await this.#erase('tenant = $1 AND id = $2', [tenant, id])
     for (const map of [this.#held, this.#heard, this.#failed, this.#damage]) map.delete(keyOf(tenant, id))
     await this.cells?.drop([id])
   }
 
-  /** What time it is in the database, in Unix milliseconds. @throws KvfoldError store/unreachable */
+  /** Returns the database's time, in Unix milliseconds. @throws KvfoldError store/unreachable */
   async time(): Promise<number> {
     const [row] = await this.database.rows('SELECT floor(extract(epoch FROM now()) * 1000)::bigint AS time')
     return row?.['time'] as number
   }
 
-  /** Threads last used before then (Unix milliseconds), longest unused first. */
+  /** Threads last used before `time` (Unix milliseconds), longest unused first. */
   async unusedSince(time: number): Promise<readonly Pick<ThreadHead, 'tenant' | 'id'>[]> {
     const rows = await this.database.rows('SELECT tenant, id FROM kvfold.threads WHERE used < $1 ORDER BY used', [time])
     return rows.map(named)
   }
 
-  /** Deletes the threads last used before then, from every tier; says how many. */
+  /** Deletes the threads last used before `time`, from every tier. Returns how many. */
   async deleteUnusedSince(time: number): Promise<number> {
     const erased = await this.#erase('used < $1', [time])
     if (erased.length > 0) await this.cells?.drop(erased.map(({ id }) => id))
     return erased.length
   }
 
-  /** Idempotent. */
+  /** Further calls do nothing. */
   async close(): Promise<void> {
     await this.forgets.leave().catch(() => undefined)
     await this.#claims.close()
@@ -259,7 +262,10 @@ export class PostgresStore implements ThreadStore {
     }
   }
 
-  /** A transaction that was not over at the last call may have a smaller number than those seen: the oldest that may be such is where it goes on. */
+  /**
+   * Returns the changes since the last call. A transaction that was still open at the last call may have a smaller number than those seen.
+   * So the next call starts at the oldest transaction that may still be open.
+   */
   async #changes(): Promise<ThreadChanges> {
     this.database.refuseClosed()
     const since = this.#since
@@ -273,7 +279,8 @@ export class PostgresStore implements ThreadStore {
         ] as const,
       { reading: true },
     )
-    // At the start nothing is in memory, and what is saved may be of any time. What fails here is all done again by the next call.
+    // At the start this server has nothing in memory, but its saved cells may be of any time. If a drop fails here, the next call does
+    // everything again.
     const erased = gone.map(named).filter(({ tenant, id }) => this.#heard.has(keyOf(tenant, id)))
     const ids = [...erased, ...forgotten].map(({ id }) => id)
     if (ids.length > 0) await this.cells?.drop(ids)
@@ -320,6 +327,6 @@ const named = (row: StoredRow): Pick<ThreadHead, 'tenant' | 'id'> => ({
 
 const keyOf = (tenant: string, id: string): string => JSON.stringify([tenant, id])
 
-/** A row of that key is there. */
+/** Whether a row with this key exists. */
 const isTaken = (error: unknown): boolean =>
   error instanceof KvfoldError && error.cause instanceof Error && 'code' in error.cause && error.cause.code === '23505'

@@ -1,12 +1,12 @@
-/** Owns the tables in PostgreSQL, version by version: step n brings version n to version n + 1. Steps are never changed. */
+/** The tables in PostgreSQL, version by version: step n brings version n to version n + 1. Steps are never changed. */
 import { KvfoldError } from '../../runtime/core/errors.js'
 import type { StoredRow, StoredValue } from '../../runtime/store/row-kind.js'
 
-/** Carries out one statement. */
+/** Runs one statement. */
 export type RunStatement = (sql: string, values?: readonly Parameter[]) => Promise<readonly StoredRow[]>
 export type Parameter = StoredValue | boolean | readonly StoredValue[]
 
-/** The columns are those of the rows in SQLite, checksums and all (`rows.ts`): text is JSON, or without a NUL. */
+/** The columns are those of the rows in SQLite, with their checksums (`rows.ts`). Text is JSON, or has no NUL. */
 const STEPS: readonly string[] = [
   `
   CREATE TABLE kvfold.threads (
@@ -111,10 +111,10 @@ const STEPS: readonly string[] = [
   `,
 ]
 
-/** Of advisory locks: servers that begin at the same time do this one after the other. */
+/** The number of an advisory lock: servers that start at the same time migrate one after another. */
 const TURN = '7741528619230451'
 
-/** Within a transaction: all steps that are missing, or none. @throws KvfoldError store/newer */
+/** Runs all missing steps, or none. Must be called within a transaction. @throws KvfoldError store/newer */
 export async function migrate(run: RunStatement, address: string, steps = STEPS): Promise<void> {
   await run(`SELECT pg_advisory_xact_lock(${TURN})`)
   const [there] = await run("SELECT to_regclass('kvfold.version') IS NOT NULL AS version")

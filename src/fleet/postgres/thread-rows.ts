@@ -1,4 +1,4 @@
-/** Owns the rows of one thread in PostgreSQL: the same values under the same checksums as in SQLite. */
+/** The rows of one thread in PostgreSQL: the same values under the same checksums as in SQLite. */
 import type { ListedThread, ThreadCard, ThreadHead, ThreadRecord } from '../../runtime/store/port.js'
 import type { StoredRow, RowKind, StoredValue } from '../../runtime/store/row-kind.js'
 import { cardRows, editRows, headRows, PARTS, PART_TABLES, type PartRow, type PartTable } from '../../runtime/store/rows.js'
@@ -6,10 +6,10 @@ import type { RunStatement } from './schema.js'
 
 export const NAMED = 'tenant = $1 AND id = $2'
 
-/** Parameters that a statement may have. */
+/** The most parameters of a statement. */
 const MOST = 30_000
 
-/** What is wrong with a thread's rows, for `PostgresStore`. */
+/** Says which of a thread's rows are damaged; `PostgresStore` catches it. */
 export class Damaged extends Error {}
 
 type Parts = { readonly [T in PartTable]: readonly PartRow<T>[] }
@@ -17,11 +17,11 @@ type Places = Readonly<Record<PartTable, number>>
 
 const NO_PLACES: Places = { messages: 0, entries: 0, events: 0 }
 
-/** Writes within a transaction. */
+/** Writes threads within a transaction. */
 export class ThreadWriter {
   constructor(private readonly run: RunStatement) {}
 
-  /** Says the thread's number. */
+  /** Writes a thread and returns its number. */
   async create(thread: ThreadRecord, card: ThreadCard): Promise<number> {
     const [row] = await this.run("SELECT nextval(pg_get_serial_sequence('kvfold.threads', 'number')) AS number")
     const number = row?.['number'] as number
@@ -36,7 +36,7 @@ export class ThreadWriter {
     return number
   }
 
-  /** Behind those that are there. */
+  /** Adds rows behind the existing ones, from these places on. */
   async add(thread: number, places: Places, parts: Parts): Promise<void> {
     for (const table of PART_TABLES) {
       const kind = PARTS[table] as RowKind<unknown>
@@ -64,7 +64,7 @@ export class ThreadWriter {
   }
 }
 
-/** Places behind the last rows. */
+/** The places that follow the last rows of each table. */
 export async function lastPlaces(run: RunStatement, number: number): Promise<Places> {
   const next = PART_TABLES.map(
     (table) => `(SELECT coalesce(max(place), -1) + 1 FROM kvfold.${table} WHERE thread = $1) AS ${table}`,
@@ -73,7 +73,7 @@ export async function lastPlaces(run: RunStatement, number: number): Promise<Pla
   return row as unknown as Places
 }
 
-/** Null: there is none. @throws Damaged */
+/** Returns null if there is no such thread. @throws Damaged */
 export async function readThread(
   run: RunStatement,
   tenant: string,
@@ -102,7 +102,7 @@ export async function readThread(
   return { number, revision, record: { ...head, messages, edits, ledger, events } }
 }
 
-/** Threads that this transaction or a later one changed, as far as their cards are whole. */
+/** Returns the threads that this transaction or a later one changed. Leaves out those whose own row or card is damaged. */
 export async function listedIn(
   run: RunStatement,
   since: bigint,
@@ -129,7 +129,7 @@ function valueIn<T>(kind: RowKind<T>, row: StoredRow | undefined, keys: readonly
   return value
 }
 
-/** Bytes are the caller's own then. */
+/** Parses a row; null if it is damaged. Copies bytes, so that they are the caller's own. */
 export const parsed = <T>(kind: RowKind<T>, row: StoredRow, keys: readonly number[]): T | null =>
   kind.parse(
     kind.columns.map((column) => {
