@@ -51,7 +51,7 @@ const TEMPORARY = /^kvfold-[0-9a-f]{64}\.tmp$/u
 const MARK = 'kvfold.shared'
 /** Milliseconds after which a temporary file counts as abandoned: its writer needs only seconds. */
 const ABANDONED = 3_600_000
-/** A further use within so many milliseconds is not recorded. */
+/** A further use within this many milliseconds is not recorded. */
 const TOUCHED = 60_000
 /**
  * `SLICE`: the share of the budget that one engine may write before it lists the folder again. `FREED`: the share of the budget that is
@@ -67,9 +67,9 @@ const FREED = 1 / 16
  * that it lists but that are gone.
  *
  * A block gets its final name only when it is whole and on the file system (temporary name, fsync, rename). Two engines that write the same
- * block write the same content. Its name is an HMAC of its identity, so a listing shows no cell hash, and a reader without the secret finds
- * nothing. Uses are the files' times of modification. A block is a millisecond older than the block before it, so that of one text the end
- * is evicted first. Clocks that differ change only the order of eviction.
+ * block write the same content. Its name is an HMAC of the identity and the last cell hash, so a listing shows no cell hash, and a reader
+ * without the secret finds nothing. Uses are the files' times of modification. A block is a millisecond older than the block before it, so
+ * that of one text the end is evicted first. Clocks that differ change only the order of eviction.
  */
 export class SharedCellsFolder implements SharedTier {
   readonly #counts = { read: 0, written: 0, refused: 0, evicted: 0, failed: 0 }

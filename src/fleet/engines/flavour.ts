@@ -27,8 +27,8 @@ export interface Flavour {
   /** Fields of every request that make the engine report more. */
   readonly extras: Readonly<Record<string, unknown>>
   /**
-   * What its /tokenize counts: texts only (`texts`), also prompts by its template (`template`), or whole messages (`messages`); null if it
-   * has none.
+   * The inputs that its /tokenize counts: texts only (`texts`), also prompts by its template (`template`), or whole messages (`messages`).
+   * Null if it has none.
    */
   readonly counts: 'texts' | 'template' | 'messages' | null
   /** How it reports the tokens of a prompt: by its template and /tokenize, or with its answer (`return_token_ids`); null if it does not. */

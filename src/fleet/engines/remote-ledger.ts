@@ -2,8 +2,8 @@
  * The ledger of one conversation on a remote engine: divides the endpoint's totals among the messages.
  *
  * The endpoint's counts of prompt, cached and generated tokens are taken unchanged. It reports nothing about single messages, so their
- * shares are apportioned: messages whose text did not change keep their earlier tokens, and the rest of the prompt is divided by the counts
- * of the texts (by the endpoint's tokenizer if it has one, else by characters). Only a beginning of the prompt can be cached, so the cached
+ * shares are apportioned. Messages whose text did not change keep their earlier tokens. The rest of the prompt is divided by the counts of
+ * the texts: by the endpoint's tokenizer if it has one, else by characters. Only a beginning of the prompt can be cached, so the cached
  * tokens are the first ones. The message in which they end depends on the apportioning; their sum does not.
  */
 import { span, type Span } from '../../runtime/core/span.js'

@@ -81,7 +81,7 @@ interface Shown {
   readonly fallback: string | null
 }
 
-/** What a try has sent to the caller so far. */
+/** The part of an answer that a try has sent to the caller. */
 interface Told {
   /** Whether any part of the answer was sent; progress of the prompt does not count. */
   any: boolean

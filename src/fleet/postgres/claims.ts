@@ -25,7 +25,10 @@ export class Claims {
 
   constructor(private readonly database: Database) {}
 
-  /** Returns a function that releases the claim; null if another server has the thread. @throws KvfoldError store/unreachable */
+  /**
+   * Returns a function that releases the claim; null if another server has the thread and `wait` is false.
+   * @throws KvfoldError store/unreachable
+   */
   async take(tenant: string, id: string, wait: boolean): Promise<(() => Promise<void>) | null> {
     const key = numberOf(tenant, id)
     const shared = await this.#shared(key)

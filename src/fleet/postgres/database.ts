@@ -193,7 +193,7 @@ export class Database {
     await this.#probe()
   }
 
-  /** Probes the database if a query has waited for long. If the probe succeeds, the slow query goes on waiting. */
+  /** Probes the database if a query has waited for long. If the probe succeeds, the slow query continues to wait. */
   #look(): void {
     const late = performance.now() - this.patience.silent
     const isLate = [...this.#asked].some(({ since }) => since < late)

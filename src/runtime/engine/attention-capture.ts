@@ -320,7 +320,7 @@ export class Atoms {
     this.#of = of
   }
 
-  /** Returns the sums of the sets, row by row, from the sums of the atoms of so many rows. */
+  /** Returns the sums of the sets, row by row, from the sums of the atoms of that many rows. */
   added(mass: Float32Array, rows: number): Float32Array {
     const { count } = this
     const sums = new Float32Array(rows * this.#of.length)

@@ -39,8 +39,8 @@ export interface NamedArray<Data extends Float32Array | Int32Array> {
 }
 
 /**
- * Weights after the softmax. If sets do not overlap and the model has no attention sinks of its own, tokens outside all sets have 1 minus
- * the sum of a row's sets.
+ * Weights after the softmax. Tokens outside all sets have 1 minus the sum of a row's sets, if sets do not overlap and the model has no
+ * attention sinks of its own.
  */
 export interface AttentionPattern {
   /** The captured layers, ascending. */
@@ -113,7 +113,7 @@ export interface AttentionCost {
    * Memory of the context for attention without flash attention: the scores of a layer, and the mask. Its other buffers are not counted.
    */
   readonly compute: number
-  /** What keeping all captured rows would take; for comparison. */
+  /** The size of all captured rows if they were kept; for comparison. */
   readonly unreduced: number
 }
 

@@ -118,7 +118,7 @@ export function packed(shares: readonly BatchShare[]): Packed {
 
 // How many prompt tokens go into a batch beside streams, so that the gap between two tokens of a stream stays within `maxGap`.
 
-/** What a turn decoded, and how long it took: from before the decode until its tokens were sampled and streamed. */
+/** The tokens of a turn and its time: from before the decode until its tokens were sampled and streamed. */
 interface TurnTime {
   readonly prompt: number
   /** How many streams have a token in the batch. */

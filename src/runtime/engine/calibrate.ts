@@ -92,7 +92,7 @@ export async function calibrate(
     let depth = 0
     for (;;) {
       const begun = bench.elapsed
-      // Measure with all `depth` cells attended and with none, so that the costs of attended and of scanned cells can be told apart.
+      // Measure with all `depth` cells attended and with none, to separate the costs of attended and of scanned cells.
       for (const attended of new Set([0, depth])) {
         decode.push(await bench.time({ tokens: 1, attended, cells: depth }))
         for (const tokens of new Set([SMALL, 4 * SMALL, 16 * SMALL, chunk].filter((size) => size <= chunk)))
@@ -297,7 +297,7 @@ class TimedFolds {
     this.#cache.finish(step, 'done', 0)
   }
 
-  /** Hides so many tokens in the middle and nothing else. Returns the milliseconds of planning and books. */
+  /** Hides `hidden` tokens in the middle and nothing else. Returns the milliseconds of planning and books. */
   async show(hidden: number, marker: Int32Array): Promise<number> {
     const begun = performance.now()
     const { step } = this.#begin(this.#shown(hidden, marker))

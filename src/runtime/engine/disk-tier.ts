@@ -277,7 +277,7 @@ export class DiskTierFolder implements DiskTier {
     else this.#notes.push(sentence)
   }
 
-  /** Evicts items until those left take at most so many bytes. */
+  /** Evicts items until those left take at most `budget` bytes. */
   async #shrink(budget: number): Promise<void> {
     for (const { id } of surplus([...this.#entries.values()], budget, this.#now())) {
       this.#entries.delete(id)

@@ -16,7 +16,7 @@ export interface EmbedderOptions extends PooledTextsOptions {
 }
 
 export interface EmbedOptions {
-  /** Keep only so many first numbers of each vector, scaled to length 1 again. For models that were trained for it. Default: all. */
+  /** Keeps this many first numbers of each vector, scaled to length 1 again. For models that were trained for it. Default: all. */
   readonly dimensions?: number
   readonly signal?: AbortSignal
 }

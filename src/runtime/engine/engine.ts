@@ -34,8 +34,8 @@ export interface EngineRequest {
   readonly conversation: ConversationId
   /**
    * The tenant that the conversation belongs to. Cells are lent only between conversations of one tenant, in every tier. A conversation
-   * never changes its tenant, so tenants must not use the same conversation ids. Default: none; all requests without a tenant share one
-   * salt, as if they had a tenant of their own.
+   * never changes its tenant, so conversations of different tenants must have different ids. Default: none; requests without a tenant count
+   * as one tenant.
    */
   readonly tenant?: string
   /** The messages with their original contents, never shortened. */
@@ -100,7 +100,10 @@ export interface EngineRequest {
    * never matched with an earlier text in its place. Default: the messages up to the last one that was shown before.
    */
   readonly known?: number
-  /** The conversation of the same tenant that this one began as a copy of. This one inherits its cells, under the same contracts. */
+  /**
+   * The conversation of the same tenant that this one began as a copy of. Under `splice` and `blend` its cells are lent to this one as if
+   * they were its own.
+   */
   readonly parent?: ConversationId
   /** No later request of the conversation is expected, so its cells are the first to be evicted. Default false. */
   readonly last?: boolean
@@ -236,7 +239,7 @@ export interface Engine {
   ): number
   /**
    * Does the slow part of `count` and `snap` for these messages ahead, in turns, so that the event loop stays free. For short messages it
-   * does nothing, and engines may leave it out. @throws as `count`
+   * does nothing. Engines may leave it out. @throws as `count`
    */
   prepare?(messages: readonly ChatMessage[], tools: readonly ToolDefinition[], variables?: TemplateVariables): Promise<void>
   /** Cancels the conversation's running steps, and drops its sequence and its parked versions. */
@@ -252,8 +255,8 @@ export interface EventStream {
 }
 
 /**
- * Starts `run` and returns its generation: its events are those that `run` pushes, its end is the reply that `run` returns or the error
- * that it throws.
+ * Starts `run` and returns its generation. The events are those that `run` pushes; the reply is the one that `run` returns; an error of
+ * `run` ends both.
  */
 export function generationOf(run: (stream: EventStream) => Promise<EngineReply>): Generation {
   const feed = new Feed<EngineEvent, EngineReply>((push) => run({ push }))

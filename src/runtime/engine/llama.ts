@@ -355,7 +355,7 @@ export class LlamaEngine implements Engine {
     const { tools = [], edits = [], continues = false } = request
     const messages = this.#ownAnswers.of(request.messages)
     refuseBadForm(request)
-    // Make the grammar before rendering: a short prompt must go from rendering to the scheduler without an await in between.
+    // Make the grammar before rendering: between the rendered prompt and the scheduler there must be no await.
     const made = heldTo(format, this.model, request)
     const { grammar, ...rest } = made instanceof Promise ? await made : made
     const held = grammar === undefined ? rest : { ...rest, grammar: await compiled(this.model, grammar, request.signal) }

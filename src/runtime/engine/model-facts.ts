@@ -132,7 +132,7 @@ export async function refuseHopeless(model: NativeModel, cells: number, texts: r
   }
 }
 
-/** Returns the fewest tokens that a text of so many characters can have, whatever its words. */
+/** Returns the fewest tokens that a text of `size` characters can have, whatever its words. */
 export const leastTokens = ({ vocabType, longestToken }: Pick<ModelInfo, 'vocabType' | 'longestToken'>, size: number): number =>
   SPELLING.includes(vocabType) ? Math.ceil(size / longestToken) : 0
 

@@ -212,7 +212,7 @@ export class Scheduler {
    */
   #compose(): BatchShare[] {
     const { shares, starved } = composed(this.#jobs, this.cache, this.context.batch, this.#budget)
-    // llama.cpp reorders the batches of hybrid models, so a watched job's rows could not be told apart from those of other jobs.
+    // llama.cpp reorders the batches of hybrid models, so a watched job's rows could not be distinguished from those of other jobs.
     const alone = this.model.info.hybrid ? shares.find(({ job }) => job.watch !== null) : undefined
     if (alone !== undefined) return [alone]
     const last = this.#jobs.findLast((job) => starved.includes(job))

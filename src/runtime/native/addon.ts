@@ -86,7 +86,7 @@ export interface Addon {
   useCpuLibrary(path: string): void
   /** Stops loads and decodes of this environment, and frees everything; all handles are disposed afterwards. */
   shutdown(): void
-  /** Ends the process within so many milliseconds of a signal (Native.endWithin). */
+  /** Ends the process within this many milliseconds of a signal (Native.endWithin). */
   endWithin(milliseconds: number): void
   modelLoad(path: string, options: object, progress: ((value: number) => void) | null): Promise<ModelHandle>
   modelFree(model: ModelHandle): Promise<void>

@@ -137,7 +137,7 @@ export interface Batch {
   readonly outputs: Uint8Array
 }
 
-/** What a capture keeps of each row. A row is one softmax: one layer, one head, one looking token. */
+/** The settings of a capture. A row is one softmax: one layer, one head, one looking token. */
 export interface CaptureOptions {
   /** Ascending; each layer has a softmax (NativeContext.attention). */
   readonly layers: readonly number[]
@@ -413,8 +413,8 @@ export interface Native {
   readonly backend: BackendInfo
   loadModel(path: string, options?: ModelOptions): Promise<NativeModel>
   /**
-   * From now on SIGTERM or SIGINT ends the process within so many milliseconds, and a second signal within one second, even while a native
-   * call blocks the event loop. Call it after the process has added its own listeners for these signals. Only the first call counts.
+   * From now on SIGTERM or SIGINT ends the process within this many milliseconds, even while a native call blocks the event loop. A second
+   * signal ends it within one second. Call it after the process has added its own listeners for these signals. Only the first call counts.
    */
   endWithin(milliseconds: number): void
 }
