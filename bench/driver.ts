@@ -2,7 +2,7 @@
 import { conversationId, seqId } from '../src/runtime/core/ids.js'
 import { OffloadTiers } from '../src/runtime/kv/offload.js'
 import { KvCache } from '../src/runtime/kv/cache.js'
-import type { Terms } from '../src/runtime/kv/plan/parts.js'
+import type { StepContract } from '../src/runtime/kv/plan/parts.js'
 import type { LedgerEntry } from '../src/runtime/kv/ledger.js'
 import type { ReplacedSpan, Prompt } from '../src/runtime/kv/prompt.js'
 import type { NativeContext } from '../src/runtime/native/types.js'
@@ -48,7 +48,7 @@ export class Driver {
   }
 
   /** One step that shows this and generates nothing. */
-  async show(shown: Prompt, terms: Terms): Promise<Driven> {
+  async show(shown: Prompt, terms: StepContract): Promise<Driven> {
     const { cache, context } = this
     const begun = performance.now()
     const opened = cache.open(this.#conversation)

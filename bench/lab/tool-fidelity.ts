@@ -14,7 +14,7 @@ import { Conversation } from '../../src/runtime/context/conversation.js'
 import { conversationId } from '../../src/runtime/core/ids.js'
 import { World } from '../../src/lab/memtool/companies.js'
 import { left, right, table, terminal, type Table } from '../../src/runtime/figures/table.js'
-import type { Terms } from '../../src/runtime/kv/plan/parts.js'
+import type { StepContract } from '../../src/runtime/kv/plan/parts.js'
 import type { Prompt } from '../../src/runtime/kv/prompt.js'
 import { openNative } from '../../src/runtime/native/binding.js'
 import { LateDefinitions, lineOf } from '../../src/runtime/tools/late-definitions.js'
@@ -87,7 +87,7 @@ function openingOf(format: ChatFormat, content: string): Int32Array {
 }
 
 /** Distributions at each point, in the stages that the conversation goes through one after another. */
-async function readings(stage: Stage, session: Session, terms: Terms): Promise<Float32Array[]> {
+async function readings(stage: Stage, session: Session, terms: StepContract): Promise<Float32Array[]> {
   const [whole, ...later] = session.stages
   const conversation = await stage.read(whole, terms)
   const read: Float32Array[] = []

@@ -11,7 +11,7 @@ import { OffloadTiers } from '../../src/runtime/kv/offload.js'
 import { KvCache } from '../../src/runtime/kv/cache.js'
 import { DryRunMemory } from '../../src/runtime/kv/dry-run.js'
 import type { KvMemory } from '../../src/runtime/kv/ports.js'
-import type { Terms } from '../../src/runtime/kv/plan/parts.js'
+import type { StepContract } from '../../src/runtime/kv/plan/parts.js'
 import { type Prompt, type ReplacedSpan, uneditedOf } from '../../src/runtime/kv/prompt.js'
 import { openNative } from '../../src/runtime/native/binding.js'
 import { synthesizeModel } from '../../src/runtime/native/synthetic.js'
@@ -121,7 +121,7 @@ const folded = (base: Int32Array, holes: readonly ReplacedSpan[]): Prompt =>
   )
 
 /** Turns of one conversation, while two others are there to lend. */
-async function play(cache: KvCache, terms: Terms, decoded: Decode): Promise<Turn[]> {
+async function play(cache: KvCache, terms: StepContract, decoded: Decode): Promise<Turn[]> {
   for (const other of [1, 2]) await turn(cache, `other ${other}`, textOf(randomTokens(2048, other, VOCABULARY)), terms, decoded)
   await turn(cache, MEASURED, textOf(randomTokens(LENGTH, 3, VOCABULARY)), terms, decoded)
   return goOn(cache, terms, decoded)
@@ -131,7 +131,7 @@ async function play(cache: KvCache, terms: Terms, decoded: Decode): Promise<Turn
  * Turns that fold, after which the conversation shows LENGTH tokens. Under `exact` each shows what the one before it hid, and parks half of the
  * text, which it computes anew; under `splice` all that was hidden stays so.
  */
-async function leavePast(cache: KvCache, terms: Terms): Promise<void> {
+async function leavePast(cache: KvCache, terms: StepContract): Promise<void> {
   const stays = terms.contract === 'splice'
   const base = randomTokens(LENGTH + (stays ? FOLDS : 1) * (HIDDEN - MARKER), 3, VOCABULARY)
   let holes: ReplacedSpan[] = []
@@ -143,7 +143,7 @@ async function leavePast(cache: KvCache, terms: Terms): Promise<void> {
 }
 
 /** Turns that add NEW tokens each to what the conversation showed. */
-async function goOn(cache: KvCache, terms: Terms, decoded: Decode): Promise<Turn[]> {
+async function goOn(cache: KvCache, terms: StepContract, decoded: Decode): Promise<Turn[]> {
   const turns: Turn[] = []
   for (let round = 0; round < ROUNDS; round++) {
     const before = cache.prompt(conversationId(MEASURED))!
@@ -154,7 +154,7 @@ async function goOn(cache: KvCache, terms: Terms, decoded: Decode): Promise<Turn
 }
 
 /** As the scheduler has it: fetch, prepare, begin, decodes and commits, finish. */
-async function turn(cache: KvCache, name: string, shown: Prompt, terms: Terms, decode: Decode): Promise<Turn> {
+async function turn(cache: KvCache, name: string, shown: Prompt, terms: StepContract, decode: Decode): Promise<Turn> {
   const started = performance.now()
   const opened = cache.open(conversationId(name))
   if (opened.kind === 'full') throw new Error(opened.reason)

@@ -8,7 +8,7 @@ import { join } from 'node:path'
 import { parseArgs } from 'node:util'
 import { seqId } from '../../src/runtime/core/ids.js'
 import { span } from '../../src/runtime/core/span.js'
-import type { Terms } from '../../src/runtime/kv/plan/parts.js'
+import type { StepContract } from '../../src/runtime/kv/plan/parts.js'
 import type { Prompt } from '../../src/runtime/kv/prompt.js'
 import { openNative } from '../../src/runtime/native/binding.js'
 import type { Native } from '../../src/runtime/native/types.js'
@@ -28,8 +28,8 @@ const MARKER = 20
 const ROUNDS = 20
 /** An exact fold computes 4K tokens anew. */
 const EXACT_ROUNDS = 3
-const SPLICE: Terms = { contract: 'splice' }
-const EXACT: Terms = { contract: 'exact' }
+const SPLICE: StepContract = { contract: 'splice' }
+const EXACT: StepContract = { contract: 'exact' }
 
 export async function fold(args: readonly string[]): Promise<void> {
   const { values } = parseArgs({

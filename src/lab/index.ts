@@ -28,4 +28,4 @@ export type {
   HeatMapRecord,
   StudyRecord,
 } from './attention/run-folder.js'
-export type { PairComparison as Comparison, From, Glance, HeadRow, Masses, Pair, PairStatus } from './attention/pairs.js'
+export type { PairComparison as Comparison, From, ValueAttention, HeadRow, Masses, Pair, PairStatus } from './attention/pairs.js'

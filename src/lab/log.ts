@@ -71,7 +71,7 @@ const Step = Type.Object({
 })
 
 /** What an agent said and was shown in one conversation; most agents have one a sample. */
-const Talk = Type.Object({ messages: Type.Array(Message), steps: Type.Array(Step) })
+const RecordedConversation = Type.Object({ messages: Type.Array(Message), steps: Type.Array(Step) })
 
 /** Where and by what records were made. */
 const Occasion = {
@@ -148,7 +148,7 @@ export const SampleRecord = Type.Object({
   calls: Type.Array(Type.Object({ step: Type.Number(), name: Type.String(), failed: Type.Boolean(), modifies: Type.Boolean() })),
   refusedCalls: Type.Number(),
   details: Counts,
-  talks: Type.Array(Talk),
+  talks: Type.Array(RecordedConversation),
   /** Tokens of a step's context at its end, everything counted: at the first step, at most, and at the answer. */
   tokens: Type.Object({ before: Type.Number(), most: Type.Number(), after: Type.Number() }),
   /** Summed over all steps. */
@@ -179,7 +179,7 @@ export type Resumption = Static<typeof Resumption>
 /** Of one sample the last record counts: an error may be followed by an answer. */
 export type LogRecord = SampleRecord | ErrorRecord
 export type LogLine = Static<typeof LogLine>
-export type Talk = Static<typeof Talk>
+export type RecordedConversation = Static<typeof RecordedConversation>
 
 const kinds = LogLine.anyOf.map(({ properties }) => properties.kind.const)
 const OfNoKind = Type.Object({ kind: Type.Enum(kinds) })

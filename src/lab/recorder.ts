@@ -12,10 +12,10 @@ import {
   generationOf,
 } from '../runtime/engine/engine.js'
 import type { LedgerEntry } from '../runtime/kv/ledger.js'
-import type { SampleRecord, Talk } from './log.js'
+import type { SampleRecord, RecordedConversation } from './log.js'
 
-type RecordedStep = Talk['steps'][number]
-type RecordedMessage = Talk['messages'][number]
+type RecordedStep = RecordedConversation['steps'][number]
+type RecordedMessage = RecordedConversation['messages'][number]
 
 /** A step that was asked for; `end` is set when it is over. */
 interface RecordedAsk {
@@ -68,7 +68,7 @@ export class Recorder extends EngineAround {
   }
 
   /** What was said so far, without steps that still run. */
-  get talks(): Talk[] {
+  get talks(): RecordedConversation[] {
     return this.#talks.map(({ messages, steps }) => ({
       messages: messages.map(recordedMessage),
       steps: steps.flatMap((asked) => (asked.end === undefined ? [] : [recordedStep(asked, asked.end, messages)])),

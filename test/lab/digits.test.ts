@@ -10,7 +10,7 @@ import { readJson, writeJson } from '../../src/runtime/core/written-json.js'
 import { rowOf } from '../../src/lab/collect/formats.js'
 import type { TrajectoryFacts } from '../../src/lab/collect/trajectory.js'
 import { EpisodeFile, runEpisode, singleTurn } from '../../src/lab/episode/episode.js'
-import type { Talk } from '../../src/lab/log.js'
+import type { RecordedConversation } from '../../src/lab/log.js'
 import { lookupsIn } from '../../src/lab/memtool/retrieval.js'
 import { Recorder } from '../../src/lab/recorder.js'
 import { LogWriter, readLog } from '../../src/lab/run/log-file.js'
@@ -41,7 +41,10 @@ it('the log of a run: what was said, in the file and read back', async () => {
   await ask([user, asks(OTHER)])
   const path = join(folder, 'log.jsonl')
   const log = await LogWriter.open(path, await headerFor([sums(1, 1)], [asker('plain')]))
-  const talks: Talk[] = [...recorder.talks, { messages: [user, asks(GIVEN)] as Talk['messages'], steps: [] }]
+  const talks: RecordedConversation[] = [
+    ...recorder.talks,
+    { messages: [user, asks(GIVEN)] as RecordedConversation['messages'], steps: [] },
+  ]
   await log.add({
     ...{ kind: 'sample', task: 0, agent: 'plain', contract: 'exact', index: 0, id: 'x', cell: {}, truth: null },
     ...{ answer: '', end: 'stop', score: { points: 0, outcome: 'wrong', details: {} }, calls: [], refusedCalls: 0, details: {} },

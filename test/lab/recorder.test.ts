@@ -10,7 +10,7 @@ import { span } from '../../src/runtime/core/span.js'
 import type { EngineEvent, EngineRequest, Generation } from '../../src/runtime/engine/engine.js'
 import { LlamaEngine } from '../../src/runtime/engine/llama.js'
 import { ScriptedEngine } from '../support/scripted.js'
-import { checkedLine, type Talk } from '../../src/lab/log.js'
+import { checkedLine, type RecordedConversation } from '../../src/lab/log.js'
 import { Recorder } from '../../src/lab/recorder.js'
 import { openNative } from '../../src/runtime/native/binding.js'
 
@@ -24,7 +24,7 @@ async function all(running: Generation): Promise<readonly EngineEvent[]> {
 }
 
 /** All steps with the messages they showed, in the order in which they were asked for. */
-const shown = (talks: readonly Talk[]) =>
+const shown = (talks: readonly RecordedConversation[]) =>
   talks
     .flatMap(({ messages, steps }) => steps.map((step) => ({ ...step, contents: messages.slice(0, step.messages) })))
     .sort((one, other) => one.place! - other.place!)

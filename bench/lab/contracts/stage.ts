@@ -1,7 +1,7 @@
 /** Owns single steps on an engine: what a step computed, how long it took, what it predicts and what the model goes on to say. */
 import { LlamaEngine, type Completion } from '../../../src/runtime/engine/llama.js'
 import { type ConversationId, freshConversation } from '../../../src/runtime/core/ids.js'
-import type { Terms } from '../../../src/runtime/kv/plan/parts.js'
+import type { StepContract } from '../../../src/runtime/kv/plan/parts.js'
 import type { Prompt } from '../../../src/runtime/kv/prompt.js'
 import type { Native } from '../../../src/runtime/native/types.js'
 import { SPLICE } from './variants.js'
@@ -53,13 +53,13 @@ export class Stage {
   }
 
   /** Has this shown, by a new conversation unless said otherwise; what another one holds is shared. */
-  async read(shown: Prompt, terms: Terms, conversation = freshConversation()): Promise<ConversationId> {
+  async read(shown: Prompt, terms: StepContract, conversation = freshConversation()): Promise<ConversationId> {
     await this.show(conversation, shown, terms)
     return conversation
   }
 
   /** One step, timed: the cache's work and the decode, planning left out. @throws Error when it does not keep to its terms */
-  async show(conversation: ConversationId, shown: Prompt, terms: Terms): Promise<Shot> {
+  async show(conversation: ConversationId, shown: Prompt, terms: StepContract): Promise<Shot> {
     const { ledger } = await this.engine.complete({ conversation, ...given(shown), terms, maxTokens: 0 })
     if (ledger.fallback !== null) throw new Error(`a step fell back: ${ledger.fallback}`)
     return { milliseconds: ledger.milliseconds.cache + ledger.milliseconds.prefill, computed: ledger.submitted }

@@ -1,5 +1,5 @@
 /** Owns the ways of carrying out a fold that benches compare. */
-import type { Terms } from '../../../src/runtime/kv/plan/parts.js'
+import type { StepContract } from '../../../src/runtime/kv/plan/parts.js'
 
-export const EXACT: Terms = { contract: 'exact' }
-export const SPLICE: Terms = { contract: 'splice' }
+export const EXACT: StepContract = { contract: 'exact' }
+export const SPLICE: StepContract = { contract: 'splice' }

@@ -6,7 +6,7 @@ import { span } from '../../../src/runtime/core/span.js'
 import { type CostModel, decodeTime, prefillTime } from '../../../src/runtime/kv/cost-model.js'
 import { dryRun } from '../../../src/runtime/kv/dry-run.js'
 import { type Prospect, timeOf } from '../../../src/runtime/kv/forecast.js'
-import { EXACT, type Terms } from '../../../src/runtime/kv/plan/parts.js'
+import { EXACT, type StepContract } from '../../../src/runtime/kv/plan/parts.js'
 import type { Prompt } from '../../../src/runtime/kv/prompt.js'
 import { paperFigure6 } from '../../../src/lab/paper.js'
 import { type CostLine, total } from './line.js'
@@ -260,7 +260,7 @@ export type Arm = 'keep' | Contract
 export const ARMS: readonly Arm[] = ['keep', ...CONTRACTS]
 
 /** `blend`: the share of what follows the fold that it computes again. */
-export function termsOf(way: Arm, blend: number): Terms {
+export function termsOf(way: Arm, blend: number): StepContract {
   if (way === 'keep') return EXACT
   return way === 'blend' ? { contract: way, blend: { ratio: blend } } : { contract: way }
 }

@@ -1,7 +1,7 @@
 /** Owns the measuring of leaks: how likely a folded secret is still told, every way of folding it, against its twin that was never mentioned. */
 import { type ConversationId, freshConversation } from '../../../src/runtime/core/ids.js'
 import type { PiWords } from '../../../src/lab/pi-llm.js'
-import type { Terms } from '../../../src/runtime/kv/plan/parts.js'
+import type { StepContract } from '../../../src/runtime/kv/plan/parts.js'
 import type { Prompt } from '../../../src/runtime/kv/prompt.js'
 import { EXACT, SPLICE } from '../../lab/contracts/variants.js'
 import type { Said, Stage } from '../../lab/contracts/stage.js'
@@ -13,7 +13,7 @@ import { type LeakPrompt, type Setting, twinsOf } from './material.js'
 export const WAYS = ['open', 'exact', 'splice', 'blend 0.2', 'blend 0.5', 'splice, gaps closed'] as const
 export type Way = (typeof WAYS)[number]
 
-const TERMS: Readonly<Record<Way, Terms>> = {
+const TERMS: Readonly<Record<Way, StepContract>> = {
   open: EXACT,
   exact: EXACT,
   splice: SPLICE,

@@ -61,7 +61,7 @@ interface FoldedStep {
   readonly text: string
 }
 
-export class Rounds {
+export class BaselineAgent {
   readonly toolbox: Toolbox
   readonly #ledger: LedgerEntry[] = []
   /** What the next step shows, rules aside. */

@@ -211,7 +211,7 @@ const beginsWith = (tokens: Int32Array, start: Int32Array): boolean => commonPre
 type Taped = Omit<TrajectoryStep, 'calls'> & { readonly kind: 'answer' | 'summary' }
 
 /** An engine around another that keeps every step that came to its end, in the order of the requests. */
-export class Tape extends EngineAround {
+export class TrajectoryRecorder extends EngineAround {
   readonly #steps: (Taped | null)[] = []
 
   /** @param asks added to every request, or in place of what it says: how to sample, what to report */

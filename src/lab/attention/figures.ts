@@ -5,7 +5,7 @@ import { curves, type PanelRow, rows as rowPanels } from '../figures/panels.js'
 import { COLOURS, FAINT, figure, fitting, LESS, MORE, type Panel } from '../figures/figure.js'
 import { signed } from '../../runtime/figures/numbers.js'
 import type { FindingFigure, Finding, InterferencePoint } from './findings.js'
-import { changeOf, type From, FROM_NAMES, FROMS, type Glance, meanGlance, type Pair, seenFrom } from './pairs.js'
+import { changeOf, type From, FROM_NAMES, FROMS, type ValueAttention, meanGlance, type Pair, seenFrom } from './pairs.js'
 import type { SpanStudy } from './spans.js'
 import type { EpisodeRecord, EpisodeStep, PromptRecord } from './run-folder.js'
 
@@ -211,12 +211,12 @@ export function headMaps(records: readonly PromptRecord[], contract: Contract): 
 interface HeadCell {
   readonly layer: number
   readonly head: number
-  readonly complete: Glance
-  readonly folded: Glance
+  readonly complete: ValueAttention
+  readonly folded: ValueAttention
 }
 
 function mapsOf(cells: readonly HeadCell[], from: From, contract: Contract): Panel[] {
-  const mass = (glance: Glance): number => 100 * (seenFrom(glance, from)?.current ?? 0)
+  const mass = (glance: ValueAttention): number => 100 * (seenFrom(glance, from)?.current ?? 0)
   const before = cells.map(({ complete }) => mass(complete))
   const after = cells.map(({ folded }) => mass(folded))
   const change = after.map((value, index) => value - before[index]!)

@@ -25,7 +25,7 @@ export interface WatchedPair {
 }
 
 /** Where the tokens of one value in the answer look. */
-export interface Glance extends Masses {
+export interface ValueAttention extends Masses {
   /** From the token before, from which the value was predicted; null where that was not captured. */
   readonly reading: Masses | null
 }
@@ -59,8 +59,8 @@ export interface Pair {
   readonly distance: number
   /** Earlier values shown in the folded prompt. */
   readonly olderShown: number
-  readonly complete: Glance | null
-  readonly folded: Glance | null
+  readonly complete: ValueAttention | null
+  readonly folded: ValueAttention | null
   /** The weight that the folded prompt would have if a fold were softmax arithmetic alone, from the complete prompt (`renormalised`). */
   readonly baseline: { readonly value: number; readonly reading: number | null } | null
 }
@@ -69,8 +69,8 @@ export interface Pair {
 export interface HeadRow {
   readonly layer: number
   readonly head: number
-  readonly complete: Glance
-  readonly folded: Glance
+  readonly complete: ValueAttention
+  readonly folded: ValueAttention
 }
 
 /**
@@ -185,7 +185,7 @@ const massesOf = ({ weight, current, older, others }: Maps, of: (map: HeadMap) =
   others: of(others),
 })
 
-const glanceOf = (sight: Sight, of: (map: HeadMap) => number = overall): Glance => ({
+const glanceOf = (sight: Sight, of: (map: HeadMap) => number = overall): ValueAttention => ({
   ...massesOf(sight, of),
   reading: sight.reading === null ? null : massesOf(sight.reading, of),
 })
@@ -194,7 +194,7 @@ function headRows(pairs: readonly { readonly before: Sight; readonly after: Sigh
   const [first] = pairs
   if (first === undefined) return []
   const { layers, heads } = first.before.weight
-  const side = (index: number, of: 'before' | 'after'): Glance =>
+  const side = (index: number, of: 'before' | 'after'): ValueAttention =>
     meanGlance(pairs.map((pair) => glanceOf(pair[of], ({ values }) => values[index]!)))!
   return layers.flatMap((layer, row) =>
     heads.map((head, column): HeadRow => {
@@ -205,7 +205,7 @@ function headRows(pairs: readonly { readonly before: Sight; readonly after: Sigh
 }
 
 /** The mean of each number, `reading` over those that have it; null for none. */
-export function meanGlance(glances: readonly Glance[]): Glance | null {
+export function meanGlance(glances: readonly ValueAttention[]): ValueAttention | null {
   const own = meanMasses(glances)
   return own === null ? null : { ...own, reading: meanMasses(glances.flatMap(({ reading }) => reading ?? [])) }
 }
@@ -218,7 +218,7 @@ export function meanMasses(of: readonly Masses[]): Masses | null {
 }
 
 /** What is seen from there; null where that was not captured. */
-export const seenFrom = (glance: Glance | null, from: From): Masses | null =>
+export const seenFrom = (glance: ValueAttention | null, from: From): Masses | null =>
   glance === null || from === 'value' ? glance : glance.reading
 
 /** Change of that weight by folding, in percent of the complete prompt's; null where there are not both, or that is 0. */

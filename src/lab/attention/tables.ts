@@ -3,7 +3,7 @@ import { type BasicType, parquetWriteBuffer } from 'hyparquet-writer'
 import type { Contract } from '../../runtime/core/contract.js'
 import type { NamedArray } from '../../runtime/engine/attention.js'
 import type { InterferencePoint } from './findings.js'
-import { baselineChangeOf, changeOf, type From, type Glance, seenFrom } from './pairs.js'
+import { baselineChangeOf, changeOf, type From, type ValueAttention, seenFrom } from './pairs.js'
 import type { PromptRecord, StudyRecord } from './run-folder.js'
 
 // The tables of a study: which columns they have, and their rows from the records.
@@ -58,7 +58,7 @@ const MASS_COLUMNS = Object.fromEntries(
   ),
 )
 
-const masses = (side: string, glance: Glance | null): StudyRow => ({
+const masses = (side: string, glance: ValueAttention | null): StudyRow => ({
   [`${side}_mass`]: glance?.current ?? null,
   [`${side}_older_mass`]: glance?.older ?? null,
   [`${side}_reading_mass`]: glance?.reading?.current ?? null,

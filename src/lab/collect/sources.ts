@@ -1,7 +1,7 @@
 /** Owns where trajectories come from: samples of a task, each a turn; and sessions of many turns, of MemTool and at the order desk. */
 import { createHash } from 'node:crypto'
 import { plain, sculptor } from '../../runtime/agents/sculptor.js'
-import { type TakenCall, Tape, type TrajectoryStep } from '../agents/snapshots.js'
+import { type TakenCall, TrajectoryRecorder, type TrajectoryStep } from '../agents/snapshots.js'
 import { invariant, KvfoldError } from '../../runtime/core/errors.js'
 import { conversationId } from '../../runtime/core/ids.js'
 import { type Engine, EngineAround, type EngineRequest, type Generation, type Sampling } from '../../runtime/engine/engine.js'
@@ -88,7 +88,7 @@ export function taskSource(options: TaskSourceOptions): TrajectorySource {
     },
     play: async (index, acting, name, signal) => {
       const sample = await task.sample(index)
-      const tape = new Tape(
+      const tape = new TrajectoryRecorder(
         acting.teacher === 'model' ? acting.engine : new TaughtEngine(acting.model, teacherOf(task.spec.task, agent, sample)),
         asksOf(acting),
       )
@@ -115,7 +115,7 @@ export function taskSource(options: TaskSourceOptions): TrajectorySource {
 }
 
 /** What a model that acts is asked for beside its words. */
-const asksOf = (acting: Acting): ConstructorParameters<typeof Tape>[1] =>
+const asksOf = (acting: Acting): ConstructorParameters<typeof TrajectoryRecorder>[1] =>
   acting.teacher === 'script' ? {} : { sampling: acting.sampling, logprobs: 0 }
 
 /** Says the same whatever it is asked, and computes nothing. */
@@ -251,17 +251,17 @@ interface Taping {
 /** Tapes a session while `play` has it played. */
 async function session(acting: Acting, play: (taping: Taping) => Promise<readonly TurnRecord[]>): Promise<Played> {
   const engine = acting.teacher === 'script' ? saying(acting.model, { content: '' }) : acting.engine
-  let tape: Tape | null = null
+  let tape: TrajectoryRecorder | null = null
   /** Answers that were said by the end of each turn. */
   const ends: number[] = []
   const turns = await play({
     engine,
-    around: (inner) => (tape = new Tape(inner, asksOf(acting))),
+    around: (inner) => (tape = new TrajectoryRecorder(inner, asksOf(acting))),
     onTurn: () => {
       ends.push(tape?.said.length ?? 0)
     },
   })
-  const whole = tape as Tape | null
+  const whole = tape as TrajectoryRecorder | null
   invariant(whole !== null, 'A session was played past its tape.')
   const taken = turns.map(({ calls }, turn) => matched(whole.said.slice(ends[turn - 1] ?? 0, ends[turn]), calls))
   const steps = whole.trajectory(taken.flat())

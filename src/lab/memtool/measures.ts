@@ -149,7 +149,7 @@ export function tokensOf(sessions: readonly (readonly TurnRecord[])[]): MemToolT
  * Every message counts once, when it is first shown, by the ledger; every text that stands in place of another once; every definition in the list at
  * the top once; what was generated once. One session each.
  */
-export class Novelty extends EngineAround {
+export class NewTokenCounter extends EngineAround {
   readonly #messages = new Set<string>()
   readonly #texts = new Set<string>()
   readonly #tools = new Set<string>()

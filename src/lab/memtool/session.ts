@@ -28,7 +28,7 @@ import {
   type MemToolIntervals,
   type MemToolMeasures,
   type MemToolTokens,
-  Novelty,
+  NewTokenCounter,
   tokensOf,
 } from './measures.js'
 
@@ -152,7 +152,7 @@ export async function memToolSession(run: MemToolRun, setting: MemToolSetting): 
             () => actor?.session.memory.names ?? [],
           ),
         )
-  const novelty = new Novelty(around(engine))
+  const novelty = new NewTokenCounter(around(engine))
   const recorder = new Recorder(novelty)
   const state = from?.checkpoint?.actor as MemToolActorState | undefined
   actor = new MemToolActor({
@@ -188,7 +188,7 @@ export async function memToolSession(run: MemToolRun, setting: MemToolSetting): 
 const MOST = 1024
 
 /** What was new in every turn is among its details. */
-function counting(actor: MemToolActor, novelty: Novelty): Actor {
+function counting(actor: MemToolActor, novelty: NewTokenCounter): Actor {
   return {
     async act(ask, signal) {
       const before = novelty.tokens

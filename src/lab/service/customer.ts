@@ -8,7 +8,7 @@ export interface Lookup {
 }
 
 /** What somebody does instead who does not look, or does not remember. */
-export interface Slip {
+export interface CustomerMistake {
   readonly acts: readonly Call[]
   readonly says: readonly string[]
 }
@@ -26,8 +26,8 @@ export interface Goal {
   readonly note: string
   readonly constraint?: string
   /** Without looking; without what was said in earlier turns. */
-  readonly careless?: Slip
-  readonly forgetful?: Slip
+  readonly careless?: CustomerMistake
+  readonly forgetful?: CustomerMistake
 }
 
 export interface Story {

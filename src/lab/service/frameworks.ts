@@ -3,7 +3,7 @@ import { MemToolSession, type MemToolState } from '../../runtime/agents/memtool.
 import { PaperFold, type PaperState } from '../agents/u-fold-paper.js'
 import { UFoldSession } from '../../runtime/agents/u-fold/session.js'
 import type { FoldReport, UFoldOptions, UFoldState } from '../../runtime/agents/u-fold/u-fold.js'
-import { Rounds, type RoundsState } from '../agents/rounds.js'
+import { BaselineAgent, type RoundsState } from '../agents/rounds.js'
 import { Session } from '../../runtime/agents/session.js'
 import type { TurnOutcome } from '../../runtime/agents/tool-loop.js'
 import type { ClientTool } from '../../runtime/agents/toolbox.js'
@@ -69,7 +69,7 @@ export async function openFramework(
     case 'resum':
     case 'iterresearch':
     case 'agentfold': {
-      const rounds = new Rounds({ ...common, kind: name }, (setting.state ?? undefined) as RoundsState | undefined)
+      const rounds = new BaselineAgent({ ...common, kind: name }, (setting.state ?? undefined) as RoundsState | undefined)
       return actor(
         engine,
         () => rounds.state,

@@ -6,7 +6,7 @@ import { length, span, type Span } from '../core/span.js'
 import type { AttentionPattern, KeySet } from '../engine/attention.js'
 import type { EngineReply, EngineRequest } from '../engine/engine.js'
 import type { LlamaEngine } from '../engine/llama.js'
-import type { Terms } from '../kv/plan/parts.js'
+import type { StepContract } from '../kv/plan/parts.js'
 import { place, type PlacedSpans, type MessageSpan } from './places.js'
 import { mean } from '../core/mean.js'
 
@@ -27,7 +27,7 @@ export interface MeasurementOptions {
   readonly messages: readonly ChatMessage[]
   readonly tools?: readonly ToolDefinition[]
   readonly edits?: readonly Edit[]
-  readonly terms: Pick<Terms, 'contract' | 'blend'>
+  readonly terms: Pick<StepContract, 'contract' | 'blend'>
   readonly answer: AnswerChoice
   /** Where an answer says what is asked about, by name: characters of its text. */
   readonly find: (answer: string) => ReadonlyMap<string, Span>

@@ -37,7 +37,7 @@ export interface ReplyParser {
  * Filters the events of an answer whose beginning was given, so that they contain only new text. The parser reads the beginning first and
  * may hold back its end.
  */
-export class News {
+export class ContinuationFilter {
   /** How many characters of the beginning the parser held back. They arrive together with new text. */
   #held: number
 

@@ -1,5 +1,5 @@
 /** MCP servers' tools on the command line: the options, starting and stopping the servers, and the session of a model with these tools. */
-import { given } from '../core/json.js'
+import { definedFields } from '../core/json.js'
 import { readFileSync } from 'node:fs'
 import { dirname } from 'node:path'
 import { Option, type Command } from 'commander'
@@ -127,7 +127,7 @@ export function sessionWith({ host, way }: McpTools, options: SessionOptions): S
       execute: (args: Readonly<Record<string, unknown>>, signal?: AbortSignal) =>
         execute({ name: definition.name, arguments: args }, signal),
     }))
-    return new Session({ firstStep: 'auto', ...options, ...given({ system }), clientTools })
+    return new Session({ firstStep: 'auto', ...options, ...definedFields({ system }), clientTools })
   }
   const { engine, id, generation, conversation, maxCalls } = options
   const { catalogue } = host
@@ -139,7 +139,7 @@ export function sessionWith({ host, way }: McpTools, options: SessionOptions): S
     mode: way,
     limits: { tokens: Math.floor(engine.info.context * LOADED_SHARE) },
     contextTools: own === true ? contextTools : own === false ? [] : own,
-    ...given({ purpose: system, generation, maxCalls }),
+    ...definedFields({ purpose: system, generation, maxCalls }),
     ...(conversation === undefined
       ? {}
       : { state: { conversation: { ...conversation, id }, memory: new ToolMemory({ catalogue }).state, asides: 0 } }),

@@ -1,6 +1,6 @@
 /** Options that several commands share: their texts, their bounds, and their conversion to options of the native library and the engine. */
 import { sharedCells } from '../../fleet/cells/shared-cells-folder.js'
-import { given } from '../core/json.js'
+import { definedFields } from '../core/json.js'
 import { readFileSync } from 'node:fs'
 import { InvalidArgumentError, Option, type Command } from 'commander'
 import { CONTRACT_CHOICES, type ContractChoice } from '../core/contract.js'
@@ -131,7 +131,7 @@ export function integers(least: number, most: number): (text: string) => number[
 /** Returns the engine's options. @throws KvfoldError cli/bad-usage when the template file cannot be read */
 export function engineOptions(flags: ModelFlags): LlamaEngineOptions {
   return {
-    ...given({
+    ...definedFields({
       cells: flags.context,
       ubatch: flags.ubatch,
       threads: flags.threads,
@@ -163,7 +163,7 @@ function sharedPlace({ sharedCache: folder, sharedCacheSize, sharedCacheSecret }
 
 export function sampling(flags: SamplingFlags): Sampling {
   const { temperature, topK, topP, minP, typicalP, repeatPenalty, frequencyPenalty, presencePenalty, seed } = flags
-  return given({ temperature, topK, topP, minP, typicalP, repeatPenalty, frequencyPenalty, presencePenalty, seed })
+  return definedFields({ temperature, topK, topP, minP, typicalP, repeatPenalty, frequencyPenalty, presencePenalty, seed })
 }
 
 /** Reads a file named on the command line. @throws KvfoldError cli/bad-usage with the option's name */

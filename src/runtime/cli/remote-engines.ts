@@ -2,7 +2,7 @@
  * `--engine` and `--engines`: models that other servers run. Reads the options and the file of engines, and passes changes of the file to
  * the engine.
  */
-import { given } from '../core/json.js'
+import { definedFields } from '../core/json.js'
 import { readFileSync, unwatchFile, watchFile } from 'node:fs'
 import { type Command, InvalidArgumentError, Option } from 'commander'
 import Type from 'typebox'
@@ -97,7 +97,7 @@ export async function engineSource(
     const option = alone[0].replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)
     throw new KvfoldError('cli/bad-usage', `--${option} belongs to --engine, which names another server; add it.`)
   }
-  const key = readKey(given({ variable: engineKeyEnv, file: engineKeyFile }))
+  const key = readKey(definedFields({ variable: engineKeyEnv, file: engineKeyFile }))
   const list = file === undefined ? null : new EnginesFile(file, key)
   const named = urls.map((url): EngineEntry => ({ url, key }))
   const connect = async () => {
@@ -109,7 +109,7 @@ export async function engineSource(
       ...extra,
       patience: { idle: engineTimeout * 1000 },
       ...(list === null && entries.length === 1 ? {} : { engines: entries }),
-      ...given({
+      ...definedFields({
         model: engineModel,
         context: engineContext,
         sessionHeader: engineSessionHeader,

@@ -1,5 +1,5 @@
 /** Loads an engine in this process from command-line options. */
-import { given } from '../core/json.js'
+import { definedFields } from '../core/json.js'
 import { readFileSync } from 'node:fs'
 import { stat } from 'node:fs/promises'
 import { resolve } from 'node:path'
@@ -83,7 +83,7 @@ export async function provenModel(
     notes.frame([`Trying ${model} in a process of its own, once for this file and these options ...`])
   }
   try {
-    await proveModel({ path: resolve(path), backend, version, options, onTrial, ...given({ signal }) })
+    await proveModel({ path: resolve(path), backend, version, options, onTrial, ...definedFields({ signal }) })
   } finally {
     notes.close()
   }
@@ -93,7 +93,7 @@ export async function provenModel(
 /** The options that affect loading the model, for its trial. */
 function trialOptions(flags: ModelFlags, uses: TrialUses): ModelTrialOptions {
   const { model, ubatch, threads, batchThreads, flashAttention, keyType, valueType } = optionsOf(flags)
-  return given({ ...uses, model, ubatch, threads, batchThreads, flashAttention, keyType, valueType })
+  return definedFields({ ...uses, model, ubatch, threads, batchThreads, flashAttention, keyType, valueType })
 }
 
 /** Like `provenModel`, for an engine with these flags. `uses`: further uses to try. `off`: no trial. */
@@ -139,7 +139,7 @@ export async function weightsOf(engine: Engine): Promise<string | null> {
 /** Returns the options of an embedder for these flags. */
 export function embedderOptions(flags: ModelFlags): EmbedderOptions {
   const { threads, batchThreads } = optionsOf(flags)
-  return given({ threads, batchThreads })
+  return definedFields({ threads, batchThreads })
 }
 
 /**
@@ -157,5 +157,5 @@ export async function loadReader<R extends Embedder | Reranker>(
   const path = await enginePath(flags, isTried ? { embeddings: 'alone' } : 'off', notes, signal)
   const { model } = optionsOf(flags)
   const native = await nativeLibrary(flags.gpu)
-  return kind.load(native, path, { ...embedderOptions(flags), ...given({ model }) })
+  return kind.load(native, path, { ...embedderOptions(flags), ...definedFields({ model }) })
 }

@@ -9,7 +9,7 @@ import type { LogLevel } from '../server/http.js'
 import { type ApiKey, parseKeys, parseLimit, type RateLimit, unnamed } from '../server/keys.js'
 import type { LogFormat } from '../server/request-log.js'
 import type { ModelSource } from '../server/threads/models.js'
-import { addKeepingOptions, type KeepingFlags } from './keeping.js'
+import { addKeepingOptions, type KeepingFlags } from './store-options.js'
 import { addMcpConfig, type McpFlags } from './mcp-tools.js'
 import {
   addModelOptions,

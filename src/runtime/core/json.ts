@@ -39,7 +39,7 @@ export function integersIn(list: readonly unknown[]): readonly number[] | null {
 type Given<T> = { [K in keyof T]?: Exclude<T[K], undefined> }
 
 /** Returns the fields that are not undefined. */
-export function given<T extends object>(fields: T): Given<T> {
+export function definedFields<T extends object>(fields: T): Given<T> {
   return Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined)) as Given<T>
 }
 

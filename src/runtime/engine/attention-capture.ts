@@ -3,7 +3,7 @@ import { KvfoldError } from '../core/errors.js'
 import { seqId } from '../core/ids.js'
 import { length, type Span } from '../core/span.js'
 import type { HeldSequence } from '../kv/sequence.js'
-import type { Seat } from '../kv/step.js'
+import type { WritePosition } from '../kv/step.js'
 import { availableMemory, refuseTooMuch } from '../native/context-options.js'
 import type { Captured, ModelInfo, NativeCapture, NativeContext, Watched } from '../native/types.js'
 import { type AttentionPattern, attentionPlan, type AttentionRequest, type KeySet, type NamedArray } from './attention.js'
@@ -25,7 +25,7 @@ export interface WatchedShare {
   readonly at: number
   readonly count: number
   readonly what: 'prompt' | 'generated'
-  readonly seat: Seat
+  readonly seat: WritePosition
 }
 
 type CapturedPart = Omit<Captured, 'mass'> & { readonly places: Int32Array; readonly mass: Float32Array; readonly width: number }
@@ -206,7 +206,7 @@ export class AttentionWatch {
    * Returns the positions of all places up to the share's last. The places before the share are in the live sequence, in order; their
    * positions do not change during the step.
    */
-  #positionsTo({ place, position }: Seat, count: number, sequence: Pick<HeldSequence, 'position'>): Int32Array {
+  #positionsTo({ place, position }: WritePosition, count: number, sequence: Pick<HeldSequence, 'position'>): Int32Array {
     const end = place + count
     if (end > this.#positions.length) {
       const grown = new Int32Array(Math.max(end, 2 * this.#positions.length))

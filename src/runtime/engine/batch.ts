@@ -4,7 +4,7 @@
  */
 import { invariant } from '../core/errors.js'
 import type { StepCache } from '../kv/step-cache.js'
-import type { Seat } from '../kv/step.js'
+import type { WritePosition } from '../kv/step.js'
 import type { Batch, Watched, DecodeStatus, DrawnTokens, NativeContext, RunEnd } from '../native/types.js'
 import type { Job } from './job.js'
 
@@ -17,7 +17,7 @@ export interface BatchShare {
   readonly what: 'prompt' | 'generated'
   readonly output: boolean
   /** The position and the sequence of the first token. */
-  readonly seat: Seat
+  readonly seat: WritePosition
 }
 
 /** Shares in one batch, in order. */

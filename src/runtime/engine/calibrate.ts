@@ -4,7 +4,7 @@ import { conversationId, seqId, type SeqId } from '../core/ids.js'
 import { Random } from '../core/random.js'
 import { span } from '../core/span.js'
 import { KvCache } from '../kv/cache.js'
-import type { Terms } from '../kv/plan/parts.js'
+import type { StepContract } from '../kv/plan/parts.js'
 import {
   COST_VERSION,
   type CostModel,
@@ -58,7 +58,7 @@ const COMPUTING = 0.8
 const MARKER = 16
 /** How many steps it takes to tell the three rates of the books apart. */
 const FEWEST_STEPS = 4
-const SPLICE: Terms = { contract: 'splice' }
+const SPLICE: StepContract = { contract: 'splice' }
 
 /**
  * Measures on an empty context, and leaves it empty. Every figure is the median of several rounds. The machine decides how deep it gets:

@@ -9,7 +9,7 @@ import type { ConversationId } from '../core/ids.js'
 import type { StepCache } from '../kv/step-cache.js'
 import type { CacheSalt } from '../kv/tenant-salts.js'
 import { editedFrom, Lineage, Lineages, NOWHERE, type PlacedWording } from '../kv/lineage.js'
-import type { Terms } from '../kv/plan/parts.js'
+import type { StepContract } from '../kv/plan/parts.js'
 import type { ModelInfo, NativeGrammar, NativeModel, SamplerOptions } from '../native/types.js'
 import type { EngineRequest } from './engine.js'
 import type { JobRequest, JobResult } from './job.js'
@@ -36,7 +36,7 @@ export class ClientEdits {
    * Returns the step to submit. If the client sent other messages than before, the prompt gets edits that account for the changes. The
    * prompt's tokens are those of the messages either way. Call it once per step, since it updates the lineage.
    */
-  asked(request: EditedRequest, rendered: Rendered, salt: CacheSalt, terms: Terms): SubmittedStep {
+  asked(request: EditedRequest, rendered: Rendered, salt: CacheSalt, terms: StepContract): SubmittedStep {
     const { conversation, clientEdits, parent, known: count } = request
     const { tokens, origin } = rendered
     const messages = rendered.messages.map(({ index, role, span }) => ({ index, role, span }))

@@ -6,7 +6,7 @@ import type { StepCache } from '../kv/step-cache.js'
 import type { CacheSalt } from '../kv/tenant-salts.js'
 import type { LedgerEntry, StepKind } from '../kv/ledger.js'
 import type { ReadStates } from '../kv/offload.js'
-import { EXACT, type Terms } from '../kv/plan/parts.js'
+import { EXACT, type StepContract } from '../kv/plan/parts.js'
 import { computedIn, type Plan, reusedIn } from '../kv/plan/plan.js'
 import type { Prompt } from '../kv/prompt.js'
 import type { LiveSequence } from '../kv/sequence.js'
@@ -27,7 +27,7 @@ export interface JobRequest {
   readonly salt?: CacheSalt
   readonly prompt: Prompt
   /** The contract and its choices. Default: exact. */
-  readonly terms?: Terms
+  readonly terms?: StepContract
   readonly sampler: SamplerOptions
   /** 0: the prompt is computed, and nothing is generated. */
   readonly maxTokens?: number
@@ -201,7 +201,7 @@ export class Job {
  * The contract and choices of the job's step. Watched tokens are computed again, and so is the whole prompt if its log-probabilities are
  * requested.
  */
-export function termsOf({ request: { terms, promptLogprobs }, watch }: Job): Terms | undefined {
+export function termsOf({ request: { terms, promptLogprobs }, watch }: Job): StepContract | undefined {
   const recomputeFrom = promptLogprobs === undefined ? (watch?.recomputeFrom ?? null) : 0
   return recomputeFrom === null ? terms : { ...EXACT, ...terms, recomputeFrom }
 }

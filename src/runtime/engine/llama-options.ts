@@ -2,7 +2,7 @@
 import { ChatFormat } from '../chat/format.js'
 import { type ContractChoice, contractOfStep } from '../core/contract.js'
 import { KvfoldError } from '../core/errors.js'
-import type { BlendChoice, Terms } from '../kv/plan/parts.js'
+import type { BlendChoice, StepContract } from '../kv/plan/parts.js'
 import type { EditMap } from '../kv/prompt.js'
 import type { ContextOptions, ModelInfo, ModelOptions, NativeModel, SamplerOptions } from '../native/types.js'
 import type { ShelfPlace } from './disk-tier.js'
@@ -83,7 +83,7 @@ export const recomputesInBackground = ({ contract, clientEdits }: EngineRequest,
   [contract ?? defaults.contract, clientEdits].includes('auto')
 
 /** The contract of a request's step, and what `blend` computes again. */
-export function termsOf({ contract, blend }: EngineRequest, defaults: LlamaEngineOptions): Terms {
+export function termsOf({ contract, blend }: EngineRequest, defaults: LlamaEngineOptions): StepContract {
   const choice = blend ?? defaults.blend
   const asked = contract ?? defaults.contract ?? 'exact'
   return { contract: contractOfStep(asked), ...(choice === undefined ? {} : { blend: choice }) }

@@ -2,7 +2,7 @@
 import { freemem } from 'node:os'
 import type { ChatFormat, Rendered, RenderRequest } from '../chat/format.js'
 import { assistantMessage, type ChatMessage, type ToolDefinition } from '../chat/message.js'
-import { News, withoutHeld, type ReplyEvent } from '../chat/parser.js'
+import { ContinuationFilter, withoutHeld, type ReplyEvent } from '../chat/parser.js'
 import type { ConversationId } from '../core/ids.js'
 import { KvfoldError } from '../core/errors.js'
 import { weightOf } from '../core/json.js'
@@ -371,7 +371,7 @@ export class LlamaEngine implements Engine {
     this.#lastRendered.set(request.conversation, rendered)
 
     const parser = format.parser([...tools, ...(request.unlisted ?? [])], beginning?.prompt)
-    const news = new News(beginning === null ? '' : beginning.text, parser)
+    const news = new ContinuationFilter(beginning === null ? '' : beginning.text, parser)
     const forward = (events: readonly ReplyEvent[]) => {
       for (const event of news.of(events)) if (event.type !== 'call-start') stream.push(event)
     }

@@ -1,5 +1,5 @@
 /** The sampling of a served model when a request says nothing: the model file's recommendation, else llama-server's defaults. */
-import { given } from '../core/json.js'
+import { definedFields } from '../core/json.js'
 import type { Sampling } from './engine.js'
 
 /** llama-server's defaults. Samplers that they do not name are off. */
@@ -39,7 +39,7 @@ export function samplingDefaultsOf(metadata: Readonly<Record<string, string>>, c
   const [tau = MIROSTAT.tau, eta = MIROSTAT.eta] = [number('mirostat_tau', 0.001, 100), number('mirostat_eta', 0.0001, 1)]
   return {
     ...LLAMA_SERVER_SAMPLING,
-    ...given({
+    ...definedFields({
       temperature: number('temp', 0, 100),
       topK: whole('top_k', 0, 2 ** 31 - 1),
       topP: number('top_p', 0, 1),

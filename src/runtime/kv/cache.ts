@@ -9,13 +9,13 @@ import type { CacheSalt } from './tenant-salts.js'
 import type { CostModel } from './cost-model.js'
 import { Evictor, type Reservation } from './eviction.js'
 import { predictedTime } from './forecast.js'
-import { Insertion, Turning } from './scratch.js'
+import { MidSequencePrefill, KeyRotation } from './scratch.js'
 import { checkBooks, checkPositions, checkReadback } from './integrity.js'
 import type { LedgerEntry, StepKind } from './ledger.js'
 import type { KvMemory } from './ports.js'
 import { OffloadedSequence, offloadRecordOf, OffloadTiers, type ReadStates, type SavedState } from './offload.js'
 import { borrowedFrom, forgetHidden, IdleOffload, Parking, type ParkingOptions, Reloader } from './parking.js'
-import { EXACT, type Terms } from './plan/parts.js'
+import { EXACT, type StepContract } from './plan/parts.js'
 import { computedIn, withRedecoded, neededBy, type Plan, spansHeld, verifyPlan } from './plan/plan.js'
 import { LOST_BELOW, Planner, type PlannerOptions } from './plan/planner.js'
 import { type Prompt, uneditedOf } from './prompt.js'
@@ -24,7 +24,7 @@ import { type CacheTotals, type Residency, residencyOf, totalsOf } from './resid
 import { Conversations, SequenceTable } from './sequence-table.js'
 import { type HeldSequence, type LiveSequence, Sequence } from './sequence.js'
 import { SharedCells, type SharedOptions } from './shared-cells.js'
-import { type Chunk, type Seat, Step, type StepPart } from './step.js'
+import { type Chunk, type WritePosition, Step, type StepPart } from './step.js'
 import type { OpenedSequence, StepCache } from './step-cache.js'
 
 export interface KvCacheOptions extends PlannerOptions, Pick<ParkingOptions, 'fewest'> {
@@ -54,8 +54,8 @@ export class KvCache implements StepCache {
   readonly #idleOffload: IdleOffload
   readonly #reloader: Reloader
   readonly #shared: SharedCells | null
-  readonly #middle: Insertion
-  readonly #turning: Turning
+  readonly #middle: MidSequencePrefill
+  readonly #turning: KeyRotation
 
   /** @param memory An empty memory. No other object may tag or untag cells in it. */
   constructor(
@@ -73,8 +73,8 @@ export class KvCache implements StepCache {
     this.#idleOffload = new IdleOffload(...parts)
     this.#reloader = new Reloader(this.#table, this.#offload, this.#evictor, this.#parking)
     this.#shared = shared === undefined ? null : new SharedCells(this.#table, this.#conversations, shared)
-    this.#middle = new Insertion(this.#table, this.#evictor)
-    this.#turning = new Turning(this.#table, this.#evictor)
+    this.#middle = new MidSequencePrefill(this.#table, this.#evictor)
+    this.#turning = new KeyRotation(this.#table, this.#evictor)
   }
 
   open(conversation: ConversationId, salt?: CacheSalt): OpenedSequence {
@@ -85,11 +85,11 @@ export class KvCache implements StepCache {
     this.#conversations.inherit(...args)
   }
 
-  plan(sequence: LiveSequence, prompt: Prompt, terms: Terms = EXACT): Plan {
+  plan(sequence: LiveSequence, prompt: Prompt, terms: StepContract = EXACT): Plan {
     return this.#planner.plan(this.#own(sequence), prompt, terms)
   }
 
-  fetch(sequence: LiveSequence, prompt: Prompt, terms: Terms = EXACT): Promise<ReadStates> | null {
+  fetch(sequence: LiveSequence, prompt: Prompt, terms: StepContract = EXACT): Promise<ReadStates> | null {
     if (!this.#offload.hasDisk && this.#shared === null) return null
     const plan = this.plan(sequence, prompt, terms)
     const below = this.#offload.fetch(borrowedFrom(plan).keys())
@@ -100,7 +100,7 @@ export class KvCache implements StepCache {
     await this.#shared?.publish(...of)
   }
 
-  async prepare(sequence: LiveSequence, prompt: Prompt, terms: Terms = EXACT, fetched?: ReadStates): Promise<Plan> {
+  async prepare(sequence: LiveSequence, prompt: Prompt, terms: StepContract = EXACT, fetched?: ReadStates): Promise<Plan> {
     const own = this.#own(sequence)
     await this.forgetHidden(own.conversation, prompt)
     const without = new Map<HeldSequence, string>()
@@ -198,7 +198,7 @@ export class KvCache implements StepCache {
     return { ...chunk, seq: step.inMiddle ? this.#middle.seat(step, due.position) : sequence.seq }
   }
 
-  seat(step: Step): Seat {
+  seat(step: Step): WritePosition {
     return { seq: step.sequence.seq, place: step.sequence.held, position: step.sequence.next }
   }
 

@@ -10,14 +10,14 @@ import type { LedgerEntry, StepKind } from './ledger.js'
 import type { KvMemory } from './ports.js'
 import { OffloadedSequence, OffloadTiers, type ReadStates } from './offload.js'
 import { forgetHidden } from './parking.js'
-import { EXACT, held, type Part, type Terms } from './plan/parts.js'
+import { EXACT, held, type Part, type StepContract } from './plan/parts.js'
 import { type Plan, spansHeld } from './plan/plan.js'
 import { LOST_BELOW, rewindReason } from './plan/planner.js'
 import { commonPrefix, type Prompt, sourceIdsOf, uneditedOf } from './prompt.js'
 import { type CacheTotals, type Residency, residencyOf } from './residency.js'
 import { Conversations, SequenceTable } from './sequence-table.js'
 import type { HeldSequence, LiveSequence, Sequence } from './sequence.js'
-import { type Chunk, type Seat, Step, type StepPart } from './step.js'
+import { type Chunk, type WritePosition, Step, type StepPart } from './step.js'
 import type { OpenedSequence, StepCache } from './step-cache.js'
 
 export interface CheckpointCacheOptions {
@@ -73,7 +73,7 @@ export class CheckpointCache implements StepCache {
   plan(
     sequence: LiveSequence,
     prompt: Prompt,
-    { contract: asked, recomputeFrom }: Terms = EXACT,
+    { contract: asked, recomputeFrom }: StepContract = EXACT,
     without?: ReadonlyMap<HeldSequence, string>,
   ): Plan {
     const own = this.#own(sequence)
@@ -90,13 +90,13 @@ export class CheckpointCache implements StepCache {
     return { prompt, sourceIds: sourceIdsOf(prompt), asked, contract: 'exact', fallback, parts, redecoded: 0, approximate: 0 }
   }
 
-  fetch(sequence: LiveSequence, prompt: Prompt, terms: Terms = EXACT): Promise<ReadStates> | null {
+  fetch(sequence: LiveSequence, prompt: Prompt, terms: StepContract = EXACT): Promise<ReadStates> | null {
     const [head] = this.plan(sequence, prompt, terms).parts
     return this.#offload.fetch(head?.kind === 'borrow' && head.from instanceof OffloadedSequence ? [head.from] : [])
   }
 
   /** Returns the plan for `prompt`. If it continues a checkpoint, the live sequence now holds that, and its old state is saved. */
-  async prepare(sequence: LiveSequence, prompt: Prompt, terms: Terms = EXACT, fetched?: ReadStates): Promise<Plan> {
+  async prepare(sequence: LiveSequence, prompt: Prompt, terms: StepContract = EXACT, fetched?: ReadStates): Promise<Plan> {
     await this.forgetHidden(sequence.conversation, prompt)
     const without = new Map<HeldSequence, string>()
     for (const [stored, state] of fetched ?? []) if (state === null) without.set(stored, LOST_BELOW)
@@ -167,7 +167,7 @@ export class CheckpointCache implements StepCache {
     }
   }
 
-  seat(step: Step): Seat {
+  seat(step: Step): WritePosition {
     this.#refuseLost(step)
     return { seq: step.sequence.seq, place: step.sequence.held, position: step.sequence.next }
   }

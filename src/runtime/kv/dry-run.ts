@@ -4,13 +4,13 @@ import { conversationId } from '../core/ids.js'
 import { KvCache } from './cache.js'
 import { type Prospect, prospectOf } from './forecast.js'
 import type { KvMemory, MemoryCell } from './ports.js'
-import type { Terms } from './plan/parts.js'
+import type { StepContract } from './plan/parts.js'
 import type { Prompt } from './prompt.js'
 
 /** The prompt of a step, and the terms it is asked to keep. */
 export interface DryRunStep {
   readonly prompt: Prompt
-  readonly terms: Terms
+  readonly terms: StepContract
 }
 
 export interface DryRunOptions {

@@ -14,7 +14,7 @@ import type { SequenceTable } from './sequence-table.js'
 import { Sequence } from './sequence.js'
 import type { Step } from './step.js'
 
-export class Insertion {
+export class MidSequencePrefill {
   constructor(
     private readonly table: SequenceTable,
     private readonly evictor: Evictor,
@@ -70,7 +70,7 @@ interface Copies {
  * Until that decode the copies are unsettled (CellTable). The values are taken out before anything is evicted, so the originals may be
  * evicted first.
  */
-export class Turning {
+export class KeyRotation {
   constructor(
     private readonly table: SequenceTable,
     private readonly evictor: Evictor,

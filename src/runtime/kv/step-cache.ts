@@ -7,12 +7,12 @@ import type { Span } from '../core/span.js'
 import type { Reservation } from './eviction.js'
 import type { LedgerEntry, StepKind } from './ledger.js'
 import type { ReadStates } from './offload.js'
-import type { Terms } from './plan/parts.js'
+import type { StepContract } from './plan/parts.js'
 import type { Plan } from './plan/plan.js'
 import type { Prompt } from './prompt.js'
 import type { CacheTotals, Residency } from './residency.js'
 import type { LiveSequence } from './sequence.js'
-import type { Chunk, Seat, Step, StepPart } from './step.js'
+import type { Chunk, WritePosition, Step, StepPart } from './step.js'
 import type { CacheSalt } from './tenant-salts.js'
 
 /** `full`: every sequence id belongs to a running live sequence, and `open` changed nothing. */
@@ -33,18 +33,18 @@ export interface CacheSteps {
   /**
    * Returns how the live sequence would come to hold `prompt`, which must not be empty. Changes nothing. The plan may borrow from any tier.
    */
-  plan(sequence: LiveSequence, prompt: Prompt, terms?: Terms): Plan
+  plan(sequence: LiveSequence, prompt: Prompt, terms?: StepContract): Plan
   /**
    * Reads the states that `prepare` would read from disk, and the cells that other engines have of the rest. Decodes and steps of other
    * conversations may run meanwhile. Returns null when there is nothing to read. Changes nothing on the device.
    */
-  fetch(sequence: LiveSequence, prompt: Prompt, terms?: Terms): Promise<ReadStates> | null
+  fetch(sequence: LiveSequence, prompt: Prompt, terms?: StepContract): Promise<ReadStates> | null
   /**
    * Returns the plan for `prompt`, after bringing all that it borrows onto the device. Where room is short, that replaces cells which the
    * live sequence no longer shows. Tokens whose cells cannot be brought are computed, and the plan says why.
    * @param fetched states that were read before; the rest is read now
    */
-  prepare(sequence: LiveSequence, prompt: Prompt, terms?: Terms, fetched?: ReadStates): Promise<Plan>
+  prepare(sequence: LiveSequence, prompt: Prompt, terms?: StepContract, fetched?: ReadStates): Promise<Plan>
   /**
    * Carries the plan out. Afterwards the live sequence is running and holds all tokens that are not to be computed. The plan must be made
    * for this sequence, since the cache last changed, and must borrow only from the device (`prepare`). A plan that would reuse cells of
@@ -55,7 +55,7 @@ export interface CacheSteps {
   /** Returns the next prompt tokens, `limit` at most, and where they go; null when the whole prompt is entered. */
   next(step: Step, limit: number): Chunk | null
   /** Returns where the next generated token goes. */
-  seat(step: Step): Seat
+  seat(step: Step): WritePosition
   /**
    * Makes sure that `count` cells are free. `full`: evicting everything but the running live sequences would not suffice, and nothing was
    * evicted. `evicted`: freed cells, whose tokens were moved to another tier or lost. They go on the account of the step that commits or

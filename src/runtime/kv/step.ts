@@ -11,7 +11,7 @@ import { commonPrefix, type Prompt, withoutContracts } from './prompt.js'
 export type StepPart = 'prompt' | 'generated'
 
 /** Where the next tokens go: into which sequence, from which position on. */
-export interface Seat {
+export interface WritePosition {
   readonly seq: number
   /** Place of the first of them among the shown tokens, generated ones included. The live sequence holds the tokens before it, in order. */
   readonly place: number
@@ -21,7 +21,7 @@ export interface Seat {
 /**
  * Prompt tokens that can be decoded next, in one go. `last`: they complete the prompt, and the engine needs the logits of their last token.
  */
-export interface Chunk extends Seat {
+export interface Chunk extends WritePosition {
   readonly tokens: Int32Array
   readonly last: boolean
 }

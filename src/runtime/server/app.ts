@@ -19,7 +19,7 @@ import { addCompletions } from './dialects/openai/completions.js'
 import { addEmbeddings, addRerank } from './dialects/side-models.js'
 import { addModels } from './dialects/openai/models.js'
 import { addResponses } from './dialects/openai/responses.js'
-import { Exchange, Running } from './request-lifecycle.js'
+import { RequestRun, Running } from './request-lifecycle.js'
 import { fail, type HttpOptions, newHttp } from './http.js'
 import { type ApiKey, keyOf, KeyRing, RATE_HEADERS, type RateLimit, RateLimits, refuseRebound } from './keys.js'
 import { Metrics } from './metrics.js'
@@ -119,7 +119,7 @@ export class Server {
       service,
       sampling,
       unsupportedParts,
-      exchange: (request: FastifyRequest, reply: FastifyReply) => new Exchange(request, reply, { running, metrics, limits }),
+      exchange: (request: FastifyRequest, reply: FastifyReply) => new RequestRun(request, reply, { running, metrics, limits }),
     }
     const allowed = allowedMethods(app)
     await app.register(swagger, { openapi: document(version, ring.locked) })

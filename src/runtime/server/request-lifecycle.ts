@@ -31,7 +31,7 @@ export interface StreamShape<A extends AnyAnswer> {
   refused?(problem: Problem): readonly Frame[] | null
 }
 
-export class Exchange {
+export class RequestRun {
   readonly #run: RunningRequest
   readonly #figures = new Figures()
   #gone = false

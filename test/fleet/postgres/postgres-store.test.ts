@@ -1,6 +1,6 @@
 /** The store in a real PostgreSQL: what all stores owe, what several servers owe each other, and what is said when nobody answers. */
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it, vi } from 'vitest'
-import { openStore as openKept } from '../../../src/runtime/cli/keeping.js'
+import { openStore as openKept } from '../../../src/runtime/cli/store-options.js'
 import { Database } from '../../../src/fleet/postgres/database.js'
 import { PostgresStore, type PostgresStoreOptions } from '../../../src/fleet/postgres/postgres-store.js'
 import { PostgresResponses } from '../../../src/fleet/postgres/postgres-responses.js'

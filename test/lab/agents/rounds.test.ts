@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest'
-import { COMPRESS, compressed, Rounds } from '../../../src/lab/agents/rounds.js'
+import { COMPRESS, compressed, BaselineAgent } from '../../../src/lab/agents/rounds.js'
 import { conversationId } from '../../../src/runtime/core/ids.js'
 import type { EngineRequest } from '../../../src/runtime/engine/engine.js'
 import { ScriptedEngine } from '../../support/scripted.js'
@@ -19,7 +19,7 @@ async function shownBy(directives: readonly string[]) {
       ? { content: 'Done.' }
       : { content, calls: [{ name: 'look', arguments: { at: requests.length } }] }
   })
-  const rounds = new Rounds({ engine, id: conversationId('folding'), kind: 'agentfold', clientTools: [look] })
+  const rounds = new BaselineAgent({ engine, id: conversationId('folding'), kind: 'agentfold', clientTools: [look] })
   expect(await rounds.ask('What is there?')).toMatchObject({ answer: 'Done.', end: 'stop' })
   expect(requests.every(({ messages }) => messages.filter(({ role }) => role === 'tool').length <= 1)).toBe(true)
   return requests.map(({ messages }) => (messages[0]!.content.match(/^\[.*$|^->.*$/gm) ?? []).join(' '))

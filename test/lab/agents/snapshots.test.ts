@@ -1,7 +1,13 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { sculptor } from '../../../src/runtime/agents/sculptor.js'
-import { modelTokens, snapshots, type Snapshot, type TrajectoryStep, Tape } from '../../../src/lab/agents/snapshots.js'
+import {
+  modelTokens,
+  snapshots,
+  type Snapshot,
+  type TrajectoryStep,
+  TrajectoryRecorder,
+} from '../../../src/lab/agents/snapshots.js'
 import { conversationId } from '../../../src/runtime/core/ids.js'
 import { TaughtEngine, type Teacher } from '../../../src/lab/taught-engine.js'
 import { realTemplates } from '../../support/bundle.js'
@@ -63,7 +69,7 @@ const acts = fc.array(
 
 async function trajectoryOf({ format }: RuledFormat, teacher: Teacher): Promise<TrajectoryStep[]> {
   const info = { model: 'ruled', engine: 'none', release: 'none', context: 1 << 20 }
-  const engine = new Tape(new TaughtEngine({ format, info }, teacher))
+  const engine = new TrajectoryRecorder(new TaughtEngine({ format, info }, teacher))
   const outcome = await sculptor({ engine, id: conversationId('taped') }).ask(TEXT)
   return engine.trajectory(outcome.steps.map(({ calls }) => calls))
 }

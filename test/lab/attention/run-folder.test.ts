@@ -6,7 +6,7 @@ import { parquetReadObjects } from 'hyparquet'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { pairTable, parquet, valueArrays } from '../../../src/lab/attention/tables.js'
 import { findingOf, interferenceOf } from '../../../src/lab/attention/findings.js'
-import type { Glance, Pair } from '../../../src/lab/attention/pairs.js'
+import type { ValueAttention, Pair } from '../../../src/lab/attention/pairs.js'
 import { publish } from '../../../src/lab/attention/report.js'
 import { type EpisodeRecord, type PromptRecord, RunFolder, type HeatMapRecord } from '../../../src/lab/attention/run-folder.js'
 
@@ -20,7 +20,7 @@ afterEach(() => {
 
 const OPTIONS = { n: 4, mode: 'given' }
 
-const glance = (weight: number, older = weight / 2): Glance => ({
+const glance = (weight: number, older = weight / 2): ValueAttention => ({
   weight,
   current: weight,
   older,

@@ -3,7 +3,7 @@ import { mkdirSync, writeFileSync } from 'node:fs'
 import { dirname } from 'node:path'
 import { Random } from '../../../src/runtime/core/random.js'
 import type { AgentKind } from '../../../src/lab/agent.js'
-import type { ErrorRecord, LogHeader, SampleRecord, Talk } from '../../../src/lab/log.js'
+import type { ErrorRecord, LogHeader, SampleRecord, RecordedConversation } from '../../../src/lab/log.js'
 
 export type Line = LogHeader | SampleRecord | ErrorRecord
 
@@ -78,7 +78,7 @@ export function writeLog(path: string, lines: readonly Line[]): string {
   return path
 }
 
-const TALK: Talk = { messages: [{ role: 'user', content: 'Which value does fruit have?' }], steps: [] }
+const TALK: RecordedConversation = { messages: [{ role: 'user', content: 'Which value does fruit have?' }], steps: [] }
 
 /** A run of all agents of the header on all of its tasks; the same for the same seed. */
 export function madeRun(about: LogHeader = header(), seed = 1): Line[] {

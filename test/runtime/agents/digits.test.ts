@@ -1,6 +1,6 @@
 /** Agents that tell a model its own earlier calls tell them with their digits and in their order. */
 import { expect, it } from 'vitest'
-import { Rounds } from '../../../src/lab/agents/rounds.js'
+import { BaselineAgent } from '../../../src/lab/agents/rounds.js'
 import { PaperFold } from '../../../src/lab/agents/u-fold-paper.js'
 import { conversationId } from '../../../src/runtime/core/ids.js'
 import { readJson } from '../../../src/runtime/core/written-json.js'
@@ -13,7 +13,7 @@ const clientTools = [{ definition: { name: 'look', description: '', parameters: 
 it('AgentFold, in its steps', async () => {
   let step = 0
   const engine = new ScriptedEngine(() => (step++ < 2 ? { content: '', calls: [call] } : { content: 'Done.' }))
-  await new Rounds({ engine, id: conversationId('rounds'), kind: 'agentfold', clientTools }).ask('Look.')
+  await new BaselineAgent({ engine, id: conversationId('rounds'), kind: 'agentfold', clientTools }).ask('Look.')
   expect(engine.requests.at(-1)?.messages[0]?.content).toContain(`look ${GIVEN}`)
 })
 

@@ -1,7 +1,7 @@
 /** Prompts that end within an answer: for every real template that shows one, its beginning is the end of the prompt, and what was sampled behind it stays. */
 import { describe, expect, it } from 'vitest'
 import type { ChatMessage } from '../../../src/runtime/chat/message.js'
-import { News } from '../../../src/runtime/chat/parser.js'
+import { ContinuationFilter } from '../../../src/runtime/chat/parser.js'
 import { realTemplates } from '../../support/bundle.js'
 import { coversAll, ruledFormat } from '../../support/chat-formats.js'
 
@@ -24,7 +24,7 @@ describe.each(realTemplates().map(({ name, source }) => [name, source] as const)
     expect(prompt.generation).toEqual({ start: prompt.tokens.length, end: prompt.tokens.length })
 
     const parser = format.parser([], before)
-    const news = new News(text, parser)
+    const news = new ContinuationFilter(text, parser)
     const said = [...news.of(parser.push(' a co')), ...news.of(parser.push('lour.'))]
     const { content, reasoning, events } = parser.finish()
     const told = [...said, ...news.of(events)].flatMap((event) => (event.type === 'text' ? [event.text] : []))

@@ -16,7 +16,7 @@ import {
   type ModelFlags,
   type SamplingFlags,
 } from '../../../src/runtime/cli/options.js'
-import { given } from '../../../src/runtime/core/json.js'
+import { definedFields } from '../../../src/runtime/core/json.js'
 
 function parse(...words: string[]): ModelFlags & SamplingFlags {
   const command = addSamplingOptions(addModelOptions(new Command('test'))).exitOverride()
@@ -112,5 +112,5 @@ describe('model options', () => {
 })
 
 it('given drops what has no value and keeps zero', () => {
-  expect(given({ a: 0, b: undefined, c: '', d: false })).toEqual({ a: 0, c: '', d: false })
+  expect(definedFields({ a: 0, b: undefined, c: '', d: false })).toEqual({ a: 0, c: '', d: false })
 })

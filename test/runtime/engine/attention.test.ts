@@ -6,7 +6,7 @@ import { Random } from '../../../src/runtime/core/random.js'
 import type { Span } from '../../../src/runtime/core/span.js'
 import { type AttentionPattern, attentionPlan, type AttentionRequest } from '../../../src/runtime/engine/attention.js'
 import { LlamaEngine, type Completion, type LlamaEngineOptions } from '../../../src/runtime/engine/llama.js'
-import type { Terms } from '../../../src/runtime/kv/plan/parts.js'
+import type { StepContract } from '../../../src/runtime/kv/plan/parts.js'
 import { openNative } from '../../../src/runtime/native/binding.js'
 import { synthesizeOther, WINDOW, type OtherArchitecture } from '../../support/synthetic-others.js'
 import type { Native } from '../../../src/runtime/native/types.js'
@@ -21,8 +21,8 @@ import { join } from 'node:path'
 /** With f32 all the way nothing is rounded but sums. */
 const PRECISE = { keyType: 'f32', valueType: 'f32' } as const
 const SETTINGS = { cells: 2048, sequences: 12, threads: 1, batchThreads: 1, attention: true, ...PRECISE } as const
-const EXACT: Terms = { contract: 'exact' }
-const SPLICE: Terms = { contract: 'splice' }
+const EXACT: StepContract = { contract: 'exact' }
+const SPLICE: StepContract = { contract: 'splice' }
 /** What sums in another order change. */
 const ROUNDING = 1e-5
 

@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import { afterEach, beforeAll, describe, expect, it } from 'vitest'
 import { conversationId, seqId } from '../../../src/runtime/core/ids.js'
 import { LlamaEngine, type Completion, type LlamaEngineOptions } from '../../../src/runtime/engine/llama.js'
-import type { Terms } from '../../../src/runtime/kv/plan/parts.js'
+import type { StepContract } from '../../../src/runtime/kv/plan/parts.js'
 import { openNative } from '../../../src/runtime/native/binding.js'
 import type { Native } from '../../../src/runtime/native/types.js'
 import { TEST_GPU } from '../../support/device.js'
@@ -13,8 +13,8 @@ import { tinyModel } from '../../support/models.js'
 import { decodeInto, firstPrediction, freshPrediction, largestDifference, logSoftmax } from '../../support/predictions.js'
 
 const SETTINGS = { cells: 2048, sequences: 12, threads: 1, batchThreads: 1, flashAttention: 'off' } as const
-const SPLICE: Terms = { contract: 'splice' }
-const EXACT: Terms = { contract: 'exact' }
+const SPLICE: StepContract = { contract: 'splice' }
+const EXACT: StepContract = { contract: 'exact' }
 const ID = conversationId('c')
 /** Without flash attention, what chunking and neighbours change (exact.test.ts measures 3e-4 at most). */
 const FLOOR = 1e-3
@@ -53,7 +53,7 @@ function folded(base: Int32Array, holes: readonly Hole[]): Pick<Completion, 'tok
 }
 
 /** Shows this and samples one token; the ledger entry, and log-probabilities of the next token. */
-async function show(base: Int32Array, holes: readonly Hole[], terms: Terms, conversation = ID) {
+async function show(base: Int32Array, holes: readonly Hole[], terms: StepContract, conversation = ID) {
   const { ledger, logprobs } = await engine.complete({
     conversation,
     ...folded(base, holes),
@@ -239,7 +239,7 @@ describe('blend', () => {
       const exact = await fresh(folded(base, [hole]).tokens)
       const id = conversationId(`ratio ${ratio}`)
       await show(base, [], EXACT, id)
-      const terms: Terms = { contract: 'blend', blend: { ratio } }
+      const terms: StepContract = { contract: 'blend', blend: { ratio } }
       const { ledger, next } = await show(base, [hole], terms, id)
       // The last token is computed in any case.
       expect(ledger).toMatchObject({ contract: 'blend', recomputed: Math.min(199, 200 * ratio), side: 1 })

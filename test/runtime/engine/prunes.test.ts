@@ -2,7 +2,7 @@
 import { afterEach, beforeAll, describe, expect, it } from 'vitest'
 import { conversationId } from '../../../src/runtime/core/ids.js'
 import { LlamaEngine, type LlamaEngineOptions } from '../../../src/runtime/engine/llama.js'
-import type { Terms } from '../../../src/runtime/kv/plan/parts.js'
+import type { StepContract } from '../../../src/runtime/kv/plan/parts.js'
 import { openNative } from '../../../src/runtime/native/binding.js'
 import type { Native } from '../../../src/runtime/native/types.js'
 import { TEST_GPU } from '../../support/device.js'
@@ -12,7 +12,7 @@ import { firstPrediction, largestDifference } from '../../support/predictions.js
 const PRUNES = process.env['KVFOLD_LONG'] === undefined ? 150 : 500
 const TRAINED = 2048
 const ID = conversationId('agent')
-const SPLICE: Terms = { contract: 'splice' }
+const SPLICE: StepContract = { contract: 'splice' }
 /** Tokens of a tool result, and of what stands for a pruned one. */
 const RESULT = 60
 const MARKER = 2
@@ -62,7 +62,7 @@ class Session {
   }
 }
 
-async function show(session: Session, recent: number, terms: Terms, conversation = ID) {
+async function show(session: Session, recent: number, terms: StepContract, conversation = ID) {
   const shown = session.shown(recent)
   const { vocabulary } = engine.modelInfo
   const { ledger, logprobs } = await engine.complete({ conversation, ...shown, terms, maxTokens: 1, logprobs: vocabulary })

@@ -2,7 +2,7 @@
 import { afterEach, describe, expect, it } from 'vitest'
 import { conversationId, type ConversationId } from '../../../src/runtime/core/ids.js'
 import { LlamaEngine, type Completion } from '../../../src/runtime/engine/llama.js'
-import type { Terms } from '../../../src/runtime/kv/plan/parts.js'
+import type { StepContract } from '../../../src/runtime/kv/plan/parts.js'
 import { openNative } from '../../../src/runtime/native/binding.js'
 import { TEST_GPU } from '../../support/device.js'
 import { tinyModel } from '../../support/models.js'
@@ -22,7 +22,7 @@ afterEach(() => engine.dispose())
 const text = (count: number, salt: number) =>
   Int32Array.from({ length: count }, (_, at) => 260 + ((at * 7919 + salt * 104729) % 100))
 
-async function show(conversation: ConversationId, request: Pick<Completion, 'tokens' | 'origin'>, terms: Terms) {
+async function show(conversation: ConversationId, request: Pick<Completion, 'tokens' | 'origin'>, terms: StepContract) {
   const { vocabulary } = engine.modelInfo
   const { ledger, logprobs } = await engine.complete({ conversation, ...request, terms, maxTokens: 1, logprobs: vocabulary })
   return { ledger, next: firstPrediction(logprobs, vocabulary) }

@@ -5,7 +5,7 @@ import { KvfoldError } from '../../../src/runtime/core/errors.js'
 import type { SeqId } from '../../../src/runtime/core/ids.js'
 import { span, type Span } from '../../../src/runtime/core/span.js'
 import { KvCache } from '../../../src/runtime/kv/cache.js'
-import type { Terms } from '../../../src/runtime/kv/plan/parts.js'
+import type { StepContract } from '../../../src/runtime/kv/plan/parts.js'
 import { freshCells, Sequence, type LiveSequence } from '../../../src/runtime/kv/sequence.js'
 import { SequenceTable } from '../../../src/runtime/kv/sequence-table.js'
 import type { Plan } from '../../../src/runtime/kv/plan/plan.js'
@@ -328,7 +328,7 @@ describe('a fault in the index is caught', () => {
     let struck = 0
     const seen: Plan[] = []
     class Faulty extends KvCache {
-      override plan(sequence: LiveSequence, shown: Prompt, terms?: Terms): Plan {
+      override plan(sequence: LiveSequence, shown: Prompt, terms?: StepContract): Plan {
         const plan = super.plan(sequence, shown, terms)
         const changed = tamper(plan, sequence, seen)
         seen.push(plan)

@@ -4,7 +4,7 @@ import { describe, expect, it } from 'vitest'
 import { CONTRACTS, type Contract } from '../../../src/runtime/core/contract.js'
 import { conversationId } from '../../../src/runtime/core/ids.js'
 import { OffloadTiers } from '../../../src/runtime/kv/offload.js'
-import type { Terms } from '../../../src/runtime/kv/plan/parts.js'
+import type { StepContract } from '../../../src/runtime/kv/plan/parts.js'
 import type { CostModel } from '../../../src/runtime/kv/cost-model.js'
 import type { Prompt } from '../../../src/runtime/kv/prompt.js'
 import { CacheHarness, missing } from './support/cache-harness.js'
@@ -19,14 +19,14 @@ const name = fc.constantFrom(...NAMES)
 const some = fc.array(token, { minLength: 1, maxLength: 12 })
 const none = fc.constant(undefined)
 
-const terms: fc.Arbitrary<Terms> = fc.oneof(
-  { weight: 2, arbitrary: fc.constant<Terms>({ contract: 'exact' }) },
-  { weight: 6, arbitrary: fc.constant<Terms>({ contract: 'splice' }) },
+const terms: fc.Arbitrary<StepContract> = fc.oneof(
+  { weight: 2, arbitrary: fc.constant<StepContract>({ contract: 'exact' }) },
+  { weight: 6, arbitrary: fc.constant<StepContract>({ contract: 'splice' }) },
   {
     weight: 2,
     arbitrary: fc
       .record({ first: fc.nat(4), messages: fc.nat(2), ratio: fc.constantFrom(0, 0.3, 1) }, { requiredKeys: [] })
-      .map((blend): Terms => ({ contract: 'blend', blend })),
+      .map((blend): StepContract => ({ contract: 'blend', blend })),
   },
 )
 
@@ -49,7 +49,7 @@ type Operation =
       readonly contract: Contract | undefined
     }
   | { readonly do: 'restore'; readonly name: string; readonly which: number }
-  | { readonly do: 'start'; readonly name: string; readonly terms: Terms }
+  | { readonly do: 'start'; readonly name: string; readonly terms: StepContract }
   | { readonly do: 'advance'; readonly name: string; readonly count: number; readonly tokens: readonly number[] }
   | { readonly do: 'abort'; readonly name: string; readonly count: number; readonly entering: number }
   /** `answer`: whether the next prompt shows the answer as it was generated. */
@@ -59,7 +59,7 @@ type Operation =
   | {
       readonly do: 'stumble'
       readonly name: string
-      readonly terms: Terms
+      readonly terms: StepContract
       readonly count: number
       readonly entering: number
       readonly goesOn: boolean
@@ -70,7 +70,7 @@ type Operation =
       readonly do: 'ask' | 'trial'
       readonly name: string
       readonly tokens: readonly number[]
-      readonly terms: Terms
+      readonly terms: StepContract
       readonly which: number
     }
 
@@ -306,7 +306,7 @@ async function play(
     seen.moved += entry.moved
     seen.evicted += entry.evicted
   }
-  const start = async (of: string, asked: Terms) => {
+  const start = async (of: string, asked: StepContract) => {
     harness.terms = asked
     const running = await harness.fetch(of, talks.get(of)!.prompt.shown)
     if (running?.gathered === true) seen.relievedFirst++
@@ -328,7 +328,7 @@ async function play(
     for (const each of tokens) if (runningOf(of) !== undefined) advance(of, 1, [each])
     if (runningOf(of) !== undefined) finish(of, 'done')
   }
-  const ask = async (of: string, tokens: readonly number[], asked: Terms) => {
+  const ask = async (of: string, tokens: readonly number[], asked: StepContract) => {
     await start(of, asked)
     complete(of, tokens)
   }

@@ -7,7 +7,7 @@ import { conversationId, seqId } from '../../../src/runtime/core/ids.js'
 import { Random } from '../../../src/runtime/core/random.js'
 import { KvCache } from '../../../src/runtime/kv/cache.js'
 import type { LedgerEntry } from '../../../src/runtime/kv/ledger.js'
-import { EXACT, type Terms } from '../../../src/runtime/kv/plan/parts.js'
+import { EXACT, type StepContract } from '../../../src/runtime/kv/plan/parts.js'
 import type { Plan } from '../../../src/runtime/kv/plan/plan.js'
 import type { Prompt } from '../../../src/runtime/kv/prompt.js'
 import { NaiveMemory } from './support/naive-memory.js'
@@ -16,7 +16,7 @@ import { PromptDraft } from './support/prompt-draft.js'
 const LONG = process.env['KVFOLD_LONG'] !== undefined
 const HISTORIES = LONG ? 1000 : 25
 
-const TERMS: readonly Terms[] = [
+const TERMS: readonly StepContract[] = [
   { contract: 'splice' },
   { contract: 'blend', blend: { ratio: 0.2 } },
   { contract: 'blend', blend: { ratio: 1 } },
@@ -96,7 +96,7 @@ class Stage {
   readonly cache = new KvCache(this.memory)
 
   constructor(
-    private readonly terms: Terms,
+    private readonly terms: StepContract,
     fixed: boolean,
   ) {
     this.memory.canShift = !fixed
@@ -143,7 +143,7 @@ interface Seen {
   replaced: number
 }
 
-function play(seed: number, terms: Terms, fixed: boolean, seen: Seen): readonly string[] {
+function play(seed: number, terms: StepContract, fixed: boolean, seen: Seen): readonly string[] {
   const history = new History(seed)
   const own = new Stage(terms, fixed)
   const twin = new Stage(EXACT, fixed)

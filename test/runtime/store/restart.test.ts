@@ -11,7 +11,7 @@ import { ownWords, piSample } from '../../../src/lab/pi-llm.js'
 import { openNative } from '../../../src/runtime/native/binding.js'
 import type { Answer, Ask } from '../../../src/runtime/server/ask.js'
 import { ThreadService } from '../../../src/runtime/server/service.js'
-import { Retention } from '../../../src/runtime/cli/keeping.js'
+import { Retention } from '../../../src/runtime/cli/store-options.js'
 import { SqliteStore } from '../../../src/runtime/store/sqlite-store.js'
 
 const TENANT = 'public'

@@ -1,5 +1,5 @@
 /** `kvfold collect`: trajectories of context tools in use, with what has loss in them, for training. */
-import { given } from '../../../runtime/core/json.js'
+import { definedFields } from '../../../runtime/core/json.js'
 import { createHash } from 'node:crypto'
 import { Option, type Command } from 'commander'
 import { KvfoldError } from '../../../runtime/core/errors.js'
@@ -211,7 +211,11 @@ async function sourceOf(
   const task = await openTask(asked!.spec)
   if (task.judging !== undefined)
     throw new KvfoldError('cli/bad-usage', `Answers of ${name} are judged by a model, and a reward is not; choose another task.`)
-  return taskSource({ task, agent, ...given({ maxTokens: flags.maxTokens, maxCalls: flags.maxCalls, stumble: flags.stumble }) })
+  return taskSource({
+    task,
+    agent,
+    ...definedFields({ maxTokens: flags.maxTokens, maxCalls: flags.maxCalls, stumble: flags.stumble }),
+  })
 }
 
 /** Who acts, whose tokens are written, and what they are called. */

@@ -1,5 +1,5 @@
 /** `kvfold eval`: tasks, answered by agents and scored, each record in a log that stands alone. */
-import { given } from '../../../runtime/core/json.js'
+import { definedFields } from '../../../runtime/core/json.js'
 import { basename } from 'node:path'
 import { type Command, InvalidArgumentError, Option } from 'commander'
 import { CONTRACT_CHOICES } from '../../../runtime/core/contract.js'
@@ -170,7 +170,7 @@ async function service(flags: ServiceFlags, shell: Shell): Promise<void> {
         ? deskScenarios({ ...flags, samples: flags.samples ?? 1 })
         : replayScenarios(readDialogues(readText(replay, '--replay'), replay).slice(0, flags.samples))
     const command = commandOf(shell)
-    const fold = given({
+    const fold = definedFields({
       foldFrom: flags.foldFrom,
       rebuildEvery: flags.rebuildEvery,
       results: flags.results,

@@ -1,5 +1,5 @@
 /** Owns a run of `kvfold eval`, from its options to the table: what is loaded, in which order, and given back. */
-import { given } from '../../../runtime/core/json.js'
+import { definedFields } from '../../../runtime/core/json.js'
 import { createHash } from 'node:crypto'
 import { existsSync, statSync } from 'node:fs'
 import { availableParallelism } from 'node:os'
@@ -169,7 +169,7 @@ async function judgeFor(
     url: flags.judge,
     key: readKey({}),
     signal: interrupt.signal,
-    ...given({ model: flags.judgeModel }),
+    ...definedFields({ model: flags.judgeModel }),
   })
   return { name: `${judge.info.model} at ${new URL(flags.judge).host}`, engine: judge }
 }

@@ -1,5 +1,5 @@
 /** Owns the options of `kvfold eval`: what its tasks are called, which options belong to which, and what they become. */
-import { given } from '../../../runtime/core/json.js'
+import { definedFields } from '../../../runtime/core/json.js'
 import { dirname, join } from 'node:path'
 import { type Command, InvalidArgumentError, Option } from 'commander'
 import { CONTRACT_CHOICES, type ContractChoice } from '../../../runtime/core/contract.js'
@@ -325,19 +325,19 @@ function optionsOf(
   const common = names[name].data === 'never' ? { samples, seed: flags.seed } : { data, limit }
   switch (name) {
     case 'pi-llm':
-      return given({ ...common, updates: n, keys, words, prompts: checkoutOf(prompts, words), order, tail })
+      return definedFields({ ...common, updates: n, keys, words, prompts: checkoutOf(prompts, words), order, tail })
     case 'needles':
-      return given({ ...common, needles, lengths: length, depth, filler, prompts: checkoutOf(prompts) })
+      return definedFields({ ...common, needles, lengths: length, depth, filler, prompts: checkoutOf(prompts) })
     case 'similar':
-      return given({ ...common, needles, lengths: length })
+      return definedFields({ ...common, needles, lengths: length })
     case 'frames':
-      return given({ ...common, articles, prompts: checkoutOf(prompts) })
+      return definedFields({ ...common, articles, prompts: checkoutOf(prompts) })
     case 'longbench-v2':
     case 'babilong':
-      return given({ ...common, prompts: checkoutOf(prompts) })
+      return definedFields({ ...common, prompts: checkoutOf(prompts) })
     case 'mrcr':
     case 'gsm-infinite':
-      return given(common)
+      return definedFields(common)
   }
 }
 

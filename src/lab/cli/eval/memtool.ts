@@ -1,5 +1,5 @@
 /** Owns `kvfold eval memtool`: tools that come and go over many turns, from the options to the table, the report and the line for machines. */
-import { given } from '../../../runtime/core/json.js'
+import { definedFields } from '../../../runtime/core/json.js'
 import { createHash } from 'node:crypto'
 import { existsSync, statSync } from 'node:fs'
 import { mkdir, readFile, writeFile } from 'node:fs/promises'
@@ -112,7 +112,7 @@ async function memTool(flags: MemToolFlags, shell: Shell): Promise<void> {
   const embedder = flags.embedder === undefined ? null : await keptEmbedder(flags.embedder, flags, shell)
   const { signal } = shell.interrupt
   try {
-    const options = given({ embedder: embedder?.vectors, onEmbedded: embedder?.onEmbedded, signal })
+    const options = definedFields({ embedder: embedder?.vectors, onEmbedded: embedder?.onEmbedded, signal })
     if (flags.retrieval === true) await retrieval(flags, options, shell)
     else await sessions(flags, options, shell)
   } finally {
@@ -238,7 +238,7 @@ function runsOf(flags: MemToolFlags): MemToolRun[][] {
       contract.map((one) =>
         seeds.map((seed) => ({
           ...{ agent: agentOf(flags), way, placement, contract: one, turns, relation, seed, sampling: { temperature, seed } },
-          limits: { tools: limit, ...given({ tokens: tokenLimit }) },
+          limits: { tools: limit, ...definedFields({ tokens: tokenLimit }) },
           ...(history === undefined ? {} : { history: { turns: history, by: historyBy } }),
         })),
       ),

@@ -1,5 +1,5 @@
 /** `kvfold chat`: talk to a model and edit its context by hand, or let the model edit it. */
-import { given } from '../../core/json.js'
+import { definedFields } from '../../core/json.js'
 import { freshConversation } from '../../core/ids.js'
 import { Option, type Command } from 'commander'
 import type { MemToolSession } from '../../agents/memtool.js'
@@ -107,8 +107,8 @@ function beginSession(
   const options = {
     engine,
     id: freshConversation(),
-    generation: { sampling: sampling(flags), ...given({ maxTokens: flags.maxTokens }) },
-    ...given({ system: flags.system, conversation }),
+    generation: { sampling: sampling(flags), ...definedFields({ maxTokens: flags.maxTokens }) },
+    ...definedFields({ system: flags.system, conversation }),
   }
   if (servers !== null) return sessionWith(servers, { ...options, contextTools: flags.tools, firstStep: flags.firstStep })
   return flags.tools ? sculptor({ ...options, firstStep: flags.firstStep }) : plain(options)

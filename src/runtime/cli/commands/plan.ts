@@ -1,5 +1,5 @@
 /** `kvfold plan`: predicts the costs and savings of folds in a transcript under each contract, without computing them. */
-import { given } from '../../core/json.js'
+import { definedFields } from '../../core/json.js'
 import type { Command } from 'commander'
 import type { ChatMessage, Edit, ToolDefinition } from '../../chat/message.js'
 import { editOf, type Fragment, priceRemark, savedBy } from '../../context/fragment.js'
@@ -7,7 +7,7 @@ import { KvfoldError } from '../../core/errors.js'
 import { loadCalibration, type LoadedCalibration } from '../../engine/calibration.js'
 import type { LlamaEngine } from '../../engine/llama.js'
 import { refuseHopeless } from '../../engine/model-facts.js'
-import type { Terms } from '../../kv/plan/parts.js'
+import type { StepContract } from '../../kv/plan/parts.js'
 import type { CostModel } from '../../kv/cost-model.js'
 import { forecast, type Prospect } from '../../kv/forecast.js'
 import { dryRun } from '../../kv/dry-run.js'
@@ -115,9 +115,9 @@ async function rehearsed(engine: LlamaEngine, { messages, tools, folds }: Transc
     cells: cacheTotals.cells,
     sequences: SEQUENCES,
     shift: engine.abilities.shift,
-    ...given({ positions: modelInfo.trainedContext > 0 ? modelInfo.trainedContext : undefined }),
+    ...definedFields({ positions: modelInfo.trainedContext > 0 ? modelInfo.trainedContext : undefined }),
   }
-  const second = (shown: Prompt, terms: Terms): Prospect =>
+  const second = (shown: Prompt, terms: StepContract): Prospect =>
     dryRun(
       [
         { prompt: open, terms: { contract: 'exact' } },

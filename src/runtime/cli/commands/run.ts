@@ -1,5 +1,5 @@
 /** `kvfold run`: one prompt, one answer, for scripts and pipes. */
-import { given } from '../../core/json.js'
+import { definedFields } from '../../core/json.js'
 import { freshConversation } from '../../core/ids.js'
 import { Option, type Command } from 'commander'
 import type { MemToolSession } from '../../agents/memtool.js'
@@ -88,7 +88,7 @@ async function run(file: string | undefined, flags: RunFlags, shell: Shell): Pro
   if (flags.firstStep !== undefined && flags.tools === undefined)
     throw new KvfoldError('cli/bad-usage', '--first-step means nothing without --tools.')
   const { interrupt, notes } = shell
-  const constraints = given({
+  const constraints = definedFields({
     schema: flags.schema === undefined ? undefined : parseSchema(readText(flags.schema, '--schema'), flags.schema),
     grammar: flags.grammar === undefined ? undefined : readText(flags.grammar, '--grammar'),
   })
@@ -107,7 +107,7 @@ async function run(file: string | undefined, flags: RunFlags, shell: Shell): Pro
     const load = performance.now() - begun
     const conversation = transcript === null ? undefined : await begunBy(engine, transcript)
     if (flags.raw === true) await complete(engine, prompt ?? '', flags, shell, load)
-    else await answer({ engine, servers }, { prompt, ...given({ conversation }) }, flags, constraints, shell, load)
+    else await answer({ engine, servers }, { prompt, ...definedFields({ conversation }) }, flags, constraints, shell, load)
   } finally {
     await servers?.close()
     await engine.dispose()
@@ -125,10 +125,10 @@ async function answer(
   const setup = {
     engine,
     id: freshConversation(),
-    generation: { sampling: sampling(flags), ...given({ maxTokens: flags.maxTokens, stop: flags.stop }), ...constraints },
-    ...given({ system: flags.system, conversation }),
+    generation: { sampling: sampling(flags), ...definedFields({ maxTokens: flags.maxTokens, stop: flags.stop }), ...constraints },
+    ...definedFields({ system: flags.system, conversation }),
   }
-  const first = given({ firstStep: flags.firstStep })
+  const first = definedFields({ firstStep: flags.firstStep })
   const session =
     servers !== null
       ? sessionWith(servers, { ...setup, ...first, contextTools: flags.tools === true })
@@ -161,7 +161,7 @@ export function turnJson(model: string, session: Session | MemToolSession, outco
   return writeJson({
     model,
     answer,
-    ...given({ reasoning }),
+    ...definedFields({ reasoning }),
     finish: end,
     calls: steps.flatMap(({ calls }, step) =>
       calls.map(({ call, text, failed }) => ({
@@ -197,7 +197,7 @@ async function complete(
     conversation: freshConversation(),
     tokens: engine.model.tokenize(prompt, { addSpecial: true, parseSpecial: true }),
     sampling: sampling(flags),
-    ...given({ maxTokens: flags.maxTokens, stop: flags.stop }),
+    ...definedFields({ maxTokens: flags.maxTokens, stop: flags.stop }),
     signal: interrupt.signal,
     onText: (text) => {
       if (!json) out.write(out.live ? printable(text) : text)

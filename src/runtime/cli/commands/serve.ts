@@ -1,5 +1,5 @@
 /** `kvfold serve`: runs the server from its start to its last answer. */
-import { given } from '../../core/json.js'
+import { definedFields } from '../../core/json.js'
 import { networkInterfaces } from 'node:os'
 import { once } from 'node:events'
 import { chmod, unlink } from 'node:fs/promises'
@@ -13,7 +13,7 @@ import { PUBLIC } from '../../server/ask.js'
 import type { SideModelSource } from '../../server/side-model.js'
 import type { ModelSource, ServedEngine } from '../../server/threads/models.js'
 import { BUILTIN } from '../builtin.js'
-import { keepRetention, openStore, retentionMs } from '../keeping.js'
+import { keepRetention, openStore, retentionMs } from '../store-options.js'
 import { mcpServersOf, openMcpHost, toolsOf } from '../mcp-tools.js'
 import { sampling, type ModelFlags } from '../options.js'
 import { engineSource, isRemote } from '../remote-engines.js'
@@ -48,7 +48,7 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
   const tell = (line: string) => {
     notes.print(`store: ${printable(line)}`)
   }
-  const kept = await openStore(flags, tell, given({ own: flags.diskCache, shared: flags.sharedCache }))
+  const kept = await openStore(flags, tell, definedFields({ own: flags.diskCache, shared: flags.sharedCache }))
   const told = kept?.store.notes().length ?? 0
   const mcp = toolServers.length === 0 ? null : await openMcpHost(toolServers, notes.print.bind(notes), interrupt.signal)
   const service = await ThreadService.open({
@@ -56,11 +56,11 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
     queueLimit: flags.queue,
     defaults: {
       ...{ acm: flags.acm, memToolMode: flags.memtoolMode, overflow: flags.overflow, clientEdits: flags.clientEdits },
-      ...given({ clientEditsOf: editsOfKeys(flags, keys) }),
+      ...definedFields({ clientEditsOf: editsOfKeys(flags, keys) }),
     },
     costlyFolds: flags.costlyFolds,
     tell,
-    ...given({
+    ...definedFields({
       perTenant: flags.maxThreads,
       // With a lasting store, `keepRetention` deletes old threads of all keys.
       retentionMs: kept === null ? retentionMs(flags) : undefined,
@@ -86,7 +86,7 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
     logFormat: flags.logFormat === 'auto' ? (process.stderr.isTTY ? 'text' : 'json') : flags.logFormat,
     sampling: sampling(flags),
     unsupportedParts: flags.unsupported,
-    ...given({ tls, rateLimit: flags.rateLimit }),
+    ...definedFields({ tls, rateLimit: flags.rateLimit }),
   })
   const retention = kept === null ? null : keepRetention(kept, service, tell)
   try {

@@ -27,7 +27,7 @@ export interface BlendChoice {
 }
 
 /** The contract and further terms that a step is asked to keep. */
-export interface Terms {
+export interface StepContract {
   readonly contract: Contract
   /** For `blend`. Default: a ratio of 0.2. */
   readonly blend?: BlendChoice
@@ -35,7 +35,7 @@ export interface Terms {
   readonly recomputeFrom?: number
 }
 
-export const EXACT: Terms = { contract: 'exact' }
+export const EXACT: StepContract = { contract: 'exact' }
 
 /** Returns the contract that promises more: `exact` before `blend` before `splice`. */
 export const stricter = (a: Contract, b: Contract): Contract => {

@@ -14,7 +14,7 @@ import {
   positionAfter,
   type Scores,
   stricter,
-  type Terms,
+  type StepContract,
   turnOf,
   withComputed,
   withRest,
@@ -46,12 +46,12 @@ export interface Plan {
   readonly blended?: Uint8Array
   /** Stored sequences that could not be loaded, and why. */
   readonly without?: ReadonlyMap<HeldSequence, string>
-  /** See Terms. */
+  /** See StepContract. */
   readonly recomputeFrom?: number
 }
 
 export interface PlanOptions {
-  readonly terms: Terms
+  readonly terms: StepContract
   /** Attention scores of the shown tokens, for `blend`. */
   readonly scores?: Scores
   /**
@@ -195,7 +195,7 @@ function leastOf(wanted: PlanCandidate, exact: PlanCandidate, fixed: string | nu
  * and so does a prompt without edits. The result depends only on the prompt and the terms, so a cancelled step does not change the next
  * one.
  */
-function contractOf({ origin }: Prompt, { contract }: Terms): Contract {
+function contractOf({ origin }: Prompt, { contract }: StepContract): Contract {
   const [first, ...rest] = (origin?.holes ?? []).map((hole) => hole.contract ?? contract)
   return first === undefined ? contract : rest.reduce(stricter, first)
 }

@@ -4,7 +4,7 @@
  */
 import { length, span, type Span } from '../../core/span.js'
 import type { OffloadTiers } from '../offload.js'
-import { type AttentionScores, EXACT, type Lenders, type Terms } from './parts.js'
+import { type AttentionScores, EXACT, type Lenders, type StepContract } from './parts.js'
 import { neededBy, needsScratch, type Plan, planStep, turnedIn } from './plan.js'
 import { commonPrefix, isMarker, type Prompt, sourcePlace, uneditedOf, withoutContracts } from '../prompt.js'
 import type { Conversations, SequenceTable } from '../sequence-table.js'
@@ -36,7 +36,7 @@ export class Planner {
   plan(
     own: Sequence,
     prompt: Prompt,
-    terms: Terms,
+    terms: StepContract,
     without: ReadonlyMap<HeldSequence, string> = new Map(),
     incoming: Iterable<HeldSequence> = [],
   ): Plan {

@@ -1,6 +1,6 @@
 /** Reads fields that dialects share: nulls, content in parts, token ids, sampling, and variables of the template. */
 import Type from 'typebox'
-import { given, isRecord } from '../../core/json.js'
+import { definedFields, isRecord } from '../../core/json.js'
 import { atOnce, inTurns, type Steps } from '../../core/turns.js'
 import { writtenLike } from '../../core/written-json.js'
 import type { Ask, CompletionAsk, TemplateField, UnsupportedParts } from '../ask.js'
@@ -182,7 +182,7 @@ export function samplingOf(request: SamplingRequest, defaults: Sampling): Sampli
   const topK = request.top_k === undefined ? undefined : Math.max(0, request.top_k)
   return {
     ...defaults,
-    ...given({
+    ...definedFields({
       temperature: request.temperature,
       topP: request.top_p,
       topK,

@@ -2,7 +2,7 @@
  * Defines the `kvfold` field, the same in every dialect: options of a request, and facts about its answer, that the dialect has no place
  * for.
  */
-import { given } from '../../core/json.js'
+import { definedFields } from '../../core/json.js'
 import Type from 'typebox'
 import type { Answer, Ask, AskEvent, CompletionAnswer } from '../ask.js'
 import { memToolModes } from '../../agents/memtool-asides.js'
@@ -98,7 +98,7 @@ export function kvfoldOf(field: KvfoldRequest): Partial<Ask> {
     priority,
     timeout,
   } = field
-  return given({
+  return definedFields({
     acm,
     memToolMode,
     thread,
@@ -110,7 +110,7 @@ export function kvfoldOf(field: KvfoldRequest): Partial<Ask> {
     policy:
       policy === undefined
         ? undefined
-        : given({
+        : definedFields({
             threshold: policy.threshold,
             target: policy.target,
             olderThanTurns: policy.older_than_turns,

@@ -2,7 +2,7 @@
  * The routes that only read texts: `/v1/embeddings`, and rankings as in Jina, Cohere, vLLM and llama-server, or as in Text Embeddings
  * Inference.
  */
-import { given } from '../../core/json.js'
+import { definedFields } from '../../core/json.js'
 import Type from 'typebox'
 import { FieldError, unsupported } from '../problem.js'
 import { ANSWER, type App, ERRORS, type Ports } from '../routes/route.js'
@@ -54,7 +54,7 @@ export function addRerank(app: App, { service, exchange }: Ports): void {
         const { body, tenant } = request
         const documents = documentsOf(body)
         refuseOthers(body)
-        const asked = { tenant, query: body.query, documents, ...given({ model: body.model }) }
+        const asked = { tenant, query: body.query, documents, ...definedFields({ model: body.model }) }
         const { model, scores, tokens } = await exchange(request, reply).aside(
           'rankings',
           (signal) => service.rerank({ ...asked, signal }),
@@ -114,7 +114,7 @@ export function addEmbeddings(app: App, { service, exchange }: Ports): void {
     async (request, reply) => {
       const { body, tenant } = request
       const inputs = inputsOf(body.input)
-      const asked = { tenant, inputs, ...given({ model: body.model, dimensions: body.dimensions }) }
+      const asked = { tenant, inputs, ...definedFields({ model: body.model, dimensions: body.dimensions }) }
       const { model, vectors, tokens } = await exchange(request, reply).aside(
         'embeddings',
         (signal) => service.embed({ ...asked, signal }),

@@ -5,7 +5,7 @@ import type { FastifyBaseLogger, FastifyInstance, FastifyReply, FastifyRequest, 
 import Type from 'typebox'
 import type { Sampling } from '../../engine/engine.js'
 import type { Service, Tenant, UnsupportedParts } from '../ask.js'
-import type { Exchange } from '../request-lifecycle.js'
+import type { RequestRun } from '../request-lifecycle.js'
 import type { Figures } from '../request-log.js'
 
 /** A Fastify instance that takes types from its routes' schemas. */
@@ -18,7 +18,7 @@ export interface Ports {
   /** For messages other than tool results. */
   readonly unsupportedParts: UnsupportedParts
   /** @throws KvfoldError server/closing */
-  readonly exchange: (request: FastifyRequest, reply: FastifyReply) => Exchange
+  readonly exchange: (request: FastifyRequest, reply: FastifyReply) => RequestRun
 }
 
 declare module 'fastify' {

@@ -2,7 +2,7 @@
  * The routes `/kvfold/threads`, for operations on live conversations, and `/kvfold/events`, for their changes. Field names are those of
  * the TypeScript API.
  */
-import { given } from '../../core/json.js'
+import { definedFields } from '../../core/json.js'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import Type from 'typebox'
 import { scopes } from '../../context/stretch.js'
@@ -124,7 +124,7 @@ export function addThreads(app: App, { service: { threads }, exchange }: Ports):
     async (request, reply) => {
       const { tenant, params, body } = request
       const { startMarker, endMarker, numFragments, role } = body
-      const options = { startMarker, endMarker, ...given({ numFragments, role }) }
+      const options = { startMarker, endMarker, ...definedFields({ numFragments, role }) }
       return { fragments: await changing(request, reply, () => threads.fragment(tenant, params.id, options)) }
     },
   )
@@ -137,7 +137,7 @@ export function addThreads(app: App, { service: { threads }, exchange }: Ports):
     },
     async (request, reply) => {
       const { tenant, params, body } = request
-      const how = given({ contract: body.contract, forget: body.forget })
+      const how = definedFields({ contract: body.contract, forget: body.forget })
       const fragment = await changing(request, reply, () => threads.fold(tenant, params.id, params.fragment, how, body.costly))
       if (body.forget !== true) return { fragment }
       const left = await threads.unforgotten(tenant, params.id)
@@ -174,7 +174,7 @@ export function addThreads(app: App, { service: { threads }, exchange }: Ports):
     (request, reply) => {
       const { tenant, params, body } = request
       const { query, role, maxResults, contextSize } = body
-      const options = { query, ...given({ role, maxResults, contextSize }) }
+      const options = { query, ...definedFields({ role, maxResults, contextSize }) }
       return changing(request, reply, () => threads.search(tenant, params.id, options))
     },
   )
@@ -220,7 +220,9 @@ export function addThreads(app: App, { service: { threads }, exchange }: Ports):
     (request, reply) => {
       const { tenant, params, query } = request
       const layers = query.layers?.split(',').map(Number)
-      return exchange(request, reply).wait((signal) => threads.attention(tenant, params.id, { signal, ...given({ layers }) }))
+      return exchange(request, reply).wait((signal) =>
+        threads.attention(tenant, params.id, { signal, ...definedFields({ layers }) }),
+      )
     },
   )
 }

@@ -145,7 +145,7 @@ export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'w
   })
   thread.runtime.own = own.map(({ definition }) => definition)
   thread.runtime.isCatalogue = managed !== null
-  const told = (folded: Folded | null, reason: string) => {
+  const recordFold = (folded: Folded | null, reason: string) => {
     if (folded === null) return
     const what = { folded: folded.fragments.map(({ id }) => id), saves: folded.saves, reason }
     thread.happened({ kind: 'policy', ...what })
@@ -159,23 +159,23 @@ export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'w
     })
   if (managed !== null) thread.account(await managed.begin(signal))
   const context = { engine: askEngine, conversation, tools: toolbox.definitions, pinned: new Set(ask.pinned) }
-  if (ask.clear !== undefined) told(clearToolUses(context, ask.clear), 'old tool results are cleared')
+  if (ask.clear !== undefined) recordFold(clearToolUses(context, ask.clear), 'old tool results are cleared')
   if (acm === 'auto-policy') {
     const open = { ...context, pinned: new Set([...context.pinned, ...shownAgain(thread)]) }
     const [edit] = taken.edits
     const left = edit === undefined ? (taken.left?.place ?? null) : thread.placeOf(edit.message)
     const price = foldPrice(thread, contract, left, ask.expectedReuse)
-    told(foldByPolicy(open, { ...defaults.policy, ...ask.policy }, price), 'the context is past its threshold')
+    recordFold(foldByPolicy(open, { ...defaults.policy, ...ask.policy }, price), 'the context is past its threshold')
   }
   if (acm === 'u-fold' || acm === 'resum') {
     const looked = await foldByHelpers(acm, thread, { ...context, generation }, signal)
     if (looked !== null) {
       thread.account(looked.ledger)
-      if (looked.reason !== '') told(looked.folded, looked.reason)
+      if (looked.reason !== '') recordFold(looked.folded, looked.reason)
     }
   }
   const overflow = ask.overflow ?? defaults.overflow
-  if (overflow !== 'refuse') told(foldToFit(context, overflow), 'the context is full')
+  if (overflow !== 'refuse') recordFold(foldToFit(context, overflow), 'the context is full')
   const cleared = ask.clear === undefined ? null : clearedIn(context)
   await save()
 

@@ -111,17 +111,17 @@ export function editsInWords(edits: readonly ClientEdit[]): string {
 }
 
 /** The parts of a thread's record once it has a request's messages, as far as the two match. */
-export type Woven = Pick<ThreadRecord, 'messages' | 'edits' | 'held'>
+export type ReconciledThread = Pick<ThreadRecord, 'messages' | 'edits' | 'held'>
 
 /**
  * Returns what the thread becomes: its messages that the request still has, with their fragments and the results of the server's calls,
  * and the client's messages in between. It ends with the last common message.
  */
-export function woven(
-  { messages, edits, held }: Woven,
+export function reconciled(
+  { messages, edits, held }: ReconciledThread,
   { matches, goesOn }: Pick<Alignment, 'matches' | 'goesOn'>,
   request: readonly ChatMessage[],
-): Woven {
+): ReconciledThread {
   /** For each message of the view, its index in the request. */
   const to: number[] = []
   for (const { a, b } of matches) to[a] = b

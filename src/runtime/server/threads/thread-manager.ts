@@ -8,7 +8,15 @@ import { KvfoldError } from '../../core/errors.js'
 import type { Tenant } from '../../core/ids.js'
 import type { Damage } from '../../store/damage.js'
 import type { ThreadChanges, ThreadRecord, Unforgotten } from '../../store/port.js'
-import { leftBy, type Related, type TakenThread, type Taking, type ThreadRequest, type Woven, woven } from './client-edits.js'
+import {
+  leftBy,
+  type Related,
+  type TakenThread,
+  type Taking,
+  type ThreadRequest,
+  type ReconciledThread,
+  reconciled,
+} from './client-edits.js'
 import { identified } from './message-match.js'
 import { Sharing } from './sharing.js'
 import type { ThreadChange } from './thread-api.js'
@@ -137,7 +145,7 @@ export class ThreadManager {
       await thread.alone(async () => {
         thread.refuseGone()
         before = isNew === true ? null : thread.record
-        if (alignment !== undefined) thread.rewrite(woven(before ?? thread.record, alignment, wanted.messages))
+        if (alignment !== undefined) thread.rewrite(reconciled(before ?? thread.record, alignment, wanted.messages))
         else if (thread.cut !== null && wanted.appended !== true)
           thread.takeCut(wanted.messages[thread.chain.length]?.content ?? null)
         known = thread.conversation.messages.length
@@ -314,11 +322,11 @@ export class ThreadManager {
       from.asked = true
       return { thread: from, left, edits, hidden, isOwn: true, ...(edits.length === 0 ? {} : { alignment }) }
     }
-    const thread = this.#begin(wanted, from, woven(from.record, alignment, messages))
+    const thread = this.#begin(wanted, from, reconciled(from.record, alignment, messages))
     return { thread, left, edits, hidden: isOwn ? [...from.hidden, ...hidden] : [], isOwn, isNew: true }
   }
 
-  #begin({ tenant, model, tools }: ThreadRequest, parent: Thread | null, first: Woven | null): Thread {
+  #begin({ tenant, model, tools }: ThreadRequest, parent: Thread | null, first: ReconciledThread | null): Thread {
     const id = `thread_${randomBytes(16).toString('hex')}`
     const record = beginning({ tenant, id, model, tools, now: this.#now() }, parent, first)
     const thread = new Thread(record, this.options.portsOf, undefined, parent ?? undefined)

@@ -248,7 +248,7 @@ class TenantThreads {
   readonly uses = new UseOrder<ThreadEntry>()
   /** Threads of which engines may hold cells. */
   readonly warm = new UseOrder<ThreadEntry>()
-  readonly lately = new Lately(() => this.uses.fromNewest())
+  readonly lately = new RecentMessageIndex(() => this.uses.fromNewest())
   readonly beginnings = new Map<string, Beginnings<ThreadEntry>>()
 
   add(entry: ThreadEntry): void {
@@ -285,7 +285,7 @@ export const FEW = 8
 /** If at most so many threads have a message, all of them are looked at. */
 const MANY = 256
 
-class Lately {
+class RecentMessageIndex {
   readonly #entries = new Map<string, Set<ThreadEntry>>()
   readonly #keys = new Map<ThreadEntry, readonly string[]>()
 

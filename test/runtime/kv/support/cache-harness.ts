@@ -3,7 +3,7 @@ import { expect } from 'vitest'
 import { conversationId, seqId, type ConversationId, type SeqId } from '../../../../src/runtime/core/ids.js'
 import { KvCache, type KvCacheOptions } from '../../../../src/runtime/kv/cache.js'
 import type { StepCache } from '../../../../src/runtime/kv/step-cache.js'
-import { EXACT, type Terms } from '../../../../src/runtime/kv/plan/parts.js'
+import { EXACT, type StepContract } from '../../../../src/runtime/kv/plan/parts.js'
 import type { LiveSequence } from '../../../../src/runtime/kv/sequence.js'
 import type { LedgerEntry, StepKind } from '../../../../src/runtime/kv/ledger.js'
 import type { KvMemory } from '../../../../src/runtime/kv/ports.js'
@@ -84,7 +84,7 @@ export class CacheHarness {
   readonly cache: StepCache
   readonly running = new Map<ConversationId, Running>()
   /** What steps are asked to keep to from now on. */
-  terms: Terms = EXACT
+  terms: StepContract = EXACT
   readonly #places = new Places()
   readonly #names = new Set<string>()
   readonly #tenantOf: (name: string) => string | undefined

@@ -8,7 +8,7 @@ import type { ChatMessage, ToolCall, ToolDefinition } from '../../../chat/messag
 import type { Sampling } from '../../../engine/engine.js'
 import type { AnswerFormat, Ask, Tenant, UnsupportedParts } from '../../ask.js'
 import { FieldError, unsupported } from '../../problem.js'
-import { given, isRecord } from '../../../core/json.js'
+import { definedFields, isRecord } from '../../../core/json.js'
 import { type PlacedMessage, resultsInOrder } from '../results.js'
 import { callOf, checkChoice, checkTools, NO_PARAMETERS, STRICT } from '../tools.js'
 
@@ -25,9 +25,9 @@ export function messagesAsk(body: MessagesRequest, tenant: Tenant, defaults: Sam
     messages,
     tools,
     toolChoice: choice,
-    sampling: { ...defaults, ...given({ temperature, topP, topK }) },
+    sampling: { ...defaults, ...definedFields({ temperature, topP, topK }) },
     maxTokens: body.max_tokens,
-    ...given({
+    ...definedFields({
       model,
       stop,
       deferred,
@@ -134,7 +134,10 @@ function assistantMessages(
         const name = names.get(id)
         flush()
         const content = resultText(block['content'], known, `${at}.content`)
-        messages.push({ message: { role: 'tool', content, toolCallId: id, ...given({ name }) }, place: `${at}.tool_use_id` })
+        messages.push({
+          message: { role: 'tool', content, toolCallId: id, ...definedFields({ name }) },
+          place: `${at}.tool_use_id`,
+        })
         break
       }
       default:
@@ -170,7 +173,10 @@ function userMessages(
       const name = names.get(id)
       // A prompt has no other place for it.
       const content = block['is_error'] === true ? `Error: ${said}` : said
-      messages.push({ message: { role: 'tool', content, toolCallId: id, ...given({ name }) }, place: `${at}.tool_use_id` })
+      messages.push({
+        message: { role: 'tool', content, toolCallId: id, ...definedFields({ name }) },
+        place: `${at}.tool_use_id`,
+      })
     } else if (unsupportedParts === 'placeholder') text.push(placeholderOf(block.type))
     else throw foreign(block, at)
   })
@@ -218,7 +224,7 @@ function toolsOf(tools: NonNullable<PromptRequest['tools']>): OfferedTools {
         `tools[${index}].type`,
         `tools[${index}] is of type ${JSON.stringify(type.slice(0, 40))}; only custom tools and tool search are supported.`,
       )
-    const definition = { name, description, parameters, ...given({ strict }) }
+    const definition = { name, description, parameters, ...definedFields({ strict }) }
     if (defers === true) deferred.push(definition)
     return defers === true ? [] : [definition]
   })

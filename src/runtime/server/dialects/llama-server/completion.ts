@@ -1,6 +1,6 @@
 /** The routes `/completion` and `/completions` of llama-server: the model continues text or tokens, with llama-server's field names. */
 import Type from 'typebox'
-import { given, isRecord } from '../../../core/json.js'
+import { definedFields, isRecord } from '../../../core/json.js'
 import type { NamedLogprob, Sampling, TokenLogprob } from '../../../engine/engine.js'
 import type { AnyAnswer, AskEvent, CompletionAnswer, CompletionAsk, Tenant } from '../../ask.js'
 import { ANSWER, type App, ERRORS, type Ports } from '../../routes/route.js'
@@ -97,7 +97,7 @@ async function asksOf(
     tenant,
     prompt,
     sampling: { ...chosen, ...bias },
-    ...given({
+    ...definedFields({
       model,
       maxTokens: most === -1 ? undefined : most,
       stop: stopOf(stop),

@@ -1,5 +1,5 @@
 /** The routes below `/api`, as in Ollama: translates requests into asks, and writes answers. */
-import { given } from '../../../core/json.js'
+import { definedFields } from '../../../core/json.js'
 import Type from 'typebox'
 import type { ChatMessage, ToolCall } from '../../../chat/message.js'
 import type { Sampling } from '../../../engine/engine.js'
@@ -37,7 +37,7 @@ export function addOllama(app: App, { service, sampling, unsupportedParts, excha
   /** Resolves the model's name, which may have a tag. */
   const named = <T extends { readonly model?: string }>(body: T): T => ({
     ...body,
-    ...given({ model: nameIn(service, body.model) }),
+    ...definedFields({ model: nameIn(service, body.model) }),
   })
 
   app.post(
@@ -80,7 +80,7 @@ export function addOllama(app: App, { service, sampling, unsupportedParts, excha
     const inputs = typeof input === 'string' ? [input] : input
     const answer = await exchange(request, reply).aside(
       'embeddings',
-      (signal) => service.embed({ tenant: request.tenant, inputs, signal, ...given({ model, dimensions }) }),
+      (signal) => service.embed({ tenant: request.tenant, inputs, signal, ...definedFields({ model, dimensions }) }),
       ({ vectors }) => vectors.length,
     )
     return { model: answer.model, embeddings: answer.vectors.map((vector) => [...vector]), prompt_eval_count: answer.tokens }
@@ -250,7 +250,7 @@ function commonOf(body: Common, tenant: Tenant, defaults: Sampling): Omit<Ask, '
     tenant,
     toolChoice: 'auto',
     sampling: samplingOf(sampling, defaults),
-    ...given({
+    ...definedFields({
       model: body.model,
       maxTokens: most < 0 ? undefined : most,
       stop: stopOf(stop),
@@ -285,14 +285,17 @@ function messagesOf(messages: OllamaChat['messages'], unsupportedParts: Unsuppor
     if (role === 'tool') {
       const { tool_call_id: id = open.first(message.tool_name, place).id, tool_name: name } = message
       open.answered(id)
-      return { message: { role, content, toolCallId: id, ...given({ name }) }, place: `${place}.tool_call_id` }
+      return { message: { role, content, toolCallId: id, ...definedFields({ name }) }, place: `${place}.tool_call_id` }
     }
     if (role !== 'assistant') return { message: { role, content }, place }
     const toolCalls = calls.map(({ id = `call_${made++}`, function: called }) =>
       callOf(id, called.name, called, called.arguments ?? {}),
     )
     open.add(toolCalls)
-    return { message: { role, content, ...given({ reasoning }), ...(toolCalls.length === 0 ? {} : { toolCalls }) }, place }
+    return {
+      message: { role, content, ...definedFields({ reasoning }), ...(toolCalls.length === 0 ? {} : { toolCalls }) },
+      place,
+    }
   })
   return resultsInOrder(placed)
 }

@@ -2,7 +2,7 @@
 import { randomUUID } from 'node:crypto'
 import Type from 'typebox'
 import type { ChatMessage, ToolDefinition } from '../../../chat/message.js'
-import { given, isRecord } from '../../../core/json.js'
+import { definedFields, isRecord } from '../../../core/json.js'
 import type { Sampling } from '../../../engine/engine.js'
 import type { Ask, Tenant, UnsupportedParts } from '../../ask.js'
 import { ANSWER, type App, ERRORS, type Ports } from '../../routes/route.js'
@@ -76,7 +76,7 @@ export function chatAsk(body: ChatRequest, tenant: Tenant, defaults: Sampling, u
     tools,
     toolChoice: checkChoice(choiceOf(body.tool_choice), tools),
     sampling: samplingOf(body, defaults),
-    ...given({
+    ...definedFields({
       beginning,
       model: body.model,
       maxTokens,
@@ -172,13 +172,13 @@ function messageOf(
     case 'tool': {
       if (answered === undefined) throw new FieldError(`${place}.tool_call_id`, `${place}.tool_call_id is missing.`)
       const name = message.name ?? names.get(answered)
-      return { role, content: text, toolCallId: answered, ...given({ name }) }
+      return { role, content: text, toolCallId: answered, ...definedFields({ name }) }
     }
     case 'assistant': {
       const toolCalls = calls.map(({ id, function: called }) => callOf(id, called.name, called, called.arguments))
       for (const { id, name } of toolCalls) names.set(id, name)
       const reasoning = message.reasoning_content ?? message.reasoning
-      return { role, content: text, ...given({ reasoning }), ...(toolCalls.length === 0 ? {} : { toolCalls }) }
+      return { role, content: text, ...definedFields({ reasoning }), ...(toolCalls.length === 0 ? {} : { toolCalls }) }
     }
     case 'developer':
       return { role: 'system', content: text }
@@ -199,7 +199,7 @@ function toolsOf(tools: NonNullable<ChatRequest['tools']>): readonly ToolDefinit
         )
       if (definition === undefined) throw new FieldError(`tools[${index}].function`, `tools[${index}].function is missing.`)
       const { name, description = '', parameters = NO_PARAMETERS, strict } = definition
-      return { name, description, parameters, ...given({ strict }) }
+      return { name, description, parameters, ...definedFields({ strict }) }
     }),
     place,
   )

@@ -1,5 +1,5 @@
 /** The route `/v1/completions`: the model continues text or tokens without a template. */
-import { given } from '../../../core/json.js'
+import { definedFields } from '../../../core/json.js'
 import { randomUUID } from 'node:crypto'
 import Type from 'typebox'
 import type { Finish, Sampling, TokenLogprob } from '../../../engine/engine.js'
@@ -108,7 +108,7 @@ function asksOf(body: CompletionRequest, prompt: CompletionAsk['prompt'], tenant
     prompt,
     sampling: chosen.seed === undefined ? chosen : { ...chosen, seed: (chosen.seed + index) % 0xffffffff },
     maxTokens: body.max_tokens ?? DEFAULT_TOKENS,
-    ...given({
+    ...definedFields({
       model: body.model,
       stop: stopOf(body.stop),
       format: formOf(body),

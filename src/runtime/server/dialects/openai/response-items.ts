@@ -4,7 +4,7 @@ import { LOOSE } from './answer-form.js'
 import { randomUUID } from 'node:crypto'
 import { assistantMessage, type ToolCall, type ToolDefinition } from '../../../chat/message.js'
 import { FieldError, unsupported } from '../../problem.js'
-import { given, isRecord } from '../../../core/json.js'
+import { definedFields, isRecord } from '../../../core/json.js'
 import { writtenLike } from '../../../core/written-json.js'
 import type { ResponsePlace, Responses } from '../../responses/responses.js'
 import { Effort, SamplingFields, TemplateFields, textOf } from '../fields.js'
@@ -96,7 +96,10 @@ export function messagesOfItems(
         const id = stringOf(item, 'call_id', place)
         const name = names.get(id)
         const content = textOf(item['output'], `${place}.output`, PARTS, 'placeholder')
-        messages.push({ message: { role: 'tool', content, toolCallId: id, ...given({ name }) }, place: `${place}.call_id` })
+        messages.push({
+          message: { role: 'tool', content, toolCallId: id, ...definedFields({ name }) },
+          place: `${place}.call_id`,
+        })
         break
       }
       default:

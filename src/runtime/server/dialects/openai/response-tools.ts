@@ -3,7 +3,7 @@
  * of that type.
  */
 import type { ChatMessage, ToolCall, ToolDefinition } from '../../../chat/message.js'
-import { given, isRecord } from '../../../core/json.js'
+import { definedFields, isRecord } from '../../../core/json.js'
 import { writtenLike } from '../../../core/written-json.js'
 import type { ToolSearchResult } from '../../ask.js'
 import { FieldError, unsupported } from '../../problem.js'
@@ -92,7 +92,7 @@ export class ResponseTools {
       } else if (type === 'function' || type === 'custom') {
         const name = textIn(tool, 'name', place)
         const more = type === 'custom' ? customTool(tool) : functionTool(tool)
-        const form = { kind: type, name, ...given({ namespace: namespace?.name }) } as const
+        const form = { kind: type, name, ...definedFields({ namespace: namespace?.name }) } as const
         const flat = flatName(name, namespace?.name)
         const defers = tool['defer_loading'] === true || namespace?.['defer_loading'] === true
         if (defers) this.#sent.set(flat, namespace === undefined ? tool : { ...namespace, tools: [tool] })
@@ -142,7 +142,7 @@ export class ResponseTools {
     const head = { status, call_id: call.id }
     if (kind === 'local_shell')
       return { id: id('lsh'), type: 'local_shell_call', ...head, action: shellAction(isDone ? call.arguments : {}) }
-    const named = { ...head, name, ...given({ namespace }) }
+    const named = { ...head, name, ...definedFields({ namespace }) }
     if (kind === 'function') return { id: id('fc'), type: 'function_call', ...named, arguments: isDone ? argumentsOf(call) : '' }
     const { input } = call.arguments
     return {

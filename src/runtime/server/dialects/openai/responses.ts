@@ -1,6 +1,6 @@
 /** The routes `/v1/responses` and `/v1/responses/:id`; translates their requests into asks. */
 import { looseBy } from './answer-form.js'
-import { given } from '../../../core/json.js'
+import { definedFields } from '../../../core/json.js'
 import Type from 'typebox'
 import { FieldError, unsupported } from '../../problem.js'
 import { ANSWER, type App, ERRORS, type Ports } from '../../routes/route.js'
@@ -124,7 +124,7 @@ async function responseAsk(
     tools,
     toolChoice: checkChoice(choiceOf(body.tool_choice), [...tools, ...(deferred?.tools ?? []), ...(deferred?.searches ?? [])]),
     sampling: samplingOf(body, defaults),
-    ...given({
+    ...definedFields({
       deferred,
       model: body.model,
       thread: earlier?.thread,
