@@ -27,7 +27,7 @@ export interface Candidate {
 
 /** The hashes by which a conversation is looked up. */
 export interface Beginning {
-  /** Hash of the messages up to the first of a user. It never changes while the conversation lives, and forks have the same one. */
+  /** Hash of the messages up to and including the first user message. It never changes while the conversation lives, and forks share it. */
   readonly root: string
   /** Hashes of the root and of every longer beginning, the whole prompt last. Each hash depends on the one before. */
   readonly chain: readonly string[]

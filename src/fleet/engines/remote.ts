@@ -1,6 +1,6 @@
 /**
- * The engine over OpenAI-compatible endpoints. It sends messages as text, as they are shown, and keeps the ledger from the endpoints' own
- * figures.
+ * The engine over OpenAI-compatible endpoints. It sends messages as text with their edits applied, and keeps the ledger from the
+ * endpoints' own figures.
  */
 import type { ChatMessage, Edit, ToolDefinition } from '../../runtime/chat/message.js'
 import { KvfoldError } from '../../runtime/core/errors.js'

@@ -44,7 +44,7 @@ interface PendingQuery {
 export class Database {
   #pool: pg.Pool
   readonly #asked = new Set<PendingQuery>()
-  /** Connections of callers' own (`connect`). */
+  /** Connections that `connect` opened for a caller, outside of the pool. */
   readonly #own = new Set<pg.Client>()
   #watch: NodeJS.Timeout | null = null
   /** The last error that showed the database to be unreachable; null if it answers. */

@@ -89,7 +89,7 @@ export type Scope = (typeof scopes)[number]
 
 /** Tools whose results quote the conversation itself. */
 const QUOTING = new Set(['search_context', 'get_search_detail'])
-/** A refusal of this tool quotes the marker that was not found, so its results are not searched for markers. */
+/** A refusal of this tool quotes the marker that was not found. So the hint on where else a marker stands leaves its results out. */
 const REFUSING = 'fragment_context'
 
 /**

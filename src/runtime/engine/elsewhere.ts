@@ -18,7 +18,7 @@ export interface EngineStatus {
   /** The engine's address. */
   readonly name: string
   readonly state: 'up' | 'down' | 'draining'
-  /** Why it is down, or the last failure there; null if there is none. */
+  /** Why the engine is down, or its last failure. Null after a request that it answered. */
   readonly problem: string | null
   readonly weight: number
   /** Null until the engine was reached. */

@@ -61,7 +61,7 @@ export function sequenceOf(
 /** Writes keys that are none of these names. */
 export function otherKeys(rule: AddRule, names: readonly string[]): string {
   if (names.length === 0) return 'string'
-  /** Writes what may follow the first `length` characters, which all names in `alike` share. */
+  /** Writes the ways to go on after `length` characters that all names in `alike` begin with, so that the key is none of them. */
   const inside = (alike: readonly (readonly string[])[], length: number): string => {
     const next = new Map<string, (readonly string[])[]>()
     for (const chars of alike) {

@@ -46,9 +46,9 @@ export class ThreadFinder {
   }
 
   /**
-   * Returns the thread that has the request's last answer among its last messages, and most of the messages before it. Looks at no other
-   * threads. Returns null when there is none. Also null when more threads have that answer ("Done.") than are looked at, because the
-   * right one may be missing.
+   * Returns the thread that has the request's last answer among its last messages, and most of the messages before it; null when no
+   * thread has. Reads only threads with that answer. Returns null also when `FEW` or more have it ("Done."), because the index lists no
+   * more of them, and the right one may be missing.
    */
   #near({ tenant, model, messages }: ThreadRequest): Related | null {
     const last = messages.findLastIndex(({ role }) => role === 'assistant')
