@@ -1,17 +1,19 @@
-/** Owns the accuracy of samples taken together, how sure one may be of it, and what a run came to by it. */
+/** Computes the accuracy of samples with its confidence interval, and the table rows of a run. */
 import { bootstrap } from './attention/statistics.js'
 import type { SampleAnswer, ItemResult } from './run/plan.js'
 import type { TaskCell, Score } from './task.js'
 
 export interface Accuracy extends Proportion {
-  /** How the interval was come by. */
+  /** The method that computed the interval. */
   readonly by: 'wilson' | 'bootstrap'
 }
 
 /**
- * The mean of the samples' points with its 95 % interval, within [0, 1]. Wilson's, where every sample was right or wrong once. Where a
- * sample's points lie between (many questions about one text are not independent; similarity), by bootstrap over samples. Where that says
- * nothing, of one sample or of samples that are all alike: Wilson's as if each were one question, which is wide. Null without samples.
+ * The mean of the samples' points with its 95 % interval, within [0, 1]; null without samples.
+ * Wilson's interval, when every sample asked one question and was right or wrong. Otherwise a bootstrap over samples, because points may be
+ * similarities, and many questions about one text are not independent.
+ * A bootstrap says nothing about one sample or about samples with equal points. Wilson's interval is used then, with each sample as one
+ * question, which makes it wide.
  */
 export function accuracyOf(scores: readonly Pick<Score, 'points' | 'details'>[]): Accuracy | null {
   if (scores.length === 0) return null
@@ -28,23 +30,26 @@ export function accuracyOf(scores: readonly Pick<Score, 'points' | 'details'>[])
   return { accuracy, interval: [Math.max(0, low), Math.min(1, high)], by: drawn === null ? 'wilson' : 'bootstrap' }
 }
 
-// Shares of answers that are right or wrong: their interval, and whether two of them differ.
+// Proportions of right answers: their interval, and whether two of them differ.
 
-/** A share and its interval; both ends included. */
+/** A proportion and its interval, both ends included. */
 export interface Proportion {
-  /** 0..1. */
+  /** From 0 to 1. */
   readonly accuracy: number
   readonly interval: readonly [low: number, high: number]
 }
 
-/** The 95 % Wilson score interval of a proportion; [0, 1] when nothing was asked. `right` may be a sum of points between 0 and 1, which vary less than right and wrong do. */
+/**
+ * The 95 % Wilson score interval of a proportion; [0, 1] when `asked` is 0. `right` may be a sum of points between 0 and 1; such points
+ * vary less than right and wrong do.
+ */
 export function wilson(right: number, asked: number): [low: number, high: number] {
   if (asked === 0) return [0, 1]
   const z = 1.959964
   const share = right / asked
   const scale = 1 + (z * z) / asked
   const middle = (share + (z * z) / (2 * asked)) / scale
-  // A sum of points may be a little more than their number.
+  // Rounding may make a sum of points slightly larger than their number.
   const variance = Math.max(0, share * (1 - share)) / asked
   const half = (z * Math.sqrt(variance + (z * z) / (4 * asked * asked))) / scale
   return [Math.max(0, middle - half), Math.min(1, middle + half)]
@@ -57,24 +62,24 @@ export function differ(a: Proportion, b: Proportion): boolean {
   return least > 0
 }
 
-// What a run came to: one row for every task, cell, agent and contract, and one over all cells.
+// The results of a run as rows: one for every task, cell, agent and contract, and one over all cells.
 
-/** Means over the samples that were answered; null where none was. */
+/** Means over the answered samples; null when there are none. */
 export interface AccuracyRow {
-  /** Index of the run's task. */
+  /** Index in the run's tasks. */
   readonly task: number
   readonly agent: string
   readonly contract: string
-  /** Null: all cells together. */
+  /** Null for the row over all cells. */
   readonly cell: TaskCell | null
-  /** Answered; those that were not are `errors`. */
+  /** Answered samples; `errors` counts the samples without an answer. */
   readonly samples: number
   readonly errors: number
-  /** 0..1. */
+  /** From 0 to 1. */
   readonly accuracy: number | null
-  /** 95 %; see accuracyOf. */
+  /** The 95 % interval; see `accuracyOf`. */
   readonly interval: readonly [low: number, high: number] | null
-  /** Tokens in context at the end of the first step, at most, and at the end of the answering step. */
+  /** Tokens in context at the end of the first step, of the step with the most, and of the answering step. */
   readonly tokensBefore: number | null
   readonly tokensMost: number | null
   readonly tokensAfter: number | null
@@ -86,7 +91,7 @@ export interface AccuracyRow {
   readonly milliseconds: number | null
 }
 
-/** In the order in which cells come up; of each cell agents and contracts in theirs. */
+/** Rows by task, then by cell, then by agent and contract; cells, agents and contracts in the order in which they first occur. */
 export function rowsOf(results: readonly ItemResult[]): AccuracyRow[] {
   const cells = grouped(results, ({ task, cell }) => `${task} ${JSON.stringify(cell)}`)
   return inTaskOrder(cells).flatMap((cell) => conditions(cell).map((of) => row(of, of[0]!.cell)))
@@ -96,7 +101,7 @@ export function rowsOf(results: readonly ItemResult[]): AccuracyRow[] {
 export const totalsOf = (results: readonly ItemResult[]): AccuracyRow[] =>
   inTaskOrder(grouped(results, ({ task }) => `${task}`)).flatMap((task) => conditions(task).map((of) => row(of, null)))
 
-/** One row for everything: for runs of one task, agent and contract. */
+/** One row over all results, for runs of one task, agent and contract; null without results. */
 export const totalOf = (results: readonly ItemResult[]): AccuracyRow | null => (results.length === 0 ? null : row(results, null))
 
 const conditions = (results: readonly ItemResult[]) => grouped(results, ({ agent, contract }) => `${agent} ${contract}`)

@@ -1,4 +1,4 @@
-/** Owns what an agent under evaluation is: something that answers a sample by way of an engine, and nothing else. */
+/** Defines an agent under evaluation: it answers a sample, and it computes only through the engine that it receives. */
 import type { Engine } from '../runtime/engine/engine.js'
 import type { ContractChoice } from '../runtime/core/contract.js'
 import type { Task, TaskSample } from './task.js'
@@ -6,30 +6,30 @@ import type { Task, TaskSample } from './task.js'
 export const agentKinds = ['plain', 'sculptor', 'rag-bm25', 'rag-dense', 'memagent', 'mem0'] as const
 export type AgentKind = (typeof agentKinds)[number]
 
-/** Vectors of texts, for agents that look for what is alike; each of length 1. */
+/** Turns texts into vectors of length 1, for agents that retrieve by similarity. */
 export interface TextEmbedder {
-  /** What the log calls it. */
+  /** The embedder's name in the log. */
   readonly name: string
   embed(texts: readonly string[], signal?: AbortSignal): Promise<readonly Float32Array[]>
 }
 
 export interface AgentSetting {
-  /** Records every step: an agent must compute by nothing else. */
+  /** Records every step; an agent must compute with no other engine. */
   readonly engine: Engine
   readonly task: Task
   readonly sample: TaskSample
-  /** Unique among all samples that run; conversations of the agent begin with it. */
+  /** Unique among all samples that run. The ids of the agent's conversations begin with it. */
   readonly name: string
-  /** What edits keep to. Default: the engine's. */
+  /** The contract of the agent's edits. Default: the engine's. */
   readonly contract?: ContractChoice
   readonly seed: number
-  /** Tokens of a context; default: the engine's. */
+  /** The tokens that a prompt and its answer may take together; in a run, the engine's context. */
   readonly window: number
   readonly embedder?: TextEmbedder
   readonly signal?: AbortSignal
 }
 
-/** One call of a tool and what came of it; `step` counts the recorded steps of the sample from 0. */
+/** One tool call and its outcome. `step` is the index of the sample's recorded step that made the call, from 0. */
 export interface CalledTool {
   readonly step: number
   readonly name: string
@@ -42,23 +42,23 @@ export interface Answered {
   /** How the last step ended. */
   readonly end: 'stop' | 'length' | 'cancelled'
   readonly calls: readonly CalledTool[]
-  /** Calls that were not carried out because the turn had used up its calls. */
+  /** Calls that the agent did not carry out because the turn had used up its calls. */
   readonly refusedCalls: number
-  /** What the agent did of its own beside the engine, such as passages retrieved; counts. */
+  /** Counts of the agent's own work outside the engine, such as the passages that it retrieved. */
   readonly details: Readonly<Record<string, number>>
 }
 
-/** A turn whose prompt no longer fits the context: no answer. */
+/** The outcome of a turn whose prompt no longer fits into the context: there is no answer. */
 export const OVERFLOWED = {
   ...{ answer: '', end: 'length', calls: [], refusedCalls: 0 },
   details: { overflowed: 1 },
 } as const satisfies Answered
 
-/** Defaults are those of the paper; `options` is what they came to, plain JSON, for the log. */
+/** An agent with its options. Options that the user left out have the paper's defaults; the log records `options`, which is plain JSON. */
 export interface EvalAgent {
   readonly kind: AgentKind
   readonly title: string
   readonly options: Readonly<Record<string, unknown>>
-  /** @throws KvfoldError what the engine throws; forgets its conversations in any case */
+  /** Answers the sample. Forgets its conversations in any case. @throws KvfoldError when the engine throws one */
   answer(setting: AgentSetting): Promise<Answered>
 }

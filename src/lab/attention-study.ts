@@ -1,5 +1,5 @@
 /**
- * Owns the study of attention on PI-LLM: which prompts are looked at, in which order, what is checked before the first one; and the watch over an
+ * Runs the study of attention on PI-LLM: chooses the prompts and their order, checks everything before the first one, and watches an
  * agent's whole turn.
  */
 import { freshConversation } from '../runtime/core/ids.js'
@@ -27,36 +27,36 @@ import { piSample, type PiSample, piScore, type PiWords } from './pi-llm.js'
 
 export interface ValueStudyOptions extends PiLookOptions {
   readonly words: PiWords
-  /** Updates of every key, in the comparison of folded and complete. */
+  /** Updates of every key in the prompts that the study compares folded and complete. */
   readonly n: number
-  /** Default: all there are words for. */
+  /** The number of keys. Default: all keys that `words` has. */
   readonly keys?: number
-  /** One prompt each. */
+  /** One prompt for each seed. */
   readonly seeds: readonly number[]
-  /** Updates in the curve of interference; the first of the seeds are used. Default: none. */
+  /** The numbers of updates on the interference curve, which uses the first CURVE_SEEDS seeds. Default: no curve. */
   readonly updates?: readonly number[]
-  /** Whether an agent's turn is watched, too, on the first seed. Default false. */
+  /** Whether the study also watches an agent's turn, on the first seed. Default false. */
   readonly episode?: boolean
-  /** What is done already, and where to keep what is done. Default: nothing, and nowhere. */
+  /** Holds the finished records and stores new ones. Default: starts empty and keeps them in memory. */
   readonly keep?: Keeper
-  /** Called before each part and after the last one. */
+  /** Called before each part that has no record yet, and once after the last part. */
   readonly onProgress?: (done: number, total: number, next: string) => void
 }
 
-/** A RunFolder is one. */
+/** Stores the records of a study. `RunFolder` implements it. */
 export interface Keeper {
   readonly records: readonly StudyRecord[]
   has(record: Pick<StudyRecord, 'part' | 'n' | 'seed'>): boolean
   add(record: StudyRecord): void
 }
 
-/** Seeds of each point of the curve. */
+/** The number of seeds for each point of the curve. */
 export const CURVE_SEEDS = 5
 
 /**
- * Looks at everything that is not kept yet. Calls must not overlap on one engine, which must have been loaded with `attention`.
- * @returns all records asked for
- * @throws KvfoldError attention/bad-request, attention/unavailable, context/full, eval/bad-data before the first look; engine/cancelled
+ * Looks at every part that has no record yet. Calls must not overlap on one engine, which must have been loaded with `attention`.
+ * @returns all records of the requested parts
+ * @throws KvfoldError attention/bad-request, context/full or eval/bad-data before the first look; attention/unavailable; engine/cancelled
  */
 export async function studyValues(options: ValueStudyOptions): Promise<readonly StudyRecord[]> {
   const { keep = inMemory(), onProgress, signal } = options
@@ -73,7 +73,10 @@ export async function studyValues(options: ValueStudyOptions): Promise<readonly 
   return keep.records.filter((record) => wanted.has(recordName(record)))
 }
 
-/** What the records of a study depend on beside the model: runs that agree on it can be put together. Seeds and parts may differ. */
+/**
+ * The options that a study's records depend on, beside the model. Records of runs with equal options can be combined; seeds and parts may
+ * differ.
+ */
 export function runOptions({ n, keys, words, contracts, blend, mode, layers, heads }: ValueStudyOptions): RecordedOptions {
   return {
     n,
@@ -113,7 +116,7 @@ function partsOf({ n, seeds, updates = [], episode = false }: ValueStudyOptions)
 const sampleOf = ({ n, seed }: StudyPart, { words, keys }: ValueStudyOptions): PiSample =>
   piSample({ words, updates: n, seed, ...(keys === undefined ? {} : { keys }) })
 
-/** Everything that can be known to fail, before the work starts. */
+/** Throws, before any work starts, every error that can be foreseen. */
 function refuse(options: ValueStudyOptions, parts: readonly StudyPart[]): void {
   const { engine, contracts, layers, heads, seeds, mode } = options
   const { modelInfo, abilities, info } = engine
@@ -128,7 +131,7 @@ function refuse(options: ValueStudyOptions, parts: readonly StudyPart[]): void {
     )
   refuseBeyond('layer', layers, modelInfo.layers)
   refuseBeyond('head', heads, modelInfo.heads)
-  // Prompts of one size differ by a few tokens at most: one of each stands for all.
+  // Prompts with the same number of updates differ by a few tokens at most, so one of them is checked for all.
   const sizes = new Map(parts.map((part) => [part.n, part]))
   for (const [n, part] of sizes) {
     const sample = sampleOf(part, options)
@@ -165,7 +168,7 @@ async function recordOf({ part, n, seed }: StudyPart, options: ValueStudyOptions
   }
 }
 
-/** The pair whose change is the middle one of its prompt. */
+/** The key with the median change of attention in its prompt under the first contract; the first key when there are no changes. */
 function typicalKey({ n, seed, sample }: PiPrompt, { contracts }: ValueStudyOptions, keep: Keeper): string {
   const record = keep.records.find((one): one is PromptRecord => one.part === 'prompt' && one.n === n && one.seed === seed)
   const pairs = record?.comparisons.find(({ contract }) => contract === contracts[0])?.pairs ?? []
@@ -179,10 +182,12 @@ function typicalKey({ n, seed, sample }: PiPrompt, { contracts }: ValueStudyOpti
 
 // Watching an agent's whole turn: after each step, how much its generated tokens looked at every message so far.
 
-/** A step that goes on for longer has lost its way. */
+/** The most tokens of a step; a longer step has lost its way. */
 const LONGEST_STEP = 512
 
-/** The agent folds and answers by itself, under the first contract. @throws KvfoldError engine/cancelled, and as the engine */
+/**
+ * Lets the agent fold and answer by itself, under the first contract. @throws KvfoldError engine/cancelled, and the errors of the engine
+ */
 async function watchEpisode({ n, seed, sample }: PiPrompt, options: PiLookOptions): Promise<EpisodeRecord> {
   const { engine, contracts, blend, signal } = options
   const watched = new WatchedEngine(engine, options)
@@ -210,7 +215,7 @@ async function watchEpisode({ n, seed, sample }: PiPrompt, options: PiLookOption
   }
 }
 
-/** An engine that asks for attention on every step: from all generated tokens to every message. */
+/** Adds to every request the capture of attention, from all generated tokens to every message. */
 class WatchedEngine extends EngineAround<LlamaEngine> {
   readonly steps: Omit<EpisodeStep, 'step'>[] = []
 
@@ -237,7 +242,7 @@ class WatchedEngine extends EngineAround<LlamaEngine> {
       if (done.attention !== undefined) this.steps.push(stepOf(done, prompt, done.attention))
       return done
     })
-    // Whoever awaits the reply hears of its failure; nobody may be waiting yet.
+    // The caller receives a failure when it awaits the reply. This handler prevents an unhandled rejection before that.
     reply.catch(() => undefined)
     return { reply, [Symbol.asyncIterator]: () => generation[Symbol.asyncIterator]() }
   }

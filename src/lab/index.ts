@@ -3,7 +3,7 @@
  * with `attention: true`. What is not exported here may change without notice.
  */
 
-// Attention studies, and the prompts of PI-LLM that they are made on.
+// Attention studies, and the PI-LLM prompts that they use.
 export { studyValues, type Keeper, type ValueStudyOptions } from './attention-study.js'
 export { ownWords, wordsFrom, type PiWords } from './pi-llm.js'
 export { piSample, type PiOptions, type PiOrder, type PiSample, type PiUpdate } from './pi-llm.js'

@@ -1,10 +1,13 @@
-/** Owns the form of a run's log: a JSON Lines file that stands alone, with a header, then one record a sample, and a line wherever the run went on. */
+/**
+ * Defines the lines of a run's log. The file is JSON Lines and needs no other file: a header, one record for each sample, and a line
+ * wherever a stopped run continued.
+ */
 import Type, { type Static } from 'typebox'
 import { type Checked, checked, nullable } from '../runtime/core/schema.js'
 import { agentKinds } from './agent.js'
 import { taskNames } from './task.js'
 
-/** Grows with every change that an older reader would misread. */
+/** Increases with every change that an older reader would misread. */
 export const LOG_VERSION = 1
 
 const Counts = Type.Record(Type.String(), Type.Number())
@@ -31,7 +34,7 @@ const Message = Type.Object({
 const LedgerCost = Type.Object({
   kind: Type.Enum(['answer', 'summary', 'refresh', 'cancelled']),
   contract: Type.String(),
-  /** Tokens; see the ledger entry of the cache (src/runtime/kv/ledger.ts). */
+  /** Tokens, from here to `submitted`; the ledger entry of the cache explains each (src/runtime/kv/ledger.ts). */
   shown: Type.Number(),
   reused: Type.Number(),
   recomputed: Type.Number(),
@@ -41,16 +44,16 @@ const LedgerCost = Type.Object({
   submitted: Type.Number(),
   milliseconds: Type.Object({ cache: Type.Number(), prefill: Type.Number(), decode: Type.Number() }),
   predicted: nullable(Type.Number()),
-  /** Why tokens were computed that were shown before or that some tier held; not in older logs. */
+  /** Why the step computed tokens that an earlier step had shown or that some tier held. Older logs lack it. */
   recomputeReason: Type.Optional(nullable(Type.String())),
 })
 
 const Step = Type.Object({
-  /** Place among all steps of the sample, from 0: what a call's `step` counts. */
+  /** Index among all steps of the sample, from 0; the `step` of a tool call refers to it. */
   place: Type.Optional(Type.Number()),
-  /** How many of the conversation's messages were shown, from the first. */
+  /** How many of the conversation's messages the step showed, from the first. */
   messages: Type.Number(),
-  /** What was shown instead of stretches of them (characters of the original contents). */
+  /** The replacements that the prompt showed instead of spans of those messages (characters of the original contents). */
   edits: Type.Array(
     Type.Object({
       message: Type.Number(),
@@ -59,24 +62,24 @@ const Step = Type.Object({
     }),
   ),
   tools: Type.Boolean(),
-  /** `failed`: the engine threw; its ledger is all zeros, as there is no account of it. */
+  /** `failed`: the engine threw an error. There is no ledger entry then, so all of `ledger` is zero. */
   finish: Type.Enum(['stop', 'tool-calls', 'length', 'cancelled', 'failed']),
-  /** Code of what a failed step threw. */
+  /** The error code of a failed step, or the error's text when it has no code. */
   error: Type.Optional(Type.String()),
   ledger: LedgerCost,
-  /** Milliseconds from the request to the first token and to the last; tokens generated. */
+  /** Milliseconds from the request to the first token and to the last, and the number of generated tokens. */
   timing: Type.Object({ firstToken: Type.Number(), total: Type.Number(), generatedTokens: Type.Number() }),
-  /** What was generated, where no later step shows it as a message. */
+  /** The generated text, unless a later step shows it as a message. */
   said: Type.Optional(Type.String()),
 })
 
-/** What an agent said and was shown in one conversation; most agents have one a sample. */
+/** The messages of one conversation and its steps. Most agents have one conversation for each sample. */
 const RecordedConversation = Type.Object({ messages: Type.Array(Message), steps: Type.Array(Step) })
 
-/** Where and by what records were made. */
+/** When, on which machine and with which program the records were made. */
 const Occasion = {
   kvfold: Type.String(),
-  /** Of the source, where it is known. */
+  /** The commit of the source; null when it is not known. */
   commit: nullable(Type.String()),
   date: Type.String(),
   command: Type.String(),
@@ -107,7 +110,7 @@ export const LogHeader = Type.Object({
       title: Type.String(),
       differs: Type.Array(Type.String()),
       size: Type.Number(),
-      /** SHA-256 of its first and last sample: tells when the data or the generator is no longer the same. */
+      /** SHA-256 of the task's first and last sample. It changes when the data or the generator changes. */
       samples: Type.Optional(Type.String()),
     }),
   ),
@@ -116,9 +119,12 @@ export const LogHeader = Type.Object({
       agent: Type.Enum(agentKinds),
       title: Type.String(),
       options: Anything,
-      /** Whether the model was trained for this agent's prompts; null where nobody knows. */
+      /** Whether the model was trained for this agent's prompts on all tasks of the run; null when that is not known. */
       trained: nullable(Type.Boolean()),
-      /** The tasks of the run that it was trained for with this agent, where that is known; `trained` is whether it is all of them. */
+      /**
+       * The tasks of the run for which the model was trained with this agent, where that is known. `trained` is true when they are all
+       * tasks of the run.
+       */
       trainedTasks: Type.Optional(Type.Array(Type.Enum(taskNames))),
     }),
   ),
@@ -138,20 +144,22 @@ const Identity = {
 export const SampleRecord = Type.Object({
   kind: Type.Literal('sample'),
   ...Identity,
-  /** What the scorer compared with. */
+  /** The data that the scorer compared the answer with. */
   truth: Type.Unknown(),
   answer: Type.String(),
   end: Type.Enum(['stop', 'length', 'cancelled']),
   score: Type.Object({ points: Type.Number(), outcome: Type.Enum(['right', 'partial', 'wrong', 'unparsed']), details: Counts }),
-  /** What the judge said, and what that came to (null: neither), of tasks whose answers are judged. */
+  /** The judge's answer and the verdict in it (null: it contains none). Only tasks with a judge have it. */
   judgement: Type.Optional(Type.Object({ said: Type.String(), verdict: nullable(Type.Boolean()) })),
   calls: Type.Array(Type.Object({ step: Type.Number(), name: Type.String(), failed: Type.Boolean(), modifies: Type.Boolean() })),
   refusedCalls: Type.Number(),
   details: Counts,
   talks: Type.Array(RecordedConversation),
-  /** Tokens of a step's context at its end, everything counted: at the first step, at most, and at the answer. */
+  /**
+   * Tokens in context at the end of a step, with folds applied: of the first step, of the step with the most, and of the answering step.
+   */
   tokens: Type.Object({ before: Type.Number(), most: Type.Number(), after: Type.Number() }),
-  /** Summed over all steps. */
+  /** Sums over all steps. */
   work: Type.Object({
     steps: Type.Number(),
     shown: Type.Number(),
@@ -159,24 +167,26 @@ export const SampleRecord = Type.Object({
     submitted: Type.Number(),
     generated: Type.Number(),
   }),
-  /** Of wall time; the first three from the ledger, summed over steps. */
+  /** Wall time. The first three are sums of the steps' ledger entries. */
   milliseconds: Type.Object({ cache: Type.Number(), prefill: Type.Number(), decode: Type.Number(), total: Type.Number() }),
 })
 
-/** A sample that could not be answered: no wrong answer, and tried again when the run goes on. */
+/** A sample without an answer because of an error. It does not count as a wrong answer, and the next run with this log tries it again. */
 const ErrorRecord = Type.Object({ kind: Type.Literal('error'), ...Identity, code: Type.String(), message: Type.String() })
 
-/** The run was stopped and went on: what the records below were made by. Everything else is as the header says. */
+/**
+ * Marks where a stopped run continued, with the program and machine that made the records below it. Everything else is as in the header.
+ */
 const Resumption = Type.Object({ kind: Type.Literal('resumed'), ...Occasion })
 
-/** Any line of a log. The first one is the header, and no other. */
+/** Any line of a log. The first line is the header, and there is only one. */
 export const LogLine = Type.Union([LogHeader, SampleRecord, ErrorRecord, Resumption])
 
 export type LogHeader = Static<typeof LogHeader>
 export type SampleRecord = Static<typeof SampleRecord>
 export type ErrorRecord = Static<typeof ErrorRecord>
 export type Resumption = Static<typeof Resumption>
-/** Of one sample the last record counts: an error may be followed by an answer. */
+/** When a sample has several records the last one counts: a later answer may follow an error. */
 export type LogRecord = SampleRecord | ErrorRecord
 export type LogLine = Static<typeof LogLine>
 export type RecordedConversation = Static<typeof RecordedConversation>
@@ -184,7 +194,7 @@ export type RecordedConversation = Static<typeof RecordedConversation>
 const kinds = LogLine.anyOf.map(({ properties }) => properties.kind.const)
 const OfNoKind = Type.Object({ kind: Type.Enum(kinds) })
 
-/** Whether it is a line of the log; what is wrong is said of its kind alone. */
+/** Checks whether `value` is a line of a log. The faults refer only to the schema of its `kind`. */
 export function checkedLine(value: unknown): Checked<LogLine> {
   const kind = typeof value === 'object' && value !== null && 'kind' in value ? value.kind : undefined
   const form = LogLine.anyOf.find(({ properties }) => properties.kind.const === kind)
@@ -193,7 +203,7 @@ export function checkedLine(value: unknown): Checked<LogLine> {
 
 // The JSON Schema of a line, for readers in other languages: docs/eval-log.schema.json.
 
-/** Fields that are not named may be there: later versions that an older reader would not misread add some. */
+/** The schema allows unknown fields: a later version may add fields that an older reader can ignore. */
 export const logSchema = (): object => ({
   title: `A line of a kvfold run log, version ${LOG_VERSION}`,
   description:

@@ -1,7 +1,10 @@
-/** Owns the numbers of the Sculptor paper that reports set beside ours: other models and other data, each with the table or figure it stands in. */
+/**
+ * The numbers of the Sculptor paper that reports show beside ours. They come from other models and other data; each has the table or figure
+ * that it comes from.
+ */
 import type { TaskName } from './task.js'
 
-/** How a row of the paper is called, and which of our agents does the same. */
+/** A row of a table in the paper. `tools`: whether the model had the tools. */
 export interface PaperRow {
   readonly method: string
   readonly tools: boolean
@@ -14,7 +17,7 @@ export const paperTable1 = {
   source: 'Sculptor, table 1',
   needles: {
     task: 'needles' as TaskName,
-    /** Needles of a question; averages over lengths of 1K to 128K tokens. */
+    /** Needles in a question; averages over lengths of 1K to 128K tokens. */
     columns: [2, 3, 4, 5],
     rows: [
       { method: 'Claude-4-Sonnet', tools: false, values: [96, 82, 54, 36] },
@@ -27,7 +30,7 @@ export const paperTable1 = {
   },
   piLlm: {
     task: 'pi-llm' as TaskName,
-    /** Updates of every key: about 1K tokens of context for 4, 64K for 256. */
+    /** Updates of every key: 4 updates make about 1K tokens of context, 256 make about 64K. */
     columns: [4, 8, 16, 32, 64, 128, 256],
     rows: [
       { method: 'Claude-4-Sonnet', tools: false, values: [99.13, 95.65, 92.17, 84.78, 81.74, 65.22, 69.57] },
@@ -40,7 +43,7 @@ export const paperTable1 = {
   },
 } as const
 
-/** Table 2: accuracy in percent; the last column of the paper is the mean of the five. */
+/** Table 2: accuracy in percent; the paper's last column is the mean of the five. */
 export const paperTable2 = {
   source: 'Sculptor, table 2',
   columns: ['pi-llm', 'needles', 'mrcr', 'longbench-v2', 'frames'] satisfies TaskName[],
@@ -62,7 +65,10 @@ export const paperTable2 = {
   ],
 } as const
 
-/** Figure 3: calls over 50 samples of a model with a general prompt, and with the task's own one. Of the other bars the text has no numbers. */
+/**
+ * Figure 3: tool calls over 50 samples, with a general prompt and with the task's own prompt. For the figure's other bars the paper's text
+ * gives no numbers.
+ */
 export const paperFigure3 = {
   source: 'Sculptor, figure 3',
   method: 'Claude-4-Sonnet',
@@ -86,7 +92,10 @@ export const paperFigure6 = {
   ],
 } as const
 
-/** Figures 11 to 13: tool use at the beginning and at the end of reinforcement learning. Entropy is in bits: six tools cannot have 2.09 nats. */
+/**
+ * Figures 11 to 13: tool use at the beginning and at the end of reinforcement learning. Entropy is in bits: six tools cannot have an
+ * entropy of 2.09 nats.
+ */
 export const paperTraining = {
   method: 'Sculptor-M3 in training',
   entropy: {

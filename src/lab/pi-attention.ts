@@ -1,4 +1,7 @@
-/** Owns what an attention study needs to know of PI-LLM: where values stand in a prompt and in an answer, and how a program folds the stream. */
+/**
+ * Looks at PI-LLM prompts for the attention study: finds the values in the prompt and in the answer, and folds the stream as a program
+ * would.
+ */
 import { FROM_NAMES } from './attention/pairs.js'
 import {
   type AnswerChoice,
@@ -22,12 +25,12 @@ import type { LlamaEngine } from '../runtime/engine/llama.js'
 import type { BlendChoice } from '../runtime/kv/plan/parts.js'
 import { lastValues, type PiSample } from './pi-llm.js'
 
-/** A program cuts the stream into so many pieces and leaves the last one open (as the bench of contracts does). */
+/** The number of fragments that the stream is cut into. All but the last are folded (as in the bench of contracts). */
 const PIECES = 4
 const STARTS = 'The stream of updates starts here.'
 const ENDS = 'The stream of updates ends here.'
 
-/** Where every key's values stand in the prompt, the first message. A value that occurs more than once is told apart by its place. */
+/** Returns, for every key, where its values are in the prompt, which is message 0. Equal values of a key are separate spans. */
 export function watchedPairs({ keys, updates, prompt }: PiSample): WatchedPair[] {
   const last = lastValues(updates)
   const places = new Map<string, Span[]>(keys.map((key) => [key, []]))
@@ -51,8 +54,9 @@ export function watchedPairs({ keys, updates, prompt }: PiSample): WatchedPair[]
 }
 
 /**
- * Where an answer gives the right value of a key: in the sentence `The current value of <key> is <value>.` or a line `<key>: <value>`, the last
- * one if there are several. Keys whose value it does not give, or of which it last says something else, are missing.
+ * Returns, for each key, where the answer gives its right value: in the sentence `The current value of <key> is <value>.` or in a line
+ * `<key>: <value>`.
+ * The key's last mention counts. A key is missing when the answer does not mention it or its last mention gives another value.
  */
 export function valuesSaid(pairs: readonly Pick<WatchedPair, 'key' | 'value'>[], answer: string): ReadonlyMap<string, Span> {
   return new Map(
@@ -70,7 +74,10 @@ export function valuesSaid(pairs: readonly Pick<WatchedPair, 'key' | 'value'>[],
 
 const literal = (text: string): string => text.replace(/[\\^$.*+?()[\]{}|/-]/gu, String.raw`\$&`)
 
-/** Three quarters of the stream folded, the newest left open. @throws KvfoldError eval/bad-data for a stream too short to be cut */
+/**
+ * Returns the edits that fold three quarters of the stream and leave the newest quarter open. @throws KvfoldError eval/bad-data for a
+ * stream that is too short to be cut
+ */
 export function olderFolded(engine: LlamaEngine, messages: readonly ChatMessage[]): readonly Edit[] {
   const id = freshConversation()
   const conversation = new Conversation(id, portsOf(engine, id, []))
@@ -83,23 +90,26 @@ export function olderFolded(engine: LlamaEngine, messages: readonly ChatMessage[
 
 // Looking at one PI-LLM prompt: complete, then folded by a program under each contract; and one value's whole rows.
 
-// Placebos: the same folds of as many tokens, in the same place, of words that say nothing of any key, or of updates of keys that nobody asks for.
+// Placebos: the same folds at the same place with as many tokens, over made-up words or over updates of keys that the prompt does not ask
+// for.
 
-/** A prompt to look at: its message, what folds of it hide, and the values that it has. */
+/** A prompt to look at: its messages, the edits that fold it, and its pairs of key and value. */
 interface FoldedPrompt {
   readonly messages: readonly ChatMessage[]
   readonly edits: readonly Edit[]
   readonly pairs: readonly WatchedPair[]
-  /** The stream behind what is folded. */
+  /** The part of the stream after the last fold. */
   readonly open: MessageSpan
 }
 
-/** A piece of placebo text. */
+/** Makes one piece of placebo text. */
 type PlaceboPiece = () => string
 
 const SYLLABLES = ['ba', 'ce', 'di', 'fo', 'gu', 'la', 'me', 'ni', 'po', 'ru', 'sa', 'te', 'vi', 'wo', 'zu']
 
-/** The folds with the hidden text replaced by about as many tokens of such pieces. Values that were hidden are in it no more. */
+/**
+ * The same folds over placebo text: pieces of about as many tokens replace each hidden text. The pairs lose the values that were hidden.
+ */
 function placeboOf(engine: LlamaEngine, { messages, edits, pairs, open }: FoldedPrompt, piece: PlaceboPiece): FoldedPrompt {
   const { content } = messages[0]!
   const size = (text: string): number => engine.model.tokenize(text).length
@@ -129,55 +139,58 @@ function placeboOf(engine: LlamaEngine, { messages, edits, pairs, open }: Folded
   }
 }
 
-/** Pieces of so many tokens together; of fewer by the last characters, where a character has several. */
+/**
+ * Joins pieces up to `tokens` tokens. The text may be a few tokens shorter, because it is cut character by character and one character may
+ * have several tokens.
+ */
 function textOf(tokens: number, size: (text: string) => number, piece: PlaceboPiece): string {
   let text = ''
-  // A piece has a token at least: the text is measured only where it may be long enough.
+  // A piece has at least one token. Tokenizing is slow, so the loop adds several pieces before it measures the text.
   for (let least = tokens; least > 0; least = tokens - size(text))
     for (let count = Math.ceil(least / 16); count > 0; count--) text += piece()
   while (size(text) > tokens) text = text.slice(0, -1)
   return text
 }
 
-/** A made-up word that is no key. */
+/** A made-up word that is none of the keys. */
 function madeUp(keys: ReadonlySet<string>, random: Random): string {
   const word = Array.from({ length: 2 + random.below(2) }, () => SYLLABLES[random.below(SYLLABLES.length)]!).join('')
   return keys.has(word) ? madeUp(keys, random) : word
 }
 
-/** Names that nobody asks for, in a placebo's updates: as many as a stream has keys. */
+/** The number of made-up keys in a placebo of updates; a stream has as many keys. */
 const UNASKED = 46
 
-/** How prompts are looked at. */
+/** How to look at a prompt. */
 export interface PiLookOptions {
   readonly engine: LlamaEngine
   readonly contracts: readonly Contract[]
-  /** What `blend` computes again. */
+  /** What `blend` recomputes. */
   readonly blend?: BlendChoice
-  /** `given`: the right answer stands as the model's; `generated`: it writes its own. */
+  /** `given`: the right answer is in the prompt as the model's own; `generated`: the model writes its answer. */
   readonly mode: AnswerChoice['kind']
   readonly layers?: readonly number[]
   readonly heads?: readonly number[]
   readonly signal?: AbortSignal
 }
 
-/** A sample and what tells it from others. */
+/** A sample with its number of updates and its seed, which identify it. */
 export interface PiPrompt {
   readonly n: number
   readonly seed: number
   readonly sample: PiSample
 }
 
-/** Name the placebos' words among a seed's draws. */
+/** Salts that give each placebo its own random draws for the same seed. */
 const [PLACEBO, UNASKED_KEYS] = [0x706c, 0x756b]
-/** Tokens an answer may have; that to 46 keys takes a few hundred. */
+/** The most tokens of an answer; an answer for 46 keys takes a few hundred. */
 export const LONGEST_ANSWER = 1024
-/** Bytes that whole rows may take. */
+/** The most bytes that whole rows of attention may take. */
 const ROW_BYTES = 2 ** 26
 
 /**
- * Every pair of the prompt, complete and folded; with `placebo` also with made-up words in the place of what is folded.
- * @throws KvfoldError as look; engine/cancelled
+ * Looks at every pair of the prompt, complete and folded; with `placebo` also with placebo text in place of the folded text.
+ * @throws KvfoldError engine/cancelled, and the errors of `measureAttention`
  */
 export async function lookAtPrompt(prompt: PiPrompt, placebo: boolean, options: PiLookOptions): Promise<PromptRecord> {
   const begun = performance.now()
@@ -214,7 +227,11 @@ export async function lookAtPrompt(prompt: PiPrompt, placebo: boolean, options: 
   }
 }
 
-/** Where the tokens of one value in the right answer look, token by token: in the complete prompt, and folded under the first contract. */
+/**
+ * Returns where the tokens of one value in the right answer look, token by token: in the complete prompt, and folded under the first
+ * contract.
+ * @throws KvfoldError eval/bad-data for an unknown key; otherwise as `lookAtPrompt`
+ */
 export async function lookAtValue(prompt: PiPrompt, key: string, options: PiLookOptions): Promise<HeatMapRecord> {
   const { engine } = options
   const pair = watchedPairs(prompt.sample).find((one) => one.key === key)
@@ -278,7 +295,7 @@ async function looks(
     const folded: [Contract, Measurement][] = []
     for (const contract of contracts) {
       const id = conversation()
-      // A fold finds the stream in the cache, as it does in an agent's turn.
+      // The prompt is computed first, so that the fold finds the stream in the cache as it does in an agent's turn.
       await engine.respond({ conversation: id, messages, maxTokens: 0, contract: 'exact' }).reply
       const terms = contract === 'blend' && blend !== undefined ? { contract, blend } : { contract }
       folded.push([contract, await once({ ...base, conversation: id, edits, terms })])
@@ -290,7 +307,10 @@ async function looks(
   }
 }
 
-/** The layers, or as many of them, evenly spread, as whole rows of a value's tokens have room for. */
+/**
+ * The layers that were asked for (default: all). When whole rows of a value's tokens would not fit into ROW_BYTES, an evenly spread choice
+ * of them.
+ */
 function layersWithin({ modelInfo }: LlamaEngine, shown: number, asked?: readonly number[]): readonly number[] {
   const all = asked ?? Array.from({ length: modelInfo.layers }, (_, layer) => layer)
   const queries = 8

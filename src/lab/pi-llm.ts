@@ -1,4 +1,7 @@
-/** Owns PI-LLM: its samples, a stream of updates in which only the last value of a key counts, the question about it and the words it is made of; and how an answer is scored. */
+/**
+ * Makes and scores the samples of PI-LLM: a stream of updates in which only the last value of a key counts, and a question about those
+ * values.
+ */
 import { readFileSync } from 'node:fs'
 import Type, { type Static, type TSchema } from 'typebox'
 import { invariant, KvfoldError } from '../runtime/core/errors.js'
@@ -11,22 +14,23 @@ export interface PiUpdate {
 }
 
 export interface PiSample {
-  /** Keys in the order in which they are named and asked for. */
+  /** The keys that the question asks for, in its order. */
   readonly keys: readonly string[]
-  /** The stream, all of it. */
+  /** The whole stream, shown or not. */
   readonly updates: readonly PiUpdate[]
-  /** What of the stream the prompt shows: the last `tail` of it. */
+  /** The updates that the prompt shows: the last `tail` of the stream. */
   readonly shown: readonly PiUpdate[]
   /** The user message. */
   readonly prompt: string
-  /** The answer word for word, as the prompt asks for it. */
+  /** The right answer, word for word in the form that the prompt asks for. */
   readonly answer: string
 }
 
 /**
- * Where the last updates of the keys that are asked for stand. `shuffled`: wherever chance puts them, most of them near the end.
- * The others ask for a third of the keys, and all of their updates stand in the `middle` or the `start` third of the stream,
- * while the rest of it updates keys that nobody asks for: what to keep is no longer at the end.
+ * The place of the asked keys' last updates in the stream.
+ * `shuffled`: at random, so most of them are near the end.
+ * `middle-last` and `start-last` ask for a third of the keys. All updates of those keys are in the middle or the first third of the stream;
+ * the rest of it updates keys that the question does not name. So the values to keep are not at the end.
  */
 export const piOrders = ['shuffled', 'middle-last', 'start-last'] as const
 export type PiOrder = (typeof piOrders)[number]
@@ -35,18 +39,21 @@ export interface PiOptions {
   readonly words: PiWords
   /** Updates of every key, the first value included; at least 1. */
   readonly updates: number
-  /** All keys of the stream. Default: all there are. */
+  /** The number of keys in the stream. Default: all keys of `words`. */
   readonly keys?: number
   /** Default shuffled. */
   readonly order?: PiOrder
-  /** The share of the stream's updates that the prompt shows, from its end; above 0, up to 1. Default 1. */
+  /** The share of the stream's updates that the prompt shows, counted from its end; above 0, up to 1. Default 1. */
   readonly tail?: number
   readonly seed: number
-  /** Which sample of this seed, from 0; every number makes another one. Default 0. */
+  /** The index of the sample for this seed, from 0; each index gives another sample. Default 0. */
   readonly sample?: number
 }
 
-/** The sample of these options, always the same. @throws KvfoldError eval/bad-data when there are not words enough */
+/**
+ * Makes the sample, always the same for the same options. @throws KvfoldError eval/bad-data when there are too few words, and for options
+ * that cannot be met
+ */
 export function piSample(options: PiOptions): PiSample {
   const { words, updates, keys: count = words.keys.length, order = 'shuffled', tail = 1, seed, sample = 0 } = options
   refuse(words, updates, count, order, tail)
@@ -64,11 +71,14 @@ export function piSample(options: PiOptions): PiSample {
   }
 }
 
-/** What the stream stands between. */
+/** The sentences before and after the stream. */
 export const PI_STREAM_START = 'The stream of updates starts here.'
 export const PI_STREAM_END = 'The stream of updates ends here.'
 
-/** The three parts of the prompt: what is coming, the stream, the question. The built-in model knows these sentences: not to be changed without it. */
+/**
+ * The three parts of the prompt: announcement, stream and question. The built-in model was trained on these sentences; change them only
+ * with new weights.
+ */
 export function piText(keys: readonly string[], shown: readonly PiUpdate[]): [framing: string, stream: string, question: string] {
   const names = keys.join(', ')
   const stream = shown.map(({ key, value }) => `${key}: ${value};`).join(' ')
@@ -98,12 +108,15 @@ function refuse(words: PiWords, updates: number, count: number, order: PiOrder, 
     throw new KvfoldError('eval/bad-data', `PI-LLM can show a share of the stream above 0 and up to 1, not ${tail}.`)
 }
 
-/** What every key's value is when the stream is over. */
+/** Every key's value at the end of the stream. */
 export function lastValues(updates: readonly PiUpdate[]): ReadonlyMap<string, string> {
   return new Map(updates.map(({ key, value }) => [key, value]))
 }
 
-/** All updates in the order asked for. With another order than `shuffled` those of `asked` stand together, others before or after them. */
+/**
+ * All updates in the given order. Except for `shuffled`, the updates of the `asked` keys form one block, with the other updates around it
+ * or after it.
+ */
 function streamed(
   random: Random,
   values: ReadonlyMap<string, readonly string[]>,
@@ -115,14 +128,14 @@ function streamed(
   const part = (of: boolean) => interleaved(random, new Map([...values].filter(([key]) => wanted.has(key) === of)))
   const counted = part(true)
   const rest = part(false)
-  // Parts share no keys, so that no neighbours do at their borders either.
+  // The blocks share no keys, so neighbours at their borders differ as well.
   const before = order === 'start-last' ? 0 : Math.floor(rest.length / 2)
   return [...rest.slice(0, before), ...counted, ...rest.slice(before)]
 }
 
 /**
- * All updates in random order, no two neighbours of one key: every place draws a key in proportion to the updates it has
- * left, except that a key with more than half of all that is left must come now.
+ * All updates in random order, with no two neighbours of the same key. Each place draws a key in proportion to its remaining updates. A key
+ * that has more than half of all remaining updates must come now.
  */
 function interleaved(random: Random, values: ReadonlyMap<string, readonly string[]>): PiUpdate[] {
   const queues = [...values].map(([key, list]) => ({ key, left: random.shuffled(list) }))
@@ -141,7 +154,7 @@ function interleaved(random: Random, values: ReadonlyMap<string, readonly string
   return stream
 }
 
-/** One of `queues`, each as likely as it is long. Precondition: one is not empty. */
+/** Draws one of `queues` with a probability in proportion to its length. Precondition: one is not empty. */
 function weighted<T extends { readonly left: readonly unknown[] }>(random: Random, queues: readonly T[]): T {
   let at = random.below(queues.reduce((sum, { left }) => sum + left.length, 0))
   for (const queue of queues) {
@@ -151,15 +164,17 @@ function weighted<T extends { readonly left: readonly unknown[] }>(random: Rando
   throw new KvfoldError('internal/invariant', 'No update was left to draw.')
 }
 
-/** The answer word for word, as the prompt asks for it. */
+/** The answer, word for word in the form that the prompt asks for. */
 export function piAnswer(keys: readonly string[], last: ReadonlyMap<string, string>): string {
   return keys.map((key) => `The current value of ${key} is ${last.get(key) ?? ''}.`).join('\n')
 }
 
-/** Keys, and for each as many values as asked for. */
+/** Keys, and a way to draw any number of values for each. */
 export interface PiWords {
   readonly keys: readonly string[]
-  /** `updates` values for every one of `keys`, no value twice. @throws KvfoldError eval/bad-data when there are too few */
+  /**
+   * Draws `updates` values for each of `keys`, with no value twice over all keys. @throws KvfoldError eval/bad-data when there are too few
+   */
   draw(random: Random, keys: readonly string[], updates: number): ReadonlyMap<string, readonly string[]>
 }
 
@@ -168,11 +183,12 @@ const Own = Type.Object({ keys: Texts, first: Texts, second: Texts })
 const Public = Type.Record(Type.String(), Type.Array(Type.String()))
 
 /**
- * The project's own: a value is two of its words in one, and any value may go with any key. Sizes that need more of them than
- * there are take values of two words, too, in any order: enough for 400 updates of all keys.
+ * The project's own words: a value is two of them joined into one, and any value may belong to any key.
+ * Sizes that need more values also use the two words in the reverse order, and values of two separate words: enough for 400 updates of all
+ * keys.
  */
 export function ownWords(): PiWords {
-  // The same way from src/lab and from dist/lab: the file is shipped once.
+  // This path works from src/lab and from dist/lab, so the package ships the file once.
   const { keys, first, second } = parse(new URL('../../src/lab/words.json', import.meta.url), Own)
   const compounds = paired(first, second, '')
   return {
@@ -195,7 +211,10 @@ function moreValues(compounds: readonly string[], first: readonly string[], seco
   return [...new Set([...compounds, ...paired(second, first, ''), ...paired(all, all, ' ')])]
 }
 
-/** A JSON file `{category: [value, ...]}` as the data set's authors publish it; a value belongs to its category. */
+/**
+ * Reads a JSON file `{category: [value, ...]}`, the form that the data set's authors publish. A value belongs to its category. @throws
+ * KvfoldError eval/bad-data when it cannot be read
+ */
 export function wordsFrom(path: string): PiWords {
   const lists = new Map(Object.entries(parse(path, Public)))
   return {
@@ -237,31 +256,31 @@ function parse<T extends TSchema>(path: string | URL, schema: T): Static<T> {
   return read.value
 }
 
-// PI-LLM's scoring: which keys an answer gives the last value of, and where the others went wrong.
+// PI-LLM's scoring: for which keys the answer gives the last value, and which errors it makes with the other keys.
 
 export interface PiScore {
-  /** correct / keys, 0..1. */
+  /** `correct` / keys, from 0 to 1. */
   readonly accuracy: number
   readonly correct: number
-  /** Keys with no value. */
+  /** Keys for which the answer gives no value. */
   readonly missing: number
   /** Wrong values that the same key had earlier: proactive interference. */
   readonly older: number
-  /** Other wrong values. */
+  /** Wrong values that the key never had. */
   readonly foreign: number
 }
 
-/** What answers are compared with, as plain JSON. */
+/** The values that the scorer compares an answer with, as plain JSON. */
 export interface PiTruth {
-  /** Of every key that is asked for. */
+  /** The last value of every asked key. */
   readonly last: Readonly<Record<string, string>>
-  /** Values that the prompt shows for the key and that are not its last. */
+  /** The key's earlier values that the prompt shows. The last value may be among them: the scorer compares with `last` first. */
   readonly earlier: Readonly<Record<string, readonly string[]>>
 }
 
 /**
- * Scores an answer by the authors' rule: values are read as `readPiAnswer` says, keys must be written as they were given, and
- * values are the same when they are in lower case. No value is wrong.
+ * Scores an answer by the authors' rule. `readPiAnswer` reads the values. Keys must match exactly; values match regardless of case. A
+ * missing value is wrong.
  */
 export function piScore(sample: Pick<PiSample, 'keys' | 'updates'> | PiTruth, answer: string): PiScore {
   const { last, earlier } = 'last' in sample ? sample : truthOf(sample)
@@ -289,9 +308,9 @@ function truthOf({ keys, updates }: Pick<PiSample, 'keys' | 'updates'>): PiTruth
   }
 }
 
-// Reading an answer to PI-LLM by the rule of the task's authors, its quirks included: which value it gives which key.
+// Reads an answer to PI-LLM by the rule of the task's authors, its quirks included: which value the answer gives each key.
 
-// What the authors' language takes for a character of a word, and for white space.
+// Python's `\w` and `\s`: the characters that the authors' program takes for word characters and for white space.
 const W = String.raw`[\p{L}\p{N}_]`
 const S = String.raw`[\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]`
 
@@ -299,12 +318,12 @@ const S = String.raw`[\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202
 const NAME = `(["'\\[<]?${W}+(?:${S}+${W}+)?["'\\]>]?)`
 const LATEST = 'most recent|final|last|latest|current|up-to-date|asked|queried'
 const NOUN = 'value|word|term'
-/** How a sentence goes on to the value, which must end where a line or a clause does. */
+/** The verb and the value. The value must end at the end of a line or a clause. */
 const IS_VALUE = `${S}+(?:is|was)(?:${S}*:${S}*)?${S}+${NAME}(?=\\n|[,.;:]|$)`
-/** What stands between the noun and the verb: ` of the key bird`. */
+/** The text between the noun and the verb: ` of the key bird`. */
 const OF_KEY = `s?(?:${S}+${W}+)?${S}+(?:with|for|of|to)?${S}+(?:the )?(?:category|key)?${S}*${NAME}`
 
-/** In the order in which they are read: what a later form says of a key replaces what an earlier one says. */
+/** In the order of reading: for the same key, a later form replaces the value from an earlier one. */
 const sentences = [
   // bird: the last seen value is wren
   `(?<!${W})${NAME}${S}*[:-]${S}*(?:the)?${S}*(?:${LATEST}|last seen|specified)${S}+(?:${NOUN})s?${IS_VALUE}`,
@@ -316,19 +335,20 @@ const sentences = [
 
 const QUOTES = `['"\\[\\]<>]*`
 const WORDS = `(${W}+(?:[ \\t]+${W}+)?)`
-/** A pair at the beginning or after a mark; read only in answers that speak of a latest value. */
+/** A pair at the beginning of the text or after a punctuation mark. Pairs count only in answers that mention a latest value. */
 const PAIR = new RegExp(
   `(?:[-,.;:\\n]|^)${S}*${QUOTES}${WORDS}${QUOTES}${S}*:${S}*${QUOTES}${WORDS}(?=${QUOTES}${S}*(?:\\n|[,.;:]|$))`,
   'gu',
 )
 const SPEAKS_OF_VALUES = new RegExp(`(?:${LATEST})${S}+(?:${NOUN})`, 'iu')
 
-/** Answers shorter than this that say `error` are taken for messages of a program. */
+/** Characters. A shorter answer that contains the word `error` counts as a program's error message. */
 const LONGEST_ERROR = 680
 
 /**
- * Key -> value as the answer writes them, with the last match of a form for a key, and sentences before pairs. Emphasis and
- * escapes are left out first. Nothing for an answer that is empty or looks like a program's error.
+ * Returns the value that the answer gives each key. The last match of a form counts, and sentences take precedence over pairs. Emphasis and
+ * escapes are removed first.
+ * Returns an empty map for an answer that is empty or looks like a program's error.
  * Source: extract_pieces_response_to_dict in the authors' repository (zhuangziGiantfish/Unable-to-Forget).
  */
 export function readPiAnswer(answer: string): ReadonlyMap<string, string> {
@@ -351,10 +371,13 @@ const looksLikeError = (answer: string): boolean =>
   /^[eE]rror/u.test(answer) ||
   (answer.length < LONGEST_ERROR && new RegExp(`(?<!${W})error(?!${W})`, 'iu').test(answer))
 
-/** Without quotes and brackets, up to the first mark or line end. */
+/** The text without quotes and brackets, up to the first punctuation mark or line end. */
 const bare = (text: string): string => /^[^,.;:\n]*/u.exec(text.replace(/['"[\](){}<>]/gu, '').trim())?.[0] ?? ''
 
-/** Runs of white space are shortened, which changes no reading and keeps it from taking long: their kind and their first character stay. */
+/**
+ * Shortens long runs of white space, so that the expressions above do not take long. Each run keeps its kind and its first character, so
+ * every reading stays the same.
+ */
 function withShortGaps(text: string): string {
   return text.replace(new RegExp(`${S}{9,}`, 'gu'), (gap) => {
     const other = gap.includes('\n') ? '\n' : (/[^ \t]/u.exec(gap)?.[0] ?? '')

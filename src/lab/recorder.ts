@@ -1,4 +1,4 @@
-/** Owns the record of what an engine was asked in one sample and what came of it, for the log. */
+/** Records, for the log, the requests of one sample to the engine and their replies. */
 import type { ChatMessage } from '../runtime/chat/message.js'
 import type { ConversationId } from '../runtime/core/ids.js'
 import { KvfoldError } from '../runtime/core/errors.js'
@@ -17,7 +17,7 @@ import type { SampleRecord, RecordedConversation } from './log.js'
 type RecordedStep = RecordedConversation['steps'][number]
 type RecordedMessage = RecordedConversation['messages'][number]
 
-/** A step that was asked for; `end` is set when it is over. */
+/** A requested step. `end` is set when the step is over. */
 interface RecordedAsk {
   readonly place: number
   readonly request: Pick<EngineRequest, 'contract' | 'kind'>
@@ -34,13 +34,13 @@ interface OpenTalk {
 }
 
 /**
- * One for each sample. Sees to it that every step is recorded as it is asked for, those that fail or are cancelled included, and changes
- * nothing. Messages are kept once: a request whose messages do not begin with those of its conversation's talk so far begins another talk.
- * The engine is not the recorder's: disposing of it leaves the engine as it is.
+ * Wraps the engine for one sample and records every step, also failed and cancelled ones, without changing any.
+ * Each message is stored once. A request whose messages do not begin with those of its conversation's current talk starts a new talk.
+ * The recorder does not own the engine: disposing of the recorder leaves the engine as it is.
  */
 export class Recorder extends EngineAround {
   readonly #talks: OpenTalk[] = []
-  /** The talk of each conversation that its next request may go on with. */
+  /** For each conversation, the talk that its next request may continue. */
   readonly #current = new Map<ConversationId, OpenTalk>()
   readonly #made = performance.now()
   #last = this.#made
@@ -62,12 +62,12 @@ export class Recorder extends EngineAround {
     return generationOf((stream) => this.#respond(request, stream, asked))
   }
 
-  /** Steps asked for so far; the next one's place. */
+  /** The number of steps requested so far, which is also the index of the next one. */
   get steps(): number {
     return this.#steps
   }
 
-  /** What was said so far, without steps that still run. */
+  /** All talks so far, without the steps that still run. */
   get talks(): RecordedConversation[] {
     return this.#talks.map(({ messages, steps }) => ({
       messages: messages.map(recordedMessage),
@@ -75,7 +75,9 @@ export class Recorder extends EngineAround {
     }))
   }
 
-  /** Tokens shown at the end of the first step, at most, and at the end of the last that was no summary; 0 without steps. */
+  /**
+   * Tokens in context at the end of the first step, of the step with the most, and of the last step that was no summary; 0 without steps.
+   */
   get tokens(): SampleRecord['tokens'] {
     const entries = this.ledger
     const answers = entries.filter(({ kind }) => kind !== 'summary')
@@ -86,7 +88,7 @@ export class Recorder extends EngineAround {
     }
   }
 
-  /** Sums over all steps that have an account; `steps` are those. */
+  /** Sums over the steps that have a ledger entry; `steps` is their number. */
   get work(): SampleRecord['work'] {
     const replies = this.#replies()
     const sum = (key: 'shown' | 'reused' | 'submitted') => replies.reduce((total, { ledger }) => total + ledger[key], 0)
@@ -94,14 +96,14 @@ export class Recorder extends EngineAround {
     return { steps: replies.length, shown: sum('shown'), reused: sum('reused'), submitted: sum('submitted'), generated }
   }
 
-  /** By the ledger; `total` is wall time from when the recorder was made to the end of the last step. */
+  /** Sums of the ledger entries. `total` is the wall time from the construction of the recorder to the end of the last step. */
   get milliseconds(): SampleRecord['milliseconds'] {
     const sum = (key: keyof LedgerEntry['milliseconds']) =>
       this.ledger.reduce((total, entry) => total + entry.milliseconds[key], 0)
     return { cache: sum('cache'), prefill: sum('prefill'), decode: sum('decode'), total: this.#last - this.#made }
   }
 
-  /** Entries of all steps that have one, in the order in which the steps were asked for. */
+  /** The ledger entries of all steps that have one, in the order of the requests. */
   get ledger(): readonly LedgerEntry[] {
     return this.#replies().map(({ ledger }) => ledger)
   }
@@ -150,7 +152,7 @@ const goesOn = (recorded: readonly ChatMessage[], messages: readonly ChatMessage
 const isSame = (message: ChatMessage, other: ChatMessage | undefined): boolean =>
   message === other || (other !== undefined && writeJson(recordedMessage(message)) === writeJson(recordedMessage(other)))
 
-/** A message without what only the engine needs, its fields in one order. */
+/** The message without the fields that only the engine needs, always in the same order of fields. */
 function recordedMessage({ role, content, reasoning, toolCalls, toolCallId, name }: ChatMessage): RecordedMessage {
   return {
     role,
@@ -218,7 +220,7 @@ function costOf(entry: LedgerEntry): RecordedStep['ledger'] {
   }
 }
 
-/** Of a step whose engine gave none. */
+/** A ledger entry of zeros, for a step for which the engine gave none. */
 const noAccount = ({ contract = 'exact' }: RecordedAsk['request']): RecordedStep['ledger'] => ({
   kind: 'cancelled',
   contract,

@@ -1,68 +1,80 @@
-/** Owns what a task is: samples that are always the same for the same options, and what an answer to one is worth. */
+/** Defines a task of the laboratory: its samples, which are always the same for the same options, and the score of an answer. */
 import type { ChatMessage } from '../runtime/chat/message.js'
 import type { SystemPrompt } from '../runtime/agents/sculptor.js'
 
 export const taskNames = ['pi-llm', 'needles', 'mrcr', 'longbench-v2', 'frames', 'babilong', 'gsm-infinite'] as const
 export type TaskName = (typeof taskNames)[number]
 
-/** A task as a log or a worker gets it: plain JSON. The same spec opens the same task, as long as the files it names stay the same. */
+/**
+ * A task as plain JSON, as a log or a worker thread receives it. The same spec opens the same task as long as the files that it names stay
+ * the same.
+ */
 export interface TaskSpec {
   readonly task: TaskName
-  /** What the task's own options schema takes; defaults are filled in when it is opened. */
+  /** Options that the task's own schema checks. Opening the task fills in the defaults. */
   readonly options: Readonly<Record<string, unknown>>
 }
 
-/** Where a sample stands on the axes of the task (updates, needles, length, ...): samples of one cell are the rows of tables and points of figures. */
+/**
+ * The sample's values on the axes of its task (updates, needles, length, ...). The samples of one cell make one row of a table and one
+ * point of a figure.
+ */
 export type TaskCell = Readonly<Record<string, number | string>>
 
-/** One question and all that its scorer needs; plain JSON, so that a log stands alone. */
+/** One question and everything that its scorer needs. It is plain JSON, so that a log can be read without the task's files. */
 export interface TaskSample {
-  /** Tells the samples of a task apart; the same for the same spec and index. */
+  /** Identifies the sample within its task; the same for the same spec and index. */
   readonly id: string
   readonly cell: TaskCell
-  /** What the agent is asked, system message excluded; the last one is the user's. */
+  /** The messages that the agent receives, without a system message. The last one is the user's. */
   readonly messages: readonly ChatMessage[]
-  /** The same for agents that do not read all of it: the long text, and what is asked about it with everything a reader needs to know. */
+  /**
+   * The long text alone, for agents that read only parts of it; `question` then holds the question with everything else that a reader
+   * needs.
+   */
   readonly context: string
   readonly question: string
-  /** What the scorer compares with; the task's own shape. */
+  /** The data that the scorer compares the answer with. Each task has its own shape. */
   readonly truth: unknown
 }
 
 export interface Score {
-  /** 0..1: what counts as accuracy. */
+  /** From 0 to 1; accuracy is the mean of the points. */
   readonly points: number
-  /** `unparsed`: nothing in the answer could be read as one. `partial`: neither 0 nor 1. */
+  /** `unparsed`: the scorer found no answer in the text. `partial`: the points lie between 0 and 1. */
   readonly outcome: 'right' | 'partial' | 'wrong' | 'unparsed'
-  /** Counts and shares of the task's own, such as `older` (interference). */
+  /** Counts and shares that the task defines, such as `older` (interference). */
   readonly details: Readonly<Record<string, number>>
 }
 
-/** A question to a model that decides whether an answer is right, for tasks whose authors have it judged. */
+/** A question to a model that decides whether an answer is right. Tasks whose authors use a judge have one. */
 export interface Judging {
   readonly prompt: string
-  /** Reads the judge's answer; null when it says neither. */
+  /** Returns the verdict in the judge's answer, or null when the answer contains none. */
   readonly verdict: (said: string) => boolean | null
 }
 
 export interface Task {
   readonly spec: TaskSpec
-  /** What people read. */
+  /** The name that reports and tables show. */
   readonly title: string
-  /** Which of our system prompts the sculptor agent gets. */
+  /** Which of our system prompts the sculptor agent uses for this task. */
   readonly prompt: SystemPrompt
-  /** Tokens an answer may take. */
+  /** The most tokens that an answer may have. */
   readonly maxTokens: number
-  /** Temperature of the task's authors. */
+  /** The temperature that the task's authors use. */
   readonly temperature: number
-  /** Where this differs from the original, one sentence each; empty when it does not. */
+  /** Differences from the original task, one sentence each; empty when there are none. */
   readonly differs: readonly string[]
-  /** How many samples there are. Index order goes through all cells before it comes to the next sample of one, so that a run that is stopped is even. */
+  /**
+   * The number of samples. Consecutive indices go through all cells before the second sample of any cell, so that a stopped run has covered
+   * the cells evenly.
+   */
   readonly size: number
-  /** Made or read when it is asked for. @throws KvfoldError eval/bad-data */
+  /** Makes or reads the sample when it is called. @throws KvfoldError eval/bad-data */
   sample(index: number): Promise<TaskSample>
-  /** Pure. `verdict`: what the judge said, for tasks with `judging`. */
+  /** Pure. `verdict`: the judge's verdict, for tasks with `judging`. */
   score(sample: TaskSample, answer: string, verdict?: boolean | null): Score
-  /** Set for tasks whose answers are judged by a model. */
+  /** Builds the question to the judge. Only tasks whose answers a model judges have it. */
   readonly judging?: (sample: TaskSample, answer: string) => Judging
 }

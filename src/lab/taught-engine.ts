@@ -1,4 +1,7 @@
-/** An engine that says what a teacher tells it to, shown in a real model's chat format; nothing is computed, so its ledger is empty. */
+/**
+ * Two engines whose replies come from a teacher, a function. `TaughtEngine` uses a real model's chat format but computes nothing, so its
+ * ledger is empty; `SpokenEngine` computes the prompts on a real engine.
+ */
 import type { ChatFormat } from '../runtime/chat/format.js'
 import { assistantMessage, type ChatMessage, type ToolCall } from '../runtime/chat/message.js'
 import { KvfoldError } from '../runtime/core/errors.js'
@@ -15,20 +18,20 @@ import {
   generationOf,
 } from '../runtime/engine/engine.js'
 
-/** What the model is to say in one step. */
+/** The model's reply in one step, as a teacher scripts it. */
 export interface ScriptedReply {
   readonly content?: string
   readonly reasoning?: string
-  /** Ids are given where there are none. `malformed` stands for arguments that are not JSON. */
+  /** Calls without an id receive one. `malformed` holds arguments that are not JSON. */
   readonly calls?: readonly (Pick<ToolCall, 'name'> & Partial<ToolCall>)[]
-  /** Default: `tool-calls` with calls, `stop` without. */
+  /** Neither engine of this file reads it: a reply with calls finishes with `tool-calls`, any other with `stop`. */
   readonly finish?: Finish
 }
 
-/** What to say to a request; null when this teacher does not know. */
+/** Returns the reply to a request, or null when the teacher has none for it. */
 export type Teacher = (request: EngineRequest) => ScriptedReply | null
 
-/** Of the model whose chat format is used. */
+/** The model whose chat format the engine uses. */
 export interface TaughtModel {
   readonly format: ChatFormat
   readonly info: EngineInfo
@@ -46,9 +49,9 @@ export class TaughtEngine implements Engine {
     return { ...this.model.info, engine: 'taught' }
   }
 
-  /** @throws KvfoldError context/full, engine/bad-request where the teacher knows nothing to say */
+  /** The reply rejects with KvfoldError context/full, or engine/bad-request when the teacher has no reply. */
   respond(request: EngineRequest): Generation {
-    // Awaited, so that an error is the generation's and not the caller's.
+    // The work begins in a promise, so that an error rejects the reply and is not thrown at the caller.
     return generationOf(() => Promise.resolve().then(() => this.#reply(request)))
   }
 
@@ -60,7 +63,7 @@ export class TaughtEngine implements Engine {
     return this.model.format.with(variables).render({ messages, tools, edits }).tokens.length
   }
 
-  /** Nothing is kept. */
+  /** Does nothing: the engine keeps no cells. */
   forget(): void {
     return
   }
@@ -113,9 +116,11 @@ const NOTHING: LedgerEntry = {
 }
 
 /**
- * A real engine that is told what to say: it computes every prompt as it would for a model that had said the same, and its ledger says what
- * that cost. Words are computed with the step that says them, calls when the next prompt shows them with their results (templates refuse them
- * alone). Nothing of it is a claim about what the model would have said.
+ * Computes on a real engine and takes every reply from a teacher. The engine computes each prompt as it would for a model that had
+ * generated the same replies, and its ledger reports that cost.
+ * The step computes the reply's text. Tool calls are computed when the next prompt shows them with their results, because templates refuse
+ * calls without results.
+ * The replies say nothing about what the model itself would have generated.
  */
 export class SpokenEngine extends EngineAround {
   #calls = 0
@@ -131,7 +136,7 @@ export class SpokenEngine extends EngineAround {
     return { ...this.engine.info, engine: `taught on ${this.engine.info.engine}` }
   }
 
-  /** The reply's error is engine/bad-request where the teacher knows nothing to say. */
+  /** The reply rejects with engine/bad-request when the teacher has no reply. */
   respond(request: EngineRequest): Generation {
     return generationOf(async (stream) => {
       const said = this.teacher(request)
@@ -157,10 +162,10 @@ export class SpokenEngine extends EngineAround {
   }
 }
 
-/** What a script says is held to no form. */
+/** The request without schema, grammar and `continues`: a scripted reply need not match them. */
 const formless = ({ schema: _, grammar: __, continues: ___, ...request }: EngineRequest): EngineRequest => request
 
-/** The messages, and the beginning of the answer. */
+/** Separates the last message's content, which is the beginning of the answer, from the messages before it. */
 const split = (messages: readonly ChatMessage[]): readonly [readonly ChatMessage[], string] => [
   messages.slice(0, -1),
   messages.at(-1)?.content ?? '',
