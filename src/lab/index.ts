@@ -1,6 +1,6 @@
 /**
- * What the laboratory offers to programs, as `kvfold/lab`: studies of what folding does to where a model looks. Their engine must have been loaded
- * with `attention: true`. What is not exported here may change without notice.
+ * The package `kvfold/lab`, the laboratory's interface for programs: studies of how folding changes where a model looks. The engine must
+ * have been loaded with `attention: true`. Everything that this file does not export may change without notice.
  */
 
 // Attention studies, and the PI-LLM prompts that they use.

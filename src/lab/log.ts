@@ -156,7 +156,7 @@ export const SampleRecord = Type.Object({
   details: Counts,
   talks: Type.Array(RecordedConversation),
   /**
-   * Tokens in context at the end of a step, with folds applied: of the first step, of the step with the most, and of the answering step.
+   * Tokens in context at the end of a step, everything counted: of the first step, of the step with the most, and of the answering step.
    */
   tokens: Type.Object({ before: Type.Number(), most: Type.Number(), after: Type.Number() }),
   /** Sums over all steps. */

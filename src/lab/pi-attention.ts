@@ -145,7 +145,7 @@ function placeboOf(engine: LlamaEngine, { messages, edits, pairs, open }: Folded
  */
 function textOf(tokens: number, size: (text: string) => number, piece: PlaceboPiece): string {
   let text = ''
-  // A piece has at least one token. Tokenizing is slow, so the loop adds several pieces before it measures the text.
+  // A piece has at least one token. Each round adds one piece for every 16 missing tokens, then measures the text again.
   for (let least = tokens; least > 0; least = tokens - size(text))
     for (let count = Math.ceil(least / 16); count > 0; count--) text += piece()
   while (size(text) > tokens) text = text.slice(0, -1)

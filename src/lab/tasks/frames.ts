@@ -1,4 +1,4 @@
-/** Owns FRAMES as a task: questions that need several articles, which the user supplies, and a model to judge the answers. */
+/** The FRAMES task: questions that need several articles, which the user supplies, and answers that a model judges. */
 import { readdir, readFile, stat } from 'node:fs/promises'
 import { extname, join } from 'node:path'
 import Type, { type Static } from 'typebox'
@@ -13,12 +13,12 @@ import { middleCut } from './prose.js'
 const Options = strict({
   /** The authors' table: a path, or hf:datasets/google/frames-benchmark/test.tsv. */
   data: Type.String({ minLength: 1, default: 'hf:datasets/google/frames-benchmark/test.tsv' }),
-  /** A folder of text files named like the articles, or rows with `url` or `title`, and `text`. */
+  /** A folder of text files named like the articles, or a file of rows with `text` and either `url` or `title`. */
   articles: Text,
-  /** Checkout of optillm, that the published prompts are read from. Default: our own. */
+  /** Checkout of optillm; the published prompts are read from it. Default: our own prompts. */
   prompts: Type.Optional(Text),
   limit: Type.Optional(Count),
-  /** Tokens of the whole question, counted as characters / charsPerToken; the middle of what is longer is left out, article by article. */
+  /** Tokens of the whole question, counted as characters / charsPerToken. Articles that are too long lose their middle, each separately. */
   window: Type.Integer({ minimum: 500, default: 120_000 }),
   charsPerToken,
 })
@@ -35,7 +35,7 @@ export interface FramesTruth {
   readonly answer: string
 }
 
-/** @throws KvfoldError eval/bad-data; a sample whose articles are missing, when it is asked for */
+/** @throws KvfoldError eval/bad-data; `sample` throws it for a question whose articles are missing */
 export async function openFrames(spec: TaskSpec): Promise<Task> {
   const options = readOptions(Options, spec)
   const [rows, articles] = await Promise.all([openRows(options.data), openArticles(options.articles)])
@@ -74,7 +74,7 @@ export async function openFrames(spec: TaskSpec): Promise<Task> {
 
 const INTRODUCTION = 'Read these articles; a question that needs several of them follows.'
 
-/** Without articles: what is asked of somebody who finds them elsewhere. */
+/** Without articles the text is the question alone, for an agent that receives the articles separately. */
 const ownText: FramesPrompts['ask'] = (articles, question) =>
   (articles === '' ? '' : `${INTRODUCTION}\n\n${articles}\n\n`) +
   `The articles end here. ${question.trim()}\n\nAnswer in a sentence or two, from the articles.`
@@ -97,7 +97,10 @@ function sampleOf(
   }
 }
 
-/** All articles; when they are too long together, each gets the same room, and what short ones leave goes to the others. */
+/**
+ * Joins all articles. When they are too long together, each gets an equal share, and the room that short articles leave goes to the longer
+ * ones.
+ */
 function fitted(articles: readonly Article[], characters: number): string {
   const headed = articles.map(({ title, text }) => `# ${title}\n\n${text.trim()}`)
   let left = Math.max(0, characters - 2 * (headed.length - 1))
@@ -129,7 +132,7 @@ function judgingOf({ question, answer: truth }: FramesTruth, answer: string, ori
   }
 }
 
-/** The word after the last `Decision:`, else the only one of TRUE and FALSE that stands anywhere; null when there is neither. */
+/** The word after the last `Decision:`; without one, TRUE or FALSE if only one of them occurs anywhere. Null in all other cases. */
 function verdictIn(said: string): boolean | null {
   const decision = [...said.matchAll(/decision\W{0,6}(true|false)\b/giu)].at(-1)?.[1]
   const words = new Set(decision === undefined ? said.toUpperCase().match(/\b(?:TRUE|FALSE)\b/gu) : [decision.toUpperCase()])
@@ -137,8 +140,8 @@ function verdictIn(said: string): boolean | null {
 }
 
 /**
- * What the published program reads: the last line that begins with `Decision:`, and nothing but TRUE, in any case, is true.
- * It takes all else for false; null where that is no FALSE, which gives as many points.
+ * The verdict by the published program's rule: in the last line that begins with `Decision:`, TRUE in any case is right and everything else
+ * is wrong. Returns null where the word is not FALSE either; null scores 0, as false does.
  */
 function publishedVerdict(said: string): boolean | null {
   const line = said
@@ -149,7 +152,7 @@ function publishedVerdict(said: string): boolean | null {
   return decision === 'TRUE' ? true : decision === 'FALSE' ? false : null
 }
 
-// Finding the articles that a question of FRAMES is about among those that the user supplied.
+// Finds the articles for a question of FRAMES among those that the user supplied.
 
 export interface Article {
   readonly title: string
@@ -157,11 +160,16 @@ export interface Article {
 }
 
 export interface Articles {
-  /** In the order of the links. @throws KvfoldError eval/bad-data that names those that are missing and says where they would be looked for */
+  /**
+   * Returns the articles in the order of the links. @throws KvfoldError eval/bad-data that names the missing articles and says where to put
+   * them
+   */
   of(links: readonly string[], where: string): Promise<Article[]>
 }
 
-/** `source`: a folder of .txt and .md files, or a file of rows with `url` or `title`, and `text`. @throws KvfoldError eval/bad-data */
+/**
+ * `source`: a folder of .txt and .md files, or a file of rows with `text` and either `url` or `title`. @throws KvfoldError eval/bad-data
+ */
 export async function openArticles(source: string): Promise<Articles> {
   const found = await stat(source).catch(() => null)
   if (found === null && !isRowsFile(source))
@@ -192,12 +200,12 @@ export async function openArticles(source: string): Promise<Articles> {
   }
 }
 
-/** The links of a row, which are written as a list in Python or one after the other. */
+/** The links of a row, which are written as a Python list or one after the other. Each link occurs once in the result. */
 export const linksIn = (text: string): string[] => [
   ...new Set(text.match(/https?:\/\/[^\s'"\],]+(?:,(?!\s)[^\s'"\],]+)*/gu) ?? []),
 ]
 
-/** What an article is called, whichever way it is linked: the last part of the address, unescaped, with _ for spaces. */
+/** An article's name, the same for every form of its link: the path of the address (after /wiki/), unescaped, with _ for spaces. */
 function nameOf(link: string): string {
   const path = link.replace(/^https?:\/\/[^/]+\/(?:wiki\/)?/u, '').replace(/[#?].*$/u, '')
   return unescaped(path).trim().replace(/\s+/gu, '_')
@@ -226,7 +234,7 @@ async function inRows(source: string): Promise<Reading> {
     const name = typeof url === 'string' ? url : title
     if (typeof name !== 'string' || typeof text !== 'string')
       throw new KvfoldError('eval/bad-data', `${rows.where(index)} has no url or title, or no text.`)
-    // Read again when it is needed: all articles together may be large.
+    // The row is read again when its article is needed: all articles together may be too large for memory.
     found.set(nameOf(name), async () => String((await rows.row(index))['text']))
   }
   return found

@@ -1,4 +1,4 @@
-/** Owns LongBench v2 as a task: questions of four choices about long texts, from the authors' file. */
+/** The LongBench v2 task: questions with four choices about long texts, from the authors' file. */
 import Type, { type Static } from 'typebox'
 import { strict, Text } from '../../runtime/core/schema.js'
 import { openRows } from '../data/rows.js'
@@ -11,9 +11,9 @@ const Options = strict({
   /** Rows in the authors' form: a path, or hf:datasets/THUDM/LongBench-v2/data.json. */
   data: Type.String({ minLength: 1, default: 'hf:datasets/THUDM/LongBench-v2/data.json' }),
   limit: Type.Optional(Count),
-  /** Checkout of the authors' repository that the prompt is read from. Default: our own. */
+  /** Checkout of the authors' repository; the prompt is read from it. Default: our own prompt. */
   prompts: Type.Optional(Text),
-  /** Tokens of the whole question, counted as characters / charsPerToken; the middle of longer texts is left out. */
+  /** Tokens of the whole question, counted as characters / charsPerToken. Longer texts lose their middle. */
   window: Type.Integer({ minimum: 500, default: 120_000 }),
   charsPerToken,
 })
@@ -100,7 +100,10 @@ const originalText =
 
 const INTRODUCTION = 'Read this text; a question about it with four choices follows. The text begins here.'
 
-/** The authors' rule: `*` left out, the first letter in the pattern, in brackets before without them; nothing found is wrong. */
+/**
+ * The authors' rule: remove every `*`, then take the first letter in the pattern, with brackets if there is one, else without. No letter
+ * counts as wrong.
+ */
 function scoreOf(truth: Letter, answer: string): Score {
   const text = answer.replaceAll('*', '')
   const said = /The correct answer is \(([A-D])\)/u.exec(text)?.[1] ?? /The correct answer is ([A-D])/u.exec(text)?.[1]

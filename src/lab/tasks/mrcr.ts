@@ -1,4 +1,7 @@
-/** Owns MRCR as a task: asked for the k-th of several alike texts of a long conversation, word for word; OpenAI's rows, or conversations of our own. */
+/**
+ * The MRCR task: repeat, word for word, the k-th of several similar texts in a long conversation. Samples are OpenAI's rows or
+ * conversations that we generate.
+ */
 import Type from 'typebox'
 import type { ChatMessage } from '../../runtime/chat/message.js'
 import { KvfoldError } from '../../runtime/core/errors.js'
@@ -23,16 +26,16 @@ import { similarity } from './sequence-matcher.js'
 
 const Options = strict({
   ...generation,
-  /** Alike texts. */
+  /** The number of texts that answer the same ask. */
   needles: Axis(1, 20, [2, 4, 8]),
-  /** Tokens of the conversation; counted as characters / charsPerToken. */
+  /** Tokens of the conversation, counted as characters / charsPerToken. */
   lengths: Axis(100, 10_000_000, [4_000, 8_000, 16_000]),
   charsPerToken,
 })
 const FileOptions = strict({
   /** Rows in OpenAI's form, JSON Lines or Parquet: a path or hf:datasets/openai/mrcr/... */
   data: Text,
-  /** Rows that are read, from the first. Default: all. */
+  /** How many rows to read, from the first. Default: all. */
   limit: Type.Optional(Count),
 })
 
@@ -46,13 +49,13 @@ const Fields = Type.Object({
   n_chars: Type.Number(),
 })
 
-/** Text in some files. */
+/** Fields that some files store as text. */
 const NUMBERS = ['n_needles', 'desired_msg_index', 'total_messages', 'n_chars']
 
 export interface MrcrTruth {
-  /** What the answer must begin with. */
+  /** The string that the answer must begin with. */
   readonly prefix: string
-  /** The whole answer, prefix included. */
+  /** The whole right answer, prefix included. */
   readonly answer: string
 }
 
@@ -62,7 +65,7 @@ const common = {
   score: ({ truth }: TaskSample, answer: string) => scoreOf(truth as MrcrTruth, answer),
 } as const
 
-/** Rows of a file when `data` is given, else our own. @throws KvfoldError eval/bad-data */
+/** Reads the rows of a file when the options have `data`; generates conversations otherwise. @throws KvfoldError eval/bad-data */
 export function openMrcr(spec: TaskSpec): Task | Promise<Task> {
   return 'data' in spec.options ? fromRows(spec) : generated(spec)
 }
@@ -104,9 +107,9 @@ async function fromRows(spec: TaskSpec): Promise<Task> {
   return {
     ...common,
     spec: { task: spec.task, options },
-    // Texts from elsewhere have no title to search for.
+    // Texts of a file have no common title to search for, so the general prompt fits.
     prompt: 'general',
-    // The longest texts of the public rows are some 1,500 tokens.
+    // The longest texts of the public rows have some 1,500 tokens.
     maxTokens: 4096,
     differs: ['Samples are put into cells by characters / 4; the original bins them by tokens of one tokenizer.'],
     size,
@@ -124,7 +127,7 @@ async function fromRows(spec: TaskSpec): Promise<Task> {
   }
 }
 
-/** The power of two at or above so many tokens, as the authors bin their rows; at least 8192. */
+/** The smallest power of two that is at least `tokens`, as the authors bin their rows; at least 8192. */
 const upTo = (tokens: number): number => Math.max(8192, 2 ** Math.ceil(Math.log2(Math.max(tokens, 1))))
 
 function sampleOf(id: string, cell: TaskCell, messages: readonly ChatMessage[], truth: MrcrTruth): TaskSample {
@@ -139,14 +142,14 @@ function sampleOf(id: string, cell: TaskCell, messages: readonly ChatMessage[], 
   }
 }
 
-/** The authors' rule: nothing without the prefix; else how alike the rest is, as CPython's difflib says. */
+/** The authors' rule: 0 without the prefix; otherwise the similarity of the rest, as CPython's difflib computes it. */
 function scoreOf({ prefix, answer }: MrcrTruth, response: string): Score {
   if (!response.startsWith(prefix)) return { points: 0, outcome: 'unparsed', details: { prefix: 0 } }
   const points = similarity(response.slice(prefix.length), answer.slice(prefix.length))
   return { points, outcome: points === 1 ? 'right' : points === 0 ? 'wrong' : 'partial', details: { prefix: 1 } }
 }
 
-/** JSON in a field, as OpenAI's rows hold their messages; anything else as it is. */
+/** Parses a field that holds JSON, as the messages of OpenAI's rows do; returns any other field unchanged. */
 function parsed(field: unknown): unknown {
   try {
     return typeof field === 'string' ? JSON.parse(field) : field
@@ -155,12 +158,13 @@ function parsed(field: unknown): unknown {
   }
 }
 
-// Conversations in the form of MRCR: asks for texts of a form on a subject, several of them the same ask, and the texts.
+// Generates conversations in the form of MRCR: asks for texts of some form on some subject, several times the same ask, with the texts as
+// answers.
 
 export interface ConversationOptions {
-  /** Texts that answer the same ask. */
+  /** The number of texts that answer the same ask. */
   readonly needles: number
-  /** Of all messages together. */
+  /** Characters of all messages together. */
   readonly characters: number
   readonly seed: number
   readonly sample: number
@@ -168,9 +172,9 @@ export interface ConversationOptions {
 
 export interface MrcrConversation {
   readonly messages: readonly ChatMessage[]
-  /** What the answer must begin with. */
+  /** The string that the answer must begin with. */
   readonly prefix: string
-  /** The text that is asked for. */
+  /** The text that the last question asks for. */
   readonly text: string
 }
 
@@ -199,12 +203,12 @@ const subjects = [
   'honey', 'windows', 'tides', 'chairs', 'hats', 'snow', 'copper', 'owls', 'boots', 'ladders', 'soup', 'paper', 'stars', 'mills',
 ] // prettier-ignore
 
-/** Characters; longer texts leave room for few. */
+/** Characters of a text. Longer texts would leave room for only a few of them. */
 export const LONGEST_TEXT = 2_000
-/** Shorter texts could hardly be told apart. */
+/** Characters. Shorter texts could hardly be told apart. */
 const SHORTEST_TEXT = 120
 
-/** @throws KvfoldError eval/bad-data when so many texts do not fit */
+/** @throws KvfoldError eval/bad-data when that many texts do not fit */
 export function makeConversation({ needles, characters, seed, sample }: ConversationOptions): MrcrConversation {
   const random = new Random(seed, sample, needles, characters)
   const wanted: TextAsk = { form: pick(random, forms), subject: pick(random, subjects) }
@@ -213,7 +217,7 @@ export function makeConversation({ needles, characters, seed, sample }: Conversa
   const example = exampleOf(random)
   const question = questionOf(prefix, wanted, which, needles)
   const room = characters - example.length - question.length
-  // At least half of the texts are other ones, so that there is something to look through.
+  // At least half of the texts answer other asks, so that the agent has to search.
   const each = Math.min(LONGEST_TEXT, Math.floor(room / (2 * needles)) - 60)
   if (each < SHORTEST_TEXT)
     throw new KvfoldError(
@@ -230,7 +234,7 @@ export function makeConversation({ needles, characters, seed, sample }: Conversa
   return { messages: [...messages, { role: 'user', content: question }], prefix, text: texts[chosen] ?? '' }
 }
 
-/** `needles` times what is wanted, wherever chance puts it; the rest shares its form or its subject now and then, never both. */
+/** The wanted ask `needles` times at random places among other asks. Those share its form or its subject now and then, never both. */
 function arranged(random: Random, wanted: TextAsk, needles: number, turns: number): TextAsk[] {
   const others = Array.from({ length: turns - needles }, () => otherThan(random, wanted))
   return random.shuffled([...Array.from({ length: needles }, () => wanted), ...others])
@@ -248,7 +252,10 @@ function otherThan(random: Random, wanted: TextAsk): TextAsk {
 const article = (word: string): string => (/^[aeiou]/u.test(word) ? 'an' : 'a')
 const askOf = ({ form, subject }: TextAsk): string => `Write ${article(form)} ${form} about ${subject}.`
 
-/** A title, then sentences about the subject among others, up to so many characters. Two texts of one ask share their title and little else. */
+/**
+ * A title, then sentences, some of them about the subject, up to that many characters. Two texts for one ask share their title and little
+ * else.
+ */
 function textOf(random: Random, { form, subject }: TextAsk, characters: number): string {
   let text = `${form.charAt(0).toUpperCase()}${form.slice(1)} about ${subject}\n\n`
   for (const passage of prose(random)) {
@@ -278,7 +285,7 @@ const questionOf = (prefix: string, { form, subject }: TextAsk, which: number, o
   `Of the ${of} times I asked for ${article(form)} ${form} about ${subject}, repeat the ${ordinal(which)} one that you wrote, word for word. ` +
   `Put ${prefix} directly in front of it, and write nothing else.`
 
-/** A short conversation with the right answer, in front of the first ask. */
+/** A short example conversation with the right answer, which comes before the first ask. */
 function exampleOf(random: Random): string {
   const [one, other] = [sentence(random), sentence(random)]
   const [form, subject] = [pick(random, forms), pick(random, subjects)]

@@ -1,4 +1,4 @@
-/** Owns multi-needle reasoning as a task: a chain of kinship sentences scattered over a long text, and the question who is the eldest. */
+/** The multi-needle task: a long text hides a chain of sentences about kinship, and the question asks for the eldest relative. */
 import { readFile } from 'node:fs/promises'
 import Type from 'typebox'
 import { KvfoldError } from '../../runtime/core/errors.js'
@@ -12,21 +12,21 @@ import { pick, prose, some } from './prose.js'
 
 const Options = strict({
   ...generation,
-  /** Sentences of the chain. */
+  /** The number of sentences in the chain. */
   needles: Axis(1, 40, [2, 3, 4, 5]),
-  /** Tokens of the whole question, text included; counted as characters / charsPerToken. */
+  /** Tokens of the whole question with its text, counted as characters / charsPerToken. */
   lengths: Axis(100, 10_000_000, [1_000, 2_000, 16_000, 64_000, 128_000]),
   charsPerToken,
-  /** Percent of the text before the first needle; each of the others stands `step` percent further on. */
+  /** Percent of the text before the first needle. Each further needle is `step` percent deeper. */
   depth: Type.Number({ minimum: 0, maximum: 100, default: 40 }),
   step: Type.Number({ minimum: 0, maximum: 100, default: 10 }),
-  /** Path of a text, or of rows with a field `text`, to hide the needles in. Default: sentences of our own. */
+  /** Path of a text, or of rows with a field `text`; the needles are hidden in it. Default: sentences of our own. */
   filler: Type.Optional(Text),
-  /** Checkout of opencompass that prompt and phrasings are read from. Default: our own. */
+  /** Checkout of opencompass; the prompt and the phrasings of kinship are read from it. Default: our own. */
   prompts: Type.Optional(Text),
 })
 
-/** What the answer is compared with, and who else is in the chain, eldest first. */
+/** The right answer, and all people in the chain, eldest first. */
 export interface NeedlesTruth {
   readonly eldest: string
   readonly chain: readonly string[]
@@ -110,7 +110,7 @@ async function makeSample(
   }
 }
 
-/** The needles in their order, each at the border of passages that is nearest to its depth. */
+/** Inserts the needles in their order, each at the border between passages that is nearest to its depth. */
 function scattered(passages: readonly string[], needles: readonly string[], depth: number, step: number): string {
   const borders = [0]
   for (const passage of passages) borders.push((borders.at(-1) ?? 0) + passage.length)
@@ -121,7 +121,7 @@ function scattered(passages: readonly string[], needles: readonly string[], dept
     .join('')
 }
 
-/** Index of the number nearest to `wanted` among ascending ones. */
+/** The index of the number nearest to `wanted` in an ascending list. */
 function nearest(ascending: readonly number[], wanted: number): number {
   const after = ascending.findIndex((number) => number >= wanted)
   if (after <= 0) return Math.max(after, 0)
@@ -140,26 +140,29 @@ function questionOf(person: string): string {
   ].join('\n')
 }
 
-/** The authors' rule: the name in the last box, without LaTeX and quotes, is the eldest's to the letter. */
+/** The authors' rule: the name in the last box, without LaTeX and quotes, must equal the eldest's name exactly. */
 function scoreOf({ eldest, chain }: NeedlesTruth, answer: string): Score {
   const name = boxed(answer)
   const reached = name === null ? -1 : chain.indexOf(name)
   return {
     points: name === eldest ? 1 : 0,
     outcome: name === null ? 'unparsed' : name === eldest ? 'right' : 'wrong',
-    // Links followed from the youngest; an answer from outside the chain has followed none.
+    // The links that the answer followed, from the youngest; 0 when its name is not in the chain.
     details: { links: reached < 0 ? 0 : chain.length - 1 - reached, outOf: chain.length - 1 },
   }
 }
 
-// The text that needles are hidden in: our own sentences, or passages of a file.
+// The text around the needles: our own sentences, or passages of a file.
 
 export interface Filler {
-  /** Text of so many characters in pieces between which something may be put; none of them names one of `absent`. @throws KvfoldError eval/bad-data */
+  /**
+   * Returns a text of that many characters in pieces; a needle may come between any two. No piece names a person of `absent`. @throws
+   * KvfoldError eval/bad-data
+   */
   passages(random: Random, characters: number, absent: readonly string[]): Promise<string[]>
 }
 
-/** @throws KvfoldError eval/bad-data when the file cannot be read */
+/** Opens the file at `path`, or our own sentences without one. @throws KvfoldError eval/bad-data when the file cannot be read */
 export async function openFiller(path: string | undefined): Promise<Filler> {
   if (path === undefined) return { passages: (random, characters) => Promise.resolve(taken(prose(random), characters)) }
   const texts = isRowsFile(path) ? await textsOf(path) : [await textOf(path)]
@@ -184,7 +187,7 @@ export async function openFiller(path: string | undefined): Promise<Filler> {
   }
 }
 
-/** Pieces until there are so many characters; the last one is cut at the last word that fits. */
+/** Takes pieces until they have that many characters together; cuts the last one to fit. */
 function taken(pieces: Iterable<string>, characters: number): string[] {
   const list: string[] = []
   let left = characters
@@ -196,7 +199,7 @@ function taken(pieces: Iterable<string>, characters: number): string[] {
   return list
 }
 
-/** The sentences of all texts, texts in random order. */
+/** The sentences of all texts, with the texts in random order. */
 function* shuffledTexts(texts: readonly string[], random: Random): Generator<string> {
   const segmenter = new Intl.Segmenter('en', { granularity: 'sentence' })
   for (const text of random.shuffled(texts)) for (const { segment } of segmenter.segment(text)) yield segment
@@ -228,7 +231,7 @@ async function textsOf(path: string): Promise<string[]> {
   return texts
 }
 
-// Names of people who do not exist, and how one of them is related to another.
+// Names of invented people, and phrasings of how two of them are related.
 
 /** First names. */
 export const given = [
@@ -244,19 +247,22 @@ const family = [
   'Simic', 'Sorel', 'Tanaka', 'Toth', 'Urban', 'Vidal', 'Vogt', 'Weiss', 'Winter', 'Yilmaz', 'Zeman', 'Zoric',
 ] // prettier-ignore
 
-/** Different given and family names for everyone, so that no part of a name stands for two of them. Up to 50. */
+/**
+ * Returns full names of different people, up to 50. No two share a given name or a family name, so any part of a name identifies one
+ * person.
+ */
 export function people(random: Random, count: number): string[] {
   const last = some(random, family, count)
   return some(random, given, count).map((name, index) => `${name} ${last[index] ?? ''}`)
 }
 
-/** The ten words NeedleBench uses for somebody of an earlier generation. */
+/** The ten words that NeedleBench uses for a relative of an earlier generation. */
 export const elderRelations = [
   'father', 'mother', 'dad', 'mom', 'grandfather', 'grandmother', 'maternal grandfather', 'maternal grandmother',
   'paternal grandfather', 'paternal grandmother',
 ] as const // prettier-ignore
 
-/** Seven ways to say that the elder is a relation of the younger. */
+/** Seven phrasings of "the elder is a relation of the younger". */
 export const kinships: readonly ((elder: string, younger: string, relation: string) => string)[] = [
   (elder, younger, relation) => `The ${relation} of ${younger} is ${elder}.`,
   (elder, younger, relation) => `${elder} is the ${relation} of ${younger}.`,
@@ -272,11 +278,11 @@ const ownPrompts: NeedlesPrompts = {
   kinships,
 }
 
-// Reading an answer in a box, as NeedleBench's authors read it.
+// Reads an answer in a box, as NeedleBench's authors do.
 
 /**
- * What the last `\boxed{...}` of an answer holds, without LaTeX, quotes and escapes; null when there is no box, it is not closed,
- * or it holds nothing. Source: extract_boxed_answer and clean_atc_answer of opencompass.
+ * Returns the content of the last `§boxed{...}` in an answer, without LaTeX, quotes and escapes. Returns null when there is no box, or the
+ * box is not closed or is empty. Source: extract_boxed_answer and clean_atc_answer of opencompass.
  */
 export function boxed(answer: string): string | null {
   const start = answer.lastIndexOf('\\boxed')
@@ -289,7 +295,7 @@ export function boxed(answer: string): string | null {
   return inner === '' ? null : clean(inner).trim()
 }
 
-/** Where the first brace after `from` is closed. */
+/** The index of the brace that closes the first brace after `from`; null when none does. */
 function closing(text: string, from: number): number | null {
   let depth = 0
   for (let at = from; at < text.length; at++) {

@@ -1,4 +1,4 @@
-/** Owns the table of tasks: a spec opens as the task of its name. */
+/** Opens a task by its spec: the table of all tasks. */
 import type { Task, TaskName, TaskSpec } from '../task.js'
 import { openBabilong } from './babilong.js'
 import { openFrames } from './frames.js'
@@ -18,7 +18,7 @@ const openers: Readonly<Record<TaskName, (spec: TaskSpec) => Task | Promise<Task
   'gsm-infinite': openGsmInfinite,
 }
 
-/** Everything that can be known to be wrong is refused here, before the first sample. @throws KvfoldError eval/bad-data */
+/** Opens the task. Refuses every option or file that can be known to be wrong before the first sample. @throws KvfoldError eval/bad-data */
 export async function openTask(spec: TaskSpec): Promise<Task> {
   return openers[spec.task](spec)
 }

@@ -1,4 +1,4 @@
-/** Owns PI-LLM as a task: cells of so many updates a key, from our own words or from the public file. */
+/** The PI-LLM task: one cell for each number of updates of a key, with our own words or those of the public file. */
 import Type, { type Static } from 'typebox'
 import { strict, Text } from '../../runtime/core/schema.js'
 import {
@@ -19,16 +19,16 @@ import { Axis, Count, generation, gridPlace, readOptions } from './samples.js'
 
 const Options = strict({
   ...generation,
-  /** Updates of every key: one cell each. Default: those of Sculptor. */
+  /** Updates of every key: one cell for each number. Default: the numbers in the Sculptor paper. */
   updates: Axis(1, 10_000, [4, 8, 16, 32, 64, 128, 256]),
-  /** All keys of the stream. Default: all there are words for, 46. */
+  /** The number of keys in the stream. Default: all keys that there are words for; our own words have 46. */
   keys: Type.Optional(Count),
-  /** Path of a file `{category: [value, ...]}`, as the authors publish it. Default: our own words. */
+  /** Path of a file `{category: [value, ...]}`, the form that the authors publish. Default: our own words. */
   words: Type.Optional(Text),
-  /** Checkout of the authors' repository that the prompts are read from. Default: our own. */
+  /** Checkout of the authors' repository; the prompts are read from it. Default: our own prompts. */
   prompts: Type.Optional(Text),
   order: Type.Enum(piOrders, { default: 'shuffled' }),
-  /** The share of the stream that is shown, from its end: a control without tools. */
+  /** The share of the stream that the prompt shows, counted from its end: a control without tools. */
   tail: Type.Number({ exclusiveMinimum: 0, maximum: 1, default: 1 }),
 })
 type PiTaskOptions = Static<typeof Options>

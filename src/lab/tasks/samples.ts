@@ -1,41 +1,41 @@
-/** Owns what samples of a task are made from: options and rows that are checked, with a sentence for whoever wrote them, and cells in order, through all of them first, then the next sample of each. */
+/** Helpers that the tasks share: they check options and rows, with a readable error for the user, and they order the samples by cell. */
 import Type, { type Static, type TSchema } from 'typebox'
 import { KvfoldError } from '../../runtime/core/errors.js'
 import { allInWords, checked } from '../../runtime/core/schema.js'
 import { openRows, type Row } from '../data/rows.js'
 import type { TaskSpec } from '../task.js'
 
-/** The options with defaults filled in. @throws KvfoldError eval/bad-data that names every wrong option */
+/** Returns the options with defaults filled in. @throws KvfoldError eval/bad-data that names every wrong option */
 export function readOptions<T extends TSchema>(schema: T, { task, options }: TaskSpec): Static<T> {
   const read = checked(schema, options)
   if (read.ok) return read.value
   throw new KvfoldError('eval/bad-data', `${task} cannot be opened with these options: ${allInWords(read.faults, 'options')}.`)
 }
 
-/** Whole numbers, each once: the values of one axis. */
+/** The schema of one axis: whole numbers, each at most once. */
 export const Axis = (least: number, most: number, fallback: readonly number[]) =>
   Type.Array(Type.Integer({ minimum: least, maximum: most }), { minItems: 1, uniqueItems: true, default: fallback })
 
-/** A number of things, at least one. */
+/** The schema of a number of things, at least one. */
 export const Count = Type.Integer({ minimum: 1 })
 
-/** What generated tasks share. */
+/** Options that all generated tasks share. */
 export const generation = {
   /** Samples of every cell. */
   samples: Type.Integer({ minimum: 1, maximum: 100_000, default: 20 }),
   seed: Type.Integer({ minimum: Number.MIN_SAFE_INTEGER, maximum: Number.MAX_SAFE_INTEGER, default: 0 }),
 } as const
 
-/** Characters that count as one token where lengths are given in tokens: tasks know no tokenizer. */
+/** Characters that count as one token where lengths are given in tokens: tasks have no tokenizer. */
 export const charsPerToken = Type.Number({ minimum: 0.5, maximum: 16, default: 4 })
 
-/** A message of a conversation that a row holds. */
+/** A message of a conversation in a row. */
 export const RowMessage = Type.Object({ role: Type.Enum(['system', 'user', 'assistant']), content: Type.String() })
 
 /**
- * What a row of a file holds.
- * @param numbers fields that some files have as text; those that say no number stay what they are
- * @throws KvfoldError eval/bad-data that says where it stands and which fields are wrong
+ * Returns the fields of a row, checked against the schema.
+ * @param numbers fields that some files store as text; text that is no number stays as it is
+ * @throws KvfoldError eval/bad-data that says which row and which fields are wrong
  */
 export function readFields<T extends TSchema>(schema: T, row: Row, where: string, numbers: readonly string[] = []): Static<T> {
   const asNumbers = numbers.flatMap((name) => {
@@ -55,7 +55,7 @@ export interface GridPlace<C> {
   readonly sample: number
 }
 
-/** Where the sample of this index stands. @throws KvfoldError eval/bad-data beyond cells x samples */
+/** Returns the cell of the sample with this index, and its number in the cell. @throws KvfoldError eval/bad-data beyond cells x samples */
 export function gridPlace<C>(cells: readonly C[], samples: number, index: number): GridPlace<C> {
   const cell = cells[index % cells.length]
   refuseBeyond(index, cells.length * samples)
@@ -69,30 +69,31 @@ export function refuseBeyond(index: number, size: number): void {
     throw new KvfoldError('eval/bad-data', `There is no sample ${index}; this task has ${size}, from 0.`)
 }
 
-/** Every combination of two axes, the second one running fastest. */
+/** Every combination of two axes; the second one changes fastest. */
 export const crossed = <A, B>(first: readonly A[], second: readonly B[]): (readonly [A, B])[] =>
   first.flatMap((one) => second.map((other) => [one, other] as const))
 
-// Tasks whose cells are files of rows: one name for all of them, and the rows of each in turn.
+// Tasks whose cells are files of rows: one name pattern for all files, and rows from each in turn.
 
 export interface GridRow<C> {
   readonly cell: C
-  /** In its file, from 0. */
+  /** The index of the row in its file, from 0. */
   readonly number: number
   readonly row: Row
-  /** For whoever looks for it. */
+  /** The file and line (or row) for error messages. */
   readonly where: string
 }
 
 export interface RowGrid<C> {
   readonly size: number
-  /** First rows of all files, then second ones. @throws KvfoldError eval/bad-data */
+  /** Returns the row with this index: the first rows of all files come first, then the second ones. @throws KvfoldError eval/bad-data */
   at(index: number): Promise<GridRow<C>>
 }
 
 /**
- * `name`: a path or a name on the hub, in which {axis} stands for the cell's value of that axis. Every file gives as many rows
- * as the shortest has, up to `limit`.
+ * Opens one file for each cell.
+ * `name`: a path or a name on the hub, in which `{axis}` is replaced by the cell's value of that axis. Every file gives as many rows as the
+ * shortest file has, and at most `limit`.
  * @throws KvfoldError eval/bad-data when a file cannot be read, or the name is the same for two cells
  */
 export async function openRowGrid<C extends Readonly<Record<string, string | number>>>(
