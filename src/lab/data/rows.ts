@@ -1,4 +1,7 @@
-/** Owns reading data sets row by row: JSON Lines, a JSON array, TSV or CSV, or Parquet; from a path or from the hub, where a file is downloaded once. */
+/**
+ * Reads data sets row by row: JSON Lines, a JSON array, TSV, CSV or Parquet. A file comes from a path or from the hub, which it is
+ * downloaded from once.
+ */
 import { createReadStream, createWriteStream } from 'node:fs'
 import { mkdir, open, readFile, stat } from 'node:fs/promises'
 import { homedir } from 'node:os'
@@ -11,7 +14,7 @@ import { KvfoldError } from '../../runtime/core/errors.js'
 import { length, type Span } from '../../runtime/core/span.js'
 import { writeWhole } from '../../runtime/core/whole-file.js'
 
-/** By the end of the name; `hf:` names count, too. */
+/** The reader for each ending of a name; `hf:` names have the same endings. */
 const readers: Readonly<Record<string, (file: string, name: string) => Promise<Rows>>> = {
   '.jsonl': openJsonRows,
   '.ndjson': openJsonRows,
@@ -23,12 +26,13 @@ const readers: Readonly<Record<string, (file: string, name: string) => Promise<R
 
 const endOf = (source: string): string => extname(source.replace(/#.*$/u, '')).toLowerCase()
 
-/** True for names that `openRows` takes for a file of rows. */
+/** Whether `openRows` takes a file of this name for rows. */
 export const isRowsFile = (source: string): boolean => Object.hasOwn(readers, endOf(source))
 
 /**
- * `source`: a path, or `hf:datasets/owner/name/path/of/file.parquet`, `#revision` behind it if it is not `main`.
- * @throws KvfoldError eval/bad-data when it is no such file, cannot be read or cannot be downloaded; engine/cancelled
+ * Opens a file of rows. `source`: a path, or `hf:datasets/owner/name/path/of/file.parquet`, with `#revision` after it unless that is
+ * `main`.
+ * @throws KvfoldError eval/bad-data when the file has another form, cannot be read or cannot be downloaded; engine/cancelled
  */
 export async function openRows(source: string, options: SourceOptions = {}): Promise<Rows> {
   const read = readers[endOf(source)]
@@ -48,9 +52,9 @@ export async function openRows(source: string, options: SourceOptions = {}): Pro
   }
 }
 
-// Rows of a table in text: values between tabs or commas, the first line their names.
+// Rows of a text table: values between tabs or commas, with the names of the columns in the first line.
 
-/** Held in memory, all of it: such tables are small. Values are text. */
+/** Holds the whole table in memory, because such tables are small. All values are text. */
 async function openTable(file: string, name: string, delimiter: '\t' | ','): Promise<Rows> {
   const records = recordsOf(await readFile(file, 'utf8'), name, delimiter)
   const where = (index: number) => `${name}, line ${records[index]?.line ?? 0}`
@@ -83,14 +87,14 @@ function recordsOf(text: string, name: string, delimiter: string): { row: Row; l
   }
 }
 
-// Rows of Parquet files: read by row groups, of which one is kept.
+// Rows of Parquet files. A file is read by row groups, and the latest group stays in memory.
 
-/** Uncompressed and Snappy, which hyparquet reads by itself. */
+/** Reads uncompressed and Snappy files, which hyparquet supports without another package. */
 async function openParquet(file: string, name: string): Promise<Rows> {
   const buffer = await asyncBufferFromFile(file)
   const metadata = await parquetMetadataAsync(buffer)
   let counted = 0
-  // Rows up to the end of each group.
+  // For each row group, the number of rows up to its end.
   const ends = metadata.row_groups.map((group) => (counted += Number(group.num_rows)))
   const size = ends.at(-1) ?? 0
   let kept: { start: number; rows: Promise<Row[]> } | undefined
@@ -120,12 +124,12 @@ async function openParquet(file: string, name: string): Promise<Rows> {
   }
 }
 
-/** Large integers as numbers, as JSON has them. */
+/** The row with numbers in the place of 64-bit integers, as JSON would have them. */
 const plain = (row: Row): Row =>
   Object.fromEntries(Object.entries(row).map(([key, value]) => [key, typeof value === 'bigint' ? Number(value) : value]))
 
 interface SourceOptions {
-  /** Where downloads are kept. Default: where models are. */
+  /** The folder for downloads. Default: node-llama-cpp's folder for models. */
   readonly folder?: string
   /** Default: HF_ENDPOINT, else https://huggingface.co. */
   readonly endpoint?: string
@@ -142,12 +146,13 @@ interface HubFile {
 const FORM = 'hf:datasets/owner/name/path/of/file.parquet'
 const SCHEME = /^(?:hf|huggingface):/iu
 
-/** node-llama-cpp's folder for models, which `hf:` names of models are kept in, too. */
+/** node-llama-cpp's folder for models, which also holds the models with `hf:` names. */
 const downloads = (): string => join(homedir(), '.node-llama-cpp', 'models')
 
 /**
- * The path of a file that can be read. `hf:datasets/owner/name/path#revision` is downloaded unless it is there; HF_TOKEN opens what is not public.
- * @throws KvfoldError eval/bad-data when there is no such file, the hub has none or cannot be reached; engine/cancelled on `signal`
+ * Returns the path of a readable file. `hf:datasets/owner/name/path#revision` is downloaded unless the folder has it; HF_TOKEN gives access
+ * to private data sets.
+ * @throws KvfoldError eval/bad-data when there is no such file, the hub has none or the hub cannot be reached; engine/cancelled on `signal`
  */
 export async function fileOf(source: string, options: SourceOptions = {}): Promise<string> {
   const hub = hubFile(source)
@@ -185,7 +190,7 @@ function hubFile(source: string): HubFile | null {
 const keptAt = ({ repository, path, revision }: HubFile, folder: string): string =>
   join(folder, `datasets--${repository.replace('/', '--')}`, revision, ...path.split('/'))
 
-/** The file appears whole or not at all. */
+/** Downloads the file. It appears at `to` complete or not at all. */
 async function download({ repository, path, revision }: HubFile, to: string, { endpoint, signal }: SourceOptions): Promise<void> {
   const { downloadFile } = await import('@huggingface/hub')
   const hubUrl = endpoint ?? process.env['HF_ENDPOINT']
@@ -207,15 +212,15 @@ async function download({ repository, path, revision }: HubFile, to: string, { e
   )
 }
 
-// Rows of JSON, one a line or in an array: their places in the file are found once, and each is read when it is asked for.
+// Rows of JSON, one on each line or in an array. One pass finds the places of all rows; each row is read when it is asked for.
 
-/** Where a row stands: bytes, and the line (from 1) on which it begins. */
+/** The place of a row in its file: its bytes, and the line (from 1) on which it begins. */
 interface DataRowPlace {
   readonly bytes: Span
   readonly line: number
 }
 
-/** An array when the first character is a bracket, else JSON Lines; blank lines are no rows. */
+/** Reads an array when the first character is a bracket, else JSON Lines; ignores blank lines. */
 async function openJsonRows(file: string, name: string): Promise<Rows> {
   const places = await placesIn(file)
   const where = (index: number) => `${name}, line ${places[index]?.line ?? 0}`
@@ -258,7 +263,7 @@ const [newline, quote, backslash, comma] = [0x0a, 0x22, 0x5c, 0x2c]
 const [openBracket, closeBracket, openBrace, closeBrace] = [0x5b, 0x5d, 0x7b, 0x7d]
 const isBlank = (byte: number): boolean => byte === 0x20 || (byte >= 0x09 && byte <= 0x0d)
 
-/** Finds the rows while the bytes of a file go by. */
+/** Finds the places of the rows while the bytes of a file pass through `take`. */
 abstract class Scan {
   readonly #places: DataRowPlace[] = []
   #start: DataRowPlace | null = null
@@ -266,13 +271,13 @@ abstract class Scan {
 
   abstract take(byte: number, at: number, line: number): void
 
-  /** A row that is not closed is kept, and will then say that it is no JSON. */
+  /** Returns all places. An incomplete last row is among them; reading it reports that it is no JSON. */
   end(): DataRowPlace[] {
     this.close()
     return this.#places
   }
 
-  /** The byte belongs to a row, the first one of which begins it. */
+  /** Adds the byte to the current row; begins a row when there is none. */
   protected grow(at: number, line: number): void {
     this.#start ??= { bytes: { start: at, end: at }, line }
     this.#last = at + 1
@@ -290,7 +295,7 @@ async function placesIn(file: string): Promise<DataRowPlace[]> {
   let line = 1
   for await (const chunk of createReadStream(file, { highWaterMark: 1 << 20 }) as AsyncIterable<Buffer>) {
     for (const byte of chunk) {
-      // A byte order mark is no part of the first row.
+      // A byte order mark does not belong to the first row.
       const skipped = scan === undefined && (isBlank(byte) || (at < 3 && byte === [0xef, 0xbb, 0xbf][at]))
       if (!skipped) {
         scan ??= byte === openBracket ? new ArrayScan() : new LineScan()
@@ -310,7 +315,7 @@ class LineScan extends Scan {
   }
 }
 
-/** Elements of the outermost array, whatever they are. */
+/** Finds the elements of the outermost array, of any kind. */
 class ArrayScan extends Scan {
   #depth = 0
   #inText: 'no' | 'yes' | 'escaped' = 'no'
@@ -332,15 +337,15 @@ class ArrayScan extends Scan {
   }
 }
 
-// What a row of a data set is, and rows of which any can be read at any time.
+// A row of a data set, and rows that can be read in any order.
 
 export type Row = Readonly<Record<string, unknown>>
 
-/** The rows of one file. Nothing is kept open between calls. */
+/** The rows of one file. The file is not kept open between calls. */
 interface Rows {
   readonly size: number
-  /** Read when it is asked for. @throws KvfoldError eval/bad-data that says where */
+  /** Reads the row. @throws KvfoldError eval/bad-data that says where the row is */
   row(index: number): Promise<Row>
-  /** Where the row stands, for whoever looks for it: file and line or number. */
+  /** The file and the line or number of the row, for error messages. */
   where(index: number): string
 }

@@ -1,4 +1,7 @@
-/** Owns the file of a run's log: reading it line by line, each checked, so that damage is told with the line that is wrong; and writing it, on disk soon, going on after a stop at any place. */
+/**
+ * Reads and writes the file of a run's log. Reading checks every line and reports damage with its line number. Writing reaches the disk
+ * soon, and a writer can continue a log that stopped at any place.
+ */
 import { createReadStream, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { type FileHandle, mkdir, open, readFile, stat, truncate } from 'node:fs/promises'
 import { dirname } from 'node:path'
@@ -9,25 +12,28 @@ import { readJson, writeJson } from '../../runtime/core/written-json.js'
 import { checkedLine, LOG_VERSION, type LogHeader, type LogLine, type LogRecord, type Resumption } from '../log.js'
 import { type ItemResult, resultOf } from './plan.js'
 
-/** All of a log. */
+/** The whole contents of a log. */
 export interface Log {
   readonly header: LogHeader
-  /** In the order in which they were written; of one sample the last one counts (`latest`). */
+  /** In the order of the file. When a sample has several records the last one counts (`latest`). */
   readonly records: readonly LogRecord[]
-  /** Where the run went on after a stop. */
+  /** The places where a stopped run continued. */
   readonly resumed: readonly Resumption[]
 }
 
-/** A line as it stands in the file. */
+/** A parsed line and its place in the file. */
 export interface ReadLine {
   readonly line: LogLine
-  /** From 1. */
+  /** Line number, from 1. */
   readonly number: number
-  /** Bytes of the file up to the end of this line. */
+  /** Bytes from the beginning of the file to the end of this line. */
   readonly end: number
 }
 
-/** A log that someone else wrote, or that may still be written to: a last line without an end is not looked at. @throws KvfoldError eval/bad-log naming file, line and field */
+/**
+ * Reads a log, also one that another process is still writing: an incomplete last line is ignored. @throws KvfoldError eval/bad-log naming
+ * file, line and field
+ */
 export async function readLog(path: string): Promise<Log> {
   let header: LogHeader | null = null
   const records: LogRecord[] = []
@@ -41,11 +47,11 @@ export async function readLog(path: string): Promise<Log> {
   return { header, records, resumed }
 }
 
-/** Tells the samples of a run apart: one of a task, an agent and a contract. */
+/** Identifies a sample of a run: one index of a task, with an agent and a contract. */
 export const nameOf = ({ task, agent, contract, index }: Pick<LogRecord, 'task' | 'agent' | 'contract' | 'index'>): string =>
   `${task} ${agent} ${contract} ${index}`
 
-/** The last record of every sample, in the order of the first ones. */
+/** The last record of every sample, ordered by the first record of each. */
 export function latest<R extends Pick<LogRecord, 'task' | 'agent' | 'contract' | 'index'>>(records: readonly R[]): R[] {
   return [...new Map(records.map((record) => [nameOf(record), record])).values()]
 }
@@ -98,7 +104,7 @@ function parsed(text: string, path: string, number: number): LogLine {
   throw bad(path, `has a line ${number} that is no line of a log (${inWords(read.faults[0])})`)
 }
 
-/** Of something that may be a header; what has none is told by the schema. */
+/** The version in a value that may be a header; the current version when it has none, so that the schema reports the fault. */
 function versionOf(value: unknown): number {
   const version = typeof value === 'object' && value !== null && 'version' in value ? value.version : LOG_VERSION
   return typeof version === 'number' ? version : LOG_VERSION
@@ -111,33 +117,33 @@ export const codeOf = (error: unknown): string => (error instanceof Error && 'co
 
 const NEWLINE = 0x0a
 
-// Writing a log: one line after another, on disk soon, and going on after a stop at any place.
+// Writing a log: line by line, soon on disk, and able to continue after a stop at any place.
 
-/** What a crash of the machine may cost, in milliseconds; a crash of ours costs nothing. */
+/** Milliseconds of records that a crash of the machine may lose. A crash of this process loses none. */
 const SYNC_AFTER = 2000
 
 export class LogWriter {
   #line: Promise<unknown> = Promise.resolve()
   #synced = performance.now()
   #closed = false
-  /** What went wrong: nothing may follow half a line. */
+  /** The first failure of a write. It may have left half a line, so no line may follow. */
   #failure: Error | null = null
-  /** Said before the first record, where a run goes on. */
+  /** The header of this process when it continues a log. The line `resumed` takes its fields from it before the first new record. */
   #occasion: LogHeader | null = null
 
   private constructor(
     readonly path: string,
     private readonly file: FileHandle,
     private readonly release: () => void,
-    /** The last of every sample that the log held when it was opened. */
+    /** The last result of every sample that the log held when it was opened. */
     readonly before: readonly ItemResult[],
-    /** A last line that was not written to its end was taken off. */
+    /** Whether the log ended in an incomplete line, which was then cut off. */
     readonly torn: boolean,
   ) {}
 
   /**
-   * Makes a log, or goes on in one that has the same run; a line that says so comes before the first new record.
-   * @throws KvfoldError eval/other-run, eval/log-busy; eval/bad-log when it cannot be read or written, or is something else
+   * Creates a log, or continues one of the same run; a line `resumed` then precedes the first new record.
+   * @throws KvfoldError eval/other-run, eval/log-busy; eval/bad-log when the file cannot be read or written, or is no log
    */
   static async open(path: string, header: LogHeader): Promise<LogWriter> {
     await mkdir(dirname(path), { recursive: true }).catch((cause: unknown) => {
@@ -159,7 +165,10 @@ export class LogWriter {
     }
   }
 
-  /** Resolves when the system has the record. Calls may overlap. @throws KvfoldError eval/bad-log when there is no room */
+  /**
+   * Resolves when the operating system has the record. Calls may overlap. @throws KvfoldError eval/bad-log when the record cannot be
+   * written
+   */
   add(record: LogRecord): Promise<void> {
     if (this.#occasion !== null) {
       const { kvfold, commit, date, command, machine } = this.#occasion
@@ -169,7 +178,7 @@ export class LogWriter {
     return this.#add(record)
   }
 
-  /** All that was added is on disk then. Idempotent. */
+  /** Resolves when all added records are on disk. Idempotent. */
   async close(): Promise<void> {
     if (this.#closed) return
     this.#closed = true
@@ -184,7 +193,7 @@ export class LogWriter {
 
   async #add(line: LogLine): Promise<void> {
     const text = `${writeJson(line)}\n`
-    // What could not be read again would be the end of the log.
+    // An unreadable line would make the log unusable, so each line is checked before it is written.
     const read = checkedLine(readJson(text))
     invariant(read.ok, `A record of kind ${line.kind} is not as the log has it: ${read.ok ? '' : inWords(read.faults[0])}.`)
     const written = this.#line.then(() => this.#write(text))
@@ -220,17 +229,20 @@ async function contents(path: string) {
       if (line.kind === 'header') found = line
       else if (line.kind !== 'resumed') results.push(resultOf(line))
     }
-  // Half a header is ours; anything else is somebody's.
+  // An incomplete header comes from a stopped run of ours. Any other file without a header is no log and stays as it is.
   if (found === null && size > 0 && !(await readFile(path, 'utf8')).startsWith('{"kind":"header"'))
     throw bad(path, 'is no log; it was left as it is')
   return { found, end, size, results: latest(results) }
 }
 
-// That one process at a time writes to a log: a file beside it with the number of that process.
+// Lets only one process at a time write a log. A lock file beside the log holds that process's id.
 
 export const lockOf = (path: string): string => `${path}.lock`
 
-/** Takes the log for this process; one that a dead process left behind is taken over. Returns what gives it back. @throws KvfoldError eval/log-busy, eval/bad-log */
+/**
+ * Takes the log for this process; takes over the lock of a dead process. Returns the function that releases it. @throws KvfoldError
+ * eval/log-busy, eval/bad-log
+ */
 export function takeLog(path: string): () => void {
   const lock = lockOf(path)
   for (let attempt = 0; ; attempt++) {
@@ -254,10 +266,10 @@ export function takeLog(path: string): () => void {
   }
 }
 
-/** Whether another living process writes to it. */
+/** Whether a living process holds the log's lock. */
 export const isTaken = (path: string): boolean => ownerOf(lockOf(path)) !== null
 
-/** The living process that holds the lock; null when there is none. */
+/** The id of the living process that holds the lock; null when there is none. */
 function ownerOf(lock: string): number | null {
   let pid: number
   try {
@@ -274,11 +286,14 @@ function ownerOf(lock: string): number | null {
   }
 }
 
-// What of a header has to agree for a run to go on in a log: all that answers depend on.
+// The fields of a header that must agree before a run may continue a log: everything that answers depend on.
 
 const FIELDS = ['model', 'engine', 'embedder', 'judge', 'seed', 'sampling', 'contracts', 'tasks', 'agents'] as const
 
-/** The part of a header that makes a run the same; plain JSON. When, where and by which commit may differ: lines of the log say so. */
+/**
+ * The part of a header that two headers of the same run share; plain JSON. Date, machine, command and commit may differ; the lines
+ * `resumed` of the log record them.
+ */
 export function essence(header: LogHeader): Readonly<Record<string, unknown>> {
   const chosen = Object.fromEntries(FIELDS.map((field) => [field, header[field]]))
   return JSON.parse(JSON.stringify(chosen)) as Readonly<Record<string, unknown>>
@@ -300,7 +315,7 @@ interface HeaderDifference {
   readonly now: unknown
 }
 
-/** The first place at which two pieces of JSON differ; null when they do not. */
+/** The first place where two JSON values differ; null when they are equal. */
 function difference(there: unknown, now: unknown, field: string): HeaderDifference | null {
   if (isDeepStrictEqual(there, now)) return null
   if (!isObject(there) || !isObject(now) || Array.isArray(there) !== Array.isArray(now)) return { field, there, now }

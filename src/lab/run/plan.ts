@@ -1,4 +1,7 @@
-/** Owns what is known of a run before its first sample: what it consists of and in which order (stopped anywhere, every task, cell and agent is about equally far), and the header of its log. */
+/**
+ * The contents of a run before its first sample: its items in their order, and the header of its log. The order keeps a stopped run even:
+ * every task, cell and agent has come about equally far.
+ */
 import { createHash } from 'node:crypto'
 import { readFileSync, statSync } from 'node:fs'
 import { arch, availableParallelism, cpus, platform, release, totalmem } from 'node:os'
@@ -10,27 +13,27 @@ import type { AgentKind, EvalAgent } from '../agent.js'
 import { type ErrorRecord, LOG_VERSION, type LogHeader, type LogRecord, type SampleRecord } from '../log.js'
 import type { Task, TaskName } from '../task.js'
 
-/** One sample put to one agent under one contract. */
+/** One sample for one agent under one contract. */
 export interface Item {
-  /** Index among the run's tasks. */
+  /** Index in the run's tasks. */
   readonly task: number
   readonly agent: AgentKind
   readonly contract: ContractChoice
-  /** Of the sample in the task. */
+  /** Index of the sample in the task. */
   readonly index: number
 }
 
 export interface RunPlan {
-  /** Samples of each task. */
+  /** The number of samples of each task. */
   readonly sizes: readonly number[]
   readonly agents: readonly AgentKind[]
-  /** One at least. */
+  /** At least one. */
   readonly contracts: readonly ContractChoice[]
 }
 
 /**
- * Tasks advance in proportion to their sizes (the order within a task is even among its cells by itself, see Task.size), and all agents and
- * contracts have a sample before the next one begins. Who edits nothing runs once, under the first contract.
+ * The items of a run, in order. Tasks advance in proportion to their sizes; Task.size says how a task orders its cells. All agents and
+ * contracts get a sample before the next sample begins. An agent that edits nothing runs once, under the first contract.
  */
 export function itemsOf({ sizes, agents, contracts }: RunPlan): Item[] {
   const samples = sizes.flatMap((size, task) =>
@@ -44,10 +47,10 @@ export function itemsOf({ sizes, agents, contracts }: RunPlan): Item[] {
   )
 }
 
-/** Whether the agent changes what was shown before: contracts are about nothing else. */
+/** Whether the agent edits the conversation. Contracts make a difference for such agents only. */
 export const edits = (agent: AgentKind): boolean => agent === 'sculptor'
 
-// What is remembered of a sample that is done: its record without the long texts.
+// The part of a finished sample that the run keeps in memory: its record without the long texts.
 
 export type SampleAnswer = Omit<SampleRecord, 'talks' | 'truth' | 'answer' | 'judgement'>
 export type ItemResult = SampleAnswer | ErrorRecord
@@ -67,21 +70,21 @@ export function resultOf(record: LogRecord): ItemResult {
 export interface HeaderOptions {
   readonly command: string
   readonly engine: EngineInfo
-  /** SHA-256 of the model's file (modelFingerprint); null for a model elsewhere. */
+  /** SHA-256 of the model's file (modelFingerprint); null for a model on another server. */
   readonly fingerprint: string | null
   readonly embedder: string | null
   readonly judge: string | null
   readonly seed: number
-  /** What was asked for beside what tasks say; plain JSON. */
+  /** Sampling options of the run, beside those of the tasks; plain JSON. */
   readonly sampling: Readonly<Record<string, unknown>>
   readonly contracts: readonly ContractChoice[]
   readonly tasks: readonly Task[]
   readonly agents: readonly EvalAgent[]
-  /** Whether the model was trained for an agent's prompts on a task; null where nobody knows. */
+  /** Whether the model was trained for an agent's prompts on a task; null when that is not known. */
   readonly trained: ((agent: AgentKind, task: TaskName) => boolean) | null
 }
 
-/** Makes the first and the last sample of every task. @throws KvfoldError eval/bad-data */
+/** Returns the header. It makes the first and the last sample of every task. @throws KvfoldError eval/bad-data */
 export async function headerOf(options: HeaderOptions): Promise<LogHeader> {
   const { command, engine, fingerprint, embedder, judge, seed, sampling, contracts, tasks, agents, trained } = options
   return {
@@ -100,7 +103,7 @@ export async function headerOf(options: HeaderOptions): Promise<LogHeader> {
   }
 }
 
-/** Where, when and by what records are made. */
+/** The program, commit, date, command and machine that make the records. */
 export const occasion = (command: string): Pick<LogHeader, 'kvfold' | 'commit' | 'date' | 'command' | 'machine'> => ({
   kvfold: version(),
   commit: commitOf(ROOT),
@@ -121,7 +124,7 @@ function agentOf(
   return { ...about, trained: trainedTasks.length === names.length, trainedTasks }
 }
 
-/** Two folders above this room, in `src` and in `dist` alike. */
+/** The package's root: three folders above this file, in `src` and in `dist` alike. */
 const ROOT = fileURLToPath(new URL('../../../', import.meta.url))
 
 function version(): string {
@@ -129,7 +132,7 @@ function version(): string {
   return version
 }
 
-/** What times depend on; memory in bytes. */
+/** The properties of the machine that times depend on; memory in bytes. */
 function machine(): LogHeader['machine'] {
   return {
     cpu: cpus()[0]?.model.trim() ?? 'unknown',
@@ -154,9 +157,12 @@ async function taskOf(task: Task): Promise<LogHeader['tasks'][number]> {
   }
 }
 
-// Which commit the source is of, read from the checkout's files: git itself may not be there.
+// Reads the commit of the source from the checkout's files, because git itself may not be installed.
 
-/** The hash that HEAD of a checkout in `folder` means; null where there is none, such as in an installed package. Changes beside it are not noticed. */
+/**
+ * Returns the commit that HEAD names in the checkout in `folder`; null when `folder` is no checkout, such as in an installed package.
+ * Uncommitted changes are not noticed.
+ */
 export function commitOf(folder: string): string | null {
   try {
     const git = join(folder, '.git')
@@ -168,7 +174,7 @@ export function commitOf(folder: string): string | null {
   }
 }
 
-/** Of a branch; work trees beside the first keep theirs in a common folder. */
+/** The commit of a branch. A linked worktree keeps its branches in the folder that `commondir` names. */
 function hashOf(branch: string, own: string): string | null {
   const common = textIn(join(own, 'commondir'))
   const folders = common === null ? [own] : [own, resolve(own, common.trim())]

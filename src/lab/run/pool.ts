@@ -1,4 +1,4 @@
-/** Owns where samples are made and scored: in threads of their own, so that the engine is never kept waiting, or here. */
+/** Makes and scores samples: in worker threads, so that the engine never waits for that work, or in this thread. */
 import { createRequire } from 'node:module'
 import { pathToFileURL } from 'node:url'
 import { Piscina } from 'piscina'
@@ -16,13 +16,13 @@ type Order =
       readonly verdict?: boolean | null
     }
 
-/** Errors cross threads without their class and code, so they are told. */
+/** A thread's result. An error that crosses threads loses its class and code, so a failure carries its code as data. */
 type Delivery =
   | { readonly kind: 'sample'; readonly sample: TaskSample }
   | { readonly kind: 'score'; readonly score: Score }
   | { readonly kind: 'failed'; readonly code: ErrorCode; readonly message: string }
 
-/** The pure work of a run on its tasks, which are named by their index. */
+/** Makes and scores samples of the run's tasks. `task` is the index of a task. */
 export interface Bench {
   /** @throws KvfoldError eval/bad-data */
   sample(task: number, index: number): Promise<TaskSample>
@@ -30,7 +30,7 @@ export interface Bench {
   close(): Promise<void>
 }
 
-/** With 0 threads everything is done here: less to start, for few or small samples. */
+/** With 0 threads all work runs in this thread, which starts faster: for few or small samples. */
 export const openBench = (tasks: readonly Task[], threads: number): Bench =>
   threads === 0 ? new OwnThread(tasks) : new WorkerPool(tasks, threads)
 
@@ -52,7 +52,7 @@ class OwnThread implements Bench {
 
 class WorkerPool implements Bench {
   readonly #threads: Piscina<Order, Delivery>
-  /** Rejects when a thread cannot work at all. */
+  /** Rejects when the threads cannot work at all. */
   readonly #broken: Promise<never>
 
   constructor(
@@ -64,7 +64,7 @@ class WorkerPool implements Bench {
       filename: import.meta.url,
       minThreads: 1,
       maxThreads: threads,
-      // From source a thread needs what translates it, whoever started us.
+      // When we run from source, a thread needs tsx to translate TypeScript, however this process was started.
       ...(source ? { execArgv: ['--import', translator()] } : {}),
     })
     this.#broken = new Promise((_, reject) => {
@@ -98,13 +98,13 @@ class WorkerPool implements Bench {
   }
 }
 
-/** By its place: a name would be looked for from the working directory. */
+/** The URL of tsx. Node would resolve a bare name from the working directory. */
 const translator = (): string => pathToFileURL(createRequire(import.meta.url).resolve('tsx')).href
 
-/** In a thread: the tasks it has opened, by their specs. */
+/** In a worker thread: the tasks that it has opened, by their specs as JSON. */
 const tasks = new Map<string, Promise<Task>>()
 
-/** What a thread of the pool does: makes and scores samples of tasks that it opens by their specs. @public */
+/** The entry of a worker thread: makes and scores samples of tasks that it opens by their specs. @public */
 export default async function work(order: Order): Promise<Delivery> {
   try {
     const task = await opened(order.spec)

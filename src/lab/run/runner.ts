@@ -1,4 +1,7 @@
-/** Owns a run: all samples by all agents, several at once, each on disk as soon as it is done, until all are or somebody stops it. */
+/**
+ * Runs all samples with all agents, several at once. Each record goes to the log as soon as the sample is done. The run ends when all are
+ * done or the caller stops it.
+ */
 import { randomUUID } from 'node:crypto'
 import type { ContractChoice } from '../../runtime/core/contract.js'
 import { KvfoldError } from '../../runtime/core/errors.js'
@@ -15,17 +18,17 @@ export interface RunOptions {
   readonly tasks: readonly Task[]
   readonly agents: readonly EvalAgent[]
   readonly contracts: readonly ContractChoice[]
-  /** The same model on all of them; samples are shared out. One at least. */
+  /** Engines of the same model, at least one. The run distributes its samples over them. */
   readonly engines: readonly Engine[]
-  /** Samples at once, on each engine. */
+  /** How many samples each engine runs at once. */
   readonly slots: number
-  /** Cells that those of one engine share; null where each conversation has a context of its own. */
+  /** Cells that all samples of one engine share; null when each conversation has a context of its own. */
   readonly cells: number | null
   readonly embedder: TextEmbedder | null
   readonly judge: Judge | null
   readonly seed: number
   readonly bench: Bench
-  /** Where records go, and what is there already; a LogWriter is one. */
+  /** Stores the records and holds the earlier results. `LogWriter` implements it. */
   readonly log: RunLog
   readonly signal: AbortSignal
   readonly onProgress?: (progress: RunProgress) => void
@@ -39,27 +42,32 @@ export interface RunLog {
 export interface RunProgress {
   readonly done: number
   readonly total: number
-  /** Samples that could not be answered so far, in this run. */
+  /** Samples of this run, so far, that could not be answered. */
   readonly errors: number
-  /** Milliseconds until all is done, guessed; null while nothing is known. */
+  /** Estimated milliseconds until all samples are done; null before the first measurement. */
   readonly left: number | null
-  /** What was done last; null at the start. */
+  /** The latest result; null at the start. */
   readonly last: ItemResult | null
 }
 
-/** Errors one after another, over all that runs, after which something is wrong with more than the samples. */
+/** The run stops after this many errors in a row, over all engines: the cause is then probably not in the samples. */
 export const MOST_ERRORS = 10
 
-/** Cells beside those of the sample and the answer: system prompt, tool calls and their results, prompts of agents. */
+/** Cells for everything beside the sample and its answer: system prompt, tool calls and their results, the agent's own prompts. */
 const BESIDE = 2048
 
-/** Does what the log does not have yet, errors again. Resolves when all is done or `signal` stopped it; what was under way then is not recorded. @returns the result of every sample done, errors included. @throws KvfoldError eval/too-many-errors, eval/bad-log */
+/**
+ * Runs the samples that the log does not have yet, and again those with an error. Resolves when all are done or `signal` stopped the run;
+ * samples in progress are then not recorded.
+ * @returns the result of every finished sample, errors included
+ * @throws KvfoldError eval/too-many-errors, eval/bad-log
+ */
 export const run = (options: RunOptions): Promise<readonly ItemResult[]> => new EvalRun(options).all()
 
-/** Where a slot works. */
+/** The engine of a slot, and the cells that its slots share. */
 interface WorkPlace {
   readonly engine: Engine
-  /** Cells that slots have to share; null where they need not. */
+  /** All cells that the slots share; null when no slot has to wait for cells. */
   readonly total: number | null
   readonly cells: Cells
 }
@@ -69,7 +77,7 @@ class EvalRun {
   readonly #items: readonly Item[]
   readonly #left: Item[]
   readonly #pace: Pace
-  /** Ends what runs: by the caller's wish, or because the run cannot go on. */
+  /** Stops all samples in progress: at the caller's request, or because the run cannot continue. */
   readonly #stop = new AbortController()
   readonly #signal: AbortSignal
   readonly #name = randomUUID().slice(0, 8)
@@ -94,7 +102,7 @@ class EvalRun {
     this.#report(null)
     await Promise.all(
       engines.flatMap((engine) => {
-        // One at a time has all of them.
+        // A single slot has all cells for itself.
         const total = slots === 1 ? null : this.options.cells
         const place: WorkPlace = { engine, total, cells: new Cells(total) }
         return Array.from({ length: slots }, () => this.#slot(place))
@@ -109,7 +117,7 @@ class EvalRun {
       try {
         await this.#do(item, place)
       } catch (error) {
-        // What stopped because it was told to is no failure.
+        // A slot that was stopped has not failed.
         if (error === this.#signal.reason) return
         this.#failure ??= error instanceof Error ? error : new Error(String(error))
         this.#stop.abort()
@@ -155,13 +163,14 @@ class EvalRun {
     const options = { ...settings, ...(embedder === null ? {} : { embedder }) }
     const alone = total === null || needed >= total
     const record = await this.#within(cells, needed, () => trial(sample, { ...options, name, alone }))
-    // An agent may need more than was foreseen, and find the cache full of others' conversations: what it can do must not depend on them.
+    // An agent may need more cells than estimated and find them taken by other conversations. Its outcome must not depend on those, so it
+    // tries again alone.
     const crowded = !alone && record?.kind === 'error' && record.code === 'context/full'
     if (!crowded) return record
     return this.#within(cells, total, () => trial(sample, { ...options, name: `${name}.alone`, alone: true }))
   }
 
-  /** Does it when so many cells are free, and keeps them until it is done. */
+  /** Waits until `needed` cells are free and holds them while `work` runs. */
   async #within<T>(cells: Cells, needed: number, work: () => Promise<T>): Promise<T> {
     const giveBack = await cells.take(needed, this.#signal)
     try {
@@ -171,7 +180,7 @@ class EvalRun {
     }
   }
 
-  /** Made once for all agents that get it one after another; a few are remembered. */
+  /** Makes each sample once for all its agents, which get it one after another. A few samples stay in memory. */
   #sample({ task, index }: Item): Promise<TaskSample> {
     const name = `${task} ${index}`
     const known = this.#samples.get(name)
@@ -191,18 +200,21 @@ class EvalRun {
   }
 }
 
-// How many conversations fit into one cache: who does not fit waits, in order of arrival.
+// Divides the cells of one cache among conversations. A conversation that does not fit waits, in order of arrival.
 
 export class Cells {
   readonly #waiting: { readonly count: number; readonly admit: () => void }[] = []
   #free: number
 
-  /** @param total null: there is no limit */
+  /** @param total the number of cells; null for no limit */
   constructor(private readonly total: number | null) {
     this.#free = total ?? Infinity
   }
 
-  /** Waits for room; whoever needs more than there is gets all of it. Returns what gives it back. @throws the reason of `signal` when it was aborted */
+  /**
+   * Waits until `wanted` cells are free and takes them; takes all cells when `wanted` is more than the total. Returns the function that
+   * gives them back. @throws the reason of `signal` when it aborts
+   */
   async take(wanted: number, signal: AbortSignal): Promise<() => void> {
     const count = Math.min(wanted, this.total ?? wanted)
     await new Promise<void>((resolve, reject) => {
@@ -237,9 +249,9 @@ export class Cells {
   }
 }
 
-// The guess of how long a run still takes: from what samples like those that are left have taken.
+// Estimates how long a run will still take, from the times of similar samples.
 
-/** Samples that take about as long as each other. */
+/** The properties that samples with similar times share. */
 interface Kind {
   readonly task: number
   readonly agent: string
@@ -253,7 +265,7 @@ export class Pace {
   readonly #left = new Map<string, number>()
   #busy = 0
 
-  /** @param parallel samples that are worked on at once, as long as nothing was measured */
+  /** @param parallel how many samples run at once; an upper bound, used alone until the run has its own measurement */
   constructor(
     left: readonly Kind[],
     private readonly parallel: number,
@@ -262,20 +274,20 @@ export class Pace {
     for (const kind of left) this.#left.set(kindOf(kind), (this.#left.get(kindOf(kind)) ?? 0) + 1)
   }
 
-  /** What a sample took in an earlier run. */
+  /** Adds the time of a sample from an earlier run. */
   knows(kind: Kind, milliseconds: number): void {
     const taken = this.#taken.get(kindOf(kind)) ?? { count: 0, milliseconds: 0 }
     this.#taken.set(kindOf(kind), { count: taken.count + 1, milliseconds: taken.milliseconds + milliseconds })
   }
 
-  /** A sample that was left is done. */
+  /** Adds the time of a sample that this run finished. */
   done(kind: Kind, milliseconds: number): void {
     this.knows(kind, milliseconds)
     this.#busy += milliseconds
     this.#left.set(kindOf(kind), Math.max(0, (this.#left.get(kindOf(kind)) ?? 0) - 1))
   }
 
-  /** Milliseconds; null while nothing is known. */
+  /** Estimated milliseconds until all samples are done; null before any sample has been measured. */
   left(now = performance.now()): number | null {
     const all = [...this.#taken.values()]
     const count = all.reduce((sum, taken) => sum + taken.count, 0)
@@ -287,7 +299,7 @@ export class Pace {
       work += left * (taken === undefined ? usual : taken.milliseconds / taken.count)
     }
     const wall = now - this.begun
-    // Measured only once the first samples are behind us: those under way are not in `busy` yet.
+    // The parallelism is measured only after the first sample is done: `busy` does not include the samples in progress.
     const parallel = this.#busy > 0 && wall > 0 ? Math.min(this.parallel, Math.max(1, this.#busy / wall)) : this.parallel
     return work / parallel
   }

@@ -1,4 +1,7 @@
-/** Owns one sample put to one agent: from the sample to the record of the log, whatever happens between, judged by a model where a task's authors do so. */
+/**
+ * Runs one sample with one agent and returns the record for the log, also after an error. A model judges the answer if the task has a
+ * judge.
+ */
 import { invariant, isContextFull, KvfoldError } from '../../runtime/core/errors.js'
 import { mix } from '../../runtime/core/random.js'
 import { type Engine, EngineAround, type EngineRequest, type Generation } from '../../runtime/engine/engine.js'
@@ -18,16 +21,16 @@ export interface TrialOptions extends Pick<AgentSetting, 'embedder' | 'window'> 
   readonly engine: Engine
   readonly bench: Bench
   readonly judge: Judge | null
-  /** Of the run; each sample gets one of its own, the same for all agents. */
+  /** The seed of the run. Each sample derives its own seed from it, the same for all agents. */
   readonly seed: number
-  /** Unique in this process and, for caches that outlive it, among all. */
+  /** Unique in this process. For caches that outlive the process it must be unique among all processes. */
   readonly name: string
-  /** Whether the cache holds nobody else's conversations: when it is full then, the agent has filled it. */
+  /** Whether the cache holds no other conversations. A full cache is then the agent's own doing. */
   readonly alone: boolean
   readonly signal: AbortSignal
 }
 
-/** Answers and scores the sample. Errors become records; null when `signal` stopped it. */
+/** Answers and scores the sample. An error becomes an error record. Returns null when `signal` stopped it. */
 export async function trial(sample: TaskSample, options: TrialOptions): Promise<LogRecord | null> {
   const recorder = new Recorder(new IsolatedEngine(options.engine, options.name))
   try {
@@ -38,7 +41,7 @@ export async function trial(sample: TaskSample, options: TrialOptions): Promise<
   }
 }
 
-/** The record of a sample that could not be answered, or not even made. */
+/** The record of a sample that could not be answered, or not even made (`sample` null). */
 export const failed = (item: Item, sample: Pick<TaskSample, 'id' | 'cell'> | null, error: unknown): ErrorRecord => ({
   kind: 'error',
   ...item,
@@ -48,7 +51,7 @@ export const failed = (item: Item, sample: Pick<TaskSample, 'id' | 'cell'> | nul
   message: error instanceof Error ? error.message : String(error),
 })
 
-/** A sample is an episode of one turn. */
+/** Runs the sample as an episode of one turn and returns its record. */
 async function recordOf(sample: TaskSample, recorder: Recorder, options: TrialOptions): Promise<SampleRecord> {
   const { item, task, bench, judge, name, signal } = options
   let judgement: SampleRecord['judgement']
@@ -76,8 +79,8 @@ async function recordOf(sample: TaskSample, recorder: Recorder, options: TrialOp
 }
 
 /**
- * An agent whose first step fitted, and that then filled the context by what it said and called, has not answered: that is its failure, no
- * error of the run, which would leave the sample out of its accuracy.
+ * Lets the agent answer. When the first step fitted and the agent then filled the context, the outcome is OVERFLOWED, without an answer.
+ * That is the agent's failure. An error record would leave the sample out of its accuracy.
  */
 async function answered(sample: TaskSample, recorder: Recorder, options: TrialOptions): Promise<Answered> {
   const { item, task, agent, seed, name, signal, window, embedder, alone } = options
@@ -88,7 +91,7 @@ async function answered(sample: TaskSample, recorder: Recorder, options: TrialOp
       sample,
       name,
       contract: item.contract,
-      // Unsigned, and the same whoever answers the sample.
+      // Unsigned, and the same for every agent and engine.
       seed: mix(seed ^ mix(item.index + 1)),
       window,
       signal,
@@ -100,9 +103,9 @@ async function answered(sample: TaskSample, recorder: Recorder, options: TrialOp
   }
 }
 
-// That samples of a run share no cells: what one cost must not depend on which others ran before or beside it.
+// Keeps the samples of a run from sharing cells: a sample's cost must not depend on the samples before or beside it.
 
-/** The engine for one sample: its conversations share cells with each other and with nobody else's. */
+/** The engine for one sample. The sample's conversations share cells with each other, and with no other sample's. */
 export class IsolatedEngine extends EngineAround {
   constructor(
     engine: Engine,
@@ -116,18 +119,18 @@ export class IsolatedEngine extends EngineAround {
   }
 }
 
-// Having an answer judged by a model, for tasks whose authors do so.
+// Asks a model to judge an answer, for tasks whose authors do so.
 
 export interface Judge {
-  /** What the log calls it. */
+  /** The judge's name in the log. */
   readonly name: string
   readonly engine: Engine
 }
 
-/** A verdict is a word; some reason first. */
+/** The most tokens of a judgement: some reasons, then a verdict of one word. */
 const LONGEST = 512
 
-/** Greedy. @throws KvfoldError what the judge's engine throws */
+/** Returns the judge's answer (greedy) and the verdict in it. @throws KvfoldError when the judge's engine throws one */
 export async function judged(
   judging: NonNullable<Task['judging']>,
   sample: TaskSample,
