@@ -1,11 +1,11 @@
-/** Owns BABILong as a task: bAbI's small worlds hidden in long texts, from the authors' files. */
+/** The BABILong task: bAbI's small worlds hidden in long texts, from the authors' files. */
 import Type, { type Static } from 'typebox'
 import { strict, Text } from '../../runtime/core/schema.js'
 import type { TaskCell, Score, Task, TaskSample, TaskSpec } from '../task.js'
 import { originalBabilong } from './originals.js'
 import { Count, crossed, openRowGrid, readFields, readOptions } from './samples.js'
 
-// What is said around BABILong's texts, task by task: what its facts are about, an example and the form of the answer; and its labels.
+// The text around BABILong's contexts, task by task: the kind of facts, an example and the form of the answer; and the labels.
 
 export const babilongTasks = [
   'qa1', 'qa2', 'qa3', 'qa4', 'qa5', 'qa6', 'qa7', 'qa8', 'qa9', 'qa10', 'qa11', 'qa12', 'qa13', 'qa14', 'qa15', 'qa16', 'qa17',
@@ -14,7 +14,7 @@ export const babilongTasks = [
 export type BabilongTask = (typeof babilongTasks)[number]
 
 export interface BabilongQuestion {
-  /** What can be an answer; the authors' list. */
+  /** All possible answers; the authors' list. */
   readonly labels: readonly string[]
   readonly facts: string
   readonly example: string
@@ -148,17 +148,20 @@ export const babilongQuestions: Readonly<Record<BabilongTask, BabilongQuestion>>
   },
 }
 
-// BABILong as a task: bAbI's small worlds hidden in long texts, from the authors' files.
+// The task itself.
 
 const Options = strict({
-  /** Rows `input, question, target`: a path or a name on the hub, in which {task} and {length} stand for one of `tasks` and of `lengths`. */
+  /**
+   * Rows `input, question, target`: a path or a name on the hub. `{task}` and `{length}` in it are replaced by each of `tasks` and of
+   * `lengths`.
+   */
   data: Text,
   tasks: Type.Array(Type.Enum(babilongTasks), { minItems: 1, default: ['qa1', 'qa2', 'qa3', 'qa4', 'qa5'] }),
-  /** As they are called in the names of the files, `4k` and so on. */
+  /** Lengths as the names of the files write them, such as `4k`. */
   lengths: Type.Array(Text, { minItems: 1, default: ['4k'] }),
-  /** Checkout of the authors' repository that the prompts are read from. Default: our own. */
+  /** Checkout of the authors' repository; the prompts are read from it. Default: our own prompts. */
   prompts: Type.Optional(Text),
-  /** Rows of every file that are read, from the first. Default: as many as the shortest file has. */
+  /** How many rows of every file to read, from the first. Default: as many as the shortest file has. */
   limit: Type.Optional(Count),
 })
 
@@ -166,7 +169,7 @@ const Fields = Type.Object({ input: Type.String(), question: Type.String(), targ
 
 export interface BabilongTruth {
   readonly task: BabilongTask
-  /** Words of the question are no answers. */
+  /** Labels that occur in the question do not count as answers. */
   readonly question: string
   readonly target: string
 }
@@ -201,7 +204,7 @@ export async function openBabilong(spec: TaskSpec): Promise<Task> {
   }
 }
 
-/** What is said by the authors' prompt; an agent that retrieves has the text apart. */
+/** The sample's texts from the authors' prompt. `question` leaves the context empty, for agents that retrieve from it. */
 function originalText(template: string, { input, question }: Static<typeof Fields>) {
   const filled = (context: string) => {
     const values: Readonly<Record<string, string>> = { context, question }
@@ -226,8 +229,8 @@ function sampleOf(id: string, cell: TaskCell, task: BabilongTask, row: Static<ty
 }
 
 /**
- * The authors' rule: of the labels of the task that stand anywhere in the first sentence of the lower-cased answer and not in the
- * question, the target must be the only one; a list of targets must be all of them. Source: babilong/metrics.py.
+ * The authors' rule. It takes the labels of the task that occur anywhere in the first sentence of the lower-cased answer but not in the
+ * question. The answer is right when these labels are exactly the target, or exactly the targets of a list. Source: babilong/metrics.py.
  */
 function scoreOf({ task, question, target }: BabilongTruth, answer: string): Score {
   const [sentence = ''] = answer.toLowerCase().split(/\.|<context>|<example>/u)

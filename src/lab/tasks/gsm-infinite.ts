@@ -1,4 +1,4 @@
-/** Owns GSM-Infinite as a task: arithmetic over many quantities, from the authors' rows, symbolic or told as stories. */
+/** The GSM-Infinite task: arithmetic over many quantities, from the authors' rows, in symbols or as stories. */
 import Type, { type Static } from 'typebox'
 import { KvfoldError } from '../../runtime/core/errors.js'
 import { strict, Text } from '../../runtime/core/schema.js'
@@ -8,9 +8,9 @@ import { Count, openRowGrid, readFields, readOptions, RowMessage } from './sampl
 const Options = strict({
   /** Rows in the authors' form: a path, or hf:datasets/InfiniAILab/gsm_infinite_medium_8k/data/ops_{op}-00000-of-00001.parquet. */
   data: Text,
-  /** Operations, which {op} in the name stands for. Default: one file with whatever it holds. */
+  /** The numbers of operations that replace `{op}` in the name. Default: `data` is one file, with any numbers of operations. */
   ops: Type.Optional(Type.Array(Count, { minItems: 1 })),
-  /** Rows of every file that are read, from the first. Default: as many as the shortest file has. */
+  /** How many rows of every file to read, from the first. Default: as many as the shortest file has. */
   limit: Type.Optional(Count),
 })
 
@@ -25,7 +25,7 @@ const Symbolic = Type.Object({ ...Common, answer_list: Type.Array(Type.String())
 const Story = Type.Object({ ...Common, solution: Type.String() })
 type GsmRow = Static<typeof Symbolic> | Static<typeof Story>
 
-/** Names of the variables in the symbolic form, a number in the stories. */
+/** The names of the variables in the symbolic form, a number in the stories. */
 export type GsmTruth = readonly string[] | number
 
 /** @throws KvfoldError eval/bad-data */
@@ -67,7 +67,7 @@ function sampleOf(number: number, row: GsmRow, where: string): TaskSample {
   }
 }
 
-/** Solutions say it after `Answer: `, up to the full stop. */
+/** Reads the number after `Answer: ` in a solution, up to the full stop. @throws KvfoldError eval/bad-data when there is none */
 function statedAnswer(solution: string, where: string): number {
   const stated = /Answer: ([^.]*)/u.exec(solution)?.[1]?.trim() ?? ''
   if (!/^[+-]?\d+$/u.test(stated))
@@ -85,9 +85,12 @@ function scoreOf(truth: GsmTruth, answer: string): Score {
 const same = (some: ReadonlySet<string>, others: ReadonlySet<string>): boolean =>
   some.size === others.size && [...some].every((one) => others.has(one))
 
-// Reading answers to GSM-Infinite: a number as its authors' program reads it, or the variables that are named at the end.
+// Reads answers to GSM-Infinite: a number as the authors' program reads it, or the variables that the answer names at the end.
 
-/** What an answer may stand behind and in front of; tried in this order. `is ` and boxes count from their last occurrence. */
+/**
+ * The texts before and after a number that is an answer, in the order of the attempts. `after: null`: the digits that follow at once.
+ * `last`: the last occurrence of `before` counts, not the first.
+ */
 const frames: readonly { readonly before: string; readonly after: string | null; readonly last?: true }[] = [
   { before: 'answer: ', after: '.' },
   { before: 'solution: ', after: '.' },
@@ -101,9 +104,12 @@ const frames: readonly { readonly before: string; readonly after: string | null;
   { before: 'answer: ', after: '\n' },
 ]
 
-/** The integer in the first frame that holds one; null when none does. Source: criteriaoutput in gsm-infinite/pred/eval_realistic.py. */
+/**
+ * Returns the integer in the first frame that holds one; null when none does. Source: criteriaoutput in
+ * gsm-infinite/pred/eval_realistic.py.
+ */
 export function finalInteger(answer: string): number | null {
-  // A backspace and what it deletes: a box that was not escaped.
+  // An unescaped `\boxed` begins with a backspace character. The backspace and the character that it deletes become `b`.
   const text = answer.replace(/[^\n]\x08/gu, 'b').toLowerCase() // eslint-disable-line no-control-regex
   for (const { before, after, last } of frames) {
     const at = last === true ? text.lastIndexOf(before) : text.indexOf(before)
@@ -116,13 +122,15 @@ export function finalInteger(answer: string): number | null {
   return null
 }
 
-/** As Python's int() takes it: digits of any script. */
+/** Reads an integer as Python's int() does: digits of any script, single underscores between them. */
 function integer(text: string): number | null {
   const digits = /^\s*([+-]?\p{Nd}+(?:_\p{Nd}+)*)\s*$/u.exec(text)?.[1]
   return digits === undefined ? null : Number(digits.replaceAll('_', '').replace(/\p{Nd}/gu, (digit) => String(valueOf(digit))))
 }
 
-/** Unicode has the digits of a script one after the other from its zero, some scripts right behind each other. */
+/**
+ * The value of a digit. Unicode puts a script's ten digits in a row from its zero; the digits of some scripts follow each other directly.
+ */
 function valueOf(digit: string): number {
   const code = digit.codePointAt(0) ?? 0
   let first = code
@@ -131,8 +139,8 @@ function valueOf(digit: string): number {
 }
 
 /**
- * The variables (V and a number) of the last sentence that names one, or none when a later one says there are none; null when the
- * answer says neither. What a model thought before `</think>` does not count.
+ * Returns the variables (V and a number) in the last sentence that names one; the empty set when a later sentence says that there are none;
+ * null when the answer does neither. Text before `</think>` does not count.
  */
 export function finalVariables(answer: string): ReadonlySet<string> | null {
   const said = (answer.split('</think>').at(-1) ?? '').replace(/[*$\\`]/gu, '')

@@ -281,7 +281,7 @@ const ownPrompts: NeedlesPrompts = {
 // Reads an answer in a box, as NeedleBench's authors do.
 
 /**
- * Returns the content of the last `§boxed{...}` in an answer, without LaTeX, quotes and escapes. Returns null when there is no box, or the
+ * Returns the content of the last `\boxed{...}` in an answer, without LaTeX, quotes and escapes. Returns null when there is no box, or the
  * box is not closed or is empty. Source: extract_boxed_answer and clean_atc_answer of opencompass.
  */
 export function boxed(answer: string): string | null {

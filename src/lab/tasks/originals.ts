@@ -1,16 +1,19 @@
-/** Owns the authors' own prompts, which are not ours to ship: they are read from the user's checkout of the authors' repository. */
+/** Reads the authors' own prompts, which we may not ship, from the user's checkout of the authors' repository. */
 import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { KvfoldError } from '../../runtime/core/errors.js'
 import type { PiUpdate } from '../pi-llm.js'
 
-/** The three parts of a PI-LLM prompt, which blank lines stand between. */
+/** Writes the three parts of a PI-LLM prompt; blank lines separate them. */
 export type PiPromptWriter = (
   keys: readonly string[],
   shown: readonly PiUpdate[],
 ) => [framing: string, stream: string, question: string]
 
-/** PI-LLM's as its program makes them by default: colons, the current value, a sentence for every key. Source: core/pi_flow_upgrade.py of Unable-to-Forget. */
+/**
+ * PI-LLM's prompt as its program writes it by default: colons, the current value, a sentence for every key. Source: core/pi_flow_upgrade.py
+ * of Unable-to-Forget.
+ */
 export async function originalPiLlm(checkout: string): Promise<PiPromptWriter> {
   const source = await PythonSource.open(checkout, 'core/pi_flow_upgrade.py')
   const framing = source.text(/^ *instruction = /mu) + source.text(/^ *instruction \+= /mu)
@@ -30,7 +33,7 @@ export async function originalPiLlm(checkout: string): Promise<PiPromptWriter> {
   }
 }
 
-/** What stands around a BABILong text, by task; `{context}` and `{question}` are still to be filled in. Source: babilong/prompts.py. */
+/** The text around a BABILong context, by task; `{context}` and `{question}` remain to be filled in. Source: babilong/prompts.py. */
 export async function originalBabilong(checkout: string, tasks: readonly string[]): Promise<ReadonlyMap<string, string>> {
   const source = await PythonSource.open(checkout, 'babilong/prompts.py')
   const template = `${source.text(/^TASK_TEMPLATE = /mu)}\n\n${source.text(/^USER_TEMPLATE = /mu)}`
@@ -49,16 +52,19 @@ export async function originalBabilong(checkout: string, tasks: readonly string[
   )
 }
 
-/** LongBench v2's question without examples; `$DOC$`, `$Q$` and `$C_A$` to `$C_D$` stand for what is asked. Source: prompts/0shot.txt. */
+/** LongBench v2's prompt without examples; the caller replaces `$DOC$`, `$Q$` and `$C_A$` to `$C_D$`. Source: prompts/0shot.txt. */
 export const originalLongBench = (checkout: string): Promise<string> => contentOf(checkout, 'prompts/0shot.txt')
 
 export interface NeedlesPrompts {
   readonly ask: (text: string, person: string) => string
-  /** Ways to say that the elder is a relation of the younger. */
+  /** Phrasings of "the elder is a relation of the younger". */
   readonly kinships: readonly ((elder: string, younger: string, relation: string) => string)[]
 }
 
-/** NeedleBench's multi-needle reasoning in English, the question at the end. Source: opencompass/datasets/needlebench_v2 of opencompass. */
+/**
+ * NeedleBench's multi-needle reasoning in English, with the question at the end. Source: opencompass/datasets/needlebench_v2 of
+ * opencompass.
+ */
 export async function originalNeedles(checkout: string): Promise<NeedlesPrompts> {
   const folder = 'opencompass/datasets/needlebench_v2'
   const source = await PythonSource.open(checkout, `${folder}/multi.py`)
@@ -84,7 +90,10 @@ export interface FramesPrompts {
   readonly judge: (question: string, answer: string, truth: string) => string
 }
 
-/** FRAMES' question with its articles where the links stand, and the judge's. Source: scripts/eval_frames_benchmark.py of optillm. */
+/**
+ * FRAMES' question, with its articles in the place of their links, and the question to the judge. Source: scripts/eval_frames_benchmark.py
+ * of optillm.
+ */
 export async function originalFrames(checkout: string): Promise<FramesPrompts> {
   const source = await PythonSource.open(checkout, 'scripts/eval_frames_benchmark.py')
   const asked = source.text(/^def generate_llm_prompt\([^\n]*\n\s*return /mu)
@@ -98,7 +107,7 @@ export async function originalFrames(checkout: string): Promise<FramesPrompts> {
   return prompts
 }
 
-/** A file of Python whose string literals are read, and nothing is run. */
+/** A Python file. The class reads its string literals and runs none of its code. */
 class PythonSource {
   private constructor(
     private readonly where: string,
@@ -110,8 +119,8 @@ class PythonSource {
   }
 
   /**
-   * The string literals, one after the other, that follow the first match; Python joins them: on one line, in brackets over several.
-   * @throws KvfoldError eval/bad-data
+   * Joins the adjacent string literals after the first match, as Python does: on one line or, with IN_BRACKETS, over several lines.
+   * @throws KvfoldError eval/bad-data when there are none
    */
   text(before: RegExp, literals = ON_A_LINE): string {
     const found = before.exec(this.code)
@@ -128,7 +137,10 @@ class PythonSource {
     return text
   }
 
-  /** The texts of the list that begins with the first match, brackets around some of them. @throws KvfoldError eval/bad-data */
+  /**
+   * The strings of the list that begins with the first match; some may be in brackets. @throws KvfoldError eval/bad-data when there are
+   * none
+   */
   texts(before: RegExp): string[] {
     const inside = new RegExp(`${before.source}((?:\\s|[(),]|${ON_A_LINE.source})*)\\]`, before.flags).exec(this.code)?.[1]
     const items = inside?.match(new RegExp(`(?:${ON_A_LINE.source}\\s*)+`, 'gu')) ?? []
@@ -136,7 +148,10 @@ class PythonSource {
     return items.map((item) => new PythonSource(this.where, item).text(/^/u, IN_BRACKETS))
   }
 
-  /** Puts these values where their names stand in braces, and one brace for two. @throws KvfoldError eval/bad-data for a name that is not among them */
+  /**
+   * Returns a function that replaces each name in braces by its value, and doubled braces by single ones. The function throws KvfoldError
+   * eval/bad-data for a name without a value.
+   */
   filler(values: Readonly<Record<string, string>>): (text: string) => string {
     return (text) =>
       text.replace(/\{\{|\}\}|\{(\w+)\}/gu, (found, name: string | undefined) => {

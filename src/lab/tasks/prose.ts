@@ -1,4 +1,7 @@
-/** Owns neutral text: sentences of our own about places, work and weather, which name nobody, as many as asked for; and what a text too long is cut to. */
+/**
+ * Generates neutral text: any number of our own sentences about places, work and weather, without names of people. Also shortens texts that
+ * are too long.
+ */
 import { invariant } from '../../runtime/core/errors.js'
 import type { Random } from '../../runtime/core/random.js'
 
@@ -69,7 +72,7 @@ const patterns = [
   'The way past {place} is {quality}.',
 ] as const
 
-/** One sentence with its full stop; nothing is said twice in it. */
+/** One sentence with its full stop. No phrase occurs in it twice. */
 export function sentence(random: Random): string {
   const said = new Set<string>()
   const text = pick(random, patterns).replace(/\{(\w+)\}/gu, (_, slot: string) => {
@@ -81,7 +84,7 @@ export function sentence(random: Random): string {
   return text.charAt(0).toUpperCase() + text.slice(1)
 }
 
-/** Sentences without end, in paragraphs of a few: each but the last one of a paragraph ends in a space, that one in an empty line. */
+/** Endless sentences in paragraphs of four to eight. The last sentence of a paragraph ends in an empty line, every other one in a space. */
 export function* prose(random: Random): Generator<string, never> {
   for (;;) {
     const count = 4 + random.below(5)
@@ -89,27 +92,30 @@ export function* prose(random: Random): Generator<string, never> {
   }
 }
 
-// Drawing from lists by chance that can be repeated.
+// Repeatable random draws from lists.
 
-/** Precondition: there is one. */
+/** Draws one item. Precondition: the list is not empty. */
 export function pick<T>(random: Random, list: readonly T[]): T {
   invariant(list.length > 0, 'Nothing to pick from.')
   return list[random.below(list.length)] as T
 }
 
-/** So many different ones in random order. Precondition: there are as many. */
+/** Draws `count` different items in random order. Precondition: the list has that many. */
 export function some<T>(random: Random, list: readonly T[], count: number): T[] {
   invariant(count <= list.length, `There are ${list.length} to draw from, not ${count}.`)
   return random.shuffled(list).slice(0, count)
 }
 
-/** Letters and digits. */
+/** A random string of letters and digits. */
 export function code(random: Random, length: number): string {
   const characters = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789'
   return Array.from({ length }, () => characters[random.below(characters.length)]).join('')
 }
 
-/** The first and the last half of so many characters (UTF-16 units; no pair is torn); the text itself when it fits. */
+/**
+ * Keeps the beginning and the end of a text, half of `characters` each (UTF-16 units; a surrogate pair stays whole or goes). Returns a text
+ * that fits unchanged.
+ */
 export function middleCut(text: string, characters: number): string {
   if (text.length <= characters) return text
   const head = Math.floor(characters / 2)
@@ -117,6 +123,6 @@ export function middleCut(text: string, characters: number): string {
   return text.slice(0, torn(text, head) ? head - 1 : head) + text.slice(torn(text, tail) ? tail + 1 : tail)
 }
 
-/** Whether a border would part the two units of one character. */
+/** Whether a cut at `at` would separate a surrogate pair. */
 const torn = (text: string, at: number): boolean =>
   /^[\ud800-\udbff][\udc00-\udfff]$/.test(text.slice(Math.max(0, at - 1), at + 1))

@@ -1,11 +1,11 @@
-/** Owns how alike two texts are by Ratcliff and Obershelp's measure, exactly as CPython's difflib.SequenceMatcher computes it. */
+/** Computes the similarity of two texts by Ratcliff and Obershelp's measure, exactly as CPython's difflib.SequenceMatcher does. */
 
-/** Second texts of this many characters and more leave out the frequent ones (autojunk). */
+/** A second text of at least this many characters ignores its frequent characters when blocks begin (autojunk). */
 const LONG = 200
 
 /**
- * `SequenceMatcher(None, a, b).ratio()` over code points, 0..1. The order of the arguments matters: blocks are looked for in `b`,
- * and when it is long, its characters that occur more than length // 100 + 1 times begin no block.
+ * `SequenceMatcher(None, a, b).ratio()` over code points, from 0 to 1. The order of the arguments matters: blocks are searched in `b`. When
+ * `b` is long, its characters that occur more than length // 100 + 1 times begin no block.
  */
 export function similarity(a: string, b: string): number {
   const [first, second] = [points(a), points(b)]
@@ -15,7 +15,7 @@ export function similarity(a: string, b: string): number {
 
 const points = (text: string): number[] => Array.from(text, (character) => character.codePointAt(0) ?? 0)
 
-/** Characters in the matching blocks: the longest one, then those on its left and right, and so on. */
+/** Counts the characters in the matching blocks: the longest block, then the longest on its left and right, and so on. */
 function matches(a: readonly number[], b: readonly number[]): number {
   const finder = new BlockFinder(a, b)
   const open: Area[] = [{ a: 0, aEnd: a.length, b: 0, bEnd: b.length }]
@@ -31,7 +31,7 @@ function matches(a: readonly number[], b: readonly number[]): number {
   return sum
 }
 
-/** Half-open stretches of both texts. */
+/** Half-open ranges of both texts. */
 interface Area {
   readonly a: number
   readonly aEnd: number
@@ -46,9 +46,9 @@ interface MatchingBlock {
 }
 
 class BlockFinder {
-  /** Where in `b` each character that may begin a block stands, in order. */
+  /** For each character that may begin a block, its indices in `b`, ascending. */
   readonly #places: ReadonlyMap<number, readonly number[]>
-  /** Length of the block that ends at a place of `b` (+ 1) and the previous character of `a`; all 0 between calls. */
+  /** At index i + 1: the length of the block that ends at index i of `b` and at the previous character of `a`. All 0 between calls. */
   #before: Uint32Array
   #now: Uint32Array
 
@@ -61,7 +61,10 @@ class BlockFinder {
     this.#now = new Uint32Array(b.length + 1)
   }
 
-  /** The longest block in the area; of several the one that begins first in `a`, then first in `b`. It may grow into frequent characters. */
+  /**
+   * The longest block in the area. Among equals it takes the first in `a`, then the first in `b`. The block may extend over frequent
+   * characters.
+   */
   longest(area: Area): MatchingBlock {
     let best: MatchingBlock = { a: area.a, b: area.b, size: 0 }
     let previous: readonly number[] = []
@@ -80,7 +83,7 @@ class BlockFinder {
     return this.#grown(best, area)
   }
 
-  /** Where the character stands in the area's part of `b`. */
+  /** The character's indices in the area's part of `b`. */
   #placesOf(character: number, area: Area): readonly number[] {
     const all = this.#places.get(character)
     if (all === undefined) return []
