@@ -186,7 +186,8 @@ function typicalKey({ n, seed, sample }: PiPrompt, { contracts }: ValueStudyOpti
 const LONGEST_STEP = 512
 
 /**
- * Lets the agent fold and answer by itself, under the first contract. @throws KvfoldError engine/cancelled, and the errors of the engine
+ * Lets the agent fold and answer by itself, under the first contract.
+ * @throws KvfoldError engine/cancelled, and the errors of the engine
  */
 async function watchEpisode({ n, seed, sample }: PiPrompt, options: PiLookOptions): Promise<EpisodeRecord> {
   const { engine, contracts, blend, signal } = options

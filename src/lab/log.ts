@@ -149,7 +149,7 @@ export const SampleRecord = Type.Object({
   answer: Type.String(),
   end: Type.Enum(['stop', 'length', 'cancelled']),
   score: Type.Object({ points: Type.Number(), outcome: Type.Enum(['right', 'partial', 'wrong', 'unparsed']), details: Counts }),
-  /** The judge's answer and the verdict in it (null: it contains none). Only tasks with a judge have it. */
+  /** The judge's answer and the verdict in it (null: it contains none). Only samples of tasks with a judge have it. */
   judgement: Type.Optional(Type.Object({ said: Type.String(), verdict: nullable(Type.Boolean()) })),
   calls: Type.Array(Type.Object({ step: Type.Number(), name: Type.String(), failed: Type.Boolean(), modifies: Type.Boolean() })),
   refusedCalls: Type.Number(),

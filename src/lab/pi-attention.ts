@@ -75,8 +75,8 @@ export function valuesSaid(pairs: readonly Pick<WatchedPair, 'key' | 'value'>[],
 const literal = (text: string): string => text.replace(/[\\^$.*+?()[\]{}|/-]/gu, String.raw`\$&`)
 
 /**
- * Returns the edits that fold three quarters of the stream and leave the newest quarter open. @throws KvfoldError eval/bad-data for a
- * stream that is too short to be cut
+ * Returns the edits that fold three quarters of the stream and leave the newest quarter open.
+ * @throws KvfoldError eval/bad-data for a stream that is too short to be cut
  */
 export function olderFolded(engine: LlamaEngine, messages: readonly ChatMessage[]): readonly Edit[] {
   const id = freshConversation()

@@ -51,8 +51,8 @@ export interface PiOptions {
 }
 
 /**
- * Makes the sample, always the same for the same options. @throws KvfoldError eval/bad-data when there are too few words, and for options
- * that cannot be met
+ * Makes the sample, always the same for the same options.
+ * @throws KvfoldError eval/bad-data when there are too few words, and for options that cannot be met
  */
 export function piSample(options: PiOptions): PiSample {
   const { words, updates, keys: count = words.keys.length, order = 'shuffled', tail = 1, seed, sample = 0 } = options
@@ -173,7 +173,8 @@ export function piAnswer(keys: readonly string[], last: ReadonlyMap<string, stri
 export interface PiWords {
   readonly keys: readonly string[]
   /**
-   * Draws `updates` values for each of `keys`, with no value twice over all keys. @throws KvfoldError eval/bad-data when there are too few
+   * Draws `updates` values for each of `keys`, with no value twice over all keys.
+   * @throws KvfoldError eval/bad-data when there are too few
    */
   draw(random: Random, keys: readonly string[], updates: number): ReadonlyMap<string, readonly string[]>
 }
@@ -212,8 +213,8 @@ function moreValues(compounds: readonly string[], first: readonly string[], seco
 }
 
 /**
- * Reads a JSON file `{category: [value, ...]}`, the form that the data set's authors publish. A value belongs to its category. @throws
- * KvfoldError eval/bad-data when it cannot be read
+ * Reads a JSON file `{category: [value, ...]}`, the form that the data set's authors publish. A value belongs to its category.
+ * @throws KvfoldError eval/bad-data when it cannot be read
  */
 export function wordsFrom(path: string): PiWords {
   const lists = new Map(Object.entries(parse(path, Public)))

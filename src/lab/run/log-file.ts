@@ -31,8 +31,8 @@ export interface ReadLine {
 }
 
 /**
- * Reads a log, also one that another process is still writing: an incomplete last line is ignored. @throws KvfoldError eval/bad-log naming
- * file, line and field
+ * Reads a log, also one that another process is still writing: an incomplete last line is ignored.
+ * @throws KvfoldError eval/bad-log naming file, line and field
  */
 export async function readLog(path: string): Promise<Log> {
   let header: LogHeader | null = null
@@ -119,7 +119,10 @@ const NEWLINE = 0x0a
 
 // Writing a log: line by line, soon on disk, and able to continue after a stop at any place.
 
-/** Milliseconds of records that a crash of the machine may lose. A crash of this process loses none. */
+/**
+ * Milliseconds between syncs: a write syncs the file when the last sync is older. A crash of the machine may lose the records since the
+ * last sync; a crash of this process loses none.
+ */
 const SYNC_AFTER = 2000
 
 export class LogWriter {
@@ -166,8 +169,8 @@ export class LogWriter {
   }
 
   /**
-   * Resolves when the operating system has the record. Calls may overlap. @throws KvfoldError eval/bad-log when the record cannot be
-   * written
+   * Resolves when the operating system has the record. Calls may overlap.
+   * @throws KvfoldError eval/bad-log when the record cannot be written
    */
   add(record: LogRecord): Promise<void> {
     if (this.#occasion !== null) {
@@ -240,8 +243,8 @@ async function contents(path: string) {
 export const lockOf = (path: string): string => `${path}.lock`
 
 /**
- * Takes the log for this process; takes over the lock of a dead process. Returns the function that releases it. @throws KvfoldError
- * eval/log-busy, eval/bad-log
+ * Takes the log for this process; takes over the lock of a dead process. Returns the function that releases it.
+ * @throws KvfoldError eval/log-busy, eval/bad-log
  */
 export function takeLog(path: string): () => void {
   const lock = lockOf(path)

@@ -213,7 +213,8 @@ export class Cells {
 
   /**
    * Waits until `wanted` cells are free and takes them; takes all cells when `wanted` is more than the total. Returns the function that
-   * gives them back. @throws the reason of `signal` when it aborts
+   * gives them back.
+   * @throws the reason of `signal` when it aborts
    */
   async take(wanted: number, signal: AbortSignal): Promise<() => void> {
     const count = Math.min(wanted, this.total ?? wanted)

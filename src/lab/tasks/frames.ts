@@ -161,14 +161,15 @@ export interface Article {
 
 export interface Articles {
   /**
-   * Returns the articles in the order of the links. @throws KvfoldError eval/bad-data that names the missing articles and says where to put
-   * them
+   * Returns the articles in the order of the links.
+   * @throws KvfoldError eval/bad-data that names the missing articles and says where to put them
    */
   of(links: readonly string[], where: string): Promise<Article[]>
 }
 
 /**
- * `source`: a folder of .txt and .md files, or a file of rows with `text` and either `url` or `title`. @throws KvfoldError eval/bad-data
+ * `source`: a folder of .txt and .md files, or a file of rows with `text` and either `url` or `title`.
+ * @throws KvfoldError eval/bad-data
  */
 export async function openArticles(source: string): Promise<Articles> {
   const found = await stat(source).catch(() => null)

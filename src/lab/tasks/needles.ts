@@ -156,8 +156,8 @@ function scoreOf({ eldest, chain }: NeedlesTruth, answer: string): Score {
 
 export interface Filler {
   /**
-   * Returns a text of that many characters in pieces; a needle may come between any two. No piece names a person of `absent`. @throws
-   * KvfoldError eval/bad-data
+   * Returns a text of that many characters in pieces; a needle may come between any two. No piece names a person of `absent`.
+   * @throws KvfoldError eval/bad-data
    */
   passages(random: Random, characters: number, absent: readonly string[]): Promise<string[]>
 }

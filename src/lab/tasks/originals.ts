@@ -138,8 +138,8 @@ class PythonSource {
   }
 
   /**
-   * The strings of the list that begins with the first match; some may be in brackets. @throws KvfoldError eval/bad-data when there are
-   * none
+   * The strings of the list that begins with the first match; some may be in brackets.
+   * @throws KvfoldError eval/bad-data when there are none
    */
   texts(before: RegExp): string[] {
     const inside = new RegExp(`${before.source}((?:\\s|[(),]|${ON_A_LINE.source})*)\\]`, before.flags).exec(this.code)?.[1]
