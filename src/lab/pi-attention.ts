@@ -90,8 +90,8 @@ export function olderFolded(engine: LlamaEngine, messages: readonly ChatMessage[
 
 // Looking at one PI-LLM prompt: complete, then folded by a program under each contract; and one value's whole rows.
 
-// Placebos: the same folds at the same place with as many tokens, over made-up words or over updates of keys that the prompt does not ask
-// for.
+// Placebos: the same folds at the same place with as many tokens. Their text is made-up words, or updates of keys that the prompt does not
+// ask for.
 
 /** A prompt to look at: its messages, the edits that fold it, and its pairs of key and value. */
 interface FoldedPrompt {

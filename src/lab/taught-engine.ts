@@ -24,7 +24,7 @@ export interface ScriptedReply {
   readonly reasoning?: string
   /** Calls without an id receive one. `malformed` holds arguments that are not JSON. */
   readonly calls?: readonly (Pick<ToolCall, 'name'> & Partial<ToolCall>)[]
-  /** Neither engine of this file reads it: a reply with calls finishes with `tool-calls`, any other with `stop`. */
+  /** Default: `tool-calls` with calls, `stop` without. The engines here always use the default; the tests' scripted engine reads it. */
   readonly finish?: Finish
 }
 
