@@ -1,4 +1,7 @@
-/** Owns what all agents have in common: checked options, an engine of the sample’s own within its window, what a cancelled sample comes to, the baselines’ prompts. */
+/**
+ * The common part of all agents: checks options, gives each sample an engine limited to its window, handles cancellation, and holds the
+ * baselines' prompts.
+ */
 import Type, { type Static, type TObject } from 'typebox'
 import type { ChatMessage } from '../../runtime/chat/message.js'
 import { KvfoldError } from '../../runtime/core/errors.js'
@@ -17,16 +20,16 @@ import type { AgentKind, AgentSetting, Answered, EvalAgent } from '../agent.js'
 export interface AgentDefinition<Options extends TObject> {
   readonly kind: AgentKind
   readonly title: string
-  /** Strict, with a default for every option. */
+  /** A strict schema (unknown options are faults) with a default for every option. */
   readonly options: Options
-  /** Asks nothing but `engine`, which is the setting's within its window. @throws KvfoldError */
+  /** Answers one sample. Takes all its steps on `engine`, which is the setting's engine limited to the window. @throws KvfoldError */
   answer(engine: SampleEngine, setting: AgentSetting, options: Static<Options>): Promise<Answered>
 }
 
-/** A number of tokens or things, with the default of the paper. */
+/** An option for a whole number from 1; `standard` is its default, the paper's where the paper gives one. */
 export const count = (standard: number) => Type.Integer({ minimum: 1, default: standard })
 
-/** @throws KvfoldError eval/bad-agent naming the option */
+/** Checks the given options and makes the agent. @throws KvfoldError eval/bad-agent; the message names the option */
 export function makeAgent<Options extends TObject>(definition: AgentDefinition<Options>, given: unknown): EvalAgent {
   const { kind, title } = definition
   const read = checked(definition.options, given)
@@ -36,7 +39,7 @@ export function makeAgent<Options extends TObject>(definition: AgentDefinition<O
   return { kind, title, options: { ...options }, answer: (setting) => answer(definition, setting, options) }
 }
 
-/** What an agent without tools makes of its last step. */
+/** The answer of an agent without tools, made from the reply of its last step. */
 export const answered = ({ message, finish }: EngineReply, details: Answered['details']): Answered => ({
   answer: message.content,
   end: finish === 'length' ? 'length' : 'stop',
@@ -58,7 +61,7 @@ async function answer<Options extends TObject>(
     else return outcome
     throw new KvfoldError('engine/cancelled', 'A step of the sample was cancelled by somebody else; run the sample again.')
   } catch (error) {
-    // Wherever the caller's signal found the agent, it comes to the same.
+    // The caller's signal may reach the agent at any step; the outcome is always `cancelled`.
     if (setting.signal?.aborted === true && error instanceof KvfoldError && error.code === 'engine/cancelled')
       return { answer: '', end: 'cancelled', calls: [], refusedCalls: 0, details: {} }
     throw error
@@ -67,18 +70,19 @@ async function answer<Options extends TObject>(
   }
 }
 
-// The engine as the agent of one sample uses it: within the sample's window, every step counted, everything forgotten at the end.
+// The engine that the agent of one sample uses: it keeps to the sample's window, counts every step and forgets all conversations at the
+// end.
 
-/** Sampling of the sample, and what edits keep to: the same for every step of an agent. */
+/** The sampling and the contract of edits: the same for every step of an agent. */
 export type SampleGeneration = Pick<EngineRequest, 'sampling' | 'contract'>
 
-/** What of an agent's setting the engine of a sample depends on. */
+/** The part of an agent's setting that the engine of a sample needs. */
 export type SampleSetting = Pick<AgentSetting, 'engine' | 'name' | 'contract' | 'seed' | 'window' | 'signal'> & {
   readonly task: Pick<AgentSetting['task'], 'temperature'>
 }
 
 export class SampleEngine extends EngineAround {
-  /** Tokens that a prompt and its answer may take. */
+  /** Tokens that a prompt and its answer may take together: the setting's window, at most the engine's context. */
   readonly window: number
   readonly generation: SampleGeneration
   readonly #name: string
@@ -98,15 +102,15 @@ export class SampleEngine extends EngineAround {
     return { ...this.engine.info, context: this.window }
   }
 
-  /** Steps asked for so far: the next one's place in the record. */
+  /** Steps requested so far; also the index of the next step in the record. */
   get steps(): number {
     return this.#steps
   }
 
-  /** Ends with context/full when the window has no room for the prompt and a token after it. */
+  /** Limits the answer to the room in the window. The reply rejects with context/full when the prompt leaves no room for one token. */
   respond(request: EngineRequest): Generation {
     this.#conversations.add(request.conversation)
-    // Where the window is all of the context, the engine itself sees to it, by its own count.
+    // When the window is the whole context, the engine enforces the limit itself, by its own count.
     if (this.window === this.engine.info.context) return this.#asked(request)
     const prompt = this.count(request.messages, request.tools ?? [], request.edits)
     const room = this.window - prompt
@@ -122,13 +126,13 @@ export class SampleEngine extends EngineAround {
     return this.#asked({ ...request, maxTokens: Math.min(request.maxTokens ?? room, room) })
   }
 
-  /** The id of a conversation of the sample's. */
+  /** The id of one of the sample's conversations, unique to the sample and the label. */
   conversation(label: string): ConversationId {
     return conversationId(`${this.#name}/${label}`)
   }
 
   /**
-   * One step on messages of their own. Steps of one label share a cache: what their prompts have in common at the beginning is reused.
+   * Takes one step on these messages alone. Steps with the same label share a conversation, so the cells of a common beginning are reused.
    * @throws KvfoldError as the engine; engine/cancelled when the step was cancelled
    */
   async ask(
@@ -148,7 +152,7 @@ export class SampleEngine extends EngineAround {
     return reply
   }
 
-  /** Tokens of a text within a message: what it adds to an empty one. */
+  /** Tokens that a text adds to an empty message. */
   countText(text: string): number {
     return this.#countAlone(text) - (this.#empty ??= this.#countAlone(''))
   }
@@ -175,9 +179,9 @@ export class SampleEngine extends EngineAround {
   }
 }
 
-// What the baselines say to the model: to the effect of the originals' prompts, in our own words.
+// The baselines' prompts: the same instructions as the originals', in our own words.
 
-/** Answer from retrieved passages and nothing else (Sculptor, D.4: RAG), the best passage first. */
+/** Asks for an answer from the retrieved passages alone (Sculptor, D.4: RAG). The best passage comes first. */
 export const passagesPrompt = (question: string, passages: readonly string[]): readonly ChatMessage[] => [
   {
     role: 'system',
@@ -188,7 +192,10 @@ export const passagesPrompt = (question: string, passages: readonly string[]): r
   { role: 'user', content: `Passages:\n\n${passages.map((passage) => passage.trim()).join('\n\n')}\n\nQuestion:\n${question}` },
 ]
 
-/** Rewrite the memory after one more part of the text (MemAgent). What stays the same in all calls comes first. */
+/**
+ * Asks for a new memory after one more part of the text (MemAgent). The text that is the same in all calls comes first, so its cells are
+ * reused.
+ */
 export const memoryPrompt = (question: string, memory: string, part: string): readonly ChatMessage[] => [
   {
     role: 'user',
@@ -200,7 +207,7 @@ export const memoryPrompt = (question: string, memory: string, part: string): re
   },
 ]
 
-/** Answer from the memory alone (MemAgent). */
+/** Asks for an answer from the memory alone (MemAgent). */
 export const fromMemoryPrompt = (question: string, memory: string): readonly ChatMessage[] => [
   {
     role: 'user',
@@ -212,7 +219,10 @@ export const fromMemoryPrompt = (question: string, memory: string): readonly Cha
 
 const memoryOr = (memory: string): string => (memory.trim() === '' ? '(nothing yet)' : memory)
 
-/** Facts of one part of the text that bear on the question (Mem0, its extraction turned from a user's likings to a document, D.4). */
+/**
+ * Asks for the facts of one part of the text that help with the question (Mem0; Sculptor, D.4). Mem0 extracts a user's preferences; this
+ * prompt reads a document.
+ */
 export const factsPrompt = (question: string, part: string): readonly ChatMessage[] => [
   {
     role: 'system',
@@ -224,13 +234,13 @@ export const factsPrompt = (question: string, part: string): readonly ChatMessag
   { role: 'user', content: `Question:\n${question}\n\nPart of the document:\n${part.trim()}` },
 ]
 
-/** A fact as the model is shown it, under a small number instead of its real id. */
+/** A stored fact in a prompt: `id` is a small number in place of the fact's real id. */
 interface NumberedFact {
   readonly id: string
   readonly text: string
 }
 
-/** What new facts change about those that are stored (Mem0). */
+/** Asks how new facts change the stored facts: add, update, delete or none (Mem0). */
 export const decisionsPrompt = (stored: readonly NumberedFact[], facts: readonly string[]): readonly ChatMessage[] => [
   {
     role: 'system',
@@ -243,7 +253,7 @@ export const decisionsPrompt = (stored: readonly NumberedFact[], facts: readonly
   { role: 'user', content: `Stored facts:\n${JSON.stringify(stored)}\n\nNew facts:\n${JSON.stringify(facts)}` },
 ]
 
-/** Answer from the facts that were found (Mem0), the best first. */
+/** Asks for an answer from the facts that the search found (Mem0). The best fact comes first. */
 export const fromFactsPrompt = (question: string, facts: readonly string[]): readonly ChatMessage[] => [
   {
     role: 'system',

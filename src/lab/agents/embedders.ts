@@ -1,4 +1,4 @@
-/** Owns vectors of texts: who makes them, of texts of any length, and how alike two are. */
+/** Makes vectors of texts of any length, with a GGUF or an ONNX model, and compares them. */
 import { existsSync } from 'node:fs'
 import { basename, dirname, resolve } from 'node:path'
 import type { FeatureExtractionPipeline } from '@huggingface/transformers'
@@ -8,15 +8,15 @@ import type { LlamaEngine } from '../../runtime/engine/llama.js'
 import type { AgentKind, AgentSetting, TextEmbedder } from '../agent.js'
 import { halvesOf } from './long-text.js'
 
-// Likeness of texts by their vectors, and what was spent on making them.
+// The similarity of two vectors, and an embedder that counts its texts and its time.
 
-/** Cosine of two vectors of length 1. */
+/** Returns the cosine of two vectors of length 1. */
 export function likeness(one: Float32Array, other: Float32Array): number {
   invariant(one.length === other.length, `Vectors of ${one.length} and ${other.length} numbers cannot be compared.`)
   return one.reduce((sum, value, index) => sum + value * other[index]!, 0)
 }
 
-/** The setting's embedder, and a count of what it was asked for: it is on no ledger. */
+/** The setting's embedder. It counts texts and milliseconds, because no ledger records embeddings. */
 export class CountedEmbedder {
   #texts = 0
   #milliseconds = 0
@@ -26,7 +26,7 @@ export class CountedEmbedder {
     private readonly signal: AbortSignal | undefined,
   ) {}
 
-  /** @throws KvfoldError eval/bad-agent when the setting has none */
+  /** @throws KvfoldError eval/bad-agent when the setting has no embedder */
   static of({ embedder, signal }: AgentSetting, agent: AgentKind): CountedEmbedder {
     if (embedder === undefined)
       throw new KvfoldError(
@@ -36,7 +36,7 @@ export class CountedEmbedder {
     return new CountedEmbedder(embedder, signal)
   }
 
-  /** One vector for each text. @throws KvfoldError what the embedder throws */
+  /** Returns one vector for each text. @throws KvfoldError any error of the embedder */
   async embed(texts: readonly string[]): Promise<readonly Float32Array[]> {
     if (texts.length === 0) return []
     const begun = performance.now()
@@ -52,21 +52,21 @@ export class CountedEmbedder {
   }
 }
 
-// Vectors of texts that are longer than an embedder takes: those of their parts, put together.
+// Vectors of texts that are too long for an embedder: the weighted mean of the vectors of their parts.
 
 export interface PartEmbedder {
-  /** Tokens of a text, those included that are added at its ends. */
+  /** Counts the tokens of a text, including the special tokens at its ends. */
   readonly length: (text: string) => number
-  /** Tokens that a text may have. */
+  /** The most tokens that one text may have. */
   readonly most: number
-  /** One vector for each, of length 1. */
+  /** Returns one vector of length 1 for each part. */
   readonly embed: (parts: readonly string[]) => Promise<readonly Float32Array[]>
 }
 
 /**
- * One vector for each text, of length 1. A text that is too long is cut in halves until its parts are not; its vector is the mean of theirs,
- * each counted by its tokens.
- * @throws what `embed` throws
+ * Returns one vector of length 1 for each text. Halves a text that is too long until every part fits. Its vector is the mean of the parts'
+ * vectors, weighted by their tokens.
+ * @throws any error of `embed`
  */
 export async function embedWhole(
   texts: readonly string[],
@@ -94,15 +94,18 @@ function meanOf(parts: readonly { readonly weight: number; readonly vector: Floa
   return Float32Array.from(sums, (value) => (size === 0 ? 0 : value / size))
 }
 
-// Vectors of texts by a GGUF: an embedding model, or, in place of one, the model under evaluation itself.
+// Vectors by a GGUF: an embedding model or, without one, the model under evaluation itself.
 
-/** An embedder that has something to give back. */
+/** An embedder that holds a model or a context until `dispose`. */
 export interface OwnedTextEmbedder extends TextEmbedder {
-  /** Idempotent. */
+  /** Frees the embedder's model or context. Idempotent. */
   dispose(): Promise<void>
 }
 
-/** Vectors by `embedder`, which becomes this one's own. Texts too long for it are embedded in parts. `name`: what the log calls it. */
+/**
+ * Wraps `embedder` and takes ownership: `dispose` disposes of it. Texts that are too long are embedded in parts. The log calls the
+ * embedder `name`.
+ */
 export function ggufEmbedder(embedder: Embedder, name: string): OwnedTextEmbedder {
   const tokens = (text: string) => embedder.model.tokenize(text, { addSpecial: true }).length
   return {
@@ -118,35 +121,40 @@ export function ggufEmbedder(embedder: Embedder, name: string): OwnedTextEmbedde
 }
 
 /**
- * Where there is no embedding model: means of the hidden states of the engine's own model, in a context of their own. It was not trained for
- * that, and the name says so. Dispose of it before the engine.
- * @throws as Embedder.on
+ * An embedder for runs without an embedding model. It averages the hidden states of the engine's own model, in a separate context. The
+ * model
+ * was not trained for this, and the embedder's name says so. Dispose of it before the engine.
+ * @throws the errors of Embedder.on
  */
 export async function fallbackEmbedder(engine: LlamaEngine, options: EmbedderOptions = {}): Promise<OwnedTextEmbedder> {
   const embedder = await Embedder.on(engine.model, { pooling: 'mean', ...options })
   return ggufEmbedder(embedder, `fallback: ${embedder.pooling} of ${engine.info.model}'s own hidden states`)
 }
 
-// Vectors of texts by an ONNX model in Transformers.js, which is loaded when it is first asked for.
+// Vectors by an ONNX model in Transformers.js. The package is imported only when an ONNX embedder is opened.
 
 export interface OnnxEmbedderOptions {
-  /** How a text's vector is made of its tokens'; the model's card says. Default mean. */
+  /** How the vectors of the tokens become the text's vector; the model's card says which. Default: mean. */
   readonly pooling?: 'mean' | 'cls' | 'last_token'
-  /** Weights to load. Default fp32. */
+  /** The number type of the weights to load. Default: fp32. */
   readonly dtype?: 'fp32' | 'fp16' | 'q8' | 'q4'
-  /** Default 1. */
+  /** CPU threads of ONNX Runtime. Default: 1. */
   readonly threads?: number
-  /** The longest text, in tokens; longer ones are embedded in parts. Default: what tokenizer and model set, at most 2048. */
+  /**
+   * The longest text, in tokens; longer texts are embedded in parts. The tokenizer's and the model's own limits also apply. Default:
+   * 2048.
+   */
   readonly tokens?: number
 }
 
-/** Texts computed at once; they are padded to the longest. */
+/** Texts per batch; each batch is padded to its longest text. */
 const BATCH = 16
 const DEFAULT_TOKENS = 2048
 
 /**
- * `model`: a folder with config.json, tokenizer.json and onnx/model.onnx, else a name on the hub, downloaded once. Models without hidden states
- * among their outputs are used by what they have; the name says by what.
+ * Opens an ONNX embedder. `model` is a folder with config.json, tokenizer.json and onnx/model.onnx, or a name on the hub, downloaded
+ * once. When
+ * a model does not output hidden states, the embedder uses another output; its name says which.
  * @throws KvfoldError eval/bad-agent when Transformers.js is not installed; model/not-found when the model cannot be loaded
  */
 export async function onnxEmbedder(
@@ -205,14 +213,14 @@ async function transformers(): Promise<typeof import('@huggingface/transformers'
   }
 }
 
-/** Tokens that tokenizer and model set as the most, where they set any. */
+/** The limits of tokens that the tokenizer and the model set; empty when they set none. */
 function limitsOf({ tokenizer, model }: FeatureExtractionPipeline): readonly number[] {
   const limits = [tokenizer.model_max_length, (model.config as { max_position_embeddings?: unknown }).max_position_embeddings]
-  // A tokenizer without a limit says 1e30.
+  // A tokenizer without a limit reports 1e30.
   return limits.filter((limit): limit is number => typeof limit === 'number' && limit > 0 && limit < 1e9)
 }
 
-/** What the pipeline takes for the tokens' vectors: the first of these that the model has. */
+/** Names the output that the pipeline uses as the tokens' vectors: hidden states, else logits, else token embeddings. */
 function outputOf({ model }: FeatureExtractionPipeline): string {
   const sessions = Object.values(model.sessions as Record<string, { readonly outputNames?: readonly string[] }>)
   const names = sessions.flatMap(({ outputNames = [] }) => outputNames)

@@ -1,4 +1,4 @@
-/** Owns a text that is longer than what reads it: taken in parts that end with sentences, trimmed in the middle, told by its ends. */
+/** Cuts a text that is too long for a prompt: into parts that end with sentences, into its two ends, or without its middle. */
 import { setImmediate } from 'node:timers/promises'
 import type { ChatMessage } from '../../runtime/chat/message.js'
 import { KvfoldError } from '../../runtime/core/errors.js'
@@ -10,22 +10,25 @@ export interface TextChunk {
   readonly tokens: number
 }
 
-/** What counts, and may be cancelled meanwhile. */
+/** Counts tokens; `refuseCancelled` throws when the sample was cancelled. */
 export interface Counter {
   countText(text: string): number
   refuseCancelled(): void
 }
 
-/** Milliseconds of counting at a stretch; other samples run between. */
+/** Milliseconds of counting before `chunks` yields, so that other samples can run. */
 const STRETCH = 20
-/** Guesses by proportion before the rest is halved. */
+/** Guesses by proportion before the search bisects. */
 const GUESSES = 6
 
-/** All of a chunk is counted at once, a few times, until it is as long as may be: counting every sentence alone takes much longer. */
+/**
+ * A text as sentences. It counts whole chunks a few times until one is as long as allowed: counting every sentence alone takes much
+ * longer.
+ */
 export class LongText {
-  /** Of all of it. */
+  /** Tokens of the whole text. */
   readonly tokens: number
-  /** Sentences; one that is longer than what is asked for is cut where it stands. */
+  /** The sentences. A sentence that is longer than a requested chunk is replaced by its pieces. */
   readonly #parts: string[]
 
   constructor(
@@ -37,8 +40,8 @@ export class LongText {
   }
 
   /**
-   * The sentences from number `at` on that have at most `most` tokens together, a part of one where that alone has more; `end`: the number of the
-   * next. Null at the end. May number those behind `at` anew.
+   * Takes sentences from number `at` on, as many as have at most `most` tokens together; a piece of the first one when that alone has more.
+   * `end` is the number of the next sentence. Returns null at the end of the text. May renumber the sentences after `at`.
    */
   take(at: number, most: number): (TextChunk & { readonly end: number }) | null {
     this.#cutLonger(at, most, 'first')
@@ -47,7 +50,7 @@ export class LongText {
     return count === 0 ? null : { text: parts.slice(0, count).join(''), tokens, end: at + count }
   }
 
-  /** All of it in chunks of at most `most` tokens, as long as may be. @throws KvfoldError engine/cancelled */
+  /** Returns the whole text in chunks, each as long as `most` tokens allow. @throws KvfoldError engine/cancelled */
   async chunks(most: number): Promise<TextChunk[]> {
     const chunks: TextChunk[] = []
     let rested = performance.now()
@@ -61,7 +64,7 @@ export class LongText {
     return chunks
   }
 
-  /** At most `each` tokens from the beginning and from the end; what is in the one is not in the other. */
+  /** Returns at most `each` tokens from the beginning and from the end; the two do not overlap. */
   ends(each: number): readonly [head: string, tail: string] {
     const head = this.take(0, each)
     if (head === null || head.end === this.#parts.length) return [head?.text ?? '', '']
@@ -71,12 +74,12 @@ export class LongText {
     return [head.text, count === 0 ? '' : parts.slice(-count).join('')]
   }
 
-  /** As much of the beginning as of the end, at most `most` tokens together; itself when it is not longer. */
+  /** Returns the text without its middle: both ends, at most `most` tokens together. Returns itself when it is not longer. */
   middleTrimmed(most: number): LongText {
     return this.tokens <= most ? this : new LongText(this.ends(Math.max(1, Math.floor(most / 2))).join(''), this.counter)
   }
 
-  /** Cuts the part at `at` in halves until its first or last piece has at most `most` tokens, or cannot be cut. */
+  /** Halves the part at `at` until its first or last piece has at most `most` tokens, or cannot be cut. */
   #cutLonger(at: number, most: number, side: 'first' | 'last'): void {
     for (let index = at; ;) {
       const part = this.#parts[index]
@@ -87,7 +90,7 @@ export class LongText {
     }
   }
 
-  /** The largest number of parts, up to `all`, that have at most `most` tokens; 1 when one alone has more. */
+  /** Finds the largest number of parts, up to `all`, that have at most `most` tokens together; 1 when one part alone has more. */
   #longest(all: number, most: number, textOf: (many: number) => string): { readonly count: number; readonly tokens: number } {
     if (all === 0) return { count: 0, tokens: 0 }
     let fits = { count: 0, tokens: 0 }
@@ -104,13 +107,14 @@ export class LongText {
   }
 }
 
-// Where a long text may be cut: behind sentences, and behind what LongBench's splitter takes for their ends.
+// The places where a long text may be cut: after sentences, and after the marks that LongBench's splitter takes for ends of sentences.
 
 const segmenter = new Intl.Segmenter('en', { granularity: 'sentence' })
 
 /**
- * The text's sentences, each with the space before it, as tokenizers have it; joined they are the text. Semicolons and line ends end one, too: a
- * list would be one sentence otherwise.
+ * Returns the text's sentences, each with the space before it, as tokenizers attach it; joined they are the text. A semicolon or a line
+ * end also
+ * ends a sentence, because a list would otherwise be one.
  */
 export function sentencesOf(text: string): string[] {
   const ends = Array.from(segmenter.segment(text), ({ index, segment }) => index + segment.trimEnd().length)
@@ -118,7 +122,10 @@ export function sentencesOf(text: string): string[] {
   return cutAt(text, ends)
 }
 
-/** Two parts, cut before the space nearest to the middle, else in the middle; null for a single character. Joined they are the text. */
+/**
+ * Cuts before the space nearest to the middle, else in the middle. The two parts joined are the text. Returns null for a single
+ * character.
+ */
 export function halvesOf(text: string): readonly [string, string] | null {
   const middle = text.length / 2
   let best: number | null = null
@@ -128,7 +135,7 @@ export function halvesOf(text: string): readonly [string, string] | null {
   return at <= 0 || at >= text.length ? null : [text.slice(0, at), text.slice(at)]
 }
 
-/** The text cut at these places, in any order; a part of nothing but space goes with the next, or with the last where there is none. */
+/** Cuts the text at these places, given in any order. A part of only space joins the next part, or the last one at the end of the text. */
 function cutAt(text: string, places: readonly number[]): string[] {
   const parts: string[] = []
   let start = 0
@@ -143,18 +150,19 @@ function cutAt(text: string, places: readonly number[]): string[] {
   return parts
 }
 
-/** The place itself, or the one before it when it stands within a surrogate pair; behind the pair where that is the beginning. */
+/** Returns `at`; or, inside a surrogate pair, the place before the pair, or after it when the pair begins the text. */
 function wholeCharacter(text: string, at: number): number {
   const isInside = /[\uD800-\uDBFF]/.test(text[at - 1] ?? '') && /[\uDC00-\uDFFF]/.test(text[at] ?? '')
   if (!isInside) return at
   return at - 1 > 0 ? at - 1 : at + 1
 }
 
-// What of a text or a list goes into a prompt so that the window holds it and an answer.
+// Chooses how much of a text or a list goes into a prompt, so that the window holds the prompt and an answer.
 
 /**
- * The first of `items`, as many as fit a prompt with `reserve` tokens after it (at most a quarter of the window is reserved). Pure.
- * @throws KvfoldError context/full when not even one does, and there is one
+ * Returns the first of `items`, as many as fit into a prompt with `reserve` tokens after it. Reserves at most a quarter of the window.
+ * Pure.
+ * @throws KvfoldError context/full when there are items and none fits
  */
 export function fitting<Item>(
   engine: SampleEngine,
@@ -170,17 +178,17 @@ export function fitting<Item>(
 }
 
 export interface PartOptions {
-  /** Tokens. */
+  /** The most tokens of the part. */
   readonly most: number
-  /** Tokens kept free behind the prompt. */
+  /** Tokens that stay free after the prompt. */
   readonly reserve: number
   readonly promptOf: (text: string) => readonly ChatMessage[]
 }
 
 /**
- * The part of the text from sentence `at` on that goes into the next prompt: at most `most` tokens, fewer where the window does not hold them.
- * Null at the end of the text.
- * @throws KvfoldError context/full when there is no room for any
+ * Returns the part of the text from sentence `at` on for the next prompt: at most `most` tokens, fewer when the window lacks room.
+ * Returns null at the end of the text.
+ * @throws KvfoldError context/full when the window has no room for any part
  */
 export function nextPart(
   engine: SampleEngine,

@@ -1,4 +1,4 @@
-/** Owns the agents that read a text part by part and answer from what they kept of it: one memory that is rewritten, or facts in a store (Sculptor, D.4). */
+/** The agents that read a text part by part: MemAgent rewrites one memory, the Mem0-style agent stores facts (Sculptor, D.4). */
 import Type, { type Static } from 'typebox'
 import { KvfoldError } from '../../runtime/core/errors.js'
 import { checked, strict } from '../../runtime/core/schema.js'
@@ -18,13 +18,13 @@ import { fitting, LongText, nextPart } from './long-text.js'
 import { END_TOKENS, questionOf } from './rag.js'
 
 const MemAgentOptions = strict({
-  /** Longer texts lose their middle. */
+  /** The most tokens of text that the agent reads; a longer text loses its middle. */
   contextTokens: count(120_000),
-  /** Of one part, which ends with a sentence; fewer where the window has no room. */
+  /** Tokens of one part, which ends with a sentence; fewer when the window lacks room. */
   chunkTokens: count(5000),
-  /** Of a memory, and of the answer if the task does not set less. */
+  /** The most tokens of a memory, and of the answer unless the task sets fewer. */
   newTokens: count(1024),
-  /** Of each end of the text, where the sample has no question. */
+  /** Tokens of each end of the text; the two ends serve as the question when the sample has none. */
   endTokens: count(END_TOKENS),
 })
 
@@ -64,20 +64,21 @@ export const memAgent: AgentDefinition<typeof MemAgentOptions> = {
   },
 }
 
-// The agent that stores facts of the text, kept in order as they come, and answers from those it finds again (Sculptor, D.4, after Mem0).
+// The agent that stores facts of the text, updates them as new facts come, and answers from the facts nearest to the question (Sculptor,
+// D.4, after Mem0).
 
 const Mem0Options = strict({
-  /** Of one part, which ends with a sentence; fewer where the window has no room. */
+  /** Tokens of one part, which ends with a sentence; fewer when the window lacks room. */
   chunkTokens: count(5000),
-  /** Stored facts that each new one is compared with. */
+  /** How many stored facts each new fact is compared with. */
   nearest: count(5),
-  /** Stored facts that the answer may see, as many as the window holds. */
+  /** The most stored facts in the answer's prompt; fewer when the window lacks room. */
   retrieved: count(100),
-  /** Of a list of facts or decisions. */
+  /** The most tokens of a list of facts or decisions. */
   newTokens: count(1024),
-  /** Whether the engine is made to hold to the JSON schema; false for endpoints that cannot. */
+  /** Whether the engine must follow the JSON schema; set false for endpoints that cannot. */
   schema: Type.Boolean({ default: true }),
-  /** Of each end of the text, where the sample has no question. */
+  /** Tokens of each end of the text; the two ends serve as the question when the sample has none. */
   endTokens: count(END_TOKENS),
 })
 
@@ -130,7 +131,7 @@ class Mem0 {
     return { ...this.#counts, stored: this.#store.size, ...this.embedder.details }
   }
 
-  /** Stores what a part of the text has to say. A reply that is no JSON counts as an empty one, as in the original. */
+  /** Stores the facts of one part of the text. A reply that is not the JSON asked for counts as empty, as in the original. */
   async read(question: string, part: string): Promise<void> {
     const { engine, options } = this
     const { message } = await engine.ask('facts', factsPrompt(question, part), this.#limits(factsSchema))
@@ -141,7 +142,7 @@ class Mem0 {
     const vectors = await this.embedder.embed(facts)
     const near = new Map(vectors.flatMap((vector) => this.#store.nearest(vector, options.nearest)).map((fact) => [fact.id, fact]))
     const stored = [...near.values()]
-    // Small numbers instead of ids, as the original does, so that a model has little to copy wrongly.
+    // Small numbers in place of ids, as in the original: a short number is easy for a model to copy.
     const prompt = decisionsPrompt(
       stored.map(({ text }, number) => ({ id: String(number), text })),
       facts,
@@ -150,14 +151,14 @@ class Mem0 {
     for (const decision of this.#readable(decisionsIn(decided.message.content))) await this.#carryOut(decision, stored)
   }
 
-  /** Stored facts by likeness to the question, the likest first. */
+  /** Returns the stored facts that are most similar to the question, the most similar first. */
   async search(question: string): Promise<readonly StoredFact[]> {
     if (this.#store.size === 0) return []
     const [vector] = await this.embedder.embed([question])
     return this.#store.nearest(vector!, this.options.retrieved)
   }
 
-  /** A decision that names no stored fact where it must, or has no text where it must, counts as ignored. */
+  /** Carries out a decision. Counts it as ignored when it lacks a text or a stored fact that its event needs. */
   async #carryOut({ event, id, text }: Decision, stored: readonly StoredFact[]): Promise<void> {
     const known = /^\d+$/.test(id.trim()) ? stored[Number(id)]?.id : undefined
     const fact = text.trim()
@@ -201,34 +202,37 @@ class Mem0 {
   }
 }
 
-// The JSON that the Mem0-style agent asks the model for: its schemas, and reading it.
+// The JSON that the Mem0-style agent asks the model for: schemas and readers.
 
 const facts = { facts: Type.Array(Type.String()) }
 const decision = { event: Type.Enum(['ADD', 'UPDATE', 'DELETE', 'NONE']), id: Type.String(), text: Type.String() }
 
-// What is read may have more in it.
+// The readers accept further properties, unlike the strict schemas below.
 const Facts = Type.Object(facts)
 const Decisions = Type.Object({ decisions: Type.Array(Type.Object(decision)) })
 
 export type Decision = Static<typeof Decisions>['decisions'][number]
 
-/** JSON schemas for engines that can hold an answer to one: every property is required, none is left open. */
+/** JSON schemas for engines that can force an answer into one. Every property is required, and no others are allowed. */
 export const factsSchema = strict(facts)
 export const decisionsSchema = strict({ decisions: Type.Array(strict(decision)) })
 
-/** The facts, blank ones left out; null for what is no such JSON, such as an answer that was cut off. */
+/** Returns the facts without blank ones; or null when the answer is not such JSON, for example because it was cut off. */
 export function factsIn(said: string): readonly string[] | null {
   const read = checked(Facts, jsonIn(said))
   return read.ok ? read.value.facts.map((fact) => fact.trim()).filter((fact) => fact !== '') : null
 }
 
-/** The decisions in their order; null for what is no such JSON. */
+/** Returns the decisions in order; or null when the answer is not such JSON. */
 export function decisionsIn(said: string): readonly Decision[] | null {
   const read = checked(Decisions, jsonIn(said))
   return read.ok ? read.value.decisions : null
 }
 
-/** What stands between the first and the last brace, parsed: models like to fence JSON. */
+/**
+ * Parses the text from the first to the last brace, because models often put JSON in a code fence. Returns undefined when it is not
+ * JSON.
+ */
 function jsonIn(said: string): unknown {
   try {
     return JSON.parse(said.slice(said.indexOf('{'), said.lastIndexOf('}') + 1))
@@ -237,7 +241,7 @@ function jsonIn(said: string): unknown {
   }
 }
 
-// The facts that an agent has stored of one sample, found by likeness.
+// The store of one sample's facts, with a search by similarity.
 
 export interface StoredFact {
   readonly id: number
@@ -261,19 +265,19 @@ export class FactStore {
     this.#facts.set(id, { id, text, vector })
   }
 
-  /** Puts a new text in the place of a fact's; false when there is no such fact. */
+  /** Replaces the text and the vector of a fact. Returns false when there is no such fact. */
   update(id: number, text: string, vector: Float32Array): boolean {
     if (!this.#facts.has(id)) return false
     this.#facts.set(id, { id, text, vector })
     return true
   }
 
-  /** False when there is no such fact. */
+  /** Returns false when there is no such fact. */
   delete(id: number): boolean {
     return this.#facts.delete(id)
   }
 
-  /** At most `most` facts, the likest first; the older of two that are equally like. */
+  /** Returns at most `most` facts, the most similar first; of two equally similar facts the older comes first. */
   nearest(vector: Float32Array, most: number): StoredFact[] {
     return [...this.#facts.values()]
       .map(({ id, text, vector: own }) => ({ id, text, likeness: likeness(vector, own) }))

@@ -1,4 +1,7 @@
-/** Owns which agents there are, for which of them the built-in model was trained, and those that are sessions of ours: `sculptor` with the six context tools, `plain` without any. */
+/**
+ * Opens agents by name. Defines `sculptor` (six context tools) and `plain` (no tools), and says which agents the built-in model was
+ * trained for.
+ */
 import Type from 'typebox'
 import { plain, sculptor, type SystemPrompt, systemPrompts } from '../../runtime/agents/sculptor.js'
 import { MAX_CALLS, type Session } from '../../runtime/agents/session.js'
@@ -11,20 +14,18 @@ import { type AgentDefinition, count, makeAgent, type SampleEngine } from './def
 import { mem0, memAgent } from './memory.js'
 import { ragBm25, ragDense } from './rag.js'
 
-// The agents that are sessions of ours: `sculptor` with the six context tools, `plain` without any.
-
 // The agent that manages its own context with the six tools (Sculptor, sections 2 and 4).
 
 const prompts = Object.keys(systemPrompts) as SystemPrompt[]
 
 const SculptorOptions = strict({
-  /** Which system prompt; `task`: the one that the task names. */
+  /** The system prompt. `task`: the prompt that the task names. */
   prompt: Type.Enum(['task', ...prompts], { default: 'task' }),
-  /** Calls of the turn. */
+  /** The most calls in the turn. */
   maxCalls: count(MAX_CALLS),
-  /** Whether the first step has to call a tool. */
+  /** `required`: the first step must call a tool. */
   firstStep: Type.Enum(['required', 'auto'], { default: 'required' }),
-  /** Whether folds in an order that costs more than it need get a line of advice. */
+  /** Whether the model gets a line of advice when it folds in an order that costs more than necessary. */
   hints: Type.Boolean({ default: false }),
 })
 
@@ -51,7 +52,7 @@ const sculptorAgent: AgentDefinition<typeof SculptorOptions> = {
   },
 }
 
-// The agent that reads all of the sample and answers in one step: no tools, no system message.
+// The agent that reads the whole sample and answers in one step, without tools and without a system message.
 
 const PlainOptions = strict({})
 
@@ -65,9 +66,9 @@ const plainAgent: AgentDefinition<typeof PlainOptions> = {
   },
 }
 
-// A sample put to a session of ours: its messages, one turn, and the turn's calls as the log counts them.
+// Runs a sample in a session: adds its messages, takes one turn and collects the turn's calls for the log.
 
-/** `session` is on `engine`. @throws KvfoldError what the engine throws */
+/** Answers the sample in one turn of `session`, which must use `engine`. @throws KvfoldError any error of the engine */
 export async function answerBy(session: Session, engine: SampleEngine, { sample, signal }: AgentSetting): Promise<Answered> {
   for (const message of sample.messages) session.conversation.add(message)
   const calls: CalledTool[] = []
@@ -84,7 +85,7 @@ export async function answerBy(session: Session, engine: SampleEngine, { sample,
   })
   return {
     answer: outcome.answer,
-    // Nobody else's tools: an answer never ends with calls that are left to others.
+    // The session has no client tools, so no answer ends with calls for the client.
     end: outcome.end === 'tool-calls' ? 'stop' : outcome.end,
     calls,
     refusedCalls: outcome.refusedCalls,
@@ -102,8 +103,8 @@ const makers: Readonly<Record<AgentKind, (options: unknown) => EvalAgent>> = {
 }
 
 /**
- * The agent, with the paper's defaults for what `options` leaves out (Sculptor, D.4). It may answer any number of samples at once.
- * @throws KvfoldError eval/bad-agent for an unknown kind, or naming the option that cannot be used
+ * Opens the agent. Options that are left out have the paper's defaults (Sculptor, D.4). The agent may answer any number of samples at once.
+ * @throws KvfoldError eval/bad-agent for an unknown kind, or for an option that cannot be used; the message names it
  */
 export function openAgent(kind: AgentKind, options: Readonly<Record<string, unknown>> = {}): EvalAgent {
   if (!Object.hasOwn(makers, kind))
@@ -111,12 +112,12 @@ export function openAgent(kind: AgentKind, options: Readonly<Record<string, unkn
   return makers[kind](options)
 }
 
-/** Agents that cannot answer without `AgentSetting.embedder`. */
+/** The agents that need `AgentSetting.embedder`. */
 export const embeddingAgents: readonly AgentKind[] = ['rag-dense', 'mem0']
 
-/** Tasks of the built-in model's training. */
+/** The tasks that the built-in model was trained on. */
 const learned: readonly TaskName[] = ['pi-llm', 'needles', 'mrcr']
 
-/** Whether the built-in model has seen this agent's prompts on this task in training: it says nothing about an agent where it has not. */
+/** Whether the built-in model was trained on this agent's prompts for this task. Without that, its results say nothing about the agent. */
 export const isBuiltinTrained = (agent: AgentKind, task: TaskName): boolean =>
   learned.includes(task) && (agent === 'plain' || agent === 'sculptor')

@@ -1,4 +1,4 @@
-/** Owns the agents that answer from passages they retrieve: by BM25 or by vectors (Sculptor, D.4). */
+/** The agents that retrieve passages and answer from them: by BM25 or by vectors (Sculptor, D.4). */
 import Type from 'typebox'
 import { strict } from '../../runtime/core/schema.js'
 import type { AgentSetting, Answered } from '../agent.js'
@@ -7,16 +7,18 @@ import { type AgentDefinition, answered, count, passagesPrompt, type SampleEngin
 import { CountedEmbedder, likeness } from './embedders.js'
 import { type TextChunk, fitting, LongText } from './long-text.js'
 
-// What the retrieving agents share: the text in chunks, the query, and the answer from the chunks that rank best.
+// The common part of both agents: cut the text into chunks, make the query, answer from the best chunks.
 
-/** Tokens that a question made of the text's ends takes from each (Sculptor, D.4). */
+/** Tokens from each end of the text in a query that is made of its ends (Sculptor, D.4). */
 export const END_TOKENS = 500
 
 export const retrievalOptions = {
   chunkTokens: count(200),
-  /** Chunks are added, the best first, until they have so many tokens. */
+  /** The agent adds chunks, the best first, until they have this many tokens together. */
   retrievedTokens: count(1500),
-  /** What chunks are compared with: the sample's question, or the first and last `endTokens` of the text. Without a question always those. */
+  /**
+   * `question`: chunks are compared with the sample's question. `ends`, or no question: with the first and last `endTokens` of the text.
+   */
   query: Type.Enum(['question', 'ends'], { default: 'question' }),
   endTokens: count(END_TOKENS),
 }
@@ -28,13 +30,16 @@ export interface RetrievalOptions {
   readonly endTokens: number
 }
 
-/** Scores of chunks for a query, higher is better. */
+/** Ranks chunks for a query. `order` holds the chunks' indexes, the best first; `details` go into the answer's details. */
 export type Rank = (
   query: string,
   chunks: readonly string[],
 ) => Promise<{ readonly order: readonly number[]; readonly details: Answered['details'] }>
 
-/** @throws KvfoldError what the engine or the ranking throws; context/full when not one chunk fits beside the question */
+/**
+ * Answers from the best chunks.
+ * @throws KvfoldError any error of the engine or the ranking; context/full when no chunk fits beside the question
+ */
 export async function answerFromBest(
   engine: SampleEngine,
   { sample, task }: AgentSetting,
@@ -68,7 +73,7 @@ export async function answerFromBest(
   })
 }
 
-/** The sample's question, or one made of the text's ends where there is none. */
+/** Returns the sample's question; or the two ends of the text when the sample has no question. */
 export const questionOf = ({ question }: TaskSample, text: LongText, endTokens: number): string =>
   question.trim() === '' ? pseudoQuery(text, endTokens) : question
 
@@ -79,22 +84,22 @@ const pseudoQuery = (text: LongText, each: number): string =>
     .join('\n')
     .trim()
 
-/** From the first on until there are `enough` tokens; the last one may go beyond, as in LongBench. */
+/** Takes chunks from the first on until they have `enough` tokens. The last chunk may exceed that, as in LongBench. */
 function bestUpTo(ranked: readonly TextChunk[], enough: number): readonly TextChunk[] {
   let tokens = 0
   const end = ranked.findIndex((chunk) => (tokens += chunk.tokens) >= enough)
   return end < 0 ? ranked : ranked.slice(0, end + 1)
 }
 
-// * Owns the ranking of texts by the words they share with a query: Okapi BM25 as the package rank_bm25 has it, which LongBench's retrieval runs.
-// A search library will not do: those (minisearch, for one) score by BM25+ with another idf, which ranks otherwise.
+// Ranks texts by the words they share with a query: Okapi BM25 as in the package rank_bm25, which LongBench's retrieval runs.
+// A search library such as minisearch will not do: it scores by BM25+ with another idf, which gives another ranking.
 
 export interface Bm25Options {
-  /** Where repetition ceases to count. Default 1.5. */
+  /** How soon repetition of a term stops to add to the score; larger is later. Default: 1.5. */
   readonly k1?: number
-  /** How much length counts, 0..1. Default 0.75. */
+  /** How much a text's length counts, from 0 to 1. Default: 0.75. */
   readonly b?: number
-  /** What terms in more than half of the texts weigh, as a share of the mean idf. Default 0.25. */
+  /** The weight of terms that occur in more than half of the texts, as a share of the mean idf. Default: 0.25. */
   readonly epsilon?: number
 }
 
@@ -111,7 +116,7 @@ export class Bm25 {
   readonly #k1: number
   readonly #b: number
 
-  /** @param texts the terms of each */
+  /** @param texts the terms of each text */
   constructor(texts: readonly (readonly string[])[], { k1 = 1.5, b = 0.75, epsilon = 0.25 }: Bm25Options = {}) {
     this.#k1 = k1
     this.#b = b
@@ -127,7 +132,7 @@ export class Bm25 {
     this.#commonIdf = (epsilon * idfs.reduce((sum, idf) => sum + idf, 0)) / Math.max(1, idfs.length)
   }
 
-  /** Every text's score; a term that stands twice in the query counts twice. */
+  /** Returns the score of every text. A term that occurs twice in the query counts twice. */
   scores(query: readonly string[]): Float64Array {
     const scores = new Float64Array(this.#lengths.length)
     for (const [term, times] of frequenciesOf(query)) {
@@ -142,17 +147,17 @@ export class Bm25 {
     return scores
   }
 
-  /** Negative for a term in more than half of the texts. */
+  /** The idf of a term; negative when more than half of the texts contain it. */
   #idf({ length }: readonly Posting[]): number {
     return Math.log(this.#lengths.length - length + 0.5) - Math.log(length + 0.5)
   }
 }
 
-/** Words in lower case; Chinese characters are words of their own. */
+/** Returns the words in lower case; every Chinese character is a word. */
 export const wordsOf = (text: string): string[] =>
   text.toLowerCase().match(/\p{Script=Han}|(?:(?!\p{Script=Han})[\p{L}\p{N}\p{M}_])+/gu) ?? []
 
-/** Indexes by score, the best first; the earlier of two that are equal. */
+/** Returns the indexes in order of score, the best first; of two equal scores the earlier index comes first. */
 export const bestFirst = (scores: ArrayLike<number>): number[] =>
   Array.from(scores, (_, index) => index).sort((one, other) => scores[other]! - scores[one]! || one - other)
 
@@ -162,11 +167,11 @@ function frequenciesOf(terms: readonly string[]): Map<string, number> {
   return frequencies
 }
 
-// The agent that answers from passages picked by BM25 (Sculptor, D.4, after LongBench's retrieval).
+// The agent that picks passages by BM25 (Sculptor, D.4, after LongBench's retrieval).
 
 const RagBm25Options = strict({
   ...retrievalOptions,
-  /** What is counted. LongBench's code hands its chunks to BM25 as strings, which counts characters; words are what it must have meant. */
+  /** The terms that BM25 counts. LongBench's code passes chunks as strings, so it counts characters; it must have meant words. */
   terms: Type.Enum(['words', 'characters'], { default: 'words' }),
   k1: Type.Number({ minimum: 0, default: 1.5 }),
   b: Type.Number({ minimum: 0, maximum: 1, default: 0.75 }),
@@ -186,11 +191,11 @@ export const ragBm25: AgentDefinition<typeof RagBm25Options> = {
   },
 }
 
-// The agent that answers from passages whose vectors are nearest to the question's (Sculptor, D.4).
+// The agent that picks the passages whose vectors are nearest to the question's (Sculptor, D.4).
 
 const DenseOptions = strict({
   ...retrievalOptions,
-  /** Put before the query, for embedders that were trained with an instruction there. */
+  /** A text before the query, for embedders that were trained with an instruction there. */
   queryPrefix: Type.String({ default: '' }),
 })
 

@@ -1,4 +1,4 @@
-/** Owns four agents to compare with, whose context is written anew on the way: ReAct that lets its oldest turns go, ReSum, IterResearch, AgentFold. */
+/** Four baseline agents that rewrite their context as they work: ReAct without its oldest turns, ReSum, IterResearch and AgentFold. */
 import type { ChatMessage, ToolCall } from '../../runtime/chat/message.js'
 import { KvfoldError } from '../../runtime/core/errors.js'
 import { conversationId, type ConversationId } from '../../runtime/core/ids.js'
@@ -10,9 +10,11 @@ import { type AskOptions, MAX_CALLS, type SessionOptions } from '../../runtime/a
 import { Toolbox } from '../../runtime/agents/toolbox.js'
 
 /**
- * `react`: appends everything; before a turn that may not fit, its oldest turns go, down to half of the window. `resum`: at 0.9 of the window a summary
- * takes the place of everything but the rules. `iterresearch`: every step sees the question, a report that the last step wrote, and its call and result.
- * `agentfold`: every step may write a range of earlier steps anew as one (2510.24699), and sees the last one whole.
+ * `react`: appends everything; before a turn that may not fit, drops the oldest turns until half of the window is free. `resum`: at 0.9
+ * of the
+ * window, a summary replaces everything but the system message. `iterresearch`: each step sees the question, the report of the last step,
+ * and that step's call and result. `agentfold` (arXiv 2510.24699): each step may replace a range of earlier steps by one text, and sees the
+ * last step whole.
  */
 export type RoundsKind = 'react' | 'resum' | 'iterresearch' | 'agentfold'
 
@@ -21,7 +23,7 @@ export interface RoundsOptions extends Pick<
   'engine' | 'id' | 'system' | 'clientTools' | 'maxCalls' | 'generation'
 > {
   readonly kind: RoundsKind
-  /** Tokens of the context. Default: the engine's. */
+  /** Tokens of the context, at most the engine's. Default: the engine's. */
   readonly window?: number
 }
 
@@ -32,29 +34,29 @@ export interface RoundsOutcome {
   readonly refusedCalls: number
 }
 
-/** By which a step of IterResearch is told to write its report. */
+/** The opening tag of IterResearch's report. The prompt of a step contains it and asks for the report. */
 export const REPORT = '<report>'
 
-/** By which a step of AgentFold is told to write earlier steps anew. */
+/** The opening tag of AgentFold's directive, which replaces earlier steps. The prompt of a step contains it and explains it. */
 export const COMPRESS = '<compress>'
 
-/** WebResummer's trigger; tokens that its summary may take. */
+/** The share of the window at which WebResummer summarises, and the most tokens of its summary. */
 const FULL = 0.9
 const SUMMARY = 4096
-/** ReAct keeps so much of the window free for a turn, and lets turns go down to so much. */
+/** ReAct drops turns when a turn would begin with ROOM of the window full, until at most HALF of it is full. */
 const ROOM = 0.75
 const HALF = 0.5
 
-/** Plain JSON, but for sampled tokens. */
+/** An agent's state between turns. Plain JSON except for sampled tokens (Int32Array). */
 export interface RoundsState {
   readonly shown: readonly ChatMessage[]
   readonly asked: readonly string[]
   readonly report: string
-  /** AgentFold's, in order and without a gap. */
+  /** AgentFold's steps, in order and without gaps. */
   readonly steps: readonly FoldedStep[]
 }
 
-/** Steps that are told as one; numbers from 1, the last included. */
+/** Steps `from` to `to` (from 1, inclusive) that the prompt shows as one text. */
 interface FoldedStep {
   readonly from: number
   readonly to: number
@@ -64,13 +66,13 @@ interface FoldedStep {
 export class BaselineAgent {
   readonly toolbox: Toolbox
   readonly #ledger: LedgerEntry[] = []
-  /** What the next step shows, rules aside. */
+  /** The messages of the next prompt, without the system message. */
   #shown: ChatMessage[] = []
-  /** The user's words so far. */
+  /** The user's messages so far. */
   #asked: string[] = []
   #report = ''
   #steps: readonly FoldedStep[] = []
-  /** Times that the context was written anew. */
+  /** How many times this object has rewritten the context; `state` does not keep it. */
   restarts = 0
 
   constructor(
@@ -93,7 +95,7 @@ export class BaselineAgent {
     return this.#ledger
   }
 
-  /** @throws KvfoldError what the engine throws, context/full where a turn alone does not fit */
+  /** Runs one turn. @throws KvfoldError any error of the engine; context/full when a turn alone does not fit */
   async ask(content: string, { signal }: Pick<AskOptions, 'signal'> = {}): Promise<RoundsOutcome> {
     const { kind, maxCalls = MAX_CALLS } = this.options
     this.#asked.push(content)
@@ -163,7 +165,7 @@ export class BaselineAgent {
     return results
   }
 
-  /** Whole turns, so that no result loses its call. */
+  /** Drops the oldest turns when the next one may not fit. Drops whole turns, so that no result loses its call. */
   #forgetOldest(content: string): void {
     const next: ChatMessage = { role: 'user', content }
     if (this.#tokens([...this.#messages, next]) < ROOM * this.#window) return
@@ -174,7 +176,10 @@ export class BaselineAgent {
     this.restarts++
   }
 
-  /** In a dialogue there is no one question: it is the first request with all that the user said since, which we say wherever it is shown. */
+  /**
+   * Replaces the messages by a summary. A dialogue has no single question, so all messages of the user stand for it; the prompts and reports
+   * say so.
+   */
   async #summarise(signal?: AbortSignal): Promise<void> {
     const { engine } = this.options
     const question = this.#asked.map((words, at) => `${at + 1}. ${words}`).join('\n')
@@ -203,7 +208,7 @@ export class BaselineAgent {
     this.restarts++
   }
 
-  /** What the next step sees of all before. @param steps AgentFold's, as they are shown */
+  /** The message that stands for the dialogue so far in IterResearch and AgentFold. @param steps AgentFold's steps to show */
   #question(steps = this.#steps): ChatMessage {
     const words = this.#asked.map((one, at) => `${at + 1}. ${one}`).join('\n')
     const question = `The user's words so far, the last ones to be answered now:\n${words}`
@@ -240,7 +245,7 @@ export class BaselineAgent {
     this.#steps = [...this.#steps, { from: number, to: number, text }]
   }
 
-  /** A directive that is none, or whose range cuts a step that is told with others, changes nothing. */
+  /** Carries out AgentFold's directive. Does nothing when it cannot be read, or when its range begins or ends inside a compressed step. */
   #compress(said: string | undefined): void {
     const directive = directiveIn(said)
     if (directive === null) return
@@ -262,7 +267,7 @@ function directiveIn(said = ''): { readonly range: readonly [number, number]; re
   }
 }
 
-/** The directive of a step that tells all steps that it is shown by one text; nothing where there are none. */
+/** Returns a directive that replaces all steps in `shown` by `text`; an empty string when `shown` has no steps. For scripts. */
 export function compressed(shown: string, text: string): string {
   const last = Array.from(shown.matchAll(/^\[(?:Compressed )?Step (?:\d+ to )?(\d+)\]/gm)).at(-1)?.[1]
   return last === undefined

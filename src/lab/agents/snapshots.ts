@@ -1,6 +1,6 @@
 /**
- * Owns what a model can learn from: a tape of what an engine was asked and said, and the snapshots of a trajectory whose context was edited on the
- * way.
+ * Records the requests and replies of an engine, and cuts the recorded trajectory into training snapshots although its context was edited
+ * between steps.
  */
 import type { ChatFormat } from '../../runtime/chat/format.js'
 import type { ChatMessage, Edit, ToolDefinition } from '../../runtime/chat/message.js'
@@ -20,45 +20,52 @@ import { contentOf, editsByMessage } from '../../fleet/engines/wire.js'
 import { commonPrefix } from '../../runtime/kv/prompt.js'
 import type { CallReport } from '../../runtime/agents/tool-loop.js'
 
-/** One completion, and what the model was shown before it. */
+/** One completion and the prompt before it. */
 export interface TrajectoryStep {
   readonly messages: readonly ChatMessage[]
   readonly edits: readonly Edit[]
   readonly tools: readonly ToolDefinition[]
-  /** What was said. */
+  /** The message that the model wrote. */
   readonly completion: ChatMessage
   readonly finish: Finish
-  /** Its calls and what came of each. */
+  /** Its calls and the outcome of each. */
   readonly calls: readonly TakenCall[]
-  /** Natural-log probabilities of its tokens, the end of turn included, where the engine was asked for them (`logprobs`) and has that one. */
+  /**
+   * Natural-log probabilities of its tokens, present when the request asked for `logprobs`. The end of turn comes last, if the engine
+   * reports it.
+   */
   readonly logprobs?: readonly number[]
-  /** The token that ended it, as the engine drew it beside these; a template may show another one. */
+  /** The end-of-turn token that the engine sampled. The template may render another one. */
   readonly end?: number
-  /** The texts of these tokens, but for the end of turn's. */
+  /** The texts of these tokens, without the end of turn. */
   readonly pieces?: readonly string[]
-  /** As the engine says them. */
+  /** The tokens of prompt and completion, if the engine reports them. */
   readonly tokens?: ShownTokens
 }
 
-/** What became of a call. */
+/** A call and its outcome. */
 export type TakenCall = Pick<CallReport, 'call' | 'failed' | 'modifies'>
 
-/** What the model saw at one of its steps and said there, in tokens (or what else is counted in: `Units`). */
+/** The prompt and the completion of one step, in tokens or in other units (see `Units`). */
 export interface Snapshot {
-  /** The prompt of its last step, then that step's completion. What comes after teaches nothing and is left out. */
+  /** The prompt of the snapshot's last step, then that step's completion. */
   readonly tokens: Int32Array
-  /** The completions to be learned from it, in tokens with the end of turn that was sampled; all others have no loss. */
+  /** The completions with loss, including a sampled end of turn. All other tokens have no loss. */
   readonly learned: readonly Learned[]
 }
 
 interface Learned {
   readonly step: number
   readonly span: Span
-  /** Of each token of the span, as the model that acted had it: before temperature, filters and grammar. Left out where the engine did not say. */
+  /**
+   * Natural-log probability of each token of the span under the model that acted: before temperature, filters and grammar. Absent when
+   * the engine
+   * did not report them.
+   */
   readonly logprobs?: readonly number[]
 }
 
-/** How steps become tokens; a loaded model has both. */
+/** Turns messages into tokens and recognises the end of a turn; a loaded model provides both. */
 export interface StepWording {
   readonly format: Pick<ChatFormat, 'render'>
   readonly isEndOfGeneration: (token: number) => boolean
@@ -69,15 +76,17 @@ interface Worded {
   readonly completion: Int32Array
 }
 
-/** What snapshots are counted in: equal numbers stand for equal things. `index`: of the step, for errors. */
+/** Turns a step into numbers (tokens, or ids of messages): equal numbers stand for equal units. `index` is the step's, for error texts. */
 export type Units = (step: TrajectoryStep, index: number) => Worded
 
 /**
- * Conditional trajectory collection with incremental loss (Sculptor, algorithm 1): a snapshot at every step that changed the context and at the
- * last one, and also wherever the next prompt does not go on from this one for another reason (a template that drops old reasoning, a
- * summary written aside). Every completion is learned once, after exactly the tokens that it was sampled after.
+ * Conditional trajectory collection with incremental loss (Sculptor, algorithm 1). Takes a snapshot at every step that changed the
+ * context and
+ * at the last step. Also takes one wherever the next prompt does not begin with this prompt and completion, for example because a template
+ * drops old reasoning or a summary was written on a fork. Each completion has loss once, after exactly the tokens that preceded its
+ * sampling.
  *
- * @throws KvfoldError chat/template-failed where the template shows a completion in a way from which its tokens cannot be told
+ * @throws KvfoldError chat/template-failed when the tokens of a completion cannot be found in the rendered template
  */
 export function snapshots(steps: readonly TrajectoryStep[], units: Units): Snapshot[] {
   const made: Snapshot[] = []
@@ -88,7 +97,7 @@ export function snapshots(steps: readonly TrajectoryStep[], units: Units): Snaps
     learned.push({
       step: index,
       span: span(prompt.length, prompt.length + completion.length),
-      // An end of turn that nobody sampled, as behind a stop string, has no probability; nor have the tokens of another vocabulary.
+      // No probabilities when the end of turn was not sampled (a stop string ended it), or when the tokens are of another vocabulary.
       ...(logprobs?.length === completion.length && isOwn(steps[index]!, completion) ? { logprobs } : {}),
     })
     const tokens = joined(prompt, completion)
@@ -101,17 +110,17 @@ export function snapshots(steps: readonly TrajectoryStep[], units: Units): Snaps
   return made
 }
 
-/** Whether a completion is in the tokens of whoever said it. */
+/** Whether these tokens are the ones that the acting model sampled, not another model's tokens of the same text. */
 const isOwn = ({ completion: { sampled }, tokens }: TrajectoryStep, completion: Int32Array): boolean =>
   sampled !== undefined || (tokens !== undefined && beginsWith(completion, tokens.completion))
 
-/** Tokens of a model that is loaded here, by its chat template and, where it acted itself, as it sampled them. */
+/** Units: the tokens of a model that is loaded here, by its chat template. Uses the sampled tokens when that model acted itself. */
 export const modelTokens =
   (wording: StepWording): Units =>
   (step, index) =>
     wordsOf(step, index, wording)
 
-/** Tokens as the engine says them. Units throw engine/bad-request for a step of which it says none. */
+/** Units: the tokens that the engine reports. Throws engine/bad-request for a step without reported tokens. */
 export const engineTokens: Units = ({ tokens }, index) => {
   if (tokens === undefined)
     throw new KvfoldError(
@@ -121,7 +130,7 @@ export const engineTokens: Units = ({ tokens }, index) => {
   return tokens
 }
 
-/** Messages, where nobody says tokens: a prompt is its tools and its messages as shown, a completion is one. */
+/** Units: messages, for engines that report no tokens. A prompt is its tools and its shown messages; a completion is one message. */
 export function messageUnits(): Units {
   const known = new Map<string, number>()
   const unit = (of: unknown): number => {
@@ -136,7 +145,7 @@ export function messageUnits(): Units {
   })
 }
 
-/** A message as it is shown, in the form of OpenAI's chat API; arguments are text, as they were written where they are no JSON object. */
+/** A message with its edits applied, in the form of OpenAI's chat API. Arguments are text; malformed ones stay as the model wrote them. */
 export interface ShownMessage {
   readonly role: string
   readonly content: string
@@ -170,7 +179,10 @@ export function shownMessages(messages: readonly ChatMessage[], edits: readonly 
   }))
 }
 
-/** JSON as templates write it, with a space behind every comma and colon: so a template that takes arguments as text shows the same. */
+/**
+ * JSON as templates write it, with a space after every comma and colon, so that a template that takes arguments as text renders the
+ * same.
+ */
 const spaced = (value: unknown): string =>
   writeJson(value, 1)
     .replace(/,\n\s*/gu, ', ')
@@ -206,15 +218,13 @@ function joined(first: Int32Array, second: Int32Array): Int32Array {
 
 const beginsWith = (tokens: Int32Array, start: Int32Array): boolean => commonPrefix(tokens, start) === start.length
 
-// A recording of what an engine was asked and said, step by step, so that a model can learn from it.
-
 type Taped = Omit<TrajectoryStep, 'calls'> & { readonly kind: 'answer' | 'summary' }
 
-/** An engine around another that keeps every step that came to its end, in the order of the requests. */
+/** Wraps an engine and records every completed step, in the order of the requests. */
 export class TrajectoryRecorder extends EngineAround {
   readonly #steps: (Taped | null)[] = []
 
-  /** @param asks added to every request, or in place of what it says: how to sample, what to report */
+  /** @param asks sampling and logprobs of every request; they override the request's own */
   constructor(
     engine: Engine,
     private readonly asks: Pick<EngineRequest, 'sampling' | 'logprobs'> = {},
@@ -226,7 +236,7 @@ export class TrajectoryRecorder extends EngineAround {
     const generation = this.engine.respond({ ...request, ...this.asks })
     const { messages, edits = [], tools = [], kind = 'answer' } = request
     const at = this.#steps.push(null) - 1
-    // What is shown is as it is now: the caller goes on to add to its messages.
+    // Copies, because the caller appends to its arrays afterwards.
     const shown = { messages: [...messages], edits: [...edits], tools: [...tools], kind }
     const reply = generation.reply.then((done: EngineReply) => {
       const { message, finish, tokens } = done
@@ -243,7 +253,7 @@ export class TrajectoryRecorder extends EngineAround {
     return { reply, [Symbol.asyncIterator]: () => generation[Symbol.asyncIterator]() }
   }
 
-  /** The steps that were taped, summaries among them. `taken`: of each answer's calls what became of them, in order. */
+  /** Returns the recorded steps, summaries included. `taken`: the outcomes of each answer's calls, in the order of the answers. */
   trajectory(taken: readonly (readonly TakenCall[])[]): TrajectoryStep[] {
     let answers = 0
     return this.#steps.flatMap((taped) => {
@@ -253,12 +263,12 @@ export class TrajectoryRecorder extends EngineAround {
     })
   }
 
-  /** Of each step that was taped. */
+  /** The kind of each recorded step. */
   get kinds(): readonly Taped['kind'][] {
     return this.#steps.flatMap((taped) => (taped === null ? [] : [taped.kind]))
   }
 
-  /** The calls of each answer, as they were said. */
+  /** The calls of each recorded answer, as the model wrote them. */
   get said(): readonly (readonly TakenCall['call'][])[] {
     return this.#steps.flatMap((taped) => (taped?.kind === 'answer' ? [taped.completion.toolCalls ?? []] : []))
   }

@@ -1,4 +1,7 @@
-/** Owns U-Fold as it is printed: three prompts, each written anew at every user input, for what their order costs on a cache. */
+/**
+ * U-Fold as the paper prints it: three prompts, each rebuilt at every user input. Measures what the order of their parts costs on a
+ * cache.
+ */
 import type { ChatMessage } from '../../runtime/chat/message.js'
 import { Conversation } from '../../runtime/context/conversation.js'
 import { portsOf } from '../../runtime/context/ports.js'
@@ -23,7 +26,10 @@ import {
 } from '../../runtime/agents/u-fold/helpers.js'
 import { linesOf, numbered, textOf } from '../../runtime/agents/u-fold/view.js'
 
-/** `printed`: what changes stands first, as in the paper. `stable`: rules and the log first, notes and the user's words last. */
+/**
+ * `printed`: the changing parts come before the fixed ones, as in the paper. `stable`: rules and log come first, notes and the user's
+ * message last.
+ */
 export type PromptOrder = 'printed' | 'stable'
 
 export interface PaperFoldOptions extends Pick<
@@ -32,21 +38,21 @@ export interface PaperFoldOptions extends Pick<
 > {
   readonly order: PromptOrder
   readonly principles?: boolean
-  /** Tokens that a helper may say. Default 1,024. */
+  /** The most tokens of a helper's reply. Default: 1,024. */
   readonly helperTokens?: number
 }
 
-/** Plain JSON, but for sampled tokens. */
+/** The agent's state between turns. Plain JSON except for sampled tokens (Int32Array). */
 export interface PaperState {
   readonly messages: readonly ChatMessage[]
   readonly memory: Memory | null
   readonly blocks: readonly ChosenLines[]
   readonly seen: number
-  /** Words of helpers that could not be used, and ranges that are no lines, so far. */
+  /** So far: helper replies that could not be used, and chosen ranges that do not name lines. */
   readonly bad: { readonly outputs: number; readonly ranges: number }
 }
 
-/** The agent sees notes, chosen lines, the user's words and this turn's steps, and nothing else of the dialogue. */
+/** Of the dialogue, the agent sees only the notes, the chosen lines, the user's message and this turn's steps. */
 export class PaperFold {
   /** The whole dialogue. */
   readonly messages: ChatMessage[] = []
@@ -78,7 +84,7 @@ export class PaperFold {
     return this.#ledger
   }
 
-  /** @throws KvfoldError what the engine throws */
+  /** Folds the dialogue so far, then runs one turn. @throws KvfoldError any error of the engine */
   async ask(content: string, { signal, onEvent }: AskOptions = {}): Promise<TurnOutcome> {
     const { engine, generation = {}, maxCalls = MAX_CALLS } = this.options
     if (this.messages.length > 0) await this.#fold(content, signal)
@@ -104,7 +110,7 @@ export class PaperFold {
     return outcome
   }
 
-  /** What the agent is shown; rules, context and the caller's instructions in the order that was asked for. */
+  /** The agent's prompt: rules, context (notes and chosen lines) and the caller's instructions, in the order of `options.order`. */
   #prompt(query: string): ChatMessage[] {
     const { system = '', order } = this.options
     const context = this.#context()
@@ -130,7 +136,7 @@ export class PaperFold {
     return ['From the conversation so far:', notesText(this.#memory, this.#blocks), ...chosen].join('\n\n')
   }
 
-  /** What cannot be used leaves what there was. */
+  /** Asks the helpers for new notes, then for lines. A reply that cannot be used leaves the old notes or lines in place. */
   async #fold(query: string, signal?: AbortSignal): Promise<void> {
     const { order, principles = false } = this.options
     const memory = memoryOf(await this.#ask('summariser', this.#summariser(query), memorySchema, signal))
