@@ -177,8 +177,8 @@ export class BaselineAgent {
   }
 
   /**
-   * Replaces the messages by a summary. A dialogue has no single question, so all messages of the user stand for it; the prompts and reports
-   * say so.
+   * Replaces the messages by a summary. A dialogue has no single question, so all messages of the user stand for it; the prompts and
+   * reports say so.
    */
   async #summarise(signal?: AbortSignal): Promise<void> {
     const { engine } = this.options

@@ -1,4 +1,7 @@
-/** Owns the world of the MemTool task: invented companies, a tool for each of their figures, the values that the tools return, and what is asked in every turn. */
+/**
+ * The world of the MemTool task: invented companies, a tool for each of their figures, the values that the tools return, and the
+ * requests of a session.
+ */
 import { isDeepStrictEqual } from 'node:util'
 import type { ToolCall, ToolDefinition } from '../../runtime/chat/message.js'
 import { Random } from '../../runtime/core/random.js'
@@ -14,17 +17,17 @@ export interface Company {
   readonly symbol: string
 }
 
-/** What a tool returns for one set of arguments. */
+/** Identifies one value: a company, a metric and perhaps a year. */
 export interface CompanyFigure {
   readonly company: Company
   readonly metric: Metric
-  /** Of the metrics that are told by year. */
+  /** Present for metrics whose tool takes a year. */
   readonly year?: number
 }
 
 export const YEARS = [2021, 2022, 2023, 2024] as const
 
-/** Metrics whose tools take an argument, in the family with arguments. */
+/** Metrics whose tools take a year, in a world with `arguments`. */
 const yearly: readonly Metric[] = ['revenue', 'net income']
 
 const ONSETS = [
@@ -56,7 +59,7 @@ const ONSETS = [
 ]
 const VOWELS = ['a', 'e', 'i', 'o', 'u', 'ai', 'ea', 'io']
 const ENDS = ['l', 'n', 'r', 's', 'x', 'nd', 'rk', 'lt', 'm', 'st']
-/** Companies that share a stem differ in their trade: the distractors of a name. */
+/** Companies with the same stem differ in their trade; they are each other's distractors in a search. */
 const TRADES = ['Foods', 'Metals', 'Energy', 'Systems', 'Freight', 'Pharma', 'Textiles', 'Capital', 'Robotics', 'Paper']
 
 const ABOUT: Readonly<Record<Metric, string>> = {
@@ -69,9 +72,9 @@ const ABOUT: Readonly<Record<Metric, string>> = {
 
 export interface WorldOptions {
   readonly seed: number
-  /** Tools in all; a multiple of the metrics, so that every company has all of them. */
+  /** Number of tools. A multiple of the number of metrics gives every company all its tools. */
   readonly tools: number
-  /** Whether some metrics' tools take a year. */
+  /** Whether the tools of some metrics take a year. */
   readonly arguments: boolean
 }
 
@@ -90,7 +93,7 @@ export class World {
     })
   }
 
-  /** Whether its tool wants a year. */
+  /** Whether the tools of a metric take a year. */
   takesYear(metric: Metric): boolean {
     return this.options.arguments && yearly.includes(metric)
   }
@@ -103,7 +106,7 @@ export class World {
     return { name: toolName(company, metric), arguments: year === undefined ? {} : { year } }
   }
 
-  /** What a call returns: the value, or what is wrong with it. */
+  /** Carries out a call: returns the value, or a text that says what is wrong with the call. */
   answer({ name, arguments: given }: { readonly name: string; readonly arguments: Readonly<Record<string, unknown>> }): string {
     const tool = this.#byTool.get(name)
     if (tool === undefined) return `Error: there is no tool ${name}.`
@@ -115,7 +118,10 @@ export class World {
     return this.value({ company, metric, year })
   }
 
-  /** The figure itself, the same for the same seed, unlike others' by its digits. */
+  /**
+   * Returns a figure's value, which depends only on the seed and the figure. It has six random digits, so that figures rarely share a
+   * value.
+   */
   value({ company, metric, year = 0 }: CompanyFigure): string {
     const drawn = new Random(this.options.seed, hashOf(company.symbol), metrics.indexOf(metric), year)
     const number = drawn.below(900_000) + 100_000
@@ -146,7 +152,7 @@ function companiesOf(count: number, seed: number): Company[] {
     const stem = pick(ONSETS) + pick(VOWELS) + pick(ONSETS) + pick(VOWELS) + pick(ENDS)
     if (stems.has(stem)) continue
     stems.add(stem)
-    // Three of a stem.
+    // Three companies for each stem.
     for (const trade of random.shuffled(TRADES).slice(0, Math.min(3, count - companies.length))) {
       let symbol: string
       do
@@ -166,9 +172,9 @@ function hashOf(text: string): number {
   return hash >>> 0
 }
 
-// The session of the MemTool task: what is asked in every turn, which calls it takes, and what its answers are worth.
+// A session of the MemTool task: the request of every turn, the calls that it needs, and the score of its answer.
 
-/** What a turn has to do with the one before: its companies, its metrics, or nothing; `mixed`: each in its turn. */
+/** How a turn relates to the one before: same companies, same metrics, or unrelated. `mixed` alternates the three. */
 export const relations = ['mixed', 'same-company', 'same-metric', 'unrelated'] as const
 export type Relation = (typeof relations)[number]
 
@@ -178,16 +184,16 @@ export interface ToolSessionOptions {
   readonly relation: Relation
 }
 
-/** One turn: the request and what it takes. */
+/** The request of one turn, and the figures that it asks for. */
 export interface Request {
   readonly text: string
   readonly figures: readonly CompanyFigure[]
 }
 
-/** Calls of a turn: one to ten, five in the mean of every block. */
+/** The numbers of calls that turns need: 1 to 10, with a mean of 5 over each block. */
 const CALLS = [1, 9, 2, 8, 3, 7, 4, 6, 5, 5, 10, 1, 4, 5]
 
-/** The turns of a session. Pure: the same world and options give the same. */
+/** Returns the requests of a session. Pure: the same world and options give the same requests. */
 export function requestsOf(world: World, { seed, turns, relation }: ToolSessionOptions): Request[] {
   const random = new Random(seed, 2)
   const counts = random.shuffled(Array.from({ length: turns }, (_, turn) => CALLS[turn % CALLS.length]!))
@@ -211,7 +217,7 @@ function figuresOf(
   const known = [...new Set(before.map(({ company }) => company))]
   const asked = [...new Set(before.map(({ metric }) => metric))]
   for (let tries = 0; figures.size < count; tries++) {
-    // Few companies have only so many figures; then others come in.
+    // The related companies or metrics may have too few figures; after 40 tries any figure will do.
     const related = tries < 40
     const companies = relation === 'same-company' && related && known.length > 0 ? known : world.companies
     const kinds = relation === 'same-metric' && related && asked.length > 0 ? asked : metrics
@@ -228,14 +234,14 @@ const nameOf = ({ company, metric, year }: CompanyFigure): string =>
 
 const textOf = (figures: readonly CompanyFigure[]): string => `Please tell me the ${figures.map(nameOf).join(', the ')}.`
 
-/** The answer that says everything, as a script gives it. */
+/** The complete answer, as a script gives it. */
 export const answerOf = (world: World, figures: readonly CompanyFigure[]): string =>
   `${figures.map((figure) => world.value(figure)).join('; ')}.`
 
-/** A keyword for a figure's tool, as a script searches. */
+/** The keyword by which a script searches for a figure's tool. */
 export const keywordOf = ({ company, metric }: CompanyFigure): string => `${company.name} ${metric}`
 
-/** Says the requests one after another, carries calls out, and counts which of them were right. */
+/** The environment of a session: gives the requests in order, carries out calls, and scores answers and calls. */
 export class Companies implements Environment {
   readonly #requests: readonly Request[]
   #turn: number
@@ -250,7 +256,7 @@ export class Companies implements Environment {
     this.#turn = state.turn
   }
 
-  /** The turn that runs. */
+  /** The request of the current turn. */
   get request(): Request {
     return this.#requests[this.#turn]!
   }
@@ -270,7 +276,10 @@ export class Companies implements Environment {
     return this.world.answer(call)
   }
 
-  /** `points`: the share of the values that the answer has. Calls are compared one by one: by name, and with their arguments. */
+  /**
+   * Scores the current turn and moves to the next. `points`: the share of the values that the answer contains. Calls are compared with
+   * the expected ones.
+   */
   score({ answer }: Pick<Answered, 'answer'>): Score {
     const { figures } = this.request
     this.#turn++
@@ -292,7 +301,7 @@ export class Companies implements Environment {
   }
 }
 
-/** Calls that an expected one stands for; each of these counts once. */
+/** Counts the calls that match an expected call; each expected call matches once. */
 function matched(
   calls: readonly Pick<ToolCall, 'name' | 'arguments'>[],
   expected: readonly Pick<ToolCall, 'name' | 'arguments'>[],

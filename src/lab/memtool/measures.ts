@@ -1,49 +1,55 @@
-/** Owns the numbers of a MemTool session: the paper's four as they are printed, what breaks them, and the ones that mean something, tokens that are really new among them. Pure. */
+/**
+ * Computes the measures of MemTool sessions: the paper's four as printed, how often they are undefined, and our own, such as new tokens.
+ * Pure.
+ */
 import type { ChatMessage, Edit, ToolDefinition } from '../../runtime/chat/message.js'
 import { EngineAround, type EngineReply, type EngineRequest, type Generation, generationOf } from '../../runtime/engine/engine.js'
 import { bootstrap, type Interval } from '../attention/statistics.js'
 import type { TurnRecord } from '../episode/episode.js'
 
-/** Null where nothing can be said, such as a share of nothing. */
+/** A measure is null when it is undefined, such as a share of 0. */
 export interface MemToolMeasures {
   readonly turns: number
-  /** Removed of those that were added, over the session (MemTool, eq. 1). */
+  /** Tools removed / tools added, over the session (MemTool, eq. 1). */
   readonly removalRatio: number | null
-  /** Mean over windows of three turns of removed / added, each at most 1 (eq. 2 to 4); windows without additions left out. */
+  /** Mean of removed / added over windows of three turns, each ratio at most 1 (eq. 2 to 4). Leaves out windows without additions. */
   readonly avgRemovalRatio3T: number | null
-  /** The same as printed, which may be more than 1. */
+  /** The same with ratios as the paper prints them, which may exceed 1. */
   readonly avgRemovalRatio3TUnclipped: number | null
   readonly windowsLeftOut: number
-  /** Mean number of tools in the three turns after a peak (eq. 5); a peak is a turn with more tools than the one before and the one after it. */
+  /**
+   * Mean number of tools in the three turns after a peak (eq. 5); a peak is a turn with more tools than the one before and the one after
+   * it.
+   */
   readonly avgResidual: number | null
   readonly peaks: number
-  /** Correct calls of all calls made, by name and with their arguments. */
+  /** Share of the calls made that are correct: by name; and, in `callCorrectness`, also by arguments. */
   readonly toolCorrectness: number | null
   readonly callCorrectness: number | null
-  /** Calls that were expected and made, with their arguments. */
+  /** Share of the expected calls that were made, with the right arguments. */
   readonly callRecall: number | null
-  /** Mean share of the asked values that the answer says; exact, no judge. */
+  /** Mean share of the requested values that the answer contains, by exact comparison without a judge. */
   readonly taskCompletion: number
-  /** Of the tools added in a turn, the share that is gone at the end of the next, the second and the third turn after. */
+  /** Of the tools added in a turn, the share that is no longer loaded one, two and three turns later. */
   readonly gone: readonly (number | null)[]
-  /** Tools at the ends of turns: mean and most. */
+  /** Tools loaded at the end of a turn: mean and maximum. */
   readonly meanTools: number
   readonly mostTools: number
   readonly meanToolTokens: number
-  /** Mean number of tools that are loaded and were not called in the last two turns. */
+  /** Mean number of loaded tools without a successful call in the last two turns. */
   readonly useless: number
-  /** Needed tools that were loaded when their turn ended. */
+  /** Share of the tools that a turn needs that were loaded at its end. */
   readonly recall: number | null
   readonly refusedSearches: number
   /** Calls of tools that were not loaded. */
   readonly ghosts: number
-  /** Turns of a model that no longer fitted the context, and count as wrong. */
+  /** Turns of a model that did not fit into the context; they count as wrong. */
   readonly overflowed: number
 }
 
 const FIRST_THREE = 3
 
-/** Of the turns of one session or of several: shares of all their turns together; no window and no peak goes from one session into the next. */
+/** Computes the measures over all turns of the sessions together. No window and no peak crosses from one session into the next. */
 export function measuresOf(...sessions: readonly (readonly TurnRecord[])[]): MemToolMeasures {
   const turns = sessions.flat()
   const detail = (name: string) => valuesOf(turns, name)
@@ -76,7 +82,7 @@ export function measuresOf(...sessions: readonly (readonly TurnRecord[])[]): Mem
   }
 }
 
-/** What is told with an interval. */
+/** The measures that the report gives with an interval. */
 const TOLD = [
   'recall',
   'avgRemovalRatio3T',
@@ -88,20 +94,23 @@ const TOLD = [
 ] as const
 export type MemToolIntervals = Readonly<Record<(typeof TOLD)[number], Interval | null>>
 
-/** 95 % intervals over sessions, which are resampled whole; null for fewer than two. */
+/** Bootstrap 95 % intervals that resample whole sessions; null for fewer than two sessions. */
 export const intervalsOf = (sessions: readonly (readonly TurnRecord[])[]): MemToolIntervals =>
   Object.fromEntries(
     TOLD.map((one) => [one, bootstrap(sessions, (drawn) => measuresOf(...drawn)[one])]),
   ) as unknown as MemToolIntervals
 
-/** Tools added and removed in every three turns in a row. */
+/** The tools added and removed in every window of three consecutive turns. */
 const windowsOf = (turns: readonly TurnRecord[]): { readonly added: number; readonly removed: number }[] =>
   turns.slice(FIRST_THREE - 1).map((_, at) => {
     const three = turns.slice(at, at + FIRST_THREE)
     return { added: sum(valuesOf(three, 'added')), removed: sum(valuesOf(three, 'removed')) }
   })
 
-/** The mean of the three turns after each peak: a turn with strictly more tools than both beside it, three turns before the end at least. */
+/**
+ * The mean number of tools in the three turns after each peak. A peak has more tools than both neighbouring turns and at least three
+ * turns after it.
+ */
 function residualsOf(turns: readonly TurnRecord[]): number[] {
   const tools = valuesOf(turns, 'tools')
   return tools.flatMap((count, turn) => {
@@ -122,11 +131,11 @@ export interface MemToolTokens {
   readonly shown: number
   readonly reused: number
   readonly computed: number
-  /** See MessageCost: shown in the sum, not computed as a fresh prefill would. */
+  /** Shown tokens whose cells differ from those of a fresh prefill, summed over the steps; see MessageCost. */
   readonly approximate: number
-  /** Of text that no prompt had shown before. */
+  /** Tokens of text that no earlier prompt contained. */
   readonly new: number
-  /** Of the last prompt, of the longest where there are several sessions. */
+  /** Tokens of the last prompt; of several sessions, the longest last prompt. */
   readonly last: number
 }
 
@@ -143,11 +152,12 @@ export function tokensOf(sessions: readonly (readonly TurnRecord[])[]): MemToolT
   }
 }
 
-// Counting what is really new in a session: tokens of text that none of its prompts had shown before, whatever was done to the cache.
+// Counts a session's new tokens: tokens of text that no earlier prompt contained. The state of the cache does not matter.
 
 /**
- * Every message counts once, when it is first shown, by the ledger; every text that stands in place of another once; every definition in the list at
- * the top once; what was generated once. One session each.
+ * Counts each message once, by the ledger, when a prompt first contains it. Counts each replacement text of an edit once, each
+ * definition in the
+ * list at the top once, and generated tokens once. Use one counter per session.
  */
 export class NewTokenCounter extends EngineAround {
   readonly #messages = new Set<string>()
@@ -155,7 +165,7 @@ export class NewTokenCounter extends EngineAround {
   readonly #tools = new Set<string>()
   #tokens = 0
 
-  /** What prompts of the session showed before this one began. */
+  /** Marks text that the session's prompts contained before it was resumed, so that it does not count again. */
   knows({
     messages,
     edits,
@@ -194,7 +204,7 @@ export class NewTokenCounter extends EngineAround {
       this.#messages.add(keyOf(message, messages.length))
     }
     for (const edit of edits) if (isNew(this.#texts, placeOf(edit))) this.#tokens += this.#alone(edit.replacement)
-    // Those of the first prompt stand in its first message.
+    // The ledger counts the definitions of the first prompt with its first message.
     for (const tool of tools) if (isNew(this.#tools, tool.name) && !first) this.#tokens += this.#definition(tool)
   }
 
@@ -210,7 +220,7 @@ export class NewTokenCounter extends EngineAround {
   }
 }
 
-/** A message by its place and text: sessions that were resumed have others of the same text. */
+/** Identifies a message by its place and text: a resumed session has new message objects with the same text. */
 const keyOf = ({ role, content, toolCalls = [] }: ChatMessage, index: number): string =>
   JSON.stringify([index, role, content, toolCalls.map(({ name, arguments: given }) => [name, given])])
 

@@ -1,4 +1,4 @@
-/** Owns the report of a MemTool study: its figures, its tables and the page that has them, the paper's numbers apart from ours. */
+/** The report of a MemTool study: figures, tables and the page. The paper's numbers have a table of their own. */
 import * as Plot from '@observablehq/plot'
 import { figure, PALETTE, type Panel } from '../figures/figure.js'
 import { count, percent, plural } from '../../runtime/figures/numbers.js'
@@ -12,7 +12,7 @@ export interface MemToolReport {
   readonly command: string
   readonly date: string
   readonly model: string
-  /** `taught`: nothing of the accuracy is a model's. */
+  /** `taught`: a script gave the answers, so the accuracy says nothing about any model. */
   readonly agent: 'taught' | 'model'
   readonly tools: number
   readonly results: readonly MemToolResult[]
@@ -22,14 +22,14 @@ export const nameOf = ({ way, placement, contract }: MemToolResult): string => `
 
 const share = (value: number | null): string => (value === null ? '-' : value.toFixed(3))
 
-/** With its interval where there are several sessions. */
+/** A value, with its interval when there are several sessions. */
 function shareOf({ measures, intervals }: MemToolResult, measure: keyof MemToolIntervals, digits = 3): string {
   const [value, interval] = [measures[measure], intervals[measure]]
   const said = value === null ? '-' : value.toFixed(digits)
   return interval === null ? said : `${said} (${interval.map((end) => end.toFixed(digits)).join(' to ')})`
 }
 
-/** Tokens of every session, and how often more were computed than were new. */
+/** The table of tokens; it includes the ratio of computed to new tokens. */
 export const tokenTable = (results: readonly MemToolResult[]): Table =>
   table(
     [
@@ -51,7 +51,7 @@ export const tokenTable = (results: readonly MemToolResult[]): Table =>
     }),
   )
 
-/** What became of tools that were added. */
+/** The table of the tools that were added: how many were removed, and when. */
 export const removalTable = (results: readonly MemToolResult[]): Table =>
   table(
     [
@@ -73,7 +73,7 @@ export const removalTable = (results: readonly MemToolResult[]): Table =>
     }),
   )
 
-/** Whether the tools were there when they were needed, and what was made of them. */
+/** The table of correctness: whether the needed tools were loaded, and whether calls and answers were right. */
 export const correctnessTable = (results: readonly MemToolResult[]): Table =>
   table(
     [
@@ -100,10 +100,10 @@ export const correctnessTable = (results: readonly MemToolResult[]): Table =>
     }),
   )
 
-/** Solid is the first: the others are drawn above it and let it through. */
+/** Dash patterns. The first is solid: the dashed lines are drawn over it and leave it visible. */
 const DASHES = { exact: '', splice: '8 6', blend: '2 4', auto: '8 4 2 4' } as const
 
-/** By turn: tools at its end; tokens computed, summed up to it. A colour is a way, a dash a contract. */
+/** Draws, by turn, the loaded tools, the tokens computed so far, and the tokens of the last prompt. Colour: way; dash: contract. */
 export function memToolFigure({ results }: MemToolReport): string {
   const dashes = Object.keys(DASHES)
   const drawn = results.toSorted((one, other) => dashes.indexOf(one.contract) - dashes.indexOf(other.contract))
@@ -144,7 +144,7 @@ export function memToolFigure({ results }: MemToolReport): string {
   })
 }
 
-/** Turns from one tick to the next. */
+/** Possible numbers of turns between two ticks. */
 const STEPS = [1, 2, 5, 10, 20, 50]
 
 function running(numbers: readonly number[]): number[] {
@@ -152,7 +152,7 @@ function running(numbers: readonly number[]): number[] {
   return numbers.map((number) => (sum += number))
 }
 
-/** One file that needs nothing else. */
+/** Returns the report as one self-contained HTML page. */
 export function memToolPage(report: MemToolReport): string {
   const { command, date, model, agent, tools, results } = report
   const mind =
@@ -187,7 +187,8 @@ export function memToolPage(report: MemToolReport): string {
   )
 }
 
-// The paper's results (MemTool, table 2): Avg Removal Ratio 3T / Avg Residual 3T / Tool Correctness / Task Completion; null where it gives none.
+// The paper's results (MemTool, table 2): Avg Removal Ratio 3T / Avg Residual 3T / Tool Correctness / Task Completion; null where the
+// paper gives none.
 
 export const PAPER_RESULTS: readonly (readonly [model: string, autonomous: string, workflow: string | null, hybrid: string])[] = [
   ['GPT-o3', '.941 / 7.44 / .75 / .90', '.925 / 7.59 / .88 / .84', '.932 / 9.33 / .82 / .87'],

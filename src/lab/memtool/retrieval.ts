@@ -1,4 +1,7 @@
-/** Owns how well the catalogue's search finds a tool that a few words ask for: recall, by ranking. */
+/**
+ * Measures how well the catalogue's search finds the right tool for a few words: recall of each ranking. Reads public catalogues of
+ * tools.
+ */
 import Type, { type Static } from 'typebox'
 import type { ToolDefinition } from '../../runtime/chat/message.js'
 import { KvfoldError } from '../../runtime/core/errors.js'
@@ -8,7 +11,7 @@ import { readJson, writeJson } from '../../runtime/core/written-json.js'
 import type { Catalogue, SearchRanking } from '../../runtime/tools/catalogue.js'
 import { type Metric, metrics, type World } from './companies.js'
 
-/** Words, and the tools that they are about. */
+/** The words of a query, and the tools that it should find. */
 export interface Query {
   readonly words: string
   readonly tools: readonly string[]
@@ -17,14 +20,17 @@ export interface Query {
 export interface Recall {
   readonly ranking: SearchRanking
   readonly queries: number
-  /** The share of queries whose first tool is one of theirs, and of a query's tools those among the first five (mean). */
+  /**
+   * `at1`: the share of queries whose first result is right. `at5`: the mean share of a query's tools that are among the first five
+   * results.
+   */
   readonly at1: number
   readonly at5: number
-  /** Mean of a query, in milliseconds; of an embedder that keeps its vectors, without the query's own if it was made before. */
+  /** Mean milliseconds of a query. When the embedder caches vectors, the time to embed a repeated query is missing. */
   readonly milliseconds: number
 }
 
-/** How people ask who do not know what a tool is called. */
+/** The words of people who do not know the names of the tools. */
 const LOOSE: Readonly<Record<Metric, string>> = {
   'stock price': 'what does one share cost at',
   revenue: 'sales of',
@@ -33,11 +39,14 @@ const LOOSE: Readonly<Record<Metric, string>> = {
   'market value': 'what is the whole company worth,',
 }
 
-/** `exact`: as tools are called, `<company> <metric>`. `loose`: other words for the metric, and the company by its symbol now and then. */
+/**
+ * `exact`: the words of the tool's name, `<company> <metric>`. `loose`: other words for the metric, and in one of four queries the
+ * company's symbol.
+ */
 export const wordings = ['exact', 'loose'] as const
 export type QueryWording = (typeof wordings)[number]
 
-/** One query for each of `count` tools drawn from the world's. */
+/** Draws `count` tools of the world and returns one query for each. */
 export function queriesOf(world: World, wording: QueryWording, count: number, seed: number): Query[] {
   const random = new Random(seed, 3)
   const all = world.companies.flatMap((company) => metrics.map((metric) => ({ company, metric })))
@@ -51,7 +60,7 @@ export function queriesOf(world: World, wording: QueryWording, count: number, se
     })
 }
 
-/** By every ranking that the catalogue has. @throws KvfoldError what the embedder throws */
+/** Measures recall by every ranking of the catalogue. @throws KvfoldError any error of the embedder */
 export async function recallOf(catalogue: Catalogue, queries: readonly Query[], signal?: AbortSignal): Promise<Recall[]> {
   const recalls: Recall[] = []
   for (const ranking of catalogue.rankings) {
@@ -74,27 +83,27 @@ export async function recallOf(catalogue: Catalogue, queries: readonly Query[], 
   return recalls
 }
 
-// Catalogues of others: a JSON array of tools, a list of servers with their tools (LiveMCPBench), what an MCP server lists, or ToolRet's rows.
+// Reads foreign catalogues: a JSON array of tools, LiveMCPBench's list of servers with tools, the list of an MCP server, or ToolRet's rows.
 
 const Tool = Type.Object({
   name: Type.String(),
   description: Type.Optional(nullable(Type.String())),
   inputSchema: Type.Optional(nullable(Type.Record(Type.String(), Type.Unknown()))),
   parameters: Type.Optional(nullable(Type.Record(Type.String(), Type.Unknown()))),
-  /** Not text: another's field of this name. */
+  /** The name of the tool's server. Ignored when it is not text: then the file uses the field for something else. */
   server: Type.Optional(Type.Unknown()),
 })
 const Listed = Type.Object({ tools: Type.Array(Tool) })
-/** ToolRet: a tool's documentation, or a query with the tools that it is about. JSON may stand in a text. */
+/** ToolRet's rows: the documentation of a tool, or a query with its tools. The JSON values may be strings that contain JSON. */
 const Documented = Type.Object({ id: Type.String(), documentation: Type.Unknown() })
 const Labelled = Type.Object({ query: Type.String(), labels: Type.Unknown() })
 const Labels = Type.Array(Type.Object({ id: Type.String(), doc: Type.Unknown() }), { minItems: 1 })
 const Rows = Type.Array(Type.Union([Documented, Labelled]), { minItems: 1 })
 const Servers = Type.Array(Type.Object({ tools: Type.Record(Type.String(), Listed) }))
 
-/** Null: none of the three, which are JSON. */
+/** Returns the tools of a JSON array, a list of servers or the list of an MCP server; null when the value is none of them. */
 function catalogueIn(value: unknown): readonly Static<typeof Tool>[] | null {
-  // Servers have names, too, so they come first.
+  // A list of servers would also pass as a list of tools, because servers have names; so it is tried first.
   const servers = checked(Servers, value)
   if (servers.ok)
     return servers.value.flatMap(({ tools }) =>
@@ -105,9 +114,10 @@ function catalogueIn(value: unknown): readonly Static<typeof Tool>[] | null {
 }
 
 /**
- * The tools of a file's text, and the queries that it has for them; without any each tool is looked up by its own description. Of tools that share
- * a name all but the first are named after their server, or by number.
- * @throws KvfoldError eval/bad-data for what is no catalogue
+ * Reads the tools and the queries of a file. Without queries, each tool's description is its query. When tools share a name, all but
+ * the first
+ * get the name of their server in front or a number at the end.
+ * @throws KvfoldError eval/bad-data when the file is no catalogue
  */
 export function lookupsIn(text: string, file: string): { readonly tools: ToolDefinition[]; readonly queries: readonly Query[] } {
   const value = valueOf(text, file)
@@ -123,7 +133,7 @@ export function lookupsIn(text: string, file: string): { readonly tools: ToolDef
   return { tools, queries: tools.map(({ name, description }) => ({ words: description, tools: [name] })) }
 }
 
-/** JSON, or a line of it each. */
+/** Parses the text as JSON, or else as JSON Lines. @throws KvfoldError eval/bad-data */
 function valueOf(text: string, file: string): unknown {
   try {
     return readJson(text)
@@ -137,7 +147,10 @@ function valueOf(text: string, file: string): unknown {
   }
 }
 
-/** Tools of all rows, each once, called by their ids; queries where there are some. */
+/**
+ * Returns the tools of all rows, each once and named by its id, and the rows' queries. Without queries, each tool's description is its
+ * query.
+ */
 function toolRetIn(rows: Static<typeof Rows>): { readonly tools: ToolDefinition[]; readonly queries: readonly Query[] } {
   const tools = new Map<string, ToolDefinition>()
   const queries: Query[] = []

@@ -1,4 +1,4 @@
-/** Owns one session of the MemTool study: the ways that are compared as options of the one agent, its turns, measures and tokens, and the agent that is put to it. */
+/** Runs one session of the MemTool study: the ways to compare, the actor that plays them, and the script that may speak for the model. */
 import { randomUUID } from 'node:crypto'
 import type { MemToolMode } from '../../runtime/agents/memtool-asides.js'
 import {
@@ -32,17 +32,21 @@ import {
   tokensOf,
 } from './measures.js'
 
-// The ways of the MemTool study: the paper's three modes and what they are compared with, each as options of the one agent.
+// The ways of the MemTool study: the paper's three modes and our baselines, each as options of one agent.
 
 export interface MemToolArm {
   readonly mode: MemToolMode
   readonly removal: RemovalRule
-  /** What its definitions stand in where nothing else is asked for. */
+  /** Where the definitions of tools go unless the run says otherwise: in the list at the top, or in the results of searches (`late`). */
   readonly placement: Placement
   readonly limits: ToolLimits
-  /** `needed`: every turn begins with its tools and no others. `always`: as many as the limit takes, the session's own first, and they stay. */
+  /**
+   * Tools that are loaded without a search. `needed`: every turn begins with exactly the tools it needs. `always`: from the start, as
+   * many tools as
+   * the limit allows, those that the session needs first; they stay loaded.
+   */
   readonly given: 'nothing' | 'needed' | 'always'
-  /** What people read. */
+  /** One line for the command's help. */
   readonly about: string
 }
 
@@ -98,10 +102,10 @@ export type WayName = keyof typeof ways
 export const wayNames = Object.keys(ways) as WayName[]
 
 export interface MemToolRun extends ToolSessionOptions {
-  /** `taught`: a script says what the model is to say, on the real engine; `model`: the model itself. */
+  /** `taught`: a script decides the replies and the real engine computes them. `model`: the model itself answers. */
   readonly agent: 'taught' | 'model'
   readonly way: WayName
-  /** Default: the way's. */
+  /** Default: the placement of the way. */
   readonly placement?: Placement
   readonly contract: ContractChoice
   readonly limits?: ToolLimits
@@ -113,15 +117,15 @@ export interface MemToolSetting {
   readonly engine: Engine
   readonly world: World
   readonly catalogue: Catalogue
-  /** Where an earlier run of the same session stood, and its turns. */
+  /** The finished turns of an earlier run of the same session, and its last checkpoint. */
   readonly from?: { readonly turns: readonly TurnRecord[]; readonly checkpoint: Checkpoint | null }
   readonly onTurn?: (turn: TurnRecord, checkpoint: Checkpoint) => Promise<void> | void
-  /** What stands between whoever speaks and the session; default: nothing. */
+  /** Wraps the engine (or the script's engine) before the session uses it. Default: no wrapper. */
   readonly around?: (engine: Engine) => Engine
   readonly signal?: AbortSignal
 }
 
-/** What a session came to, or several together. Tokens are summed over all steps, asides included. */
+/** The result of one session, or of several together. Tokens are summed over all steps, asides included. */
 export interface MemToolResult {
   readonly way: WayName
   readonly placement: Placement
@@ -132,13 +136,13 @@ export interface MemToolResult {
   readonly tokens: MemToolTokens
 }
 
-/** @throws KvfoldError what the engine throws; engine/cancelled */
+/** Runs a session to its end. @throws KvfoldError any error of the engine; engine/cancelled */
 export async function memToolSession(run: MemToolRun, setting: MemToolSetting): Promise<MemToolResult> {
   const { world, catalogue, from, onTurn, around = (inner: Engine) => inner, signal } = setting
   const name = `memtool-${randomUUID().slice(0, 8)}`
   const environment = new Companies(world, run, from?.checkpoint?.environment as { turn: number } | undefined)
   const alone = new IsolatedEngine(setting.engine, name)
-  // The script has to be there before the session that it speaks for.
+  // The script needs the actor's session, and the session needs the script's engine: the actor is assigned below.
   let actor: MemToolActor | null = null
   const { agent, way, contract, limits, history, sampling, placement = ways[way].placement } = run
   const engine =
@@ -165,7 +169,7 @@ export async function memToolSession(run: MemToolRun, setting: MemToolSetting): 
   })
   if (state !== undefined) {
     const { conversation } = actor.session
-    // The last answer was said, and no prompt has shown it yet.
+    // A script's last answer has not been in a prompt yet.
     const messages = conversation.messages.slice(0, agent === 'taught' ? -1 : undefined)
     novelty.knows({ messages, edits: conversation.edits(), tools: [SEARCH_TOOLS, REMOVE_TOOLS, ...state.cohorts.flat()] })
   }
@@ -184,10 +188,10 @@ export async function memToolSession(run: MemToolRun, setting: MemToolSetting): 
   }
 }
 
-/** Tokens of a step of a model's own. */
+/** The most tokens that a step may generate. */
 const MOST = 1024
 
-/** What was new in every turn is among its details. */
+/** Adds the number of new tokens to the details of every turn. */
 function counting(actor: MemToolActor, novelty: NewTokenCounter): Actor {
   return {
     async act(ask, signal) {
@@ -201,7 +205,7 @@ function counting(actor: MemToolActor, novelty: NewTokenCounter): Actor {
   }
 }
 
-/** Sessions of the same way, placement and contract as one. */
+/** Merges sessions of the same way, placement and contract into one result. */
 export const together = (results: readonly [MemToolResult, ...MemToolResult[]]): MemToolResult =>
   resultOf(
     results[0],
@@ -216,7 +220,7 @@ const resultOf = (
   ...{ intervals: intervalsOf(sessions), tokens: tokensOf(sessions) },
 })
 
-// The agent of the MemTool task: a session put to the requests, what its tools came to in every turn, and the script that may speak for the model.
+// The actor of the MemTool task: puts the requests to a session and records the state of its tools after every turn.
 
 const PURPOSE =
   'You answer questions about companies. There is a tool for each company and each of its figures, such as the revenue of one company.'
@@ -226,12 +230,12 @@ export interface MemToolActorOptions extends Pick<
   'engine' | 'id' | 'catalogue' | 'generation' | 'history' | 'limits'
 > {
   readonly environment: Companies
-  /** Where the context is too small for a script it is thrown; what a model made too long is its own mistake. */
+  /** Who speaks. When the context is full, a model's turn counts as overflowed, because the model filled it; a script's run throws. */
   readonly speaker: MemToolRun['agent']
   readonly way: WayName
-  /** Default: the way's. */
+  /** Default: the placement of the way. */
   readonly placement?: Placement
-  /** All that the session will need, for a way that is given its tools at the start. */
+  /** The tools that the whole session needs, for the way `always`. */
   readonly needed: readonly string[]
   readonly state?: MemToolActorState
 }
@@ -239,13 +243,13 @@ export interface MemToolActorOptions extends Pick<
 export interface MemToolActorState {
   readonly session: MemToolState
   readonly cohorts: readonly (readonly string[])[]
-  /** The last turn, from 0, in which a tool was called. */
+  /** For each tool, the last turn (from 0) in which a call of it succeeded. */
   readonly called: Readonly<Record<string, number>>
 }
 
 export class MemToolActor implements Actor {
   readonly session: MemToolSession
-  /** Names added in each turn. */
+  /** For each turn, the names of the tools added in it. */
   readonly #cohorts: (readonly string[])[]
   readonly #called: Record<string, number>
 
@@ -314,7 +318,7 @@ export class MemToolActor implements Actor {
     }
   }
 
-  /** Of the tools added one, two and three turns ago, how many there were and how many are gone. */
+  /** For one, two and three turns ago: how many tools were added then (`cohort`), and how many of them are no longer loaded (`gone`). */
   #survival(turn: number, names: readonly string[]): Record<string, number> {
     return Object.fromEntries(
       [1, 2, 3].flatMap((lag) => {
@@ -347,14 +351,16 @@ const toolsFor = (world: Companies['world'], { figures }: Request): readonly str
   ...new Set(figures.map((figure) => world.callOf(figure).name)),
 ]
 
-/** The session's own tools first, then those that stand first in the catalogue. */
+/** Returns up to `limit` tools: first those that the session needs, then the first ones of the catalogue. */
 function alwaysOf({ needed, environment }: MemToolActorOptions, limit: number): readonly string[] {
   return [...new Set([...needed, ...environment.world.tools.map(({ name }) => name)])].slice(0, limit)
 }
 
 /**
- * Acts as the paper has a model act that makes no mistake: removes what the request does not need, searches a keyword a tool that is missing, calls what is
- * loaded, and answers with what the calls returned. It knows the requests, never what a search will find.
+ * The script of a model that makes no mistake, as the paper describes it. It removes tools that the request does not need and searches
+ * one keyword
+ * for each missing tool. Then it calls the loaded tools and answers with their values. It knows the requests, but not what a search will
+ * find.
  */
 export function teacherOf(environment: Companies, loaded: (name: string) => boolean, names: () => readonly string[]): Teacher {
   return (request) => {
@@ -390,7 +396,7 @@ function managing(
   ]
 }
 
-/** What a question aside asks for; null where it is none. */
+/** Returns the property that an aside asks for (`remove` or `keywords`); null when the request is no aside. */
 function propertyOf({ schema }: EngineRequest): string | null {
   if (typeof schema !== 'object' || schema === null || !('properties' in schema)) return null
   return Object.keys(schema.properties as object)[0] ?? null
