@@ -1,4 +1,7 @@
-/** Owns episodes: sessions of many turns in an environment, with a record of each turn, and the file of them, from which they go on at the turn where they were stopped. */
+/**
+ * Runs episodes: sessions of many turns in an environment, with a record of each turn. Keeps them in a file from which a stopped episode
+ * resumes.
+ */
 import { type FileHandle, mkdir, open, readFile, rm, writeFile } from 'node:fs/promises'
 import { dirname } from 'node:path'
 import { isDeepStrictEqual } from 'node:util'
@@ -16,37 +19,41 @@ import { occasion } from '../run/plan.js'
 import { bad, codeOf, takeLog } from '../run/log-file.js'
 import type { Score } from '../task.js'
 
-/** What is said to the agent in a turn; the last message is the user's. */
+/** The messages that begin a turn; the last one is the user's. */
 export interface TurnAsk {
   readonly messages: readonly ChatMessage[]
 }
 
 /**
- * Who talks to the agent, and in what world. The tools that act on that world are the environment's own affair: an actor that is to have them
- * is made with them. The same environment and the same answers give the same episode.
+ * The user who talks to the agent, and the world that the agent works in. The environment owns the tools that act on its world; pass
+ * them to the
+ * actor when you make it. The same environment and the same answers give the same episode.
  */
 export interface Environment {
-  /** The next turn; null when the session is over. `before`: what the turn before came to, null at the start. */
+  /** Begins the next turn; returns null when the session is over. `before` is the outcome of the previous turn, null at the start. */
   ask(before: Pick<Answered, 'answer' | 'end'> | null): TurnAsk | null
-  /** What the turn was worth, asked once after each. */
+  /** Scores a turn. The runner calls it once after each turn. */
   score(turn: Answered): Score | Promise<Score>
-  /** Everything that a later turn depends on, as plain JSON (an Int32Array is allowed). An environment made from it goes on here. */
+  /**
+   * Everything that later turns depend on, as plain JSON (Int32Array allowed). An environment made from it continues after the last
+   * turn.
+   */
   readonly state: unknown
 }
 
-/** An agent in an episode; computes by nothing but the engine that the episode's recorder is. */
+/** The agent in an episode. It must compute only on the episode's recorder, so that the records hold all its costs. */
 export interface Actor {
-  /** @throws KvfoldError what the engine throws */
+  /** Takes one turn. @throws KvfoldError any error of the engine */
   act(ask: TurnAsk, signal?: AbortSignal): Promise<Answered>
-  /** As an environment's. */
+  /** Everything that later turns depend on, in the same form as the environment's state. */
   readonly state: unknown
 }
 
-/** One turn and what it cost; the sums are over its own steps. */
+/** One turn and its costs, summed over its own steps. */
 export interface TurnRecord extends Pick<SampleRecord, 'answer' | 'end' | 'score' | 'tokens' | 'milliseconds'> {
-  /** From 0. */
+  /** The turn's number, from 0. */
   readonly turn: number
-  /** The user's words. */
+  /** The user's message. */
   readonly asked: string
   readonly calls: SampleRecord['calls']
   readonly refusedCalls: number
@@ -54,9 +61,9 @@ export interface TurnRecord extends Pick<SampleRecord, 'answer' | 'end' | 'score
   readonly work: SampleRecord['work'] & { readonly recomputed: number; readonly fresh: number; readonly approximate: number }
 }
 
-/** Where both stand after a turn: all that is needed to go on. */
+/** The states of environment and actor after a turn: enough to resume the episode. */
 export interface Checkpoint {
-  /** Turns that are over. */
+  /** Number of finished turns. */
   readonly turns: number
   readonly environment: unknown
   readonly actor: unknown
@@ -65,18 +72,19 @@ export interface Checkpoint {
 export interface EpisodeOptions {
   readonly environment: Environment
   readonly actor: Actor
-  /** The engine that the actor uses. */
+  /** The engine that the actor computes on. */
   readonly recorder: Recorder
-  /** Turns that were over before; environment and actor stand where the last of them left them. Default none. */
+  /** Finished turns of an earlier run; environment and actor must have the states after the last of them. Default: none. */
   readonly before?: readonly TurnRecord[]
-  /** Awaited after every turn, before the next one begins. */
+  /** Called after every turn; the next turn begins when its promise resolves. */
   readonly onTurn?: (turn: TurnRecord, checkpoint: Checkpoint) => Promise<void> | void
   readonly signal?: AbortSignal
 }
 
 /**
- * Runs to the end of the session. @returns all turns, those before included
- * @throws KvfoldError what the actor throws; engine/cancelled when `signal` stopped it: the turns that were told are whole
+ * Runs the episode to its end.
+ * @returns all turns, including `before`
+ * @throws KvfoldError any error of the actor; engine/cancelled when `signal` stopped it (every turn passed to `onTurn` is complete)
  */
 export async function runEpisode(options: EpisodeOptions): Promise<readonly TurnRecord[]> {
   const { environment, actor, recorder, before = [], onTurn, signal } = options
@@ -108,7 +116,7 @@ export async function runEpisode(options: EpisodeOptions): Promise<readonly Turn
   }
 }
 
-/** A question that is asked once: the sample of a task as an episode of one turn. */
+/** Makes an environment of one turn, for example from the sample of a task. */
 export function singleTurn(messages: readonly ChatMessage[], score: Environment['score']): Environment {
   return {
     ask: (before) => (before === null ? { messages } : null),
@@ -144,9 +152,10 @@ function timeOf(entries: readonly LedgerEntry[]): Omit<TurnRecord['milliseconds'
   return { cache: sum('cache'), prefill: sum('prefill'), decode: sum('decode') }
 }
 
-// The file of an episode: a line a turn behind a header, and beside it where the session stood after the last turn, so that a stop costs a turn at most.
+// The file of an episode: a header, then one line for each turn. A second file holds the checkpoint after the last turn. A stop loses
+// one turn at most.
 
-/** Grows with every change that an older reader would misread. */
+/** Increase it with every change that an older reader would misread. */
 const EPISODE_VERSION = 1
 
 const Header = Type.Object({
@@ -157,7 +166,7 @@ const Header = Type.Object({
   date: Type.String(),
   command: Type.String(),
   machine: Type.Record(Type.String(), Type.Union([Type.String(), Type.Number()])),
-  /** What makes an episode the same one: task, agent, model, contract, seed and their options. */
+  /** Identifies the episode: task, agent, model, contract, seed and their options. */
   about: Type.Record(Type.String(), Type.Unknown()),
 })
 
@@ -179,15 +188,17 @@ export class EpisodeFile {
     readonly path: string,
     private readonly file: FileHandle,
     private readonly release: () => void,
-    /** Turns that the file held when it was opened. */
+    /** The finished turns that the file held when it was opened, up to the checkpoint. */
     readonly before: readonly TurnRecord[],
-    /** Where the session stood after them; null at the start. */
+    /** The checkpoint after these turns; null at the start of an episode. */
     readonly checkpoint: Checkpoint | null,
   ) {}
 
   /**
-   * Makes a file, or goes on in one of the same episode: turns that no checkpoint is there for are taken off.
-   * @throws KvfoldError eval/other-run, eval/log-busy; eval/bad-log when it cannot be read or written, or is something else
+   * Creates the file, or opens the file of the same episode to continue it. Removes turns after the checkpoint.
+   * @throws KvfoldError eval/other-run when the file holds another episode; eval/log-busy; eval/bad-log when the file cannot be read or
+   * written, or
+   * is no log of an episode
    */
   static async open(path: string, about: Readonly<Record<string, unknown>>, command: string): Promise<EpisodeFile> {
     try {
@@ -215,8 +226,8 @@ export class EpisodeFile {
   }
 
   /**
-   * How many turns of the episode are done; 0 where there is none.
-   * @throws KvfoldError eval/bad-log where its checkpoint is damaged
+   * Returns the number of finished turns by the checkpoint; 0 when there is no checkpoint.
+   * @throws KvfoldError eval/bad-log when the checkpoint is damaged or cannot be read
    */
   static async reached(path: string): Promise<number> {
     return (await checkpointAt(path))?.turns ?? 0
@@ -226,7 +237,10 @@ export class EpisodeFile {
     await Promise.all([path, checkpointOf(path)].map((each) => rm(each, { force: true })))
   }
 
-  /** The turn, then where it left the session: what is between the two when the process dies is done again. */
+  /**
+   * Writes the turn, then its checkpoint. If the process dies between the two, the next run repeats the turn.
+   * @throws KvfoldError eval/bad-log
+   */
   async add(turn: TurnRecord, checkpoint: Checkpoint): Promise<void> {
     try {
       await this.file.appendFile(`${JSON.stringify({ kind: 'turn', ...turn })}\n`)
@@ -254,7 +268,7 @@ async function checkpointAt(path: string): Promise<Checkpoint | null> {
   }
 }
 
-/** The whole lines; a torn last one is no turn. */
+/** Returns the turns of all complete lines; an incomplete last line is ignored. */
 function turnsIn(path: string, text: string): TurnRecord[] {
   return text
     .split('\n')
@@ -298,7 +312,7 @@ function jsonOf(line: string): unknown {
   }
 }
 
-// Sampled tokens are the one thing in a state that JSON has no word for.
+// Sampled tokens (Int32Array) are the only values in a state that JSON cannot hold; the file has them as { int32: [...] }.
 
 const outgoing = (value: unknown): unknown => (value instanceof Int32Array ? { int32: [...value] } : value)
 
