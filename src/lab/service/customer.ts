@@ -1,31 +1,34 @@
-/** Owns what the customer of an order desk wants, turn by turn: goals that arrive one after another, minds that change, mistakes to be noticed. */
+/** Makes the customer's story at the order desk, turn by turn: new goals, changes of mind, and mistakes that the agent should notice. */
 import { type Call, carryOut, COLOURS, type Desk, Draw, makeDesk, type RetailOrder } from './desk.js'
 
-/** A call that finds something out, and the words of its result that are needed. */
+/** A call that looks something up, and the strings of its result that the turn needs. */
 export interface Lookup {
   readonly call: Call
   readonly yields: readonly string[]
 }
 
-/** What somebody does instead who does not look, or does not remember. */
+/** The calls and words of an agent that skips the lookups, or forgot earlier turns. */
 export interface CustomerMistake {
   readonly acts: readonly Call[]
   readonly says: readonly string[]
 }
 
-/** One turn: the customer's words, and what is right. */
+/** One turn: the customer's message, and the right calls and answer. */
 export interface Goal {
   readonly says: string
   readonly lookups: readonly Lookup[]
   readonly acts: readonly Call[]
-  /** What the answer has to have in it. */
+  /** Strings that the answer must contain. */
   readonly told: readonly string[]
-  /** What is still to be done, as a to-do list has it: the same while one matter goes on. */
+  /** The open task, as a line of a to-do list. It may stay the same over the turns of one matter. */
   readonly todo: string
-  /** What there is to be said of it afterwards. */
+  /** A note of the turn for summaries in later turns. */
   readonly note: string
   readonly constraint?: string
-  /** Without looking; without what was said in earlier turns. */
+  /**
+   * `careless`: the mistake of an agent that looks nothing up. `forgetful`: of one that lost the earlier turns. Absent: that agent makes
+   * none here.
+   */
   readonly careless?: CustomerMistake
   readonly forgetful?: CustomerMistake
 }
@@ -43,7 +46,7 @@ export interface StoryOptions {
 const call = (name: string, args: Call['arguments']): Call => ({ name, arguments: args })
 const lookup = (found: Call, ...yields: string[]): Lookup => ({ call: found, yields })
 
-/** Always the same for the same options; what is right follows from the desk as it is by then. */
+/** Makes a story, the same for the same options. The right calls of a turn depend on the desk after the right calls of the turns before. */
 export function makeStory({ seed, turns }: StoryOptions): Story {
   const desk = makeDesk({ seed, orders: Math.max(6, turns + 2) })
   const now = structuredClone(desk)
@@ -58,7 +61,7 @@ export function makeStory({ seed, turns }: StoryOptions): Story {
     }
   }
   add(teller.greeting())
-  // Every matter in turn, so that a short story has most of them; each seed begins with another.
+  // All matters in rotation, so that a short story has most of them. The seed chooses which of the first three comes first.
   const matters = [
     () => teller.exchange(),
     () => teller.mistake(),
@@ -258,7 +261,9 @@ class Teller {
     return this.desk.orders.filter(({ customer_id }) => customer_id === this.#customer.customer_id)
   }
 
-  /** Another one each time, as long as there are some. */
+  /**
+   * Returns the customer's next order in rotation with this status; any status when no order has it. Skips orders that the story placed.
+   */
   #order(status?: RetailOrder['status']): RetailOrder {
     const all = this.#orders
     for (let tries = 0; ; tries++) {

@@ -1,4 +1,4 @@
-/** Owns the order desk: customers, products and orders from a seed, the ten tools over them, and the policy. */
+/** The order desk: makes customers, products and orders from a seed, carries out the ten tools over them, and holds the policy. */
 import { Random } from '../../runtime/core/random.js'
 
 export interface RetailVariant {
@@ -36,7 +36,7 @@ export interface Customer {
   readonly email: string
 }
 
-/** Plain JSON. */
+/** The state of the desk. Plain JSON. */
 export interface Desk {
   readonly customers: Customer[]
   readonly products: Product[]
@@ -45,7 +45,7 @@ export interface Desk {
 
 export interface DeskOptions {
   readonly seed: number
-  /** Orders of the first customer, who is the one that talks. */
+  /** Number of orders of the first customer, who talks to the agent. Other customers have two. */
   readonly orders: number
 }
 
@@ -83,7 +83,7 @@ export class Draw {
     return items[this.below(items.length)]!
   }
 
-  /** So many digits that nothing else has. */
+  /** Draws a number with `count` digits that this object has not drawn before. */
   digits(count: number): string {
     for (;;) {
       const text = String(10 ** (count - 1) + this.below(9 * 10 ** (count - 1)))
@@ -98,7 +98,7 @@ export class Draw {
   }
 }
 
-/** The same for the same options. Two variants of every colour, one of them dear. */
+/** Makes a desk, the same for the same options. Every product has two variants in each colour; one costs about three times as much. */
 export function makeDesk({ seed, orders }: DeskOptions): Desk {
   const draw = new Draw(seed)
   const products = THINGS.map((name): Product => {
@@ -119,7 +119,7 @@ export function makeDesk({ seed, orders }: DeskOptions): Desk {
   })
   const made = customers.flatMap(({ customer_id }, at) =>
     Array.from({ length: at === 0 ? orders : 2 }, (_, index): RetailOrder => {
-      // Beside each other other things: which order has a thing is never in doubt.
+      // Neighbouring orders hold different products, so that a product identifies one of them.
       const things = [0, 1].map((one) => products[(2 * index + one) % products.length]!)
       return {
         order_id: `#W${draw.digits(7)}`,
@@ -142,7 +142,7 @@ export interface Call {
   readonly arguments: Readonly<Record<string, unknown>>
 }
 
-/** The tools, by name: what each takes, and what it does. */
+/** The tools by name: description and arguments. */
 const TOOLS = {
   find_customer: { about: 'Finds a customer by e-mail address.', takes: { email: 'string' } },
   get_customer: { about: 'A customer by id.', takes: { customer_id: 'string' } },
@@ -180,7 +180,7 @@ Only pending orders can be changed or cancelled. If the customer names the wrong
 Before an address is changed, repeat order and address and ask for a yes. A limit on the price holds until the customer takes it back.
 Answer in one or two sentences with the ids, prices and numbers asked for. Call no tool when you need none.`
 
-/** A result for the caller, or why there is none. Changes `desk`. */
+/** Carries out a call and changes `desk`. Returns the result, or the reason why the call is refused. */
 export function carryOut(
   desk: Desk,
   { name, arguments: given }: Call,
@@ -267,7 +267,7 @@ const NOISE = [
   'pallet_code',
 ]
 
-/** The result as a tool hands it over: every record with so many fields that nobody asked for. */
+/** Returns the result as the tool's JSON text, with `fields` distractor fields added to every record. */
 export function worded(value: unknown, fields: number, draw: Draw): string {
   const noisy = (part: unknown): unknown => {
     if (Array.isArray(part)) return part.map(noisy)

@@ -1,4 +1,7 @@
-/** Owns dialogues at the order desk: the environment (the customer's words turn by turn, the tools over one state of the desk, what a turn was worth), the scripted agents, and the dialogues that every framework keeps. */
+/**
+ * Dialogues at the order desk: the environment (customer, tools, score), the scripted agents, and the scenarios that every framework
+ * plays.
+ */
 import { isDeepStrictEqual } from 'node:util'
 import { COMPRESS, compressed, REPORT } from '../agents/rounds.js'
 import type { ClientTool } from '../../runtime/agents/toolbox.js'
@@ -16,11 +19,11 @@ import { type Call, carryOut, type Desk, Draw, POLICY, toolDefinitions, worded }
 export interface ServiceDialogueOptions {
   readonly seed: number
   readonly turns: number
-  /** Fields in every record of a tool result that nobody asked for. */
+  /** Distractor fields in every record of a tool result. */
   readonly fields: number
 }
 
-/** Plain JSON. */
+/** The environment's state between turns. Plain JSON. */
 interface ServiceState {
   readonly desk: Desk
   readonly turn: number
@@ -31,10 +34,10 @@ export class ServiceEnvironment implements Environment {
   readonly #story: Story
   readonly #gold: Desk
   #desk: Desk
-  /** Turns that were asked for. */
+  /** Number of turns that have begun. */
   #turn = 0
   #results = 0
-  /** Calls of this turn that worked, and all of them. */
+  /** The successful calls of this turn, and the number of all its calls. */
   #done: Call[] = []
   #calls = 0
 
@@ -58,17 +61,17 @@ export class ServiceEnvironment implements Environment {
     return { desk: this.#desk, turn: this.#turn, results: this.#results }
   }
 
-  /** What the turn that runs is about. */
+  /** The goal of the current turn. */
   get goal(): Goal {
     return this.#story.goals[Math.max(0, this.#turn - 1)]!
   }
 
-  /** Goals before this turn's. */
+  /** The goals of the turns before the current one. */
   get past(): readonly Goal[] {
     return this.#story.goals.slice(0, Math.max(0, this.#turn - 1))
   }
 
-  /** Calls of this turn that worked; and how many there were. */
+  /** The successful calls of this turn; `calls` is the number of all its calls. */
   get done(): readonly Call[] {
     return this.#done
   }
@@ -92,7 +95,11 @@ export class ServiceEnvironment implements Environment {
     return { messages: [{ role: 'user', content: goal.says }] }
   }
 
-  /** 1: the desk is as it should be after this turn, and what had to be said was. One thing wrong once is wrong for good, as far as the desk goes. */
+  /**
+   * Scores 1 when the desk is right after this turn and the answer contains every required string; else 0. A wrong change of the desk
+   * makes all
+   * later turns wrong, too.
+   */
   score({ answer }: Pick<Answered, 'answer'>): Score {
     const { acts, told } = this.goal
     for (const act of acts) carryOut(this.#gold, act)
@@ -113,16 +120,19 @@ export class ServiceEnvironment implements Environment {
 
 const plain = (text: string): string => text.toLowerCase().replaceAll(',', '')
 
-// Who talks at the order desk: the scripted agents (one that is right as far as it can see, one that does not look, one that does not remember), what they write as helpers, and the dialogues that every framework keeps.
+// The scripted agents of the order desk, and the texts that they write as helpers.
 
-/** `taught`: looks things up until it sees them. `careless`: does what it is told. `forgetful`: has the last words of the customer alone. */
+/**
+ * The scripted agents. `taught`: looks up every value until the prompt shows it. `careless`: does as the customer says without a lookup.
+ * `forgetful`: knows only the customer's last message.
+ */
 export const manners = ['taught', 'careless', 'forgetful'] as const
 export type Manner = (typeof manners)[number]
 
-/** Calls of a turn after which it says what it sees. */
+/** After this many calls in a turn the script looks nothing more up and answers from what the prompt shows. */
 const ENOUGH = 8
 
-/** Decides by what the request shows, folds included, and by nothing else of the desk: what was lost has to be looked up again. */
+/** The script of an agent. It uses only values that the request shows, folds applied; values that a fold hid must be looked up again. */
 const serviceTeacher =
   (environment: ServiceEnvironment, manner: Manner): Teacher =>
   (request) => {
@@ -133,7 +143,7 @@ const serviceTeacher =
       : { ...reply, content: told(request, () => `${notes(environment)} ${found(request, environment.goal)}`) ?? '' }
   }
 
-/** The same where tools are managed: those that are not loaded are looked for first. */
+/** Returns the reply; or a search for the tools it calls, when some are not loaded and the request offers the search. */
 export function searchedFirst({ tools = [], unlisted = [] }: EngineRequest, reply: ScriptedReply): ScriptedReply {
   const loaded = new Set([...tools, ...unlisted].map(({ name }) => name))
   const missing = new Set((reply.calls ?? []).map(({ name }) => name).filter((name) => !loaded.has(name)))
@@ -142,7 +152,7 @@ export function searchedFirst({ tools = [], unlisted = [] }: EngineRequest, repl
   return { calls: [{ name: SEARCH_TOOLS, arguments: { keywords } }] }
 }
 
-/** The notes of a step in the form that its framework asks for; null where it asks for none. */
+/** Returns the notes of a step in the form that the framework's prompt asks for (IterResearch, AgentFold); null when it asks for none. */
 export function told({ messages }: EngineRequest, text: () => string): string | null {
   const asked = messages.findLast(({ role }) => role === 'user')?.content ?? ''
   if (asked.includes(REPORT)) return `${REPORT}${text()}</report>`
@@ -161,10 +171,10 @@ function decision(request: EngineRequest, { goal, done, calls }: ServiceEnvironm
   return { content: said.length === told.length ? `Here you are: ${said.join(', ')}.` : 'I cannot see that any more.' }
 }
 
-/** Whether the words come from a tool and not from the customer or the rules. */
+/** Whether the words come from a tool's result, not from the customer or the policy. */
 const known = ({ lookups }: Goal, words: string): boolean => lookups.some(({ yields }) => yields.includes(words))
 
-/** What a request shows: every message under its edits, and the calls. */
+/** Returns the text that a request shows: every message with its edits applied, and the calls' arguments. */
 function shownText({ messages, edits = [] }: EngineRequest): string {
   return messages
     .map(({ content, toolCalls = [] }, index) => {
@@ -178,7 +188,7 @@ function shownText({ messages, edits = [] }: EngineRequest): string {
     .join('\n')
 }
 
-/** The words of a helper: what it is asked for is told by the form that is wanted. */
+/** A helper's reply. The request's schema says which: notes, chosen lines, or (without one) a summary as text. */
 function helper(request: EngineRequest, environment: ServiceEnvironment): string {
   const { goal } = environment
   if (request.schema === memorySchema) return JSON.stringify({ summary: notes(environment), todo: [goal.todo] })
@@ -188,7 +198,7 @@ function helper(request: EngineRequest, environment: ServiceEnvironment): string
 
 const notes = ({ past }: ServiceEnvironment): string => past.map(({ note }) => note).join(' ')
 
-/** What the turn has found out so far, for frameworks that go on within it from notes alone. */
+/** Returns the values that this turn has looked up so far, for frameworks that continue a turn from notes alone. */
 function found(request: EngineRequest, { lookups }: Goal): string {
   const shown = shownText(request)
   const seen = lookups.flatMap(({ call, yields }) =>
@@ -197,14 +207,17 @@ function found(request: EngineRequest, { lookups }: Goal): string {
   return seen.join(' ')
 }
 
-/** Lines with the words that the matter in hand needs. */
+/** Chooses the lines that contain values this turn needs. */
 function chosen(request: EngineRequest, { goal }: ServiceEnvironment): string {
   const wanted = goal.lookups.flatMap(({ yields }) => yields)
   const constraints = goal.constraint === undefined ? [] : [goal.constraint]
   return linesWith(request, (text) => wanted.some((words) => text.includes(words)), { constraints })
 }
 
-/** What an extractor says that chooses these lines of the log that it was shown, and up to `gap` others between two of them. */
+/**
+ * Returns an extractor's reply that chooses the wanted lines of the log. Joins two ranges when at most `gap` other lines lie between
+ * them.
+ */
 export function linesWith(
   { messages }: EngineRequest,
   isWanted: (line: string) => boolean,
@@ -229,16 +242,16 @@ export function linesWith(
   return JSON.stringify({ blocks })
 }
 
-// Dialogues that every framework keeps: their cell of the table, who talks, the tools, and who says the agent's part; those of the order desk.
+// Scenarios: dialogues that every framework plays. Each has its cell of the table, a user, tools, and perhaps a script for the agent.
 
 export interface Scenario {
-  /** User inputs of a dialogue of its cell, and fields in every record of a result that nobody asked for. */
+  /** Its cell of the table: the number of the user's messages, and the distractor fields in every record of a result. */
   readonly turns: number
   readonly fields: number
   readonly seed: number
-  /** What tells it from others of the cell, beside the seed. */
+  /** Identifies the scenario within its cell, together with the seed. */
   readonly about: Readonly<Record<string, unknown>>
-  /** @param state of its environment, where it goes on; undefined at the start */
+  /** Opens the scenario. @param state the environment's state, to resume from it; undefined at the start */
   open(state: unknown): ScenarioSetup
 }
 
@@ -246,17 +259,20 @@ export interface ScenarioSetup {
   readonly environment: Environment
   readonly system: string
   readonly tools: readonly ClientTool[]
-  /** Null: the model says its own words. */
+  /** The script that speaks for the model; null when the model itself answers. */
   readonly teacher: Teacher | null
 }
 
 export interface DeskCells {
   readonly turns: readonly number[]
   readonly fields: readonly number[]
-  /** Dialogues of each cell; seeds from `seed` on. */
+  /** Number of dialogues in each cell, with consecutive seeds from `seed` on. */
   readonly samples: number
   readonly seed: number
-  /** `model`: the engine's own words; else a script decides, and the engine computes what it would for a model that had said the same. */
+  /**
+   * `model`: the model itself answers. Else a script decides the replies, and the engine computes the same as for a model with these
+   * replies.
+   */
   readonly agent: Manner | 'model'
 }
 

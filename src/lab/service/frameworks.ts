@@ -1,4 +1,4 @@
-/** Owns the frameworks that keep an order desk: how each looks after the context of one dialogue, as actors of an episode. */
+/** The frameworks to compare in dialogues: opens each as the actor of an episode. They differ in how they manage the context. */
 import { MemToolSession, type MemToolState } from '../../runtime/agents/memtool.js'
 import { PaperFold, type PaperState } from '../agents/u-fold-paper.js'
 import { UFoldSession } from '../../runtime/agents/u-fold/session.js'
@@ -30,7 +30,7 @@ export const frameworkNames = [
 ] as const
 export type FrameworkName = (typeof frameworkNames)[number]
 
-/** What each does, in one line. */
+/** One line about each framework. */
 export const frameworkTitles: Readonly<Record<FrameworkName, string>> = {
   react: 'appends everything; its oldest turns go where a turn may not fit',
   resum: 'at 0.9 of the window a summary takes the place of everything',
@@ -45,18 +45,18 @@ export const frameworkTitles: Readonly<Record<FrameworkName, string>> = {
 }
 
 export interface FrameworkSetting {
-  /** Within the window, on the episode's recorder. */
+  /** The episode's recorder, limited to the window. */
   readonly engine: SampleEngine
   readonly system: string
   readonly tools: readonly ClientTool[]
   readonly maxTokens: number
   readonly folder?: Engine
   readonly fold: Pick<UFoldOptions, 'foldFrom' | 'principles' | 'rebuildEvery' | 'results' | 'notes'>
-  /** Where an earlier run left it; null at the start. */
+  /** The actor's state from an earlier run; null at the start. */
   readonly state: unknown
 }
 
-/** An actor that goes on where `state` left it; the ledger entries of a folder's model are told apart, by `folderCosts`. */
+/** Opens a framework as an actor that continues from `state`. `folderCosts` collects the ledger entries of a separate folder model. */
 export async function openFramework(
   name: FrameworkName,
   setting: FrameworkSetting,
@@ -156,7 +156,7 @@ export async function openFramework(
   }
 }
 
-/** A turn that does not fit into the window is not answered; that is the framework's failure and no error of the run. */
+/** Makes an actor. A turn that does not fit into the window counts as overflowed, because the framework failed; the run continues. */
 function actor(
   engine: SampleEngine,
   state: () => unknown,

@@ -1,6 +1,7 @@
 /**
- * Owns recorded dialogues of tau-bench's and tau2's agents as scenarios: the user's words, the results of the tools and the agent's words and calls are the
- * record's, so that what differs is what each framework has the engine compute.
+ * Replays recorded dialogues of tau-bench and tau2 as scenarios. The user's messages, the tools' results and the agent's words and
+ * calls come from
+ * the record. So the frameworks differ only in the work that they give the engine.
  */
 import { extractionSchema, memorySchema } from '../../runtime/agents/u-fold/helpers.js'
 import type { ClientTool } from '../../runtime/agents/toolbox.js'
@@ -38,12 +39,13 @@ export interface RecordedDialogue {
   readonly turns: readonly RecordedTurn[]
 }
 
-/** Dialogues are compared with those of a like length: to so many user inputs. */
+/** Cells group dialogues of similar length: the number of the user's messages is rounded up to a multiple of this. */
 const LENGTH = 4
 
 /**
+ * Reads recorded dialogues.
  * @param json the text of a file of tau-bench's `historical_trajectories`, or of results of tau2
- * @param source what to call it in errors
+ * @param source the file's name in error texts
  * @throws KvfoldError eval/bad-data
  */
 export function readDialogues(json: string, source: string): readonly RecordedDialogue[] {
@@ -75,7 +77,9 @@ export function readDialogues(json: string, source: string): readonly RecordedDi
 
 const contentOf = (message: unknown): string => textAt(message, 'content') ?? ''
 
-/** Turns that are answered; what an agent says before anybody spoke is left out, and calls that tau2's user makes are the user's. */
+/**
+ * Returns the turns that the agent answers. Leaves out the agent's words before the user's first message, and tool calls by tau2's user.
+ */
 function turnsOf(messages: readonly unknown[]): RecordedTurn[] {
   const turns: { says: string; steps: ReplayedStep[]; answer: string }[] = []
   messages.forEach((message, at) => {
@@ -86,7 +90,7 @@ function turnsOf(messages: readonly unknown[]): RecordedTurn[] {
     if (role !== 'assistant' || turn === undefined) return
     if (calls.length === 0) turn.answer = contentOf(message)
     else {
-      // By place: an id may come again in a dialogue.
+      // Results are found by place, because a call's id may occur twice in a dialogue.
       const result = (index: number) => contentOf(messages[at + 1 + index])
       turn.steps.push({
         content: contentOf(message),
@@ -110,7 +114,9 @@ function calledBy(call: Readonly<Record<string, unknown>>): Omit<RecordedCall, '
   return { name: textAt(of, 'name') ?? '', arguments: isRecord(given) ? given : {} }
 }
 
-/** Scenarios of these dialogues; cells by length. `window`s that a dialogue does not fit into are the framework's affair. */
+/**
+ * Makes a scenario of each dialogue, in cells by length. A dialogue may be too long for the window; the framework has to cope with that.
+ */
 export function replayScenarios(dialogues: readonly RecordedDialogue[]): readonly Scenario[] {
   const definitions = definitionsOf(dialogues)
   return dialogues.map((dialogue, seed) => ({
@@ -126,7 +132,7 @@ export function replayScenarios(dialogues: readonly RecordedDialogue[]): readonl
   }))
 }
 
-/** Records do not have the definitions of tools: names and arguments are those of the calls. */
+/** Makes tool definitions from the names and arguments of the calls, because the records hold no definitions. */
 function definitionsOf(dialogues: readonly RecordedDialogue[]): readonly ToolDefinition[] {
   const tools = new Map<string, Map<string, unknown>>()
   for (const { name, arguments: args } of dialogues.flatMap(({ turns }) => turns.flatMap(callsOf))) {
@@ -146,10 +152,10 @@ const typeOf = (value: unknown): string =>
 
 const callsOf = ({ steps }: RecordedTurn): readonly RecordedCall[] => steps.flatMap(({ calls }) => calls)
 
-/** The record as an environment: tools say what they said, one result a call. */
+/** The record as an environment. Each call returns the next recorded result, whichever tool it calls. */
 class RecordedEnvironment implements Environment {
   #turn = 0
-  /** Calls of this turn that were made. */
+  /** Number of calls made in this turn. */
   #made = 0
 
   constructor(
@@ -171,7 +177,7 @@ class RecordedEnvironment implements Environment {
     return this.dialogue.turns.slice(0, Math.max(0, this.#turn - 1))
   }
 
-  /** What the agent did next: a step whose calls were not made yet, or its answer. */
+  /** The next recorded step of the turn; null when all its calls were made and the answer is due. */
   get step(): ReplayedStep | null {
     let before = 0
     return this.turn.steps.find(({ calls }) => (before += calls.length) > this.#made) ?? null
@@ -189,20 +195,24 @@ class RecordedEnvironment implements Environment {
     return { messages: [{ role: 'user', content: next.says }] }
   }
 
-  /** 1: the turn was played to its end. */
+  /** Scores 1 when the turn was replayed to its end: all its calls and its answer. */
   score({ answer }: Pick<Answered, 'answer'>): Score {
     const whole = this.#made === callsOf(this.turn).length && answer.trim() === this.turn.answer.trim()
     return { points: Number(whole), outcome: whole ? 'right' : 'wrong', details: {} }
   }
 }
 
-/** Lines between two that are wanted which are taken along, as whoever names ranges would. */
+/** The chosen ranges include up to this many other lines between two wanted ones, as a model's ranges would. */
 const GAP = 4
 
-/** Characters of what was said in a turn that stand in a summary of it. */
+/** Characters of the user's message that a summary quotes for each turn. */
 const NOTE = 120
 
-/** Says what the record says, whatever it is shown; as helper notes the beginnings of what the user said, and chooses lines with values that the turn uses. */
+/**
+ * Speaks as the record does, whatever the prompt shows. As a helper, it notes the beginnings of the user's messages and chooses lines
+ * with values
+ * that the turn uses.
+ */
 function replayTeacher(replay: RecordedEnvironment): Teacher {
   const notes = () => replay.past.map(({ says }) => says.slice(0, NOTE)).join(' ')
   const helper = (request: EngineRequest): string => {

@@ -1,4 +1,4 @@
-/** Owns how a run of the order desk reads: the table, and a page with figures of tokens by framework and of the context turn by turn. */
+/** The report of a run at the order desk: a page with tables, a figure of tokens by framework, and one of the context by turn. */
 import { mkdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { curves, rows } from '../figures/panels.js'
@@ -12,12 +12,12 @@ import { type Dialogue, type ServiceRow, serviceTable } from './run.js'
 export interface ServicePage {
   readonly rows: readonly ServiceRow[]
   readonly dialogues: readonly Dialogue[]
-  /** The command, the model, and whose words they are. */
+  /** The command of the run; `about` says which model computed and whether a script or the model answered. */
   readonly command: string
   readonly about: string
 }
 
-/** Writes `report.html` and its figures into the folder, made where it is missing; returns the page's path. */
+/** Writes `report.html` and its figures into the folder, which it creates if needed. Returns the path of the page. */
 export function publishService(folder: string, { rows: all, dialogues, command, about }: ServicePage): string {
   const drawn = cellsOf(all).flatMap(({ turns, fields }) => {
     const own = all.filter((row) => row.turns === turns && row.fields === fields)
@@ -101,7 +101,7 @@ function contextFigure(dialogues: readonly Dialogue[], of: string): string {
   })
 }
 
-/** Where each framework is at less than ReAct, by each measure. */
+/** The table of the cells in which each framework needs less than ReAct, by each measure. */
 function crossings(all: readonly ServiceRow[]): Table {
   const measures = [
     ['computed', (row: ServiceRow) => row.tokensComputed],
@@ -132,7 +132,7 @@ const titles = (all: readonly ServiceRow[]): Table =>
     }),
   )
 
-// The paper's results (U-Fold, table 1): mean reward of four runs in percent, by model and framework, and what is to be known about them.
+// The paper's results (U-Fold, table 1): mean reward of four runs in percent, by model and framework, with notes.
 
 /** tau-bench retail, airline; tau2 retail, airline, telecom; VitaBench delivery, in-store, OTA, cross-scenarios. */
 const COLUMNS = [
@@ -149,7 +149,7 @@ const COLUMNS = [
 
 const FRAMEWORKS = ['ReAct', 'IterResearch', 'ReSum', 'U-Fold'] as const
 
-/** A line a framework, in their order. */
+/** One line for each framework, in the order of FRAMEWORKS. */
 const RESULTS: readonly (readonly [model: string, ...results: string[]])[] = [
   [
     'Qwen3-4B',

@@ -1,4 +1,4 @@
-/** Owns a run over dialogues: every framework on the same ones, one file an episode, and what that comes to. */
+/** Runs every framework on the same dialogues, with one file for each episode, and computes the table of results. */
 import { createHash } from 'node:crypto'
 import { join } from 'node:path'
 import type { ContractChoice } from '../../runtime/core/contract.js'
@@ -15,7 +15,7 @@ import { IsolatedEngine } from '../run/trial.js'
 import { type FrameworkName, type FrameworkSetting, openFramework } from './frameworks.js'
 import type { Scenario } from './dialogue.js'
 
-/** What a cell of the table is about. */
+/** A cell of the table: framework, number of turns, distractor fields. */
 export interface ServiceCell {
   readonly framework: FrameworkName
   readonly turns: number
@@ -24,7 +24,7 @@ export interface ServiceCell {
 
 export interface ServiceRunOptions {
   readonly engine: Engine
-  /** Fingerprints of the engine's weights and of the folder's: what was begun with others is not gone on with. */
+  /** Fingerprints of the weights of the engine and the folder. An episode that began with other weights is not resumed. */
   readonly weights: readonly (string | null)[]
   readonly frameworks: readonly FrameworkName[]
   readonly scenarios: readonly Scenario[]
@@ -34,9 +34,9 @@ export interface ServiceRunOptions {
   readonly maxTokens: number
   readonly fold: FrameworkSetting['fold']
   readonly folder?: Engine
-  /** Where the files of episodes go; one that is not finished goes on. */
+  /** The folder of the episodes' files. An unfinished episode there is resumed. */
   readonly log: string
-  /** What the files say they were made by. */
+  /** The command that the files name as their origin. */
   readonly command: string
   readonly signal: AbortSignal
   readonly onTurn?: (cell: ServiceCell, sample: number, turn: number) => void
@@ -50,7 +50,7 @@ export interface Dialogue {
   readonly path: string
 }
 
-/** @throws KvfoldError what the engine throws; engine/cancelled: what is finished is kept */
+/** Plays all scenarios with all frameworks. @throws KvfoldError any error of the engine; engine/cancelled (finished turns are kept) */
 export async function runService(options: ServiceRunOptions): Promise<readonly Dialogue[]> {
   const done: Dialogue[] = []
   for (const scenario of options.scenarios)
@@ -101,7 +101,7 @@ async function dialogue(framework: FrameworkName, scenario: Scenario, options: S
   }
 }
 
-/** How a dialogue is played, and where it goes on. */
+/** The settings of one dialogue, and the point from which it resumes. */
 export interface ScenarioSetting extends Pick<
   ServiceRunOptions,
   'engine' | 'window' | 'contract' | 'temperature' | 'maxTokens' | 'fold' | 'folder' | 'signal'
@@ -110,12 +110,12 @@ export interface ScenarioSetting extends Pick<
   readonly name: string
   readonly before?: readonly TurnRecord[]
   readonly state?: Checkpoint | null
-  /** What stands between whoever speaks and the framework; default: nothing. */
+  /** Wraps the engine (or the script's engine) before the framework uses it. Default: no wrapper. */
   readonly around?: (engine: Engine) => Engine
   readonly onTurn?: EpisodeOptions['onTurn']
 }
 
-/** @returns all turns, those before included. @throws KvfoldError what the engine throws; engine/cancelled */
+/** Plays one dialogue to its end. @returns all turns, including `before` @throws KvfoldError any error of the engine; engine/cancelled */
 export async function playScenario(
   framework: FrameworkName,
   scenario: Scenario,
@@ -162,31 +162,34 @@ const costOf = (of: string, entries: readonly LedgerEntry[]): Readonly<Record<st
   [`${of}Computed`]: entries.reduce((sum, { submitted }) => sum + submitted, 0),
 })
 
-// What dialogues come to.
+// The results of dialogues.
 
 /** Means over the dialogues of a cell; tokens are sums over a dialogue, its helpers included. */
 export interface ServiceRow extends ServiceCell {
   readonly name: FrameworkName
   readonly samples: number
-  /** Share of dialogues in which every turn was right, and of turns. */
+  /** `reward`: the share of dialogues in which every turn was right. `turnsRight`: the mean share of right turns. */
   readonly reward: number
   readonly turnsRight: number
   readonly tokensShown: number
   readonly tokensComputed: number
-  /** Of these, by helpers on the same engine; and by another model that was named for them, which is not among them. */
+  /**
+   * `tokensHelpers`: the part of `tokensComputed` by helpers on the same engine. `tokensFolder`: tokens of a separate folder model, not
+   * included.
+   */
   readonly tokensHelpers: number
   readonly tokensFolder: number
-  /** Tokens of the context at the last answer, and at most. */
+  /** Tokens of the context at the last answer, and of the largest prompt. */
   readonly contextLast: number
   readonly contextMost: number
   readonly toolCalls: number
   readonly steps: number
-  /** Of all turns, helpers included, on this machine, whatever else ran on it. */
+  /** Wall-clock time of all turns, helpers included. Other load on the machine adds to it. */
   readonly seconds: number
   readonly folds: number
   /** Turns that did not fit into the window. */
   readonly overflowed: number
-  /** Tokens computed, and a tenth of those that were reused: what a server that sells cached tokens at a tenth takes. */
+  /** Tokens computed plus a tenth of the tokens reused: the price on a server that sells cached tokens at a tenth. */
   readonly priced: number
 }
 
@@ -222,7 +225,7 @@ export function rowsOf(dialogues: readonly Dialogue[]): readonly ServiceRow[] {
   })
 }
 
-// The table of a run of the order desk: a row for each framework at each length and verbosity.
+// The table of a run at the order desk: one row for each framework, number of turns and number of distractor fields.
 
 export function serviceTable(rows: readonly ServiceRow[]): Table {
   const react = (row: ServiceRow) =>
