@@ -1,6 +1,7 @@
 /**
- * Owns collecting trajectories: tries at the prompts of a source, each cut into snapshots that a model can learn from, and the file of whole ones, added
- * as they are made and gone on with by the same run.
+ * Collects trajectories: tries at the prompts of a source, each cut into snapshots for training. Appends each complete trajectory to a
+ * file, from
+ * which a later run with the same options resumes.
  */
 import { appendFileSync, existsSync, readFileSync, rmSync, truncateSync } from 'node:fs'
 import { isDeepStrictEqual } from 'node:util'
@@ -16,26 +17,29 @@ interface CollectOptions {
   readonly source: TrajectorySource
   readonly acting: Acting
   readonly format: Format
-  /** Whose tokens the snapshots are in: a loaded model's (`isEndOfGeneration` is the vocabulary's); or those that the engine says, if the form needs any. */
+  /** The tokens of the snapshots: a loaded model's; or `engine`, those that the engine reports, if the format needs tokens. */
   readonly tokens: StepWording | 'engine'
   readonly model: TrajectoryFacts['model']
-  /** Tries at every sample. A script acts the same way every time. */
+  /** Number of tries at every sample. A script acts the same way every time. */
   readonly rollouts: number
   readonly signal?: AbortSignal
 }
 
-/** One try at one sample, by its number: all rollouts of a sample, then the next sample. */
+/** One try at one sample. `number` counts all rollouts of a sample, then those of the next sample. */
 export interface Collected {
   readonly number: number
-  /** A row for each snapshot, in order; they are the file's lines. */
+  /** One row for each snapshot, in order; each becomes a line of the file. */
   readonly rows: readonly object[]
   readonly points: number
-  /** Tokens of all snapshots, and those of them with loss; 0 where snapshots are counted in messages. */
+  /** Tokens of all snapshots, and (`learned`) tokens with loss; both 0 when snapshots are counted in messages. */
   readonly tokens: number
   readonly learned: number
 }
 
-/** Trajectories from number `from` on, made as they are asked for. @throws KvfoldError what source, teacher and engine throw; engine/cancelled */
+/**
+ * Yields trajectories from number `from` on, each made on demand.
+ * @throws KvfoldError any error of source, teacher and engine; engine/cancelled
+ */
 export async function* collect(options: CollectOptions, from = 0): AsyncGenerator<Collected> {
   const { source, rollouts, signal } = options
   for (let number = from; number < source.size * rollouts; number++) {
@@ -103,7 +107,7 @@ function callsIn(outcomes: ReturnType<typeof outcomesOf>): Record<string, number
   return counts
 }
 
-/** What a run must share with the file that it goes on in. */
+/** The terms that a run must share with the file that it resumes. */
 interface FileTerms {
   readonly source: TrajectorySource
   readonly rollouts: number
@@ -114,17 +118,19 @@ interface FileTerms {
 
 export class TrajectoryFile {
   private constructor(
-    /** Rows of JSON, one a line. */
+    /** The path of the file of JSON rows, one a line. */
     private readonly lines: string,
-    /** What the lines become in the end; null: they stay. */
+    /** The path of the Parquet file that replaces the lines at the end; null when the lines stay. */
     private readonly parquet: string | null,
-    /** Whole trajectories in it when it was opened: where the run goes on. */
+    /** Number of complete trajectories in the file when it was opened; the run resumes from there. */
     readonly begun: number,
   ) {}
 
   /**
-   * A trajectory whose last lines are missing, as after a stop, is cut off and made again. Parquet has lines of JSON beside it until it is finished.
-   * @throws KvfoldError eval/bad-log for another run's file, or one that holds something else
+   * Opens the file, new or to resume. Removes an incomplete last trajectory, as a stop leaves it; the run makes it again. For Parquet,
+   * the rows are in
+   * `<path>.jsonl` until the run is finished.
+   * @throws KvfoldError eval/bad-log when the file is another run's, holds something else, or is a finished Parquet file
    */
   static async open(path: string, terms: FileTerms): Promise<TrajectoryFile> {
     const isParquet = terms.format === 'verl'
@@ -142,7 +148,10 @@ export class TrajectoryFile {
     appendFileSync(this.lines, rows.map((row) => `${JSON.stringify(row)}\n`).join(''))
   }
 
-  /** All trajectories are in it. @throws KvfoldError eval/bad-log when the Parquet cannot be written; the lines stay then */
+  /**
+   * Call it when all trajectories are added. Writes the Parquet file, if any.
+   * @throws KvfoldError eval/bad-log when it cannot; the lines then stay
+   */
   async finish(): Promise<void> {
     if (this.parquet === null || !existsSync(this.lines)) return
     await writeParquet(this.lines, this.parquet)
@@ -150,12 +159,12 @@ export class TrajectoryFile {
   }
 }
 
-/** How many whole trajectories the file has, where the last one ends (bytes), and its last record. */
+/** Returns the number of complete trajectories, the byte at which the last one ends, and its last record (null when there is none). */
 function wholeOf(path: string, format: Format): { whole: number; end: number; last: TrajectoryFacts | null } {
   const lines = readFileSync(path, 'utf8').split('\n')
   let [whole, end, at] = [0, 0, 0]
   let last: TrajectoryFacts | null = null
-  // What follows the last line feed was not written to its end.
+  // Text after the last line feed is an incomplete line.
   for (const [index, line] of lines.slice(0, -1).entries()) {
     const record = parsed(line, path, index + 1, format)
     at += Buffer.byteLength(line) + 1

@@ -1,4 +1,4 @@
-/** Owns the forms that collected trajectories are written in, one snapshot a row: tokens, messages, and what verl reads as Parquet. */
+/** Writes collected trajectories, one snapshot a row: as tokens, as messages, as prompt and completion, or as Parquet for verl. */
 import { createReadStream } from 'node:fs'
 import { createInterface } from 'node:readline'
 import { fileWriter, ParquetWriter } from 'hyparquet-writer'
@@ -14,33 +14,36 @@ import { TrajectoryFacts } from './trajectory.js'
 export const formats = ['tokens', 'messages', 'prompt-completion', 'verl'] as const
 export type Format = (typeof formats)[number]
 
-/** Forms that need to know which tokens things are. */
+/** Whether a format needs the tokens of prompts and completions. */
 export const needsTokens = (format: Format): boolean => format === 'tokens' || format === 'verl'
 
 /** A snapshot of one trajectory before it is written. */
 export interface UnwrittenSnapshot {
   readonly facts: TrajectoryFacts
-  /** Counted in tokens, or in messages where nobody says tokens. */
+  /** In tokens; or in messages, when no model or engine provides tokens. */
   readonly snapshot: Snapshot
   /** All steps of the trajectory. */
   readonly steps: readonly TrajectoryStep[]
-  /** What the scorer compares with. */
+  /** The right answer in the form that the task's scorer uses. */
   readonly truth: unknown
 }
 
-// Tokens: what kvfold's own trainer reads.
+// The format `tokens`, which kvfold's own trainer reads.
 
 const Stretch = Type.Tuple([Type.Number(), Type.Number()])
 
-/** Natural-log probabilities of each learned completion's tokens, as the model that acted had them: before temperature, filters and grammar. */
+/** Natural-log probabilities of each learned completion's tokens under the model that acted: before temperature, filters and grammar. */
 const Logprobs = Type.Optional(Type.Array(Type.Array(Type.Number())))
 
 export const TrajectoryRecord = Type.Object({
   ...TrajectoryFacts.properties,
   tokens: Type.Array(Type.Number()),
-  /** Half-open stretches of `tokens` that have loss, in order, one a completion; over all snapshots every completion is in one, once. */
+  /**
+   * Half-open spans of `tokens` with loss, in order, one for each completion. Over all snapshots of a trajectory, each completion has
+   * loss once.
+   */
   loss: Type.Array(Stretch),
-  /** Of the tokens of each stretch. Left out where a script acted, or where one of them is not known. */
+  /** One list for each span of `loss`. Absent when a script acted, or when the probabilities of any span are unknown. */
   logprobs: Logprobs,
 })
 export type TrajectoryRecord = Static<typeof TrajectoryRecord>
@@ -51,29 +54,29 @@ function tokensRow({ facts, snapshot: { tokens, learned } }: UnwrittenSnapshot):
     ...facts,
     tokens: [...tokens],
     loss: learned.map(({ span: { start, end } }) => [start, end]),
-    // All stretches or none: a trainer cannot tell a missing probability from a certain one.
+    // All spans or none: a trainer cannot tell a missing probability from a certain one.
     ...(known.length === learned.length ? { logprobs: known.map(rounded) } : {}),
   }
 }
 
-/** Six digits are 1e-6 nats. */
+/** Rounds to six decimals: 1e-6 nats. */
 const rounded = (logprobs: readonly number[]): number[] => logprobs.map((each) => Number(each.toFixed(6)))
 
-// Messages and tools: what TRL, ms-swift and others read that have a tokenizer of their own.
+// The formats of messages and tools, for trainers with their own tokenizer, such as TRL and ms-swift.
 
 type Flagged = ShownMessage & { readonly loss?: boolean }
 
 interface RowFields {
-  /** The tools' definitions as JSON text, a list in the form of OpenAI's chat API; an empty text: none. */
+  /** The tools' definitions as JSON text, a list in the form of OpenAI's chat API; an empty text when there are none. */
   readonly tools: string
   readonly logprobs?: readonly (readonly number[])[]
-  /** The texts of the tokens that these are of, where the engine's tokens have no numbers. */
+  /** The texts of the tokens that `logprobs` belong to, when the engine reports no token ids. */
   readonly pieces?: readonly (readonly string[])[]
-  /** What is right, as the task's scorer has it: JSON text. */
+  /** The right answer in the form that the task's scorer uses, as JSON text. */
   readonly truth: string
 }
 
-/** The conversation as the last step of a snapshot was shown it, and what was said then. */
+/** Returns the messages that the last step of a snapshot was shown, and its completion. `first`: index of the first learned completion. */
 function conversationOf({ snapshot: { learned }, steps }: UnwrittenSnapshot): {
   messages: Flagged[]
   first: number
@@ -111,20 +114,20 @@ function saidOf(cut: UnwrittenSnapshot, tools: readonly ToolDefinition[]): RowFi
   }
 }
 
-/** `loss` of an assistant's message: whether it is learned from this snapshot. */
+/** A row of the format `messages`. `loss` on an assistant's message says whether it has loss in this snapshot. */
 function messagesRow(cut: UnwrittenSnapshot) {
   const { messages, tools } = conversationOf(cut)
   return { ...cut.facts, messages, ...saidOf(cut, tools) }
 }
 
-/** The same cut before the first completion that is learned: from there on what assistants say is learned. */
+/** A row of `prompt-completion`: the messages, cut before the first learned completion. From there on, all assistant messages have loss. */
 function promptRow(cut: UnwrittenSnapshot) {
   const { messages, first, tools } = conversationOf(cut)
   const bare = messages.map(({ loss: _, ...message }) => message)
   return { ...cut.facts, prompt: bare.slice(0, first), completion: bare.slice(first), ...saidOf(cut, tools) }
 }
 
-/** A row as a line of JSON; those of `verl` become Parquet when all are there. */
+/** Makes the row of a snapshot, to be written as a line of JSON. Rows of `verl` become Parquet at the end of the run. */
 export function rowOf(format: Format, cut: UnwrittenSnapshot): object {
   if (format === 'tokens') return tokensRow(cut)
   if (format === 'messages') return messagesRow(cut)
@@ -132,20 +135,21 @@ export function rowOf(format: Format, cut: UnwrittenSnapshot): object {
   return { ...promptRow(cut), ...tokensRow(cut) }
 }
 
-/** The form of a row that is there; null: of none. */
+/** Returns the format of an existing row; null when it has none of the formats. */
 export function formatOf(row: object): Format | null {
   if ('prompt' in row) return 'tokens' in row ? 'verl' : 'prompt-completion'
   return 'messages' in row ? 'messages' : 'tokens' in row ? 'tokens' : null
 }
 
-// Parquet for verl: its RL loader takes `prompt`, `data_source`, `reward_model` and `extra_info`; tokens, labels and mask are for a loader of tokens.
+// Parquet for verl. Its RL loader reads `prompt`, `data_source`, `reward_model` and `extra_info`; tokens, labels and mask are for a
+// loader of tokens.
 
 type VerlRow = TrajectoryRecord &
   RowFields & { readonly prompt: readonly ShownMessage[]; readonly completion: readonly ShownMessage[] }
 
-/** No loss, as PyTorch's cross entropy has it. */
+/** The label of tokens without loss: PyTorch's default `ignore_index` of cross entropy. */
 const IGNORED = -100
-/** Rows of a group: so much is in memory at once. */
+/** Rows of a Parquet row group; this many are in memory at once. */
 const GROUP = 256
 
 const leaf = (name: string, type: object, repetition = 'REQUIRED') => [{ name, repetition_type: repetition, ...type }]
@@ -169,7 +173,7 @@ const MESSAGE = struct('element', [
 const integers = (name: string) => list(name, leaf('element', { type: 'INT32' }))
 const small = (name: string) => leaf(name, { type: 'INT32' })
 
-/** Each column: its place in the schema, and its value in a row; `index`: of the row in the file. */
+/** The columns: each one's schema, and its value in a row. `index` is the row's index in the file. */
 const COLUMNS: Readonly<Record<string, readonly [schema: readonly object[], of: (row: VerlRow, index: number) => unknown]>> = {
   data_source: [text('data_source'), ({ task }) => `kvfold/${task}`],
   ability: [text('ability'), () => 'context'],
@@ -221,7 +225,7 @@ const messageOf = ({
 })
 type Nullable<T> = { readonly [Key in keyof T]: T[Key] | null }
 
-/** `value` within the stretches and `outside` elsewhere. */
+/** Returns a list with `value` inside the spans and `outside` elsewhere. `which`: index of the span; `from`: its start. */
 function spread<Value>(
   length: number,
   loss: TrajectoryRecord['loss'],
@@ -235,7 +239,10 @@ function spread<Value>(
   return all
 }
 
-/** Parquet of a file of `verl` rows in JSON, a group of rows at a time; `to` appears whole. @throws KvfoldError eval/bad-log when it cannot be written */
+/**
+ * Converts JSON rows of `verl` to Parquet, a group at a time. The file `to` appears only when complete.
+ * @throws KvfoldError eval/bad-log when it cannot be written
+ */
 export async function writeParquet(from: string, to: string): Promise<void> {
   try {
     await writeWhole(to, (temporary) => writeRows(from, temporary))

@@ -1,4 +1,4 @@
-/** Owns what a good use of the context tools looks like, task by task: scripts that know the answer, for models to learn from. */
+/** Scripts that know the answer and use the context tools well, one for each task. Models learn from their trajectories. */
 import type { ToolCall } from '../../runtime/chat/message.js'
 import { KvfoldError } from '../../runtime/core/errors.js'
 import type { EngineRequest } from '../../runtime/engine/engine.js'
@@ -9,7 +9,10 @@ import { LONGEST_TEXT, type MrcrTruth } from '../tasks/mrcr.js'
 import type { NeedlesTruth } from '../tasks/needles.js'
 import type { TaughtAgent } from './trajectory.js'
 
-/** A teacher for one sample, which it knows the answer to. @throws KvfoldError eval/bad-data for tasks that have none */
+/**
+ * Returns a teacher that knows the answer of this sample.
+ * @throws KvfoldError eval/bad-data when the task or the sample has no scripted teacher
+ */
 export function teacherOf(task: TaskName, agent: TaughtAgent, sample: TaskSample): Teacher {
   const lesson = task in lessons ? lessons[task as keyof typeof lessons](sample) : null
   if (lesson === null)
@@ -17,29 +20,33 @@ export function teacherOf(task: TaskName, agent: TaughtAgent, sample: TaskSample
   return agent === 'plain' ? () => ({ content: lesson.answer }) : lesson.teacher
 }
 
-/** What is to be said in the end, and the way there with tools. */
+/** The right answer of a sample, and the teacher that reaches it with tools. */
 interface Lesson {
   readonly answer: string
   readonly teacher: Teacher
 }
 
-/** Null for a sample that is not of our making. */
+/** The lessons by task. A lesson is null when its script cannot solve the sample, for example one that we did not make. */
 const lessons = { 'pi-llm': streamLesson, needles: chainLesson, mrcr: textLesson } satisfies Partial<
   Record<TaskName, (sample: TaskSample) => Lesson | null>
 >
 
-/** Updates of a key that are left open: with fewer, keys are lost; with more, old values get in the way. */
+/** About how many updates of each key stay open: with fewer, keys are lost; with more, old values get in the way. */
 const OPEN = 6
-/** Updates of a key up to which nothing is folded. */
+/** Up to this many updates of a key, the script folds nothing. */
 const SHORT = 8
-/** Fragments that a message may be cut into. */
+/** The most fragments that a message may be cut into. */
 const MOST_FRAGMENTS = 20
-/** Fragments from the newest of which one can go back to the first within the 20 calls of a turn: a cut, a fold of each but one, two calls a step. */
+/**
+ * The most fragments through which the script can go back within a turn's 20 calls: one cut, a fold of each but one, two calls for each
+ * step back.
+ */
 const MOST_TO_GO_BACK = 7
 
 /**
- * Cuts the stream so that the newest fragment holds the last few updates of every key, folds all others in one step, answers. Where
- * the updates asked for stand elsewhere, it first goes back, fragment by fragment, until all of the keys asked for are shown.
+ * Cuts the stream so that the newest fragment holds the last few updates of every key, folds all other fragments in one step, and
+ * answers. When
+ * the requested updates are elsewhere, it first goes back, fragment by fragment, until all requested keys are shown.
  */
 function streamLesson({ cell, truth }: TaskSample): Lesson {
   const updates = Number(cell['updates'])
@@ -60,8 +67,9 @@ function streamLesson({ cell, truth }: TaskSample): Lesson {
 }
 
 /**
- * Shows the fragment before the oldest open one, and folds what is open where none of the keys asked for is in it. Null when all keys are
- * shown, or no fragment is left. Folds only what has nothing of these keys, so that the last update shown of each is its last.
+ * Restores the fragment before the oldest open one. Also folds the open fragments when they show none of the requested keys. So the
+ * last shown
+ * update of a requested key is always its last. Returns null when all requested keys are shown, or no fragment is left.
  */
 function stepBack(request: EngineRequest, fragments: readonly string[], asked: readonly string[]): ScriptedReply | null {
   const { edits = [] } = request
@@ -73,7 +81,7 @@ function stepBack(request: EngineRequest, fragments: readonly string[], asked: r
   return { calls: [restore(before), ...(missing.length === asked.length ? open.map(fold) : [])] }
 }
 
-/** Keys with an update in what is shown of the stream. */
+/** Returns the keys that have an update in the shown part of the stream. */
 function keysShown({ messages, edits = [] }: EngineRequest): ReadonlySet<string> {
   const message = messages.findIndex(({ role }) => role === 'user')
   const text = messages[message]?.content ?? ''
@@ -88,12 +96,13 @@ function keysShown({ messages, edits = [] }: EngineRequest): ReadonlySet<string>
 }
 
 /**
- * How often a name stands in the text at most, and characters on each side of it that show the other name of its sentence; in the order of the
- * schema, which calls that are forced keep to.
+ * Arguments of a search for a name: a name occurs at most 3 times in the text, and 50 characters on each side show the other name of
+ * its sentence.
+ * Their order is the schema's, because forced calls keep to it.
  */
 const SENTENCE = { max_results: 3, context_size: 50 }
 
-/** One search a name, from the youngest up; the eldest is searched for, too, and turns out to have nobody above. */
+/** Searches for each name of the chain, from the youngest up. The search for the eldest shows that no relative is above. */
 function chainLesson({ truth }: TaskSample): Lesson {
   const { chain } = truth as NeedlesTruth
   const [eldest = '', youngest = ''] = [chain[0], chain.at(-1)]
@@ -107,12 +116,16 @@ function chainLesson({ truth }: TaskSample): Lesson {
   return { answer, teacher }
 }
 
-/** Characters that show that a match is the title of a text. */
+/** Characters of context that show whether a match is the title of a text. */
 const TITLE = 50
-/** Matches that a search shows unless more are asked for. */
+/** Matches that a search shows by default. */
 const SHOWN = 10
 
-/** All texts by the title that they share, then the one that is asked for, then that again; null where texts have no title of their own. */
+/**
+ * Searches for the title that several texts share, opens the requested text, and repeats it as the answer. Returns null when the title
+ * does not
+ * occur exactly once in each of these texts, at its beginning.
+ */
 function textLesson({ messages, truth }: TaskSample): Lesson | null {
   const { prefix, answer } = truth as MrcrTruth
   const text = answer.slice(prefix.length)
@@ -135,7 +148,7 @@ function textLesson({ messages, truth }: TaskSample): Lesson | null {
   return { answer, teacher }
 }
 
-/** Answers and calls so far, but for one that failed before the first. */
+/** Returns the number of assistant messages so far, without a failed call that was put before the script's first step. */
 const stepOf = ({ messages }: EngineRequest): number =>
   messages.filter(({ role, toolCalls = [] }) => role === 'assistant' && !toolCalls.some(isStumble)).length
 
@@ -153,10 +166,10 @@ const cutInto = (fragments: number): ScriptedReply => ({
 const fold = (id: string) => ({ name: 'fold_fragment', arguments: { fragment_id: id } })
 const restore = (id: string) => ({ name: 'restore_fragment', arguments: { fragment_id: id } })
 
-/** Fragments that the text was cut into, in its order. */
+/** Returns the ids of the fragments, in the order of the text. */
 const fragmentsIn = ({ messages }: EngineRequest): readonly string[] =>
   messages.find(({ name }) => name === 'fragment_context')?.content.match(/\bf[0-9a-f]{5}\b/gu) ?? []
 
-/** Search results in the last tool result, in its order, which is that of the text. */
+/** Returns the ids of the search results in the last tool result, in the order of the text. */
 const foundIn = ({ messages }: EngineRequest): readonly string[] =>
   messages.findLast(({ role }) => role === 'tool')?.content.match(/(?<=\()s[0-9a-f]{5}(?=\): )/gu) ?? []

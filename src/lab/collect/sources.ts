@@ -1,4 +1,4 @@
-/** Owns where trajectories come from: samples of a task, each a turn; and sessions of many turns, of MemTool and at the order desk. */
+/** The sources of trajectories: samples of a task, one turn each; and sessions of many turns, of MemTool and at the order desk. */
 import { createHash } from 'node:crypto'
 import { plain, sculptor } from '../../runtime/agents/sculptor.js'
 import { type TakenCall, TrajectoryRecorder, type TrajectoryStep } from '../agents/snapshots.js'
@@ -25,27 +25,29 @@ import {
   type TaughtAgent,
 } from './trajectory.js'
 
-/** Who acts: our script, shown in the model's chat format; or a model behind `engine`, `model` where it is loaded here. */
+/**
+ * Who acts: our script, rendered in the chat format of `model`; or the model behind `engine`. `model` is present when it is loaded here.
+ */
 export type Acting =
   | { readonly teacher: 'script'; readonly model: TaughtModel }
   | { readonly teacher: 'model'; readonly engine: Engine; readonly sampling: Sampling; readonly model?: TaughtModel }
 
-/** What is the same in every row of a prompt's trajectories. */
+/** The fields that are the same in every row of a prompt's trajectories. */
 export interface PromptFacts {
   readonly id: string
   readonly cell: Record<string, number | string>
-  /** What makes two tries at the same thing: the prompt, who is asked, and how it begins. */
+  /** A hash of the prompt, the agent and the way it begins (stumble or not). Tries at the same task share it. */
   readonly group: string
 }
 
-/** What one try came to. */
+/** The result of one try. */
 export interface Played {
   readonly steps: readonly TrajectoryStep[]
-  /** For each step, what became of its calls. */
+  /** For each step, the outcomes of its calls. */
   readonly outcomes: readonly (readonly CallOutcome[])[]
   readonly score: Pick<Score, 'points'>
   readonly parts: RewardParts
-  /** Tokens in the context when the last step was over. */
+  /** Tokens in the context at the end of the last step. */
   readonly context: number
   readonly truth: unknown
 }
@@ -53,26 +55,33 @@ export interface Played {
 export interface TrajectorySource {
   readonly task: CollectedTask
   readonly agent: string
-  /** How many prompts there are. */
+  /** Number of prompts. */
   readonly size: number
   about(index: number): Promise<PromptFacts>
-  /** @param name of the try, unique among the engine's conversations. @throws KvfoldError what teacher and engine throw; engine/cancelled */
+  /**
+   * Plays one try at a prompt.
+   * @param name the try's name, unique among the engine's conversations
+   * @throws KvfoldError any error of teacher and engine; engine/cancelled
+   */
   play(index: number, acting: Acting, name: string, signal?: AbortSignal): Promise<Played>
 }
 
 const hashed = (of: unknown): string => createHash('sha256').update(JSON.stringify(of)).digest('hex').slice(0, 16)
 export const cancelled = () => new KvfoldError('engine/cancelled', 'Collecting was interrupted.')
 
-// Samples of a task, each of which is one turn.
+// Samples of a task; each is one turn.
 
 export interface TaskSourceOptions {
   readonly task: Task
   readonly agent: TaughtAgent
-  /** Tokens that a step may take. Default: the task's. */
+  /** The most tokens that a step may generate. Default: the task's. */
   readonly maxTokens?: number
-  /** Calls that a turn may make. Default: 20. */
+  /** The most calls in a turn. Default: 20. */
   readonly maxCalls?: number
-  /** Every trajectory begins with a call of the task's first tool that fails for want of arguments, and is not the model's. Default false. */
+  /**
+   * Whether every trajectory begins with a failed call, made in the model's place: the task's first tool without arguments. Default:
+   * false.
+   */
   readonly stumble?: boolean
 }
 
@@ -114,14 +123,14 @@ export function taskSource(options: TaskSourceOptions): TrajectorySource {
   }
 }
 
-/** What a model that acts is asked for beside its words. */
+/** Sampling and logprobs to request from a model that acts; nothing for a script. */
 const asksOf = (acting: Acting): ConstructorParameters<typeof TrajectoryRecorder>[1] =>
   acting.teacher === 'script' ? {} : { sampling: acting.sampling, logprobs: 0 }
 
-/** Says the same whatever it is asked, and computes nothing. */
+/** Returns an engine that gives the same reply to every request and computes nothing. */
 const saying = (model: TaughtModel, said: ScriptedReply): Engine => new TaughtEngine(model, () => said)
 
-/** The tool that a task's system prompt says to call first. */
+/** The tool that each system prompt says to call first. */
 const STUMBLES = {
   general: 'search_context',
   'pi-llm': 'fragment_context',
@@ -129,14 +138,14 @@ const STUMBLES = {
   similar: 'search_context',
 } as const satisfies Record<Task['prompt'], string>
 
-/** @throws KvfoldError eval/bad-data where no model is loaded that can be spoken for */
+/** Returns the loaded model. @throws KvfoldError eval/bad-data when no model is loaded here */
 function stumbling({ model }: Acting): TaughtModel {
   if (model === undefined)
     throw new KvfoldError('eval/bad-data', 'A call in the model’s place needs a model that is loaded here; leave out --stumble.')
   return model
 }
 
-/** Makes one call without arguments in the model's place, before everything else. */
+/** Answers the first request itself, with a call without arguments; passes all later requests to the model's engine. */
 class StumblingEngine extends EngineAround {
   #stumbled = false
 
@@ -155,7 +164,7 @@ class StumblingEngine extends EngineAround {
   }
 }
 
-// Sessions of many turns: a session is one trajectory, its score the mean of its turns'.
+// Sessions of many turns: each is one trajectory; its points are the mean of its turns' points.
 
 export interface MemToolSourceOptions {
   readonly world: World
@@ -163,7 +172,7 @@ export interface MemToolSourceOptions {
   readonly way: MemToolRun['way']
   readonly turns: number
   readonly relation: MemToolRun['relation']
-  /** Sessions, of seeds from `seed` on. */
+  /** Number of sessions, with consecutive seeds from `seed` on. */
   readonly samples: number
   readonly seed: number
 }
@@ -190,12 +199,15 @@ export function memToolSource({ world, catalogue, way, turns, relation, samples,
   }
 }
 
-/** A source with a world and a catalogue of its own, of `tools` tools. */
+/** Options of a source that makes its own world and catalogue with `tools` tools. */
 export interface OwnMemToolOptions extends Omit<MemToolSourceOptions, 'world' | 'catalogue'> {
   readonly tools: number
 }
 
-/** @throws KvfoldError what making the catalogue throws; engine/cancelled */
+/**
+ * Makes the world, the catalogue and the source; `close` closes the catalogue.
+ * @throws KvfoldError any error of the catalogue; engine/cancelled
+ */
 export async function openMemToolSource(
   { tools, ...played }: OwnMemToolOptions,
   signal?: AbortSignal,
@@ -209,11 +221,11 @@ export async function openMemToolSource(
 }
 
 export interface DeskSourceOptions {
-  /** Dialogues; whoever acts speaks in them. */
+  /** The dialogues. Each scenario's own teacher decides whether a script or the model speaks. */
   readonly scenarios: readonly Scenario[]
   readonly framework: FrameworkName
   readonly maxTokens: number
-  /** Tokens of a context. Default: the engine's. */
+  /** Tokens of the context. Default: the engine's. */
   readonly window?: number
 }
 
@@ -242,17 +254,17 @@ export function deskSource({
 }
 
 interface Taping {
-  /** That of the model that acts, or one that computes nothing, which a script speaks on. */
+  /** The engine of the model that acts; for a script, an engine that computes nothing. */
   readonly engine: Engine
   readonly around: (engine: Engine) => Engine
   readonly onTurn: (turn: TurnRecord) => void
 }
 
-/** Tapes a session while `play` has it played. */
+/** Records a session while `play` runs it, and returns it as one try. */
 async function session(acting: Acting, play: (taping: Taping) => Promise<readonly TurnRecord[]>): Promise<Played> {
   const engine = acting.teacher === 'script' ? saying(acting.model, { content: '' }) : acting.engine
   let tape: TrajectoryRecorder | null = null
-  /** Answers that were said by the end of each turn. */
+  /** For each turn, the number of recorded answers at its end. */
   const ends: number[] = []
   const turns = await play({
     engine,
@@ -270,7 +282,7 @@ async function session(acting: Acting, play: (taping: Taping) => Promise<readonl
       rewardParts(score, { refusedCalls, end, steps: taken[turn]!.map((calls) => ({ calls })) }),
     ),
   )
-  // A failed call is made up for within its turn.
+  // Only a later call of the same turn can recover a failed one.
   const outcomes = taken.flatMap((own) => outcomesOf(own.map((calls) => ({ calls }))))
   let answers = 0
   return {
@@ -283,7 +295,10 @@ async function session(acting: Acting, play: (taping: Taping) => Promise<readonl
   }
 }
 
-/** What became of each answer's calls, of those that the turn lists in order; calls that were not carried out are in no list. */
+/**
+ * Assigns a turn's list of calls, with their outcomes, to its answers in order. An answer whose calls were not carried out gets an empty
+ * list.
+ */
 function matched(said: readonly (readonly TakenCall['call'][])[], listed: TurnRecord['calls']): TakenCall[][] {
   let at = 0
   return said.map((calls) => {

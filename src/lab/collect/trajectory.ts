@@ -1,42 +1,45 @@
-/** Owns what is said of a collected trajectory whatever its form, and the reward (Sculptor, appendix F). */
+/** The fields that a collected trajectory has in every format, and the reward (Sculptor, appendix F). */
 import Type, { type Static } from 'typebox'
 import type { TakenCall } from '../agents/snapshots.js'
 import type { TurnOutcome } from '../../runtime/agents/tool-loop.js'
 import { type Score, taskNames } from '../task.js'
 
 const RewardParts = Type.Object({
-  /** Everything that was asked for is right. */
+  /** The answer is completely right; of a session, in every turn. */
   right: Type.Boolean(),
-  /** Calls that failed, whatever was wrong with them. */
+  /** Number of failed calls, for whatever reason, without those in `refused`. */
   failed: Type.Number(),
-  /** Those of them whose arguments were no JSON object. */
+  /** Number of failed calls whose arguments were no JSON object. */
   malformed: Type.Number(),
-  /** Those of them after which, in a later step, a call of the same tool went well. */
+  /** Number of failed calls after which, in a later step, a call of the same tool succeeded. */
   recovered: Type.Number(),
-  /** Calls beyond those that a turn may make. */
+  /** Number of calls beyond the limit of a turn. */
   refused: Type.Number(),
-  /** The answer, or a step before it, reached its limit of tokens. */
+  /** Whether the answer, or a step before it, reached its limit of tokens. */
   cutOff: Type.Boolean(),
-  /** Of a trajectory that began with a failed call that is not the model's: whether the model then made that call well. */
+  /**
+   * Present when the trajectory began with a failed call made in the model's place: whether the model later called that tool with
+   * success.
+   */
   stumbled: Type.Optional(Type.Boolean()),
 })
 export type RewardParts = Static<typeof RewardParts>
 
 export type Reward = 1 | 0 | -1
 
-/** A turn as the reward sees it: the calls of each step and what became of them. */
+/** The part of a turn that the reward depends on: the calls of each step and their outcomes. */
 export interface RewardedTurn extends Pick<TurnOutcome, 'refusedCalls' | 'end'> {
   readonly steps: readonly { readonly calls: readonly TakenCall[] }[]
 }
 
-/** `before`: a step in front of the turn's own that the model did not take. Pure. */
+/** Computes the parts of the reward of one turn. `before` is a first step that was made in the model's place. Pure. */
 export function rewardParts(
   { outcome }: Pick<Score, 'outcome'>,
   { steps, refusedCalls, end }: RewardedTurn,
   before?: RewardedTurn['steps'][number],
 ): RewardParts {
   const calls = steps.flatMap((step, at) => step.calls.map((report) => ({ ...report, at })))
-  // Calls over the limit fail, too, and are counted as such alone.
+  // Calls over the limit are also reported as failed; `refused` counts them, so `failed` leaves them out.
   const failed = calls.filter((report) => report.failed)
   const stumbles = before?.calls.filter((report) => report.failed) ?? []
   return {
@@ -50,11 +53,11 @@ export function rewardParts(
   }
 }
 
-/** Whether a call of the tool goes well in a step after step `at`. */
+/** Whether a call of the tool succeeds in a step after step `at`. */
 const isRecovered = (tool: string, at: number, steps: RewardedTurn['steps']): boolean =>
   steps.slice(at + 1).some(({ calls }) => calls.some(({ call, failed }) => !failed && call.name === tool))
 
-/** Of a session of several turns: sums, and `right` and `cutOff` of all. Pure. */
+/** Combines the parts of a session's turns: sums of the counts; `right` when all turns are; `cutOff` when any turn is. Pure. */
 export function partsOfTurns(turns: readonly RewardParts[]): RewardParts {
   const sum = (key: 'failed' | 'malformed' | 'recovered' | 'refused') => turns.reduce((all, parts) => all + parts[key], 0)
   return {
@@ -65,8 +68,9 @@ export function partsOfTurns(turns: readonly RewardParts[]): RewardParts {
 }
 
 /**
- * What became of each call of a turn, step by step: a call that no tool could carry out (`failed`) is told apart from one whose arguments were no JSON
- * object (`malformed`), and either from what the model made up for later. Pure.
+ * Returns the outcome of each call of a turn, step by step. A call whose arguments were no JSON object is `malformed`; any other failed
+ * call is
+ * `failed`. Both say whether a later step recovered them. Pure.
  */
 export const outcomesOf = (steps: RewardedTurn['steps']): readonly (readonly CallOutcome[])[] =>
   steps.map(({ calls }, at) =>
@@ -76,7 +80,10 @@ export const outcomesOf = (steps: RewardedTurn['steps']): readonly (readonly Cal
     }),
   )
 
-/** 1 right; -1 a failed call that was not made up for, too many calls, or cut off, which counts as too long; 0 otherwise. Pure. */
+/**
+ * Returns -1 for a failed call that was not recovered, too many calls, or a cut-off answer (it counts as too long); else 1 if right,
+ * else 0. Pure.
+ */
 export function rewardOf({ right, failed, recovered, refused, cutOff }: RewardParts): Reward {
   if (failed > recovered || refused > 0 || cutOff) return -1
   return right ? 1 : 0
@@ -84,20 +91,20 @@ export function rewardOf({ right, failed, recovered, refused, cutOff }: RewardPa
 
 const CallOutcome = Type.Object({
   name: Type.String(),
-  /** `failed`: carried out it was an error, or was refused. `malformed`: its arguments were no JSON object. */
+  /** `failed`: the call returned an error or was refused. `malformed`: its arguments were no JSON object. */
   outcome: Type.Enum(['done', 'failed', 'malformed']),
-  /** In a later step of the turn a call of the same tool went well. */
+  /** Present when a call of the same tool succeeded in a later step of the turn. */
   recovered: Type.Optional(Type.Literal(true)),
 })
 export type CallOutcome = Static<typeof CallOutcome>
 
-/** Owns whom a teacher speaks for: an agent with the context tools, or one without any tool. */
+/** The agents that a teacher can speak for: `sculptor` with the context tools, `plain` without tools. */
 export const taughtAgents = ['sculptor', 'plain'] as const
 export type TaughtAgent = (typeof taughtAgents)[number]
 
-// The form of collected trajectories: one snapshot a row. What every form has is here; formats.ts has the rest.
+// A row of a collected trajectory is one snapshot. The fields of every format are here; formats.ts has the rest.
 
-/** Grows with every change that an older reader would misread. */
+/** Increase it with every change that an older reader would misread. */
 export const TRAJECTORY_VERSION = 2
 
 export const collectedTasks = [...taskNames, 'memtool', 'service'] as const
@@ -106,18 +113,22 @@ export type CollectedTask = (typeof collectedTasks)[number]
 export const TrajectoryFacts = Type.Object({
   version: Type.Literal(TRAJECTORY_VERSION),
   task: Type.Enum([...collectedTasks]),
-  /** Of the sample in the task; with `rollout` it names the trajectory. */
+  /** The sample's id in the task; together with `rollout` it identifies the trajectory. */
   id: Type.String(),
   cell: Type.Record(Type.String(), Type.Union([Type.Number(), Type.String()])),
   /** Which try at the sample, from 0. */
   rollout: Type.Number(),
-  /** Tries at one prompt have the same, in every file. */
+  /** The same for all tries at one prompt, in every file. */
   group: Type.String(),
-  /** Whose tools it has: `sculptor` the context tools, `plain` none; of memtool the way, of service the framework. */
+  /** The agent: `sculptor` has the context tools, `plain` none. For memtool the name of the way, for service the framework. */
   agent: Type.String({ default: 'sculptor' }),
-  /** Who acted: a script of ours, or a model itself. */
+  /** Who acted: our script, or a model. */
   teacher: Type.Enum(['script', 'model']),
-  /** How the model sampled, of a model that acts; what is left out is llama.cpp's neutral value, so temperature alone is the model's own distribution. */
+  /**
+   * How the model sampled; absent when a script acted. Options that were not set have llama.cpp's neutral values, so with only a
+   * temperature set
+   * the filters change nothing.
+   */
   sampling: Type.Optional(
     Type.Object({
       temperature: Type.Number(),
@@ -127,23 +138,26 @@ export const TrajectoryFacts = Type.Object({
       seed: Type.Number(),
     }),
   ),
-  /** Whose tokens these are: name and hash of the GGUF file, or what the endpoint calls it and a hash of that and the endpoint's release. */
+  /**
+   * The model of these tokens: name and hash of the GGUF file; or an endpoint's name for it, and a hash of that name and the endpoint's
+   * release.
+   */
   model: Type.Object({ name: Type.String(), fingerprint: Type.String() }),
-  /** Which snapshot of the trajectory, from 0, and how many it has. */
+  /** The snapshot's index in the trajectory, from 0; `snapshots` is their number. */
   snapshot: Type.Number(),
   snapshots: Type.Number(),
-  /** Of the whole trajectory, the same in all of its snapshots. */
+  /** The score of the whole trajectory, the same in all its snapshots. */
   points: Type.Number(),
-  /** 1 right; -1 a failed call that was not made up for, too many calls or cut off; else 0 (Sculptor, appendix F). */
+  /** -1 for a failed call that was not recovered, too many calls, or cut off; else 1 if right, else 0 (Sculptor, appendix F). */
   reward: Type.Union([Type.Literal(1), Type.Literal(0), Type.Literal(-1)]),
   parts: RewardParts,
-  /** Calls that were carried out, by tool. */
+  /** Number of calls by tool, failed ones included. */
   calls: Type.Record(Type.String(), Type.Number()),
-  /** Tokens in the context when the last step was over. */
+  /** Tokens in the context at the end of the last step. */
   context: Type.Number(),
-  /** For each completion that is learned, the step of the trajectory that it is, from 0. */
+  /** For each completion with loss, the index of its step in the trajectory, from 0. */
   steps: Type.Array(Type.Number()),
-  /** For each of them, what became of its calls. */
+  /** For each of these completions, the outcomes of its calls. */
   outcomes: Type.Optional(Type.Array(Type.Array(CallOutcome))),
 })
 export type TrajectoryFacts = Static<typeof TrajectoryFacts>
