@@ -177,7 +177,7 @@ export class BaselineAgent {
   }
 
   /**
-   * Replaces the messages by a summary. A dialogue has no single question, so all messages of the user stand for it; the prompts and
+   * Replaces the messages by a summary. A dialogue has no single question, so all messages of the user serve as one; the prompts and
    * reports say so.
    */
   async #summarise(signal?: AbortSignal): Promise<void> {
@@ -208,7 +208,7 @@ export class BaselineAgent {
     this.restarts++
   }
 
-  /** The message that stands for the dialogue so far in IterResearch and AgentFold. @param steps AgentFold's steps to show */
+  /** The message that replaces the dialogue so far in IterResearch and AgentFold. @param steps AgentFold's steps to show */
   #question(steps = this.#steps): ChatMessage {
     const words = this.#asked.map((one, at) => `${at + 1}. ${one}`).join('\n')
     const question = `The user's words so far, the last ones to be answered now:\n${words}`
