@@ -125,9 +125,8 @@ export const TrajectoryFacts = Type.Object({
   /** Who acted: our script, or a model. */
   teacher: Type.Enum(['script', 'model']),
   /**
-   * How the model sampled; absent when a script acted. Options that were not set have llama.cpp's neutral values, so with only a
-   * temperature set
-   * the filters change nothing.
+   * How the model sampled; absent when a script acted. Filters that were not set have llama.cpp's neutral values (top-k 0, top-p 1, min-p 0),
+   * so they change nothing.
    */
   sampling: Type.Optional(
     Type.Object({
