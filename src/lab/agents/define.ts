@@ -1,6 +1,6 @@
 /**
- * The common part of all agents: checks options, gives each sample an engine limited to its window, handles cancellation, and holds the
- * baselines' prompts.
+ * The common part of all agents: checks options, gives each sample an engine
+ * limited to its window, handles cancellation, and holds the baselines' prompts.
  */
 import Type, { type Static, type TObject } from 'typebox'
 import type { ChatMessage } from '../../runtime/chat/message.js'
@@ -70,8 +70,8 @@ async function answer<Options extends TObject>(
   }
 }
 
-// The engine that the agent of one sample uses: it keeps to the sample's window, counts every step and forgets all conversations at the
-// end.
+// The engine that the agent of one sample uses: it keeps to the sample's
+// window, counts every step and forgets all conversations at the end.
 
 /** The sampling and the contract of edits: the same for every step of an agent. */
 export type SampleGeneration = Pick<EngineRequest, 'sampling' | 'contract'>
@@ -193,8 +193,8 @@ export const passagesPrompt = (question: string, passages: readonly string[]): r
 ]
 
 /**
- * Asks for a new memory after one more part of the text (MemAgent). The text that is the same in all calls comes first, so its cells are
- * reused.
+ * Asks for a new memory after one more part of the text (MemAgent). The
+ * text that is the same in all calls comes first, so its cells are reused.
  */
 export const memoryPrompt = (question: string, memory: string, part: string): readonly ChatMessage[] => [
   {
@@ -220,8 +220,8 @@ export const fromMemoryPrompt = (question: string, memory: string): readonly Cha
 const memoryOr = (memory: string): string => (memory.trim() === '' ? '(nothing yet)' : memory)
 
 /**
- * Asks for the facts of one part of the text that help with the question (Mem0; Sculptor, D.4). Mem0 extracts a user's preferences; this
- * prompt reads a document.
+ * Asks for the facts of one part of the text that help with the question (Mem0;
+ * Sculptor, D.4). Mem0 extracts a user's preferences; this prompt reads a document.
  */
 export const factsPrompt = (question: string, part: string): readonly ChatMessage[] => [
   {

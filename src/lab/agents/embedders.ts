@@ -64,8 +64,8 @@ export interface PartEmbedder {
 }
 
 /**
- * Returns one vector of length 1 for each text. Halves a text that is too long until every part fits. Its vector is the mean of the parts'
- * vectors, weighted by their tokens.
+ * Returns one vector of length 1 for each text. Halves a text that is too long until every
+ * part fits. Its vector is the mean of the parts' vectors, weighted by their tokens.
  * @throws any error of `embed`
  */
 export async function embedWhole(
@@ -103,8 +103,8 @@ export interface OwnedTextEmbedder extends TextEmbedder {
 }
 
 /**
- * Wraps `embedder` and takes ownership: `dispose` disposes of it. Texts that are too long are embedded in parts. The log calls the
- * embedder `name`.
+ * Wraps `embedder` and takes ownership: `dispose` disposes of it. Texts that
+ * are too long are embedded in parts. The log calls the embedder `name`.
  */
 export function ggufEmbedder(embedder: Embedder, name: string): OwnedTextEmbedder {
   const tokens = (text: string) => embedder.model.tokenize(text, { addSpecial: true }).length
@@ -121,9 +121,8 @@ export function ggufEmbedder(embedder: Embedder, name: string): OwnedTextEmbedde
 }
 
 /**
- * An embedder for runs without an embedding model. It averages the hidden states of the engine's own model, in a separate context. The
- * model
- * was not trained for this, and the embedder's name says so. Dispose of it before the engine.
+ * An embedder for runs without an embedding model. It averages the hidden states of the engine's own model, in a separate
+ * context. The model was not trained for this, and the embedder's name says so. Dispose of it before the engine.
  * @throws the errors of Embedder.on
  */
 export async function fallbackEmbedder(engine: LlamaEngine, options: EmbedderOptions = {}): Promise<OwnedTextEmbedder> {
@@ -141,8 +140,7 @@ export interface OnnxEmbedderOptions {
   /** CPU threads of ONNX Runtime. Default: 1. */
   readonly threads?: number
   /**
-   * The longest text, in tokens; longer texts are embedded in parts. The tokenizer's and the model's own limits also apply. Default:
-   * 2048.
+   * The longest text, in tokens; longer texts are embedded in parts. The tokenizer's and the model's own limits also apply. Default: 2048.
    */
   readonly tokens?: number
 }
@@ -152,9 +150,8 @@ const BATCH = 16
 const DEFAULT_TOKENS = 2048
 
 /**
- * Opens an ONNX embedder. `model` is a folder with config.json, tokenizer.json and onnx/model.onnx, or a name on the hub, downloaded
- * once. When
- * a model does not output hidden states, the embedder uses another output; its name says which.
+ * Opens an ONNX embedder. `model` is a folder with config.json, tokenizer.json and onnx/model.onnx, or a name on the hub,
+ * downloaded once. When a model does not output hidden states, the embedder uses another output; its name says which.
  * @throws KvfoldError eval/bad-agent when Transformers.js is not installed; model/not-found when the model cannot be loaded
  */
 export async function onnxEmbedder(

@@ -22,8 +22,8 @@ const STRETCH = 20
 const GUESSES = 6
 
 /**
- * A text as sentences. It counts whole chunks a few times until one is as long as allowed: counting every sentence alone takes much
- * longer.
+ * A text as sentences. It counts whole chunks a few times until one is
+ * as long as allowed: counting every sentence alone takes much longer.
  */
 export class LongText {
   /** Tokens of the whole text. */
@@ -40,8 +40,8 @@ export class LongText {
   }
 
   /**
-   * Takes sentences from number `at` on, as many as have at most `most` tokens together; a piece of the first one when that alone has more.
-   * `end` is the number of the next sentence. Returns null at the end of the text. May renumber the sentences after `at`.
+   * Takes sentences from number `at` on, as many as have at most `most` tokens together; a piece of the first one when that alone
+   * has more. `end` is the number of the next sentence. Returns null at the end of the text. May renumber the sentences after `at`.
    */
   take(at: number, most: number): (TextChunk & { readonly end: number }) | null {
     this.#cutLonger(at, most, 'first')
@@ -112,9 +112,8 @@ export class LongText {
 const segmenter = new Intl.Segmenter('en', { granularity: 'sentence' })
 
 /**
- * Returns the text's sentences, each with the space before it, as tokenizers attach it; joined they are the text. A semicolon or a line
- * end also
- * ends a sentence, because a list would otherwise be one.
+ * Returns the text's sentences, each with the space before it, as tokenizers attach it; joined they
+ * are the text. A semicolon or a line end also ends a sentence, because a list would otherwise be one.
  */
 export function sentencesOf(text: string): string[] {
   const ends = Array.from(segmenter.segment(text), ({ index, segment }) => index + segment.trimEnd().length)
@@ -123,8 +122,7 @@ export function sentencesOf(text: string): string[] {
 }
 
 /**
- * Cuts before the space nearest to the middle, else in the middle. The two parts joined are the text. Returns null for a single
- * character.
+ * Cuts before the space nearest to the middle, else in the middle. The two parts joined are the text. Returns null for a single character.
  */
 export function halvesOf(text: string): readonly [string, string] | null {
   const middle = text.length / 2
@@ -160,8 +158,8 @@ function wholeCharacter(text: string, at: number): number {
 // Chooses how much of a text or a list goes into a prompt, so that the window holds the prompt and an answer.
 
 /**
- * Returns the first of `items`, as many as fit into a prompt with `reserve` tokens after it. Reserves at most a quarter of the window.
- * Pure.
+ * Returns the first of `items`, as many as fit into a prompt with `reserve`
+ * tokens after it. Reserves at most a quarter of the window. Pure.
  * @throws KvfoldError context/full when there are items and none fits
  */
 export function fitting<Item>(
@@ -186,8 +184,8 @@ export interface PartOptions {
 }
 
 /**
- * Returns the part of the text from sentence `at` on for the next prompt: at most `most` tokens, fewer when the window lacks room.
- * Returns null at the end of the text.
+ * Returns the part of the text from sentence `at` on for the next prompt: at most
+ * `most` tokens, fewer when the window lacks room. Returns null at the end of the text.
  * @throws KvfoldError context/full when the window has no room for any part
  */
 export function nextPart(

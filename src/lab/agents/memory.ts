@@ -64,8 +64,8 @@ export const memAgent: AgentDefinition<typeof MemAgentOptions> = {
   },
 }
 
-// The agent that stores facts of the text, updates them as new facts come, and answers from the facts nearest to the question (Sculptor,
-// D.4, after Mem0).
+// The agent that stores facts of the text, updates them as new facts come, and
+// answers from the facts nearest to the question (Sculptor, D.4, after Mem0).
 
 const Mem0Options = strict({
   /** Tokens of one part, which ends with a sentence; fewer when the window lacks room. */
@@ -230,8 +230,7 @@ export function decisionsIn(said: string): readonly Decision[] | null {
 }
 
 /**
- * Parses the text from the first to the last brace, because models often put JSON in a code fence. Returns undefined when it is not
- * JSON.
+ * Parses the text from the first to the last brace, because models often put JSON in a code fence. Returns undefined when it is not JSON.
  */
 function jsonIn(said: string): unknown {
   try {

@@ -1,6 +1,6 @@
 /**
- * Opens agents by name. Defines `sculptor` (six context tools) and `plain` (no tools), and says which agents the built-in model was
- * trained for.
+ * Opens agents by name. Defines `sculptor` (six context tools) and `plain`
+ * (no tools), and says which agents the built-in model was trained for.
  */
 import Type from 'typebox'
 import { plain, sculptor, type SystemPrompt, systemPrompts } from '../../runtime/agents/sculptor.js'
@@ -103,7 +103,8 @@ const makers: Readonly<Record<AgentKind, (options: unknown) => EvalAgent>> = {
 }
 
 /**
- * Opens the agent. Options that are left out have the paper's defaults (Sculptor, D.4). The agent may answer any number of samples at once.
+ * Opens the agent. Options that are left out have the paper's defaults
+ * (Sculptor, D.4). The agent may answer any number of samples at once.
  * @throws KvfoldError eval/bad-agent for an unknown kind, or for an option that cannot be used; the message names it
  */
 export function openAgent(kind: AgentKind, options: Readonly<Record<string, unknown>> = {}): EvalAgent {

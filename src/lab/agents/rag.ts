@@ -91,8 +91,8 @@ function bestUpTo(ranked: readonly TextChunk[], enough: number): readonly TextCh
   return end < 0 ? ranked : ranked.slice(0, end + 1)
 }
 
-// Ranks texts by the words they share with a query: Okapi BM25 as in the package rank_bm25, which LongBench's retrieval runs.
-// A search library such as minisearch will not do: it scores by BM25+ with another idf, which gives another ranking.
+// Ranks texts by the words they share with a query: Okapi BM25 as in the package rank_bm25, which LongBench's retrieval
+// runs. A search library such as minisearch will not do: it scores by BM25+ with another idf, which gives another ranking.
 
 export interface Bm25Options {
   /** How soon repetition of a term stops to add to the score; larger is later. Default: 1.5. */

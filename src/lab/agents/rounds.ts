@@ -10,11 +10,10 @@ import { type AskOptions, MAX_CALLS, type SessionOptions } from '../../runtime/a
 import { Toolbox } from '../../runtime/agents/toolbox.js'
 
 /**
- * `react`: appends everything; before a turn that may not fit, drops the oldest turns until half of the window is free. `resum`: at 0.9
- * of the
- * window, a summary replaces everything but the system message. `iterresearch`: each step sees the question, the report of the last step,
- * and that step's call and result. `agentfold` (arXiv 2510.24699): each step may replace a range of earlier steps by one text, and sees the
- * last step whole.
+ * `react`: appends everything; before a turn that may not fit, drops the oldest turns until half of the window
+ * is free. `resum`: at 0.9 of the window, a summary replaces everything but the system message. `iterresearch`:
+ * each step sees the question, the report of the last step, and that step's call and result. `agentfold` (arXiv
+ * 2510.24699): each step may replace a range of earlier steps by one text, and sees the last step whole.
  */
 export type RoundsKind = 'react' | 'resum' | 'iterresearch' | 'agentfold'
 
@@ -177,8 +176,8 @@ export class BaselineAgent {
   }
 
   /**
-   * Replaces the messages by a summary. A dialogue has no single question, so all messages of the user serve as one; the prompts and
-   * reports say so.
+   * Replaces the messages by a summary. A dialogue has no single question, so
+   * all messages of the user serve as one; the prompts and reports say so.
    */
   async #summarise(signal?: AbortSignal): Promise<void> {
     const { engine } = this.options

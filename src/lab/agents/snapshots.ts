@@ -1,6 +1,6 @@
 /**
- * Records the requests and replies of an engine, and cuts the recorded trajectory into training snapshots although its context was edited
- * between steps.
+ * Records the requests and replies of an engine, and cuts the recorded trajectory
+ * into training snapshots although its context was edited between steps.
  */
 import type { ChatFormat } from '../../runtime/chat/format.js'
 import type { ChatMessage, Edit, ToolDefinition } from '../../runtime/chat/message.js'
@@ -31,8 +31,8 @@ export interface TrajectoryStep {
   /** Its calls and the outcome of each. */
   readonly calls: readonly TakenCall[]
   /**
-   * Natural-log probabilities of its tokens, present when the request asked for `logprobs`. The end of turn comes last, if the engine
-   * reports it.
+   * Natural-log probabilities of its tokens, present when the request asked
+   * for `logprobs`. The end of turn comes last, if the engine reports it.
    */
   readonly logprobs?: readonly number[]
   /** The end-of-turn token that the engine sampled. The template may render another one. */
@@ -58,9 +58,8 @@ interface Learned {
   readonly step: number
   readonly span: Span
   /**
-   * Natural-log probability of each token of the span under the model that acted: before temperature, filters and grammar. Absent when
-   * the engine
-   * did not report them.
+   * Natural-log probability of each token of the span under the model that acted: before
+   * temperature, filters and grammar. Absent when the engine did not report them.
    */
   readonly logprobs?: readonly number[]
 }
@@ -80,11 +79,10 @@ interface Worded {
 export type Units = (step: TrajectoryStep, index: number) => Worded
 
 /**
- * Conditional trajectory collection with incremental loss (Sculptor, algorithm 1). Takes a snapshot at every step that changed the
- * context and
- * at the last step. Also takes one wherever the next prompt does not begin with this prompt and completion, for example because a template
- * drops old reasoning or a summary was written on a fork. Each completion has loss once, after exactly the tokens that preceded its
- * sampling.
+ * Conditional trajectory collection with incremental loss (Sculptor, algorithm 1). Takes a snapshot at every
+ * step that changed the context and at the last step. Also takes one wherever the next prompt does not begin
+ * with this prompt and completion, for example because a template drops old reasoning or a summary was
+ * written on a fork. Each completion has loss once, after exactly the tokens that preceded its sampling.
  *
  * @throws KvfoldError chat/template-failed when the tokens of a completion cannot be found in the rendered template
  */
@@ -180,8 +178,7 @@ export function shownMessages(messages: readonly ChatMessage[], edits: readonly 
 }
 
 /**
- * JSON as templates write it, with a space after every comma and colon, so that a template that takes arguments as text renders the
- * same.
+ * JSON as templates write it, with a space after every comma and colon, so that a template that takes arguments as text renders the same.
  */
 const spaced = (value: unknown): string =>
   writeJson(value, 1)

@@ -1,6 +1,5 @@
 /**
- * U-Fold as the paper prints it: three prompts, each rebuilt at every user input. Measures what the order of their parts costs on a
- * cache.
+ * U-Fold as the paper prints it: three prompts, each rebuilt at every user input. Measures what the order of their parts costs on a cache.
  */
 import type { ChatMessage } from '../../runtime/chat/message.js'
 import { Conversation } from '../../runtime/context/conversation.js'
@@ -27,8 +26,8 @@ import {
 import { linesOf, numbered, textOf } from '../../runtime/agents/u-fold/view.js'
 
 /**
- * `printed`: the changing parts come before the fixed ones, as in the paper. `stable`: rules and log come first, notes and the user's
- * message last.
+ * `printed`: the changing parts come before the fixed ones, as in the paper.
+ * `stable`: rules and log come first, notes and the user's message last.
  */
 export type PromptOrder = 'printed' | 'stable'
 

@@ -1,7 +1,6 @@
 /**
- * Collects trajectories: tries at the prompts of a source, each cut into snapshots for training. Appends each complete trajectory to a
- * file, from
- * which a later run with the same options resumes.
+ * Collects trajectories: tries at the prompts of a source, each cut into snapshots for training.
+ * Appends each complete trajectory to a file, from which a later run with the same options resumes.
  */
 import { appendFileSync, existsSync, readFileSync, rmSync, truncateSync } from 'node:fs'
 import { isDeepStrictEqual } from 'node:util'
@@ -127,9 +126,8 @@ export class TrajectoryFile {
   ) {}
 
   /**
-   * Opens the file, new or to resume. Removes an incomplete last trajectory, as a stop leaves it; the run makes it again. For Parquet,
-   * the rows are in
-   * `<path>.jsonl` until the run is finished.
+   * Opens the file, new or to resume. Removes an incomplete last trajectory, as a stop leaves it;
+   * the run makes it again. For Parquet, the rows are in `<path>.jsonl` until the run is finished.
    * @throws KvfoldError eval/bad-log when the file is another run's, holds something else, or is a finished Parquet file
    */
   static async open(path: string, terms: FileTerms): Promise<TrajectoryFile> {

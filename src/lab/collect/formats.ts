@@ -39,8 +39,8 @@ export const TrajectoryRecord = Type.Object({
   ...TrajectoryFacts.properties,
   tokens: Type.Array(Type.Number()),
   /**
-   * Half-open spans of `tokens` with loss, in order, one for each completion. Over all snapshots of a trajectory, each completion has
-   * loss once.
+   * Half-open spans of `tokens` with loss, in order, one for each completion.
+   * Over all snapshots of a trajectory, each completion has loss once.
    */
   loss: Type.Array(Stretch),
   /** One list for each span of `loss`. Absent when a script acted, or when the probabilities of any span are unknown. */
@@ -141,8 +141,8 @@ export function formatOf(row: object): Format | null {
   return 'messages' in row ? 'messages' : 'tokens' in row ? 'tokens' : null
 }
 
-// Parquet for verl. Its RL loader reads `prompt`, `data_source`, `reward_model` and `extra_info`; tokens, labels and mask are for a
-// loader of tokens.
+// Parquet for verl. Its RL loader reads `prompt`, `data_source`, `reward_model`
+// and `extra_info`; tokens, labels and mask are for a loader of tokens.
 
 type VerlRow = TrajectoryRecord &
   RowFields & { readonly prompt: readonly ShownMessage[]; readonly completion: readonly ShownMessage[] }

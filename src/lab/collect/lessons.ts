@@ -38,15 +38,14 @@ const SHORT = 8
 /** The most fragments that a message may be cut into. */
 const MOST_FRAGMENTS = 20
 /**
- * The most fragments through which the script can go back within a turn's 20 calls: one cut, a fold of each but one, two calls for each
- * step back.
+ * The most fragments through which the script can go back within a turn's
+ * 20 calls: one cut, a fold of each but one, two calls for each step back.
  */
 const MOST_TO_GO_BACK = 7
 
 /**
  * Cuts the stream so that the newest fragment holds the last few updates of every key, folds all other fragments in one step, and
- * answers. When
- * the requested updates are elsewhere, it first goes back, fragment by fragment, until all requested keys are shown.
+ * answers. When the requested updates are elsewhere, it first goes back, fragment by fragment, until all requested keys are shown.
  */
 function streamLesson({ cell, truth }: TaskSample): Lesson {
   const updates = Number(cell['updates'])
@@ -68,8 +67,7 @@ function streamLesson({ cell, truth }: TaskSample): Lesson {
 
 /**
  * Restores the fragment before the oldest open one. Also folds the open fragments when they show none of the requested keys. So the
- * last shown
- * update of a requested key is always its last. Returns null when all requested keys are shown, or no fragment is left.
+ * last shown update of a requested key is always its last. Returns null when all requested keys are shown, or no fragment is left.
  */
 function stepBack(request: EngineRequest, fragments: readonly string[], asked: readonly string[]): ScriptedReply | null {
   const { edits = [] } = request
@@ -96,9 +94,8 @@ function keysShown({ messages, edits = [] }: EngineRequest): ReadonlySet<string>
 }
 
 /**
- * Arguments of a search for a name: a name occurs at most 3 times in the text, and 50 characters on each side show the other name of
- * its sentence.
- * Their order is the schema's, because forced calls keep to it.
+ * Arguments of a search for a name: a name occurs at most 3 times in the text, and 50 characters on each
+ * side show the other name of its sentence. Their order is the schema's, because forced calls keep to it.
  */
 const SENTENCE = { max_results: 3, context_size: 50 }
 
@@ -122,9 +119,8 @@ const TITLE = 50
 const SHOWN = 10
 
 /**
- * Searches for the title that several texts share, opens the requested text, and repeats it as the answer. Returns null when the title
- * does not
- * occur exactly once in each of these texts, at its beginning.
+ * Searches for the title that several texts share, opens the requested text, and repeats it as the answer.
+ * Returns null when the title does not occur exactly once in each of these texts, at its beginning.
  */
 function textLesson({ messages, truth }: TaskSample): Lesson | null {
   const { prefix, answer } = truth as MrcrTruth

@@ -79,8 +79,8 @@ export interface TaskSourceOptions {
   /** The most calls in a turn. Default: 20. */
   readonly maxCalls?: number
   /**
-   * Whether every trajectory begins with a failed call, made in the model's place: the task's first tool without arguments. Default:
-   * false.
+   * Whether every trajectory begins with a failed call, made in the model's
+   * place: the task's first tool without arguments. Default: false.
    */
   readonly stumble?: boolean
 }
@@ -296,8 +296,8 @@ async function session(acting: Acting, play: (taping: Taping) => Promise<readonl
 }
 
 /**
- * Assigns a turn's list of calls, with their outcomes, to its answers in order. An answer whose calls were not carried out gets an empty
- * list.
+ * Assigns a turn's list of calls, with their outcomes, to its answers in
+ * order. An answer whose calls were not carried out gets an empty list.
  */
 function matched(said: readonly (readonly TakenCall['call'][])[], listed: TurnRecord['calls']): TakenCall[][] {
   let at = 0

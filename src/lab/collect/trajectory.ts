@@ -18,8 +18,7 @@ const RewardParts = Type.Object({
   /** Whether the answer, or a step before it, reached its limit of tokens. */
   cutOff: Type.Boolean(),
   /**
-   * Present when the trajectory began with a failed call made in the model's place: whether the model later called that tool with
-   * success.
+   * Present when the trajectory began with a failed call made in the model's place: whether the model later called that tool with success.
    */
   stumbled: Type.Optional(Type.Boolean()),
 })
@@ -68,9 +67,8 @@ export function partsOfTurns(turns: readonly RewardParts[]): RewardParts {
 }
 
 /**
- * Returns the outcome of each call of a turn, step by step. A call whose arguments were no JSON object is `malformed`; any other failed
- * call is
- * `failed`. Both say whether a later step recovered them. Pure.
+ * Returns the outcome of each call of a turn, step by step. A call whose arguments were no JSON object
+ * is `malformed`; any other failed call is `failed`. Both say whether a later step recovered them. Pure.
  */
 export const outcomesOf = (steps: RewardedTurn['steps']): readonly (readonly CallOutcome[])[] =>
   steps.map(({ calls }, at) =>
@@ -81,8 +79,8 @@ export const outcomesOf = (steps: RewardedTurn['steps']): readonly (readonly Cal
   )
 
 /**
- * Returns -1 for a failed call that was not recovered, too many calls, or a cut-off answer (it counts as too long); else 1 if right,
- * else 0. Pure.
+ * Returns -1 for a failed call that was not recovered, too many calls, or
+ * a cut-off answer (it counts as too long); else 1 if right, else 0. Pure.
  */
 export function rewardOf({ right, failed, recovered, refused, cutOff }: RewardParts): Reward {
   if (failed > recovered || refused > 0 || cutOff) return -1
@@ -125,8 +123,8 @@ export const TrajectoryFacts = Type.Object({
   /** Who acted: our script, or a model. */
   teacher: Type.Enum(['script', 'model']),
   /**
-   * How the model sampled; absent when a script acted. Filters that were not set have llama.cpp's neutral values (top-k 0, top-p 1, min-p 0),
-   * so they change nothing.
+   * How the model sampled; absent when a script acted. Filters that were not set have
+   * llama.cpp's neutral values (top-k 0, top-p 1, min-p 0), so they change nothing.
    */
   sampling: Type.Optional(
     Type.Object({
@@ -138,8 +136,8 @@ export const TrajectoryFacts = Type.Object({
     }),
   ),
   /**
-   * The model of these tokens: name and hash of the GGUF file; or an endpoint's name for it, and a hash of that name and the endpoint's
-   * release.
+   * The model of these tokens: name and hash of the GGUF file; or an endpoint's
+   * name for it, and a hash of that name and the endpoint's release.
    */
   model: Type.Object({ name: Type.String(), fingerprint: Type.String() }),
   /** The snapshot's index in the trajectory, from 0; `snapshots` is their number. */

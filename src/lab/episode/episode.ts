@@ -1,6 +1,6 @@
 /**
- * Runs episodes: sessions of many turns in an environment, with a record of each turn. Keeps them in a file from which a stopped episode
- * resumes.
+ * Runs episodes: sessions of many turns in an environment, with a record
+ * of each turn. Keeps them in a file from which a stopped episode resumes.
  */
 import { type FileHandle, mkdir, open, readFile, rm, writeFile } from 'node:fs/promises'
 import { dirname } from 'node:path'
@@ -25,9 +25,8 @@ export interface TurnAsk {
 }
 
 /**
- * The user who talks to the agent, and the world that the agent works in. The environment owns the tools that act on its world; pass
- * them to the
- * actor when you make it. The same environment and the same answers give the same episode.
+ * The user who talks to the agent, and the world that the agent works in. The environment owns the tools that act on
+ * its world; pass them to the actor when you make it. The same environment and the same answers give the same episode.
  */
 export interface Environment {
   /** Begins the next turn; returns null when the session is over. `before` is the outcome of the previous turn, null at the start. */
@@ -35,8 +34,7 @@ export interface Environment {
   /** Scores a turn. The runner calls it once after each turn. */
   score(turn: Answered): Score | Promise<Score>
   /**
-   * Everything that later turns depend on, as plain JSON (Int32Array allowed). An environment made from it continues after the last
-   * turn.
+   * Everything that later turns depend on, as plain JSON (Int32Array allowed). An environment made from it continues after the last turn.
    */
   readonly state: unknown
 }
@@ -152,8 +150,8 @@ function timeOf(entries: readonly LedgerEntry[]): Omit<TurnRecord['milliseconds'
   return { cache: sum('cache'), prefill: sum('prefill'), decode: sum('decode') }
 }
 
-// The file of an episode: a header, then one line for each turn. A second file holds the checkpoint after the last turn. A stop loses
-// one turn at most.
+// The file of an episode: a header, then one line for each turn. A second file
+// holds the checkpoint after the last turn. A stop loses one turn at most.
 
 /** Increase it with every change that an older reader would misread. */
 const EPISODE_VERSION = 1
@@ -196,9 +194,8 @@ export class EpisodeFile {
 
   /**
    * Creates the file, or opens the file of the same episode to continue it. Removes turns after the checkpoint.
-   * @throws KvfoldError eval/other-run when the file holds another episode; eval/log-busy; eval/bad-log when the file cannot be read or
-   * written, or
-   * is no log of an episode
+   * @throws KvfoldError eval/other-run when the file holds another episode; eval/log-busy;
+   * eval/bad-log when the file cannot be read or written, or is no log of an episode
    */
   static async open(path: string, about: Readonly<Record<string, unknown>>, command: string): Promise<EpisodeFile> {
     try {

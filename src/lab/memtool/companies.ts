@@ -1,6 +1,6 @@
 /**
- * The world of the MemTool task: invented companies, a tool for each of their figures, the values that the tools return, and the
- * requests of a session.
+ * The world of the MemTool task: invented companies, a tool for each of their
+ * figures, the values that the tools return, and the requests of a session.
  */
 import { isDeepStrictEqual } from 'node:util'
 import type { ToolCall, ToolDefinition } from '../../runtime/chat/message.js'
@@ -119,8 +119,8 @@ export class World {
   }
 
   /**
-   * Returns a figure's value, which depends only on the seed and the figure. It has six random digits, so that figures rarely share a
-   * value.
+   * Returns a figure's value, which depends only on the seed and the
+   * figure. It has six random digits, so that figures rarely share a value.
    */
   value({ company, metric, year = 0 }: CompanyFigure): string {
     const drawn = new Random(this.options.seed, hashOf(company.symbol), metrics.indexOf(metric), year)
@@ -277,8 +277,8 @@ export class Companies implements Environment {
   }
 
   /**
-   * Scores the current turn and moves to the next. `points`: the share of the values that the answer contains. Calls are compared with
-   * the expected ones.
+   * Scores the current turn and moves to the next. `points`: the share of the
+   * values that the answer contains. Calls are compared with the expected ones.
    */
   score({ answer }: Pick<Answered, 'answer'>): Score {
     const { figures } = this.request

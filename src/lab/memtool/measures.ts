@@ -1,6 +1,6 @@
 /**
- * Computes the measures of MemTool sessions: the paper's four as printed, how often they are undefined, and our own, such as new tokens.
- * Pure.
+ * Computes the measures of MemTool sessions: the paper's four as printed,
+ * how often they are undefined, and our own, such as new tokens. Pure.
  */
 import type { ChatMessage, Edit, ToolDefinition } from '../../runtime/chat/message.js'
 import { EngineAround, type EngineReply, type EngineRequest, type Generation, generationOf } from '../../runtime/engine/engine.js'
@@ -18,8 +18,8 @@ export interface MemToolMeasures {
   readonly avgRemovalRatio3TUnclipped: number | null
   readonly windowsLeftOut: number
   /**
-   * Mean number of tools in the three turns after a peak (eq. 5); a peak is a turn with more tools than the one before and the one after
-   * it.
+   * Mean number of tools in the three turns after a peak (eq. 5); a peak
+   * is a turn with more tools than the one before and the one after it.
    */
   readonly avgResidual: number | null
   readonly peaks: number
@@ -108,8 +108,8 @@ const windowsOf = (turns: readonly TurnRecord[]): { readonly added: number; read
   })
 
 /**
- * The mean number of tools in the three turns after each peak. A peak has more tools than both neighbouring turns and at least three
- * turns after it.
+ * The mean number of tools in the three turns after each peak. A peak has
+ * more tools than both neighbouring turns and at least three turns after it.
  */
 function residualsOf(turns: readonly TurnRecord[]): number[] {
   const tools = valuesOf(turns, 'tools')
@@ -155,9 +155,8 @@ export function tokensOf(sessions: readonly (readonly TurnRecord[])[]): MemToolT
 // Counts a session's new tokens: tokens of text that no earlier prompt contained. The state of the cache does not matter.
 
 /**
- * Counts each message once, by the ledger, when a prompt first contains it. Counts each replacement text of an edit once, each
- * definition in the
- * list at the top once, and generated tokens once. Use one counter per session.
+ * Counts each message once, by the ledger, when a prompt first contains it. Counts each replacement text of an
+ * edit once, each definition in the list at the top once, and generated tokens once. Use one counter per session.
  */
 export class NewTokenCounter extends EngineAround {
   readonly #messages = new Set<string>()

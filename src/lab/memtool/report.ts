@@ -187,8 +187,8 @@ export function memToolPage(report: MemToolReport): string {
   )
 }
 
-// The paper's results (MemTool, table 2): Avg Removal Ratio 3T / Avg Residual 3T / Tool Correctness / Task Completion; null where the
-// paper gives none.
+// The paper's results (MemTool, table 2): Avg Removal Ratio 3T / Avg Residual
+// 3T / Tool Correctness / Task Completion; null where the paper gives none.
 
 export const PAPER_RESULTS: readonly (readonly [model: string, autonomous: string, workflow: string | null, hybrid: string])[] = [
   ['GPT-o3', '.941 / 7.44 / .75 / .90', '.925 / 7.59 / .88 / .84', '.932 / 9.33 / .82 / .87'],

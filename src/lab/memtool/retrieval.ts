@@ -1,6 +1,5 @@
 /**
- * Measures how well the catalogue's search finds the right tool for a few words: recall of each ranking. Reads public catalogues of
- * tools.
+ * Measures how well the catalogue's search finds the right tool for a few words: recall of each ranking. Reads public catalogues of tools.
  */
 import Type, { type Static } from 'typebox'
 import type { ToolDefinition } from '../../runtime/chat/message.js'
@@ -21,8 +20,8 @@ export interface Recall {
   readonly ranking: SearchRanking
   readonly queries: number
   /**
-   * `at1`: the share of queries whose first result is right. `at5`: the mean share of a query's tools that are among the first five
-   * results.
+   * `at1`: the share of queries whose first result is right. `at5`: the
+   * mean share of a query's tools that are among the first five results.
    */
   readonly at1: number
   readonly at5: number
@@ -40,8 +39,8 @@ const LOOSE: Readonly<Record<Metric, string>> = {
 }
 
 /**
- * `exact`: the words of the tool's name, `<company> <metric>`. `loose`: other words for the metric, and in one of four queries the
- * company's symbol.
+ * `exact`: the words of the tool's name, `<company> <metric>`. `loose`: other
+ * words for the metric, and in one of four queries the company's symbol.
  */
 export const wordings = ['exact', 'loose'] as const
 export type QueryWording = (typeof wordings)[number]
@@ -114,9 +113,8 @@ function catalogueIn(value: unknown): readonly Static<typeof Tool>[] | null {
 }
 
 /**
- * Reads the tools and the queries of a file. Without queries, each tool's description is its query. When tools share a name, all but
- * the first
- * get the name of their server in front or a number at the end.
+ * Reads the tools and the queries of a file. Without queries, each tool's description is its query. When
+ * tools share a name, all but the first get the name of their server in front or a number at the end.
  * @throws KvfoldError eval/bad-data when the file is no catalogue
  */
 export function lookupsIn(text: string, file: string): { readonly tools: ToolDefinition[]; readonly queries: readonly Query[] } {
@@ -148,8 +146,8 @@ function valueOf(text: string, file: string): unknown {
 }
 
 /**
- * Returns the tools of all rows, each once and named by its id, and the rows' queries. Without queries, each tool's description is its
- * query.
+ * Returns the tools of all rows, each once and named by its id, and the
+ * rows' queries. Without queries, each tool's description is its query.
  */
 function toolRetIn(rows: Static<typeof Rows>): { readonly tools: ToolDefinition[]; readonly queries: readonly Query[] } {
   const tools = new Map<string, ToolDefinition>()

@@ -41,9 +41,8 @@ export interface MemToolArm {
   readonly placement: Placement
   readonly limits: ToolLimits
   /**
-   * Tools that are loaded without a search. `needed`: every turn begins with exactly the tools it needs. `always`: from the start, as
-   * many tools as
-   * the limit allows, those that the session needs first; they stay loaded.
+   * Tools that are loaded without a search. `needed`: every turn begins with exactly the tools it needs. `always`:
+   * from the start, as many tools as the limit allows, those that the session needs first; they stay loaded.
    */
   readonly given: 'nothing' | 'needed' | 'always'
   /** One line for the command's help. */
@@ -357,10 +356,9 @@ function alwaysOf({ needed, environment }: MemToolActorOptions, limit: number): 
 }
 
 /**
- * The script of a model that makes no mistake, as the paper describes it. It removes tools that the request does not need and searches
- * one keyword
- * for each missing tool. Then it calls the loaded tools and answers with their values. It knows the requests, but not what a search will
- * find.
+ * The script of a model that makes no mistake, as the paper describes it. It removes tools that the
+ * request does not need and searches one keyword for each missing tool. Then it calls the loaded
+ * tools and answers with their values. It knows the requests, but not what a search will find.
  */
 export function teacherOf(environment: Companies, loaded: (name: string) => boolean, names: () => readonly string[]): Teacher {
   return (request) => {

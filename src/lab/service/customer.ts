@@ -26,8 +26,8 @@ export interface Goal {
   readonly note: string
   readonly constraint?: string
   /**
-   * `careless`: the mistake of an agent that looks nothing up. `forgetful`: of one that lost the earlier turns. Absent: that agent makes
-   * none here.
+   * `careless`: the mistake of an agent that looks nothing up. `forgetful`:
+   * of one that lost the earlier turns. Absent: that agent makes none here.
    */
   readonly careless?: CustomerMistake
   readonly forgetful?: CustomerMistake

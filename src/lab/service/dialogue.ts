@@ -1,6 +1,6 @@
 /**
- * Dialogues at the order desk: the environment (customer, tools, score), the scripted agents, and the scenarios that every framework
- * plays.
+ * Dialogues at the order desk: the environment (customer, tools, score),
+ * the scripted agents, and the scenarios that every framework plays.
  */
 import { isDeepStrictEqual } from 'node:util'
 import { COMPRESS, compressed, REPORT } from '../agents/rounds.js'
@@ -96,9 +96,8 @@ export class ServiceEnvironment implements Environment {
   }
 
   /**
-   * Scores 1 when the desk is right after this turn and the answer contains every required string; else 0. A wrong change of the desk
-   * makes all
-   * later turns wrong, too.
+   * Scores 1 when the desk is right after this turn and the answer contains every
+   * required string; else 0. A wrong change of the desk makes all later turns wrong, too.
    */
   score({ answer }: Pick<Answered, 'answer'>): Score {
     const { acts, told } = this.goal
@@ -123,8 +122,8 @@ const plain = (text: string): string => text.toLowerCase().replaceAll(',', '')
 // The scripted agents of the order desk, and the texts that they write as helpers.
 
 /**
- * The scripted agents. `taught`: looks up every value until the prompt shows it. `careless`: does as the customer says without a lookup.
- * `forgetful`: knows only the customer's last message.
+ * The scripted agents. `taught`: looks up every value until the prompt shows it. `careless`: does
+ * as the customer says without a lookup. `forgetful`: knows only the customer's last message.
  */
 export const manners = ['taught', 'careless', 'forgetful'] as const
 export type Manner = (typeof manners)[number]
@@ -215,8 +214,7 @@ function chosen(request: EngineRequest, { goal }: ServiceEnvironment): string {
 }
 
 /**
- * Returns an extractor's reply that chooses the wanted lines of the log. Joins two ranges when at most `gap` other lines lie between
- * them.
+ * Returns an extractor's reply that chooses the wanted lines of the log. Joins two ranges when at most `gap` other lines lie between them.
  */
 export function linesWith(
   { messages }: EngineRequest,
@@ -270,8 +268,8 @@ export interface DeskCells {
   readonly samples: number
   readonly seed: number
   /**
-   * `model`: the model itself answers. Else a script decides the replies, and the engine computes the same as for a model with these
-   * replies.
+   * `model`: the model itself answers. Else a script decides the replies,
+   * and the engine computes the same as for a model with these replies.
    */
   readonly agent: Manner | 'model'
 }

@@ -1,7 +1,6 @@
 /**
- * Replays recorded dialogues of tau-bench and tau2 as scenarios. The user's messages, the tools' results and the agent's words and
- * calls come from
- * the record. So the frameworks differ only in the work that they give the engine.
+ * Replays recorded dialogues of tau-bench and tau2 as scenarios. The user's messages, the tools' results and the
+ * agent's words and calls come from the record. So the frameworks differ only in the work that they give the engine.
  */
 import { extractionSchema, memorySchema } from '../../runtime/agents/u-fold/helpers.js'
 import type { ClientTool } from '../../runtime/agents/toolbox.js'
@@ -209,9 +208,8 @@ const GAP = 4
 const NOTE = 120
 
 /**
- * Speaks as the record does, whatever the prompt shows. As a helper, it notes the beginnings of the user's messages and chooses lines
- * with values
- * that the turn uses.
+ * Speaks as the record does, whatever the prompt shows. As a helper, it notes the
+ * beginnings of the user's messages and chooses lines with values that the turn uses.
  */
 function replayTeacher(replay: RecordedEnvironment): Teacher {
   const notes = () => replay.past.map(({ says }) => says.slice(0, NOTE)).join(' ')

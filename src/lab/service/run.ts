@@ -174,8 +174,8 @@ export interface ServiceRow extends ServiceCell {
   readonly tokensShown: number
   readonly tokensComputed: number
   /**
-   * `tokensHelpers`: the part of `tokensComputed` by helpers on the same engine. `tokensFolder`: tokens of a separate folder model, not
-   * included.
+   * `tokensHelpers`: the part of `tokensComputed` by helpers on the same
+   * engine. `tokensFolder`: tokens of a separate folder model, not included.
    */
   readonly tokensHelpers: number
   readonly tokensFolder: number
