@@ -1,4 +1,4 @@
-/** Owns the figures of a study: weights and changes of pairs, interference, layers and heads, an agent's turn. */
+/** Draws the figures of a study: weights and changes of pairs, interference, layers and heads, an agent's turn, and watched spans. */
 import * as Plot from '@observablehq/plot'
 import type { Contract } from '../../runtime/core/contract.js'
 import { curves, type PanelRow, rows as rowPanels } from '../figures/panels.js'
@@ -11,7 +11,7 @@ import type { EpisodeRecord, EpisodeStep, PromptRecord } from './run-folder.js'
 
 const EQUAL = { stroke: FAINT, strokeDasharray: '5 4' } as const
 
-/** Every pair by its weight in the complete and in the folded prompt, with the line of equality. `findings` are those of this contract. */
+/** Draws every pair by its weight in the complete and the folded prompt, with the line of equality. `findings`: those of `contract`. */
 export function scatter(records: readonly PromptRecord[], contract: Contract, findings: readonly Finding[]): string {
   const panels = findings.map(({ from, pairs, seeds, improved, r2 }): Panel => {
     const points = pairsOf(records, contract).flatMap(({ seed, pair }) => {
@@ -45,7 +45,7 @@ export function scatter(records: readonly PromptRecord[], contract: Contract, fi
   return figure({ title, columns: 2, panels })
 }
 
-/** What a fold does to the weight on current values, beside what arithmetic alone and folds of other text do: means and intervals. */
+/** Draws the change of the weight on current values by a fold, by softmax arithmetic alone, and by folds of other text, with intervals. */
 export function controls(findings: readonly Finding[]): string {
   const groups = findings.map((finding) => {
     const { contract, from, pairs, seeds } = finding
@@ -89,10 +89,10 @@ const pairsOf = (records: readonly PromptRecord[], contract: Contract): { readon
 const BINS = 24
 /** Share of the changes on each side that may lie beyond the bins. */
 const BEYOND = 0.03
-/** Percent; nothing can lose more, and what gains more is counted beside the bins. */
+/** The widest range of the bins, in percent. No weight can lose more; the figure counts larger gains beside the bins. */
 const WIDEST = 100
 
-/** How many pairs gained or lost how much by the fold. */
+/** Draws a histogram of the pairs' changes by the fold, in percent. */
 export function changes(records: readonly PromptRecord[], contract: Contract, findings: readonly Finding[]): string {
   const panels = findings.map(({ from, pairs, seeds, meanChange, medianChange }): Panel => {
     const values = pairsOf(records, contract)
@@ -105,7 +105,7 @@ export function changes(records: readonly PromptRecord[], contract: Contract, fi
     const edge = rounded(Math.min(WIDEST, outer))
     const size = (2 * edge) / BINS
     const [left, right] = [values.filter((value) => value < -edge).length, values.filter((value) => value > edge).length]
-    // An even number of bins: 0 lies between two of them.
+    // The number of bins is even, so 0 lies between two of them.
     const bins = Array.from({ length: BINS }, (_, index) => {
       const start = (index - BINS / 2) * size
       const own = values.filter((value) => value >= start && (value < start + size || (index === BINS - 1 && value === edge)))
@@ -144,7 +144,7 @@ const beyond = (count: number, side: 'left' | 'right'): Plot.Markish =>
     ...{ frameAnchor: `top-${side}`, dx: side === 'left' ? 4 : -4, fill: FAINT },
   })
 
-/** The next of 1, 2 or 5 times a power of ten. */
+/** Rounds up to the next 1, 2, 3, 4, 5, 6, 8 or 10 times a power of ten. */
 function rounded(value: number): number {
   const power = 10 ** Math.floor(Math.log10(value))
   return [1, 2, 3, 4, 5, 6, 8, 10].map((factor) => factor * power).find((size) => size >= value * (1 - 1e-9)) ?? value
@@ -153,7 +153,7 @@ function rounded(value: number): number {
 const quantile = (sorted: readonly number[], share: number): number =>
   sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))] ?? 0
 
-/** Attention to a key's earlier values, and to the current one, against the number of updates; empty text for fewer than two of these. */
+/** Draws the mass on a key's earlier values and on the current one by number of updates. Returns '' for fewer than two such numbers. */
 export function interference(points: readonly InterferencePoint[]): string {
   const sizes = [...new Set(points.map(({ n }) => n))].sort((a, b) => a - b)
   if (sizes.length < 2) return ''
@@ -190,12 +190,15 @@ export function interference(points: readonly InterferencePoint[]): string {
   })
 }
 
-/** Up to so many layers and heads, numbers are written into the cells. */
+/** Up to this many layers and heads, the map shows its numbers in the cells. */
 const WRITTEN = 8
-/** Less than this share of the largest number of a map is not written out. */
+/** Numbers below this share of a map's largest number are not shown. */
 const NOTHING = 1e-4
 
-/** Where attention to current values is by layer and head, for both ways of looking: complete, folded, and the difference. Empty text when nothing was measured. */
+/**
+ * Draws attention to current values by layer and head: complete, folded and the difference, from both kinds of looking tokens.
+ * Returns '' when nothing was measured.
+ */
 export function headMaps(records: readonly PromptRecord[], contract: Contract): string {
   const cells = cellsOf(records, contract)
   const seen = FROMS.filter((from) =>
@@ -287,14 +290,14 @@ const ROLES: Readonly<Record<string, string>> = {
 }
 const MARKER = '#facc15'
 const OWN = '#9333ea'
-/** Less of the attention has no room for its name, in percent. */
+/** In percent: parts of the bar with less attention have no room for their name. */
 const NAMED = 3
 
-/** For each step of an agent's turn, where its tokens looked, message by message, next to what it did. */
+/** Draws, for each step of an agent's turn, its calls and the attention of its tokens, message by message. */
 export function episode({ n, seed, steps, right, asked }: EpisodeRecord): string {
   const parts = steps.flatMap(partsOf)
   const said = (step: EpisodeStep) => `step ${step.step + 1}: ${calls(step.calls)}`
-  // A step is as high as 1: what it did, and below it the bar.
+  // Each step has a height of 1: the line with its calls, and the bar below it.
   const place = { y: ({ step }: EpisodeStep) => step + 0.35 } as const
   type TurnPart = (typeof parts)[number]
   return figure({
@@ -360,7 +363,7 @@ function partsOf({ step, shares, own }: EpisodeStep) {
   }))
 }
 
-/** Calls with how often each was made; without any, the step answered. */
+/** Names the calls of a step and how often it made each. A step without calls gave the answer. */
 function calls(all: readonly string[]): string {
   const names = [...new Set(all)]
   if (names.length === 0) return 'the answer'
@@ -370,7 +373,7 @@ function calls(all: readonly string[]): string {
     .join(', ')
 }
 
-/** Mass on each span from the whole answer. */
+/** Draws the mass on each watched span from the whole answer. */
 export function spanFigure({ rows, answers }: SpanStudy): string {
   const sides = answers.map(({ side }) => ({ side, label: side === 'complete' ? 'complete' : `folded, ${side}` }))
   const groups = [...new Set(rows.map(({ name }) => name))].map((name) => {

@@ -1,4 +1,4 @@
-/** Owns what a study finds: the paper's statistics on the changes of all pairs, intervals over seeds, and the interference against updates. */
+/** Computes a study's findings: the paper's statistics on the changes of all pairs, intervals over seeds, and interference by updates. */
 import type { Contract } from '../../runtime/core/contract.js'
 import {
   baselineChangeOf,
@@ -29,70 +29,70 @@ import {
   type Wilcoxon,
 } from './statistics.js'
 
-/** A figure with its 95 % bootstrap interval over seeds; no interval for a single seed. */
+/** A number with its 95 % bootstrap interval over seeds. `interval` is null for a single seed. */
 export interface FindingFigure {
   readonly value: number
   readonly interval: Interval | null
 }
 
-/** Folded against complete under one contract, from one kind of tokens: changes in percent. */
+/** The folded prompts compared with the complete ones, under one contract and from one kind of looking tokens. Changes are in percent. */
 export interface Finding {
   readonly contract: Contract
   readonly from: From
   readonly seeds: number
-  /** Pairs by what became of them. */
+  /** Number of pairs by status. */
   readonly counts: Readonly<Record<PairStatus, number>>
-  /** Measured pairs with a change; what follows is of these, and null where there are none. */
+  /** Number of measured pairs with a change. The fields below are about these pairs, and null when there are none. */
   readonly pairs: number
   readonly improved: number
   readonly improvedShare: FindingFigure | null
   readonly meanChange: FindingFigure | null
   readonly medianChange: FindingFigure | null
-  /** What softmax arithmetic alone makes of it: every weight over what is left of 1 without the folded text (Pair.baseline). */
+  /** The change by softmax arithmetic alone: every weight divided by the mass that remains without the folded text (Pair.baseline). */
   readonly baselineMeanChange: FindingFigure | null
-  /** Observed less that, pair by pair: what is left for folding to have done. */
+  /** The observed change less that of arithmetic, pair by pair: the part that folding can have caused. */
   readonly excessMeanChange: FindingFigure | null
   /** Squared Pearson correlation of the two changes over pairs. */
   readonly baselineR2: FindingFigure | null
-  /** When as many tokens of words of no key are folded, in the place of the older updates; and what arithmetic alone makes of that. */
+  /** The change when as many tokens of made-up words stand in the place of the older updates and are folded; then by arithmetic alone. */
   readonly placeboMeanChange: FindingFigure | null
   readonly placeboBaselineMeanChange: FindingFigure | null
-  /** The same with updates of keys that nobody asks for. */
+  /** The same with updates of keys that the question does not ask for. */
   readonly unaskedMeanChange: FindingFigure | null
   readonly unaskedBaselineMeanChange: FindingFigure | null
-  /** Of the mass on all other tokens of the stream that stay open. */
+  /** Mean change of the mass on all other tokens of the stream that stay open. */
   readonly othersMeanChange: FindingFigure | null
   readonly range: readonly [least: number, most: number] | null
   readonly deviation: number | null
   /** Squared Pearson correlation of complete and folded weights. */
   readonly r2: FindingFigure | null
-  /** As in the paper: every pair counts as independent of the others. */
+  /** Tests as in the paper, which treats all pairs as independent. */
   readonly overPairs: Tests
-  /** On the mean change of each seed: seeds are independent, pairs of one prompt are not. */
+  /** Tests on the mean change of each seed: seeds are independent, pairs of one prompt are not. */
   readonly overSeeds: Tests
-  /** The same on the mean excess of each seed. */
+  /** Tests on the mean excess of each seed. */
   readonly excessOverSeeds: Tests
-  /** By how far from the end of the stream a key's value stands. */
+  /** Findings by the distance of a key's value from the end of the stream. */
   readonly byDistance: readonly DistanceRow[]
   /** Means over the measured pairs. */
   readonly complete: Masses | null
   readonly folded: Masses | null
-  /** Measured pairs whose weight in the complete prompt is less than if all shown tokens had the same: where a value is not looked for. */
+  /** Number of pairs whose complete weight is below an even weight over all shown tokens: the model does not look for the value. */
   readonly belowEven: number
 }
 
-/** Pairs whose current value has `from` to `to` updates behind it (null: or more). */
+/** Pairs with `from` to `to` updates after their current value. `to` null: `from` or more. */
 export interface DistanceRow {
   readonly from: number
   readonly to: number | null
   readonly pairs: number
-  /** Whose value the answer does not give: errors, where the answer is the model's own. */
+  /** Number of pairs whose value the answer does not give. These are errors when the model generated the answer. */
   readonly unanswered: number
   readonly meanChange: FindingFigure | null
   readonly excessMeanChange: FindingFigure | null
 }
 
-/** Updates from the end at which ranges of distance begin; those of the bench of interference. */
+/** Where the ranges of distance begin, in updates from the end; the same as in the interference bench. */
 const DISTANCES = [0, 15, 30, 60] as const
 
 export interface Tests {
@@ -100,7 +100,7 @@ export interface Tests {
   readonly wilcoxon: Wilcoxon | null
 }
 
-/** One point of a curve; null contract: the complete prompt. */
+/** One point of an interference curve. `contract` null: the complete prompt. */
 export interface InterferencePoint {
   readonly n: number
   readonly contract: Contract | null
@@ -112,7 +112,7 @@ export interface InterferencePoint {
   readonly current: FindingFigure
 }
 
-/** Findings for one contract, from the records of prompts with the same number of updates. */
+/** Returns the finding for one contract. All records must have the same number of updates. */
 export function findingOf(records: readonly PromptRecord[], contract: Contract, from: From): Finding {
   const everyone = records.map((record) => pairsUnder(record.comparisons, contract))
   const groups = everyone.map((pairs, at) => pairs.flatMap((pair) => changed(pair, from, records[at]!.shown)))
@@ -173,7 +173,7 @@ export function findingOf(records: readonly PromptRecord[], contract: Contract, 
   }
 }
 
-/** One point of the curve. Null where no pair has the side. */
+/** Returns one point of the curve; null when no pair has a measurement of that side. */
 export function interferenceOf(
   n: number,
   records: readonly PromptRecord[],
@@ -193,7 +193,7 @@ export function interferenceOf(
 
 interface ChangedMass {
   readonly change: number
-  /** What softmax arithmetic alone makes of it. */
+  /** The change that softmax arithmetic alone would make, in percent. */
   readonly alone: number
   readonly before: Masses
   readonly after: Masses
@@ -214,7 +214,7 @@ function changed(pair: Pair, from: From, shown: number): ChangedMass[] {
 const pairsUnder = (comparisons: readonly PairComparison[], contract: Contract): readonly Pair[] =>
   comparisons.find((comparison) => comparison.contract === contract)?.pairs ?? []
 
-/** Null where the figure of all groups is; groups without items count for nothing. */
+/** Returns null when there are no groups, or when `of` returns null for all of them. Callers leave out groups without items. */
 function figureOf<Group>(groups: readonly Group[], of: (drawn: readonly Group[]) => number | null): FindingFigure | null {
   const value = groups.length === 0 ? null : of(groups)
   return value === null ? null : { value, interval: bootstrap(groups, of) }
@@ -250,12 +250,12 @@ function correlationOf(groups: readonly (readonly (readonly [number, number])[])
 
 const testsOf = (values: readonly number[]): Tests => ({ t: tTest(values), wilcoxon: wilcoxon(values) })
 
-// The summary of a study as plain data: what was found, beside what the paper says.
+// The summary of a study as plain data: its findings beside the paper's numbers.
 
-/** Raised when a field changes its meaning. */
+/** The number at the end is raised when a field changes its meaning. */
 export const SCHEMA = 'kvfold.attention/1'
 
-/** Sculptor, section 4.3 and figure 5: another model (theirs), one prompt with 46 pairs, changes in percent. Not ours. */
+/** The paper's numbers (Sculptor, section 4.3 and figure 5): the paper's own model, one prompt with 46 pairs, changes in percent. */
 export const PAPER = {
   source: 'Sculptor, section 4.3 (their model, their prompt)',
   pairs: 46,
@@ -270,13 +270,13 @@ export const PAPER = {
 
 export interface SummaryInput {
   readonly model: { readonly name: string; readonly fingerprint: string; readonly layers: number; readonly heads: number }
-  /** llama.cpp's, and ours. */
+  /** Versions of llama.cpp and of kvfold. */
   readonly versions: Readonly<Record<string, string>>
   readonly date: string
-  /** The command that makes it again. */
+  /** The command that repeats the study. */
   readonly command: string
   readonly options: Readonly<Record<string, unknown>>
-  /** Updates of every key in the comparison. */
+  /** Updates of every key in the prompts that `findings` compare. */
   readonly n: number
   readonly contracts: readonly Contract[]
   readonly records: readonly StudyRecord[]
@@ -284,13 +284,13 @@ export interface SummaryInput {
 
 export interface StudySummary extends Omit<SummaryInput, 'records'> {
   readonly schema: typeof SCHEMA
-  /** For each contract first from the value's tokens, as in the paper, then from the token before. */
+  /** Two for each contract: from the value's tokens, as in the paper, then from the reading token. */
   readonly findings: readonly Finding[]
   readonly interference: readonly InterferencePoint[]
   readonly paper: typeof PAPER
 }
 
-/** Pure. */
+/** Computes the summary from the records. Pure. */
 export function summarise({ records, ...input }: SummaryInput): StudySummary {
   const prompts = records.filter((record): record is PromptRecord => record.part === 'prompt')
   const own = prompts.filter(({ n }) => n === input.n)

@@ -1,4 +1,4 @@
-/** Owns what is measured of one key-value pair: where the value's tokens in the answer look, in the complete prompt and in the folded one. */
+/** Measures one key-value pair: where the value's tokens in the answer look, in the complete prompt and in the folded one. */
 import type { Contract } from '../../runtime/core/contract.js'
 import {
   dividedBy,
@@ -12,39 +12,39 @@ import {
 import type { MessageSpan } from '../../runtime/attention/places.js'
 import { mean } from '../../runtime/core/mean.js'
 
-/** A key and what the prompt says about it. */
+/** A key and the places of its values in the prompt. */
 export interface WatchedPair {
   readonly key: string
   readonly value: string
-  /** Where the value that counts stands. */
+  /** The place of the current value. */
   readonly current: MessageSpan
-  /** Where earlier values of the same key stand. */
+  /** The places of the key's earlier values. */
   readonly older: readonly MessageSpan[]
-  /** Updates of any key that come after it. */
+  /** Number of updates of any key that come after the current value. */
   readonly distance: number
 }
 
 /** Where the tokens of one value in the answer look. */
 export interface ValueAttention extends Masses {
-  /** From the token before, from which the value was predicted; null where that was not captured. */
+  /** Attention from the token before the value, which predicted the value; null when it was not captured. */
   readonly reading: Masses | null
 }
 
-/** Weights averaged over layers, heads and looking tokens. */
+/** Attention weights, averaged over layers, heads and the answer's tokens that look. */
 export interface Masses {
-  /** On one token of the same value in the prompt, in the mean: the paper's score (Sculptor, section 4.3). */
+  /** Mean weight on one token of the same value in the prompt: the paper's score (Sculptor, section 4.3). */
   readonly weight: number
-  /** On all tokens of it. */
+  /** Mass on all tokens of that value. */
   readonly current: number
-  /** On all tokens of the key's earlier values that are shown: interference. */
+  /** Mass on all shown tokens of the key's earlier values: the interference. */
   readonly older: number
-  /** On all other tokens of the text that stays open: what rises by arithmetic alone rises there, too. */
+  /** Mass on all other tokens of the text that stays open. A rise by softmax arithmetic alone shows here, too. */
   readonly others: number
 }
 
 /**
- * `measured`: both sides are there. `folded-away`: the value is not shown in the folded prompt. `unanswered`: an answer does not give the value,
- * so there are no tokens to look from.
+ * `measured`: both prompts have a measurement. `folded-away`: the folded prompt does not show the value.
+ * `unanswered`: one of the answers does not give the value, so there are no tokens to look from.
  */
 export type PairStatus = 'measured' | 'folded-away' | 'unanswered'
 
@@ -53,19 +53,22 @@ export interface Pair {
   readonly key: string
   readonly value: string
   readonly status: PairStatus
-  /** Tokens of the value in the prompt. */
+  /** Number of tokens of the current value in the complete prompt. */
   readonly tokens: number
-  /** Updates of any key that come after its current value. */
+  /** Number of updates of any key that come after the current value. */
   readonly distance: number
-  /** Earlier values shown in the folded prompt. */
+  /** Number of earlier values that the folded prompt shows. */
   readonly olderShown: number
   readonly complete: ValueAttention | null
   readonly folded: ValueAttention | null
-  /** The weight that the folded prompt would have if a fold were softmax arithmetic alone, from the complete prompt (`renormalised`). */
+  /**
+   * The weight in the folded prompt if a fold were softmax arithmetic alone. It is computed from the complete prompt (`renormalised`).
+   * Null when the complete prompt has no measurement.
+   */
   readonly baseline: { readonly value: number; readonly reading: number | null } | null
 }
 
-/** Mean over the measured pairs of one prompt, of one layer and head. */
+/** The mean over the measured pairs of one prompt, for one layer and head. */
 export interface HeadRow {
   readonly layer: number
   readonly head: number
@@ -74,12 +77,12 @@ export interface HeadRow {
 }
 
 /**
- * From which tokens of the answer is looked: `value`, those of the value, as the paper has it; `reading`, the token before them, from which the
- * value was predicted. Many models look a value up there, and look elsewhere once it is written.
+ * The answer's tokens whose attention is measured. `value`: the value's own tokens, as in the paper. `reading`: the token before them,
+ * which predicted the value. Many models look a value up from the reading token, and look elsewhere once the value is written.
  */
 export type From = 'value' | 'reading'
 export const FROMS: readonly From[] = ['value', 'reading']
-/** What the looking tokens are called. */
+/** The names of the two kinds of looking tokens in figures and reports. */
 export const FROM_NAMES: Readonly<Record<From, string>> = {
   value: "from the value's tokens (as in the paper)",
   reading: 'from the token that predicts the value',
@@ -88,15 +91,15 @@ export const FROM_NAMES: Readonly<Record<From, string>> = {
 /** All pairs of one prompt, folded under one contract. */
 export interface PairComparison {
   readonly contract: Contract
-  /** Why the step did not keep to the contract; null when it did. */
+  /** Why the step did not keep its contract; null when it did. */
   readonly fallback: string | null
-  /** Tokens of the folded prompt, a given answer included. */
+  /** Number of tokens of the folded prompt, a given answer included. */
   readonly shown: number
   readonly pairs: readonly Pair[]
   readonly heads: readonly HeadRow[]
 }
 
-/** The key sets to ask a look for. `open`: the text of the pairs that folds leave; `folded`: what they hide. */
+/** Returns the sets of tokens to measure attention on. `open`: the pairs' text that the folds leave; `folded`: the text that they hide. */
 export const watchedSets = (
   pairs: readonly WatchedPair[],
   folded: readonly MessageSpan[] = [],
@@ -116,7 +119,7 @@ const OPEN = 'all that stays open'
 const currentSet = (key: string): string => `current ${key}`
 const olderSet = (key: string): string => `older ${key}`
 
-/** Sets the two looks side by side. `said` of a look names keys. */
+/** Compares the measurements of the complete and the folded prompt, pair by pair. The names in `said` of a measurement are keys. */
 export function compare(
   pairs: readonly WatchedPair[],
   contract: Contract,
@@ -151,12 +154,12 @@ function statusOf(folded: Measurement, key: string, before: Sight | null, after:
   return before === null || after === null ? 'unanswered' : 'measured'
 }
 
-/** One pair in one look, by layer and head. */
+/** One pair in one measurement, by layer and head. */
 interface Sight extends Maps {
   readonly reading: Maps | null
 }
 
-/** `alone`: what of `weight` is left or gained where the folded text is taken out of the softmax. */
+/** `alone`: the value that `weight` would have if the softmax left out the folded text. */
 type Maps = { readonly [Of in keyof Masses | 'alone']: HeadMap }
 
 function sight({ pattern, sets, said }: Measurement, key: string): Sight | null {
@@ -166,7 +169,7 @@ function sight({ pattern, sets, said }: Measurement, key: string): Sight | null 
   const from = (places: readonly number[]): Maps | null => {
     const current = massOn(pattern, places, currentSet(key))
     if (current === null) return null
-    // A set without tokens was not asked for: nothing is on it.
+    // A set without tokens was not measured, so its mass is 0.
     const none = { ...current, values: new Float64Array(current.values.length) }
     const older = massOn(pattern, places, olderSet(key)) ?? none
     const open = massOn(pattern, places, OPEN)
@@ -204,36 +207,36 @@ function headRows(pairs: readonly { readonly before: Sight; readonly after: Sigh
   )
 }
 
-/** The mean of each number, `reading` over those that have it; null for none. */
+/** Returns the mean of each number; that of `reading` is over the items that have it. Returns null when there are no items. */
 export function meanGlance(glances: readonly ValueAttention[]): ValueAttention | null {
   const own = meanMasses(glances)
   return own === null ? null : { ...own, reading: meanMasses(glances.flatMap(({ reading }) => reading ?? [])) }
 }
 
-/** The mean of each number; null for none. */
+/** Returns the mean of each number; null when there are no items. */
 export function meanMasses(of: readonly Masses[]): Masses | null {
   if (of.length === 0) return null
   const over = (name: keyof Masses): number => mean(of.map((masses) => masses[name]))
   return { weight: over('weight'), current: over('current'), older: over('older'), others: over('others') }
 }
 
-/** What is seen from there; null where that was not captured. */
+/** Returns the masses seen from the value's tokens or from the reading token; null when they were not captured. */
 export const seenFrom = (glance: ValueAttention | null, from: From): Masses | null =>
   glance === null || from === 'value' ? glance : glance.reading
 
-/** Change of that weight by folding, in percent of the complete prompt's; null where there are not both, or that is 0. */
+/** Returns the change of `weight` by folding, in percent of the complete one; null when a side is missing or the complete weight is 0. */
 export function changeOf({ complete, folded }: Pair, from: From): number | null {
   const [before, after] = [seenFrom(complete, from), seenFrom(folded, from)]
   return before === null || after === null || before.weight === 0 ? null : 100 * (after.weight / before.weight - 1)
 }
 
-/** Change of the mass on all other tokens that stay open, in percent; null as `changeOf`. */
+/** Returns the change of `others` by folding, in percent; null when a side is missing or the complete mass is 0. */
 export function othersChangeOf({ complete, folded }: Pair, from: From): number | null {
   const [before, after] = [seenFrom(complete, from), seenFrom(folded, from)]
   return before === null || after === null || before.others === 0 ? null : 100 * (after.others / before.others - 1)
 }
 
-/** The change that softmax arithmetic alone would make; null as `changeOf`. */
+/** Returns the change that softmax arithmetic alone would make, in percent; null when a side is missing or the complete weight is 0. */
 export function baselineChangeOf({ complete, baseline }: Pair, from: From): number | null {
   const [before, after] = [seenFrom(complete, from), baseline?.[from] ?? null]
   return before === null || after === null || before.weight === 0 ? null : 100 * (after / before.weight - 1)

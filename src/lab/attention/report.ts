@@ -1,4 +1,4 @@
-/** Owns the report of a study: one HTML page that needs nothing else, in light and dark, for screen and paper; and the heat map of one value's view. */
+/** Writes the report of a study: one self-contained HTML page in light and dark, for screen and paper, with the heat map of one value. */
 import type { Picture } from '../figures/figure.js'
 import { probability, signed } from '../../runtime/figures/numbers.js'
 import { escaped, figureHtml, html, page } from '../figures/page.js'
@@ -56,7 +56,7 @@ const NOTES = [
   "The paper's row is quoted from Sculptor, section 4.3: another model, one prompt.",
 ]
 
-/** The first contract in words. */
+/** Says in words what the study finds for the first contract. */
 function verdict({ findings }: StudySummary): string {
   const sentences = findings.slice(0, 2).map((finding) => {
     const { from, contract, pairs, improved, medianChange, meanChange, belowEven } = finding
@@ -70,7 +70,7 @@ function verdict({ findings }: StudySummary): string {
   return sentences.join(' ')
 }
 
-/** What of the mean change needs no model that reads better. */
+/** Says how much of the mean change softmax arithmetic explains, how much is left, and what folding made-up words gives. */
 function aloneOf({ baselineMeanChange: alone, excessMeanChange: excess, placeboMeanChange: placebo }: Finding): string {
   if (alone === null || excess === null) return ''
   const { value, interval: ends } = excess
@@ -79,7 +79,7 @@ function aloneOf({ baselineMeanChange: alone, excessMeanChange: excess, placeboM
   return ` Softmax arithmetic alone makes ${signed(alone.value)} % of the mean; ${left}${control}.`
 }
 
-/** The paper's row is null. */
+/** Null stands for the paper's row. */
 type FindingRow = Finding | null
 
 function tables({ findings, paper }: StudySummary): string {
@@ -155,9 +155,9 @@ const arrow = (before: number | undefined, after: number | undefined): string =>
     ? '–'
     : [before, after].map((value) => (value < 0.001 ? value.toExponential(2) : value.toFixed(4))).join(' → ')
 
-// Which figures a study gets, and the names of their files.
+// The figures of a study and the names of their files.
 
-/** In the order of the report; none for what has no data. */
+/** Returns the figures in the order of the report, without those that have no data. */
 export function picturesOf(
   { contracts, findings, interference: points, n }: StudySummary,
   records: readonly StudyRecord[],
@@ -183,7 +183,7 @@ export function picturesOf(
   return all.filter(({ svg }) => svg !== '')
 }
 
-/** The report on watched spans: a bar for every span, complete and folded, and the answers. */
+/** Returns the report on watched spans: a bar for every span, complete and folded, and the answers. */
 export function spanReport(model: string, study: SpanStudy): string {
   const shown = study.answers.map(({ side, shown: tokens }) => `${side}: ${tokens} tokens`).join(', ')
   const answers = study.answers.map(({ side, answer }) => `<h3>${escaped(side)}</h3><pre>${escaped(answer)}</pre>`)
@@ -197,9 +197,9 @@ ${answers.join('\n')}`,
   )
 }
 
-// Writing what a study found into its folder: summary, tables, figures, report.
+// Writes the results of a study into its folder: summary, tables, figures, report.
 
-/** The summary, and where the report is. Files of an earlier run of the folder are overwritten. */
+/** Writes all result files, over those of an earlier run in the folder. Returns the summary and the path of the report. */
 export function publish(folder: RunFolder, input: SummaryInput): { readonly summary: StudySummary; readonly report: string } {
   const { records } = input
   const summary = summarise(input)
@@ -219,13 +219,12 @@ export function publish(folder: RunFolder, input: SummaryInput): { readonly summ
   return { summary, report: folder.write('report.html', report(summary, pictures, heatMap)) }
 }
 
-// One value's view of everything shown, token by token: its weights, and how they are drawn on a page.
-
-// One value's view of everything shown: the weight on every token, from whole rows.
+// The heat map of one value: the weight on every token, from whole rows of attention.
 
 /**
- * Every shown token with its weight, averaged over the captured layers, heads and the looking tokens of what the answer says under `name`. Empty when
- * the look has no rows, or the answer does not say it. Weights of tokens after the looking ones are 0.
+ * Returns the shown tokens up to the last looking one, with their weights from the value of `name` in the answer.
+ * Weights are averaged over the captured layers, the heads and the looking tokens.
+ * Returns an empty list when the measurement has no rows or the answer does not give the value.
  */
 export function heatMapOf(
   { pattern, prompt, said, sets }: Measurement,
@@ -265,12 +264,12 @@ export function heatMapOf(
   }))
 }
 
-// The token heat map on a page: every shown token, darker the more one value's tokens look at it; pointing at one says how much.
+// The heat map on the page: a token is darker the more the value's tokens look at it; pointing at a token shows its weight.
 
-/** Tokens with less of the strongest weight than this look alike, so those next to each other are one element. */
+/** Tokens below this share of the strongest weight look alike, so adjacent ones of the same kind become one element. */
 const FAINT = 0.004
 
-/** The same scale on all sides. */
+/** Draws all sides on the same scale. */
 function heatMapHtml({ key, value, n, seed, sides, layers }: HeatMapRecord): string {
   const most = Math.max(...sides.flatMap(({ tokens }) => tokens.map(({ weight }) => weight)), Number.MIN_VALUE)
   return `<section><h2>One value, token by token</h2>

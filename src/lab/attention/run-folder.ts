@@ -1,15 +1,15 @@
-/** Owns the folder of a run and the records in it. */
+/** Reads and writes the folder of a study's run, and says what its records hold. */
 import { appendFileSync, existsSync, mkdirSync, readFileSync, truncateSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { KvfoldError } from '../../runtime/core/errors.js'
 import type { PairComparison } from './pairs.js'
 
-// The folder of a run: what was asked, the records so far, one line each, and the files made of them. A run that was cut off goes on there.
+// The folder of a run holds its options, its records (one line each) and the result files. An interrupted run continues from its records.
 
 const OPTIONS = 'options.json'
 const RECORDS = 'records.jsonl'
 
-/** Everything that records depend on, as plain data. */
+/** The options that decide a run's records, as plain data. */
 export type RecordedOptions = Readonly<Record<string, unknown>>
 
 export class RunFolder {
@@ -26,8 +26,8 @@ export class RunFolder {
   }
 
   /**
-   * Opens the folder; nothing is written before the first record is. A last line that was not written to its end is taken off.
-   * @throws KvfoldError attention/other-run when the folder holds records of other options, or something else
+   * Opens the folder. Creates no file before the first record is added. Cuts off a last line that was not written to its end.
+   * @throws KvfoldError attention/other-run when the folder holds a run with other options, or files that are not a run's
    */
   static open(path: string, options: RecordedOptions): RunFolder {
     const asked = join(path, OPTIONS)
@@ -45,7 +45,7 @@ export class RunFolder {
     return this.#names.has(recordName(record))
   }
 
-  /** Keeps a finished record. */
+  /** Appends a finished record to the file; writes the options first when they are missing. */
   add(record: StudyRecord): void {
     mkdirSync(this.path, { recursive: true })
     if (!existsSync(join(this.path, OPTIONS))) this.write(OPTIONS, `${JSON.stringify(this.options, null, 2)}\n`)
@@ -54,7 +54,7 @@ export class RunFolder {
     this.#names.add(recordName(record))
   }
 
-  /** Writes a file of results; returns its path. */
+  /** Writes a result file and returns its path. */
   write(name: string, content: string | Uint8Array): string {
     const path = join(this.path, name)
     writeFileSync(path, content)
@@ -104,39 +104,39 @@ function refuseOthers(path: string, text: string, options: RecordedOptions): voi
 const foreign = (path: string, why: string): KvfoldError =>
   new KvfoldError('attention/other-run', `${path} is no folder of a run: ${why}; use another --out folder.`)
 
-// The records of a study: what is kept of each prompt, as plain data, one line each in the run folder.
+// The records of a study as plain data, one line each in the run folder.
 
 /** One prompt, complete and folded under every contract of the study. */
 export interface PromptRecord {
   readonly part: 'prompt'
-  /** Updates of every key. */
+  /** Number of updates of every key. */
   readonly n: number
   readonly seed: number
-  /** Tokens of the complete prompt, a given answer included. */
+  /** Number of tokens of the complete prompt, a given answer included. */
   readonly shown: number
   readonly comparisons: readonly PairComparison[]
-  /** The same folds of as many tokens that say nothing of any key; null where that was not looked at. */
+  /** The same folds over as many tokens of made-up words, which mention no key; null when this was not measured. */
   readonly placebo: readonly PairComparison[] | null
-  /** The same folds of as many tokens of updates of keys that nobody asks for; null as `placebo`. */
+  /** The same folds over as many tokens of updates of keys that the question does not ask for; null when this was not measured. */
   readonly unasked: readonly PairComparison[] | null
   readonly seconds: number
 }
 
-/** One token of a heat map: its text and how much the value's tokens look at it, averaged over layers and heads. */
+/** One token of a heat map: its text, and the weight that the value's tokens give it, averaged over layers and heads. */
 export interface HeatMapToken {
   readonly text: string
   readonly weight: number
   readonly kind: 'current' | 'older' | 'marker' | 'answer' | 'other'
 }
 
-/** All tokens that one value's tokens in the answer look at. */
+/** The heat map of one value: all tokens that the value's tokens in the answer can look at. */
 export interface HeatMapRecord {
   readonly part: 'heat-map'
   readonly n: number
   readonly seed: number
   readonly key: string
   readonly value: string
-  /** Layers averaged over: all that were captured. */
+  /** The captured layers; weights are averaged over them. */
   readonly layers: readonly number[]
   readonly sides: readonly { readonly name: string; readonly tokens: readonly HeatMapToken[] }[]
 }
@@ -146,22 +146,22 @@ export interface EpisodeShare {
   readonly message: number
   readonly role: string
   readonly tokens: number
-  /** Averaged over layers, heads and the step's generated tokens. */
+  /** Attention mass, averaged over layers, heads and the step's generated tokens. */
   readonly mass: number
-  /** The part of `mass` that markers of hidden text have. */
+  /** The part of `mass` that is on markers of hidden text. */
   readonly markers: number
 }
 
-/** One step of an agent's turn: what it did, and where its generated tokens looked. */
+/** One step of an agent's turn: its calls and text, and the attention of its generated tokens. */
 export interface EpisodeStep {
   readonly step: number
   readonly calls: readonly string[]
   readonly text: string
-  /** Generated tokens that were measured. */
+  /** Number of generated tokens whose attention was measured. */
   readonly queries: number
   readonly shown: number
   readonly shares: readonly EpisodeShare[]
-  /** Mass on the step's own generated tokens, and on the first token of all (the sink), which belongs to message 0. */
+  /** Mass on the step's own generated tokens; `sink`: mass on the prompt's first token, which belongs to message 0. */
   readonly own: number
   readonly sink: number
 }
@@ -177,6 +177,6 @@ export interface EpisodeRecord {
 
 export type StudyRecord = PromptRecord | HeatMapRecord | EpisodeRecord
 
-/** What tells a record from all others of its run. */
+/** Returns the name of a record, unique within its run. */
 export const recordName = (record: Pick<StudyRecord, 'part' | 'n' | 'seed'>): string =>
   `${record.part} n=${record.n} seed=${record.seed}`

@@ -1,4 +1,4 @@
-/** Owns watching stretches of any prompt: how much an answer looks at each of them, complete and folded. */
+/** Measures how much an answer looks at given stretches of any prompt, complete and folded. */
 import { freshConversation } from '../../runtime/core/ids.js'
 import type { ChatMessage, Edit, ToolDefinition } from '../../runtime/chat/message.js'
 import type { Contract } from '../../runtime/core/contract.js'
@@ -17,31 +17,34 @@ import {
 import type { MessageSpan } from '../../runtime/attention/places.js'
 import type { StudyRow, StudyTable } from './tables.js'
 
-/** A stretch to watch. */
+/** A stretch of a message whose attention is measured. */
 export interface WatchedSpan extends MessageSpan {
   readonly name: string
   readonly text: string
 }
 
-/** One stretch under one contract: masses from the whole answer, averaged over its tokens, layers and heads. */
+/** One stretch under one contract: the mass from the whole answer, averaged over its tokens, layers and heads. */
 export interface SpanRow {
   readonly name: string
   readonly contract: Contract
   readonly message: number
-  /** Tokens in the complete prompt. */
+  /** Number of tokens of the stretch in the complete prompt. */
   readonly tokens: number
-  /** Null where the folded prompt does not show it whole. */
   readonly complete: number
+  /** Null when the folded prompt does not show the whole stretch. */
   readonly folded: number | null
-  /** Percent of complete; null where there are not both. */
+  /** Change in percent of `complete`; null when `folded` is null or `complete` is 0. */
   readonly change: number | null
-  /** The same, only from where the answer has the stretch's own text; null where it has not, in either answer. */
+  /**
+   * The mass from the answer's tokens that repeat the stretch's text. Null when the complete prompt's answer does not repeat it;
+   * `folded` is null when the folded prompt's answer does not repeat it or the prompt does not show the whole stretch.
+   */
   readonly said: { readonly complete: number; readonly folded: number | null } | null
 }
 
 export interface SpanStudy {
   readonly rows: readonly SpanRow[]
-  /** By contract, `complete` first: the answer that looked, and how many tokens were shown to it. */
+  /** `complete` first, then one for each contract: the answer, and the number of tokens in its prompt. */
   readonly answers: readonly {
     readonly side: Contract | 'complete'
     readonly answer: string
@@ -52,7 +55,7 @@ export interface SpanStudy {
 
 export interface SpanStudyOptions {
   readonly engine: LlamaEngine
-  /** Up to the answer. */
+  /** The messages before the answer. */
   readonly messages: readonly ChatMessage[]
   readonly tools?: readonly ToolDefinition[]
   readonly edits: readonly Edit[]
@@ -67,7 +70,10 @@ export interface SpanStudyOptions {
 
 const WHOLE = 'the whole answer'
 
-/** @throws KvfoldError attention/bad-request when a generated answer is empty; engine/cancelled; as look */
+/**
+ * Measures the spans in the complete prompt and once more under each contract.
+ * @throws KvfoldError attention/bad-request when a generated answer is empty; engine/cancelled; the errors of `measureAttention`
+ */
 export async function compareSpans(options: SpanStudyOptions): Promise<SpanStudy> {
   const { engine, messages, tools, spans, contracts, blend, layers, signal, edits, onProgress } = options
   const base = {
@@ -101,7 +107,7 @@ export async function compareSpans(options: SpanStudyOptions): Promise<SpanStudy
       onProgress?.(index + 1, total, `folded, ${contract}`)
       const conversation = freshConversation()
       try {
-        // A fold finds the text in the cache, as it does in a conversation.
+        // Compute the complete prompt first, so that the fold finds its cells in the cache, as in a conversation.
         await engine.respond({
           conversation,
           messages,
@@ -124,7 +130,7 @@ export async function compareSpans(options: SpanStudyOptions): Promise<SpanStudy
   }
 }
 
-/** The whole answer without the blanks around it, and for each span the last place where the answer has its text. */
+/** Returns the place of the answer without surrounding blanks, and for each span the last place where the answer repeats its text. */
 function found(answer: string, spans: readonly WatchedSpan[]): ReadonlyMap<string, Span> {
   const start = answer.length - answer.trimStart().length
   const end = answer.trimEnd().length
@@ -164,7 +170,7 @@ function massFrom({ pattern, said, sets }: Measurement, from: string, on: string
   return map === null ? null : overall(map)
 }
 
-/** One row a span and contract. */
+/** Returns a table with one row for each span and contract. */
 export function spanTable(rows: readonly SpanRow[]): StudyTable {
   return {
     columns: {

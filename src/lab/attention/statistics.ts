@@ -1,9 +1,9 @@
-/** Owns the statistics of samples: what describes them, intervals by bootstrap over seeds, and the tests of a change. */
+/** The statistics of the study: descriptions of a sample, intervals by bootstrap over seeds, and tests whether values differ from 0. */
 import { mean } from '../../runtime/core/mean.js'
 import { createRequire } from 'node:module'
 import { Random } from '../../runtime/core/random.js'
 
-// Describing a sample: mean, median, range, and how far two samples agree.
+// Descriptions of a sample: mean, median, range, and the correlation of two samples.
 
 export interface Description {
   readonly count: number
@@ -15,7 +15,7 @@ export interface Description {
   readonly deviation: number
 }
 
-/** Null for no values: nothing can be said of them. */
+/** Returns null when there are no values. */
 export function describe(values: readonly number[]): Description | null {
   if (values.length === 0) return null
   const sorted = Float64Array.from(values).sort()
@@ -41,7 +41,7 @@ export function deviation(values: ArrayLike<number>): number {
   return Math.sqrt(sum / (values.length - 1))
 }
 
-/** Everything that a correlation takes from some pairs; sums of several add up. */
+/** The sums from which a correlation is computed. Sums of several groups of pairs can be added. */
 export interface PairSums {
   readonly count: number
   readonly x: number
@@ -51,7 +51,7 @@ export interface PairSums {
   readonly xy: number
 }
 
-/** `centre`: somewhere in the middle of all pairs that are to be added up, so that little is lost in differences. */
+/** Sums one group of pairs. `centre`: a point near the middle of all groups, so that differences lose little precision. */
 export function pairSums(pairs: readonly (readonly [number, number])[], centre: readonly [number, number]): PairSums {
   let [x, y, xx, yy, xy] = [0, 0, 0, 0, 0]
   for (const [left, right] of pairs) {
@@ -65,7 +65,7 @@ export function pairSums(pairs: readonly (readonly [number, number])[], centre: 
   return { count: pairs.length, x, y, xx, yy, xy }
 }
 
-/** Squared Pearson correlation of all pairs that were summed around one centre; null for fewer than two, or where one side never changes. */
+/** Returns the squared Pearson correlation of pairs summed around one centre; null for fewer than two pairs or when a side is constant. */
 export function squaredCorrelationOf(sums: readonly PairSums[]): number | null {
   let [count, x, y, xx, yy, xy] = [0, 0, 0, 0, 0, 0]
   for (const sum of sums) {
@@ -81,7 +81,7 @@ export function squaredCorrelationOf(sums: readonly PairSums[]): number | null {
   return sx <= 0 || sy <= 0 ? null : Math.min(1, s ** 2 / (sx * sy))
 }
 
-/** Squared Pearson correlation; null for fewer than two pairs or where one side never changes. */
+/** Returns the squared Pearson correlation; null for fewer than two pairs or when one side never changes. */
 export function squaredCorrelation(pairs: readonly (readonly [number, number])[]): number | null {
   if (pairs.length < 2) return null
   return squaredCorrelationOf([pairSums(pairs, [mean(pairs.map(([x]) => x)), mean(pairs.map(([, y]) => y))])])
@@ -92,18 +92,18 @@ function middleOf(sorted: Float64Array): number {
   return sorted.length % 2 === 1 ? sorted[half]! : (sorted[half - 1]! + sorted[half]!) / 2
 }
 
-// Intervals by bootstrap over seeds: pairs of one seed share a prompt, so seeds are drawn anew, never single pairs.
+// Intervals by bootstrap over seeds. Pairs of one seed share a prompt, so whole seeds are drawn, never single pairs.
 
-/** Both ends included. */
+/** An interval that includes both ends. */
 export type Interval = readonly [low: number, high: number]
 
 export const RESAMPLES = 2000
 const LEVEL = 0.95
 
 /**
- * The 95 % percentile interval of a figure taken from some groups together; a group may be a summary of its items. Null for fewer than two
- * groups, or where most resamples have no such figure. With few groups it is a little too narrow. The same groups, figure and seed give the
- * same interval.
+ * Returns the 95 % percentile interval of a number that `figure` computes from all groups together. A group may be a summary of its items.
+ * Returns null for fewer than two groups, or when `figure` returns null for more than half of the resamples.
+ * With few groups the interval is a little too narrow. The same groups, figure and seed give the same interval.
  */
 export function bootstrap<Group>(
   groups: readonly Group[],
@@ -123,10 +123,10 @@ export function bootstrap<Group>(
   return [sorted[cut]!, sorted[sorted.length - 1 - cut]!]
 }
 
-// Student's t: the one-sample test. Distributions are Cephes', as in SciPy.
+// Student's one-sample t-test. The distributions come from Cephes, as in SciPy.
 
 const require = createRequire(import.meta.url)
-/** Loaded where the first p is asked for; its CommonJS build is ready at once, the other one has to be waited for. */
+/** Loads Cephes with the first p value. The CommonJS build is ready at once; the other build must be awaited. */
 const cephes = () =>
   require('cephes') as {
     /** The regularised incomplete beta function I_x(a, b). */
@@ -143,7 +143,7 @@ export interface TTest {
   readonly p: number
 }
 
-/** Whether the mean of independent values differs from 0; null for fewer than two values, or where all are the same. */
+/** Tests whether the mean of independent values differs from 0. Returns null for fewer than two values or when all are equal. */
 export function tTest(values: readonly number[]): TTest | null {
   const spread = deviation(values)
   if (values.length < 2 || spread === 0) return null
@@ -152,26 +152,26 @@ export function tTest(values: readonly number[]): TTest | null {
   return { t, df, p: twoSided(t, df) }
 }
 
-/** The chance that a t of `df` degrees of freedom is as far from 0 as this one. */
+/** Returns the chance that a t with `df` degrees of freedom is at least as far from 0 as `t`. */
 export const twoSided = (t: number, df: number): number => cephes().incbet(df / 2, 0.5, df / (df + t * t))
 
-// Wilcoxon's signed-rank test: whether values lie to one side of 0, without asking how they are distributed.
+// Wilcoxon's signed-rank test: do values lie to one side of 0? It assumes no particular distribution.
 
 export interface Wilcoxon {
-  /** The smaller of the rank sums of positive and of negative values. */
+  /** The rank sum of the positive or of the negative values, whichever is smaller. */
   readonly w: number
-  /** Values that count: zeros are left out. */
+  /** Number of values without the zeros, which the test leaves out. */
   readonly count: number
   /** Two-sided. */
   readonly p: number
-  /** `exact`: all signs tried; `normal`: approximated, with the variance corrected for ties. */
+  /** `exact`: counted over all signs; `normal`: the normal approximation, with the variance corrected for ties. */
   readonly method: 'exact' | 'normal'
 }
 
-/** Up to so many values the distribution is counted out, ties included; no package that was found does that. */
+/** Up to this many values the exact distribution is counted, ties included. We found no package that does this. */
 const EXACT = 25
 
-/** Null where all values are 0. */
+/** Returns null when there are no values other than 0. */
 export function wilcoxon(values: readonly number[]): Wilcoxon | null {
   const ranked = ranks(values.filter((value) => value !== 0))
   if (ranked.length === 0) return null
@@ -189,7 +189,7 @@ export function wilcoxon(values: readonly number[]): Wilcoxon | null {
 
 interface Ranked {
   readonly value: number
-  /** By size without sign, from 1; equals share the mean of their ranks. */
+  /** The rank by absolute value, from 1. Equal values share the mean of their ranks. */
   readonly rank: number
 }
 
@@ -203,7 +203,7 @@ function ranks(values: readonly number[]): Ranked[] {
   })
 }
 
-/** Every way of giving signs is equally likely: how many of them have a rank sum so far from the middle. Ranks are doubled to be whole. */
+/** Returns the share of all ways to set signs whose rank sum is at least as far from the middle. Ranks are doubled to be whole. */
 function counted(w: number, ranked: readonly Ranked[], all: number): number {
   let ways = new Float64Array(2 * all + 1)
   ways[0] = 1
@@ -217,7 +217,7 @@ function counted(w: number, ranked: readonly Ranked[], all: number): number {
 }
 
 function approximated(w: number, ranked: readonly Ranked[], all: number): number {
-  // The sum of squared ranks is the variance times 4, ties included.
+  // The variance is a quarter of the sum of squared ranks; this holds with ties.
   const variance = ranked.reduce((sum, { rank }) => sum + rank ** 2, 0) / 4
   return Math.min(1, 2 * cephes().ndtr((w - all / 2) / Math.sqrt(variance)))
 }

@@ -1,4 +1,4 @@
-/** Owns the data files of a study: its tables and arrays, and how they are written for notebooks. */
+/** Builds the data files of a study for notebooks: its tables, its arrays, and the Parquet files. */
 import { type BasicType, parquetWriteBuffer } from 'hyparquet-writer'
 import type { Contract } from '../../runtime/core/contract.js'
 import type { NamedArray } from '../../runtime/engine/attention.js'
@@ -6,14 +6,14 @@ import type { InterferencePoint } from './findings.js'
 import { baselineChangeOf, changeOf, type From, type ValueAttention, seenFrom } from './pairs.js'
 import type { PromptRecord, StudyRecord } from './run-folder.js'
 
-// The tables of a study: which columns they have, and their rows from the records.
+// The tables of a study: their columns, and the rows that the records give.
 
 export interface StudyTable {
   readonly columns: Readonly<Record<string, ColumnType>>
   readonly rows: readonly StudyRow[]
 }
 
-/** One row a pair, prompt and contract. Weights are means over layers, heads and tokens; changes are percent. */
+/** One row for each pair, prompt and contract. Weights are means over layers, heads and tokens; changes are in percent. */
 export function pairTable(records: readonly StudyRecord[]): StudyTable {
   return {
     columns: {
@@ -65,7 +65,7 @@ const masses = (side: string, glance: ValueAttention | null): StudyRow => ({
   [`${side}_reading_older_mass`]: glance?.reading?.older ?? null,
 })
 
-/** One row a layer, head, prompt and contract: means over the prompt's measured pairs. */
+/** One row for each layer, head, prompt and contract: means over the prompt's measured pairs. */
 export function headTable(records: readonly StudyRecord[]): StudyTable {
   return {
     columns: {
@@ -90,7 +90,7 @@ export function headTable(records: readonly StudyRecord[]): StudyTable {
   }
 }
 
-/** One row a point of the interference curve; contract null: the complete prompt. */
+/** One row for each point of the interference curve. Contract null: the complete prompt. */
 export function interferenceTable(points: readonly InterferencePoint[]): StudyTable {
   return {
     columns: {
@@ -114,7 +114,7 @@ export function interferenceTable(points: readonly InterferencePoint[]): StudyTa
   }
 }
 
-/** One row a message and step of the episodes. */
+/** One row for each message and step of the episodes. */
 export function episodeTable(records: readonly StudyRecord[]): StudyTable {
   return {
     columns: {
@@ -144,21 +144,21 @@ export function episodeTable(records: readonly StudyRecord[]): StudyTable {
 
 const prompts = (records: readonly StudyRecord[]) => records.flatMap((record) => (record.part === 'prompt' ? [record] : []))
 
-// The arrays of a study, for notebooks: dense numbers with the names of their axes and of what stands on them.
+// The arrays of a study, for notebooks: dense numbers, the names of their axes, and the labels along each axis.
 
 export interface ValueArrays {
   readonly contracts: readonly Contract[]
   readonly seeds: readonly number[]
-  /** Of all prompts, in alphabetical order. */
+  /** The keys of all prompts, in alphabetical order. */
   readonly keys: readonly string[]
   readonly sides: readonly ['complete', 'folded']
-  /** `[contract, seed, key, side]`: mean weight on one token of the current value; NaN where there is none. */
+  /** `[contract, seed, key, side]`: mean weight on one token of the current value; NaN when it was not measured. */
   readonly weights: NamedArray<Float32Array>
-  /** The same axes: mass on the key's earlier values. */
+  /** On the same axes: mass on the key's earlier values. */
   readonly older: NamedArray<Float32Array>
 }
 
-/** The prompts with `n` updates. Pure. */
+/** Builds the arrays of the prompts with `n` updates. Pure. */
 export function valueArrays(records: readonly StudyRecord[], n: number, from: From = 'value'): ValueArrays {
   const prompts = records.filter((record): record is PromptRecord => record.part === 'prompt' && record.n === n)
   const contracts = [...new Set(prompts.flatMap(({ comparisons }) => comparisons.map(({ contract }) => contract)))]
@@ -187,17 +187,17 @@ export function valueArrays(records: readonly StudyRecord[], n: number, from: Fr
   return { contracts, seeds, keys, sides, weights, older }
 }
 
-// Tables as Parquet files: pandas, Polars, DuckDB and Arrow read them.
+// Tables as Parquet files, which pandas, Polars, DuckDB and Arrow read.
 
 type StudyCell = string | number | null
 export type StudyRow = Readonly<Record<string, StudyCell>>
 
-/** What a column holds; all may hold nulls. */
+/** The type of a column's values. Every column may hold nulls. */
 export type ColumnType = 'text' | 'integer' | 'real'
 
 const TYPES: Readonly<Record<ColumnType, BasicType>> = { text: 'STRING', integer: 'INT32', real: 'DOUBLE' }
 
-/** The rows as one Parquet file; `about` goes into its metadata. */
+/** Returns the rows as one Parquet file; `about` goes into its metadata. */
 export function parquet(columns: Readonly<Record<string, ColumnType>>, rows: readonly StudyRow[], about: string): Uint8Array {
   const buffer = parquetWriteBuffer({
     columnData: Object.entries(columns).map(([name, type]) => ({
