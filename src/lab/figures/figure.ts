@@ -1,12 +1,12 @@
-/** Owns what a figure is: panels of Observable Plot under a title and a legend, as one SVG file that shows in light and dark; and the look of all figures. */
+/** Draws a figure as one SVG for light and dark: panels of Observable Plot under a title and a legend. Holds the colours of all figures. */
 import * as Plot from '@observablehq/plot'
 import { DOMParser } from 'linkedom/worker'
 import type { Contract } from '../../runtime/core/contract.js'
 import { escaped, printable } from './page.js'
 
-// The look of all figures: colours of contracts and of what has none of its own, in light and dark.
+// The look of all figures: the colours of contracts, tools and texts, in light and dark.
 
-/** Readable on white and on black, and apart from each other for most kinds of sight. */
+/** Colours that are readable on white and on black. Most readers, also most with colour blindness, can tell them apart. */
 export const COLOURS: Readonly<Record<Contract | 'complete', string>> = {
   complete: '#8b8b94',
   exact: '#0d9488',
@@ -15,9 +15,9 @@ export const COLOURS: Readonly<Record<Contract | 'complete', string>> = {
 }
 export const MORE = '#0d9488'
 export const LESS = '#ea580c'
-/** Numbers that are not ours. */
+/** The colour of numbers quoted from the paper. */
 export const THEIRS = '#8b8b94'
-/** For whatever has no colour of its own, such as tools. */
+/** Colours for series without a fixed colour, such as tools. */
 export const PALETTE: readonly string[] = ['#3b82f6', '#0d9488', '#ca8a04', '#a855f7', '#ea580c', '#db2777', '#65a30d', '#71717a']
 
 const INK = '#27272a'
@@ -25,31 +25,31 @@ export const PAPER = '#ffffff'
 export const FAINT = '#6f6f78'
 export const RULE = '#e4e4e7'
 
-/** Marks are written in the colours for light, which every program shows; where it is dark these few are others. */
+/** Marks have the colours for light, which every program shows. In dark mode this style replaces a few of them. */
 const STYLE = `
 .kf text { white-space: pre; font-variant-numeric: tabular-nums }
 @media (prefers-color-scheme: dark) { @media not print { .kf { color: #e4e4e7 } .kf [fill="${PAPER}"] { fill: #0d1117 } .kf [fill="${FAINT}"] { fill: #a1a1aa } .kf [stroke="${FAINT}"] { stroke: #a1a1aa } .kf [stroke="${RULE}"] { stroke: #30363d } } }
 `
 
 export interface Panel {
-  /** Above the panel. */
+  /** Shown above the panel. */
   readonly title?: string
   readonly below?: string
-  /** Of the panel, its axes included, in pixels of a figure of `WIDTH`. */
+  /** Height of the panel with its axes, in pixels of a figure that is `WIDTH` wide. */
   readonly height: number
   readonly plot: Plot.PlotOptions
-  /** Across which axis rules are drawn at its values; default: y. */
+  /** The axis whose ticks get grid lines; null for no grid lines. Default: y. */
   readonly rules?: 'x' | 'y' | null
 }
 
-/** A figure as a file. */
+/** A figure and the name of its file. */
 export interface Picture {
-  /** File name without its ending. */
+  /** File name without extension. */
   readonly name: string
   readonly svg: string
 }
 
-/** What a colour stands for: a line where it has a dash (an empty one is solid), else a square. */
+/** An entry of the legend. It shows a line when it has a dash ('' is a solid line), else a square. */
 export interface LegendEntry {
   readonly label: string
   readonly colour: string
@@ -60,7 +60,7 @@ export interface FigureOptions {
   readonly title: string
   readonly below?: string
   readonly key?: readonly LegendEntry[]
-  /** Panels beside each other. Default: 1. */
+  /** Number of panels beside each other. Default: 1. */
   readonly columns?: number
   readonly panels: readonly Panel[]
 }
@@ -71,9 +71,9 @@ const TITLE = 28
 const LINE = 20
 const HEAD = 18
 const GAP = 10
-/** Of a letter, roughly: a file is measured by nobody before it is shown. */
+/** Approximate width of a letter: no program measures the text before the file is shown. */
 const LETTER = 7
-/** By which Plot measures texts; a little more than the size, because fonts differ. */
+/** The em by which Plot measures texts, in pixels; a little more than the font size, because fonts differ. */
 const EM = 14
 
 interface FigureText {
@@ -81,11 +81,11 @@ interface FigureText {
   readonly y: number
   readonly text: string
   readonly look: 'title' | 'faint' | 'key'
-  /** What is longer is cut. */
+  /** Width in pixels at which the text is cut. */
   readonly wide: number
 }
 
-/** The SVG as text; empty without panels. Texts may be anything: they are written as text, and what XML has no way to write is replaced. */
+/** Returns the SVG; '' when there are no panels. Texts may hold any characters: the code escapes them, and replaces those that XML forbids. */
 export function figure({ title, below = '', key = [], columns = 1, panels }: FigureOptions): string {
   if (panels.length === 0) return ''
   const wide = WIDTH - 2 * EDGE
@@ -132,10 +132,10 @@ const NAMES = { labelAnchor: 'center', labelArrow: 'none', tickSize: 0, tickPadd
 
 const document = new DOMParser().parseFromString('<svg xmlns="http://www.w3.org/2000/svg"/>', 'image/svg+xml')
 
-/** What Plot draws, without the frame that it puts around it. */
+/** Returns Plot's drawing without the svg element and the style around it. */
 function draw(options: Plot.PlotOptions, ruled: 'x' | 'y' | null = null): string {
   const axes = { x: { ...NAMES, labelOffset: 42, ...options.x }, y: { ...NAMES, labelOffset: 56, ...options.y } }
-  // Plot's types are those of a browser; this is all that is asked of what it returns.
+  // Plot's types are those of a browser; `DrawnNode` has the members that we use of its result.
   const ruler = { ticks: ruled === null ? [] : axes[ruled].ticks, stroke: RULE, strokeOpacity: 1 } as Plot.GridXOptions &
     Plot.GridYOptions
   const rules = ruled === null ? [] : [ruled === 'x' ? Plot.gridX(ruler) : Plot.gridY(ruler)]
@@ -150,7 +150,7 @@ interface DrawnNode {
   querySelector(name: string): { remove(): void } | null
 }
 
-/** The entries with their places, as wide as the figure. */
+/** Returns the legend's entries with their places, in lines as wide as the figure. */
 function keyed(entries: readonly LegendEntry[], top: number) {
   let [x, y] = [EDGE, top]
   return entries.map((entry) => {
@@ -197,7 +197,10 @@ const textMark = ({ text, look, x, y, wide }: FigureText): Plot.Markish =>
     ...(look === 'title' ? { fontWeight: 600 } : look === 'faint' ? { fill: FAINT } : {}),
   })
 
-/** A scale from 0 on around all values; by powers of ten where the largest is more than `far` times the smallest. `more` is to fit on, too, as far as it does. */
+/**
+ * Returns a scale from 0 that fits all values; by powers of ten when the largest is more than `far` times the smallest above 0.
+ * The scale also reaches up to the values of `more`, but a logarithmic one does not reach down to them.
+ */
 export function fitting(values: readonly number[], more: readonly number[] = [], far = 1000): Plot.ScaleOptions {
   const least = values.reduce((a, b) => (b > 0 ? Math.min(a, b) : a), Infinity)
   const most = values.reduce((a, b) => Math.max(a, b), 0)

@@ -1,7 +1,7 @@
-/** Owns the HTML page of a report: one file that needs nothing else, in light and dark, for screen and paper. */
+/** Builds the HTML page of a report: one self-contained file in light and dark, for screen and paper. */
 import type { Table } from '../../runtime/figures/table.js'
 
-/** `body`, `style` and `script` are HTML, CSS and JavaScript; the title is anybody's text. */
+/** Returns the page. `body`, `style` and `script` are inserted unescaped (HTML, CSS, JavaScript); the title is plain text and is escaped. */
 export const page = (
   title: string,
   body: string,
@@ -24,28 +24,28 @@ ${more === null ? '' : `<script>${more.script}</script>\n`}</body>
 </html>
 `
 
-/** A drawing with a link to its file. */
+/** Returns a drawing with a link to its file. */
 export const figureHtml = ({ name, svg }: { readonly name: string; readonly svg: string }): string =>
   `<figure>\n${svg}<figcaption>${fileLink(`${name}.svg`)}</figcaption>\n</figure>`
 
-/** To a file beside the page. */
+/** Returns a link to a file beside the page. */
 export const fileLink = (name: string): string => `<a href="${escaped(encodeURIComponent(name))}">${escaped(name)}</a>`
 
-/** Text of anybody's within XML or HTML. */
+/** Escapes untrusted text for XML or HTML. */
 export const escaped = (content: string): string =>
   printable(content).replace(/[&<>"]/gu, (character) => `&#${character.charCodeAt(0)};`)
 
-/** XML has no way to write most control characters. */
+/** Replaces the characters that XML cannot hold, such as most control characters. */
 export const printable = (content: string): string =>
   // eslint-disable-next-line no-control-regex -- these are what it is about
   content.replace(/[\u0000-\u0008\u000b\u000c\u000e-\u001f\ufffe\uffff]/gu, '\ufffd')
 
-/** Tables of so many rows are not cut on paper. */
+/** Tables with at most this many rows stay on one page when printed. */
 const SHORT = 16
-/** Tables of so many columns are written smaller on paper. */
+/** Tables with at least this many columns are printed smaller. */
 const MANY = 13
 
-/** A table of the page; one that is wider than the page scrolls. */
+/** Returns a table of the page. A table wider than the page scrolls. */
 export function html({ columns, rows }: Table): string {
   const side = (at: number): string => (columns[at]!.align === 'right' ? ' class="right"' : '')
   const head = columns.map(({ title }, at) => `<th scope="col"${side(at)}>${escaped(title).replaceAll('_', '_<wbr>')}</th>`)
@@ -62,7 +62,7 @@ ${body.join('\n')}
 `
 }
 
-/** A number keeps together, its interval may go to the next line. */
+/** Keeps a number together; its interval may wrap to the next line. */
 const cell = (text: string): string =>
   text
     .split(/ (?=\[)/u)

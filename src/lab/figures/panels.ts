@@ -1,19 +1,22 @@
-/** Owns panels: rows, a condition each, with a bar of parts that add up, a dot with its interval or an arrow between two numbers; and curves over sizes, each with its interval. */
+/**
+ * Builds two kinds of panels. Rows: each shows a bar of parts that add up, a dot with its interval, or an arrow between two numbers.
+ * Curves: values over sizes, each point with its interval.
+ */
 import * as Plot from '@observablehq/plot'
 import { FAINT, fitting, type Panel, PAPER } from './figure.js'
 
-/** `parts` or `values`: a bar, or a dot and an arrow. */
+/** A row with `parts` is a bar; a row with `values` is a dot (one value) or an arrow (two values). */
 export interface PanelRow {
   readonly label: string
-  /** Of a bar, from 0 on. */
+  /** The parts of a bar that starts at 0. */
   readonly parts?: readonly BarPart[]
-  /** One number, or from one to another. */
+  /** One number, or the start and the end of an arrow. */
   readonly values?: readonly [number] | readonly [from: number, to: number]
   readonly interval?: readonly [low: number, high: number]
   readonly colour?: string
-  /** At the end of the bar, or at the right. */
+  /** The text at the end of the bar; at the right of a row without a bar. */
   readonly text: string
-  /** Not ours: drawn hollow. */
+  /** True for numbers quoted from the paper; the row is drawn hollow. */
   readonly theirs?: boolean
 }
 
@@ -24,7 +27,7 @@ export interface BarPart {
 }
 
 export interface RowGroup {
-  /** Empty: none. */
+  /** The line above the rows; '' for none. */
   readonly title: string
   readonly rows: readonly PanelRow[]
 }
@@ -32,7 +35,10 @@ export interface RowGroup {
 const ROW = 24
 const AXIS = 50
 
-/** None without rows. `unit`: what the axis counts, from 0 or the least there is below it; `most`: where it ends, default: the longest row's end. */
+/**
+ * Returns one panel of all rows; no panel when there are none. `unit`: the label of the axis, which starts at 0, or at the least number
+ * when that is negative. `most`: the end of the axis; default: the largest number of a row, its interval included.
+ */
 export function rows(groups: readonly RowGroup[], unit: string, most?: number): Panel[] {
   const lines = groups
     .filter((group) => group.rows.length > 0)
@@ -151,20 +157,20 @@ export function rows(groups: readonly RowGroup[], unit: string, most?: number): 
   ]
 }
 
-// Panels of curves: what was measured at some sizes, each with its interval, side by side where they meet.
+// Panels of curves: values at some sizes, each with its interval. Points of several curves at one size are drawn side by side.
 
 export interface PanelPoint {
   /** One of the panel's sizes. */
   readonly x: number
   readonly value: number
   readonly interval: readonly [low: number, high: number] | null
-  /** For a pointer that rests on the point. */
+  /** The text that appears when a pointer rests on the point. */
   readonly says: string
 }
 
 export interface Curve {
   readonly colour: string
-  /** Empty: solid; null: points that no line joins. */
+  /** The dash pattern; '' for a solid line, null for points without a line. */
   readonly dash?: string | null
   readonly points: readonly PanelPoint[]
 }
@@ -173,13 +179,13 @@ export interface Curves {
   readonly title: string
   readonly below?: string
   readonly height?: number
-  /** Evenly spaced, whatever lies between them. */
+  /** The sizes of the x axis, evenly spaced whatever their differences. */
   readonly sizes: readonly number[]
   readonly names: { readonly x: string; readonly y: string }
-  /** Default: from 0 on around everything, by powers of ten where that is far. */
+  /** Default: a scale from 0 that fits all points, by powers of ten when they span a wide range. */
   readonly y?: Plot.ScaleOptions
   readonly curves: readonly Curve[]
-  /** Between the curves at one size, in pixels; or how much of the room of a size they share. */
+  /** The distance between the points of adjacent curves at one size, in pixels. Default: 6. */
   readonly apart?: number
 }
 
@@ -243,5 +249,5 @@ export function curves({ title, below = '', height = 268, sizes, names, y, curve
   }
 }
 
-/** `512`, `64K`. */
+/** Writes a size in short: `512`, `64K`. */
 export const size = (value: number): string => (value >= 1000 && value % 1000 === 0 ? `${value / 1000}K` : String(value))
