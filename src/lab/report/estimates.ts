@@ -1,4 +1,7 @@
-/** Owns what is measured of the answers of one condition or cell, and what that says of all that could have been asked: estimates with intervals, tests of two conditions, and which two are compared. */
+/**
+ * Measures the answers of one condition or cell, estimates accuracy over all possible samples with intervals, tests two conditions against
+ * each other, and decides which two are compared.
+ */
 import { mean } from '../../runtime/core/mean.js'
 import { bootstrap, type Interval } from '../attention/statistics.js'
 import { Random } from '../../runtime/core/random.js'
@@ -8,16 +11,16 @@ import type { SampleAnswer } from '../run/plan.js'
 import type { Score } from '../task.js'
 import type { Condition, PrintedAnswer, ReportAgent } from './gather.js'
 
-// What some answers say of all that could have been asked: accuracy and differences, each with a 95 % interval.
+// Estimates for all samples that could have been asked: accuracy and differences, each with a 95 % interval.
 
 export interface Estimate {
-  /** 0..1: mean points. */
+  /** Mean points, 0..1. */
   readonly value: number
   readonly interval: Interval
   readonly method: 'wilson' | 'bootstrap'
 }
 
-/** As `kvfold eval` has it (accuracyOf). Null for none. */
+/** Computes accuracy as `kvfold eval` does (accuracyOf). Returns null when there are no scores. */
 export function estimate(scores: readonly Pick<Score, 'points' | 'details'>[]): Estimate | null {
   const found = accuracyOf(scores)
   return found === null ? null : { value: found.accuracy, interval: found.interval, method: found.by }
@@ -25,11 +28,11 @@ export function estimate(scores: readonly Pick<Score, 'points' | 'details'>[]): 
 
 interface Difference {
   readonly value: number
-  /** By bootstrap over pairs; null where all differences are the same. */
+  /** The bootstrap interval over pairs; null when all differences are equal. */
   readonly interval: Interval | null
 }
 
-/** Of points in pairs (ours, theirs): ours less theirs. Null for none. */
+/** Returns the mean of ours less theirs over pairs of points (ours, theirs); null when there are no pairs. */
 export function difference(pairs: readonly (readonly [number, number])[]): Difference | null {
   if (pairs.length === 0) return null
   const apart = pairs.map(([ours, theirs]) => ours - theirs)
@@ -37,30 +40,30 @@ export function difference(pairs: readonly (readonly [number, number])[]): Diffe
   return { value: mean(apart), interval: same ? null : bootstrap(apart, (some) => mean(some)) }
 }
 
-// Tests of two conditions on the same samples: McNemar's for right and wrong, sign flips for points, and Holm's correction.
+// Tests of two conditions on the same samples: McNemar's for right or wrong, sign flips for partial points, and Holm's correction.
 
 interface PairedTest {
-  /** `mcnemar`: exact, where every sample is right or wrong. `sign-flip`: permutation of the mean difference, for partial points. */
+  /** `mcnemar`: the exact test, when all points are 0 or 1. `sign-flip`: a permutation test of the mean difference, for partial points. */
   readonly test: 'mcnemar' | 'sign-flip'
-  /** Samples that both conditions answered. */
+  /** Number of samples that both conditions answered. */
   readonly pairs: number
-  /** Of them, where the first has more points than the second, and where it has fewer. */
+  /** Number of pairs in which the first condition has more points than the second; `worse`: fewer points. */
   readonly better: number
   readonly worse: number
   /** Two-sided. */
   readonly p: number
-  /** False where signs were drawn by chance instead of all tried. */
+  /** False when the test drew random signs instead of trying all of them. */
   readonly exact: boolean
 }
 
-/** Up to so many differences all ways of giving signs are tried. */
+/** Up to this many differences, the test tries all ways to set signs. */
 const ALL_SIGNS = 16
-/** Draws beyond that; the least p they can give is one over this and one. */
+/** The number of random draws for more differences. The least p they can give is 1 / (DRAWS + 1). */
 const DRAWS = 20_000
-/** Sums of the same points in another order differ by less. */
+/** Tolerance: sums of the same points in different orders differ by less. */
 const SAME = 1e-9
 
-/** The test of points 0..1 in pairs (ours, theirs). Null without pairs. */
+/** Tests pairs of points 0..1 (ours, theirs). Returns null when there are no pairs. */
 export function pairedTest(pairs: readonly (readonly [number, number])[]): PairedTest | null {
   if (pairs.length === 0) return null
   const differences = pairs.map(([ours, theirs]) => ours - theirs)
@@ -74,11 +77,11 @@ export function pairedTest(pairs: readonly (readonly [number, number])[]): Paire
   return { test: 'sign-flip', ...counts, p: exact ? allSigns(apart) : drawnSigns(apart), exact }
 }
 
-/** McNemar's exact test: of the pairs that differ, each side is equally likely to be the better one. Two-sided; 1 where none differ. */
+/** McNemar's exact test: in a pair that differs, either side is equally likely to be better. Returns the two-sided p; 1 without such pairs. */
 export function mcnemar(better: number, worse: number): number {
   const all = better + worse
   const fewer = Math.min(better, worse)
-  // The chance of exactly k of `all`, from one k to the next, in logarithms: 2 ** -all may be less than numbers go.
+  // The chance of exactly k of `all`, computed from one k to the next. In logarithms, because 2 ** -all may underflow.
   let logChance = -all * Math.LN2
   let sum = 0
   for (let k = 0; k <= fewer; k++) {
@@ -88,7 +91,7 @@ export function mcnemar(better: number, worse: number): number {
   return Math.min(1, 2 * sum)
 }
 
-/** The share of all ways of giving signs whose sum is at least as far from 0. */
+/** Returns the share of all ways to set signs whose sum is at least as far from 0 as the observed sum. */
 function allSigns(differences: readonly number[]): number {
   const observed = Math.abs(differences.reduce((sum, value) => sum + value, 0)) - SAME
   const ways = 2 ** differences.length
@@ -101,7 +104,7 @@ function allSigns(differences: readonly number[]): number {
   return far / ways
 }
 
-/** The same from draws, the observed signs counted as one of them; the same differences give the same p. */
+/** Estimates the same share from random draws, and counts the observed signs as one more draw. The same differences give the same p. */
 function drawnSigns(differences: readonly number[]): number {
   const observed = Math.abs(differences.reduce((sum, value) => sum + value, 0)) - SAME
   const random = new Random(differences.length, DRAWS)
@@ -120,8 +123,8 @@ function drawnSigns(differences: readonly number[]): number {
 }
 
 /**
- * Holm's correction of the p values of one family: what each would have to be below for its hypothesis to fall, in the order given.
- * Nulls are comparisons that could not be made; they do not count.
+ * Holm's correction of the p values of one family. Returns, in the order given, for each p the least significance level at which Holm's
+ * procedure rejects its hypothesis. Nulls are comparisons that could not be made; they stay null and do not count.
  */
 export function holm(values: readonly (number | null)[]): (number | null)[] {
   const ordered = values.flatMap((p, index) => (p === null ? [] : [{ p, index }])).sort((a, b) => a.p - b.p)
@@ -136,20 +139,20 @@ export function holm(values: readonly (number | null)[]): (number | null)[] {
 
 export interface Baseline {
   readonly agent: AgentKind
-  /** Null: the same contract as the one compared, or, where the baseline ran under one only, that. */
+  /** Null: the contract of the compared condition; or the baseline's only contract, when it ran under a single other one. */
   readonly contract: string | null
 }
 
 export interface Comparison {
-  /** Index of the baseline's condition. */
+  /** Index of the baseline's condition in the summary's list. */
   readonly with: number
   readonly difference: Difference
   readonly test: PairedTest
-  /** The test's p, corrected over all comparisons of its table. */
+  /** The p of the test, with Holm's correction over all comparisons of its table. */
   readonly holm: number
 }
 
-/** Index of the condition that this one is compared with; null for the baseline itself, and where there is none. */
+/** Returns the index of the condition to compare this one with; null for the baseline itself, and when no condition fits. */
 export function baselineOf(
   condition: Condition,
   conditions: readonly Condition[],
@@ -167,14 +170,14 @@ export function baselineOf(
   const found =
     candidates.find((other) => other.contract === wanted) ??
     (contract === null && new Set(candidates.map((other) => other.contract)).size === 1 ? candidates[0] : undefined)
-  // An agent that runs under several contracts is compared with itself only where a contract is the baseline's.
+  // An agent is compared with itself under another contract only when the baseline names its contract.
   const same = found === undefined || found === condition || (contract === null && found.agent === condition.agent)
   return same ? null : conditions.indexOf(found)
 }
 
 export type Uncorrected = Omit<Comparison, 'holm'>
 
-/** Null where they have no sample in common. */
+/** Compares two conditions on the samples that both answered. Returns null when there are none. */
 export function compared(ours: readonly PrintedAnswer[], theirs: readonly PrintedAnswer[], index: number): Uncorrected | null {
   const by = new Map(theirs.map((answer) => [sampleOf(answer), answer.score.points]))
   const pairs = ours.flatMap((answer): (readonly [number, number])[] => {
@@ -185,7 +188,7 @@ export function compared(ours: readonly PrintedAnswer[], theirs: readonly Printe
   return apart === null || test === null ? null : { with: index, difference: apart, test }
 }
 
-/** One family of comparisons, those of one table. */
+/** Adds Holm's correction to one family of comparisons: those of one table. */
 export function corrected(family: readonly (Uncorrected | null)[]): (Comparison | null)[] {
   const values = holm(family.map((one) => one?.test.p ?? null))
   return family.map((one, index) => {
@@ -196,45 +199,45 @@ export function corrected(family: readonly (Uncorrected | null)[]): (Comparison 
 
 const sampleOf = ({ id, print }: PrintedAnswer): string => `${id}\n${print}`
 
-// What is measured of the answers of one condition, or of one cell of it: outcomes, context, work and time.
+// Measures of the answers of one condition, or of one cell of it: outcomes, context, work and time.
 
 export interface Measures {
-  /** Samples that were answered; errors are counted elsewhere and are in no mean. */
+  /** Number of answered samples. `MeasuredResult.errors` counts the errors; no mean includes them. */
   readonly answered: number
   readonly accuracy: Estimate
   readonly outcomes: Readonly<Record<SampleAnswer['score']['outcome'], number>>
   readonly troubles: Troubles
-  /** Means over samples, in tokens: the context at the end of the first step, at most, and at the answer. */
+  /** Means over samples, in tokens: the context at the end of the first step, the largest context, and the context at the answer. */
   readonly context: SampleAnswer['tokens']
-  /** `after` as a share of `before`, of these means; null where nothing was shown. */
+  /** `context.after` divided by `context.before`; null when `before` is 0. */
   readonly kept: number | null
-  /** Means over samples, in tokens summed over steps. */
+  /** Means over samples: the number of steps, and tokens summed over steps. */
   readonly work: SampleAnswer['work']
-  /** Share of the tokens shown that were in the cache; null where nothing was shown. */
+  /** The share of the shown tokens that were in the cache; null when no tokens were shown. */
   readonly reused: number | null
-  /** Means over samples; `other` is wall time that none of the three accounts for, such as tools and waiting for other samples. */
+  /** Means over samples. `other`: wall time outside cache, prefill and decode, such as tools and waiting for other samples. */
   readonly milliseconds: SampleAnswer['milliseconds'] & { readonly other: number }
-  /** For one right answer: everything spent on right and wrong ones over the sum of points; null where no answer has points. */
+  /** The cost of one right answer: the cost of all answers divided by the sum of points; null when no answer has points. */
   readonly perRight: { readonly milliseconds: number; readonly submitted: number; readonly generated: number } | null
-  /** Means over samples of what the scorer counted, such as `older`. */
+  /** Means over samples of the scorer's counts, such as `older`. */
   readonly details: Readonly<Record<string, number>>
-  /** Means over samples of what the agent counted beside its steps, such as passages found. */
+  /** Means over samples of the agent's own counts, such as passages found. */
   readonly own: Readonly<Record<string, number>>
 }
 
-/** How many samples had something go wrong, whatever the answer was worth. */
+/** Counts of samples and calls in which something went wrong, whatever the answer scored. */
 export interface Troubles {
-  /** The answer ran into the limit of tokens. */
+  /** Number of samples whose answer ran into the token limit. */
   readonly cutOff: number
   readonly cancelled: number
-  /** Calls that were not carried out because the turn had used up its own, and the samples with any. */
+  /** Number of calls refused because the turn had used up its calls; `refusedSamples`: the samples with such calls. */
   readonly refusedCalls: number
   readonly refusedSamples: number
-  /** Calls that were answered with an error. */
+  /** Number of calls that returned an error. */
   readonly failedCalls: number
 }
 
-/** Null for no answers. */
+/** Computes the measures; null when there are no answers. */
 export function measure(answers: readonly SampleAnswer[]): Measures | null {
   const accuracy = estimate(answers.map(({ score }) => score))
   if (accuracy === null) return null
@@ -294,28 +297,28 @@ export function measure(answers: readonly SampleAnswer[]): Measures | null {
   }
 }
 
-/** Of every name that any of them has; where it is missing it is 0. */
+/** Returns the mean for every name; a missing count is 0. */
 function means(counts: readonly Readonly<Record<string, number>>[]): Readonly<Record<string, number>> {
   const names = [...new Set(counts.flatMap((one) => Object.keys(one)))]
   return Object.fromEntries(names.map((name) => [name, mean(counts.map((one) => one[name] ?? 0))]))
 }
 
-// Which tools answers used: how often, how evenly, in which order, and how much of what was folded came back.
+// Tool use of the answers: how often, how evenly and in which order they called tools, and how many folds they restored.
 
 export interface ToolUse {
   readonly samples: number
-  /** Of all calls, failed ones included. */
+  /** Number of calls, failed ones included. */
   readonly calls: number
   readonly failed: number
-  /** Samples without a call. */
+  /** Number of samples without a call. */
   readonly without: number
-  /** Calls by tool, over all samples. */
+  /** Number of calls of each tool, over all samples. */
   readonly counts: Readonly<Record<string, number>>
-  /** Shannon entropy of `counts` as shares, in bits: 0 for one tool only, 2.58 for six alike. Null without calls. */
+  /** Shannon entropy of the shares of `counts`, in bits: 0 for a single tool, 2.58 for six equally frequent ones. Null without calls. */
   readonly entropy: number | null
-  /** Restored fragments for every fold or summary, failed calls left out; null where nothing was folded. */
+  /** Restore calls per fold or summary call, without failed calls; null when there was no fold or summary. */
   readonly restoreRate: number | null
-  /** Which tools the first calls of samples were, the second ones, ...: counts by tool. */
+  /** For the first call of every sample, the second, and so on: counts by tool. */
   readonly order: readonly Readonly<Record<string, number>>[]
 }
 
@@ -339,19 +342,19 @@ export function toolUse(answers: readonly SampleAnswer[]): ToolUse {
   }
 }
 
-/** In bits; null where nothing was counted. */
+/** Returns the Shannon entropy in bits; null when all counts are 0. */
 export function entropy(counts: readonly number[]): number | null {
   const all = counts.reduce((sum, count) => sum + count, 0)
   if (all === 0) return null
   const parts = counts.filter((count) => count > 0).map((count) => -(count / all) * Math.log2(count / all))
-  // Never -0.
+  // Math.max avoids -0.
   return Math.max(
     0,
     parts.reduce((sum, part) => sum + part, 0),
   )
 }
 
-/** Names are a model's own, so that any may come, `constructor` too. */
+/** Counts names. A model chooses the names, so any can occur, even `constructor`; hence the Map. */
 function counted(names: readonly string[]): Readonly<Record<string, number>> {
   const counts = new Map<string, number>()
   for (const name of names) counts.set(name, (counts.get(name) ?? 0) + 1)

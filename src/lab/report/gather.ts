@@ -1,4 +1,4 @@
-/** Owns putting logs together: which records belong to one condition, which of several records of a sample counts, and what sets logs apart. */
+/** Reads logs and puts them together: groups records into conditions, and decides which of several records of a sample counts. */
 import { createHash } from 'node:crypto'
 import { stat } from 'node:fs/promises'
 import { basename } from 'node:path'
@@ -8,23 +8,23 @@ import { bad, logLines } from '../run/log-file.js'
 import { type SampleAnswer, resultOf } from '../run/plan.js'
 import type { TaskName } from '../task.js'
 
-/** Logs whose model, engine, sampling, seed and version are the same: only within one are records put together and conditions compared. */
+/** Logs with the same model, engine, sampling, seed and version. Only within one variant are records put together and conditions compared. */
 export interface Variant {
   /** `A`, `B`, ... in the order of the logs. */
   readonly name: string
   readonly facts: Readonly<Record<string, string>>
 }
 
-/** A task of one or more logs; which cells and how many samples were asked for does not set tasks apart. */
+/** A task of one or more logs. Runs of it that differ only in cells or in numbers of samples are one task. */
 export interface ReportTask {
   readonly task: TaskName
-  /** For files; a task that is there with other options, too, has a number. */
+  /** The name in files. A second setting of a task gets `-2`, and so on. */
   readonly slug: string
   readonly title: string
-  /** One for each way it was asked for. */
+  /** The different options with which the logs ran it. */
   readonly options: readonly Readonly<Record<string, unknown>>[]
   readonly differs: readonly string[]
-  /** Names of what tells its cells apart. */
+  /** The names of the axes of its cells. */
   readonly axes: readonly string[]
 }
 
@@ -32,22 +32,22 @@ export interface ReportAgent {
   readonly agent: AgentKind
   readonly title: string
   readonly options: Readonly<Record<string, unknown>>
-  /** For agents that look for what is alike. */
+  /** The embedder of an agent that searches by similarity; null for other agents, and when the log has none. */
   readonly embedder: string | null
 }
 
 export interface Condition {
-  /** Indices. */
+  /** Index in `Gathered.variants`; `task` and `agent` are indices of its `tasks` and `agents`. */
   readonly variant: number
   readonly task: number
   readonly agent: number
   readonly contract: string
   readonly trained: boolean | null
-  /** Each sample once. */
+  /** The answers, one for each sample. */
   readonly answers: readonly PrintedAnswer[]
-  /** Samples that could not be answered, each once. */
+  /** The errors of samples without an answer, one for each sample. */
   readonly errors: readonly ErrorRecord[]
-  /** Samples that its logs were to have. */
+  /** Number of samples that its logs were planned to have. */
   readonly planned: number
 }
 
@@ -59,13 +59,13 @@ export interface Gathered {
   readonly tasks: readonly ReportTask[]
   readonly agents: readonly ReportAgent[]
   readonly conditions: readonly Condition[]
-  /** Answers that count no more, because a later log or line has the same sample under the same condition. */
+  /** Number of answers left out because a later log or line has the same sample under the same condition. */
   readonly repeated: number
-  /** Errors that a later try of the sample made good. */
+  /** Number of failed samples that have an answer from another try. */
   readonly retried: number
 }
 
-/** A record with what it belongs to. */
+/** A record with its header and the keys of its variant, task and agent. */
 interface GatheredRecord {
   readonly variant: string
   readonly task: string
@@ -130,7 +130,7 @@ function grouped<T>(items: readonly T[], name: (item: T) => string): ReadonlyMap
   return groups
 }
 
-/** Stable: records of one log stay in their order. */
+/** Sorts by the date of the log. The sort is stable, so records of one log keep their order. */
 const byDate = (entries: readonly GatheredRecord[]): GatheredRecord[] =>
   [...entries].sort((a, b) => compare(a.header.date, b.header.date))
 
@@ -157,7 +157,7 @@ function condition(group: readonly GatheredRecord[], [variant, task, agent]: rea
   return { condition, repeated: given - answers.size, retried: failed.size - errors.length }
 }
 
-/** For this task where the log says so, else for the agent at all. */
+/** Whether the model was trained for the agent: on this task when the log lists tasks, else on any. Null: unknown. */
 function trainedFor({ agents, tasks }: LogHeader, { agent, task }: PrintedAnswer | ErrorRecord): boolean | null {
   const { trained, trainedTasks } = agents.find((one) => one.agent === agent)!
   return trainedTasks === undefined ? trained : trainedTasks.includes(tasks[task]!.task)
@@ -179,7 +179,7 @@ function tasksOf(logs: readonly ReadLog[], entries: readonly GatheredRecord[], k
   })
 }
 
-/** What must be the same for records to be put together. Dates, commands and machines may differ. */
+/** Returns the facts that records must share to be put together. Dates, commands and machines may differ. */
 function factsOf({ model, engine, seed, sampling, kvfold, commit }: LogHeader): Readonly<Record<string, string>> {
   return {
     model: model.name,
@@ -192,7 +192,10 @@ function factsOf({ model, engine, seed, sampling, kvfold, commit }: LogHeader): 
   }
 }
 
-/** Without what only says which cells there are and how many samples of each. Where a model judges, it belongs to the task. */
+/**
+ * Returns the key of a task. It leaves out the options that only choose cells (lists) and numbers of samples.
+ * For `frames`, which a model judges, it includes the judge.
+ */
 function taskKey({ judge }: LogHeader, { task, options }: LogHeader['tasks'][number]): string {
   const deciding = Object.entries(options).filter(
     ([name, value]) => !['samples', 'limit'].includes(name) && !Array.isArray(value),
@@ -200,7 +203,7 @@ function taskKey({ judge }: LogHeader, { task, options }: LogHeader['tasks'][num
   return canonical([task, Object.fromEntries(deciding), task === 'frames' ? judge : null])
 }
 
-/** Agents that look for what is alike depend on what embeds. */
+/** Returns the embedder for the agents whose answers depend on it, because they search by similarity; null for other agents. */
 const embedderOf = (header: LogHeader, agent: AgentKind): string | null =>
   agent === 'rag-dense' || agent === 'mem0' ? header.embedder : null
 
@@ -211,29 +214,29 @@ const about = (header: LogHeader, { agent, title, options }: LogHeader['agents']
   ...{ agent, title, options, embedder: embedderOf(header, agent) },
 })
 
-/** A, B, ..., Z, AA, ... */
+/** Names an index: A, B, ..., Z, AA, ... */
 const letters = (index: number): string =>
   (index < 26 ? '' : letters(Math.floor(index / 26) - 1)) + String.fromCharCode(65 + (index % 26))
 
 const compare = (a: string, b: string): number => (a < b ? -1 : a > b ? 1 : 0)
 
-// Reading logs for a report: of every record what tables and figures need, so that transcripts stay on the disk.
+// Reading logs for a report: memory holds only what tables and figures need of each record; transcripts stay on disk.
 
-/** An answer, and what tells its sample from others with the same id: a print of what the scorer compared with. */
+/** An answer with a hash of its truth, which the scorer compared it with. The hash tells apart samples that have the same id. */
 export type PrintedAnswer = SampleAnswer & { readonly print: string }
 
 export interface ReadLog {
-  /** As the report names it: without folders. */
+  /** The file name without folders, as the report shows it. */
   readonly name: string
   readonly header: LogHeader
   readonly resumed: readonly Resumption[]
-  /** In the order in which they were written. */
+  /** The records in the order in which they were written. */
   readonly records: readonly (PrintedAnswer | ErrorRecord)[]
-  /** The last line was not written to its end, and is left out. */
+  /** True when the last line was not written to its end; it is left out. */
   readonly torn: boolean
 }
 
-/** @throws KvfoldError eval/bad-log naming the file and the line */
+/** Reads a log line by line. @throws KvfoldError eval/bad-log with the file and the line */
 export async function readForReport(path: string): Promise<ReadLog> {
   const records: (PrintedAnswer | ErrorRecord)[] = []
   const resumed: Resumption[] = []
@@ -268,9 +271,9 @@ function recordOf(line: RecordLine, { tasks, agents }: LogHeader, path: string, 
   }
 }
 
-// Comparing plain data: one text for all values that are the same.
+// Comparison of plain data: equal values get the same text.
 
-/** JSON with the keys of every object in order. Precondition: not undefined. */
+/** Returns JSON in which the keys of every object are sorted. Precondition: the value is not undefined. */
 export const canonical = (value: unknown): string =>
   JSON.stringify(value, (_key, inner: unknown) =>
     typeof inner === 'object' && inner !== null && !Array.isArray(inner)

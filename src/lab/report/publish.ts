@@ -1,4 +1,4 @@
-/** Owns a report as files: the folder of tables, figures and summary, the page, one HTML file that needs nothing else, and its sentences. */
+/** Writes the files of a report: tables, figures, summary, and the page, which is one self-contained HTML file; and words its sentences. */
 import { mkdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { KvfoldError } from '../../runtime/core/errors.js'
@@ -17,19 +17,19 @@ import { accuracyTables, costTables } from './tables/results.js'
 import { useTables } from './tables/tools.js'
 
 /**
- * What the logs say; their order decides how groups are named.
- * @throws KvfoldError eval/bad-log for what is no log, and where no log has a sample yet
+ * Reads the logs and returns their summary. The order of the logs decides the names of the groups (variants).
+ * @throws KvfoldError eval/bad-log when a file is not a log, or when no log has a sample yet
  */
 export async function summaryOf(logs: readonly string[], baseline: Baseline, made: Made): Promise<Summary> {
   const read: ReadLog[] = []
-  // One after the other: a log may be large.
+  // Read one log after the other: a log may be large.
   for (const path of logs) read.push(await readForReport(path))
   if (read.every(({ records }) => records.length === 0))
     throw new KvfoldError('eval/bad-log', `There is no sample yet in ${logs.join(', ')}; report the run when it has got further.`)
   return summarise(gather(read), baseline, made)
 }
 
-/** Writes the files into the folder, made where it is missing; those of an earlier report are overwritten. Returns the path of the page. */
+/** Writes the files into the folder, over those of an earlier report; creates the folder when missing. Returns the path of the page. */
 export function publish(summary: Summary, folder: string): string {
   const [tables, drawn] = [tablesOf(summary), picturesOf(summary)]
   mkdirSync(folder, { recursive: true })
@@ -63,7 +63,7 @@ const picturesOf = (summary: Summary): DrawnPicture[] => [
 interface Section {
   readonly id: string
   readonly title: string
-  /** Names of tables and figures, in order; a name that ends in `-` stands for all that begin with it. */
+  /** Names of tables, and below of figures, in order. A name that ends in `-` means all names that begin with it. */
   readonly tables: readonly string[]
   readonly figures: readonly string[]
 }
@@ -108,7 +108,7 @@ ${
   )
 }
 
-/** In the order of the names. */
+/** Returns the tables or figures that the names select, in the order of the names. */
 function picked<T extends { readonly name: string }>(names: readonly string[], all: readonly T[]): T[] {
   const found = names.flatMap((name) => all.filter((one) => (name.endsWith('-') ? one.name.startsWith(name) : one.name === name)))
   return [...new Set(found)]
@@ -128,7 +128,7 @@ const list = (items: readonly string[], kind = ''): string =>
 const mind = (items: readonly string[]): string =>
   items.length === 0 ? '' : `<aside class="mind"><strong>Mind, before you read on</strong>${list(items)}</aside>`
 
-// The part of the page that says what was run: logs, how they differ, tasks, agents, and how the page was made.
+// The last part of the page, on the runs: logs, how they differ, tasks, agents, and how the page was made.
 
 function sources(summary: Summary): string {
   const { logs, tasks, agents, made } = summary
@@ -158,7 +158,7 @@ function sources(summary: Summary): string {
   ].join('\n')
 }
 
-/** Nothing where all logs are alike. */
+/** Returns a list of how the groups of logs differ; '' when there is one group. */
 function apart({ variants }: Summary): string {
   if (variants.length < 2) return ''
   const names = Object.keys(variants[0]!.facts)
@@ -200,7 +200,7 @@ const facts = (pairs: readonly (readonly [string, string])[]): string =>
 
 const json = (value: unknown): string => escaped(JSON.stringify(value))
 
-// What a report says in sentences: what it is of, what it finds of the claim, and what a reader has to mind.
+// The sentences of a report: its subject, its findings on the claim, and its cautions.
 
 export function about({ logs, variants, made }: Summary): { readonly title: string; readonly facts: readonly string[] } {
   const models = [...new Set(logs.map(({ model }) => model.name))]
@@ -220,7 +220,10 @@ export function about({ logs, variants, made }: Summary): { readonly title: stri
   }
 }
 
-/** The claim (better, from a smaller context, at less cost) for every agent that the model was not untrained for, task by task. */
+/**
+ * Says, task by task, how the claim holds (better, from a smaller context, at less cost) for every agent compared with the baseline.
+ * Leaves out agents for whose prompts the model is known to be untrained.
+ */
 export function claims(summary: Summary): string[] {
   const labels = new Labels(summary)
   return summary.conditions.flatMap((condition) => {
@@ -243,10 +246,10 @@ export function claims(summary: Summary): string[] {
 
 const sign = (p: number): string => (p < 0.0001 ? probability(p) : `= ${probability(p)}`)
 
-/** Samples fewer than this in a cell are said to be few. */
+/** Cells with fewer samples than this get a caution. */
 const FEW = 20
 
-/** What would mislead somebody who only looks at the numbers. */
+/** Returns warnings about facts that would mislead a reader who only looks at the numbers. */
 export function cautions(summary: Summary): string[] {
   const { conditions, logs, variants, variantOf } = { ...summary, variantOf: summary.logs.map(({ variant }) => variant) }
   const labels = new Labels(summary)

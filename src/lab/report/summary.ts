@@ -1,4 +1,4 @@
-/** Owns everything a report says, as plain data: tables, figures, page and summary.json are made of this and of nothing else. */
+/** Computes the summary of a report as plain data. Tables, figures, page and summary.json use no other source. */
 import type { TaskCell } from '../task.js'
 import type { LogHeader } from '../log.js'
 import {
@@ -26,17 +26,17 @@ import {
   type Variant,
 } from './gather.js'
 
-/** Grows with every change that a reader of summary.json would misread. */
+/** The version of summary.json; raised with every change that a program reading it would misread. */
 const SCHEMA = 1
 
-/** What a condition came to, or one cell of it. */
+/** The results of a condition, or of one cell of it. */
 export interface MeasuredResult {
-  /** Null where nothing was answered. */
+  /** Null when no sample was answered. */
   readonly measures: Measures | null
   readonly tools: ToolUse
-  /** Samples that could not be answered; in no other number. */
+  /** Number of samples that ended in an error. No other number counts them. */
   readonly errors: number
-  /** Null for the baseline, and where it has no sample in common. */
+  /** The comparison with the baseline. Null for the baseline itself, and when they have no sample in common. */
   readonly against: Comparison | null
 }
 
@@ -45,22 +45,22 @@ export interface CellResult extends MeasuredResult {
 }
 
 export interface ConditionResult extends MeasuredResult {
-  /** Indices of the summary's lists. */
+  /** Index in the summary's `variants`; `task` and `agent` are indices of its `tasks` and `agents`. */
   readonly variant: number
   readonly task: number
   readonly agent: number
   readonly contract: string
   readonly trained: boolean | null
-  /** Samples that its logs were to have. */
+  /** Number of samples that the condition's logs were planned to have. */
   readonly planned: number
   readonly errorCodes: readonly { readonly code: string; readonly count: number; readonly message: string }[]
-  /** In order of their axes. */
+  /** Sorted by axes, see `byAxes`. */
   readonly cells: readonly CellResult[]
-  /** Of axes that are numbers, in order. */
+  /** For the axes with numbers as values, sorted by value. */
   readonly margins: readonly Margin[]
 }
 
-/** All samples of a condition with this value on this axis, whatever the other axes say. */
+/** Accuracy over all samples of a condition with one value on one axis, across the values of the other axes. */
 export interface Margin {
   readonly axis: string
   readonly value: number
@@ -68,7 +68,7 @@ export interface Margin {
   readonly accuracy: Estimate
 }
 
-/** Of the report, not of the runs. */
+/** When and how the report was made; not the runs. */
 export interface Made {
   readonly date: string
   readonly kvfold: string
@@ -89,8 +89,8 @@ export interface Summary {
 }
 
 /**
- * Comparisons of all cells together are one family for Holm's correction; those by cell are one family for every task: what stands in one
- * table.
+ * Builds the summary. For Holm's correction, the comparisons over whole conditions are one family, and the comparisons by cell are one
+ * family per task: a family is the comparisons that one table shows.
  */
 export function summarise(gathered: Gathered, baseline: Baseline, made: Made): Summary {
   const { conditions, agents } = gathered
@@ -144,7 +144,7 @@ function cellsOf({ answers, errors }: Condition, axes: readonly string[]): CellR
     .sort((a, b) => byAxes(a.cell, b.cell, axes))
 }
 
-/** By the first axis on which they differ: numbers by size, texts by letters, what is missing first. */
+/** Compares cells by the first axis on which they differ: numbers by size, texts by letters, missing values first. */
 export function byAxes(a: TaskCell, b: TaskCell, axes: readonly string[]): number {
   for (const axis of axes) {
     const [left, right] = [a[axis], b[axis]]
@@ -189,7 +189,7 @@ function codesOf(errors: Condition['errors']): ConditionResult['errorCodes'] {
   })
 }
 
-// What a report says of each log: where it comes from, by what it was made, and how complete it is.
+// The facts of each log: where it comes from, which version made it, and how complete it is.
 
 export interface LogFacts extends Pick<LogHeader, 'kvfold' | 'commit' | 'date' | 'command' | 'machine' | 'model' | 'engine'> {
   readonly name: string
@@ -200,11 +200,11 @@ export interface LogFacts extends Pick<LogHeader, 'kvfold' | 'commit' | 'date' |
   readonly seed: number
   readonly sampling: Readonly<Record<string, unknown>>
   readonly contracts: readonly string[]
-  /** Where the run went on after a stop: when, and by what, where that is not the same as before. */
+  /** The continuations after a stop: the date, and the version, commit and machine where they differ from the first start. */
   readonly resumed: readonly { readonly date: string; readonly other: readonly string[] }[]
   readonly answers: number
   readonly errors: number
-  /** The last line was cut off, and is left out. */
+  /** True when the last line was cut off; it is left out. */
   readonly torn: boolean
 }
 
@@ -225,6 +225,6 @@ export function logFacts({ name, header, resumed, records, torn }: ReadLog, vari
   }
 }
 
-/** In one line. */
+/** Describes the machine in one line. */
 export const machineName = ({ cpu, cores, memory, os, node }: LogHeader['machine']): string =>
   `${cpu}, ${cores} ${cores === 1 ? 'core' : 'cores'}, ${(memory / 2 ** 30).toFixed(1)} GiB, ${os}, Node ${node}`

@@ -1,4 +1,4 @@
-/** Owns what a figure of a report is, a drawing or why there is none, the look of a condition in all of them, and the figures of accuracy and of cost. */
+/** Draws the figures of accuracy and cost. Defines a report's figure (a drawing, or the reason why it is missing) and the looks of conditions. */
 import { type Curve, curves, type PanelPoint, type PanelRow, type RowGroup, rows, size } from '../../figures/panels.js'
 import { type LegendEntry, figure, type Panel, type Picture, THEIRS } from '../../figures/figure.js'
 import { count, plural } from '../../../runtime/figures/numbers.js'
@@ -10,16 +10,16 @@ import { Labels, percent, seconds } from '../tables/labels.js'
 import { PAPER_AXES, valuesOn } from '../tables/paper.js'
 
 export interface LeftOut {
-  /** What the logs lack, as a sentence. */
+  /** A sentence that says what data the logs lack. */
   readonly why: string
 }
 
 export type DrawnPicture = Picture | LeftOut
 
-/** The drawing, where there is one: figures without data are empty text. */
+/** Returns the drawing; or, when the SVG is '' because there is no data, the reason why the figure is missing. */
 export const drawnOr = (name: string, svg: string, why: string): DrawnPicture => (svg === '' ? { why } : { name, svg })
 
-/** Readable on white and on black. */
+/** The colours of agents; readable on white and on black. */
 const AGENTS: Readonly<Record<AgentKind, string>> = {
   plain: '#71717a',
   sculptor: '#0d9488',
@@ -33,11 +33,11 @@ const DASHES: readonly string[] = ['', '7 4', '2 3', '10 3 2 3']
 
 export interface SeriesStyle {
   readonly colour: string
-  /** Sets conditions of one agent apart: contracts, settings, logs. */
+  /** The dash pattern tells apart the conditions of one agent: contracts, settings, logs. */
   readonly dash: string
 }
 
-/** The same for a condition in all figures. */
+/** Returns the colour and dash of a condition, the same in all figures. */
 export function lookOf({ agents, conditions }: Summary, condition: ConditionResult): SeriesStyle {
   const kind = agents[condition.agent]!.agent
   const name = ({ variant, agent, contract }: ConditionResult): string => `${variant} ${agent} ${contract}`
@@ -45,7 +45,7 @@ export function lookOf({ agents, conditions }: Summary, condition: ConditionResu
   return { colour: AGENTS[kind], dash: DASHES[same.indexOf(name(condition)) % DASHES.length]! }
 }
 
-// The figures of accuracy: all conditions of all tasks, and curves against what makes a task harder, the paper's beside ours.
+// The figures of accuracy: all conditions of all tasks, and curves along the axes of difficulty, the paper's beside ours.
 
 export function accuracyPictures(summary: Summary): DrawnPicture[] {
   const labels = new Labels(summary)
@@ -75,7 +75,10 @@ export function accuracyPictures(summary: Summary): DrawnPicture[] {
   ]
 }
 
-/** A panel for every axis with two values or more, the paper's beside it; where there are two such axes, also one for every value of the first. */
+/**
+ * Draws a panel for every axis with two values or more, with the paper's curves beside it.
+ * With two such axes it also draws a panel along the second axis for every value of the first.
+ */
 function curvesOf(summary: Summary, labels: Labels, index: number): DrawnPicture {
   const { task, slug, axes } = summary.tasks[index]!
   const own = summary.conditions.filter((condition) => condition.task === index)
@@ -165,7 +168,7 @@ function samples(conditions: readonly ConditionResult[]): string {
   return least === most ? `${plural(most, 'sample')} a point` : `${least} to ${most} samples a point`
 }
 
-/** Colours of the paper's three models; dashed without tools. */
+/** The colours of the paper's three models. Their lines without tools are dashed. */
 const MODELS: Readonly<Record<string, string>> = { 'Claude-4-Sonnet': '#db2777', 'GPT-4.1': '#65a30d', 'DeepSeek-V3': '#0891b2' }
 
 function paperPanel(task: string, axis: string): Panel | null {
@@ -192,7 +195,7 @@ export function costPictures(summary: Summary): DrawnPicture[] {
   return [context(summary, labels), work(summary, labels), time(summary, labels)]
 }
 
-/** In the shape of the paper's figure 6: only agents that call tools change their context on purpose. */
+/** Draws a figure like the paper's figure 6, only of conditions with tool calls: only their agents change the context on purpose. */
 function context(summary: Summary, labels: Labels): DrawnPicture {
   const title = 'Context before and after'
   const callers = summary.conditions.filter(({ tools, measures }) => tools.calls > 0 && measures !== null)

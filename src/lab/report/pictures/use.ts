@@ -1,4 +1,4 @@
-/** Owns the figures of tool use: which tools, in which order, how evenly, how often, and folds beside restores. */
+/** Draws the figures of tool use: which tools, in which order, how evenly, how often, and folds beside restores. */
 import { paperFigure3, paperTraining } from '../../paper.js'
 import * as Plot from '@observablehq/plot'
 import { type LegendEntry, figure, PALETTE, type Panel, THEIRS } from '../../figures/figure.js'
@@ -9,7 +9,7 @@ import { plural } from '../../../runtime/figures/numbers.js'
 import { Labels, percent } from '../tables/labels.js'
 import { toolNames } from '../tables/tools.js'
 
-/** None of them without calls: that is said once. */
+/** Returns the figures of tool use; one reason for all of them when no agent called tools. */
 export function usePictures(summary: Summary): DrawnPicture[] {
   const calling = summary.conditions.filter(({ tools }) => tools.calls > 0)
   const why = "Tool use, as in the paper's figures 3 and 11 to 13: no agent of these logs called tools."
@@ -30,7 +30,7 @@ const toolEntries = (calling: readonly ConditionResult[]): LegendEntry[] =>
 
 const perSample = ({ tools }: ConditionResult, name: string): number => (tools.counts[name] ?? 0) / tools.samples
 
-/** In the shape of figure 3: a group a task, and a tool where several conditions called tools. */
+/** Draws a figure like the paper's figure 3: a group of rows for each task, or for each task and tool when several conditions called tools. */
 function toolCounts(summary: Summary, labels: Labels, calling: readonly ConditionResult[]): DrawnPicture {
   const title = 'Which tools are called'
   const groups = summary.tasks.flatMap(({ task }, index): RowGroup[] => {
@@ -72,7 +72,7 @@ function quotedBar({ prompt, calls }: (typeof paperFigure3.counts)[number]): Pan
   }
 }
 
-/** Calls beyond are left out of the drawing; the table has them. */
+/** The drawing shows at most this many calls of a sample; the table has all of them. */
 const MOST = 30
 
 function order(labels: Labels, calling: readonly ConditionResult[]): DrawnPicture {
@@ -118,7 +118,7 @@ const quotedRow = (label: string, { start, end }: { readonly start: number; read
   theirs: true,
 })
 
-/** A group a task. */
+/** Returns one group of rows for each task. */
 const ownGroups = (
   summary: Summary,
   labels: Labels,
@@ -143,7 +143,7 @@ const ownGroups = (
 
 const QUOTED = `The paper's (${paperTraining.method}), beginning → end`
 
-/** In place of a figure of the paper's that follows a training: one number a condition, and the paper's own beside. */
+/** Draws a figure in place of one of the paper's that follows a training: one number for each condition, with the paper's beside it. */
 function besideTraining(
   [id, title, below, unit]: readonly [id: string, title: string, below: string, unit: string],
   groups: readonly RowGroup[],
@@ -165,7 +165,7 @@ function callsPerTask(summary: Summary, labels: Labels, calling: readonly Condit
   return besideTraining(['tool-calls', 'Calls a sample', below, 'calls a sample'], groups, paperTraining.calls)
 }
 
-/** In place of the left half of figure 13, for all tasks. */
+/** Draws a figure in place of the left half of the paper's figure 13, for all tasks. */
 function shares(summary: Summary, labels: Labels, calling: readonly ConditionResult[]): DrawnPicture {
   const title = 'Shares of tools among the calls'
   const tools = toolEntries(calling)
@@ -187,7 +187,7 @@ function shares(summary: Summary, labels: Labels, calling: readonly ConditionRes
   return drawnOr('tool-shares', figure({ title, below, key: tools, panels: rows(groups, '% of all calls', 100) }), title)
 }
 
-/** In place of the right half of figure 13. */
+/** Draws a figure in place of the right half of the paper's figure 13. */
 function onPiLlm(summary: Summary, labels: Labels, calling: readonly ConditionResult[]): DrawnPicture {
   const title = 'Folds and restores on PI-LLM'
   const own = calling.filter(({ task }) => summary.tasks[task]!.task === 'pi-llm')

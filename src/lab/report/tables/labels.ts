@@ -1,11 +1,11 @@
-/** Owns what a table of a report is, for people and as CSV for programs, and how conditions and their numbers are called in tables and figures. */
+/** Builds a report's tables, for people and as CSV for programs, and names conditions and formats numbers in tables and figures. */
 import { count } from '../../../runtime/figures/numbers.js'
 import { inMarkdown, markdown, type Marks, table, type Table } from '../../../runtime/figures/table.js'
 import { edits } from '../../run/plan.js'
 import type { Estimate } from '../estimates.js'
 import type { ConditionResult, Summary } from '../summary.js'
 
-/** What sets tasks, agents and logs of one summary apart, said only where there is something to set apart. */
+/** Names the tasks, agents and logs of one summary. A name includes a difference only when the summary has two items that differ in it. */
 export class Labels {
   readonly #contracts: boolean
 
@@ -28,7 +28,7 @@ export class Labels {
     )
   }
 
-  /** The agent by its title; of several settings of one agent, with what differs. */
+  /** Returns the agent's title; with the differing options when the summary has several settings of the agent. */
   agent(index: number): string {
     const { agent, title, options, embedder } = this.summary.agents[index]!
     const others = this.summary.agents.filter((other) => other.agent === agent)
@@ -43,12 +43,12 @@ export class Labels {
     return this.summary.variants[index]!.name
   }
 
-  /** Nothing for agents that edit nothing: contracts are about edits. */
+  /** Returns the contract; `NONE` for agents that do not edit their context, because contracts are about edits. */
   contract({ agent, contract }: ConditionResult): string {
     return edits(this.summary.agents[agent]!.agent) ? contract : NONE
   }
 
-  /** Agent, and whatever else sets it apart within its task. */
+  /** Returns the agent, with the contract, the logs and `untrained` where they apply. */
   condition(condition: ConditionResult): string {
     const { variant, agent, trained } = condition
     return [
@@ -59,7 +59,7 @@ export class Labels {
     ].join(', ')
   }
 
-  /** The columns that say which condition a row is of. */
+  /** Returns the columns that name the condition of a row. `of` null: a row of the paper's, which `theirs` names. */
   columns<Row>(of: (row: Row) => ConditionResult | null, theirs: (row: Row) => string = () => NONE): DataColumn<Row>[] {
     const from = (row: Row, name: (condition: ConditionResult) => string): string => {
       const condition = of(row)
@@ -91,7 +91,7 @@ export class Labels {
   }
 }
 
-/** In brackets, the options that not all of `others` have alike. */
+/** Returns, in brackets, the options in which `others` differ; '' when there are none. */
 function apart(own: Readonly<Record<string, unknown>>, others: readonly Readonly<Record<string, unknown>>[]): string {
   const names = [...new Set(others.flatMap((other) => Object.keys(other)))].filter((name) => !Array.isArray(own[name]))
   const different = names.filter((name) => new Set(others.map((other) => JSON.stringify(other[name]))).size > 1)
@@ -101,52 +101,52 @@ function apart(own: Readonly<Record<string, unknown>>, others: readonly Readonly
 
 const text = (value: unknown): string => (typeof value === 'string' ? value : JSON.stringify(value))
 
-/** A share of 1 in percent, without the sign. */
+/** Writes a share (0..1) in percent, without the percent sign. */
 export const percent = (share: number): string => (100 * share).toFixed(1)
-/** Milliseconds in seconds. */
+/** Writes milliseconds as seconds. */
 export const seconds = (milliseconds: number): string => {
   const value = milliseconds / 1000
   return value >= 100 ? count(value) : value.toFixed(value >= 10 ? 1 : 2)
 }
-/** A difference of shares in percentage points, with its sign. */
+/** Writes a difference of shares in percentage points, with its sign. */
 export const points = (share: number): string => {
   const value = (100 * share).toFixed(1)
   return Number(value) === 0 ? '0.0' : value.startsWith('-') ? `−${value.slice(1)}` : `+${value}`
 }
 export const withInterval = ({ value, interval }: Estimate): string =>
   `${percent(value)} [${percent(interval[0])}, ${percent(interval[1])}]`
-/** As p values are usually written. */
+/** Writes a p value in the usual form. */
 export const probability = (p: number): string => (p < 0.0001 ? '< 0.0001' : p < 0.001 ? p.toFixed(4) : p.toFixed(3))
 
-// What a table of a report is: for people, and with all digits for programs, as CSV.
+// The tables of a report: for people, and as CSV with all digits for programs.
 
 export type CellValue = string | number | boolean | null
 
-/** How a column is made from a row. */
+/** A column: its names, and how it gets its value from a row. */
 export interface DataColumn<Row> {
-  /** In CSV: short, without blanks. */
+  /** The name in CSV: short, without blanks. */
   readonly name: string
-  /** For people; null: in CSV only. */
+  /** The title for people; null when the column is in CSV only. */
   readonly title: string | null
-  /** In CSV, with all its digits. */
+  /** The value in CSV, with all its digits. */
   readonly value: (row: Row) => CellValue
-  /** For people; default: the value. */
+  /** The text for people; default: the value. */
   readonly text?: (row: Row) => string
   readonly align?: 'left' | 'right'
-  /** Null: for people only. */
+  /** Null when the column is for people only. */
   readonly csv?: null
 }
 
-/** For people it is a table; `values` are for programs. */
+/** A table for people; `names` and `values` are the CSV for programs. */
 export interface DataTable extends Table {
-  /** File name without its ending. */
+  /** File name without extension. */
   readonly name: string
   readonly title: string
-  /** What a reader must know to judge the numbers, one sentence each. */
+  /** The facts that a reader needs to judge the numbers, one sentence each. */
   readonly notes: readonly string[]
-  /** The same on the page, where a table above has said the rest. */
+  /** The notes on the page, without those that a table above has already given. */
   readonly brief: readonly string[]
-  /** Whether the page shows it, or only links to its files. */
+  /** Whether the page shows the table; otherwise the page only links to its files. */
   readonly onPage: boolean
   readonly names: readonly string[]
   readonly values: readonly (readonly CellValue[])[]
@@ -170,12 +170,12 @@ export function dataTable<Row>(
   }
 }
 
-/** What stands where there is no number. */
+/** The tables show this for a missing value. */
 export const NONE = '–'
 
 const plain = (value: CellValue): string => (value === null ? NONE : String(value))
 
-/** RFC 4180: comma, CRLF, quotes where they are needed; nothing for null. */
+/** Returns CSV as in RFC 4180: commas, CRLF, quotes where needed; an empty field for null. */
 export const csv = ({ names, values }: Pick<DataTable, 'names' | 'values'>): string =>
   [names, ...values].map((fields) => `${fields.map(field).join(',')}\r\n`).join('')
 
@@ -184,6 +184,6 @@ function field(value: CellValue): string {
   return /[",\r\n]|^\s|\s$/u.test(text) ? `"${text.replaceAll('"', '""')}"` : text
 }
 
-/** With its title and notes. */
+/** Returns the table as Markdown, with its title and notes. */
 export const markdownFile = (of: DataTable): string =>
   [`## ${inMarkdown(of.title)}`, '', markdown(of), '', ...of.notes.flatMap((note) => [inMarkdown(note), ''])].join('\n')

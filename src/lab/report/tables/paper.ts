@@ -1,11 +1,11 @@
-/** Owns the tables that set our numbers beside those of the paper, in the shape of its tables 1 and 2 and of what its figures say in numbers. */
+/** Builds the tables that set our numbers beside the paper's: like its tables 1 and 2, and a table of the numbers of its figures. */
 import { paperFigure3, paperFigure6, paperTable1, paperTable2, paperTraining, type PaperRow } from '../../paper.js'
 import type { TaskName } from '../../task.js'
 import type { ConditionResult, Summary } from '../summary.js'
 import { count } from '../../../runtime/figures/numbers.js'
 import { type DataColumn, dataTable, type DataTable, Labels, NONE } from './labels.js'
 
-/** The axis of a task's cells that the paper's table 1 and curves go along. */
+/** The axis of a task's cells along which the paper's table 1 and curves run. */
 export const PAPER_AXES: Partial<Readonly<Record<TaskName, string>>> = { 'pi-llm': 'updates', needles: 'needles' }
 
 const THEIRS =
@@ -15,13 +15,13 @@ export function paperTables(summary: Summary): DataTable[] {
   return [...firstTable(summary, 'pi-llm'), ...firstTable(summary, 'needles'), ...secondTable(summary), ...figureTable(summary)]
 }
 
-/** Values of the axis that the conditions have, in order. */
+/** Returns the conditions' values on the axis, sorted. */
 export const valuesOn = (conditions: readonly ConditionResult[], axis: string): number[] =>
   [
     ...new Set(conditions.flatMap(({ margins }) => margins.flatMap((margin) => (margin.axis === axis ? [margin.value] : [])))),
   ].sort((a, b) => a - b)
 
-/** In percent; null where nothing was answered. */
+/** Returns the accuracy in percent; null when no sample was answered. */
 function accuracyAt({ margins }: ConditionResult, axis: string, value: number): number | null {
   const margin = margins.find((one) => one.axis === axis && one.value === value)
   return margin === undefined ? null : 100 * margin.accuracy.value
@@ -83,7 +83,7 @@ const numberColumn = (name: string, title: string, at: number): DataColumn<Paper
   text: ({ values }) => values[at]?.toFixed(1) ?? NONE,
 })
 
-/** The first setting of every task counts; a row is an agent under a contract in one group of logs. */
+/** Builds a table like the paper's table 2. A row is an agent under a contract in one group of logs. Shows only each task's first setting. */
 function secondTable(summary: Summary): DataTable[] {
   const labels = new Labels(summary)
   const { conditions, tasks } = summary
@@ -133,7 +133,7 @@ interface PaperFigure {
   readonly theirs: boolean
 }
 
-/** What the paper's figures 3, 6 and 11 to 13 say in numbers, and ours after each. */
+/** Builds a table of the numbers in the paper's figures 3, 6 and 11 to 13, each followed by ours. */
 function figureTable(summary: Summary): DataTable[] {
   const rows = [...toolCounts(summary), ...contexts(summary), ...training(summary)]
   if (rows.length === 0) return []
@@ -167,7 +167,7 @@ function figureTable(summary: Summary): DataTable[] {
   ]
 }
 
-/** Conditions whose agents call tools, of tasks of this name. */
+/** Returns the conditions with tool calls, of tasks with this name; null: of all tasks. */
 const callers = ({ conditions, tasks }: Summary, task: TaskName | null): ConditionResult[] =>
   conditions.filter((condition) => condition.tools.calls > 0 && (task === null || tasks[condition.task]!.task === task))
 

@@ -1,4 +1,4 @@
-/** Owns the tables of results: accuracy and cost, over all cells and cell by cell. */
+/** Builds the tables of results: accuracy and cost, over all cells and cell by cell. */
 import type { Measures } from '../estimates.js'
 import { byAxes, type ConditionResult, type MeasuredResult, type Summary } from '../summary.js'
 import type { TaskCell } from '../../task.js'
@@ -16,11 +16,11 @@ import {
   withInterval,
 } from './labels.js'
 
-// The rows that tables of results share: a condition over all cells, or one cell of it.
+// The rows of all result tables: a condition over all cells, or one cell of it.
 
 export interface ResultRow {
   readonly condition: ConditionResult
-  /** Empty for all cells together. */
+  /** An empty object means all cells together. */
   readonly cell: TaskCell
   readonly result: MeasuredResult
 }
@@ -30,7 +30,7 @@ export const wholeRows = ({ conditions }: Summary): ResultRow[] =>
 
 export const opensTask = (row: ResultRow, before: ResultRow): boolean => row.condition.task !== before.condition.task
 
-/** By cell, so that the conditions of one stand together. */
+/** Returns the rows of a task sorted by cell, so that the conditions of one cell are together. */
 export function cellRows({ conditions, tasks }: Summary, task: number): ResultRow[] {
   const own = conditions.filter((condition) => condition.task === task)
   const rows = own.flatMap((condition) => condition.cells.map((result): ResultRow => ({ condition, cell: result.cell, result })))
@@ -48,13 +48,13 @@ export const opensCell =
   (row: ResultRow, before: ResultRow): boolean =>
     byAxes(row.cell, before.cell, axes) !== 0
 
-/** Which condition of which task. */
+/** Returns the columns that name the task and the condition. */
 export const conditionColumns = (labels: Labels): DataColumn<ResultRow>[] => [
   { name: 'task', title: 'task', value: ({ condition }) => labels.task(condition.task) },
   ...labels.columns<ResultRow>(({ condition }) => condition),
 ]
 
-/** Which cell, and which condition. */
+/** Returns the columns that name the cell and the condition. */
 export const cellColumns = (axes: readonly string[], labels: Labels): DataColumn<ResultRow>[] => [
   ...axes.map((axis): DataColumn<ResultRow> => ({
     name: axis,
@@ -68,7 +68,7 @@ export const cellColumns = (axes: readonly string[], labels: Labels): DataColumn
 
 type Of<T> = (row: ResultRow, measures: Measures) => T
 
-/** A column of numbers that are there where something was answered. */
+/** Returns a column whose values exist only for rows with an answered sample. */
 export const measured = (
   name: string,
   title: string | null,
@@ -193,7 +193,7 @@ function accuracyColumns({ conditions }: Summary, labels: Labels): DataColumn<Re
   ]
 }
 
-/** Over which comparisons p is corrected. */
+/** Returns the note that says over how many comparisons p is corrected; none when there are no comparisons. */
 function family(rows: readonly ResultRow[]): string[] {
   const comparisons = rows.filter(({ result }) => result.against !== null).length
   return comparisons === 0 ? [] : [`p, Holm: corrected for the comparisons of this table, ${comparisons} in all.`]
@@ -232,7 +232,7 @@ function accuracyNotes({ agents, baseline }: Summary, rows: readonly ResultRow[]
   ]
 }
 
-/** Said wherever an accuracy of such an agent stands. */
+/** The note below every table with the accuracy of an untrained agent. */
 const UNTRAINED =
   "Untrained: the model was not trained for this agent's prompts on this task; its accuracy says nothing about the method."
 

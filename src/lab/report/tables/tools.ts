@@ -1,9 +1,9 @@
-/** Owns the tables of what agents did: tools, the order of calls, failures, and what scorers and agents counted. */
+/** Builds the tables of the agents' actions: tools, the order of calls, failures, and the counts of scorers and agents. */
 import type { Measures, ToolUse } from '../estimates.js'
 import type { ConditionResult, Summary } from '../summary.js'
 import { type DataColumn, dataTable, type DataTable, Labels, NONE, percent } from './labels.js'
 
-/** Sculptor's, in the order of its paper. */
+/** Sculptor's tools, in the order of its paper. */
 const SUITE: readonly string[] = [
   'fragment_context',
   'fold_fragment',
@@ -13,7 +13,7 @@ const SUITE: readonly string[] = [
   'get_search_detail',
 ]
 
-/** Tools that were called, those of the suite first. */
+/** Returns the names of the called tools, those of Sculptor first. */
 export function toolNames(uses: readonly ToolUse[]): string[] {
   const called = new Set(uses.flatMap(({ counts }) => Object.keys(counts)))
   return [...SUITE.filter((name) => called.has(name)), ...[...called].filter((name) => !SUITE.includes(name)).sort()]
@@ -92,7 +92,7 @@ function toolTable(calling: readonly ConditionResult[], first: readonly DataColu
   )
 }
 
-/** One row for the first calls of all samples, one for the second ones, ... */
+/** Builds a table with, for each condition, one row for the first calls of all samples, one for the second calls, and so on. */
 function orderTable(calling: readonly ConditionResult[], first: readonly DataColumn<ConditionResult>[]): DataTable {
   const names = toolNames(calling.map(({ tools }) => tools))
   const rows = calling.flatMap((condition) => condition.tools.order.map((counts, at) => ({ condition, at, counts })))
@@ -188,7 +188,7 @@ function errorTable({ conditions }: Summary, labels: Labels): DataTable[] {
   ]
 }
 
-/** What scorers counted, a column each, and what agents counted, a row each; none where they counted nothing. */
+/** Builds tables of the scorers' counts (a column each) and of the agents' counts (a row each). Leaves out tables without counts. */
 function countTables({ conditions, tasks }: Summary, labels: Labels): DataTable[] {
   return tasks.flatMap(({ slug }, task) => {
     const rows = conditions.flatMap((condition) =>
