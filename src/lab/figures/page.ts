@@ -1,7 +1,7 @@
 /** Builds the HTML page of a report: one self-contained file in light and dark, for screen and paper. */
 import type { Table } from '../../runtime/figures/table.js'
 
-/** Returns the page. `body`, `style` and `script` are inserted unescaped (HTML, CSS, JavaScript); the title is plain text and is escaped. */
+/** Returns the page. `body`, `style` and `script` are inserted unescaped (HTML, CSS, JavaScript); the title is plain text, and escaped. */
 export const page = (
   title: string,
   body: string,
