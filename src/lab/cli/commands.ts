@@ -1,4 +1,4 @@
-/** Owns which commands the laboratory adds to the command line. */
+/** Lists the commands that the laboratory adds to the command line. */
 import type { Commands } from '../../runtime/cli/command-line.js'
 
 export const commands: Commands = {

@@ -1,4 +1,4 @@
-/** `kvfold attention file`: stretches of a transcript that somebody watches, complete and with the transcript's folds. */
+/** `kvfold attention file`: measures attention to chosen stretches of a transcript, complete and with the transcript's folds. */
 import { mkdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Command } from 'commander'
@@ -90,7 +90,7 @@ async function run(path: string | undefined, flags: FileFlags, shell: Shell): Pr
   }
 }
 
-/** The messages before the answer, and the answer. @throws KvfoldError attention/bad-request for an empty one */
+/** Returns the messages before the answer, and the answer. @throws KvfoldError attention/bad-request when either is empty */
 function answered(
   { messages }: Transcript,
   { answer, maxTokens }: FileFlags,
@@ -105,7 +105,7 @@ function answered(
   return { messages: before, answer: text === undefined ? { kind: 'generated', maxTokens } : { kind: 'given', text } }
 }
 
-/** What can be known to fail before anything is computed. */
+/** Throws, before anything is computed, for layers, contracts or lengths that cannot work. */
 async function refuseMisfit(
   engine: LlamaEngine,
   { tools }: Transcript,
@@ -137,14 +137,14 @@ async function save(folder: string, engine: LlamaEngine, study: SpanStudy): Prom
   const about = { schema: 'kvfold.attention-spans/1', model: engine.info.model }
   writeFileSync(join(folder, 'spans.parquet'), parquet(columns, rows, JSON.stringify(about)))
   writeFileSync(join(folder, 'summary.json'), `${JSON.stringify({ ...about, ...study }, null, 2)}\n`)
-  // What draws takes long to load, and only this needs it.
+  // The drawing code takes long to load, so it is imported only here.
   const { spanReport } = await import('../../attention/report.js')
   const page = join(folder, 'report.html')
   writeFileSync(page, spanReport(engine.info.model, study))
   return page
 }
 
-/** Spans as pairs: those that are shown on both sides. */
+/** Computes the statistics over spans, as the study does over pairs. Only spans that both prompts show count. */
 function statistics(rows: readonly SpanRow[]) {
   const both = rows.flatMap(({ complete, folded, change }) =>
     folded === null || change === null ? [] : [{ complete, folded, change }],
@@ -199,7 +199,7 @@ function lines({ rows, answers }: SpanStudy, report: string | null, rule: string
 
 const probabilityLike = (mass: number): string => (mass === 0 ? '0' : mass < 0.001 ? probability(mass) : mass.toFixed(4))
 
-// Reading which stretches of a transcript somebody watches.
+// Reading the `spans` of a transcript: the stretches to watch.
 
 const Place = strict({
   name: Type.Optional(Text),
@@ -211,8 +211,8 @@ const Place = strict({
 const File = Type.Object({ spans: Type.Array(Type.Union([Text, Place]), { minItems: 1 }) })
 
 /**
- * The `spans` of a transcript: literal text, which stands for its last occurrence, or a stretch as folds have them.
- * @throws KvfoldError attention/bad-request that names the first thing wrong
+ * Reads the `spans` of a transcript. A span is a literal text, which means its last occurrence, or a place in the form that folds have.
+ * @throws KvfoldError attention/bad-request with the first error
  */
 export function parseWatched(json: string, source: string, messages: readonly ChatMessage[]): WatchedSpan[] {
   const parsed = checked(File, JSON.parse(json))

@@ -1,4 +1,4 @@
-/** Owns what attention studies share: their options, the engine they run on, flash attention off from the start, and what a study says in the terminal. */
+/** The common parts of attention studies: options, loading the engine with flash attention off, and the output in the terminal. */
 import { type Command, InvalidArgumentError, Option } from 'commander'
 import type { FindingFigure, Finding, StudySummary } from '../../attention/findings.js'
 import { type Contract, CONTRACTS } from '../../../runtime/core/contract.js'
@@ -18,7 +18,7 @@ export interface StudyFlags extends Omit<ModelFlags, 'contract'> {
   readonly json?: true
 }
 
-/** The options of `addModelOptions`, but `--contract` takes a list; and what every study has. */
+/** Adds the options of `addModelOptions`, with a list for `--contract`, and the options of every study. */
 export function addStudyOptions(command: Command): Command {
   addModelOptions(command)
   const contract = command.options.find(({ long }) => long === '--contract')
@@ -42,7 +42,10 @@ function contracts(text: string): Contract[] {
   return names as Contract[]
 }
 
-/** Loads the model for looking. The caller disposes the engine. @throws KvfoldError cli/bad-usage for `--flash-attention on`, and as LlamaEngine.load */
+/**
+ * Loads the model with flash attention off, so that attention weights can be captured. The caller disposes the engine.
+ * @throws KvfoldError cli/bad-usage for `--flash-attention on`, and the errors of LlamaEngine.load
+ */
 export async function loadForLooking(flags: StudyFlags, { notes, interrupt }: Shell): Promise<LlamaEngine> {
   if (flags.flashAttention === 'on')
     throw new KvfoldError(
@@ -55,9 +58,9 @@ export async function loadForLooking(flags: StudyFlags, { notes, interrupt }: Sh
   return LlamaEngine.load(native, path, { ...settings, flashAttention: 'off', attention: true, slots: 1 })
 }
 
-// What a study says in the terminal: progress while it runs, then its findings in a table and in words.
+// The output of a study in the terminal: progress while it runs, then its findings in a table and in words.
 
-/** Says how far a study is: redrawn in a terminal, a line a part elsewhere. */
+/** Shows the progress of a study: redrawn in a terminal, one line for each part elsewhere. */
 export class StudyProgress {
   readonly #begun = performance.now()
   #first: number | null = null
@@ -67,7 +70,7 @@ export class StudyProgress {
     private readonly quiet: boolean,
   ) {}
 
-  /** `done` of `total` parts are done, `next` begins. */
+  /** Reports that `done` of `total` parts are done and `next` begins. */
   readonly say = (done: number, total: number, next: string): void => {
     this.#first ??= done
     const worked = done - this.#first
@@ -79,7 +82,7 @@ export class StudyProgress {
   }
 }
 
-/** A table, and the paper's row below ours. */
+/** Returns the lines of the findings: a table with the paper's row below ours, and an explanation of its columns. */
 export function findingLines({ findings, paper }: StudySummary, rule: string): string[] {
   const columns = [
     left('folded'),
@@ -142,7 +145,7 @@ export function findingLines({ findings, paper }: StudySummary, rule: string): s
   ]
 }
 
-/** Pairs that could not be compared, by contract. */
+/** Returns a note for each contract on the pairs that could not be compared. */
 function leftOut(findings: readonly Finding[]): string[] {
   return findings
     .filter(({ from }) => from === 'value')
@@ -162,7 +165,7 @@ const endsOf = (figure: FindingFigure | null): string =>
 const testsOf = ({ overPairs: { t, wilcoxon } }: Finding): string[] =>
   [t, wilcoxon].map((test) => (test === null ? '-' : probability(test.p)))
 
-/** What `--json` tells of a finding. */
+/** Returns the form of a finding for `--json`. */
 export const machineFinding = ({
   pairs,
   improved,

@@ -1,4 +1,4 @@
-/** `kvfold attention`: what folding does to where a model looks, on PI-LLM or on a transcript. */
+/** `kvfold attention`: measures how folding changes a model's attention, on PI-LLM or on a transcript. */
 import { readFileSync } from 'node:fs'
 import { Option, type Command } from 'commander'
 import { RunFolder } from '../../attention/run-folder.js'
@@ -99,7 +99,7 @@ async function study(flags: PiFlags, shell: Shell): Promise<void> {
       .finally(() => {
         notes.close()
       })
-    // What draws takes long to load, and only this needs it.
+    // The drawing code takes long to load, so it is imported only here.
     const { publish } = await import('../../attention/report.js')
     const { summary, report } = publish(keep, {
       model,
@@ -122,7 +122,7 @@ async function study(flags: PiFlags, shell: Shell): Promise<void> {
   }
 }
 
-/** The first contract's finding with the paper's measure stands at the top. */
+/** Returns the object for `--json`. At its top level is the first contract's finding from the value's tokens, as in the paper. */
 function machineView(summary: StudySummary, report: string): object {
   const { findings, model, n, interference } = summary
   const [first] = findings

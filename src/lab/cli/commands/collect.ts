@@ -1,4 +1,4 @@
-/** `kvfold collect`: trajectories of context tools in use, with what has loss in them, for training. */
+/** `kvfold collect`: collects trajectories of agents that use context tools, for training; each marks the tokens that have loss. */
 import { definedFields } from '../../../runtime/core/json.js'
 import { createHash } from 'node:crypto'
 import { Option, type Command } from 'commander'
@@ -127,7 +127,7 @@ async function collectTo(name: string, flags: CollectFlags, shell: Shell): Promi
   const { out, notes, interrupt } = shell
   const { rollouts, format, out: path = format === 'verl' ? 'trajectories.parquet' : 'trajectories.jsonl' } = flags
   refuseMisfits(flags)
-  // Other commands should not wait for the libraries of this one.
+  // Imported here, so that other commands do not wait for these libraries.
   const { collect, TrajectoryFile } = await import('../../collect/collect.js')
   const source = await sourceOf(name, flags, shell)
   const cast = await castOf(flags, shell)
@@ -170,7 +170,7 @@ async function collectTo(name: string, flags: CollectFlags, shell: Shell): Promi
   }
 }
 
-/** @throws KvfoldError cli/bad-usage for options that contradict each other */
+/** Checks the options. @throws KvfoldError cli/bad-usage for options that contradict each other */
 function refuseMisfits(flags: CollectFlags): void {
   const remote = isRemote(flags)
   if (remote && flags.teacher === 'script')
@@ -187,7 +187,7 @@ function refuseMisfits(flags: CollectFlags): void {
     throw new KvfoldError('cli/bad-usage', '--tokenizer belongs to --engine; a model that is loaded here has tokens of its own.')
 }
 
-/** @throws KvfoldError cli/bad-usage, eval/bad-data */
+/** Opens the source of trajectories by its name. @throws KvfoldError cli/bad-usage, eval/bad-data */
 async function sourceOf(
   name: string,
   flags: CollectFlags,
@@ -218,7 +218,7 @@ async function sourceOf(
   })
 }
 
-/** Who acts, whose tokens are written, and what they are called. */
+/** Returns the teacher that acts, the source of the tokens to write, and the name and fingerprint of their model. */
 async function castOf(flags: CollectFlags, { notes, interrupt }: Shell) {
   const { temperature, seed, tokenizer } = flags
   const remote = await engineSource(flags, 1, notes, interrupt.signal, { tokens: true })
@@ -236,7 +236,7 @@ async function castOf(flags: CollectFlags, { notes, interrupt }: Shell) {
   const own = tokenizer === undefined ? null : await loadEngine({ ...flags, model: tokenizer }, notes, interrupt.signal)
   const { model: name, release } = engine.info
   const takes = engine.flavour.sampling
-  // Said all the same: engines have defaults of their own.
+  // Send the neutral values explicitly, because engines have defaults of their own.
   const neutral = { topP: 1, ...('topK' in takes ? { topK: 0 } : {}), ...('minP' in takes ? { minP: 0 } : {}) }
   const sampling = { temperature, seed, ...neutral }
   const fingerprint =

@@ -1,4 +1,4 @@
-/** `kvfold demo`: the main job on the built-in model, with and without context tools, told live and summed up. */
+/** `kvfold demo`: runs PI-LLM on the built-in model with and without context tools, shows it live and sums it up. */
 import type { Command } from 'commander'
 import { ownWords, piSample, type PiSample, wordsFrom } from '../../pi-llm.js'
 import type { LlamaEngine } from '../../../runtime/engine/llama.js'
@@ -10,7 +10,7 @@ import { loadEngine } from '../../../runtime/cli/runtime.js'
 import type { Shell } from '../../../runtime/cli/shell.js'
 import type { Terminal } from '../../../runtime/cli/terminal.js'
 
-/** Chosen so that the whole demo stays well under three minutes on two slow cores. */
+/** Sizes and samples with which the whole demo takes well under three minutes on two slow cores. */
 const FULL = { n: [4, 8, 16, 32, 64], samples: 4 }
 const QUICK = { n: [4, 16], samples: 2 }
 
@@ -42,7 +42,7 @@ async function demo(flags: DemoFlags, { out, notes, interrupt }: Shell): Promise
   const preset = flags.quick === true ? QUICK : FULL
   const { n: sizes = preset.n, samples = preset.samples, seed } = flags
   const words = flags.words === undefined ? ownWords() : wordsFrom(flags.words)
-  // All made before the model is loaded: a size that the words do not suffice for is told at once.
+  // Make all streams before the model is loaded, so that a size with too few words fails at once.
   const streams = sizes.map((n) => ({
     n,
     of: Array.from({ length: samples }, (_, sample) => piSample({ words, updates: n, seed, sample })),
@@ -53,7 +53,7 @@ async function demo(flags: DemoFlags, { out, notes, interrupt }: Shell): Promise
   const engine = await loadEngine(flags, notes, interrupt.signal)
   const trials: DemoTrial[] = []
   try {
-    // Throws now when there is no usable template.
+    // Throws here, before the demo begins, when the model has no usable template.
     const { syntax } = engine.format
     view?.begin({ model: engine.info.model, toolCalls: syntax.name, sizes, samples, keys: words.keys.length, seed })
     await playAll(engine, streams, view, interrupt.signal, trials)
@@ -67,7 +67,7 @@ async function demo(flags: DemoFlags, { out, notes, interrupt }: Shell): Promise
   if (!json && trials.length > 0) conclude(trials, out, seconds)
 }
 
-/** Adds a trial for every stream and agent, until it is cancelled. */
+/** Plays every stream with every agent and adds the trials, until the signal cancels. */
 async function playAll(
   engine: LlamaEngine,
   streams: readonly { readonly n: number; readonly of: readonly PiSample[] }[],
@@ -112,5 +112,5 @@ function conclude(trials: readonly DemoTrial[], out: Terminal, seconds: number):
   out.print(out.colours.dim(`Took ${seconds.toFixed(0)} s.`))
 }
 
-/** Four decimals are more than these measurements carry. */
+/** Rounds numbers for JSON to four decimals; the measurements are less precise than that. */
 const rounded = (_key: string, value: unknown): unknown => (typeof value === 'number' ? Math.round(value * 1e4) / 1e4 : value)

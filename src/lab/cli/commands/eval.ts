@@ -1,4 +1,4 @@
-/** `kvfold eval`: tasks, answered by agents and scored, each record in a log that stands alone. */
+/** `kvfold eval`: runs agents on tasks and scores their answers; writes each record to a self-contained log. */
 import { definedFields } from '../../../runtime/core/json.js'
 import { basename } from 'node:path'
 import { type Command, InvalidArgumentError, Option } from 'commander'
@@ -20,7 +20,7 @@ import { addEngineOptions, type EngineFlags, engineSource } from '../../../runti
 import { loadEngine, weightsOf } from '../../../runtime/cli/runtime.js'
 import { commandOf, type Shell } from '../../../runtime/cli/shell.js'
 
-/** What `kvfold eval table` stands for; options given beside it count instead. Steps are cut short so that agents that lost their way end soon. */
+/** The tasks and defaults of `kvfold eval table`; given options override them. The low `maxTokens` ends lost agents soon. */
 const TABLE = { tasks: ['pi-llm', 'needles', 'similar'], samples: 20, sizes: [2000, 4000], needles: [4], maxTokens: 512 } as const
 
 const HELP = `
@@ -45,7 +45,7 @@ export function addEval(program: Command, shell: Shell): void {
     .command('eval')
     .description('how well, from how much context and at what cost agents answer: accuracy, tokens and time, with a log')
     .argument('<task...>', 'what to ask; see below')
-  // They have options of their own, some of the same names.
+  // The subcommands have options of their own, some with the same names.
   addEvalService(command.enablePositionalOptions(), shell)
   addMemTool(command, shell)
   addEvalOptions(command)
@@ -53,13 +53,13 @@ export function addEval(program: Command, shell: Shell): void {
     .action(async (words: string[], flags: EvalFlags) => {
       const { tasks, options } = words.includes('table') ? table(words, flags) : { tasks: words, options: flags }
       const asked = askedTasks(tasks, options)
-      // Other commands should not wait for the libraries of this one.
+      // Imported here, so that other commands do not wait for these libraries.
       const { evaluate } = await import('../eval/evaluate.js')
       await evaluate(asked, options, shell)
     })
 }
 
-/** @throws KvfoldError cli/bad-usage for tasks beside it */
+/** Returns the tasks and options of `kvfold eval table`. @throws KvfoldError cli/bad-usage when other tasks are named beside it */
 function table(words: readonly string[], flags: EvalFlags): { readonly tasks: readonly string[]; readonly options: EvalFlags } {
   if (words.length > 1)
     throw new KvfoldError('cli/bad-usage', 'The table is a list of tasks itself; ask for it alone, or for tasks by name.')
@@ -68,7 +68,8 @@ function table(words: readonly string[], flags: EvalFlags): { readonly tasks: re
   return { tasks, options: { agent: agentKinds, samples, needles, maxTokens, ...lengths, ...flags } }
 }
 
-// `kvfold eval service`: an order desk kept by agents that look after their context in different ways; reward, tokens and context, on the same ledger.
+// `kvfold eval service`: agents with different ways to manage their context run an order desk.
+// It compares their reward, tokens and context, counted by the same ledger.
 
 interface ServiceFlags extends ModelFlags, EngineFlags {
   readonly agent: Manner | 'model'
@@ -217,7 +218,7 @@ async function service(flags: ServiceFlags, shell: Shell): Promise<void> {
       folder: folder?.info.model ?? null,
     }
     if (flags.report !== undefined) {
-      // What draws takes a while to load.
+      // The drawing code takes long to load, so it is imported only here.
       const { publishService } = await import('../../service/report.js')
       const page = publishService(flags.report, { rows, dialogues, command, about: `${engine.info.model}, ${whose}` })
       notes.print(`Report: ${page}`)
@@ -235,7 +236,7 @@ async function service(flags: ServiceFlags, shell: Shell): Promise<void> {
   }
 }
 
-/** @throws KvfoldError model/*, remote/* */
+/** Returns the folder's engine: a remote one for a URL, else a model loaded here. @throws KvfoldError model/*, remote/* */
 function folderOf(name: string, flags: ServiceFlags, { notes, interrupt }: Shell): Promise<Engine> {
   return /^https?:\/\//.test(name)
     ? RemoteEngine.connect({ url: name, key: readKey({}), signal: interrupt.signal })

@@ -1,4 +1,4 @@
-/** `kvfold report`: tables, figures and a page from the logs of `kvfold eval`. */
+/** `kvfold report`: makes tables, figures and a page from the logs of `kvfold eval`. */
 import { readFileSync, realpathSync } from 'node:fs'
 import { InvalidArgumentError, type Command } from 'commander'
 import { KvfoldError } from '../../../runtime/core/errors.js'
@@ -45,7 +45,7 @@ async function report(logs: readonly string[], flags: ReportFlags, shell: Shell)
   refuseTwice(logs)
   const { out } = shell
   const made = { date: new Date().toISOString(), kvfold: version(), command: commandOf(shell) }
-  // What draws takes long to load, and only this needs it.
+  // The drawing code takes long to load, so it is imported only here.
   const { publish, summaryOf } = await import('../../report/publish.js')
   const summary = await summaryOf(logs, flags.baseline ?? DEFAULT_BASELINE, made)
   if (flags.baseline !== undefined) refuseAbsent(flags.baseline, summary)
@@ -73,7 +73,7 @@ function refuseTwice(logs: readonly string[]): void {
     try {
       return realpathSync(log)
     } catch {
-      // Reading it says what is wrong.
+      // Reading the log later reports the error.
       return log
     }
   })
@@ -81,7 +81,7 @@ function refuseTwice(logs: readonly string[]): void {
   if (twice !== undefined) throw new KvfoldError('cli/bad-usage', `The log ${twice} is named twice; name every log once.`)
 }
 
-/** Only a baseline that was asked for has to be there. */
+/** Refuses a baseline that the user asked for and the logs do not have. The default baseline may be missing. */
 function refuseAbsent({ agent, contract }: Baseline, { agents, conditions }: Summary): void {
   const there = conditions.filter((condition) => agents[condition.agent]!.agent === agent)
   if (there.some((condition) => contract === null || condition.contract === contract)) return
@@ -111,7 +111,7 @@ function lines(summary: Summary, rule: string): string[] {
   return terminal(table(columns, summary.conditions, { opens: (row, before) => row.task !== before.task }), rule)
 }
 
-/** What programs get; everything else is in summary.json. */
+/** Returns the object for `--json`; summary.json has the rest. */
 function machineView(summary: Summary, page: string): object {
   const labels = new Labels(summary)
   const { agents, conditions, tasks, variants } = summary

@@ -1,6 +1,6 @@
 /**
- * Owns the picture of a context: its tokens in order, drawn as one line of cells, and following an agent's turn while it runs. Colours and glyphs
- * come from outside.
+ * Draws a context as a bar: its tokens in order, as one line of character cells. Follows an agent's turn while it runs.
+ * The caller gives the colours and glyphs.
  */
 import type { AgentEvent } from '../../../runtime/agents/tool-loop.js'
 import type { Session } from '../../../runtime/agents/session.js'
@@ -8,24 +8,24 @@ import { noted } from '../../../runtime/context/size-note.js'
 import type { LlamaEngine } from '../../../runtime/engine/llama.js'
 
 /**
- * `reused`: was in the cache. `recomputed`: shown before, computed again. `new`: shown for the first time. `folded`: not shown, stands
- * where its marker is. `waiting`: shown, and still to be computed in this step.
+ * What happened to a token. `reused`: it was in the cache. `recomputed`: it was shown before and is computed again. `new`: it is shown for
+ * the first time. `folded`: it is hidden; the bar draws it at its marker. `waiting`: it is shown, and this step has yet to compute it.
  */
 export type TokenShare = 'reused' | 'recomputed' | 'new' | 'folded' | 'waiting'
 
-/** Neighbouring tokens that fared alike. */
+/** Adjacent tokens with the same share. */
 export interface TokenRun {
   readonly share: TokenShare
   readonly tokens: number
 }
 
-/** How cells of each share are drawn; apart without colour too. */
+/** The glyph of a cell of each share. Readers can tell the glyphs apart without colour. */
 export const glyphs = {
   unicode: { reused: '█', recomputed: '▚', new: '+', folded: '░', waiting: '·' },
   ascii: { reused: '#', recomputed: '%', new: '+', folded: ':', waiting: '.' },
 } as const satisfies Record<string, Record<TokenShare, string>>
 
-/** The legend's order and words. */
+/** The legend's entries in order, with their words. */
 export const shares = [
   ['reused', 'reused from the cache'],
   ['recomputed', 'recomputed after an edit'],
@@ -34,7 +34,7 @@ export const shares = [
   ['waiting', 'to be computed'],
 ] as const satisfies readonly (readonly [TokenShare, string])[]
 
-/** The same stretches with neighbours of one share joined and empty ones left out. */
+/** Joins adjacent stretches of the same share and leaves out empty ones. */
 export function joined(stretches: readonly TokenRun[]): TokenRun[] {
   const result: TokenRun[] = []
   for (const { share, tokens } of stretches) {
@@ -47,9 +47,10 @@ export function joined(stretches: readonly TokenRun[]): TokenRun[] {
 }
 
 /**
- * One share a cell, in order. `capacity` tokens fill the width (at least as many as there are; the rest of the line stays empty), so that
- * bars drawn with one capacity compare by length. Cells are dealt out in proportion to tokens; where the width allows it every stretch
- * gets at least one, so that a marker of ten tokens is seen among thousands. Otherwise each cell shows what most of its tokens are.
+ * Returns the share of each cell of the bar, in order. `capacity` tokens fill the width, or all tokens when there are more. A shorter
+ * context leaves the rest of the line empty, so that bars with one capacity compare by length. Stretches get cells in proportion to their
+ * tokens. Where the width allows, every stretch gets at least one cell, so that a marker of ten tokens is visible among thousands.
+ * Otherwise each cell shows the share of most of its tokens.
  */
 export function cells(stretches: readonly TokenRun[], width: number, capacity = 0): TokenShare[] {
   const parts = joined(stretches)
@@ -59,7 +60,7 @@ export function cells(stretches: readonly TokenRun[], width: number, capacity = 
   return parts.length <= filled ? dealt(parts, total, filled) : sampled(parts, total, filled)
 }
 
-/** One cell each, the others by largest remainder of what is still owed. */
+/** Gives each stretch one cell, and the remaining cells in proportion to tokens by the largest remainder. */
 function dealt(parts: readonly TokenRun[], total: number, filled: number): TokenShare[] {
   const owed = parts.map(({ tokens }) => Math.max(0, (tokens * filled) / total - 1))
   const owedInAll = owed.reduce((sum, value) => sum + value, 0)
@@ -74,7 +75,7 @@ function dealt(parts: readonly TokenRun[], total: number, filled: number): Token
   return parts.flatMap(({ share }, index) => Array.from({ length: sizes[index]! }, () => share))
 }
 
-/** The share of most tokens in each cell's stretch of the sequence. */
+/** Returns for each cell the share of most tokens in its part of the context. */
 function sampled(parts: readonly TokenRun[], total: number, filled: number): TokenShare[] {
   const result: TokenShare[] = []
   let part = 0
@@ -98,7 +99,7 @@ function sampled(parts: readonly TokenRun[], total: number, filled: number): Tok
   return result
 }
 
-/** The bar as text, padded with blanks to `width`; runs of one share are painted at once. */
+/** Returns the bar as text, padded with blanks to `width`. Paints each run of one share in one call. */
 export function contextBar(
   stretches: readonly TokenRun[],
   options: {
@@ -121,22 +122,22 @@ export function contextBar(
   return text + ' '.repeat(Math.max(0, width - drawn.length))
 }
 
-// The picture of a turn's context while it runs: follows the agent's events, knows the stretches to draw at any moment.
+// The context of a running turn: the tracker follows the agent's events and has the stretches to draw at any moment.
 
-/** Where the step is. `reading`: computing its prompt, 0..1. `writing`: tokens of the answer so far. */
+/** The progress of the step. `reading`: it computes its prompt; `share` 0..1 is done. `writing`: it has generated `tokens` so far. */
 export type StepProgress =
   | { readonly kind: 'idle' }
   | { readonly kind: 'reading'; readonly share: number }
   | { readonly kind: 'writing'; readonly tokens: number }
 
 export class Tracker {
-  /** From 1; 0 before the first step. */
+  /** The number of the step, from 1; 0 before the first step. */
   step = 0
   progress: StepProgress = { kind: 'idle' }
   #messages: readonly MessageShares[] = []
   #folded: readonly FoldedPlace[] = []
   #sizes: readonly { readonly index: number; readonly tokens: number }[] = []
-  /** Messages that the last step showed, its answer included. */
+  /** Number of messages that the last step showed, its answer included. */
   #known = 0
   #reused = 0
   #done = 0
@@ -149,12 +150,12 @@ export class Tracker {
     private readonly session: Session,
   ) {}
 
-  /** The context as stretches; of a finished step as the ledger has it, before that as planned. */
+  /** The context as stretches: from the ledger once the step is finished, before that from its plan and progress. */
   get stretches(): TokenRun[] {
     return picture(this.#messages, this.#folded)
   }
 
-  /** Tokens of the longest context of this turn, folded text counted as if it were shown: bars drawn to it compare by length. */
+  /** Tokens of the turn's longest context so far, folded text included. Bars drawn with this capacity compare by length. */
   get capacity(): number {
     return this.#capacity
   }
@@ -199,7 +200,7 @@ export class Tracker {
     this.#draw()
   }
 
-  /** Where folded text of a message stands, in tokens; `header` of them come before the message's content. */
+  /** Returns the places of a message's folded text, in tokens. `header`: the tokens before the message's content. */
   #places(message: number, header: number): FoldedPlace[] {
     const { conversation } = this.session
     const content = conversation.messages[message]?.content ?? ''
@@ -230,7 +231,7 @@ export class Tracker {
     this.#capacity = Math.max(this.#capacity, total)
   }
 
-  /** Tokens of a text, remembered: fragments do not change. */
+  /** Returns the number of tokens of a text; remembers it, because fragments do not change. */
   #length(text: string): number {
     let length = this.#lengths.get(text)
     if (length === undefined) this.#lengths.set(text, (length = this.engine.model.tokenize(text).length))
@@ -238,7 +239,7 @@ export class Tracker {
   }
 }
 
-/** Tokens shown and hidden, by how they were come by. */
+/** Returns the number of shown tokens in all and by share, and of folded ones. `new` leaves out the waiting tokens; `shown` has them. */
 export function figuresOf(stretches: readonly TokenRun[]): Record<'shown' | 'reused' | 'recomputed' | 'new' | 'folded', number> {
   const [reused, recomputed, fresh, waiting, folded] = (['reused', 'recomputed', 'new', 'waiting', 'folded'] as const).map(
     (share) => tokensOf(stretches, share),
@@ -246,9 +247,9 @@ export function figuresOf(stretches: readonly TokenRun[]): Record<'shown' | 'reu
   return { shown: reused + recomputed + fresh + waiting, reused, recomputed, new: fresh, folded }
 }
 
-// How a step's account becomes the stretches of a bar: who fared how, in the order of the sequence, folded text at its place.
+// Turns a step's counts into the stretches of a bar: in the order of the sequence, with folded text at its place.
 
-/** What a message's tokens were come by; `waiting` ones are still to be computed. In tokens. */
+/** A message's tokens by share. `fresh` tokens are shown for the first time; `waiting` tokens have yet to be computed. */
 export interface MessageShares {
   /** Index of the message in the conversation. */
   readonly index: number
@@ -258,7 +259,7 @@ export interface MessageShares {
   readonly waiting?: number
 }
 
-/** Hidden text: `offset` tokens of its message are shown before its marker, `hidden` tokens are not shown, `marker` stand for them. */
+/** Hidden text: `offset` tokens of its message are shown before its marker; the `marker` tokens stand for the `hidden` ones. */
 export interface FoldedPlace {
   readonly message: number
   readonly offset: number
@@ -267,9 +268,9 @@ export interface FoldedPlace {
 }
 
 /**
- * The context as stretches. Under contract `exact` reused tokens come first in every message. Computed ones follow: what is new in an
- * edited message stands at its first marker (the ledger counts what lies between the first and the last change as new), what was shown
- * before around it; without markers new tokens come last, because messages grow at their end.
+ * Returns the context as stretches. Under contract `exact` the reused tokens come first in every message, and the computed ones follow.
+ * In an edited message the new tokens are at its first marker, and the recomputed tokens are before and after them. (The ledger counts all
+ * tokens between the first and the last change as new.) Without markers the new tokens come last, because messages grow at their end.
  */
 export function picture(messages: readonly MessageShares[], folded: readonly FoldedPlace[]): TokenRun[] {
   return joined(
@@ -291,7 +292,7 @@ function shown({ reused, recomputed, fresh, waiting = 0 }: MessageShares, first:
   ]
 }
 
-/** The message's stretches with a folded one after each marker. */
+/** Inserts a folded stretch after each marker of a message. */
 function withHidden(stretches: readonly TokenRun[], places: readonly FoldedPlace[]): TokenRun[] {
   const result: TokenRun[] = []
   const queue = places.map(({ offset, marker, hidden }) => ({ at: offset + marker, hidden }))
@@ -313,8 +314,9 @@ function withHidden(stretches: readonly TokenRun[], places: readonly FoldedPlace
 }
 
 /**
- * A step under way: of messages with these sizes the first `reused` tokens are there, `done` more have been computed, the rest waits.
- * Messages before `known` were shown by the last step, so computing them is computing again; the ledger has the exact account later.
+ * Returns the shares of a step that still runs. Of messages with these sizes, the first `reused` tokens are in the cache, `done` more are
+ * computed, and the rest waits. The last step showed the messages before index `known`, so their computed tokens count as recomputed.
+ * The ledger has the exact counts later.
  */
 export function underWay(
   sizes: readonly { readonly index: number; readonly tokens: number }[],
@@ -334,6 +336,6 @@ export function underWay(
   })
 }
 
-/** Tokens of one share. */
+/** Returns the number of tokens of one share. */
 export const tokensOf = (stretches: readonly TokenRun[], share: TokenShare): number =>
   stretches.reduce((sum, stretch) => sum + (stretch.share === share ? stretch.tokens : 0), 0)

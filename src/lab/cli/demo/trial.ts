@@ -1,6 +1,6 @@
 /**
- * Owns what the demo remembers of one stream answered once by one agent, how trials become the table's rows, and two sentences about them that are
- * true whichever way they point.
+ * Plays one stream with one agent (a trial), turns trials into the table's rows, and writes two sentences about them.
+ * The sentences are true whether the tools helped or not.
  */
 import { freshConversation } from '../../../runtime/core/ids.js'
 import type { AgentEvent, TurnOutcome } from '../../../runtime/agents/tool-loop.js'
@@ -19,17 +19,17 @@ export type AgentName = (typeof agentNames)[number]
 export interface DemoTrial {
   /** Updates per key. */
   readonly n: number
-  /** From 0; the same number is the same stream for both agents. */
+  /** The number of the stream, from 0. Both agents get the same stream under the same number. */
   readonly sample: number
   readonly agent: AgentName
   readonly asked: number
   readonly right: number
-  /** Wrong answers that name an older value of the same key: interference, not ignorance. */
+  /** Number of wrong answers that name an older value of the same key: interference, not ignorance. */
   readonly older: number
-  /** Tokens in context when the turn's first step ended, and when the answer did. */
+  /** Tokens in context at the end of the turn's first step; `tokensAfter`: at the end of the answer. */
   readonly tokensBefore: number
   readonly tokensAfter: number
-  /** Ledger, summed over the turn's steps. */
+  /** Tokens from the ledger, summed over the turn's steps; also `recomputed` and `fresh`. */
   readonly reused: number
   readonly recomputed: number
   readonly fresh: number
@@ -37,29 +37,29 @@ export interface DemoTrial {
   readonly submitted: number
   readonly steps: number
   readonly calls: number
-  /** Calls that were answered with an error. */
+  /** Number of calls that returned an error. */
   readonly refused: number
-  /** 1 when the answer ran into the token limit, 0 when it ended by itself. */
+  /** 1 when the answer ran into the token limit, else 0. */
   readonly cutOff: number
   readonly seconds: number
 }
 
-/** One n and agent: means over its samples, except where it says otherwise. */
+/** The row of one n and agent: means over its samples, except where a field says otherwise. */
 export interface DemoRow extends Omit<DemoTrial, 'sample' | 'asked' | 'right' | 'older'> {
-  /** 0..1: right answers of all questions. */
+  /** The share of right answers among all questions, 0..1. */
   readonly accuracy: number
-  /** 95 % interval of the accuracy: what is independent is streams, not the questions about one. */
+  /** The 95 % interval of the accuracy. It treats streams as independent, not the questions about one stream. */
   readonly interval: readonly [low: number, high: number]
   /** Share of the samples whose answer ran into the token limit. */
   readonly cutOff: number
   readonly samples: number
-  /** In all, over the samples. */
+  /** Total number of questions over the samples. */
   readonly questions: number
-  /** Share of the wrong answers that name an older value of the key; null when nothing was wrong. */
+  /** Share of the wrong answers that name an older value of the key; null when no answer was wrong. */
   readonly interference: number | null
 }
 
-/** One row for every n and agent that has trials, by n, plain first. */
+/** Returns a row for every n and agent with trials, sorted by n, `plain` first. */
 export function rows(trials: readonly DemoTrial[]): DemoRow[] {
   const sizes = [...new Set(trials.map(({ n }) => n))].sort((a, b) => a - b)
   return sizes.flatMap((n) =>
@@ -98,18 +98,18 @@ function row(n: number, agent: AgentName, of: readonly DemoTrial[]): DemoRow {
   }
 }
 
-// One turn of the demo: a stream put to one agent, and what came of it.
+// One turn of the demo: an agent answers a stream, and the result is a trial.
 
-/** A step that goes on for longer has lost its way; the answer to 46 keys takes a few hundred tokens. */
+/** Tokens per step. A longer step has lost its way: the answer to 46 keys takes a few hundred tokens. */
 const LONGEST_STEP = 512
 
-/** A session for one turn: greedy, and for `sculptor` with the tools and the system prompt of this task. */
+/** Returns a session for one turn with greedy sampling. `sculptor` has the tools and the system prompt of this task. */
 export function sessionFor(agent: AgentName, engine: LlamaEngine): Session {
   const options = { engine, id: freshConversation(), generation: { sampling: { temperature: 0 }, maxTokens: LONGEST_STEP } }
   return agent === 'plain' ? plain(options) : sculptor({ ...options, prompt: 'pi-llm' })
 }
 
-/** Puts the stream to the session and scores the answer; null when it was cancelled. The session's cells are given back. */
+/** Sends the stream to the session and scores the answer; returns null when cancelled. Then the session forgets its cells. */
 export async function play(
   session: Session,
   stream: PiSample,
@@ -154,13 +154,13 @@ function trialOf(
   }
 }
 
-// What the demo says about its own numbers: the table, and two sentences that are true whichever way they came out.
+// The demo's summary of its numbers: the table, and two sentences that are true whatever the outcome.
 
-/** Widest table without and with the accuracy's interval; narrower terminals get a list. */
+/** Columns that the table needs without and with the accuracy's interval. Terminals narrower than `NARROW` get a list. */
 const NARROW = 76
 const WIDE = 84
 
-/** The table's lines, one row per n and agent, to fit `width`. Everything but n and accuracy is a mean per stream. */
+/** Returns the table's lines, one row per n and agent, to fit `width`. All columns but n and accuracy are means per stream. */
 export function rowTable(
   rows: readonly DemoRow[],
   options: { readonly width: number; readonly rule: string; readonly plusMinus: string },
@@ -182,7 +182,7 @@ export function rowTable(
   return terminal(table(columns, rows, { opens: (row, before) => row.n !== before.n }), rule)
 }
 
-/** A row for a terminal too narrow for a table. */
+/** Returns a row as a list, for a terminal that is too narrow for a table. */
 const listed = (row: DemoRow): string[] => [
   `n = ${row.n}, ${row.agent}: ${percent(row.accuracy)} (${asked(row)})`,
   `  ${count(row.tokensBefore)}, then ${count(row.tokensAfter)} tokens`,
@@ -193,7 +193,7 @@ const listed = (row: DemoRow): string[] => [
 
 const asked = ({ samples, questions }: DemoRow): string => `${samples} x ${questions / samples}`
 
-/** What was seen at the largest n where both agents answered, in two sentences; fewer when there is nothing to compare. */
+/** Returns two sentences on the largest n at which both agents answered; none when there is no such n. */
 export function sentences(rows: readonly DemoRow[]): string[] {
   const plains = rows.filter(({ agent }) => agent === 'plain')
   const plain = plains.findLast(({ n }) => rows.some((row) => row.n === n && row.agent === 'sculptor'))

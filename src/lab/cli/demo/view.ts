@@ -1,4 +1,4 @@
-/** Owns what a view of the demo is, and the plain one: a line a turn, for pipes and logs. */
+/** Defines the demo's views: a plain one with a line for each turn, for pipes and logs, and a live one for terminals. */
 import type { AgentEvent, CallReport } from '../../../runtime/agents/tool-loop.js'
 import { fit, wrap, type Terminal } from '../../../runtime/cli/terminal.js'
 import { count, duration, percent, plural } from '../../../runtime/figures/numbers.js'
@@ -8,7 +8,7 @@ import type { AgentName, DemoTrial } from './trial.js'
 
 export interface DemoPlan {
   readonly model: string
-  /** The syntax of its tool calls. */
+  /** The name of the syntax of the model's tool calls. */
   readonly toolCalls: string
   readonly sizes: readonly number[]
   readonly samples: number
@@ -18,13 +18,13 @@ export interface DemoPlan {
 
 export interface DemoView {
   begin(plan: DemoPlan): void
-  /** A turn begins; its events follow, until `ended`. */
+  /** Called when a turn begins. Its events follow, until `ended`. */
   turn(n: number, sample: number, agent: AgentName, tracker: Tracker): void
   event(event: AgentEvent): void
   ended(trial: DemoTrial): void
 }
 
-/** What the demo does, in words. */
+/** Returns lines that say what the demo does. */
 export function introduction({ model, toolCalls, sizes, samples, keys, seed }: DemoPlan): string[] {
   return [
     `PI-LLM on ${model}: ${keys} keys get new values again and again, and the last ones are asked for (proactive interference).`,
@@ -33,15 +33,15 @@ export function introduction({ model, toolCalls, sizes, samples, keys, seed }: D
   ]
 }
 
-/** `45 of 46 right, 3,020 -> 812 tokens in context, 1.4 s`. */
+/** Describes a trial: `45 of 46 right, 3,020 -> 812 tokens in context, 1.4 s`. */
 export function trialText({ right, asked, tokensBefore, tokensAfter, seconds, cutOff }: DemoTrial, arrow: string): string {
   const context = tokensBefore === tokensAfter ? count(tokensAfter) : `${count(tokensBefore)} ${arrow} ${count(tokensAfter)}`
   return `${right} of ${asked} right, ${context} tokens in context, ${seconds.toFixed(1)} s${cutOff > 0 ? ', cut off at the token limit' : ''}`
 }
 
 /**
- * The calls of one step, compactly: one line for each run of successful calls of one tool, ids only when there are several; failed calls
- * each with their error.
+ * Returns the calls of one step in few lines. Successive successful calls of one tool share a line, which lists their arguments (ids) and
+ * no results. Each failed call has its own line with its error.
  */
 export function callLines(calls: readonly CallReport[], arrow: string): { readonly text: string; readonly failed: boolean }[] {
   const lines: { text: string; failed: boolean }[] = []
@@ -62,7 +62,7 @@ export function callLines(calls: readonly CallReport[], arrow: string): { readon
   return lines
 }
 
-/** One line a turn and one a step with calls; no colour, no redrawing. */
+/** Prints one line for each turn and lines for each step with calls, without colour and without redrawing. */
 export class PlainView implements DemoView {
   #name = ''
   #calls: CallReport[] = []
@@ -93,10 +93,10 @@ export class PlainView implements DemoView {
   }
 }
 
-// The demo in a terminal: the context as a bar that is redrawn while steps run, calls as they happen, progress.
+// The demo in a terminal: the context as a bar that is redrawn while steps run, the calls when they happen, and the progress.
 
 const INDENT = '  '
-/** Width of the agent's name before a bar. */
+/** Width of the agent's name before a bar, in columns. */
 const NAME = 'sculptor  '.length
 
 export class LiveView implements DemoView {
@@ -121,7 +121,7 @@ export class LiveView implements DemoView {
     this.#begun = performance.now()
     for (const line of introduction(plan)) out.prose(line)
     out.print()
-    // Glyphs and words of one share stay together on a line.
+    // Non-breaking spaces keep the glyphs and words of one share on one line.
     const legend = shares.map(
       ([share, words]) => `${this.#paint(share, this.#glyphs[share].repeat(2))}\u00a0${words.replaceAll(' ', '\u00a0')}`,
     )
@@ -206,7 +206,7 @@ export class LiveView implements DemoView {
     )
   }
 
-  /** A line below a bar, cut to the terminal. */
+  /** Returns a line to print below a bar, cut to the terminal's width. */
   #line(text: string): string {
     return fit(INDENT + ' '.repeat(NAME) + text, this.out.columns - 1)
   }

@@ -1,4 +1,4 @@
-/** Owns a run of `kvfold eval`, from its options to the table: what is loaded, in which order, and given back. */
+/** The steps of a run of `kvfold eval`, from its options to the table: what it loads, in which order, and how it disposes of it. */
 import { definedFields } from '../../../runtime/core/json.js'
 import { createHash } from 'node:crypto'
 import { existsSync, statSync } from 'node:fs'
@@ -29,20 +29,21 @@ import { commandOf, type Shell } from '../../../runtime/cli/shell.js'
 import { type AskedTask, type EvalFlags, namedOptions } from './flags.js'
 import { machineLine, ProgressLine, remarks, tableLines } from './lines.js'
 
-/** Samples at once. */
+/** Default number of samples at once, for other models. */
 const SLOTS = 4
 /**
- * Every token looks over all cells of its cache, others' conversations too; with a model this small that is most of the work (a fifth more CPU time
- * with 2 or 4 slots). So each sample has an engine of its own, on a core of its own.
+ * The default number of engines for the built-in model, if there are as many cores. Every token reads all cells of its cache, also those of
+ * other conversations. With a model this small that is most of the work (a fifth more CPU time with 2 or 4 slots). So each sample has its
+ * own engine on its own core.
  */
 const OWN_ENGINES = 4
 
 const AGENTS = ['plain', 'sculptor'] as const
 
-/** Samples of a run from which on they are made and scored in a thread of their own: starting it takes longer than a few of them. */
+/** From this many samples on, a separate thread makes and scores them. For a few samples, its start takes longer than the work. */
 const MANY = 50
 
-/** Something to give back at the end; in the other order. */
+/** A resource to close at the end of the run, in reverse order of opening. */
 type Closing = { dispose(): Promise<unknown> } | { close(): Promise<unknown> }
 
 export async function evaluate(asked: readonly AskedTask[], flags: EvalFlags, shell: Shell): Promise<void> {
@@ -122,7 +123,7 @@ async function running(
   return run({ ...options, onProgress: progress.say })
 }
 
-/** The engines, which are added to `open`, and the slots of each. */
+/** Loads the engines, adds them to `open`, and returns them with the number of slots of each. */
 async function enginesFor(
   flags: EvalFlags,
   modelFlags: ModelFlags,
@@ -142,10 +143,10 @@ async function enginesFor(
   return { engines, slots }
 }
 
-/** As `--judge`: the model under evaluation. */
+/** `--judge self`: the model under evaluation is the judge. */
 const SELF = 'self'
 
-/** Null where no task is judged. @throws KvfoldError cli/bad-usage, remote/* */
+/** Returns the judge; null when no task needs one. @throws KvfoldError cli/bad-usage, remote/* */
 async function judgeFor(
   tasks: readonly Task[],
   flags: EvalFlags,
@@ -174,7 +175,7 @@ async function judgeFor(
   return { name: `${judge.info.model} at ${new URL(flags.judge).host}`, engine: judge }
 }
 
-/** The task with what was asked for instead of its own limits. */
+/** Returns the task with the given temperature, and with the given `maxTokens` where it is lower than the task's own. */
 const within = (task: Task, { temperature = task.temperature, maxTokens = task.maxTokens }: EvalFlags): Task => ({
   ...task,
   temperature,
@@ -190,7 +191,7 @@ function sayWhere(log: LogWriter, total: number, { notes }: Shell, quiet: boolea
   else notes.prose(`${log.path} has all of this run already; nothing is computed.`)
 }
 
-/** @throws KvfoldError eval/too-many-errors when nothing was answered */
+/** Prints the results. @throws KvfoldError eval/too-many-errors when every sample ended in an error */
 function conclude(header: LogHeader, results: readonly ItemResult[], path: string, { json }: EvalFlags, { out }: Shell): void {
   const last = results.at(-1)
   if (last?.kind === 'error' && results.every(({ kind }) => kind === 'error'))
@@ -209,11 +210,15 @@ function conclude(header: LogHeader, results: readonly ItemResult[], path: strin
   out.print(`Log: ${path}`)
 }
 
-// Where a run's log lies when nobody says: the same command finds a log that is not finished, and begins another after one that is.
+// The default path of a run's log. The same command finds its unfinished log, and begins another log after a finished one.
 
 export const FOLDER = 'kvfold-eval'
 
-/** @param total samples of the whole run @throws KvfoldError eval/bad-log for a log of that name that is none */
+/**
+ * Returns the path of the run's log: the first that is free or unfinished. Skips a log that another living process writes.
+ * @param total samples of the whole run
+ * @throws KvfoldError eval/bad-log when a file with that name is not a log
+ */
 export async function placeOf(header: LogHeader, total: number, folder = FOLDER): Promise<string> {
   const print = createHash('sha256')
     .update(JSON.stringify(essence(header)))
@@ -234,14 +239,14 @@ async function answeredIn(path: string): Promise<number> {
   return names.size
 }
 
-// `--sizes`: prompts of about so many tokens as the model under evaluation counts them, by each task's own measure of length.
+// `--sizes`: makes prompts of about the given numbers of tokens of the model under evaluation, through each task's own measure of length.
 
 export type OpenTask = (spec: TaskSpec) => Promise<Task>
 
-/** Tokens of the first sample; all of a cell are alike. */
+/** Returns the tokens of the first sample; all samples of a cell have about the same length. */
 type Measure = (options: TaskSpec['options']) => Promise<number>
 
-/** The task's spec with lengths for the sizes that it was asked for. @throws KvfoldError cli/bad-usage for a size that is too small */
+/** Returns the task's spec with the lengths that give the asked sizes. @throws KvfoldError cli/bad-usage for a size that is too small */
 export async function sized({ spec, sizes }: AskedTask, engine: Engine, openTask: OpenTask): Promise<TaskSpec> {
   if (sizes.length === 0) return spec
   const measure: Measure = async (options) => {
@@ -252,10 +257,10 @@ export async function sized({ spec, sizes }: AskedTask, engine: Engine, openTask
   return { task: spec.task, options: { ...spec.options, ...lengths } }
 }
 
-/** More than any words suffice for. */
+/** More updates than any list of words allows. */
 const MOST_UPDATES = 10_000
 
-/** The most updates a key whose prompt is no longer than each size. */
+/** Returns, for each size, the most updates per key whose prompt is not longer than the size. */
 async function updatesFor(sizes: readonly number[], measure: Measure): Promise<TaskSpec['options']> {
   const updates: number[] = []
   for (const size of sizes) {
@@ -266,7 +271,7 @@ async function updatesFor(sizes: readonly number[], measure: Measure): Promise<T
         'cli/bad-usage',
         `A PI-LLM prompt with one update a key has ${one} tokens; --sizes ${size} is too small.`,
       )
-    // Nearly linear: the first guess is close, and what follows corrects it.
+    // Length is nearly linear in updates, so the first guess is close; the loops below correct it.
     const step = (await tokens(2)) - one
     let n = Math.max(1, Math.min(MOST_UPDATES, 1 + Math.floor((size - one) / step)))
     while (n > 1 && (await tokens(n)) > size) n--
@@ -276,10 +281,10 @@ async function updatesFor(sizes: readonly number[], measure: Measure): Promise<T
   return { updates: [...new Set(updates)] }
 }
 
-/** How often characters for a token are corrected: text of one length is not quite like text of another. */
+/** How many times to correct the characters per token, which differ a little between lengths of text. */
 const ROUNDS = 4
 
-/** Lengths are the sizes, and a token is as many characters as keep the longest prompts within them. */
+/** Returns the sizes as lengths, and the characters per token with which no prompt is longer than its size. */
 async function charactersFor(sizes: readonly number[], measure: Measure): Promise<TaskSpec['options']> {
   let charsPerToken = 4
   for (let round = 0; round < ROUNDS; round++) {
@@ -292,11 +297,14 @@ async function charactersFor(sizes: readonly number[], measure: Measure): Promis
   return { lengths: [...sizes], charsPerToken }
 }
 
-// `--embedder`: what makes vectors for agents that look for what is alike.
+// `--embedder`: the embedder of the agents that search by similarity.
 
 const ONNX = 'onnx:'
 
-/** Null where no agent needs one. The caller disposes it, before the engine. @throws KvfoldError cli/bad-usage where one has to be named; as the embedders */
+/**
+ * Returns the embedder; null when no agent needs one. The caller disposes it before the engine.
+ * @throws KvfoldError cli/bad-usage when the user must name one with `--embedder`; and the errors of loading an embedder
+ */
 export async function embedderFor(
   agents: readonly AgentKind[],
   model: string | undefined,

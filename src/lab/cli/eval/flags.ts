@@ -1,4 +1,4 @@
-/** Owns the options of `kvfold eval`: what its tasks are called, which options belong to which, and what they become. */
+/** Defines the options of `kvfold eval`: the names of its tasks, the options of each task, and the task specs made of them. */
 import { definedFields } from '../../../runtime/core/json.js'
 import { dirname, join } from 'node:path'
 import { type Command, InvalidArgumentError, Option } from 'commander'
@@ -10,7 +10,7 @@ import type { TaskName, TaskSpec } from '../../task.js'
 import { addModelOptions, decimal, integer, integers, type ModelFlags } from '../../../runtime/cli/options.js'
 import { addEngineOptions, type EngineFlags } from '../../../runtime/cli/remote-engines.js'
 
-/** Options that belong to some tasks. */
+/** The options that only some tasks take. */
 export interface TaskFlags {
   readonly samples?: number
   readonly limit?: number
@@ -108,10 +108,10 @@ export function addEvalOptions(command: Command): Command {
   return command
 }
 
-/** A new one every time: commands may change theirs. */
+/** Returns a new option each time, because a command may change its own. */
 export const orderOption = (): Option => new Option('--order <order>', 'where the last updates stand (pi-llm)').choices(piOrders)
 
-/** Options of all commands that mean something else here. */
+/** Changes options that all commands share and that have another meaning here. */
 function adapt(command: Command): void {
   const optionOf = (name: string): Option => command.options.find((option) => option.attributeName() === name)!
   const contract = optionOf('contract')
@@ -123,7 +123,7 @@ function adapt(command: Command): void {
   optionOf('engine').description = 'evaluate the model of an OpenAI-compatible server: vLLM, SGLang, llama-server, kvfold'
 }
 
-/** A commander parser of lists of names, each once, in the order given. */
+/** Returns a commander parser for lists of names. It keeps the given order and drops repetitions. `all`: the word for all names. */
 export function oneOf<Name extends string>(names: readonly Name[], all?: string): (text: string) => readonly Name[] {
   return (text) => {
     if (text === all) return names
@@ -137,7 +137,7 @@ export function oneOf<Name extends string>(names: readonly Name[], all?: string)
   }
 }
 
-/** A commander parser of lists of lengths; 8k is 8,000. Each once, in order of size. */
+/** A commander parser for lists of lengths; 8k is 8,000. Returns them without repetitions, sorted by size. */
 export function tokens(text: string): number[] {
   const one = (part: string): number => {
     const [, digits, unit] = /^(\d+(?:\.\d+)?)([km]?)$/i.exec(part.trim()) ?? []
@@ -149,7 +149,7 @@ export function tokens(text: string): number[] {
   return [...new Set(text.split(',').map(one))].sort((a, b) => a - b)
 }
 
-/** `20%` or `0.2`. */
+/** Parses a share such as `20%` or `0.2`. */
 function share(text: string): number {
   const [, digits, percent] = /^(\d*\.?\d+)\s*(%?)$/.exec(text.trim()) ?? []
   const value = Number(digits) / (percent === '%' ? 100 : 1)
@@ -159,13 +159,13 @@ function share(text: string): number {
 
 const collect = (text: string, all: readonly string[] | undefined): readonly string[] => [...(all ?? []), text]
 
-// What the tasks of `kvfold eval` are called, which options belong to which, and what they become for the task.
+// The names of the tasks of `kvfold eval`, the options of each, and the task options made of them.
 
-/** A name of the command line: a task, or the generator or the loader of one. */
+/** A task name of the command line: it stands for a task, or for a task's generator or loader. */
 interface Called {
   readonly task: TaskName
   readonly about: string
-  /** Whether samples come from a file that has to be named, from one that may be (else the hub's), or are generated. */
+  /** `must`: the user must name a data file. `may`: the user may name one; default: the hub's file. `never`: samples are generated. */
   readonly data: 'must' | 'may' | 'never'
   readonly takes: readonly (keyof TaskFlags)[]
 }
@@ -207,18 +207,18 @@ const names = {
 export type CalledTask = keyof typeof names
 export const calledTasks = Object.keys(names) as CalledTask[]
 
-/** One line a task, for help. */
+/** Returns the help text: one line for each task. */
 export const taskHelp = (): string => calledTasks.map((name) => `  ${name.padEnd(14)} ${names[name].about}`).join('\n')
 
-/** A spec that may still lack what `sizes` come to. */
+/** A task of the command line. When `sizes` is not empty, `spec` still lacks the lengths that follow from it. */
 export interface AskedTask {
   readonly called: CalledTask
   readonly spec: TaskSpec
-  /** Tokens of a prompt as the model counts them; empty where lengths are given otherwise. */
+  /** Sizes of prompts in tokens of the model; empty when other options give the lengths. */
   readonly sizes: readonly number[]
 }
 
-/** @throws KvfoldError cli/bad-usage for unknown tasks, options that belong to none of them, and data that is missing */
+/** Reads the named tasks. @throws KvfoldError cli/bad-usage for unknown tasks, options that none of them takes, and missing data files */
 export function askedTasks(words: readonly string[], flags: TaskFlags & { readonly seed: number }): AskedTask[] {
   const called = [...new Set(words)].map((word) => {
     if (Object.hasOwn(names, word)) return word as CalledTask
@@ -262,7 +262,7 @@ function refuseStrays(called: readonly CalledTask[], flags: TaskFlags): void {
 
 const takes = (name: CalledTask, flag: keyof TaskFlags): boolean => (names[name].takes as readonly string[]).includes(flag)
 
-/** Each task's file. */
+/** Returns the data file of each task. */
 function dataOf(called: readonly CalledTask[], texts: readonly string[]): ReadonlyMap<CalledTask, string> {
   const loaded = called.filter((name) => names[name].data !== 'never')
   const files = new Map<CalledTask, string>()
@@ -288,7 +288,10 @@ function dataOf(called: readonly CalledTask[], texts: readonly string[]): Readon
   return files
 }
 
-/** Options by the names that tasks and agents have for them: `owner.option=value`, the value JSON or plain text. @throws KvfoldError cli/bad-usage */
+/**
+ * Parses options of tasks and agents in the form `owner.option=value`; the value is JSON or plain text.
+ * @throws KvfoldError cli/bad-usage
+ */
 export function namedOptions<Owner extends string>(
   flag: string,
   owners: readonly Owner[],
@@ -341,7 +344,10 @@ function optionsOf(
   }
 }
 
-/** The folder of the authors' checkout. @throws KvfoldError cli/bad-usage when `original` says nothing of where it is */
+/**
+ * Returns `prompts` as given; for `original` it returns the folder of the authors' checkout, found from the path of `words`.
+ * @throws KvfoldError cli/bad-usage for `original` without `words`
+ */
 function checkoutOf(prompts: string | undefined, words?: string): string | undefined {
   if (prompts !== 'original') return prompts
   if (words !== undefined) return join(dirname(words), '..')

@@ -1,4 +1,4 @@
-/** Owns what `kvfold eval` says: how far it is, the table at the end, and the line for machines. */
+/** Writes the output of `kvfold eval`: the progress, the table at the end, and the line for machines. */
 import type { LogHeader } from '../../log.js'
 import type { RunProgress } from '../../run/runner.js'
 import { type AccuracyRow, rowsOf, totalOf, totalsOf } from '../../accuracy.js'
@@ -7,10 +7,10 @@ import { count, duration, percent, plural } from '../../../runtime/figures/numbe
 import { type Column, number, table, terminal } from '../../../runtime/figures/table.js'
 import type { Terminal } from '../../../runtime/cli/terminal.js'
 
-/** Milliseconds between lines where nothing can be redrawn. */
+/** Milliseconds between progress lines when the output cannot be redrawn. */
 const EVERY = 10_000
 
-/** Says how far a run is: redrawn in a terminal, a line now and then elsewhere, nothing beside JSON. */
+/** Shows the progress of a run: redrawn in a terminal, a line now and then elsewhere, nothing with `--json`. */
 export class ProgressLine {
   #said = -Infinity
 
@@ -42,7 +42,7 @@ export class ProgressLine {
   }
 }
 
-/** `updates 64`, `needles 5, length 8,000`. */
+/** Describes a cell: `updates 64`, `needles 5, length 8,000`; null, for all cells, is `all`. */
 export const cellText = (cell: AccuracyRow['cell']): string =>
   cell === null
     ? 'all'
@@ -50,7 +50,7 @@ export const cellText = (cell: AccuracyRow['cell']): string =>
         .map(([name, value]) => `${name} ${typeof value === 'number' ? count(value) : value}`)
         .join(', ')
 
-/** The table's lines: one row for every task, cell, agent and contract, and one over all cells where there are several. */
+/** Returns the table's lines: a row for every task, cell, agent and contract, and a row over all cells when there are several. */
 export function tableLines(header: LogHeader, results: readonly ItemResult[], rule: string): string[] {
   const cells = rowsOf(results)
   const totals = totalsOf(results)
@@ -81,14 +81,14 @@ export function tableLines(header: LogHeader, results: readonly ItemResult[], ru
   return terminal(table(columns, rows, { opens: (row, before) => place(row) !== place(before) }), rule)
 }
 
-/** Marked by a star where the model was not trained for the agent's prompts on the task. */
+/** Names the agent, with a star when the model was not trained for the agent's prompts on the task. */
 function agentText({ agents, tasks }: LogHeader, { agent, contract, task }: AccuracyRow, contracts: boolean): string {
   const found = agents.find((one) => one.agent === agent)
   const trained = found?.trainedTasks?.includes(tasks[task]!.task) ?? found?.trained ?? null
   return `${agent}${trained === false ? '*' : ''}${contracts ? ` (${contract})` : ''}`
 }
 
-/** What the columns mean, and what must not be read into the numbers. */
+/** Returns notes that explain the columns and warn of wrong conclusions from the numbers. */
 export function remarks(header: LogHeader, results: readonly ItemResult[]): string[] {
   const untrained = header.agents.some(({ trained }) => trained === false)
   const full = results.filter((result) => result.kind === 'sample' && result.details['overflowed'] === 1).length
@@ -107,7 +107,10 @@ export function remarks(header: LogHeader, results: readonly ItemResult[]): stri
   ]
 }
 
-/** The line for machines. At the top all samples together, where one agent answered one task under one contract; else null, and `cells` says. */
+/**
+ * Returns the line for machines. Its top level has the numbers over all samples when one agent answered one task under one contract.
+ * Otherwise these are null, and `cells` has the numbers.
+ */
 export function machineLine(header: LogHeader, results: readonly ItemResult[], log: string): object {
   const totals = totalsOf(results)
   const [only] = totals

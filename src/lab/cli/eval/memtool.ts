@@ -1,4 +1,4 @@
-/** Owns `kvfold eval memtool`: tools that come and go over many turns, from the options to the table, the report and the line for machines. */
+/** The command `kvfold eval memtool`, in which agents load and remove tools over many turns: options, sessions, table, report, JSON. */
 import { definedFields } from '../../../runtime/core/json.js'
 import { createHash } from 'node:crypto'
 import { existsSync, statSync } from 'node:fs'
@@ -30,7 +30,7 @@ interface MemToolFlags extends Omit<ModelFlags, 'contract'>, EngineFlags {
   readonly sessions: number
   readonly tools: number
   readonly relation: Relation
-  /** False: `--no-arguments`. */
+  /** False with `--no-arguments`. */
   readonly arguments: boolean
   readonly seed: number
   readonly limit: number
@@ -46,11 +46,11 @@ interface MemToolFlags extends Omit<ModelFlags, 'contract'>, EngineFlags {
   readonly json?: true
 }
 
-/** Cells where nobody says how many: sessions are long. */
+/** The default number of cells; large, because sessions are long. */
 const CELLS = 65_536
-/** Queries of the retrieval study, of each wording. */
+/** Number of queries for each wording in the retrieval study. */
 const QUERIES = 1000
-/** Queries embedded in one call. */
+/** Number of queries to embed in one call. */
 const TOGETHER = 64
 
 const HELP = `
@@ -146,7 +146,7 @@ async function sessions(flags: MemToolFlags, options: CatalogueOptions, shell: S
     const planned = runs.map((alike) => alike.map((run) => ({ run, log: logOf(run, flags, engine.info, weights) })))
     const paths = planned.flat().map(({ log }) => log.path)
     const reached = await Promise.all(paths.map((path) => EpisodeFile.reached(path)))
-    // The same command goes on with what is not finished; where all is, it is another run.
+    // The same command continues unfinished sessions. When all of them are finished, it removes their logs and runs them anew.
     if (reached.every((turns) => turns >= flags.turns)) await Promise.all(paths.map((path) => EpisodeFile.remove(path)))
     for (const alike of planned) {
       const made: MemToolResult[] = []
@@ -183,7 +183,7 @@ async function sessions(flags: MemToolFlags, options: CatalogueOptions, shell: S
   }
 }
 
-/** What makes a session the same one, and where its log lies. */
+/** Returns the facts that identify a session, and the path of its log. */
 function logOf(run: MemToolRun, flags: MemToolFlags, { model, engine, release }: EngineInfo, weights: string | null) {
   const about = {
     ...{ task: 'memtool', ...run, tools: flags.tools, arguments: flags.arguments },
@@ -229,7 +229,7 @@ async function oneSession(
 const agentOf = ({ agent, model, engine }: MemToolFlags): MemToolRun['agent'] =>
   agent ?? (model === BUILTIN && engine === undefined ? 'taught' : 'model')
 
-/** The sessions of each way, placement and contract. */
+/** Returns the runs: a list of sessions for each way, placement and contract. */
 function runsOf(flags: MemToolFlags): MemToolRun[][] {
   const { mode, contract, turns, relation, limit, tokenLimit, history, historyBy, temperature } = flags
   const seeds = Array.from({ length: flags.sessions }, (_, session) => (flags.seed + session) % 2 ** 32)
@@ -257,7 +257,7 @@ async function engineOf(flags: MemToolFlags, { notes, interrupt }: Shell): Promi
   return loadEngine(modelFlags, notes, interrupt.signal, { slots: 1 })
 }
 
-/** The first way's numbers; those of all where there are several. */
+/** Returns the line for machines: the numbers of the first result, and those of all when there are several. */
 function machineLine(results: readonly MemToolResult[], { tools }: MemToolFlags): object {
   const lines = results.map(({ way, placement, contract, measures, intervals, tokens, sessions }) => ({
     ...{ mode: way, placement, contract, ...measures, tools },
@@ -286,7 +286,7 @@ async function retrieval(flags: MemToolFlags, options: CatalogueOptions, { out }
         : [{ wording: "the file's", queries: own.queries }]
     const { embedder, onEmbedded, signal } = options
     const words = [...new Set(sets.flatMap(({ queries }) => queries.map((query) => wordsOf(query.words))))]
-    // Many at once, before searches are timed: one alone takes as long as several.
+    // Embed the queries in batches before the searches are timed: one query alone takes as long as several.
     for (let from = 0; embedder !== undefined && from < words.length; from += TOGETHER) {
       await embedder.embed(words.slice(from, from + TOGETHER), signal)
       onEmbedded?.(Math.min(words.length, from + TOGETHER), words.length)
@@ -316,7 +316,7 @@ interface KeptEmbedder {
   readonly dispose: () => Promise<void>
 }
 
-/** Vectors stay in a file of kvfold-eval/, which goes by where the model lies and what it is. */
+/** Returns an embedder that keeps its vectors in a file of kvfold-eval/. The model's path, name, size and date decide the file's name. */
 async function keptEmbedder(model: string, flags: MemToolFlags, shell: Shell): Promise<KeptEmbedder> {
   const [{ KeptVectors }, { ProgressLine }] = await Promise.all([
     import('../../../runtime/tools/catalogue.js'),
@@ -348,7 +348,7 @@ async function keptEmbedder(model: string, flags: MemToolFlags, shell: Shell): P
   }
 }
 
-/** Of a file, what changes with it; null: there is none. */
+/** Returns a file's size and its time of change in milliseconds, to detect another file; null when there is no file. */
 function standingOf(path: string): readonly [bytes: number, changed: number] | null {
   if (!existsSync(path)) return null
   const { size, mtimeMs } = statSync(path)
