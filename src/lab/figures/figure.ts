@@ -85,7 +85,7 @@ interface FigureText {
   readonly wide: number
 }
 
-/** Returns the SVG; '' when there are no panels. Texts may hold any characters: they are escaped, and those that XML forbids are replaced. */
+/** Returns the SVG; '' when there are no panels. Texts may be anything: they are escaped, and characters that XML forbids are replaced. */
 export function figure({ title, below = '', key = [], columns = 1, panels }: FigureOptions): string {
   if (panels.length === 0) return ''
   const wide = WIDTH - 2 * EDGE

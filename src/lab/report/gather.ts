@@ -8,7 +8,7 @@ import { bad, logLines } from '../run/log-file.js'
 import { type SampleAnswer, resultOf } from '../run/plan.js'
 import type { TaskName } from '../task.js'
 
-/** Logs with the same model, engine, sampling, seed and version. Only within one variant are records put together and conditions compared. */
+/** Logs with the same model, engine, sampling, seed and version. Records are joined and conditions compared only within one variant. */
 export interface Variant {
   /** `A`, `B`, ... in the order of the logs. */
   readonly name: string

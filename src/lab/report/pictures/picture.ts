@@ -1,4 +1,4 @@
-/** Draws the figures of accuracy and cost. Defines a report's figure (a drawing, or the reason why it is missing) and the looks of conditions. */
+/** Draws the figures of accuracy and cost. Defines a report's figure (a drawing, or why it is missing) and the looks of conditions. */
 import { type Curve, curves, type PanelPoint, type PanelRow, type RowGroup, rows, size } from '../../figures/panels.js'
 import { type LegendEntry, figure, type Panel, type Picture, THEIRS } from '../../figures/figure.js'
 import { count, plural } from '../../../runtime/figures/numbers.js'

@@ -30,7 +30,7 @@ const toolEntries = (calling: readonly ConditionResult[]): LegendEntry[] =>
 
 const perSample = ({ tools }: ConditionResult, name: string): number => (tools.counts[name] ?? 0) / tools.samples
 
-/** Draws a figure like the paper's figure 3: a group of rows for each task, or for each task and tool when several conditions called tools. */
+/** Draws a figure like the paper's figure 3: a group of rows per task, or per task and tool when several conditions called tools. */
 function toolCounts(summary: Summary, labels: Labels, calling: readonly ConditionResult[]): DrawnPicture {
   const title = 'Which tools are called'
   const groups = summary.tasks.flatMap(({ task }, index): RowGroup[] => {

@@ -83,7 +83,7 @@ const numberColumn = (name: string, title: string, at: number): DataColumn<Paper
   text: ({ values }) => values[at]?.toFixed(1) ?? NONE,
 })
 
-/** Builds a table like the paper's table 2. A row is an agent under a contract in one group of logs. Shows only each task's first setting. */
+/** Builds a table like the paper's table 2. A row is an agent under a contract in one group of logs. Only a task's first setting counts. */
 function secondTable(summary: Summary): DataTable[] {
   const labels = new Labels(summary)
   const { conditions, tasks } = summary
