@@ -77,7 +77,7 @@ export function pairedTest(pairs: readonly (readonly [number, number])[]): Paire
   return { test: 'sign-flip', ...counts, p: exact ? allSigns(apart) : drawnSigns(apart), exact }
 }
 
-/** McNemar's exact test: in a pair that differs, each side is equally likely to be better. Returns the two-sided p; 1 if no pair differs. */
+/** McNemar's exact test: in a pair that differs, each side is equally likely to be better. Returns a two-sided p; 1 if no pair differs. */
 export function mcnemar(better: number, worse: number): number {
   const all = better + worse
   const fewer = Math.min(better, worse)

@@ -158,7 +158,7 @@ function sources(summary: Summary): string {
   ].join('\n')
 }
 
-/** Returns a list of how the groups of logs differ; '' when there is one group. */
+/** Returns a heading and a table of the facts in which the groups of logs differ; '' when there is one group. */
 function apart({ variants }: Summary): string {
   if (variants.length < 2) return ''
   const names = Object.keys(variants[0]!.facts)

@@ -1,4 +1,4 @@
-/** `kvfold collect`: collects trajectories of agents that use context tools, for training; each marks the tokens that have loss. */
+/** `kvfold collect`: collects trajectories of agents that use context tools, for training; each marks the tokens or messages with loss. */
 import { definedFields } from '../../../runtime/core/json.js'
 import { createHash } from 'node:crypto'
 import { Option, type Command } from 'commander'

@@ -284,7 +284,7 @@ async function updatesFor(sizes: readonly number[], measure: Measure): Promise<T
 /** How many times to correct the characters per token, which differ a little between lengths of text. */
 const ROUNDS = 4
 
-/** Returns the sizes as lengths, and the characters per token with which no prompt is longer than its size. */
+/** Returns the sizes as lengths, and characters per token chosen so that the longest prompts stay within their sizes. */
 async function charactersFor(sizes: readonly number[], measure: Measure): Promise<TaskSpec['options']> {
   let charsPerToken = 4
   for (let round = 0; round < ROUNDS; round++) {
