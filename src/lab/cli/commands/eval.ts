@@ -236,7 +236,7 @@ async function service(flags: ServiceFlags, shell: Shell): Promise<void> {
   }
 }
 
-/** Returns the engine of the folder (docs/glossary.md): remote for a URL, else a model loaded here. @throws KvfoldError model/*, remote/* */
+/** Returns the engine of the folder (docs/glossary.md): remote for a URL, else one loaded here. @throws KvfoldError model/*, remote/* */
 function folderOf(name: string, flags: ServiceFlags, { notes, interrupt }: Shell): Promise<Engine> {
   return /^https?:\/\//.test(name)
     ? RemoteEngine.connect({ url: name, key: readKey({}), signal: interrupt.signal })
