@@ -40,28 +40,16 @@ const FACTOR = /\.rope\.scaling\.(?:attn_factor|yarn_attn_factor)$/
 const YARN = /\.rope\.scaling\.yarn_ext_factor$/
 
 /**
- * Architectures with layers that have no rotary positions (llama.cpp, src/models). A shift turns the keys of those layers, too, and spoils them:
- * llama_kv_cache::build_graph_shift leaves out only layers whose `rope_pattern` is 0, and these architectures do not set it.
- */
-const PARTLY_ROTARY: ReadonlySet<string> = new Set([
-  ...['afmoe', 'cohere2', 'cohere2moe', 'exaone-moe', 'maple', 'muse-glimmer', 'smollm3'],
-])
-/** Architectures of which that is true when they have a sliding window. */
-const PARTLY_ROTARY_WITH_WINDOW: ReadonlySet<string> = new Set(['exaone4', 'llama4', 'smallthinker'])
-
-/**
  * Returns why computed keys cannot be turned to other positions; null if they can. llama.cpp's own answer is not enough. It says yes to
- * recurrent states, which have no keys; it asserts on positions of several dimensions; it turns keys that have no position; in the other cases
- * it spoils the cells of other sequences.
+ * recurrent states, which have no keys; it asserts on positions of several dimensions; in the other cases it spoils the cells of other
+ * sequences.
  */
 export function fixedKeys(
-  { architecture, recurrent, hybrid, rope, slidingWindow, metadata }: FixedFacts,
+  { architecture, recurrent, hybrid, rope, metadata }: FixedFacts,
   keyType: CacheType = 'f16',
 ): string | null {
   if (recurrent || hybrid) return `${architecture} keeps a recurrent state`
   if (!isFlat(rope)) return `${architecture} counts positions in several dimensions (${rope})`
-  if (PARTLY_ROTARY.has(architecture) || (slidingWindow > 0 && PARTLY_ROTARY_WITH_WINDOW.has(architecture)))
-    return `some layers of ${architecture} have no rotary positions, and llama.cpp would turn their keys, too`
   if (!TURNED.includes(keyType))
     return keyType === 'bf16'
       ? 'llama.cpp turns no keys kept as bf16'
@@ -77,7 +65,7 @@ export function fixedKeys(
     : `its positions are scaled (${scaled.join(' ')}), which llama.cpp would do to its keys once more`
 }
 
-type FixedFacts = Pick<ModelInfo, 'architecture' | 'recurrent' | 'hybrid' | 'rope' | 'slidingWindow' | 'metadata'>
+type FixedFacts = Pick<ModelInfo, 'architecture' | 'recurrent' | 'hybrid' | 'rope' | 'metadata'>
 
 /** Whether a position is one number. */
 export const isFlat = (rope: string): boolean => ['none', 'norm', 'neox'].includes(rope)

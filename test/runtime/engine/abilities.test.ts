@@ -161,22 +161,12 @@ describe('abilities', () => {
     expect(abilitiesOf(scaled('attn_factor', '1.000000'))).toEqual(all)
   })
 
-  test('keys are not turned where some layers have no rotary positions: llama.cpp would turn theirs, too', () => {
-    const shifts = (architecture: string, slidingWindow: number) => abilitiesOf({ ...plain, architecture, slidingWindow }).shift
-    for (const architecture of ['afmoe', 'cohere2', 'cohere2moe', 'exaone-moe', 'maple', 'muse-glimmer', 'smollm3'])
-      expect([architecture, shifts(architecture, 0), shifts(architecture, 64)]).toEqual([architecture, false, false])
-    for (const architecture of ['exaone4', 'llama4', 'smallthinker'])
-      expect([architecture, shifts(architecture, 0), shifts(architecture, 64)]).toEqual([architecture, true, false])
-    expect(shifts('gemma3', 64)).toBe(true)
-  })
-
   test.each([
     [{ ...plain, recurrent: true, architecture: 'mamba' }, {}, { contracts: ['exact'], shift: false, edits: 'checkpoints' }],
     [{ ...plain, hybrid: true, architecture: 'jamba' }, {}, { contracts: ['exact'], shift: false, edits: 'checkpoints' }],
     [{ ...plain, slidingWindow: 64 }, {}, { shift: true, edits: 'tags' }],
     [{ ...plain, slidingWindow: 64 }, { fullSlidingWindow: false }, { contracts: ['exact'], shift: false, edits: 'checkpoints' }],
     [{ ...plain, rope: 'mrope' }, {}, { shift: false, edits: 'tags' }],
-    [{ ...plain, architecture: 'smollm3' }, {}, { shift: false, edits: 'tags' }],
     [plain, { keyType: 'q8_0' }, { shift: false, edits: 'tags' }],
     [plain, { keyType: 'bf16' }, { shift: false, edits: 'tags' }],
     [scaled('type', 'yarn'), {}, { shift: false, edits: 'tags' }],
