@@ -23,19 +23,17 @@ import { Random } from '../runtime/core/random.js'
 import { span, type Span } from '../runtime/core/span.js'
 import type { LlamaEngine } from '../runtime/engine/llama.js'
 import type { BlendChoice } from '../runtime/kv/plan/parts.js'
-import { lastValues, type PiSample } from './pi-llm.js'
+import { lastValues, PI_STREAM_END, PI_STREAM_START, type PiSample } from './pi-llm.js'
 
-/** The number of fragments that the stream is cut into. All but the last are folded (as in the bench of contracts). */
+/** The number of fragments that the stream is cut into. All but the last are folded. */
 const PIECES = 4
-const STARTS = 'The stream of updates starts here.'
-const ENDS = 'The stream of updates ends here.'
 
 /** Returns, for every key, where its values are in the prompt, which is message 0. Equal values of a key are separate spans. */
 export function watchedPairs({ keys, updates, prompt }: PiSample): WatchedPair[] {
   const last = lastValues(updates)
   const places = new Map<string, Span[]>(keys.map((key) => [key, []]))
   const lastAt = new Map(updates.map(({ key }, index) => [key, index]))
-  let at = prompt.indexOf(`${STARTS}\n`) + STARTS.length + 1
+  let at = prompt.indexOf(`${PI_STREAM_START}\n`) + PI_STREAM_START.length + 1
   for (const { key, value } of updates) {
     const start = at + key.length + 2
     invariant(
@@ -82,7 +80,7 @@ export function olderFolded(engine: LlamaEngine, messages: readonly ChatMessage[
   const id = freshConversation()
   const conversation = new Conversation(id, portsOf(engine, id, []))
   for (const message of messages) conversation.add(message)
-  const cut = conversation.fragment({ startMarker: STARTS, endMarker: ENDS, numFragments: PIECES })
+  const cut = conversation.fragment({ startMarker: PI_STREAM_START, endMarker: PI_STREAM_END, numFragments: PIECES })
   if (!cut.ok) throw new KvfoldError('eval/bad-data', `The stream cannot be cut: ${cut.message}`)
   for (const fragment of cut.fragments.slice(0, -1)) conversation.fold(fragment.id)
   return conversation.edits()
@@ -263,7 +261,7 @@ const messagesOf = ({ prompt }: PiSample): ChatMessage[] => [{ role: 'user', con
 function foldsOf(engine: LlamaEngine, sample: PiSample, pairs: readonly WatchedPair[]): FoldedPrompt {
   const messages = messagesOf(sample)
   const edits = olderFolded(engine, messages)
-  const open = span(edits.at(-1)!.span.end, sample.prompt.lastIndexOf(ENDS))
+  const open = span(edits.at(-1)!.span.end, sample.prompt.lastIndexOf(PI_STREAM_END))
   return { messages, edits, pairs, open: { message: 0, chars: open } }
 }
 
