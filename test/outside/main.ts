@@ -1,6 +1,6 @@
 /**
- * Runs histories by hand: `node --import tsx test/outside/main.ts <first seed> [<how many>] [library | serve | clients] [<model.gguf>]`; says every
- * violation. Without a model each architecture has a synthetic one in turn.
+ * Runs histories by hand: `node --import tsx test/outside/main.ts <first seed> [<how many>] [library | serve | clients] [<model.gguf>]`. Prints every
+ * violation, and at the end how many there were; exits with 1 if there was one. Without a model each architecture has a synthetic one in turn.
  */
 import { clientHistoryOf } from './client-history.js'
 import { historyOf } from './history.js'
@@ -13,10 +13,12 @@ const histories = { library: historyOf, serve: serveHistoryOf, clients: clientHi
 const runner = new Runner()
 const totals: Record<string, number> = {}
 const kinds: Record<string, number> = {}
+const failed: number[] = []
 for (let seed = Number(first); seed < Number(first) + Number(count); seed++) {
   const history = histories[over as keyof typeof histories](seed, model)
   const run = 'setting' in history ? runner.run(history) : runServed(history, runner.noises)
   const { violations, tally } = await run
+  if (violations.length > 0) failed.push(seed)
   for (const [key, value] of Object.entries(tally)) totals[key] = (totals[key] ?? 0) + Number(value)
   for (const { property, at, what } of violations) {
     kinds[property] = (kinds[property] ?? 0) + 1
@@ -28,3 +30,7 @@ for (let seed = Number(first); seed < Number(first) + Number(count); seed++) {
 console.log(JSON.stringify({ histories: Number(count), ...totals, violations: kinds }))
 for (const [key, { floor, worst }] of runner.noises) console.log(key, floor.toExponential(1), worst.toExponential(1))
 await runner.close()
+if (failed.length > 0) {
+  console.log(`${failed.length} of ${count} histories failed: ${failed.join(', ')}`)
+  process.exitCode = 1
+}
