@@ -26,7 +26,10 @@ export interface Abilities {
   readonly notes: readonly string[]
 }
 
-type Facts = Pick<ModelInfo, 'architecture' | 'recurrent' | 'hybrid' | 'slidingWindow' | 'rope' | 'metadata' | 'trainedContext'>
+type Facts = Pick<
+  ModelInfo,
+  'architecture' | 'recurrent' | 'hybrid' | 'slidingWindow' | 'layers' | 'rope' | 'metadata' | 'trainedContext'
+>
 
 /**
  * Architectures whose sequences llama.cpp v0.5.0 can neither cut nor empty by a span. Tagging a part of such a sequence ends the process.

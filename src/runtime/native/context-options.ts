@@ -39,17 +39,40 @@ const SCALED = /^yarn$|^longrope$/
 const FACTOR = /\.rope\.scaling\.(?:attn_factor|yarn_attn_factor)$/
 const YARN = /\.rope\.scaling\.yarn_ext_factor$/
 
+// Architectures whose keys a shift spoils. llama_kv_cache::build_graph_shift turns the first values of every key by the model's rope type, or the
+// last ones if the model has `n_lora_kv`. It leaves out layers only by the `rope_pattern`, which Granite's models set. So keys come out wrong where a
+// layer does not turn its keys, turns them by another rope type, or changes them after turning them. These lists come from reading every ggml_rope
+// call in src/models of llama.cpp v0.5.0. test/runtime/native/turned-keys.test.ts names the sources that have to be read, and fails when a new
+// release has others. It also turns keys of models of all kinds but the last two.
+
+/** Some layers, or all of them, have no rotary positions. */
+const PARTLY_ROTARY: ReadonlySet<string> = new Set([
+  ...['afmoe', 'cohere2', 'cohere2moe', 'exaone-moe', 'llama4', 'maple', 'muse-glimmer', 'smollm3'],
+])
+/** The same, of those that have a sliding window. */
+const PARTLY_ROTARY_WITH_WINDOW: ReadonlySet<string> = new Set(['exaone4', 'smallthinker'])
+/** Baichuan has rotary positions if it has so many layers, else ALiBi. */
+const BAICHUAN_7B = 32
+/** Keys are multiplied by a norm's weights after they were turned. */
+const NORMED_AFTER: ReadonlySet<string> = new Set(['hunyuan-dense', 'hunyuan-moe', 'hunyuan_vl', 'maincoder'])
+/** The sparse attention has an index. Its keys are turned by another rope type or at another place, or rotated afterwards (Hadamard). */
+const INDEXED: ReadonlySet<string> = new Set(['deepseek32', 'dots3note', 'glm-dsa', 'hy_v4'])
+/** The model turns pairs of distant values (neox), but the shift turns pairs of neighbours. */
+const OTHER_PAIRS: ReadonlySet<string> = new Set(['deepseek2-ocr'])
+
 /**
  * Returns why computed keys cannot be turned to other positions; null if they can. llama.cpp's own answer is not enough. It says yes to
- * recurrent states, which have no keys; it asserts on positions of several dimensions; in the other cases it spoils the cells of other
- * sequences.
+ * recurrent states, which have no keys; it asserts on positions of several dimensions; it turns keys that have no position; in the other cases
+ * it spoils the cells of other sequences.
  */
 export function fixedKeys(
-  { architecture, recurrent, hybrid, rope, metadata }: FixedFacts,
+  { architecture, recurrent, hybrid, rope, slidingWindow, layers, metadata }: FixedFacts,
   keyType: CacheType = 'f16',
 ): string | null {
   if (recurrent || hybrid) return `${architecture} keeps a recurrent state`
   if (!isFlat(rope)) return `${architecture} counts positions in several dimensions (${rope})`
+  const spoiled = spoiledKeys({ architecture, slidingWindow, layers })
+  if (spoiled !== null) return `${spoiled}, and llama.cpp turns keys as if it were not so`
   if (!TURNED.includes(keyType))
     return keyType === 'bf16'
       ? 'llama.cpp turns no keys kept as bf16'
@@ -65,7 +88,18 @@ export function fixedKeys(
     : `its positions are scaled (${scaled.join(' ')}), which llama.cpp would do to its keys once more`
 }
 
-type FixedFacts = Pick<ModelInfo, 'architecture' | 'recurrent' | 'hybrid' | 'rope' | 'metadata'>
+type FixedFacts = Pick<ModelInfo, 'architecture' | 'recurrent' | 'hybrid' | 'rope' | 'slidingWindow' | 'layers' | 'metadata'>
+
+/** Says what of this architecture's keys a shift would spoil; null if it would not. */
+function spoiledKeys({ architecture, slidingWindow, layers }: Pick<FixedFacts, 'architecture' | 'slidingWindow' | 'layers'>) {
+  if (PARTLY_ROTARY.has(architecture) || (slidingWindow > 0 && PARTLY_ROTARY_WITH_WINDOW.has(architecture)))
+    return `some layers of ${architecture} have no rotary positions`
+  if (architecture === 'baichuan' && layers !== BAICHUAN_7B) return `a baichuan of ${layers} layers has no rotary positions`
+  if (NORMED_AFTER.has(architecture)) return `${architecture} norms its keys after turning them`
+  if (INDEXED.has(architecture)) return `${architecture} keeps an index of other keys beside its own`
+  if (OTHER_PAIRS.has(architecture)) return `${architecture} turns other pairs of its keys' values`
+  return null
+}
 
 /** Whether a position is one number. */
 export const isFlat = (rope: string): boolean => ['none', 'norm', 'neox'].includes(rope)

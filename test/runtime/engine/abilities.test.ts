@@ -147,6 +147,7 @@ describe('abilities', () => {
     recurrent: false,
     hybrid: false,
     slidingWindow: 0,
+    layers: 2,
     rope: 'norm',
     metadata: {},
     trainedContext: 4096,
@@ -161,12 +162,36 @@ describe('abilities', () => {
     expect(abilitiesOf(scaled('attn_factor', '1.000000'))).toEqual(all)
   })
 
+  test('keys are not turned where llama.cpp would turn them otherwise than the model does', () => {
+    const shifts = (architecture: string, slidingWindow: number, layers: number = plain.layers) =>
+      abilitiesOf({ ...plain, architecture, slidingWindow, layers }).shift
+    const partlyRotary = ['afmoe', 'cohere2', 'cohere2moe', 'exaone-moe', 'llama4', 'maple', 'muse-glimmer', 'smollm3']
+    const others = [
+      'hunyuan-dense',
+      'hunyuan-moe',
+      'hunyuan_vl',
+      'maincoder',
+      'deepseek32',
+      'dots3note',
+      'glm-dsa',
+      'hy_v4',
+      'deepseek2-ocr',
+    ]
+    for (const architecture of [...partlyRotary, ...others])
+      expect([architecture, shifts(architecture, 0), shifts(architecture, 64)]).toEqual([architecture, false, false])
+    for (const architecture of ['exaone4', 'smallthinker'])
+      expect([architecture, shifts(architecture, 0), shifts(architecture, 64)]).toEqual([architecture, true, false])
+    expect([shifts('baichuan', 0, 32), shifts('baichuan', 0, 40)]).toEqual([true, false])
+    expect(shifts('gemma3', 64)).toBe(true)
+  })
+
   test.each([
     [{ ...plain, recurrent: true, architecture: 'mamba' }, {}, { contracts: ['exact'], shift: false, edits: 'checkpoints' }],
     [{ ...plain, hybrid: true, architecture: 'jamba' }, {}, { contracts: ['exact'], shift: false, edits: 'checkpoints' }],
     [{ ...plain, slidingWindow: 64 }, {}, { shift: true, edits: 'tags' }],
     [{ ...plain, slidingWindow: 64 }, { fullSlidingWindow: false }, { contracts: ['exact'], shift: false, edits: 'checkpoints' }],
     [{ ...plain, rope: 'mrope' }, {}, { shift: false, edits: 'tags' }],
+    [{ ...plain, architecture: 'smollm3' }, {}, { shift: false, edits: 'tags' }],
     [plain, { keyType: 'q8_0' }, { shift: false, edits: 'tags' }],
     [plain, { keyType: 'bf16' }, { shift: false, edits: 'tags' }],
     [scaled('type', 'yarn'), {}, { shift: false, edits: 'tags' }],
