@@ -20,7 +20,7 @@ import { mean } from '../runtime/core/mean.js'
 import { KvfoldError } from '../runtime/core/errors.js'
 import { length, overlaps } from '../runtime/core/span.js'
 import type { AttentionPattern, KeySet } from '../runtime/engine/attention.js'
-import { EngineAround, type EngineReply, type EngineRequest, type Generation } from '../runtime/engine/engine.js'
+import { EngineAround, type EngineReply, type EngineRequest, type Generation, generationOf } from '../runtime/engine/engine.js'
 import type { LlamaEngine } from '../runtime/engine/llama.js'
 import { LONGEST_ANSWER, lookAtPrompt, lookAtValue, type PiLookOptions, type PiPrompt } from './pi-attention.js'
 import { piSample, type PiSample, piScore, type PiWords } from './pi-llm.js'
@@ -239,13 +239,13 @@ class WatchedEngine extends EngineAround<LlamaEngine> {
         ...(options.heads === undefined ? {} : { heads: options.heads }),
       },
     })
-    const reply = generation.reply.then((done) => {
+    return generationOf(async (stream) => {
+      const done = await generation.each((event) => {
+        stream.push(event)
+      })
       if (done.attention !== undefined) this.steps.push(stepOf(done, prompt, done.attention))
       return done
     })
-    // The caller receives a failure when it awaits the reply. This handler prevents an unhandled rejection before that.
-    reply.catch(() => undefined)
-    return { reply, [Symbol.asyncIterator]: () => generation[Symbol.asyncIterator]() }
   }
 }
 

@@ -14,6 +14,7 @@ import {
   type EngineRequest,
   type Finish,
   type Generation,
+  generationOf,
   type ShownTokens,
 } from '../../runtime/engine/engine.js'
 import { contentOf, editsByMessage } from '../../fleet/engines/wire.js'
@@ -235,7 +236,10 @@ export class TrajectoryRecorder extends EngineAround {
     const at = this.#steps.push(null) - 1
     // Copies, because the caller appends to its arrays afterwards.
     const shown = { messages: [...messages], edits: [...edits], tools: [...tools], kind }
-    const reply = generation.reply.then((done: EngineReply) => {
+    return generationOf(async (stream) => {
+      const done = await generation.each((event) => {
+        stream.push(event)
+      })
       const { message, finish, tokens } = done
       this.#steps[at] = {
         ...shown,
@@ -246,8 +250,6 @@ export class TrajectoryRecorder extends EngineAround {
       }
       return done
     })
-    reply.catch(() => undefined)
-    return { reply, [Symbol.asyncIterator]: () => generation[Symbol.asyncIterator]() }
   }
 
   /** Returns the recorded steps, summaries included. `taken`: the outcomes of each answer's calls, in the order of the answers. */

@@ -1,14 +1,22 @@
 /** Passes events of a running task, and its end, to the code that started the task. */
 
-/** Iterate for events; await `answer` for the result. An error ends both. Events that are not read yet are kept. */
+/**
+ * Iterate for events; await `answer` for the result. An error ends both. Events that are not read yet are kept. Or call `each` instead of
+ * iterating: then no event waits.
+ */
 export class Feed<Event, Answer> implements AsyncIterable<Event> {
   readonly answer: Promise<Answer>
   readonly #queue: Event[] = []
   #wake: (() => void) | null = null
+  #listener: ((event: Event) => void) | null = null
   #end: { readonly error: unknown } | 'done' | null = null
 
   constructor(run: (push: (event: Event) => void) => Promise<Answer>) {
     const running = run((event) => {
+      if (this.#listener !== null) {
+        this.#listener(event)
+        return
+      }
       this.#queue.push(event)
       this.#wake?.()
     })
@@ -26,6 +34,25 @@ export class Feed<Event, Answer> implements AsyncIterable<Event> {
     )
     // Code that only iterates gets the error there. Without this line the unhandled rejection of `answer` would end the process.
     this.answer.catch(() => undefined)
+  }
+
+  /**
+   * Passes every event to `listener` at the moment it is pushed; first those that were pushed already. Returns the answer. If the listener
+   * throws, it gets no more events, the promise rejects with its error, and the task goes on.
+   */
+  each(listener: (event: Event) => void): Promise<Answer> {
+    return new Promise((resolve, reject) => {
+      this.#listener = (event) => {
+        try {
+          listener(event)
+        } catch (error) {
+          this.#listener = () => undefined
+          reject(error instanceof Error ? error : new Error(String(error)))
+        }
+      }
+      for (const event of this.#queue.splice(0)) this.#listener(event)
+      this.answer.then(resolve, reject)
+    })
   }
 
   async *[Symbol.asyncIterator](): AsyncGenerator<Event> {

@@ -29,22 +29,52 @@ export interface Sampling {
   readonly logitBias?: readonly { readonly token: number; readonly bias: number }[]
 }
 
-export interface EngineRequest {
-  /** The conversation whose cache the step continues. Requests of one conversation run one after another. */
-  readonly conversation: ConversationId
+/**
+ * How answers are generated. One object, never changed, goes from the request to the turn and the steps of the turn.
+ */
+export interface GenerationOptions {
+  readonly sampling?: Sampling
+  /** Default: as many as the context has room for. */
+  readonly maxTokens?: number
+  readonly stop?: readonly string[]
+  /**
+   * The most tokens of reasoning. After them the engine writes the end of the reasoning itself. Engines that cannot do that ignore the
+   * field. Default: no bound.
+   */
+  readonly reasoningBudget?: number
+  /** GBNF that the answer must satisfy. Give a grammar or `schema`, not both. */
+  readonly grammar?: string
+  readonly schema?: unknown
+  /** Leaves out the parts of the schema that a grammar cannot express. Default: such a schema is refused. */
+  readonly loose?: boolean
+  /** How many alternatives to report for each token, 0 to 20. Default: no log-probabilities. */
+  readonly logprobs?: number
+  /** The contract of the edits. Default: the engine's. */
+  readonly contract?: ContractChoice
+  /** Which tokens `blend` computes again. Default: the engine's choice. */
+  readonly blend?: BlendChoice
+}
+
+/** What all requests of a conversation have in common, those of its helpers included. */
+export interface RequestScope {
   /**
    * The tenant that the conversation belongs to. Cells are lent only between conversations of one tenant, in every tier. A conversation
    * never changes its tenant, so conversations of different tenants must have different ids. Default: none; requests without a tenant count
    * as one tenant.
    */
   readonly tenant?: string
+  /** Variables of the chat template. They hold for the whole prompt, earlier messages included. Default: none. */
+  readonly variables?: TemplateVariables
+}
+
+export interface EngineRequest extends GenerationOptions, RequestScope {
+  /** The conversation whose cache the step continues. Requests of one conversation run one after another. */
+  readonly conversation: ConversationId
   /** The messages with their original contents, never shortened. */
   readonly messages: readonly ChatMessage[]
   /** The edits: spans of the messages, and the text that is shown in place of each. Default: none. */
   readonly edits?: readonly Edit[]
   readonly tools?: readonly ToolDefinition[]
-  /** Variables of the chat template. They hold for the whole prompt, earlier messages included. Default: none. */
-  readonly variables?: TemplateVariables
   /**
    * The last message is the beginning of the answer, and the model continues it. The reply contains both parts; events contain only the new
    * text. Default false.
@@ -59,36 +89,16 @@ export interface EngineRequest {
    * the name of a tool in `tools`, calls of that name must satisfy this definition, which may allow less than the one shown. Default: none.
    */
   readonly unlisted?: readonly ToolDefinition[]
-  readonly sampling?: Sampling
-  /** Default: as many as the context has room for. */
-  readonly maxTokens?: number
-  readonly stop?: readonly string[]
-  /**
-   * The most tokens of reasoning. After them the engine writes the end of the reasoning itself. Engines that cannot do that ignore the
-   * field. Default: no bound.
-   */
-  readonly reasoningBudget?: number
   /**
    * The answer ends after the first complete call for which this returns true. Engines that cannot end there continue. Default: no call
    * ends the answer.
    */
   readonly endsWith?: (call: Pick<ToolCall, 'name'>) => boolean
-  /** GBNF that the answer must satisfy. Give a grammar or `schema`, not both. */
-  readonly grammar?: string
-  readonly schema?: unknown
-  /** Leaves out the parts of the schema that a grammar cannot express. Default: such a schema is refused. */
-  readonly loose?: boolean
-  /** How many alternatives to report for each token, 0 to 20. Default: no log-probabilities. */
-  readonly logprobs?: number
   /**
    * Asks where tokens look; the engine reduces the weights while it computes. Engines that cannot report attention refuse with
    * attention/unavailable.
    */
   readonly attention?: AttentionRequest
-  /** The contract of the edits. Default: the engine's. */
-  readonly contract?: ContractChoice
-  /** Which tokens `blend` computes again. Default: the engine's choice. */
-  readonly blend?: BlendChoice
   /**
    * Says that the client may have changed messages since the conversation's last step, and gives the contract for such changes. The model
    * is shown exactly these messages, whichever cells are kept of the earlier ones. Default: unset; then changed messages are computed
@@ -199,6 +209,11 @@ export interface ShownTokens {
 /** A running step: iterate for events, await `reply` for the end. An error rejects `reply` and ends the iteration with the same error. */
 export interface Generation extends AsyncIterable<EngineEvent> {
   readonly reply: Promise<EngineReply>
+  /**
+   * Passes every event to `listener` at the moment it happens, and returns the reply. Call it instead of iterating: then no event waits in a
+   * queue. The listener must be quick, because the engine waits for it. If it throws, the promise rejects with its error, and the step goes on.
+   */
+  each(listener: (event: EngineEvent) => void): Promise<EngineReply>
 }
 
 export interface EngineInfo {
@@ -260,7 +275,11 @@ export interface EventStream {
  */
 export function generationOf(run: (stream: EventStream) => Promise<EngineReply>): Generation {
   const feed = new Feed<EngineEvent, EngineReply>((push) => run({ push }))
-  return { reply: feed.answer, [Symbol.asyncIterator]: () => feed[Symbol.asyncIterator]() }
+  return {
+    reply: feed.answer,
+    each: (listener) => feed.each(listener),
+    [Symbol.asyncIterator]: () => feed[Symbol.asyncIterator](),
+  }
 }
 
 // The base of engines that wrap another engine: everything but `respond` is passed on to the inner engine.

@@ -46,4 +46,46 @@ describe('Feed', () => {
     expect(seen).toEqual([1])
     await expect(feed.answer).rejects.toThrow('broken')
   })
+
+  it('passes events to a listener at once, those from before it first', async () => {
+    const seen: (number | string)[] = []
+    let go = (): void => undefined
+    const feed = new Feed<number, string>(async (push) => {
+      push(1)
+      await new Promise<void>((resolve) => (go = resolve))
+      push(2)
+      seen.push('pushed')
+      return 'done'
+    })
+    const answer = feed.each((event) => {
+      seen.push(event)
+    })
+    expect(seen).toEqual([1])
+    go()
+    expect(await answer).toBe('done')
+    expect(seen).toEqual([1, 2, 'pushed'])
+  })
+
+  it('ends a listener with the error of the task', async () => {
+    const feed = new Feed<number, string>(() => Promise.reject(new Error('broken')))
+    await expect(feed.each(() => undefined)).rejects.toThrow('broken')
+  })
+
+  it('keeps the error of a listener from the task, and gives the listener no more events', async () => {
+    const seen: number[] = []
+    const feed = new Feed<number, string>(async (push) => {
+      push(1)
+      await Promise.resolve()
+      push(2)
+      push(3)
+      return 'done'
+    })
+    const answer = feed.each((event) => {
+      seen.push(event)
+      if (event === 2) throw new Error('too much')
+    })
+    await expect(answer).rejects.toThrow('too much')
+    expect(await feed.answer).toBe('done')
+    expect(seen).toEqual([1, 2])
+  })
 })
