@@ -6,12 +6,11 @@ import type { ChatMessage, ToolCall, ToolDefinition } from '../chat/message.js'
 import type { Conversation } from '../context/conversation.js'
 import { KvfoldError } from '../core/errors.js'
 import { conversationId } from '../core/ids.js'
-import type { Engine } from '../engine/engine.js'
+import type { Engine, GenerationOptions, RequestScope } from '../engine/engine.js'
 import type { LedgerEntry } from '../kv/ledger.js'
 import type { LateDefinitions } from '../tools/late-definitions.js'
 import { type ManagedTools, removable, removeTools, SEARCH_TOOLS, searchFor } from '../tools/management.js'
 import type { SearchedTools, ToolMemory } from '../tools/tool-memory.js'
-import type { TurnOptions } from './tool-loop.js'
 
 // The prompts of each mode, the questions that the agent asks aside, and the reading of their answers.
 
@@ -98,7 +97,8 @@ export interface AsidesOptions {
   readonly definitions: () => readonly ToolDefinition[]
   /** False when a rule removes tools instead of the model. Default true. */
   readonly removes?: boolean
-  readonly generation?: TurnOptions['generation']
+  readonly generation?: GenerationOptions
+  readonly scope?: RequestScope
   /** Called with the ledger entries of each question, as soon as it is answered. */
   readonly onSpent?: (entries: readonly LedgerEntry[]) => void
 }
@@ -177,13 +177,14 @@ export class MemToolAsides {
 
   /** Asks on a fork. @returns the listed strings; an empty list when the answer has none */
   async #aside({ prompt, schema }: AsideQuestion, signal?: AbortSignal): Promise<readonly string[]> {
-    const { engine, conversation, generation = {}, definitions } = this.options
+    const { engine, conversation, generation, scope, definitions } = this.options
     const messages = settled(conversation.messages)
     const fork = conversationId(`${conversation.id}/aside-${++this.asked}`)
     const edits = conversation.edits().filter(({ message }) => message < messages.length)
     try {
       const { reply } = engine.respond({
         ...generation,
+        ...scope,
         conversation: fork,
         parent: conversation.id,
         messages: [...messages, { role: 'user', content: prompt }],

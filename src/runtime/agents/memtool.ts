@@ -9,7 +9,7 @@ import type { Stretch } from '../context/stretch.js'
 import type { ContextTool } from '../context/tools.js'
 import type { ConversationId } from '../core/ids.js'
 import { span } from '../core/span.js'
-import type { Engine } from '../engine/engine.js'
+import type { Engine, GenerationOptions } from '../engine/engine.js'
 import type { LedgerEntry } from '../kv/ledger.js'
 import type { Catalogue } from '../tools/catalogue.js'
 import { LateDefinitions, lineOf } from '../tools/late-definitions.js'
@@ -18,7 +18,7 @@ import { type ToolLimits, ToolMemory, type ToolMemoryState } from '../tools/tool
 import { MemToolAsides, type MemToolMode, memToolPrompts } from './memtool-asides.js'
 import type { AskOptions } from './session.js'
 import { Toolbox } from './toolbox.js'
-import { Turn, type TurnOptions, type TurnOutcome } from './tool-loop.js'
+import { Turn, type TurnOutcome } from './tool-loop.js'
 
 /**
  * Where the definitions of loaded tools are shown. `late`: in the result of the search that found them; they are folded away when the tool
@@ -60,7 +60,7 @@ export interface MemToolOptions {
   readonly maxCalls?: number
   /** Default: the whole history stays visible. */
   readonly history?: HistoryLimit
-  readonly generation?: TurnOptions['generation']
+  readonly generation?: GenerationOptions
   /** The state of an earlier session with the same options, to continue from. */
   readonly state?: MemToolState
 }

@@ -5,10 +5,10 @@ import { portsOf } from '../context/ports.js'
 import { type ContextTool, contextTools } from '../context/tools.js'
 import { KvfoldError } from '../core/errors.js'
 import type { ConversationId } from '../core/ids.js'
-import type { Engine } from '../engine/engine.js'
+import type { Engine, GenerationOptions } from '../engine/engine.js'
 import type { LedgerEntry } from '../kv/ledger.js'
 import { Toolbox, type ClientTool } from './toolbox.js'
-import { type AgentEvent, Turn, type TurnOptions, type TurnOutcome } from './tool-loop.js'
+import { type AgentEvent, Turn, type TurnOutcome } from './tool-loop.js'
 
 /** The most calls of a turn (Sculptor, section 4; spec: acm-tools, loop). */
 export const MAX_CALLS = 20
@@ -34,7 +34,7 @@ export interface SessionOptions {
   readonly hints?: boolean
   readonly clientTools?: readonly ClientTool[]
   /** Sampling, limits, contract and similar settings, the same for every step. */
-  readonly generation?: TurnOptions['generation']
+  readonly generation?: GenerationOptions
 }
 
 export interface AskOptions {

@@ -4,12 +4,22 @@
  */
 import type { ChatMessage, ToolCall, ToolChoice } from '../chat/message.js'
 import type { Conversation } from '../context/conversation.js'
-import type { Fragment } from '../context/fragment.js'
+import type { CostlyFolds, Fragment } from '../context/fragment.js'
 import { noted } from '../context/size-note.js'
 import { failure, type ToolOutcome } from '../context/tools.js'
 import { invariant } from '../core/errors.js'
-import type { Engine, EngineEvent, EngineReply, EngineRequest, Finish, Timing } from '../engine/engine.js'
+import type {
+  Engine,
+  EngineEvent,
+  EngineReply,
+  EngineRequest,
+  Finish,
+  GenerationOptions,
+  RequestScope,
+  Timing,
+} from '../engine/engine.js'
 import type { LedgerEntry } from '../kv/ledger.js'
+import { ClientCalls, type ClientRules } from './client-calls.js'
 import type { Toolbox } from './toolbox.js'
 
 /** One tool call of a step and its result. */
@@ -71,6 +81,8 @@ export interface TurnOutcome {
    */
   readonly contextBefore: number
   readonly contextAfter: number
+  /** The stop string that ended the last step, if the engine reports it. */
+  readonly stop?: string
 }
 
 export interface TurnOptions {
@@ -80,14 +92,18 @@ export interface TurnOptions {
   /** Whether the first step must call a tool, may call one, or must not. Without tools it never calls one. */
   readonly firstStep: ToolChoice
   readonly maxCalls: number
+  /** How the model's folds and summaries that do not pay are treated. Default: as the conversation does it. */
+  readonly costlyFolds?: CostlyFolds
   /** Whether results carry advice on the order of calls. */
   readonly hints: boolean
-  /** Sampling, limits, contract and similar settings, the same for every step. */
-  readonly generation: Pick<
-    EngineRequest,
-    | ('sampling' | 'maxTokens' | 'stop' | 'reasoningBudget' | 'grammar' | 'schema' | 'loose' | 'logprobs')
-    | ('contract' | 'blend' | 'clientEdits' | 'known' | 'parent' | 'last')
-  >
+  /** The same for every step. */
+  readonly generation: GenerationOptions
+  /** The other fields of every step's request that do not follow from the conversation and its tools. Default: none. */
+  readonly request?: RequestScope & Pick<EngineRequest, 'clientEdits' | 'known' | 'parent' | 'last'>
+  /** Names of the tools that a required call may use. Default: all. */
+  readonly callable?: readonly string[]
+  /** Present if the calls go to a client that keeps the conversation too. Default: calls stay as the engine reports them. */
+  readonly client?: ClientRules
   /** Text that the answer of the first step begins with. Default: none. */
   readonly beginning?: string
   readonly signal?: AbortSignal
@@ -147,23 +163,33 @@ export class Turn {
   }
 
   async #respond(toolChoice: ToolChoice): Promise<EngineReply> {
-    const { engine, conversation, toolbox, generation, beginning, signal } = this.options
+    const { engine, conversation, toolbox, generation, request, beginning, callable, client, signal } = this.options
     const step = this.#steps.length
     this.#emit({ type: 'step', step, toolChoice })
     const tools = toolbox.definitions
+    const messages = noted(conversation.messages, tools)
     const edits = conversation.edits()
     const running = engine.respond({
-      conversation: conversation.id,
-      messages: noted(conversation.messages, tools),
       ...generation,
-      ...(beginning === undefined || step > 0 ? {} : begun(noted(conversation.messages, tools), beginning)),
+      ...request,
+      conversation: conversation.id,
+      ...(beginning === undefined || step > 0 ? { messages } : begun(messages, beginning)),
       ...(edits.length === 0 ? {} : { edits }),
       ...(tools.length === 0 ? {} : { tools, toolChoice }),
       ...(toolbox.unlisted.length === 0 ? {} : { unlisted: toolbox.unlisted }),
+      ...(callable === undefined || toolChoice !== 'required' ? {} : { callable }),
+      ...(client?.single === true ? { endsWith: (call) => toolbox.isExternal(call) } : {}),
       ...(signal === undefined ? {} : { signal }),
     })
-    for await (const event of running) this.#emit({ type: 'engine', step, event })
-    const reply = await running.reply
+    const tell = (event: EngineEvent) => {
+      this.#emit({ type: 'engine', step, event })
+    }
+    const calls = client === undefined ? null : new ClientCalls(client, toolbox, tell)
+    const whole = await running.each((event) => {
+      if (calls === null) tell(event)
+      else calls.on(event)
+    })
+    const reply = calls?.end(whole) ?? whole
     this.#emit({ type: 'ledger', step, entry: reply.ledger })
     return reply
   }
@@ -205,7 +231,7 @@ export class Turn {
   }
 
   #call(call: ToolCall): ToolOutcome | Promise<ToolOutcome> {
-    const { conversation, toolbox, maxCalls, signal } = this.options
+    const { conversation, toolbox, maxCalls, costlyFolds, signal } = this.options
     if (this.#cancelled) return failure('cancelled before it was carried out.')
     if (this.#calls >= maxCalls) {
       this.#refused++
@@ -213,14 +239,14 @@ export class Turn {
     }
     this.#calls++
     this.#emit({ type: 'call', step: this.#steps.length, call })
-    return toolbox.run(conversation, call, signal)
+    return toolbox.run(conversation, call, signal, costlyFolds)
   }
 
   get #cancelled(): boolean {
     return this.options.signal?.aborted === true
   }
 
-  #outcome({ message }: EngineReply, end: TurnEnd): TurnOutcome {
+  #outcome({ message, stop }: EngineReply, end: TurnEnd): TurnOutcome {
     const first = this.#steps[0]
     const last = this.#steps.at(-1)
     invariant(first !== undefined && last !== undefined, 'A turn ended without a step.')
@@ -235,6 +261,7 @@ export class Turn {
       ledger: this.#steps.flatMap(({ ledger, side }) => [ledger, ...side]),
       contextBefore: first.ledger.shown,
       contextAfter: last.ledger.shown,
+      ...(stop === undefined ? {} : { stop }),
     }
   }
 

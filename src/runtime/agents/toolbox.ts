@@ -1,6 +1,7 @@
 /** The tools of an agent, its caller's included. Carries out their calls. */
 import type { ToolCall, ToolDefinition } from '../chat/message.js'
 import type { Conversation } from '../context/conversation.js'
+import type { CostlyFolds } from '../context/fragment.js'
 import { listed, quoted } from '../context/refusal.js'
 import { failure, type ContextTool, type ToolOutcome } from '../context/tools.js'
 import { KvfoldError } from '../core/errors.js'
@@ -76,15 +77,15 @@ export class Toolbox {
   }
 
   /**
-   * Carries out a call. An error in the call or in its tool becomes a failed outcome for the model.
+   * Carries out a call. An error in the call or in its tool becomes a failed outcome for the model. `costly`: as in `ContextTool.run`.
    * @throws KvfoldError what the engine throws while it writes a summary
    */
-  async run(conversation: Conversation, call: ToolCall, signal?: AbortSignal): Promise<ToolOutcome> {
+  async run(conversation: Conversation, call: ToolCall, signal?: AbortSignal, costly?: CostlyFolds): Promise<ToolOutcome> {
     const { name, arguments: args, malformed } = call
     if (malformed !== undefined)
       return failure(`the arguments of ${name} are not a JSON object: ${quoted(malformed)}. Write the call again.`)
     const own = this.#context.get(name)
-    if (own !== undefined) return own.run(conversation, args, signal)
+    if (own !== undefined) return own.run(conversation, args, signal, costly)
     const client = this.#client.get(name)
     if (client === undefined && this.external.definitions.some((tool) => tool.name === name))
       return failure(`${name} is not to be called now. Answer in words.`)

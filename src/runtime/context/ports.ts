@@ -2,18 +2,27 @@
 import type { ChatMessage, Edit, ToolDefinition } from '../chat/message.js'
 import type { ConversationId } from '../core/ids.js'
 import { KvfoldError } from '../core/errors.js'
-import type { Engine } from '../engine/engine.js'
+import type { Engine, RequestScope } from '../engine/engine.js'
 import type { ConversationPorts } from './conversation.js'
 import { noted } from './size-note.js'
 import { summarizeWith } from './summary.js'
 
-/** Takes token borders, counts and summaries from `engine`. `tools`: the definitions that every request of the conversation carries. */
-export function portsOf(engine: Engine, id: ConversationId, tools: readonly ToolDefinition[] = []): ConversationPorts {
+/**
+ * Takes token borders, counts and summaries from `engine`. `tools` and `scope`: the definitions and facts that every request of the
+ * conversation carries.
+ */
+export function portsOf(
+  engine: Engine,
+  id: ConversationId,
+  tools: readonly ToolDefinition[] = [],
+  scope: RequestScope = {},
+): ConversationPorts {
+  const { variables } = scope
   const counts = new Counts()
   return {
     snap: (messages, message, chars) =>
-      engine.snap(noted(messages.slice(0, settledBefore(messages, message)), tools), tools, message, chars),
-    summarize: summarizeWith(engine, id),
+      engine.snap(noted(messages.slice(0, settledBefore(messages, message)), tools), tools, message, chars, variables),
+    summarize: summarizeWith(engine, id, scope),
     estimates: engine.estimates ?? false,
     count: (messages, message, edits) => {
       const settled = settledBefore(messages, message)
@@ -22,7 +31,7 @@ export function portsOf(engine: Engine, id: ConversationId, tools: readonly Tool
         // Tool definitions and size notes are left out. They are the same before and after a fold and not always known, so the price does
         // not depend on them.
         const counted = messages.slice(0, settled)
-        const count = () => engine.count(counted, [], shown)
+        const count = () => engine.count(counted, [], shown, variables)
         // Estimates improve with time. So two counts that are compared must be made at the same time and are not kept.
         return engine.estimates === true ? count() : counts.of(counted, shown, count)
       } catch (error) {

@@ -1,7 +1,7 @@
 /** Lets the model write a summary in a separate conversation. */
 import { KvfoldError } from '../core/errors.js'
 import { conversationId, type ConversationId } from '../core/ids.js'
-import type { Engine } from '../engine/engine.js'
+import type { Engine, RequestScope } from '../engine/engine.js'
 import type { LedgerEntry } from '../kv/ledger.js'
 import { refuse, type Result } from './refusal.js'
 
@@ -23,12 +23,13 @@ const request = (text: string, focus: string): string =>
  * Returns a function that writes summaries with `engine`. Each summary is written in its own one-message conversation, which is forgotten
  * afterwards. So the cache of `conversation` stays as it is, and the model sees only the text that it summarises.
  */
-export function summarizeWith(engine: Engine, conversation: ConversationId): Summarize {
+export function summarizeWith(engine: Engine, conversation: ConversationId, scope?: RequestScope): Summarize {
   let count = 0
   return async (text, focus, signal) => {
     const aside = conversationId(`${conversation}/summary-${++count}`)
     try {
       const { reply } = engine.respond({
+        ...scope,
         conversation: aside,
         messages: [{ role: 'user', content: request(text, focus) }],
         maxTokens: LONGEST,

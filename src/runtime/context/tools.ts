@@ -5,7 +5,7 @@ import { checked, type Fault, strict } from '../core/schema.js'
 import { length } from '../core/span.js'
 import type { LedgerEntry } from '../kv/ledger.js'
 import type { Conversation } from './conversation.js'
-import { type Fragment, priceRemark } from './fragment.js'
+import { type CostlyFolds, type Fragment, priceRemark } from './fragment.js'
 import { quoted, type Refusal } from './refusal.js'
 import { scopeName, scopes } from './stretch.js'
 import type { Hit } from './search.js'
@@ -40,9 +40,15 @@ export interface ContextTool {
   readonly definition: ToolDefinition
   /**
    * Checks the arguments and carries out the call. When the model made a mistake, the outcome says so and the conversation is unchanged.
+   * @param costly how a fold or summary that does not pay is treated; default: as the conversation does it
    * @throws KvfoldError what the engine throws while it writes a summary
    */
-  run(conversation: ContextOperations, args: Readonly<Record<string, unknown>>, signal?: AbortSignal): Promise<ToolOutcome>
+  run(
+    conversation: ContextOperations,
+    args: Readonly<Record<string, unknown>>,
+    signal?: AbortSignal,
+    costly?: CostlyFolds,
+  ): Promise<ToolOutcome>
 }
 
 /** The result of a successful call, as its tool returns it. */
@@ -61,16 +67,17 @@ interface Recipe<Arguments extends TObject> {
     conversation: ContextOperations,
     args: Static<Arguments>,
     signal?: AbortSignal,
+    costly?: CostlyFolds,
   ): Success | Refusal | Promise<Success | Refusal>
 }
 
 export function defineTool<Arguments extends TObject>(recipe: Recipe<Arguments>): ContextTool {
   return {
     definition: { name: recipe.name, description: recipe.description, parameters: parametersOf(recipe.arguments) },
-    async run(conversation, args, signal) {
+    async run(conversation, args, signal, costly) {
       const given = checked(recipe.arguments, args)
       if (!given.ok) return failure(`${recipe.name}: ${faults(given.faults)}`)
-      const result = await recipe.run(conversation, given.value, signal)
+      const result = await recipe.run(conversation, given.value, signal, costly)
       if ('text' in result) return { ledger: [], ...result, failed: false }
       return failure(result.message, result.ledger)
     },
@@ -212,8 +219,8 @@ export const foldFragment = defineTool({
   arguments: strict({
     fragment_id: Type.String({ description: 'The id of the fragment, as fragment_context gave it (f and 5 characters).' }),
   }),
-  async run(conversation, { fragment_id: id }) {
-    const result = await conversation.fold(id)
+  async run(conversation, { fragment_id: id }, _signal, costly) {
+    const result = await conversation.fold(id, undefined, costly)
     if (!result.ok) return result
     const { fragment } = result
     return { text: [`Folded ${fragment.id}.`, priceRemark(fragment) ?? []].flat().join(' '), modifies: true }
@@ -233,8 +240,8 @@ export const summarizeFragment = defineTool({
       description: 'What the summary must keep, for example: decisions, open questions, figures, who is related to whom.',
     }),
   }),
-  async run(conversation, { fragment_id: id, focus }, signal) {
-    const result = await conversation.summarize(id, focus, signal)
+  async run(conversation, { fragment_id: id, focus }, signal, costly) {
+    const result = await conversation.summarize(id, focus, signal, costly)
     if (!result.ok) return result
     const { fragment, ledger } = result
     return { text: [`Summarized ${fragment.id}.`, priceRemark(fragment) ?? []].flat().join(' '), modifies: true, ledger }

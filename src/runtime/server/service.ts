@@ -40,7 +40,6 @@ import { Operations } from './threads/thread-operations.js'
 import { Queue, QueueFull } from './threads/queue.js'
 import { SideModels, type SideModelsOptions } from './side-model.js'
 import { type ModelStatus, SavedToday, type ServiceStatus, storeStatus } from './threads/status.js'
-import { SILENT, AskEngine } from './threads/ask-engine.js'
 import type { Damage } from '../store/damage.js'
 import type { ThreadStore } from '../store/port.js'
 
@@ -204,7 +203,7 @@ export class ThreadService implements Service {
       await engine.prepare?.(messages, tools, variables)
       return clear === undefined
         ? engine.count(messages, tools, [], variables)
-        : countCleared(new AskEngine(engine, { ...SILENT, variables: () => variables }), messages, tools, clear)
+        : countCleared(engine, messages, tools, clear, variables)
     })
   }
 
@@ -277,17 +276,8 @@ export class ThreadService implements Service {
   async #ask(ask: Ask, emit: (event: AskEvent) => void): Promise<Answer> {
     const leftOut = await checkAsk(ask)
     return this.#run(ask, emit, async ({ model, engine, signal, waited }) => {
-      const { tenant, messages, thread, appended, beginning, tools } = ask
-      refuseUnfoldable(messages, engine.info.context, engine.model?.info ?? null)
-      const taken = await this.#manager.take({
-        tenant,
-        model: model.name,
-        messages,
-        tools,
-        ...(thread === undefined ? {} : { thread }),
-        ...(appended === undefined ? {} : { appended }),
-        ...(beginning === undefined ? {} : { beginning }),
-      })
+      refuseUnfoldable(ask.messages, engine.info.context, engine.model?.info ?? null)
+      const taken = await this.#manager.take({ ...ask, model: model.name })
       try {
         emit({ type: 'started', thread: taken.thread.id, model: model.name })
         const save = () => taken.thread.alone(() => this.#manager.save(taken.thread, 'message'))

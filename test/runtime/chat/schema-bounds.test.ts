@@ -4,7 +4,7 @@ import { jsonSchemaGrammar, lazyCalls, leftOutOfTools } from '../../../src/runti
 import type { ToolDefinition } from '../../../src/runtime/chat/message.js'
 import { satisfies } from '../../../src/runtime/chat/schema/merge.js'
 import { Random } from '../../../src/runtime/core/random.js'
-import { leftOut } from '../../../src/runtime/server/threads/answering.js'
+import { leftOut } from '../../../src/runtime/server/threads/generation.js'
 import { Grammar } from '../../support/gbnf.js'
 
 /** Definitions that each name the one before twice. */

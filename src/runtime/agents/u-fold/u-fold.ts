@@ -9,7 +9,7 @@ import { editOf } from '../../context/fragment.js'
 import { noted } from '../../context/size-note.js'
 import { isContextFull, KvfoldError } from '../../core/errors.js'
 import { conversationId, fragmentId, type FragmentId } from '../../core/ids.js'
-import type { Engine, EngineReply, EngineRequest } from '../../engine/engine.js'
+import type { Engine, EngineReply, EngineRequest, GenerationOptions, RequestScope } from '../../engine/engine.js'
 import type { LedgerEntry } from '../../kv/ledger.js'
 import {
   type ChosenLines,
@@ -93,7 +93,9 @@ export interface UFoldSetting {
   readonly conversation: Conversation
   /** The definitions that every request of the conversation carries. */
   readonly tools: readonly ToolDefinition[]
-  readonly generation?: Pick<EngineRequest, 'sampling' | 'contract' | 'blend'>
+  readonly generation?: Pick<GenerationOptions, 'sampling' | 'contract' | 'blend'>
+  /** That of the conversation. */
+  readonly scope?: RequestScope
   /** Another model for the helpers. Default: the agent's own engine, on forks of its cache. */
   readonly folder?: Engine
   readonly options?: UFoldOptions
@@ -188,13 +190,9 @@ export class UFold {
 
   /** Counts the tokens of the first `upTo` messages as the model sees them. */
   #count(upTo: number, edits = this.setting.conversation.edits()): number {
-    const { engine, conversation, tools } = this.setting
-    const messages = noted(conversation.messages.slice(0, upTo), tools)
-    return engine.count(
-      messages,
-      tools,
-      edits.filter(({ message }) => message < upTo),
-    )
+    const { engine, conversation, tools, scope } = this.setting
+    const shown = edits.filter(({ message }) => message < upTo)
+    return engine.count(noted(conversation.messages.slice(0, upTo), tools), tools, shown, scope?.variables)
   }
 
   /**
@@ -239,14 +237,14 @@ export class UFold {
 
   /** Makes the new view. Returns false and changes nothing when the view would not be shorter. */
   #show({ memory, blocks, upTo, before }: Pick<UFoldState, 'memory' | 'blocks' | 'upTo'> & { readonly before: number }): boolean {
-    const { engine, conversation, tools, options = {}, pinned } = this.setting
+    const { engine, conversation, tools, scope, options = {}, pinned } = this.setting
     const messages = conversation.messages
     const hidden = hiddenIn(linesOf(messages), {
       messages,
       selected: blocks.map(({ lines }) => lines),
       before: upTo,
       least: LEAST,
-      snap: (message, chars) => engine.snap(noted(messages.slice(0, upTo), tools), tools, message, chars),
+      snap: (message, chars) => engine.snap(noted(messages.slice(0, upTo), tools), tools, message, chars, scope?.variables),
     }).filter(({ message }) => {
       const { role, toolCallId = '' } = messages[message]!
       if (pinned?.has(toolCallId) === true) return false
@@ -314,12 +312,12 @@ class Aside {
 
   /** @throws KvfoldError what the engine throws; engine/cancelled */
   async ask(content: string, schema: unknown): Promise<string> {
-    const { engine, folder, conversation, tools, generation = {}, options = {} } = this.setting
+    const { engine, folder, conversation, tools, generation = {}, scope, options = {} } = this.setting
     const messages: readonly ChatMessage[] = [...this.#messages, { role: 'user', content }]
     const { sampling } = generation
     const whose =
       folder === undefined
-        ? { conversation: this.fork, parent: conversation.id, ...generation }
+        ? { conversation: this.fork, parent: conversation.id, ...generation, ...scope }
         : { conversation: conversationId(`${conversation.id}/folder`), ...(sampling === undefined ? {} : { sampling }) }
     const { reply } = (folder ?? engine).respond({
       ...whose,

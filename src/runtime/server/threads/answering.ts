@@ -1,46 +1,27 @@
 /** Computes one answer: runs a turn of a thread from the request's messages to the client's answer. */
 import { MAX_CALLS } from '../../agents/session.js'
 import type { MemToolMode } from '../../agents/memtool-asides.js'
-import { type LoadedTools, Toolbox } from '../../agents/toolbox.js'
+import { Toolbox } from '../../agents/toolbox.js'
 import { Turn, type TurnOutcome } from '../../agents/tool-loop.js'
 import type { ShownPrompt } from '../../attention/answer-mass.js'
-import { anyObject } from '../../chat/grammar.js'
-import { grammarOfSchema, leftOutByCalls } from '../../chat/made-grammars.js'
 import type { ChatMessage, ToolCall, ToolChoice, ToolDefinition } from '../../chat/message.js'
 import { contextTools } from '../../context/tools.js'
 import type { ContractChoice } from '../../core/contract.js'
 import { KvfoldError } from '../../core/errors.js'
 import { Feed } from '../../core/feed.js'
 import { conversationId } from '../../core/ids.js'
-import type { EngineRequest } from '../../engine/engine.js'
-import {
-  type Answer,
-  type AnswerFormat,
-  type Ask,
-  type Asked,
-  type AskEvent,
-  type Lost,
-  type RecognisedEdits,
-  type Saved,
-  variablesOf,
-} from '../ask.js'
+import { definedFields } from '../../core/json.js'
+import type { GenerationOptions, RequestScope } from '../../engine/engine.js'
+import { type Answer, type Ask, type Asked, type AskEvent, variablesOf } from '../ask.js'
+import type { Lost, RecognisedEdits, Saved } from '../ask.js'
 import { editsInWords, type TakenThread } from './client-edits.js'
 import { clearedIn, clearToolUses } from './context-edits.js'
+import { generationFor, leftOut } from './generation.js'
+import type { ServedEngine } from './models.js'
+import { foldByHelpers, foldByPolicy, foldPrice, foldToFit, shownAgain } from './policies.js'
+import type { Acm, Folded, FoldPolicy, Overflow } from './policies.js'
 import { foundIn, ManagedThread, type OperatorTools, searchTools } from './server-tools.js'
-import { samplingFor, type ServedEngine } from './models.js'
-import {
-  type Acm,
-  foldByHelpers,
-  foldByPolicy,
-  type Folded,
-  type FoldPolicy,
-  foldPrice,
-  foldToFit,
-  type Overflow,
-  shownAgain,
-} from './policies.js'
 import { sum, TurnReport } from './turn-report.js'
-import { SILENT, AskEngine } from './ask-engine.js'
 
 /** For each engine, the time and tokens of its prefills so far. */
 const paces = new WeakMap<ServedEngine, { milliseconds: number; tokens: number }>()
@@ -102,50 +83,75 @@ export async function checkAsk(ask: Ask): Promise<readonly string[]> {
  * @throws KvfoldError what the engine throws; context/full by the overflow policy
  */
 export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'waited'>> {
-  const { ask, taken, engine, defaults, operatorTools, signal, emit, save } = options
+  const prepared = await prepare(options)
+  const cleared = await fold(options, prepared)
+  const ran = await run(options, prepared)
+  return report(options, prepared, ran, cleared)
+}
+
+/** What the folds and the steps of an answer share. */
+interface PreparedAnswer {
+  readonly acm: Acm
+  readonly contract: ContractChoice | null
+  /** The contract of the client's own edits. */
+  readonly clientEdits: ContractChoice
+  readonly generation: GenerationOptions
+  /** The same for the helpers' answers. */
+  readonly helpers: GenerationOptions
+  readonly scope: RequestScope
+  /** The tools with `acm: memtool`; null otherwise. */
+  readonly managed: ManagedThread | null
+  readonly toolbox: Toolbox
+  /** Names of the tools that a forced call may use; undefined: all. */
+  readonly callable: readonly string[] | undefined
+  readonly isSearch: (call: Pick<ToolCall, 'name'>) => boolean
+}
+
+async function prepare({ ask, taken, engine, defaults, operatorTools }: AnsweringOptions): Promise<PreparedAnswer> {
   const { thread } = taken
-  const { conversation } = thread
   const acm = ask.acm ?? defaults.acm
   const isAllowed = ask.toolChoice !== 'none' && ask.format === undefined
   const contract = ask.contract ?? thread.contract
-  const { deferred: asked } = ask
-  const sampling = samplingFor(engine, ask)
   const variables = variablesOf(ask.template)
-  thread.runtime.variables = variables
-  const generation = { ...(sampling === undefined ? {} : { sampling }), ...(contract === null ? {} : { contract }) }
+  const scope = { tenant: ask.tenant, variables }
+  const generation = generationFor(engine, ask, contract)
+  const helpers = definedFields({ sampling: generation.sampling, contract: generation.contract })
   const managed =
     acm !== 'memtool' || !isAllowed
       ? null
       : await ManagedThread.of(thread, {
-          ...{ engine: new AskEngine(engine, { ...SILENT, tenant: ask.tenant, variables: () => variables }), generation },
+          ...{ engine, generation: helpers, scope, operatorTools },
           mode: ask.memToolMode ?? defaults.memToolMode,
-          tools: [...thread.tools, ...(asked?.tools ?? [])],
-          operatorTools,
+          tools: [...thread.tools, ...(ask.deferred?.tools ?? [])],
           restores: contract === 'splice' || contract === 'blend',
         })
-  const deferred = managed === null ? asked : undefined
+  const deferred = managed === null ? ask.deferred : undefined
   const searches = deferred === undefined || !isAllowed ? [] : searchTools(deferred)
-  const isSearch = ({ name }: Pick<ToolCall, 'name'>) => searches.some(({ definition }) => definition.name === name)
-  const own = [...(acm === 'tools' ? contextTools : []), ...searches, ...(managed?.own ?? [])]
+  const more = [...searches, ...(managed?.own ?? [])]
   const external = {
     definitions: managed === null ? thread.tools : [],
     allowed: isAllowed,
     get unlisted() {
-      return managed?.loaded ?? (deferred === undefined ? [] : foundIn(conversation.messages, deferred))
+      return managed?.loaded ?? (deferred === undefined ? [] : foundIn(thread.conversation.messages, deferred))
     },
   }
-  const toolbox = new Toolbox(own, [], external, managed === null ? null : carriedOutBy(managed))
-  const askEngine = new AskEngine(engine, {
-    tenant: ask.tenant,
-    variables: () => variables,
-    isExternal: (call) => toolbox.isExternal(call),
-    single: ask.parallelCalls === false,
-    isAlone: isSearch,
-    ...callableOf(ask, [...[...searches, ...(managed?.own ?? [])].map(({ definition }) => definition), ...toolbox.unlisted]),
-  })
-  thread.runtime.own = own.map(({ definition }) => definition)
-  thread.runtime.isCatalogue = managed !== null
-  const recordFold = (folded: Folded | null, reason: string) => {
+  const toolbox = new Toolbox([...(acm === 'tools' ? contextTools : []), ...more], [], external, managed)
+  thread.prompted = { tools: toolbox.definitions, variables }
+  const wanted = ask.clientEdits ?? defaults.clientEditsOf?.get(ask.tenant) ?? defaults.clientEdits
+  return {
+    ...{ acm, contract, generation, helpers, scope, managed, toolbox },
+    clientEdits: taken.isOwn ? wanted : 'exact',
+    callable: callableOf(ask, [...more.map(({ definition }) => definition), ...toolbox.unlisted]),
+    isSearch: ({ name }) => searches.some(({ definition }) => definition.name === name),
+  }
+}
+
+/** Folds what the client and the policies ask for, and saves the thread. Returns what is cleared, as the answer reports it. */
+async function fold(options: AnsweringOptions, prepared: PreparedAnswer): Promise<Answer['cleared']> {
+  const { ask, taken, engine, defaults, signal, emit, save } = options
+  const { acm, contract, helpers, scope, managed, toolbox } = prepared
+  const { thread } = taken
+  const record = (folded: Folded | null, reason: string) => {
     if (folded === null) return
     const what = { folded: folded.fragments.map(({ id }) => id), saves: folded.saves, reason }
     thread.happened({ kind: 'policy', ...what })
@@ -158,56 +164,61 @@ export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'w
       reason: `the client changed messages: ${editsInWords(taken.edits) || 'those of the thread that it left'}`,
     })
   if (managed !== null) thread.account(await managed.begin(signal))
-  const context = { engine: askEngine, conversation, tools: toolbox.definitions, pinned: new Set(ask.pinned) }
-  if (ask.clear !== undefined) recordFold(clearToolUses(context, ask.clear), 'old tool results are cleared')
+  const { conversation } = thread
+  const context = { engine, conversation, tools: toolbox.definitions, scope, pinned: new Set(ask.pinned) }
+  if (ask.clear !== undefined) record(clearToolUses(context, ask.clear), 'old tool results are cleared')
   if (acm === 'auto-policy') {
     const open = { ...context, pinned: new Set([...context.pinned, ...shownAgain(thread)]) }
     const [edit] = taken.edits
     const left = edit === undefined ? (taken.left?.place ?? null) : thread.placeOf(edit.message)
     const price = foldPrice(thread, contract, left, ask.expectedReuse)
-    recordFold(foldByPolicy(open, { ...defaults.policy, ...ask.policy }, price), 'the context is past its threshold')
+    record(foldByPolicy(open, { ...defaults.policy, ...ask.policy }, price), 'the context is past its threshold')
   }
   if (acm === 'u-fold' || acm === 'resum') {
-    const looked = await foldByHelpers(acm, thread, { ...context, generation }, signal)
+    const looked = await foldByHelpers(acm, thread, { ...context, generation: helpers }, signal)
     if (looked !== null) {
       thread.account(looked.ledger)
-      if (looked.reason !== '') recordFold(looked.folded, looked.reason)
+      if (looked.reason !== '') record(looked.folded, looked.reason)
     }
   }
   const overflow = ask.overflow ?? defaults.overflow
-  if (overflow !== 'refuse') recordFold(foldToFit(context, overflow), 'the context is full')
+  if (overflow !== 'refuse') record(foldToFit(context, overflow), 'the context is full')
   const cleared = ask.clear === undefined ? null : clearedIn(context)
   await save()
+  return cleared
+}
 
+/** A turn that ran: its outcome, its events and milliseconds, and the part of the answer that the client may see. */
+interface RanTurn {
+  readonly outcome: TurnOutcome
+  readonly events: TurnReport
+  readonly message: ChatMessage
+  readonly milliseconds: number
+}
+
+async function run(options: AnsweringOptions, prepared: PreparedAnswer): Promise<RanTurn> {
+  const { ask, taken, engine, signal, emit, save } = options
+  const { generation, scope, toolbox, callable, isSearch } = prepared
+  const { thread } = taken
+  const { conversation } = thread
   thread.runtime.warm = true
   const from = conversation.messages.length
-  const report = new TurnReport(toolbox, isSearch, emit)
+  const events = new TurnReport(toolbox, isSearch, emit)
   let step: Omit<ShownPrompt, 'contract'> = { messages: from, edits: [] }
-  const wanted = ask.clientEdits ?? defaults.clientEditsOf?.get(ask.tenant) ?? defaults.clientEdits
-  const clientEdits = taken.isOwn ? wanted : 'exact'
   const turn = new Turn({
-    engine: askEngine,
-    conversation,
-    toolbox,
-    firstStep: firstStepOf(ask, acm),
-    ...(ask.beginning === undefined ? {} : { beginning: ask.beginning }),
+    ...{ engine, conversation, toolbox, generation, signal },
+    ...definedFields({ beginning: ask.beginning, callable, costlyFolds: ask.costlyFolds }),
+    request: {
+      ...scope,
+      ...{ clientEdits: prepared.clientEdits, known: taken.known },
+      ...(ask.expectedReuse === 0 ? { last: true } : {}),
+      ...(thread.parent === null ? {} : { parent: conversationId(thread.parent) }),
+    },
+    client: { single: ask.parallelCalls === false, isAlone: isSearch },
+    firstStep: firstStepOf(ask, prepared.acm),
     maxCalls: MAX_CALLS,
     hints: false,
     keepsCancelled: ask.streamed === true || ask.beginning !== undefined,
-    generation: {
-      ...(sampling === undefined ? {} : { sampling }),
-      ...(ask.maxTokens === undefined ? {} : { maxTokens: ask.maxTokens }),
-      ...(ask.stop === undefined ? {} : { stop: ask.stop }),
-      ...(ask.reasoningBudget === undefined ? {} : { reasoningBudget: ask.reasoningBudget.tokens }),
-      ...(ask.logprobs === undefined ? {} : { logprobs: ask.logprobs }),
-      ...(ask.expectedReuse === 0 ? { last: true } : {}),
-      ...(contract === null ? {} : { contract }),
-      clientEdits,
-      known: taken.known,
-      ...(thread.parent === null ? {} : { parent: conversationId(thread.parent) }),
-      ...formIn(ask.format),
-    },
-    signal,
     onEvent: (event) => {
       if (event.type === 'step') step = { messages: conversation.messages.length, edits: conversation.edits() }
       if (event.type === 'ledger') {
@@ -215,7 +226,7 @@ export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'w
         if (event.entry.kind === 'answer')
           thread.shown.note({ ...step, contract: event.entry.contract }, event.entry.approximate === 0)
       }
-      report.on(event)
+      events.on(event)
     },
     betweenSteps: async () => {
       thread.answered(from, null, { isSearch })
@@ -224,45 +235,47 @@ export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'w
   })
   let outcome: TurnOutcome
   const begun = performance.now()
-  thread.runtime.costlyFolds = ask.costlyFolds ?? null
   try {
     outcome = await turn.run()
   } catch (error) {
     // Results of calls stay, so that the thread can continue from them.
     thread.answered(from, null, { isSearch })
     throw error
-  } finally {
-    thread.runtime.costlyFolds = null
   }
   const kept = conversation.messages[outcome.steps.at(-1)!.message]
-  const message: ChatMessage = { ...report.message(outcome), ...(kept?.cut === true ? { cut: true } : {}) }
+  const message: ChatMessage = { ...events.message(outcome), ...(kept?.cut === true ? { cut: true } : {}) }
   const known = { ...message, content: (ask.beginning ?? '') + message.content }
   const isKept = outcome.end !== 'cancelled' || kept?.cut === true
   thread.answered(from, isKept ? known : null, { held: outcome.held, isSearch })
-  const [first] = outcome.steps
-  const saved = savedBy(outcome, engine)
+  return { outcome, events, message, milliseconds: performance.now() - begun }
+}
+
+function report(
+  { ask, taken, engine, leftOut }: AnsweringOptions,
+  { generation: { sampling }, clientEdits }: PreparedAnswer,
+  { outcome, events, message, milliseconds }: RanTurn,
+  cleared: Answer['cleared'],
+): Omit<Answer, 'waited'> {
+  const { thread } = taken
+  const { end, ledger, steps, stop, calls } = outcome
   return {
-    ...(report.searched.length === 0 ? {} : { searched: report.searched }),
-    thread: thread.id,
-    model: thread.model,
-    message,
-    finish: outcome.end,
-    ...(askEngine.stop === null || outcome.end !== 'stop' ? {} : { stop: askEngine.stop }),
-    usage: { ...report.usage(outcome), ...(saved === null ? {} : { saved }) },
-    ledger: outcome.ledger,
-    cleared,
+    ...{ thread: thread.id, model: thread.model, message, finish: end, ledger, cleared, contextCalls: calls },
+    usage: { ...events.usage(outcome), ...definedFields({ saved: savedBy(outcome, engine) }) },
     lost: lostOf(taken, outcome),
     edits: editsOf(taken, clientEdits, outcome),
     timing: {
-      firstToken: first?.timing.firstToken ?? 0,
-      total: performance.now() - begun,
+      firstToken: steps[0]?.timing.firstToken ?? 0,
+      total: milliseconds,
       prefillTokens: sum(outcome, ({ prefillTokens }) => prefillTokens),
       generatedTokens: sum(outcome, ({ generatedTokens }) => generatedTokens),
     },
-    ...(ask.logprobs === undefined ? {} : { logprobs: report.logprobs }),
-    contextCalls: outcome.calls,
-    ...(sampling === undefined ? {} : { sampling }),
-    unread: [...unreadOf(ask, engine), ...options.leftOut],
+    ...definedFields({
+      searched: events.searched.length === 0 ? undefined : events.searched,
+      stop: end === 'stop' ? stop : undefined,
+      logprobs: ask.logprobs === undefined ? undefined : events.logprobs,
+      sampling,
+    }),
+    unread: [...unreadOf(ask, engine), ...leftOut],
   }
 }
 
@@ -278,20 +291,10 @@ function unreadOf({ template = [], reasoningBudget }: Ask, engine: ServedEngine)
 }
 
 /** A forced call must be of the client's tools, even if the server has tools of its own. */
-function callableOf({ toolChoice, tools }: Ask, more: readonly ToolDefinition[]): { readonly callable?: readonly string[] } {
-  if (typeof toolChoice === 'object') return { callable: [toolChoice.name] }
-  return toolChoice === 'required' ? { callable: [...tools, ...more].map(({ name }) => name) } : {}
+function callableOf({ toolChoice, tools }: Ask, more: readonly ToolDefinition[]): readonly string[] | undefined {
+  if (typeof toolChoice === 'object') return [toolChoice.name]
+  return toolChoice === 'required' ? [...tools, ...more].map(({ name }) => name) : undefined
 }
-
-/** Calls of tools that are not loaded get a refusal. Of loaded tools, the client calls its own and the server the rest. */
-const carriedOutBy = (managed: ManagedThread): LoadedTools => ({
-  rendered: [],
-  get unlisted() {
-    return managed.carriedOut
-  },
-  refusal: (name) => managed.refusal(name),
-  execute: (call, signal) => managed.execute(call, signal),
-})
 
 function firstStepOf({ toolChoice, format }: Ask, acm: Acm): ToolChoice {
   if (format !== undefined) return 'none'
@@ -299,10 +302,10 @@ function firstStepOf({ toolChoice, format }: Ask, acm: Acm): ToolChoice {
   return toolChoice === 'none' && acm === 'tools' ? 'auto' : toolChoice
 }
 
-/** Returns the savings against a plain prefix cache by the ledger; null where the ledger does not have them. */
-function savedBy({ steps, ledger }: TurnOutcome, engine: ServedEngine): Saved | null {
+/** Returns the savings against a plain prefix cache by the ledger; undefined where the ledger does not have them. */
+function savedBy({ steps, ledger }: TurnOutcome, engine: ServedEngine): Saved | undefined {
   const told = ledger.filter(({ plain }) => plain !== undefined)
-  if (told.length === 0) return null
+  if (told.length === 0) return undefined
   const pace = paces.get(engine) ?? { milliseconds: 0, tokens: 0 }
   paces.set(engine, pace)
   for (const step of steps) {
@@ -326,36 +329,6 @@ function lostOf({ left }: TakenThread, { steps }: TurnOutcome): Lost | null {
   const before = messages.filter(({ index }) => index < left.place)
   const token = messages.length === 0 ? null : before.reduce((total, { shown }) => total + shown, 0)
   return { message: left.message, token, reason: left.reason }
-}
-
-// Translates the form that an answer must have into fields of the engine's request.
-
-/**
- * Returns the places, in a loose format and in tools that are not strict, that answers and calls are not held to.
- * @throws KvfoldError engine/bad-grammar for a required part of a schema that cannot be enforced
- */
-export async function leftOut(format: AnswerFormat | undefined, tools: readonly ToolDefinition[]): Promise<readonly string[]> {
-  const form = format?.kind === 'schema' ? await grammarOfSchema(format.schema, format.loose === true) : { leftOut: [] }
-  const calls = tools.length === 0 ? [] : await leftOutByCalls(tools)
-  const all = [...form.leftOut.map((place) => `format: ${place}`), ...calls]
-  const told = all.slice(0, MOST_TOLD)
-  return told.length === all.length ? told : [...told, `and ${all.length - told.length} more places in schemas`]
-}
-
-/** The most places that a response names. */
-const MOST_TOLD = 50
-
-export function formIn(format: AnswerFormat | undefined): Pick<EngineRequest, 'grammar' | 'schema' | 'loose'> {
-  switch (format?.kind) {
-    case undefined:
-      return {}
-    case 'json':
-      return { grammar: anyObject }
-    case 'grammar':
-      return { grammar: format.grammar }
-    case 'schema':
-      return { schema: format.schema, ...(format.loose === true ? { loose: true } : {}) }
-  }
 }
 
 // Several answers to one ask.

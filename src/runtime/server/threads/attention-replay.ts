@@ -32,11 +32,10 @@ export class AttentionReplay {
     thread: Thread,
     options: { readonly layers?: readonly number[]; readonly signal?: AbortSignal },
   ): Promise<ThreadAttention> {
-    const { conversation, tenant, definitions, runtime } = thread
-    const { variables } = runtime
+    const { conversation, tenant, prompted } = thread
     const message = answerOf(thread)
     const { shown, ...replay } = replayOf(thread, message)
-    const messages = noted(conversation.messages.slice(0, message + 1), definitions)
+    const messages = noted(conversation.messages.slice(0, message + 1), prompted.tools)
     const cuts = conversation.fragments
     const lease = await this.models.lease(this.models.attentionModelOf(this.models.named(thread.model)))
     try {
@@ -46,8 +45,7 @@ export class AttentionReplay {
         conversation: freshConversation(),
         tenant,
         messages,
-        tools: definitions,
-        variables,
+        ...prompted,
         shown,
         cuts,
         ...options,

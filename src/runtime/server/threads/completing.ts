@@ -6,8 +6,8 @@ import type { Finish } from '../../engine/engine.js'
 import { refuseHopeless, refuseTooMany } from '../../engine/model-facts.js'
 import type { NativeModel } from '../../native/types.js'
 import type { AskEvent, CompletionAnswer, CompletionAsk } from '../ask.js'
-import { formIn, leftOut } from './answering.js'
-import { samplingFor, type ServedModel, type ServedEngine } from './models.js'
+import { generationFor, leftOut } from './generation.js'
+import type { ServedModel, ServedEngine } from './models.js'
 
 /** The resources of a running ask. */
 export interface Slot {
@@ -27,25 +27,20 @@ export async function complete(
   emit: (event: AskEvent) => void,
 ): Promise<CompletionAnswer> {
   const { engine, model, signal, waited } = slot
-  const { tenant, prompt, format, maxTokens, stop, logprobs, promptLogprobs } = ask
-  const sampling = samplingFor(engine, ask)
+  const { tenant, prompt, logprobs, promptLogprobs } = ask
+  const generation = generationFor(engine, ask)
+  const { sampling } = generation
   if (engine.complete === undefined)
     throw new KvfoldError('model/unsupported', `The engine of ${model.name} does not complete bare text; use chat instead.`)
   const vocabulary = vocabularyOf(engine)
-  const unread = await leftOut(format, [])
+  const unread = await leftOut(ask.format, [])
   const tokens = await tokensOf(typeof prompt === 'string' ? [prompt] : prompt, vocabulary, engine.info.context)
   const conversation = conversationId(`completion_${randomBytes(16).toString('hex')}`)
   emit({ type: 'started', thread: conversation, model: model.name })
   try {
     const result = await engine.complete({
-      conversation,
-      tenant,
-      tokens,
-      ...(sampling === undefined ? {} : { sampling }),
-      ...formIn(format),
-      ...(maxTokens === undefined ? {} : { maxTokens }),
-      ...(stop === undefined ? {} : { stop }),
-      ...(logprobs === undefined ? {} : { logprobs }),
+      ...generation,
+      ...{ conversation, tenant, tokens },
       ...(promptLogprobs === undefined ? {} : { promptLogprobs }),
       signal,
       ahead: true,

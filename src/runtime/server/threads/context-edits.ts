@@ -2,7 +2,7 @@
  * Clears old tool results when a client asks for it: with a trigger, the results to keep, and the tokens to save (Anthropic's
  * `clear_tool_uses_20250919`).
  */
-import type { ChatMessage, ToolDefinition } from '../../chat/message.js'
+import type { ChatMessage, TemplateVariables, ToolDefinition } from '../../chat/message.js'
 import { Conversation } from '../../context/conversation.js'
 import { portsOf } from '../../context/ports.js'
 import type { Engine } from '../../engine/engine.js'
@@ -56,11 +56,12 @@ export function clearToolUses(
 
 /** Returns what is cleared now. */
 export function clearedIn(context: PolicyContext): Cleared {
-  const { engine, conversation, tools } = context
+  const { engine, conversation, tools, scope } = context
   const messages = new Set(toolResults(context).flatMap(({ message, cleared }) => (cleared ? [message] : [])))
   if (messages.size === 0) return { toolUses: 0, inputTokens: 0 }
   const rest = conversation.edits().filter(({ message }) => !messages.has(message))
-  return { toolUses: messages.size, inputTokens: engine.count(conversation.messages, tools, rest) - shownBy(context) }
+  const unfolded = engine.count(conversation.messages, tools, rest, scope?.variables)
+  return { toolUses: messages.size, inputTokens: unfolded - shownBy(context) }
 }
 
 /** Counts the tokens of a prompt after clearing, without a thread. */
@@ -69,11 +70,13 @@ export function countCleared(
   messages: readonly ChatMessage[],
   tools: readonly ToolDefinition[],
   clear: ClearToolUses,
+  variables: TemplateVariables,
 ): number {
   const id = freshConversation()
-  const conversation = new Conversation(id, portsOf(engine, id, tools))
+  const scope = { variables }
+  const conversation = new Conversation(id, portsOf(engine, id, tools, scope))
   for (const message of messages) conversation.add(message)
-  const context = { engine, conversation, tools }
+  const context = { engine, conversation, tools, scope }
   clearToolUses(context, clear)
   return shownBy(context)
 }

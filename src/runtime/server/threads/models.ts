@@ -5,13 +5,12 @@ import type { CostlyFolds } from '../../context/fragment.js'
 import { invariant, KvfoldError } from '../../core/errors.js'
 import { type ConversationId, conversationId } from '../../core/ids.js'
 import type { Embedder } from '../../engine/embedder.js'
-import type { Engine, Sampling } from '../../engine/engine.js'
+import type { Engine } from '../../engine/engine.js'
 import type { LlamaEngine } from '../../engine/llama.js'
 import type { EnginesElsewhere } from '../../engine/elsewhere.js'
-import { type Ask, closing } from '../ask.js'
+import { closing } from '../ask.js'
 import type { ModelStatus } from './status.js'
 import type { Thread } from './thread.js'
-import { SILENT, AskEngine } from './ask-engine.js'
 
 /** An engine, with members that only some engines have. */
 export type ServedEngine = Engine &
@@ -331,33 +330,29 @@ export class ServedModel {
 /** Returns ports to the engine that the thread's model has at the time of the call. The caller must hold a lease on the model. */
 export function livePorts(models: Models, costlyFolds: CostlyFolds): (thread: Thread) => ConversationPorts {
   return (thread) => {
-    const id = conversationId(thread.id)
-    let known: { readonly engine: ServedEngine; readonly askEngine: AskEngine; readonly ports: ConversationPorts } | null = null
-    const live = () => {
+    let known: (Thread['prompted'] & { readonly engine: ServedEngine; readonly ports: ConversationPorts }) | null = null
+    const live = (): ConversationPorts => {
       const { engine } = models.named(thread.model)
       invariant(engine !== null, `model ${thread.model} was used while it was not loaded`)
-      if (known?.engine === engine) return known
-      const askEngine = new AskEngine(engine, { ...SILENT, tenant: thread.tenant, variables: () => thread.runtime.variables })
-      // Keep the ports: they number summaries to tell them apart, and cache token counts.
-      return (known = { engine, askEngine, ports: portsOf(askEngine, id) })
+      const { tools, variables } = thread.prompted
+      // Keep the ports: they cache token counts.
+      if (known?.engine !== engine || known.tools !== tools || known.variables !== variables) {
+        const ports = portsOf(engine, conversationId(thread.id), tools, { tenant: thread.tenant, variables })
+        known = { engine, tools, variables, ports }
+      }
+      return known.ports
     }
     return {
-      snap: (messages, message, chars) => portsOf(live().askEngine, id, thread.definitions).snap!(messages, message, chars),
-      count: (...asked) => live().ports.count!(...asked),
-      get costlyFolds() {
-        return thread.runtime.costlyFolds ?? costlyFolds
-      },
+      snap: (...asked) => live().snap!(...asked),
+      count: (...asked) => live().count!(...asked),
+      costlyFolds,
       get estimates() {
-        return live().engine.estimates ?? false
+        return live().estimates ?? false
       },
-      summarize: (text, focus, signal) => live().ports.summarize!(text, focus, signal),
+      summarize: (...asked) => live().summarize!(...asked),
     }
   }
 }
-
-/** Returns the sampling settings of an ask: its own over the defaults of the model's engine. Undefined when neither has any. */
-export const samplingFor = ({ samplingDefaults }: ServedEngine, { sampling }: Pick<Ask, 'sampling'>): Sampling | undefined =>
-  samplingDefaults === undefined ? sampling : { ...samplingDefaults, ...sampling }
 
 /** Returns the texts of the tokens that the model's texts begin and end with. */
 function endsOf({ model }: ServedEngine): NonNullable<ModelStatus['loaded']>['ends'] {

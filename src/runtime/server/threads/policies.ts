@@ -8,7 +8,7 @@ import { PromptTooLong } from '../../core/errors.js'
 import { fragmentId } from '../../core/ids.js'
 import { span } from '../../core/span.js'
 import { writeJson } from '../../core/written-json.js'
-import type { Engine } from '../../engine/engine.js'
+import type { Engine, RequestScope } from '../../engine/engine.js'
 import type { Thread } from './thread.js'
 import { UFold, type UFoldOptions, type UFoldSetting, type UFoldState } from '../../agents/u-fold/u-fold.js'
 import type { LedgerEntry } from '../../kv/ledger.js'
@@ -23,6 +23,7 @@ export interface PolicyContext {
   readonly engine: Engine
   readonly conversation: Conversation
   readonly tools: readonly ToolDefinition[]
+  readonly scope?: RequestScope
   /** Ids of calls whose results must not be folded. Default: none. */
   readonly pinned?: ReadonlySet<string>
 }
@@ -76,7 +77,7 @@ const leastWorth = (computed: number, { turns }: FoldPrice): number =>
 
 /** Estimates the tokens that folding these results makes the engine compute again: cached text after the first of them that stays shown. */
 function computedFor(
-  { engine, conversation }: PolicyContext,
+  { engine, conversation, scope }: PolicyContext,
   folded: readonly Pick<ToolResult, 'message'>[],
   price: FoldPrice,
 ): number {
@@ -86,7 +87,7 @@ function computedFor(
   const hidden = new Set([...folded, ...conversation.edits()].map(({ message }) => message))
   const behind = conversation.messages.slice(0, cached).filter((_, at) => at > from && !hidden.has(at))
   const text = behind.map(({ content, toolCalls }) => content + (toolCalls === undefined ? '' : writeJson(toolCalls)))
-  return again * engine.count([{ role: 'user', content: text.join('\n') }], [])
+  return again * engine.count([{ role: 'user', content: text.join('\n') }], [], [], scope?.variables)
 }
 
 /**
@@ -161,11 +162,11 @@ export interface ToolResult {
 }
 
 /** Returns the tool results that the model has answered and that are shown whole, oldest first. Pinned and short ones are left out. */
-export function resultsOf({ engine, conversation, pinned }: PolicyContext): readonly ToolResult[] {
+export function resultsOf({ engine, conversation, scope, pinned }: PolicyContext): readonly ToolResult[] {
   const { messages, fragments } = conversation
   const last = messages.findLastIndex(({ role }) => role === 'assistant')
   const touched = new Set(fragments.filter(({ state }) => state.kind !== 'open').map(({ message }) => message))
-  const alone = (content: string) => engine.count([{ role: 'user', content }], [])
+  const alone = (content: string) => engine.count([{ role: 'user', content }], [], [], scope?.variables)
   const nothing = alone('')
   const ageOf = (message: number) => messages.filter(({ role }, at) => role === 'assistant' && at > message).length
   return messages.flatMap(({ role, content, toolCallId = '' }, message): ToolResult[] => {
@@ -216,7 +217,7 @@ export function foldUntil(
 
 /** Counts the tokens of the prompt as if these results were folded, too. */
 export function shownBy(
-  { engine, conversation, tools }: PolicyContext,
+  { engine, conversation, tools, scope }: PolicyContext,
   folded: readonly Pick<ToolResult, 'message'>[] = [],
 ): number {
   const { messages } = conversation
@@ -225,7 +226,7 @@ export function shownBy(
     return editOf({ id: fragmentId('f00000'), message, span: span(0, content.length), state: { kind: 'folded' } })!
   })
   const edits = [...conversation.edits(), ...hidden].sort((a, b) => a.message - b.message || a.span.start - b.span.start)
-  return engine.count(noted(messages, tools), tools, edits)
+  return engine.count(noted(messages, tools), tools, edits, scope?.variables)
 }
 
 /** Folds a whole message: as one fragment, or all fragments that it was cut into. */
@@ -304,7 +305,7 @@ interface HelperFold {
 export async function foldByHelpers(
   acm: HelperAcm,
   thread: Thread,
-  setting: Pick<UFoldSetting, 'engine' | 'tools' | 'generation' | 'pinned'>,
+  setting: Pick<UFoldSetting, 'engine' | 'tools' | 'generation' | 'scope' | 'pinned'>,
   signal: AbortSignal,
 ): Promise<HelperFold | null> {
   const { conversation } = thread

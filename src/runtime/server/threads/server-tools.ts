@@ -4,6 +4,7 @@
  */
 import Type from 'typebox'
 import { type AsidesOptions, MemToolAsides, type MemToolMode } from '../../agents/memtool-asides.js'
+import type { LoadedTools } from '../../agents/toolbox.js'
 import type { ChatMessage, ToolCall, ToolDefinition } from '../../chat/message.js'
 import { type ContextTool, defineTool } from '../../context/tools.js'
 import { invariant } from '../../core/errors.js'
@@ -15,6 +16,7 @@ import { LOADED_SHARE, ToolMemory } from '../../tools/tool-memory.js'
 import type { ToolServerStatus } from './status.js'
 import type { Thread } from './thread.js'
 import { refuse } from '../../context/refusal.js'
+import { definedFields } from '../../core/json.js'
 import { strict } from '../../core/schema.js'
 import { writeJson } from '../../core/written-json.js'
 
@@ -31,7 +33,7 @@ export interface OperatorTools {
   execute(call: Pick<ToolCall, 'name' | 'arguments'>, signal?: AbortSignal): Promise<string>
 }
 
-interface ManagedSetting extends Pick<AsidesOptions, 'engine' | 'generation'> {
+interface ManagedSetting extends Pick<AsidesOptions, 'engine' | 'generation' | 'scope'> {
   readonly mode: MemToolMode
   /** The client's tools. */
   readonly tools: readonly ToolDefinition[]
@@ -48,7 +50,9 @@ const catalogues = new WeakMap<
   { readonly of: string; readonly others: readonly ToolDefinition[]; readonly catalogue: Catalogue }
 >()
 
-export class ManagedThread {
+export class ManagedThread implements LoadedTools {
+  /** No loaded tool is in the list of definitions. */
+  readonly rendered = NONE
   readonly memory: ToolMemory
   /** The management tools that the mode gives the model. */
   readonly own: readonly ContextTool[]
@@ -62,7 +66,7 @@ export class ManagedThread {
     catalogue: Pick<Catalogue, 'search' | 'get'>,
     private readonly setting: ManagedSetting,
   ) {
-    const { engine, generation, mode, restores, tools } = setting
+    const { engine, generation, scope, mode, restores, tools } = setting
     const { conversation } = thread
     this.#clients = new Set(tools.map(({ name }) => name))
     this.memory = new ToolMemory({ catalogue, tokens: Math.floor(engine.info.context * LOADED_SHARE) })
@@ -70,7 +74,7 @@ export class ManagedThread {
     this.#asides = new MemToolAsides({
       ...{ engine, conversation, mode, memory: this.memory, late },
       definitions: () => this.own.map(({ definition }) => definition),
-      ...(generation === undefined ? {} : { generation }),
+      ...definedFields({ generation, scope }),
     })
     const { search, remove } = managementTools(() => this.#asides.managed)
     this.#remove = mode === 'autonomous' ? remove.definition : null
@@ -103,7 +107,7 @@ export class ManagedThread {
   }
 
   /** Tools that the model may call now and that this server carries out. */
-  get carriedOut(): readonly ToolDefinition[] {
+  get unlisted(): readonly ToolDefinition[] {
     return [...this.#loaded(false), ...(this.#remove === null ? [] : heldRemoval(this.#remove, this.memory))]
   }
 

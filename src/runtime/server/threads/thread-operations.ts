@@ -5,6 +5,7 @@ import type { Result } from '../../context/refusal.js'
 import { sizeNote } from '../../context/size-note.js'
 import { KvfoldError } from '../../core/errors.js'
 import type { Tenant } from '../../core/ids.js'
+import type { Engine } from '../../engine/engine.js'
 import type { Residency } from '../../kv/residency.js'
 import type { Damage } from '../../store/damage.js'
 import type { ThreadEvent } from '../../store/port.js'
@@ -64,16 +65,7 @@ export class Operations implements ThreadApi {
         edited(thread, 'folded', [folded], savedBy(folded))
         if (how?.forget === true) thread.noteForget()
         // Forgets at once. If the template refuses, because results of calls are missing, the next step forgets.
-        if (how?.forget === true)
-          await engine
-            .forgetHidden?.(
-              conversation.id,
-              conversation.messages,
-              thread.definitions,
-              conversation.edits(),
-              thread.runtime.variables,
-            )
-            .catch(unlessTemplate)
+        if (how?.forget === true) await engine.forgetHidden?.(conversation.id, ...shownBy(thread)).catch(unlessTemplate)
         return folded
       }),
     )
@@ -203,13 +195,13 @@ function summaryOf({ id, model, created, used, parent, contract, asked, card }: 
 }
 
 function viewOf(thread: Thread, cells: ReadonlyMap<string, Residency>): ThreadView {
-  const { conversation, ledger, events, seen, tools, definitions } = thread
+  const { conversation, ledger, events, seen, tools, prompted } = thread
   const costs = ledger.findLast(({ kind }) => kind === 'answer')?.messages ?? []
   const all = conversation.messages.map((message, index): ThreadMessage => ({
     index,
     message,
     visible: seen[index] !== 'nothing' && seen[index] !== undefined,
-    shown: conversation.shown(index) + sizeNote(message, definitions),
+    shown: conversation.shown(index) + sizeNote(message, prompted.tools),
     fragments: conversation.fragments
       .filter((fragment) => fragment.message === index)
       .map((fragment) => {
@@ -221,13 +213,22 @@ function viewOf(thread: Thread, cells: ReadonlyMap<string, Residency>): ThreadVi
   return { ...summaryOf(thread), all, ledger, events, tools: tools.map(({ name }) => name), found: toolsFoundIn(conversation) }
 }
 
+/** What the model is shown of the thread, as arguments of an engine's methods. */
+const shownBy = ({ conversation, prompted }: Thread): Parameters<Engine['count']> => [
+  conversation.messages,
+  prompted.tools,
+  conversation.edits(),
+  prompted.variables,
+]
+
 /** Returns where the cells of the hidden fragments are, by fragment id; empty when that is unknown. */
-function cellsOf({ conversation, model, definitions, runtime }: Thread, models: Models): ReadonlyMap<string, Residency> {
+function cellsOf(thread: Thread, models: Models): ReadonlyMap<string, Residency> {
+  const { conversation, model } = thread
   const hidden = conversation.fragments.filter(({ state }) => state.kind !== 'open')
   const engine = models.all.find(({ name }) => name === model)?.engine
   if (hidden.length === 0 || engine?.residency === undefined) return new Map()
   try {
-    const found = engine.residency(conversation.id, conversation.messages, definitions, conversation.edits(), runtime.variables)
+    const found = engine.residency(conversation.id, ...shownBy(thread))
     return new Map(found?.map((where, index) => [hidden[index]!.id, where]))
   } catch (error) {
     unlessTemplate(error)

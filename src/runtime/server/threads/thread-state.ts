@@ -1,7 +1,6 @@
 /** Holds the state of a thread beside its conversation: what clients know of it, and what only this process knows. */
 import type { ShownPrompt } from '../../attention/answer-mass.js'
 import type { ChatMessage, TemplateVariables, ToolDefinition } from '../../chat/message.js'
-import type { CostlyFolds } from '../../context/fragment.js'
 import type { StoredMessage } from '../../store/port.js'
 import { Chain, messageKey } from './message-match.js'
 
@@ -112,22 +111,22 @@ function dataSize(value: unknown): number {
   return Object.values(value).reduce((sum: number, each) => sum + 16 + dataSize(each), 0)
 }
 
+/** The beginning of a thread's latest prompt: the tools that the model saw in it, and the variables that the template got. */
+export interface PromptHead {
+  readonly tools: readonly ToolDefinition[]
+  readonly variables: TemplateVariables
+}
+
 /** State of a thread that only this process knows. It stays when the thread's messages are unloaded. */
 export class RuntimeState {
   /** The prompts that its answers were drawn from. */
   shown = new ShownSteps()
-  /** The server's own tools that the model last saw, beside the client's. */
-  own: readonly ToolDefinition[] = []
-  /** Whether the client's tools were a catalogue then, and not in the prompt. */
-  isCatalogue = false
-  /** The variables that the chat template last got. */
-  variables: TemplateVariables = {}
+  /** Null before the first prompt. */
+  head: PromptHead | null = null
   /** Names of the client's tools in the order of their first appearance, including tools no longer sent. */
   toolOrder: readonly string[] = []
   /** Whether an engine may hold cells of the thread. */
   warm = false
-  /** How the running ask treats costly folds; null when it does not say, or no ask runs. */
-  costlyFolds: CostlyFolds | null = null
 }
 
 // The prompts that a thread's answers were drawn from since its cells were last exact. They are enough to show the thread again,

@@ -9,7 +9,7 @@ import { writeJson } from '../../core/written-json.js'
 import type { LedgerEntry } from '../../kv/ledger.js'
 import type { StoredMessage, ThreadCard, ThreadEvent, ThreadHead, ThreadRecord, ThreadStore } from '../../store/port.js'
 import type { MatchCandidate, Chain } from './message-match.js'
-import { RuntimeState, ShownSteps, View } from './thread-state.js'
+import { type PromptHead, RuntimeState, ShownSteps, View } from './thread-state.js'
 
 /** How much of the thread the store has. */
 interface StoredExtent {
@@ -22,6 +22,8 @@ interface StoredExtent {
   ids: number
   head: string
 }
+
+const NO_VARIABLES: PromptHead['variables'] = {}
 
 /** How many of its last messages a thread can be found by. */
 const ENDS = 4
@@ -162,9 +164,13 @@ export class Thread implements MatchCandidate {
     return this.runtime.shown
   }
 
-  /** The tools that the model last saw in its prompt: the server's own, then the client's unless they were a catalogue. */
-  get definitions(): readonly ToolDefinition[] {
-    return [...this.runtime.own, ...(this.runtime.isCatalogue ? [] : this.tools)]
+  /** The head of its latest prompt, as far as this process knows; else its client's tools without variables. */
+  get prompted(): PromptHead {
+    return this.runtime.head ?? { tools: this.tools, variables: NO_VARIABLES }
+  }
+
+  set prompted(head: PromptHead) {
+    this.runtime.head = head
   }
 
   /** True when no ask or operation uses the thread, so that its messages can be unloaded. */

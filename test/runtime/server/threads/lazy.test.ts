@@ -328,13 +328,13 @@ describe('threads that are read when they are needed', () => {
     const take = (content: string) => book.take({ tenant: 't', model: 'm', messages: [user(content)], tools: [look] })
     const { thread } = await take('One?')
     thread.shown.note({ messages: 1, edits: [], contract: 'exact' }, true)
-    thread.runtime.own = [{ ...look, name: 'ours' }]
+    thread.prompted = { tools: [{ ...look, name: 'ours' }, look], variables: { thinking: true } }
     const shown = thread.shown.upTo(1)
     await book.give(thread)
     await book.give((await take('Two?')).thread)
     const again = book.get('t', thread.id)
     expect(again).not.toBe(thread)
-    expect([again.shown.upTo(1), again.definitions.map(({ name }) => name)]).toEqual([shown, ['ours', 'look']])
+    expect([again.shown.upTo(1), again.prompted]).toEqual([shown, thread.prompted])
     expect(again.view).toEqual([user('One?')])
   })
 

@@ -1,0 +1,55 @@
+/** Decides how the answers to an ask are generated, and says which parts of schemas they are not held to. */
+import { anyObject } from '../../chat/grammar.js'
+import { grammarOfSchema, leftOutByCalls } from '../../chat/made-grammars.js'
+import type { ToolDefinition } from '../../chat/message.js'
+import type { ContractChoice } from '../../core/contract.js'
+import { definedFields } from '../../core/json.js'
+import type { GenerationOptions } from '../../engine/engine.js'
+import type { AnswerFormat, Ask } from '../ask.js'
+import type { ServedEngine } from './models.js'
+
+/** Returns the settings of the ask, over those of the model's engine. @param contract that of its edits; null: the engine's */
+export function generationFor(
+  { samplingDefaults }: ServedEngine,
+  ask: Pick<Ask, 'sampling' | 'maxTokens' | 'stop' | 'reasoningBudget' | 'logprobs' | 'format'>,
+  contract: ContractChoice | null = null,
+): GenerationOptions {
+  const { sampling, maxTokens, stop, reasoningBudget, logprobs, format } = ask
+  return {
+    ...definedFields({
+      ...{ maxTokens, stop, logprobs },
+      sampling: samplingDefaults === undefined ? sampling : { ...samplingDefaults, ...sampling },
+      reasoningBudget: reasoningBudget?.tokens,
+      contract: contract ?? undefined,
+    }),
+    ...formIn(format),
+  }
+}
+
+/**
+ * Returns the places, in a loose format and in tools that are not strict, that answers and calls are not held to.
+ * @throws KvfoldError engine/bad-grammar for a required part of a schema that cannot be enforced
+ */
+export async function leftOut(format: AnswerFormat | undefined, tools: readonly ToolDefinition[]): Promise<readonly string[]> {
+  const form = format?.kind === 'schema' ? await grammarOfSchema(format.schema, format.loose === true) : { leftOut: [] }
+  const calls = tools.length === 0 ? [] : await leftOutByCalls(tools)
+  const all = [...form.leftOut.map((place) => `format: ${place}`), ...calls]
+  const told = all.slice(0, MOST_TOLD)
+  return told.length === all.length ? told : [...told, `and ${all.length - told.length} more places in schemas`]
+}
+
+/** The most places that a response names. */
+const MOST_TOLD = 50
+
+function formIn(format: AnswerFormat | undefined): Pick<GenerationOptions, 'grammar' | 'schema' | 'loose'> {
+  switch (format?.kind) {
+    case undefined:
+      return {}
+    case 'json':
+      return { grammar: anyObject }
+    case 'grammar':
+      return { grammar: format.grammar }
+    case 'schema':
+      return { schema: format.schema, ...(format.loose === true ? { loose: true } : {}) }
+  }
+}
