@@ -22,7 +22,6 @@ import { linesWith } from '../../src/lab/service/dialogue.js'
 import { number, table, terminal } from '../../src/runtime/figures/table.js'
 import { count } from '../../src/runtime/figures/numbers.js'
 import type { Contract } from '../../src/runtime/core/contract.js'
-import type { LedgerEntry } from '../../src/runtime/kv/ledger.js'
 import { openNative } from '../../src/runtime/native/binding.js'
 import { Server } from '../../src/runtime/server/app.js'
 import type { Acm } from '../../src/runtime/server/ask.js'
@@ -169,7 +168,6 @@ async function played(
     const messages = simulations.flatMap((simulation) => simulation.messages)
     const ends = new Map<string, number>()
     for (const { termination_reason: end } of simulations) ends.set(end, (ends.get(end) ?? 0) + 1)
-    const sum = (of: (entry: LedgerEntry) => number) => recorder.ledger.reduce((total, entry) => total + of(entry), 0)
     return {
       acm,
       tasks: simulations.length,
@@ -181,8 +179,8 @@ async function played(
         0,
       ),
       turns: messages.filter(({ role }) => role === 'user').length,
-      shown: sum(({ shown }) => shown),
-      computed: sum(({ submitted }) => submitted),
+      shown: recorder.work.shown,
+      computed: recorder.work.submitted,
       ends: Object.fromEntries(ends),
     }
   } finally {

@@ -15,7 +15,7 @@ import {
   recordName,
   type RecordedOptions,
   type StudyRecord,
-} from './attention/run-folder.js'
+} from './attention/records.js'
 import { mean } from '../runtime/core/mean.js'
 import { KvfoldError } from '../runtime/core/errors.js'
 import { length, overlaps } from '../runtime/core/span.js'
@@ -47,7 +47,7 @@ export interface ValueStudyOptions extends PiLookOptions {
 export interface Keeper {
   readonly records: readonly StudyRecord[]
   has(record: Pick<StudyRecord, 'part' | 'n' | 'seed'>): boolean
-  add(record: StudyRecord): void
+  add(record: StudyRecord): void | Promise<void>
 }
 
 /** The number of seeds for each point of the curve. */
@@ -66,7 +66,7 @@ export async function studyValues(options: ValueStudyOptions): Promise<readonly 
     if (keep.has(part)) continue
     if (signal?.aborted === true) throw new KvfoldError('engine/cancelled', 'The study was interrupted.')
     onProgress?.(index, parts.length, recordName(part))
-    keep.add(await recordOf(part, options, keep))
+    await keep.add(await recordOf(part, options, keep))
   }
   onProgress?.(parts.length, parts.length, 'done')
   const wanted = new Set(parts.map(recordName))
@@ -95,7 +95,7 @@ function inMemory(): Keeper {
   return {
     records,
     has: (part) => records.some((record) => recordName(record) === recordName(part)),
-    add: (record) => records.push(record),
+    add: (record) => void records.push(record),
   }
 }
 

@@ -20,12 +20,5 @@ export {
 } from './attention/findings.js'
 export type { AnswerChoice } from '../runtime/attention/measurement.js'
 export type { Interval } from './attention/statistics.js'
-export type {
-  EpisodeRecord,
-  EpisodeStep,
-  HeatMapToken,
-  PromptRecord,
-  HeatMapRecord,
-  StudyRecord,
-} from './attention/run-folder.js'
+export type { EpisodeRecord, EpisodeStep, HeatMapToken, PromptRecord, HeatMapRecord, StudyRecord } from './attention/records.js'
 export type { PairComparison as Comparison, From, ValueAttention, HeadRow, Masses, Pair, PairStatus } from './attention/pairs.js'

@@ -1,8 +1,8 @@
 /**
- * Defines the lines of a run's log. The file is JSON Lines and needs no other file: a header, one record for each sample, and a line
- * wherever a stopped run continued.
+ * Defines the lines of logs. A run's log needs no other file: a header, one record for each sample, and a line wherever a stopped run
+ * continued. An episode's log has a header and one record for each turn.
  */
-import Type, { type Static } from 'typebox'
+import Type, { type Static, type TLiteral, type TObject } from 'typebox'
 import { type Checked, checked, nullable } from '../runtime/core/schema.js'
 import { agentKinds } from './agent.js'
 import { taskNames } from './task.js'
@@ -179,8 +179,8 @@ const ErrorRecord = Type.Object({ kind: Type.Literal('error'), ...Identity, code
  */
 const Resumption = Type.Object({ kind: Type.Literal('resumed'), ...Occasion })
 
-/** Any line of a log. The first line is the header, and there is only one. */
-export const LogLine = Type.Union([LogHeader, SampleRecord, ErrorRecord, Resumption])
+/** Any line of a run's log. The first line is the header, and there is only one. */
+const LogLine = Type.Union([LogHeader, SampleRecord, ErrorRecord, Resumption])
 
 export type LogHeader = Static<typeof LogHeader>
 export type SampleRecord = Static<typeof SampleRecord>
@@ -188,20 +188,81 @@ export type ErrorRecord = Static<typeof ErrorRecord>
 export type Resumption = Static<typeof Resumption>
 /** When a sample has several records the last one counts: a later answer may follow an error. */
 export type LogRecord = SampleRecord | ErrorRecord
-export type LogLine = Static<typeof LogLine>
 export type RecordedConversation = Static<typeof RecordedConversation>
 
-const kinds = LogLine.anyOf.map(({ properties }) => properties.kind.const)
-const OfNoKind = Type.Object({ kind: Type.Enum(kinds) })
+// The lines of an episode's log.
 
-/** Checks whether `value` is a line of a log. The faults refer only to the schema of its `kind`. */
-export function checkedLine(value: unknown): Checked<LogLine> {
-  const kind = typeof value === 'object' && value !== null && 'kind' in value ? value.kind : undefined
-  const form = LogLine.anyOf.find(({ properties }) => properties.kind.const === kind)
-  return checked(form ?? OfNoKind, value) as Checked<LogLine>
+/** Increases with every change that an older reader would misread. */
+export const EPISODE_VERSION = 1
+
+const EpisodeHeader = Type.Object({
+  kind: Type.Literal('episode'),
+  version: Type.Literal(EPISODE_VERSION),
+  ...Occasion,
+  /** Identifies the episode: task, agent, model, contract, seed and their options. */
+  about: Anything,
+})
+
+const { answer, end, score, calls, refusedCalls, details, tokens, work, milliseconds } = SampleRecord.properties
+
+/** One turn and its costs, summed over its own steps. */
+const TurnRecord = Type.Object({
+  kind: Type.Literal('turn'),
+  /** The turn's number, from 0. */
+  turn: Type.Number(),
+  /** The user's message. */
+  asked: Type.String(),
+  ...{ answer, end, score, calls, refusedCalls, details, tokens, milliseconds },
+  work: Type.Object({
+    ...work.properties,
+    ...{ recomputed: Type.Number(), fresh: Type.Number(), approximate: Type.Number() },
+  }),
+})
+
+export type EpisodeHeader = Static<typeof EpisodeHeader>
+export type TurnRecord = Static<typeof TurnRecord>
+
+// The kinds of logs: what their lines may be, and when a run may continue a log.
+
+export interface LogKind<Header, Entry> {
+  /** The name of such a log in error texts. */
+  readonly name: string
+  /** The `kind` and the version of its header. */
+  readonly header: string
+  readonly version: number
+  /** Checks whether a value is a line of such a log. The faults refer only to the schema of its `kind`. */
+  readonly read: (value: unknown) => Checked<Header | Entry | Resumption>
+  /** The part of a header that two headers of the same run share. Date, machine, command and commit may differ. */
+  readonly essence: (header: Header) => Readonly<Record<string, unknown>>
 }
 
-// The JSON Schema of a line, for readers in other languages: docs/eval-log.schema.json.
+export const runLog: LogKind<LogHeader, LogRecord> = {
+  name: 'log',
+  header: 'header',
+  version: LOG_VERSION,
+  read: readerOf(LogLine.anyOf),
+  essence: ({ model, engine, embedder, judge, seed, sampling, contracts, tasks, agents }) => ({
+    ...{ model, engine, embedder, judge, seed, sampling, contracts, tasks, agents },
+  }),
+}
+
+export const episodeLog: LogKind<EpisodeHeader, TurnRecord> = {
+  name: 'log of an episode',
+  header: 'episode',
+  version: EPISODE_VERSION,
+  read: readerOf([EpisodeHeader, TurnRecord, Resumption]),
+  essence: ({ about }) => about,
+}
+
+function readerOf<Line>(forms: readonly TObject<{ kind: TLiteral<string> }>[]): (value: unknown) => Checked<Line> {
+  const ofNoKind = Type.Object({ kind: Type.Enum(forms.map(({ properties }) => properties.kind.const)) })
+  return (value) => {
+    const kind = typeof value === 'object' && value !== null && 'kind' in value ? value.kind : undefined
+    return checked(forms.find(({ properties }) => properties.kind.const === kind) ?? ofNoKind, value) as Checked<Line>
+  }
+}
+
+// The JSON Schema of a line of a run's log, for readers in other languages: docs/eval-log.schema.json.
 
 /** The schema allows unknown fields: a later version may add fields that an older reader can ignore. */
 export const logSchema = (): object => ({

@@ -11,7 +11,7 @@ import {
 } from '../runtime/attention/measurement.js'
 import { compare, type PairComparison, FROMS, type WatchedPair, watchedSets } from './attention/pairs.js'
 import type { MessageSpan } from '../runtime/attention/places.js'
-import type { PromptRecord, HeatMapRecord } from './attention/run-folder.js'
+import type { PromptRecord, HeatMapRecord } from './attention/records.js'
 import { heatMapOf } from './attention/report.js'
 import type { ChatMessage, Edit } from '../runtime/chat/message.js'
 import { Conversation } from '../runtime/context/conversation.js'

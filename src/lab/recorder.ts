@@ -1,9 +1,10 @@
-/** Records, for the log, the requests of one sample to the engine and their replies. */
+/** Records the requests of one sample or session to the engine and their replies, for logs, sums and trajectories. */
 import type { ChatMessage } from '../runtime/chat/message.js'
 import type { ConversationId } from '../runtime/core/ids.js'
 import { KvfoldError } from '../runtime/core/errors.js'
 import { writeJson } from '../runtime/core/written-json.js'
 import {
+  type Engine,
   EngineAround,
   type EngineReply,
   type EngineRequest,
@@ -12,100 +13,108 @@ import {
   generationOf,
 } from '../runtime/engine/engine.js'
 import type { LedgerEntry } from '../runtime/kv/ledger.js'
-import type { SampleRecord, RecordedConversation } from './log.js'
+import type { RecordedConversation, TurnRecord } from './log.js'
 
 type RecordedStep = RecordedConversation['steps'][number]
 type RecordedMessage = RecordedConversation['messages'][number]
 
+/** A request as it was made: copies of its lists, because callers append to theirs. */
+type RecordedRequest = Required<Pick<EngineRequest, 'conversation' | 'messages' | 'edits' | 'tools' | 'kind'>> &
+  Pick<EngineRequest, 'contract'>
+
+/** A step that has a reply. */
+export interface DoneStep {
+  readonly request: RecordedRequest
+  readonly reply: EngineReply
+}
+
 /** A requested step. `end` is set when the step is over. */
 interface RecordedAsk {
   readonly place: number
-  readonly request: Pick<EngineRequest, 'contract' | 'kind'>
-  readonly shown: Pick<RecordedStep, 'messages' | 'edits' | 'tools'>
+  readonly request: RecordedRequest
   readonly begun: number
   end?:
     | { readonly reply: EngineReply; readonly said: string }
     | { readonly error: unknown; readonly said: string; readonly milliseconds: number }
 }
 
-interface OpenTalk {
-  readonly messages: ChatMessage[]
-  readonly steps: RecordedAsk[]
+export interface RecorderOptions {
+  /** Sampling and logprobs of every request; they override the request's own. */
+  readonly asks?: Pick<EngineRequest, 'sampling' | 'logprobs'>
+  /** Called after every step with a reply. */
+  readonly onStep?: (step: DoneStep) => void
 }
 
 /**
  * Wraps the engine for one sample and records every step, also failed and cancelled ones, without changing any.
- * Each message is stored once. A request whose messages do not begin with those of its conversation's current talk starts a new talk.
  * The recorder does not own the engine: disposing of the recorder leaves the engine as it is.
  */
 export class Recorder extends EngineAround {
-  readonly #talks: OpenTalk[] = []
-  /** For each conversation, the talk that its next request may continue. */
-  readonly #current = new Map<ConversationId, OpenTalk>()
+  readonly #asked: RecordedAsk[] = []
   readonly #made = performance.now()
   #last = this.#made
-  #steps = 0
+
+  constructor(
+    engine: Engine,
+    private readonly options: RecorderOptions = {},
+  ) {
+    super(engine)
+  }
 
   respond(request: EngineRequest): Generation {
-    const { messages, edits = [], tools = [] } = request
+    const { conversation, messages, edits = [], tools = [], kind = 'answer', contract } = request
     const asked: RecordedAsk = {
-      place: this.#steps++,
-      request,
-      shown: {
-        messages: messages.length,
-        edits: edits.map(({ message, span: { start, end }, replacement }) => ({ message, span: { start, end }, replacement })),
-        tools: tools.length > 0,
+      place: this.#asked.length,
+      request: {
+        ...{ conversation, messages: [...messages], edits: [...edits], tools: [...tools], kind },
+        ...(contract === undefined ? {} : { contract }),
       },
       begun: performance.now(),
     }
-    this.#talkOf(request).steps.push(asked)
-    return generationOf((stream) => this.#respond(request, stream, asked))
+    this.#asked.push(asked)
+    return generationOf((stream) => this.#respond({ ...request, ...this.options.asks }, stream, asked))
   }
 
-  /** The number of steps requested so far, which is also the index of the next one. */
-  get steps(): number {
-    return this.#steps
+  /** The steps that have a reply, in the order of the requests. */
+  get done(): readonly DoneStep[] {
+    return this.#asked.flatMap(({ request, end }) => (end !== undefined && 'reply' in end ? [{ request, reply: end.reply }] : []))
   }
 
-  /** All talks so far, without the steps that still run. */
+  /**
+   * All talks so far, without the steps that still run. Each message is there once. A request whose messages do not begin with those of its
+   * conversation's last talk starts a new talk.
+   */
   get talks(): RecordedConversation[] {
-    return this.#talks.map(({ messages, steps }) => ({
+    const talks: { readonly messages: ChatMessage[]; readonly steps: RecordedAsk[] }[] = []
+    const current = new Map<ConversationId, (typeof talks)[number]>()
+    for (const asked of this.#asked) {
+      const { conversation, messages } = asked.request
+      let talk = current.get(conversation)
+      if (talk === undefined || !goesOn(talk.messages, messages)) {
+        talk = { messages: [], steps: [] }
+        talks.push(talk)
+        current.set(conversation, talk)
+      }
+      talk.messages.push(...messages.slice(talk.messages.length))
+      talk.steps.push(asked)
+    }
+    return talks.map(({ messages, steps }) => ({
       messages: messages.map(recordedMessage),
       steps: steps.flatMap((asked) => (asked.end === undefined ? [] : [recordedStep(asked, asked.end, messages)])),
     }))
   }
 
-  /**
-   * Tokens in context at the end of the first step, of the step with the most, and of the last step that was no summary; 0 without steps.
-   */
-  get tokens(): SampleRecord['tokens'] {
-    const entries = this.ledger
-    const answers = entries.filter(({ kind }) => kind !== 'summary')
-    return {
-      before: entries[0]?.shown ?? 0,
-      most: entries.reduce((most, { shown }) => Math.max(most, shown), 0),
-      after: answers.at(-1)?.shown ?? 0,
-    }
+  get tokens(): TurnRecord['tokens'] {
+    return costOf(this.done).tokens
   }
 
-  /** Sums over the steps that have a ledger entry; `steps` is their number. */
-  get work(): SampleRecord['work'] {
-    const replies = this.#replies()
-    const sum = (key: 'shown' | 'reused' | 'submitted') => replies.reduce((total, { ledger }) => total + ledger[key], 0)
-    const generated = replies.reduce((total, { timing }) => total + timing.generatedTokens, 0)
-    return { steps: replies.length, shown: sum('shown'), reused: sum('reused'), submitted: sum('submitted'), generated }
+  get work(): TurnRecord['work'] {
+    return costOf(this.done).work
   }
 
   /** Sums of the ledger entries. `total` is the wall time from the construction of the recorder to the end of the last step. */
-  get milliseconds(): SampleRecord['milliseconds'] {
-    const sum = (key: keyof LedgerEntry['milliseconds']) =>
-      this.ledger.reduce((total, entry) => total + entry.milliseconds[key], 0)
-    return { cache: sum('cache'), prefill: sum('prefill'), decode: sum('decode'), total: this.#last - this.#made }
-  }
-
-  /** The ledger entries of all steps that have one, in the order of the requests. */
-  get ledger(): readonly LedgerEntry[] {
-    return this.#replies().map(({ ledger }) => ledger)
+  get milliseconds(): TurnRecord['milliseconds'] {
+    return { ...costOf(this.done).milliseconds, total: this.#last - this.#made }
   }
 
   async #respond(request: EngineRequest, stream: EventStream, asked: RecordedAsk): Promise<EngineReply> {
@@ -118,30 +127,47 @@ export class Recorder extends EngineAround {
       }
       const reply = await running.reply
       asked.end = { reply, said: said === '' ? reply.message.content : said }
+      this.options.onStep?.({ request: asked.request, reply })
       return reply
     } catch (error) {
-      asked.end = { error, said, milliseconds: performance.now() - asked.begun }
+      asked.end ??= { error, said, milliseconds: performance.now() - asked.begun }
       throw error
     } finally {
       this.#last = performance.now()
     }
   }
+}
 
-  #talkOf({ conversation, messages }: EngineRequest): OpenTalk {
-    const current = this.#current.get(conversation)
-    if (current !== undefined && goesOn(current.messages, messages)) {
-      current.messages.push(...messages.slice(current.messages.length))
-      return current
-    }
-    const talk: OpenTalk = { messages: [...messages], steps: [] }
-    this.#current.set(conversation, talk)
-    this.#talks.push(talk)
-    return talk
-  }
+/** The costs of some steps, summed. `milliseconds.total` is not among them: nobody's ledger has the wall time. */
+export interface StepsCost extends Pick<TurnRecord, 'tokens' | 'work'> {
+  readonly milliseconds: LedgerEntry['milliseconds']
+}
 
-  #replies(): readonly EngineReply[] {
-    const steps = this.#talks.flatMap((talk) => talk.steps).sort((one, other) => one.place - other.place)
-    return steps.flatMap(({ end }) => (end !== undefined && 'reply' in end ? [end.reply] : []))
+/** Sums what steps cost. The one place where the laboratory adds up ledger entries. */
+export function costOf(steps: readonly { readonly reply: Pick<EngineReply, 'ledger' | 'timing'> }[]): StepsCost {
+  const entries = steps.map(({ reply }) => reply.ledger)
+  const total = (of: (entry: LedgerEntry) => number): number => entries.reduce((sum, entry) => sum + of(entry), 0)
+  return {
+    tokens: {
+      before: entries[0]?.shown ?? 0,
+      most: entries.reduce((most, { shown }) => Math.max(most, shown), 0),
+      after: entries.findLast(({ kind }) => kind !== 'summary')?.shown ?? 0,
+    },
+    work: {
+      steps: entries.length,
+      shown: total(({ shown }) => shown),
+      reused: total(({ reused }) => reused),
+      recomputed: total(({ recomputed }) => recomputed),
+      fresh: total(({ fresh }) => fresh),
+      approximate: total(({ approximate }) => approximate),
+      submitted: total(({ submitted }) => submitted),
+      generated: steps.reduce((sum, { reply }) => sum + reply.timing.generatedTokens, 0),
+    },
+    milliseconds: {
+      cache: total(({ milliseconds }) => milliseconds.cache),
+      prefill: total(({ milliseconds }) => milliseconds.prefill),
+      decode: total(({ milliseconds }) => milliseconds.decode),
+    },
   }
 }
 
@@ -174,57 +200,54 @@ function recordedMessage({ role, content, reasoning, toolCalls, toolCallId, name
 }
 
 function recordedStep(
-  { place, request, shown }: RecordedAsk,
+  { place, request: { contract = 'exact', edits, tools, ...request } }: RecordedAsk,
   end: NonNullable<RecordedAsk['end']>,
   messages: readonly ChatMessage[],
 ): RecordedStep {
   const said = end.said === '' ? {} : { said: end.said }
+  const shown = {
+    place,
+    messages: request.messages.length,
+    edits: edits.map(({ message, span: { start, end: to }, replacement }) => ({
+      message,
+      span: { start, end: to },
+      replacement,
+    })),
+    tools: tools.length > 0,
+  }
   if ('error' in end)
     return {
-      place,
       ...shown,
       finish: 'failed',
       error: end.error instanceof KvfoldError ? end.error.code : String(end.error),
-      ledger: noAccount(request),
+      ledger: { ...NO_LEDGER, contract, milliseconds: { ...NO_LEDGER.milliseconds } },
       timing: { firstToken: 0, total: end.milliseconds, generatedTokens: 0 },
       ...said,
     }
   const { message, finish, ledger, timing } = end.reply
   const { firstToken, total, generatedTokens } = timing
   return {
-    place,
     ...shown,
     finish,
-    ledger: costOf(ledger),
+    ledger: costsIn(ledger),
     timing: { firstToken, total, generatedTokens },
     ...(isSame(message, messages[shown.messages]) ? {} : said),
   }
 }
 
-function costOf(entry: LedgerEntry): RecordedStep['ledger'] {
+function costsIn(entry: LedgerEntry): RecordedStep['ledger'] {
   const { kind, contract, shown, reused, recomputed, fresh, approximate, side, submitted, milliseconds, predicted } = entry
   const { recomputeReason = null } = entry
   return {
-    kind,
-    contract,
-    shown,
-    reused,
-    recomputed,
-    fresh,
-    approximate,
-    side,
-    submitted,
-    milliseconds: { ...milliseconds },
-    predicted,
-    recomputeReason,
+    ...{ kind, contract, shown, reused, recomputed, fresh, approximate, side, submitted },
+    ...{ milliseconds: { ...milliseconds }, predicted, recomputeReason },
   }
 }
 
-/** A ledger entry of zeros, for a step for which the engine gave none. */
-const noAccount = ({ contract = 'exact' }: RecordedAsk['request']): RecordedStep['ledger'] => ({
+/** The ledger entry of a step for which the engine gave none. */
+const NO_LEDGER = {
   kind: 'cancelled',
-  contract,
   ...{ shown: 0, reused: 0, recomputed: 0, fresh: 0, approximate: 0, side: 0, submitted: 0 },
   milliseconds: { cache: 0, prefill: 0, decode: 0 },
   predicted: null,
-})
+} as const

@@ -13,7 +13,8 @@ import { EpisodeFile, runEpisode, singleTurn } from '../../src/lab/episode/episo
 import type { RecordedConversation } from '../../src/lab/log.js'
 import { lookupsIn } from '../../src/lab/memtool/retrieval.js'
 import { Recorder } from '../../src/lab/recorder.js'
-import { LogWriter, readLog } from '../../src/lab/run/log-file.js'
+import { openRunLog } from '../../src/lab/run/log-file.js'
+import { readLog } from './support/read-log.js'
 import { readDialogues, replayScenarios } from '../../src/lab/service/replay.js'
 import { ScriptedEngine } from '../support/scripted.js'
 import { asker, headerFor, sums } from './support/run-fixture.js'
@@ -40,7 +41,7 @@ it('the log of a run: what was said, in the file and read back', async () => {
   await ask([user])
   await ask([user, asks(OTHER)])
   const path = join(folder, 'log.jsonl')
-  const log = await LogWriter.open(path, await headerFor([sums(1, 1)], [asker('plain')]))
+  const log = await openRunLog(path, await headerFor([sums(1, 1)], [asker('plain')]))
   const talks: RecordedConversation[] = [
     ...recorder.talks,
     { messages: [user, asks(GIVEN)] as RecordedConversation['messages'], steps: [] },

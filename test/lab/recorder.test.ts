@@ -10,7 +10,7 @@ import { span } from '../../src/runtime/core/span.js'
 import type { EngineEvent, EngineRequest, Generation } from '../../src/runtime/engine/engine.js'
 import { LlamaEngine } from '../../src/runtime/engine/llama.js'
 import { ScriptedEngine } from '../support/scripted.js'
-import { checkedLine, type RecordedConversation } from '../../src/lab/log.js'
+import { type RecordedConversation, runLog } from '../../src/lab/log.js'
 import { Recorder } from '../../src/lab/recorder.js'
 import { openNative } from '../../src/runtime/native/binding.js'
 
@@ -32,7 +32,7 @@ const shown = (talks: readonly RecordedConversation[]) =>
 /** Throws when the log would refuse it. */
 function valid(recorder: Recorder) {
   const { talks, tokens, work, milliseconds } = recorder
-  const read = checkedLine({
+  const read = runLog.read({
     ...{
       kind: 'sample',
       task: 0,
@@ -73,7 +73,7 @@ describe('Recorder', () => {
       ],
       [[2, 1, 'Aside.']],
     ])
-    expect(recorder.steps).toBe(3)
+    expect(recorder.done).toHaveLength(3)
     valid(recorder)
   })
 
@@ -194,6 +194,9 @@ describe('Recorder', () => {
           steps: steps.length,
           shown: sum(record.map(({ ledger }) => ledger.shown)),
           reused: sum(record.map(({ ledger }) => ledger.reused)),
+          recomputed: sum(record.map(({ ledger }) => ledger.recomputed)),
+          fresh: sum(record.map(({ ledger }) => ledger.fresh)),
+          approximate: sum(record.map(({ ledger }) => ledger.approximate)),
           submitted: sum(spent),
           generated: sum(record.map(({ timing }) => timing.generatedTokens)),
         })
@@ -222,7 +225,7 @@ describe('Recorder on the built-in model', () => {
     const session = sculptor({ engine: recorder, id: conversationId('recorded'), generation: { maxTokens: 48 }, maxCalls: 3 })
     const text = `The stream starts here. ${'colour: red; shape: round; '.repeat(40)}The stream ends here.`
     const outcome = await session.ask(text)
-    expect(recorder.ledger).toEqual(outcome.ledger)
+    expect(recorder.done.map(({ reply }) => reply.ledger)).toEqual(outcome.ledger)
     expect(recorder.work.submitted).toBe(engine.submitted - before)
     expect(recorder.tokens).toMatchObject({ before: outcome.contextBefore, after: outcome.contextAfter })
     const milliseconds = recorder.milliseconds

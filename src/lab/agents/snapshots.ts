@@ -1,25 +1,14 @@
-/**
- * Records the requests and replies of an engine, and cuts the recorded trajectory
- * into training snapshots although its context was edited between steps.
- */
+/** Cuts a recorded trajectory into training snapshots although its context was edited between steps. */
 import type { ChatFormat } from '../../runtime/chat/format.js'
 import type { ChatMessage, Edit, ToolDefinition } from '../../runtime/chat/message.js'
 import { KvfoldError } from '../../runtime/core/errors.js'
 import { span, type Span } from '../../runtime/core/span.js'
 import { writeJson } from '../../runtime/core/written-json.js'
-import {
-  type Engine,
-  EngineAround,
-  type EngineReply,
-  type EngineRequest,
-  type Finish,
-  type Generation,
-  generationOf,
-  type ShownTokens,
-} from '../../runtime/engine/engine.js'
+import type { EngineReply, Finish, ShownTokens } from '../../runtime/engine/engine.js'
 import { contentOf, editsByMessage } from '../../fleet/engines/wire.js'
 import { commonPrefix } from '../../runtime/kv/prompt.js'
 import type { CallReport } from '../../runtime/agents/tool-loop.js'
+import type { DoneStep } from '../recorder.js'
 
 /** One completion and the prompt before it. */
 export interface TrajectoryStep {
@@ -216,61 +205,17 @@ function joined(first: Int32Array, second: Int32Array): Int32Array {
 
 const beginsWith = (tokens: Int32Array, start: Int32Array): boolean => commonPrefix(tokens, start) === start.length
 
-type Taped = Omit<TrajectoryStep, 'calls'> & { readonly kind: 'answer' | 'summary' }
-
-/** Wraps an engine and records every completed step, in the order of the requests. */
-export class TrajectoryRecorder extends EngineAround {
-  readonly #steps: (Taped | null)[] = []
-
-  /** @param asks sampling and logprobs of every request; they override the request's own */
-  constructor(
-    engine: Engine,
-    private readonly asks: Pick<EngineRequest, 'sampling' | 'logprobs'> = {},
-  ) {
-    super(engine)
-  }
-
-  respond(request: EngineRequest): Generation {
-    const generation = this.engine.respond({ ...request, ...this.asks })
-    const { messages, edits = [], tools = [], kind = 'answer' } = request
-    const at = this.#steps.push(null) - 1
-    // Copies, because the caller appends to its arrays afterwards.
-    const shown = { messages: [...messages], edits: [...edits], tools: [...tools], kind }
-    return generationOf(async (stream) => {
-      const done = await generation.each((event) => {
-        stream.push(event)
-      })
-      const { message, finish, tokens } = done
-      this.#steps[at] = {
-        ...shown,
-        completion: message,
-        finish,
-        ...logprobsOf(done),
-        ...(tokens === undefined ? {} : { tokens }),
-      }
-      return done
-    })
-  }
-
-  /** Returns the recorded steps, summaries included. `taken`: the outcomes of each answer's calls, in the order of the answers. */
-  trajectory(taken: readonly (readonly TakenCall[])[]): TrajectoryStep[] {
-    let answers = 0
-    return this.#steps.flatMap((taped) => {
-      if (taped === null) return []
-      const { kind, ...step } = taped
-      return [{ ...step, calls: kind === 'answer' ? (taken[answers++] ?? []) : [] }]
-    })
-  }
-
-  /** The kind of each recorded step. */
-  get kinds(): readonly Taped['kind'][] {
-    return this.#steps.flatMap((taped) => (taped === null ? [] : [taped.kind]))
-  }
-
-  /** The calls of each recorded answer, as the model wrote them. */
-  get said(): readonly (readonly TakenCall['call'][])[] {
-    return this.#steps.flatMap((taped) => (taped?.kind === 'answer' ? [taped.completion.toolCalls ?? []] : []))
-  }
+/** Returns the recorded steps, summaries included. `taken`: the outcomes of each answer's calls, in the order of the answers. */
+export function trajectoryOf(done: readonly DoneStep[], taken: readonly (readonly TakenCall[])[]): TrajectoryStep[] {
+  let answers = 0
+  return done.map(({ request: { messages, edits, tools, kind }, reply }) => ({
+    ...{ messages, edits, tools },
+    completion: reply.message,
+    finish: reply.finish,
+    calls: kind === 'answer' ? (taken[answers++] ?? []) : [],
+    ...logprobsOf(reply),
+    ...(reply.tokens === undefined ? {} : { tokens: reply.tokens }),
+  }))
 }
 
 function logprobsOf({ logprobs, endLogprob }: EngineReply): Pick<TrajectoryStep, 'logprobs' | 'pieces' | 'end'> {

@@ -7,7 +7,7 @@ import { signed } from '../../runtime/figures/numbers.js'
 import type { FindingFigure, Finding, InterferencePoint } from './findings.js'
 import { changeOf, type From, FROM_NAMES, FROMS, type ValueAttention, meanGlance, type Pair, seenFrom } from './pairs.js'
 import type { SpanStudy } from './spans.js'
-import type { EpisodeRecord, EpisodeStep, PromptRecord } from './run-folder.js'
+import type { EpisodeRecord, EpisodeStep, PromptRecord } from './records.js'
 
 const EQUAL = { stroke: FAINT, strokeDasharray: '5 4' } as const
 

@@ -13,7 +13,7 @@ import {
   type PairStatus,
   seenFrom,
 } from './pairs.js'
-import type { PromptRecord, StudyRecord } from './run-folder.js'
+import type { PromptRecord, StudyRecord } from './records.js'
 import { mean } from '../../runtime/core/mean.js'
 import {
   bootstrap,

@@ -1,4 +1,6 @@
 /** Writes the report of a study: one self-contained HTML page in light and dark, for screen and paper, with the heat map of one value. */
+import { writeFileSync } from 'node:fs'
+import { join } from 'node:path'
 import type { Picture } from '../figures/figure.js'
 import { probability, signed } from '../../runtime/figures/numbers.js'
 import { escaped, figureHtml, html, page } from '../figures/page.js'
@@ -6,7 +8,7 @@ import { type Column, table } from '../../runtime/figures/table.js'
 import { changes, controls, episode, headMaps, interference, scatter, spanFigure } from './figures.js'
 import { type FindingFigure, type Finding, summarise, type StudySummary, type SummaryInput } from './findings.js'
 import { type From, FROM_NAMES } from './pairs.js'
-import type { EpisodeRecord, PromptRecord, RunFolder, HeatMapRecord, HeatMapToken, StudyRecord } from './run-folder.js'
+import type { EpisodeRecord, PromptRecord, HeatMapRecord, HeatMapToken, StudyRecord } from './records.js'
 import type { SpanStudy } from './spans.js'
 import {
   type ColumnType,
@@ -200,23 +202,28 @@ ${answers.join('\n')}`,
 // Writes the results of a study into its folder: summary, tables, figures, report.
 
 /** Writes all result files, over those of an earlier run in the folder. Returns the summary and the path of the report. */
-export function publish(folder: RunFolder, input: SummaryInput): { readonly summary: StudySummary; readonly report: string } {
+export function publish(folder: string, input: SummaryInput): { readonly summary: StudySummary; readonly report: string } {
   const { records } = input
   const summary = summarise(input)
-  folder.write('summary.json', `${JSON.stringify(summary, null, 2)}\n`)
+  const write = (name: string, content: string | Uint8Array): string => {
+    const path = join(folder, name)
+    writeFileSync(path, content)
+    return path
+  }
+  write('summary.json', `${JSON.stringify(summary, null, 2)}\n`)
   const about = JSON.stringify({ schema: summary.schema, model: summary.model, options: summary.options })
   const save = (
     name: string,
     { columns, rows }: { readonly columns: Readonly<Record<string, ColumnType>>; readonly rows: readonly DataRow[] },
-  ) => (rows.length === 0 ? null : folder.write(`${name}.parquet`, parquet(columns, rows, about)))
+  ) => (rows.length === 0 ? null : write(`${name}.parquet`, parquet(columns, rows, about)))
   save('pairs', pairTable(records))
   save('heads', headTable(records))
   save('interference', interferenceTable(summary.interference))
   save('episode', episodeTable(records))
   const pictures = picturesOf(summary, records)
-  for (const { name, svg } of pictures) folder.write(`${name}.svg`, svg)
+  for (const { name, svg } of pictures) write(`${name}.svg`, svg)
   const heatMap = records.find((record: StudyRecord): record is HeatMapRecord => record.part === 'heat-map') ?? null
-  return { summary, report: folder.write('report.html', report(summary, pictures, heatMap)) }
+  return { summary, report: write('report.html', report(summary, pictures, heatMap)) }
 }
 
 // The heat map of one value: the weight on every token, from whole rows of attention.

@@ -4,7 +4,7 @@ import type { Contract } from '../../runtime/core/contract.js'
 import type { NamedArray } from '../../runtime/engine/attention.js'
 import type { InterferencePoint } from './findings.js'
 import { baselineChangeOf, changeOf, type From, type ValueAttention, seenFrom } from './pairs.js'
-import type { PromptRecord, StudyRecord } from './run-folder.js'
+import type { PromptRecord, StudyRecord } from './records.js'
 
 // The tables of a study: their columns, and the rows that the records give.
 

@@ -2,7 +2,7 @@
  * Collects trajectories: tries at the prompts of a source, each cut into snapshots for training.
  * Appends each complete trajectory to a file, from which a later run with the same options resumes.
  */
-import { appendFileSync, existsSync, readFileSync, rmSync, truncateSync } from 'node:fs'
+import { existsSync, rmSync } from 'node:fs'
 import { isDeepStrictEqual } from 'node:util'
 import { messageUnits, modelTokens, engineTokens, snapshots, type StepWording } from '../agents/snapshots.js'
 import { KvfoldError } from '../../runtime/core/errors.js'
@@ -10,6 +10,7 @@ import { checked, inWords } from '../../runtime/core/schema.js'
 import type { Sampling } from '../../runtime/engine/engine.js'
 import { type UnwrittenSnapshot, type Format, formatOf, needsTokens, rowOf, TrajectoryRecord, writeParquet } from './formats.js'
 import { type Acting, cancelled, type TrajectorySource } from './sources.js'
+import { bad, JsonLines } from '../run/json-lines.js'
 import { outcomesOf, rewardOf, TRAJECTORY_VERSION, TrajectoryFacts } from './trajectory.js'
 
 interface CollectOptions {
@@ -117,8 +118,8 @@ interface FileTerms {
 
 export class TrajectoryFile {
   private constructor(
-    /** The path of the file of JSON rows, one a line. */
-    private readonly lines: string,
+    /** The file of JSON rows, one a line. */
+    private readonly lines: JsonLines,
     /** The path of the Parquet file that replaces the lines at the end; null when the lines stay. */
     private readonly parquet: string | null,
     /** Number of complete trajectories in the file when it was opened; the run resumes from there. */
@@ -128,22 +129,30 @@ export class TrajectoryFile {
   /**
    * Opens the file, new or to resume. Removes an incomplete last trajectory, as a stop leaves it;
    * the run makes it again. For Parquet, the rows are in `<path>.jsonl` until the run is finished.
-   * @throws KvfoldError eval/bad-log when the file is another run's, holds something else, or is a finished Parquet file
+   * @throws KvfoldError eval/bad-log when the file is another run's, holds something else, or is a finished Parquet file; eval/log-busy
    */
   static async open(path: string, terms: FileTerms): Promise<TrajectoryFile> {
-    const isParquet = terms.format === 'verl'
-    const [lines, parquet] = isParquet ? [`${path}.jsonl`, path] : [path, null]
-    if (isParquet && existsSync(path))
+    const parquet = terms.format === 'verl' ? path : null
+    if (parquet !== null && existsSync(path))
       throw new KvfoldError('eval/bad-log', `${path} is there, and Parquet cannot be gone on with; name another file.`)
-    if (!existsSync(lines)) return new TrajectoryFile(lines, parquet, 0)
-    const { whole, end, last } = wholeOf(lines, terms.format)
-    if (last !== null) await refuseOther(lines, last, whole - 1, terms)
-    truncateSync(lines, end)
+    const rows = parquet === null ? path : `${path}.jsonl`
+    let whole = 0
+    const lines = await JsonLines.open(rows, async (written) => {
+      let [end, last] = [0, null as TrajectoryFacts | null]
+      for await (const { value, number, end: at } of written) {
+        const record = factsIn(value, rows, number, terms.format)
+        if (record.snapshot + 1 < record.snapshots) continue
+        whole++
+        ;[end, last] = [at, record]
+      }
+      if (last !== null) await refuseOther(rows, last, whole - 1, terms)
+      return end
+    })
     return new TrajectoryFile(lines, parquet, whole)
   }
 
-  add({ rows }: Collected): void {
-    appendFileSync(this.lines, rows.map((row) => `${JSON.stringify(row)}\n`).join(''))
+  add({ rows }: Collected): Promise<void> {
+    return this.lines.add(...rows)
   }
 
   /**
@@ -151,41 +160,23 @@ export class TrajectoryFile {
    * @throws KvfoldError eval/bad-log when it cannot; the lines then stay
    */
   async finish(): Promise<void> {
-    if (this.parquet === null || !existsSync(this.lines)) return
-    await writeParquet(this.lines, this.parquet)
-    rmSync(this.lines)
+    await this.close()
+    if (this.parquet === null) return
+    await writeParquet(this.lines.path, this.parquet)
+    rmSync(this.lines.path)
+  }
+
+  /** Resolves when all added rows are on disk. Idempotent. */
+  close(): Promise<void> {
+    return this.lines.close()
   }
 }
 
-/** Returns the number of complete trajectories, the byte at which the last one ends, and its last record (null when there is none). */
-function wholeOf(path: string, format: Format): { whole: number; end: number; last: TrajectoryFacts | null } {
-  const lines = readFileSync(path, 'utf8').split('\n')
-  let [whole, end, at] = [0, 0, 0]
-  let last: TrajectoryFacts | null = null
-  // Text after the last line feed is an incomplete line.
-  for (const [index, line] of lines.slice(0, -1).entries()) {
-    const record = parsed(line, path, index + 1, format)
-    at += Buffer.byteLength(line) + 1
-    if (record.snapshot + 1 < record.snapshots) continue
-    whole++
-    end = at
-    last = record
-  }
-  return { whole, end, last }
-}
-
-function parsed(line: string, path: string, number: number, format: Format): TrajectoryFacts {
-  const wrong = (why: string, cause?: unknown) =>
-    new KvfoldError('eval/bad-log', `${path}, line ${number}, is no trajectory of kvfold (${why}); name another file.`, { cause })
-  let value: unknown
-  try {
-    value = JSON.parse(line)
-  } catch (cause) {
-    throw wrong('no JSON', cause)
-  }
+function factsIn(value: unknown, path: string, number: number, format: Format): TrajectoryFacts {
   const there = typeof value === 'object' && value !== null ? formatOf(value) : null
   const read = checked(there === 'tokens' ? TrajectoryRecord : TrajectoryFacts, value)
-  if (!read.ok) throw wrong(inWords(read.faults[0]))
+  if (!read.ok)
+    throw bad(path, `has a line ${number} that is no trajectory of kvfold (${inWords(read.faults[0])}); name another file`)
   if (there !== format)
     throw new KvfoldError(
       'eval/bad-log',

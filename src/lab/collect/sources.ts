@@ -1,13 +1,15 @@
 /** The sources of trajectories: samples of a task, one turn each; and sessions of many turns, of MemTool and at the order desk. */
 import { createHash } from 'node:crypto'
 import { plain, sculptor } from '../../runtime/agents/sculptor.js'
-import { type TakenCall, TrajectoryRecorder, type TrajectoryStep } from '../agents/snapshots.js'
-import { invariant, KvfoldError } from '../../runtime/core/errors.js'
+import { type TakenCall, trajectoryOf, type TrajectoryStep } from '../agents/snapshots.js'
+import { KvfoldError } from '../../runtime/core/errors.js'
 import { conversationId } from '../../runtime/core/ids.js'
 import { type Engine, EngineAround, type EngineRequest, type Generation, type Sampling } from '../../runtime/engine/engine.js'
+import type { playEpisode, PlayOptions } from '../episode/episode.js'
+import { Recorder, type RecorderOptions } from '../recorder.js'
 import { type ScriptedReply, TaughtEngine, type TaughtModel } from '../taught-engine.js'
 import { Catalogue } from '../../runtime/tools/catalogue.js'
-import type { TurnRecord } from '../episode/episode.js'
+import type { TurnRecord } from '../log.js'
 import { World } from '../memtool/companies.js'
 import { memToolSession, type MemToolRun } from '../memtool/session.js'
 import type { Scenario } from '../service/dialogue.js'
@@ -97,9 +99,9 @@ export function taskSource(options: TaskSourceOptions): TrajectorySource {
     },
     play: async (index, acting, name, signal) => {
       const sample = await task.sample(index)
-      const tape = new TrajectoryRecorder(
+      const tape = new Recorder(
         acting.teacher === 'model' ? acting.engine : new TaughtEngine(acting.model, teacherOf(task.spec.task, agent, sample)),
-        asksOf(acting),
+        { asks: asksOf(acting) },
       )
       const engine = stumble ? new StumblingEngine(tape, stumbling(acting), STUMBLES[task.prompt]) : tape
       const common = { engine, id: conversationId(name), generation: { maxTokens } }
@@ -114,7 +116,10 @@ export function taskSource(options: TaskSourceOptions): TrajectorySource {
         const own = stumble ? outcome.steps.slice(1) : outcome.steps
         const score = task.score(sample, outcome.answer)
         const parts = rewardParts(score, { ...outcome, steps: own }, stumble ? outcome.steps[0] : undefined)
-        const steps = tape.trajectory(own.map(({ calls }) => calls))
+        const steps = trajectoryOf(
+          tape.done,
+          own.map(({ calls }) => calls),
+        )
         return { steps, outcomes: outcomesOf(steps), score, parts, context: outcome.contextAfter, truth: sample.truth }
       } finally {
         session.forget()
@@ -124,7 +129,7 @@ export function taskSource(options: TaskSourceOptions): TrajectorySource {
 }
 
 /** Sampling and logprobs to request from a model that acts; nothing for a script. */
-const asksOf = (acting: Acting): ConstructorParameters<typeof TrajectoryRecorder>[1] =>
+const asksOf = (acting: Acting): NonNullable<RecorderOptions['asks']> =>
   acting.teacher === 'script' ? {} : { sampling: acting.sampling, logprobs: 0 }
 
 /** Returns an engine that gives the same reply to every request and computes nothing. */
@@ -188,13 +193,14 @@ export function memToolSource({ world, catalogue, way, turns, relation, samples,
       return Promise.resolve({ id, cell, group: hashed(['memtool', way, cell, world.options, seed + index]) })
     },
     play: (index, acting, _, signal) =>
-      session(acting, async ({ engine, ...taping }) => {
+      session(acting, async (taping) => {
         const run: MemToolRun = {
           ...{ way, turns, relation, seed: seed + index, contract: 'exact' },
           agent: acting.teacher === 'script' ? 'taught' : 'model',
         }
         const stop = signal === undefined ? {} : { signal }
-        return (await memToolSession(run, { engine, world, catalogue, ...taping, ...stop })).sessions.flat()
+        const { sessions, recorder } = await memToolSession(run, { world, catalogue, ...taping, ...stop })
+        return { turns: sessions.flat(), recorder }
       }),
   }
 }
@@ -246,37 +252,28 @@ export function deskSource({
       return Promise.resolve({ id: `service-${turns}-${fields}-${seed}`, cell, group })
     },
     play: (index, acting, name, signal = new AbortController().signal) =>
-      session(acting, ({ engine, ...taping }) => {
+      session(acting, (taping) => {
         const terms = { window, contract: 'exact', temperature: 0, maxTokens, fold: {}, signal } as const
-        return playScenario(framework, scenarios[index]!, { engine, name, ...terms, ...taping })
+        return playScenario(framework, scenarios[index]!, { name, ...terms, ...taping })
       }),
   }
 }
 
-interface Taping {
-  /** The engine of the model that acts; for a script, an engine that computes nothing. */
-  readonly engine: Engine
-  readonly around: (engine: Engine) => Engine
-  readonly onTurn: (turn: TurnRecord) => void
-}
+/** The engine of the model that acts (for a script, an engine that computes nothing), and what to ask of it. */
+type Taping = Pick<PlayOptions, 'engine' | 'asks'>
 
-/** Records a session while `play` runs it, and returns it as one try. */
-async function session(acting: Acting, play: (taping: Taping) => Promise<readonly TurnRecord[]>): Promise<Played> {
+/** Plays a session and returns its record as one try. */
+async function session(acting: Acting, play: (taping: Taping) => ReturnType<typeof playEpisode>): Promise<Played> {
   const engine = acting.teacher === 'script' ? saying(acting.model, { content: '' }) : acting.engine
-  let tape: TrajectoryRecorder | null = null
-  /** For each turn, the number of recorded answers at its end. */
-  const ends: number[] = []
-  const turns = await play({
-    engine,
-    around: (inner) => (tape = new TrajectoryRecorder(inner, asksOf(acting))),
-    onTurn: () => {
-      ends.push(tape?.said.length ?? 0)
-    },
+  const { turns, recorder } = await play({ engine, asks: asksOf(acting) })
+  let steps = 0
+  const taken = turns.map(({ calls, work }) => {
+    const answers = recorder.done.slice(steps, (steps += work.steps)).filter(({ request }) => request.kind === 'answer')
+    return matched(
+      answers.map(({ reply }) => reply.message.toolCalls ?? []),
+      calls,
+    )
   })
-  const whole = tape as TrajectoryRecorder | null
-  invariant(whole !== null, 'A session was played past its tape.')
-  const taken = turns.map(({ calls }, turn) => matched(whole.said.slice(ends[turn - 1] ?? 0, ends[turn]), calls))
-  const steps = whole.trajectory(taken.flat())
   const parts = partsOfTurns(
     turns.map(({ score, refusedCalls, end }, turn) =>
       rewardParts(score, { refusedCalls, end, steps: taken[turn]!.map((calls) => ({ calls })) }),
@@ -286,8 +283,8 @@ async function session(acting: Acting, play: (taping: Taping) => Promise<readonl
   const outcomes = taken.flatMap((own) => outcomesOf(own.map((calls) => ({ calls }))))
   let answers = 0
   return {
-    steps,
-    outcomes: whole.kinds.map((kind) => (kind === 'answer' ? (outcomes[answers++] ?? []) : [])),
+    steps: trajectoryOf(recorder.done, taken.flat()),
+    outcomes: recorder.done.map(({ request }) => (request.kind === 'answer' ? (outcomes[answers++] ?? []) : [])),
     score: { points: turns.reduce((sum, { score }) => sum + score.points, 0) / Math.max(1, turns.length) },
     parts,
     context: turns.at(-1)?.tokens.after ?? 0,

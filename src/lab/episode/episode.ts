@@ -2,21 +2,21 @@
  * Runs episodes: sessions of many turns in an environment, with a record
  * of each turn. Keeps them in a file from which a stopped episode resumes.
  */
-import { type FileHandle, mkdir, open, readFile, rm, writeFile } from 'node:fs/promises'
-import { dirname } from 'node:path'
-import { isDeepStrictEqual } from 'node:util'
-import Type, { type Static } from 'typebox'
+import { existsSync } from 'node:fs'
+import { readFile, rm, writeFile } from 'node:fs/promises'
 import type { ChatMessage } from '../../runtime/chat/message.js'
 import { KvfoldError } from '../../runtime/core/errors.js'
-import { checked, inWords, nullable } from '../../runtime/core/schema.js'
 import { writeWhole } from '../../runtime/core/whole-file.js'
 import { mappedJson, readJson, writeJson } from '../../runtime/core/written-json.js'
-import type { LedgerEntry } from '../../runtime/kv/ledger.js'
+import { type Engine, EngineAround, type EngineRequest, type Generation } from '../../runtime/engine/engine.js'
 import type { Answered } from '../agent.js'
-import { SampleRecord } from '../log.js'
-import type { Recorder } from '../recorder.js'
+import { EPISODE_VERSION, episodeLog, type TurnRecord } from '../log.js'
+import { costOf, Recorder, type RecorderOptions } from '../recorder.js'
+import { bad, codeOf } from '../run/json-lines.js'
+import { playAll } from '../run/loop.js'
+import { LogFile } from '../run/log-file.js'
 import { occasion } from '../run/plan.js'
-import { bad, codeOf, takeLog } from '../run/log-file.js'
+import { SpokenEngine, type Teacher } from '../taught-engine.js'
 import type { Score } from '../task.js'
 
 /** The messages that begin a turn; the last one is the user's. */
@@ -45,18 +45,6 @@ export interface Actor {
   act(ask: TurnAsk, signal?: AbortSignal): Promise<Answered>
   /** Everything that later turns depend on, in the same form as the environment's state. */
   readonly state: unknown
-}
-
-/** One turn and its costs, summed over its own steps. */
-export interface TurnRecord extends Pick<SampleRecord, 'answer' | 'end' | 'score' | 'tokens' | 'milliseconds'> {
-  /** The turn's number, from 0. */
-  readonly turn: number
-  /** The user's message. */
-  readonly asked: string
-  readonly calls: SampleRecord['calls']
-  readonly refusedCalls: number
-  readonly details: Readonly<Record<string, number>>
-  readonly work: SampleRecord['work'] & { readonly recomputed: number; readonly fresh: number; readonly approximate: number }
 }
 
 /** The states of environment and actor after a turn: enough to resume the episode. */
@@ -90,14 +78,14 @@ export async function runEpisode(options: EpisodeOptions): Promise<readonly Turn
   for (;;) {
     const asked = environment.ask(turns.at(-1) ?? null)
     if (asked === null) return turns
-    const steps = recorder.ledger.length
-    const [done, begun] = [recorder.work, performance.now()]
+    const [done, begun] = [recorder.done.length, performance.now()]
     const acted = await actor.act(asked, signal)
     if (acted.end === 'cancelled')
       throw new KvfoldError('engine/cancelled', `Turn ${turns.length + 1} was cancelled; the turns before it are kept.`)
     const score = await environment.score(acted)
-    const entries = recorder.ledger.slice(steps)
+    const { tokens, work, milliseconds } = costOf(recorder.done.slice(done))
     const turn: TurnRecord = {
+      kind: 'turn',
       turn: turns.length,
       asked: asked.messages.at(-1)?.content ?? '',
       answer: acted.answer,
@@ -106,11 +94,55 @@ export async function runEpisode(options: EpisodeOptions): Promise<readonly Turn
       calls: [...acted.calls],
       refusedCalls: acted.refusedCalls,
       details: { ...acted.details },
-      ...costOf(entries, recorder.work.generated - done.generated),
-      milliseconds: { ...timeOf(entries), total: performance.now() - begun },
+      ...{ tokens, work },
+      milliseconds: { ...milliseconds, total: performance.now() - begun },
     }
     turns.push(turn)
     await onTurn?.(turn, { turns: turns.length, environment: environment.state, actor: actor.state })
+  }
+}
+
+export interface PlayOptions extends Omit<EpisodeOptions, 'actor' | 'recorder' | 'before'>, RecorderOptions {
+  /** The engine that all episodes share. */
+  readonly engine: Engine
+  /** Unique among the engine's tenants: an episode's cost must not depend on the episodes before or beside it. */
+  readonly name: string
+  /** The script that speaks for the model. Default: the model itself answers. */
+  readonly teacher?: Teacher | null
+  /** Makes the actor, on the recorder as its engine. */
+  readonly cast: (recorder: Recorder) => Actor | Promise<Actor>
+  /** The finished turns of an earlier run and the checkpoint after them. Default: the episode begins. */
+  readonly start?: EpisodeStart
+}
+
+/** The point where an episode goes on. `EpisodeFile` has it. */
+export interface EpisodeStart {
+  readonly before: readonly TurnRecord[]
+  readonly checkpoint: Checkpoint | null
+}
+
+/** Sets an episode up on a shared engine and runs it to its end. @returns all turns and the recorder @throws as runEpisode */
+export async function playEpisode(
+  options: PlayOptions,
+): Promise<{ readonly turns: readonly TurnRecord[]; readonly recorder: Recorder }> {
+  const { engine, name, teacher = null, cast, start, ...episode } = options
+  const alone = new IsolatedEngine(engine, name)
+  const recorder = new Recorder(teacher === null ? alone : new SpokenEngine(alone, teacher), options)
+  const actor = await cast(recorder)
+  return { turns: await runEpisode({ ...episode, actor, recorder, before: start?.before ?? [] }), recorder }
+}
+
+/** The engine of one episode: its conversations share cells with each other, and with no other episode's. */
+class IsolatedEngine extends EngineAround {
+  constructor(
+    engine: Engine,
+    private readonly tenant: string,
+  ) {
+    super(engine)
+  }
+
+  respond(request: EngineRequest): Generation {
+    return this.engine.respond({ ...request, tenant: this.tenant })
   }
 }
 
@@ -123,103 +155,28 @@ export function singleTurn(messages: readonly ChatMessage[], score: Environment[
   }
 }
 
-function costOf(entries: readonly LedgerEntry[], generated: number): Pick<TurnRecord, 'tokens' | 'work'> {
-  const sum = (key: 'shown' | 'reused' | 'recomputed' | 'fresh' | 'submitted' | 'approximate') =>
-    entries.reduce((total, entry) => total + entry[key], 0)
-  return {
-    tokens: {
-      before: entries[0]?.shown ?? 0,
-      most: entries.reduce((most, { shown }) => Math.max(most, shown), 0),
-      after: entries.findLast(({ kind }) => kind !== 'summary')?.shown ?? 0,
-    },
-    work: {
-      steps: entries.length,
-      shown: sum('shown'),
-      reused: sum('reused'),
-      recomputed: sum('recomputed'),
-      fresh: sum('fresh'),
-      approximate: sum('approximate'),
-      submitted: sum('submitted'),
-      generated,
-    },
-  }
-}
-
-function timeOf(entries: readonly LedgerEntry[]): Omit<TurnRecord['milliseconds'], 'total'> {
-  const sum = (key: keyof LedgerEntry['milliseconds']) => entries.reduce((total, entry) => total + entry.milliseconds[key], 0)
-  return { cache: sum('cache'), prefill: sum('prefill'), decode: sum('decode') }
-}
-
-// The file of an episode: a header, then one line for each turn. A second file
-// holds the checkpoint after the last turn. A stop loses one turn at most.
-
-/** Increase it with every change that an older reader would misread. */
-const EPISODE_VERSION = 1
-
-const Header = Type.Object({
-  kind: Type.Literal('episode'),
-  version: Type.Literal(EPISODE_VERSION),
-  kvfold: Type.String(),
-  commit: nullable(Type.String()),
-  date: Type.String(),
-  command: Type.String(),
-  machine: Type.Record(Type.String(), Type.Union([Type.String(), Type.Number()])),
-  /** Identifies the episode: task, agent, model, contract, seed and their options. */
-  about: Type.Record(Type.String(), Type.Unknown()),
-})
-
-const { answer, end, score, calls, refusedCalls, details, tokens, milliseconds } = SampleRecord.properties
-
-const Turn = Type.Object({
-  kind: Type.Literal('turn'),
-  turn: Type.Number(),
-  asked: Type.String(),
-  ...{ answer, end, score, calls, refusedCalls, details, tokens, milliseconds },
-  work: Type.Object({
-    ...SampleRecord.properties.work.properties,
-    ...{ recomputed: Type.Number(), fresh: Type.Number(), approximate: Type.Number() },
-  }),
-})
+// The files of an episode: its log, and the checkpoint after the last turn. A stop loses one turn at most.
 
 export class EpisodeFile {
   private constructor(
-    readonly path: string,
-    private readonly file: FileHandle,
-    private readonly release: () => void,
-    /** The finished turns that the file held when it was opened, up to the checkpoint. */
-    readonly before: readonly TurnRecord[],
-    /** The checkpoint after these turns; null at the start of an episode. */
+    private readonly log: LogFile<TurnRecord, TurnRecord>,
+    /** The checkpoint after the turns in `before`; null at the start of an episode. */
     readonly checkpoint: Checkpoint | null,
   ) {}
 
   /**
-   * Creates the file, or opens the file of the same episode to continue it. Removes turns after the checkpoint.
-   * @throws KvfoldError eval/other-run when the file holds another episode; eval/log-busy;
-   * eval/bad-log when the file cannot be read or written, or is no log of an episode
+   * Creates the files, or opens those of the same episode to continue it. Removes turns after the checkpoint.
+   * @throws KvfoldError eval/other-run when the log is another episode's; eval/log-busy;
+   * eval/bad-log when a file cannot be read or written, or is no log of an episode
    */
   static async open(path: string, about: Readonly<Record<string, unknown>>, command: string): Promise<EpisodeFile> {
-    try {
-      await mkdir(dirname(path), { recursive: true })
-    } catch (cause) {
-      throw bad(path, `cannot be written (${codeOf(cause)})`, cause)
-    }
-    const release = takeLog(path)
-    try {
-      const text = await textOf(path)
-      const header = { kind: 'episode', version: EPISODE_VERSION, ...occasion(command), about }
-      if (text !== null) refuseOther(path, text, about)
-      const checkpoint = text === null ? null : await checkpointAt(path)
-      const before = text === null ? [] : turnsIn(path, text).slice(0, checkpoint?.turns ?? 0)
-      if (checkpoint !== null && before.length < checkpoint.turns)
-        throw bad(path, `has ${before.length} turns and its checkpoint ${checkpoint.turns}; delete both to begin again`)
-      const kept = text === null ? JSON.stringify(header) : text.slice(0, text.indexOf('\n'))
-      const lines = [kept, ...before.map((turn) => JSON.stringify({ kind: 'turn', ...turn }))]
-      await writeWhole(path, (temporary) => writeFile(temporary, `${lines.join('\n')}\n`))
-      return new EpisodeFile(path, await open(path, 'a'), release, before, checkpoint)
-    } catch (error) {
-      release()
-      throw error instanceof Error && 'syscall' in error ? bad(path, `cannot be written (${codeOf(error)})`, error) : error
-    }
+    const header = { kind: 'episode', version: EPISODE_VERSION, ...occasion(command), about: { ...about } } as const
+    const checkpoint = existsSync(path) ? await checkpointAt(path) : null
+    const { turns } = checkpoint ?? { turns: 0 }
+    const log = await LogFile.open(path, header, episodeLog, (turn) => turn, turns)
+    if (log.before.length === turns) return new EpisodeFile(log, checkpoint)
+    await log.close()
+    throw bad(path, `has ${log.before.length} turns and its checkpoint ${turns}; delete both to begin again`)
   }
 
   /**
@@ -234,79 +191,91 @@ export class EpisodeFile {
     await Promise.all([path, checkpointOf(path)].map((each) => rm(each, { force: true })))
   }
 
+  /** The finished turns that the log held when it was opened, up to the checkpoint. */
+  get before(): readonly TurnRecord[] {
+    return this.log.before
+  }
+
   /**
    * Writes the turn, then its checkpoint. If the process dies between the two, the next run repeats the turn.
    * @throws KvfoldError eval/bad-log
    */
   async add(turn: TurnRecord, checkpoint: Checkpoint): Promise<void> {
+    await this.log.add(turn)
+    const path = checkpointOf(this.log.path)
     try {
-      await this.file.appendFile(`${JSON.stringify({ kind: 'turn', ...turn })}\n`)
-      await writeWhole(checkpointOf(this.path), (temporary) => writeFile(temporary, writeJson(mappedJson(checkpoint, outgoing))))
+      await writeWhole(path, (temporary) => writeFile(temporary, writeJson(mappedJson(checkpoint, outgoing))))
     } catch (cause) {
-      throw bad(this.path, `cannot be written (${codeOf(cause)})`, cause)
+      throw bad(path, `cannot be written (${codeOf(cause)})`, cause)
     }
   }
 
-  async close(): Promise<void> {
-    await this.file.close()
-    this.release()
+  close(): Promise<void> {
+    return this.log.close()
   }
 }
 
 const checkpointOf = (path: string): string => `${path}.checkpoint`
 
 async function checkpointAt(path: string): Promise<Checkpoint | null> {
-  const text = await textOf(checkpointOf(path))
-  if (text === null) return null
-  try {
-    return mappedJson(readJson(text), incoming) as Checkpoint
-  } catch (cause) {
-    throw bad(checkpointOf(path), 'is damaged; delete it and the log to begin again', cause)
-  }
-}
-
-/** Returns the turns of all complete lines; an incomplete last line is ignored. */
-function turnsIn(path: string, text: string): TurnRecord[] {
-  return text
-    .split('\n')
-    .slice(1, -1)
-    .map((line, at) => {
-      const read = checked(Turn, jsonOf(line))
-      if (!read.ok) throw bad(path, `has a line ${at + 2} that is no turn (${inWords(read.faults[0])})`)
-      return withoutKind(read.value)
-    })
-}
-
-const withoutKind = ({ kind: _, ...turn }: Static<typeof Turn>): TurnRecord => turn
-
-function refuseOther(path: string, text: string, about: Readonly<Record<string, unknown>>): void {
-  const read = checked(Header, jsonOf(text.slice(0, Math.max(0, text.indexOf('\n')))))
-  if (!read.ok) throw bad(path, 'is no log of an episode; it was left as it is')
-  const there = read.value.about
-  const now = JSON.parse(JSON.stringify(about)) as typeof there
-  const field = [...new Set([...Object.keys(there), ...Object.keys(now)])].find((key) => !isDeepStrictEqual(there[key], now[key]))
-  if (field === undefined) return
-  throw new KvfoldError(
-    'eval/other-run',
-    `${path} holds another episode (${field}: ${JSON.stringify(there[field])} there, ${JSON.stringify(now[field])} now); name another --log, or delete this one.`,
-  )
-}
-
-async function textOf(path: string): Promise<string | null> {
-  try {
-    return await readFile(path, 'utf8')
-  } catch (cause) {
+  const file = checkpointOf(path)
+  const text = await readFile(file, 'utf8').catch((cause: unknown) => {
     if (codeOf(cause) === 'ENOENT') return null
-    throw bad(path, `cannot be read (${codeOf(cause)})`, cause)
+    throw bad(file, `cannot be read (${codeOf(cause)})`, cause)
+  })
+  try {
+    return text === null ? null : (mappedJson(readJson(text), incoming) as Checkpoint)
+  } catch (cause) {
+    throw bad(file, 'is damaged; delete it and the log to begin again', cause)
   }
 }
 
-function jsonOf(line: string): unknown {
-  try {
-    return JSON.parse(line)
-  } catch {
-    return null
-  }
+// The loop over episodes that keep their turns in files.
+
+export interface KeptEpisode<Result> {
+  readonly path: string
+  /** Identifies the episode. */
+  readonly about: Readonly<Record<string, unknown>>
+  readonly play: (setting: Required<Pick<PlayOptions, 'start' | 'onTurn' | 'signal'>>) => Promise<Result>
+}
+
+export interface KeptOptions<Episode> {
+  /** The command that the logs name as their origin. */
+  readonly command: string
+  readonly signal: AbortSignal
+  /** Called when an episode goes on in its file after these turns. */
+  readonly onResumed?: (episode: Episode, turns: number) => void
+  readonly onTurn?: (episode: Episode, turn: TurnRecord) => void
+}
+
+/**
+ * Plays the episodes one after another; each goes on where its file ends.
+ * @throws KvfoldError any error of the engine or the files; engine/cancelled, and all finished turns are kept
+ */
+export async function playKept<Result, Episode extends KeptEpisode<Result>>(
+  episodes: readonly Episode[],
+  { command, signal, onResumed, onTurn }: KeptOptions<Episode>,
+): Promise<Result[]> {
+  const results: Result[] = []
+  const stopped = (path: string) => new KvfoldError('engine/cancelled', `Stopped; what is finished is kept in ${path}.`)
+  await playAll(episodes, [null], signal, async (episode, _, either) => {
+    const file = await EpisodeFile.open(episode.path, episode.about, command)
+    if (file.before.length > 0) onResumed?.(episode, file.before.length)
+    try {
+      const keep: PlayOptions['onTurn'] = async (turn, checkpoint) => {
+        await file.add(turn, checkpoint)
+        onTurn?.(episode, turn)
+      }
+      results.push(await episode.play({ start: file, onTurn: keep, signal: either }))
+    } catch (error) {
+      throw signal.aborted ? stopped(episode.path) : error
+    } finally {
+      await file.close()
+    }
+  })
+  const next = episodes[results.length]
+  if (next !== undefined) throw stopped(next.path)
+  return results
 }
 
 // Sampled tokens (Int32Array) are the only values in a state that JSON cannot hold; the file has them as { int32: [...] }.

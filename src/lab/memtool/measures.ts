@@ -3,9 +3,10 @@
  * how often they are undefined, and our own, such as new tokens. Pure.
  */
 import type { ChatMessage, Edit, ToolDefinition } from '../../runtime/chat/message.js'
-import { EngineAround, type EngineReply, type EngineRequest, type Generation, generationOf } from '../../runtime/engine/engine.js'
+import type { Engine } from '../../runtime/engine/engine.js'
 import { bootstrap, type Interval } from '../attention/statistics.js'
-import type { TurnRecord } from '../episode/episode.js'
+import type { TurnRecord } from '../log.js'
+import type { DoneStep } from '../recorder.js'
 
 /** A measure is null when it is undefined, such as a share of 0. */
 export interface MemToolMeasures {
@@ -158,11 +159,13 @@ export function tokensOf(sessions: readonly (readonly TurnRecord[])[]): MemToolT
  * Counts each message once, by the ledger, when a prompt first contains it. Counts each replacement text of an
  * edit once, each definition in the list at the top once, and generated tokens once. Use one counter per session.
  */
-export class NewTokenCounter extends EngineAround {
+export class NewTokenCounter {
   readonly #messages = new Set<string>()
   readonly #texts = new Set<string>()
   readonly #tools = new Set<string>()
   #tokens = 0
+
+  constructor(private readonly engine: Pick<Engine, 'count'>) {}
 
   /** Marks text that the session's prompts contained before it was resumed, so that it does not count again. */
   knows({
@@ -183,17 +186,8 @@ export class NewTokenCounter extends EngineAround {
     return this.#tokens
   }
 
-  respond(request: EngineRequest): Generation {
-    return generationOf(async (stream) => {
-      const running = this.engine.respond(request)
-      for await (const event of running) stream.push(event)
-      const reply = await running.reply
-      this.#count(request, reply)
-      return reply
-    })
-  }
-
-  #count({ messages, edits = [], tools = [] }: EngineRequest, { message, ledger, timing }: EngineReply): void {
+  /** Counts a step; the recorder calls it after each one. */
+  readonly count = ({ request: { messages, edits, tools }, reply: { message, ledger, timing } }: DoneStep): void => {
     const first = this.#messages.size === 0
     const costs = new Map(ledger.messages.map(({ index, shown }) => [index, shown]))
     for (const [index, one] of messages.entries())

@@ -6,7 +6,7 @@ import { escaped, html, page } from '../figures/page.js'
 import { left, right, table, type Table } from '../../runtime/figures/table.js'
 import type { MemToolIntervals } from './measures.js'
 import type { MemToolResult } from './session.js'
-import type { TurnRecord } from '../episode/episode.js'
+import type { TurnRecord } from '../log.js'
 
 export interface MemToolReport {
   readonly command: string

@@ -12,15 +12,16 @@ import {
 import type { ContractChoice } from '../../runtime/core/contract.js'
 import { isContextFull } from '../../runtime/core/errors.js'
 import { conversationId } from '../../runtime/core/ids.js'
-import type { Engine, EngineRequest, Sampling } from '../../runtime/engine/engine.js'
-import { type ScriptedReply, SpokenEngine, type Teacher } from '../taught-engine.js'
+import { definedFields } from '../../runtime/core/json.js'
+import type { EngineRequest, Sampling } from '../../runtime/engine/engine.js'
+import type { ScriptedReply, Teacher } from '../taught-engine.js'
 import type { Catalogue } from '../../runtime/tools/catalogue.js'
 import { REMOVE_TOOLS, SEARCH_TOOLS } from '../../runtime/tools/management.js'
 import type { ToolLimits } from '../../runtime/tools/tool-memory.js'
 import { type Answered, type CalledTool, OVERFLOWED } from '../agent.js'
-import { type Actor, type TurnAsk, type Checkpoint, runEpisode, type TurnRecord } from '../episode/episode.js'
-import { Recorder } from '../recorder.js'
-import { IsolatedEngine } from '../run/trial.js'
+import { type Actor, playEpisode, type PlayOptions, type TurnAsk } from '../episode/episode.js'
+import type { TurnRecord } from '../log.js'
+import type { Recorder } from '../recorder.js'
 import { answerOf, Companies, keywordOf, type Request, requestsOf, type ToolSessionOptions, type World } from './companies.js'
 import {
   intervalsOf,
@@ -112,16 +113,9 @@ export interface MemToolRun extends ToolSessionOptions {
   readonly sampling?: Sampling
 }
 
-export interface MemToolSetting {
-  readonly engine: Engine
+export interface MemToolSetting extends Pick<PlayOptions, 'engine' | 'start' | 'asks' | 'onTurn' | 'signal'> {
   readonly world: World
   readonly catalogue: Catalogue
-  /** The finished turns of an earlier run of the same session, and its last checkpoint. */
-  readonly from?: { readonly turns: readonly TurnRecord[]; readonly checkpoint: Checkpoint | null }
-  readonly onTurn?: (turn: TurnRecord, checkpoint: Checkpoint) => Promise<void> | void
-  /** Wraps the engine (or the script's engine) before the session uses it. Default: no wrapper. */
-  readonly around?: (engine: Engine) => Engine
-  readonly signal?: AbortSignal
 }
 
 /** The result of one session, or of several together. Tokens are summed over all steps, asides included. */
@@ -135,55 +129,50 @@ export interface MemToolResult {
   readonly tokens: MemToolTokens
 }
 
-/** Runs a session to its end. @throws KvfoldError any error of the engine; engine/cancelled */
-export async function memToolSession(run: MemToolRun, setting: MemToolSetting): Promise<MemToolResult> {
-  const { world, catalogue, from, onTurn, around = (inner: Engine) => inner, signal } = setting
+/** Runs a session to its end. @returns its result and its recorder @throws KvfoldError any error of the engine; engine/cancelled */
+export async function memToolSession(
+  run: MemToolRun,
+  { world, catalogue, ...setting }: MemToolSetting,
+): Promise<MemToolResult & { readonly recorder: Recorder }> {
+  const { engine, start } = setting
   const name = `memtool-${randomUUID().slice(0, 8)}`
-  const environment = new Companies(world, run, from?.checkpoint?.environment as { turn: number } | undefined)
-  const alone = new IsolatedEngine(setting.engine, name)
+  const environment = new Companies(world, run, start?.checkpoint?.environment as { turn: number } | undefined)
+  const { agent, way, contract, limits, history, sampling, placement = ways[way].placement } = run
+  const state = start?.checkpoint?.actor as MemToolActorState | undefined
+  const novelty = new NewTokenCounter(engine)
   // The script needs the actor's session, and the session needs the script's engine: the actor is assigned below.
   let actor: MemToolActor | null = null
-  const { agent, way, contract, limits, history, sampling, placement = ways[way].placement } = run
-  const engine =
-    agent === 'model'
-      ? alone
-      : new SpokenEngine(
-          alone,
-          teacherOf(
-            environment,
-            (tool) => actor?.session.memory.has(tool) ?? false,
-            () => actor?.session.memory.names ?? [],
-          ),
-        )
-  const novelty = new NewTokenCounter(around(engine))
-  const recorder = new Recorder(novelty)
-  const state = from?.checkpoint?.actor as MemToolActorState | undefined
-  actor = new MemToolActor({
-    ...{ engine: recorder, id: conversationId(`${name}/session`), catalogue, environment, way, placement, speaker: agent },
-    needed: requestsOf(world, run).flatMap(({ figures }) => figures.map((figure) => world.callOf(figure).name)),
-    generation: { contract, maxTokens: MOST, ...(sampling === undefined ? {} : { sampling }) },
-    ...(limits === undefined ? {} : { limits }),
-    ...(history === undefined ? {} : { history }),
-    ...(state === undefined ? {} : { state }),
-  })
-  if (state !== undefined) {
-    const { conversation } = actor.session
-    // A script's last answer has not been in a prompt yet.
-    const messages = conversation.messages.slice(0, agent === 'taught' ? -1 : undefined)
-    novelty.knows({ messages, edits: conversation.edits(), tools: [SEARCH_TOOLS, REMOVE_TOOLS, ...state.cohorts.flat()] })
+  const script = () =>
+    teacherOf(
+      environment,
+      (tool) => actor?.session.memory.has(tool) ?? false,
+      () => actor?.session.memory.names ?? [],
+    )
+  const cast = (recorder: Recorder): Actor => {
+    actor = new MemToolActor({
+      ...{ engine: recorder, id: conversationId(`${name}/session`), catalogue, environment, way, placement, speaker: agent },
+      needed: requestsOf(world, run).flatMap(({ figures }) => figures.map((figure) => world.callOf(figure).name)),
+      generation: { contract, maxTokens: MOST, ...definedFields({ sampling }) },
+      ...definedFields({ limits, history, state }),
+    })
+    if (state !== undefined) {
+      const { conversation } = actor.session
+      // A script's last answer has not been in a prompt yet.
+      const messages = conversation.messages.slice(0, agent === 'taught' ? -1 : undefined)
+      novelty.knows({ messages, edits: conversation.edits(), tools: [SEARCH_TOOLS, REMOVE_TOOLS, ...state.cohorts.flat()] })
+    }
+    return counting(actor, novelty)
   }
   try {
-    const turns = await runEpisode({
-      environment,
-      actor: counting(actor, novelty),
-      recorder,
-      before: from?.turns ?? [],
-      ...(onTurn === undefined ? {} : { onTurn }),
-      ...(signal === undefined ? {} : { signal }),
+    const { turns, recorder } = await playEpisode({
+      ...setting,
+      ...{ name, environment, cast },
+      teacher: agent === 'model' ? null : script(),
+      onStep: novelty.count,
     })
-    return resultOf({ way, placement, contract }, [turns])
+    return { ...resultOf({ way, placement, contract }, [turns]), recorder }
   } finally {
-    actor.session.forget()
+    ;(actor as MemToolActor | null)?.session.forget()
   }
 }
 

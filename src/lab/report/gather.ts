@@ -3,8 +3,9 @@ import { createHash } from 'node:crypto'
 import { stat } from 'node:fs/promises'
 import { basename } from 'node:path'
 import { type AgentKind, agentKinds } from '../agent.js'
-import type { ErrorRecord, LogHeader, LogLine, Resumption } from '../log.js'
-import { bad, logLines } from '../run/log-file.js'
+import type { ErrorRecord, LogHeader, LogRecord, Resumption } from '../log.js'
+import { bad } from '../run/json-lines.js'
+import { logLines } from '../run/log-file.js'
 import { type SampleAnswer, resultOf } from '../run/plan.js'
 import type { TaskName } from '../task.js'
 
@@ -252,9 +253,7 @@ export async function readForReport(path: string): Promise<ReadLog> {
   return { name: basename(path), header, resumed, records, torn: (await stat(path)).size > whole }
 }
 
-type RecordLine = Extract<LogLine, { readonly kind: 'sample' | 'error' }>
-
-function recordOf(line: RecordLine, { tasks, agents }: LogHeader, path: string, number: number): PrintedAnswer | ErrorRecord {
+function recordOf(line: LogRecord, { tasks, agents }: LogHeader, path: string, number: number): PrintedAnswer | ErrorRecord {
   if (tasks[line.task] === undefined)
     throw bad(path, `has a line ${number} of task ${line.task}, and its header has ${tasks.length} tasks`)
   if (!agents.some(({ agent }) => agent === line.agent))

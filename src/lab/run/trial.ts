@@ -4,11 +4,11 @@
  */
 import { invariant, isContextFull, KvfoldError } from '../../runtime/core/errors.js'
 import { mix } from '../../runtime/core/random.js'
-import { type Engine, EngineAround, type EngineRequest, type Generation } from '../../runtime/engine/engine.js'
+import type { Engine } from '../../runtime/engine/engine.js'
 import { type AgentSetting, type Answered, type EvalAgent, OVERFLOWED } from '../agent.js'
-import { runEpisode, singleTurn } from '../episode/episode.js'
+import { playEpisode, singleTurn } from '../episode/episode.js'
 import type { ErrorRecord, LogRecord, SampleRecord } from '../log.js'
-import { Recorder } from '../recorder.js'
+import type { Recorder } from '../recorder.js'
 import type { Task, TaskSample } from '../task.js'
 import type { Item } from './plan.js'
 import type { Bench } from './pool.js'
@@ -32,12 +32,12 @@ export interface TrialOptions extends Pick<AgentSetting, 'embedder' | 'window'> 
 
 /** Answers and scores the sample. An error becomes an error record. Returns null when `signal` stopped it. */
 export async function trial(sample: TaskSample, options: TrialOptions): Promise<LogRecord | null> {
-  const recorder = new Recorder(new IsolatedEngine(options.engine, options.name))
+  const { signal, item } = options
   try {
-    const record = await recordOf(sample, recorder, options)
-    return options.signal.aborted ? null : record
+    const record = await recordOf(sample, options)
+    return signal.aborted ? null : record
   } catch (error) {
-    return options.signal.aborted ? null : failed(options.item, sample, error)
+    return signal.aborted ? null : failed(item, sample, error)
   }
 }
 
@@ -52,16 +52,19 @@ export const failed = (item: Item, sample: Pick<TaskSample, 'id' | 'cell'> | nul
 })
 
 /** Runs the sample as an episode of one turn and returns its record. */
-async function recordOf(sample: TaskSample, recorder: Recorder, options: TrialOptions): Promise<SampleRecord> {
-  const { item, task, bench, judge, name, signal } = options
+async function recordOf(sample: TaskSample, options: TrialOptions): Promise<SampleRecord> {
+  const { item, task, bench, judge, name, signal, engine } = options
   let judgement: SampleRecord['judgement']
   const environment = singleTurn(sample.messages, async ({ answer }) => {
     if (task.judging === undefined || judge === null) return bench.score(item.task, sample, answer)
     judgement = await judged(task.judging, sample, answer, judge, name, signal)
     return bench.score(item.task, sample, answer, judgement.verdict)
   })
-  const actor = { act: () => answered(sample, recorder, options), state: null }
-  const [turn] = await runEpisode({ environment, actor, recorder })
+  const cast = (on: Recorder) => ({ act: () => answered(sample, on, options), state: null })
+  const {
+    turns: [turn],
+    recorder,
+  } = await playEpisode({ engine, name, environment, cast })
   invariant(turn !== undefined, 'A sample came to no turn.')
   const { answer, end, score, calls, refusedCalls, details } = turn
   const { talks, tokens, work, milliseconds } = recorder
@@ -98,24 +101,8 @@ async function answered(sample: TaskSample, recorder: Recorder, options: TrialOp
       ...(embedder === undefined ? {} : { embedder }),
     })
   } catch (error) {
-    if (!isContextFull(error) || !alone || recorder.work.steps === 0) throw error
+    if (!isContextFull(error) || !alone || recorder.done.length === 0) throw error
     return OVERFLOWED
-  }
-}
-
-// Keeps the samples of a run from sharing cells: a sample's cost must not depend on the samples before or beside it.
-
-/** The engine for one sample. The sample's conversations share cells with each other, and with no other sample's. */
-export class IsolatedEngine extends EngineAround {
-  constructor(
-    engine: Engine,
-    private readonly tenant: string,
-  ) {
-    super(engine)
-  }
-
-  respond(request: EngineRequest): Generation {
-    return this.engine.respond({ ...request, tenant: this.tenant })
   }
 }
 

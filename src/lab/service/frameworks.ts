@@ -10,7 +10,6 @@ import type { ClientTool } from '../../runtime/agents/toolbox.js'
 import type { ConversationState } from '../../runtime/context/conversation.js'
 import { isContextFull } from '../../runtime/core/errors.js'
 import type { Engine } from '../../runtime/engine/engine.js'
-import type { LedgerEntry } from '../../runtime/kv/ledger.js'
 import { Catalogue } from '../../runtime/tools/catalogue.js'
 import { type Answered, OVERFLOWED } from '../agent.js'
 import type { SampleEngine } from '../agents/define.js'
@@ -56,11 +55,8 @@ export interface FrameworkSetting {
   readonly state: unknown
 }
 
-/** Opens a framework as an actor that continues from `state`. `folderCosts` collects the ledger entries of a separate folder model. */
-export async function openFramework(
-  name: FrameworkName,
-  setting: FrameworkSetting,
-): Promise<Actor & { readonly folderCosts: readonly LedgerEntry[] }> {
+/** Opens a framework as an actor that continues from `state`. */
+export async function openFramework(name: FrameworkName, setting: FrameworkSetting): Promise<Actor> {
   const { engine, system, tools: clientTools, maxTokens, fold, folder } = setting
   const id = engine.conversation(name)
   const common = { engine, id, system, clientTools, generation: { ...engine.generation, maxTokens } }
@@ -127,14 +123,11 @@ export async function openFramework(
         before?.fold,
       )
       const state = () => ({ conversation: agent.conversation.state, fold: agent.folding.state })
-      const folderCosts: LedgerEntry[] = []
       const act = async (content: string, signal: { readonly signal?: AbortSignal }) => {
         const outcome = await agent.ask(content, signal)
-        const report = agent.reports.at(-1)!
-        folderCosts.push(...report.folder)
-        return answered(outcome, engine, counts(report))
+        return answered(outcome, engine, counts(agent.reports.at(-1)!))
       }
-      return { ...actor(engine, state, act), folderCosts }
+      return actor(engine, state, act)
     }
     case 'u-fold-stable':
     case 'u-fold-printed': {
@@ -161,9 +154,8 @@ function actor(
   engine: SampleEngine,
   state: () => unknown,
   act: (content: string, options: { readonly signal?: AbortSignal }) => Promise<Answered>,
-): Actor & { readonly folderCosts: readonly LedgerEntry[] } {
+): Actor {
   return {
-    folderCosts: [],
     get state() {
       return state()
     },

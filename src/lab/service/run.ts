@@ -2,16 +2,14 @@
 import { createHash } from 'node:crypto'
 import { join } from 'node:path'
 import type { ContractChoice } from '../../runtime/core/contract.js'
-import { KvfoldError } from '../../runtime/core/errors.js'
 import type { Engine } from '../../runtime/engine/engine.js'
 import { SpokenEngine } from '../taught-engine.js'
 import { count, percent } from '../../runtime/figures/numbers.js'
 import { number, table, type Table } from '../../runtime/figures/table.js'
-import type { LedgerEntry } from '../../runtime/kv/ledger.js'
 import { SampleEngine } from '../agents/define.js'
-import { type Checkpoint, EpisodeFile, type EpisodeOptions, runEpisode, type TurnRecord } from '../episode/episode.js'
-import { Recorder } from '../recorder.js'
-import { IsolatedEngine } from '../run/trial.js'
+import { type Actor, type KeptEpisode, playEpisode, playKept, type PlayOptions } from '../episode/episode.js'
+import type { TurnRecord } from '../log.js'
+import { costOf, type DoneStep, Recorder } from '../recorder.js'
 import { type FrameworkName, type FrameworkSetting, openFramework } from './frameworks.js'
 import type { Scenario } from './dialogue.js'
 
@@ -51,116 +49,78 @@ export interface Dialogue {
 }
 
 /** Plays all scenarios with all frameworks. @throws KvfoldError any error of the engine; engine/cancelled (finished turns are kept) */
-export async function runService(options: ServiceRunOptions): Promise<readonly Dialogue[]> {
-  const done: Dialogue[] = []
-  for (const scenario of options.scenarios)
-    for (const framework of options.frameworks) done.push(await dialogue(framework, scenario, options))
-  return done
+export function runService({ onTurn, ...options }: ServiceRunOptions): Promise<readonly Dialogue[]> {
+  const dialogues = options.scenarios.flatMap((scenario) =>
+    options.frameworks.map((framework) => dialogue(framework, scenario, options)),
+  )
+  return playKept(dialogues, {
+    ...options,
+    onTurn: ({ cell, seed }, { turn }) => onTurn?.(cell, seed, turn + 1),
+  })
 }
 
-async function dialogue(framework: FrameworkName, scenario: Scenario, options: ServiceRunOptions): Promise<Dialogue> {
-  const { engine: whole, weights, window, contract, temperature, maxTokens, fold, folder, signal } = options
+function dialogue(framework: FrameworkName, scenario: Scenario, options: Omit<ServiceRunOptions, 'onTurn'>) {
+  const { engine, weights, window, contract, temperature, maxTokens, fold, folder } = options
   const { turns: length, fields, seed } = scenario
-  const cell = { framework, turns: length, fields }
+  const cell: ServiceCell = { framework, turns: length, fields }
   const about = {
-    ...{
-      task: 'service',
-      ...cell,
-      seed,
-      ...scenario.about,
-      window,
-      contract,
-      temperature,
-      maxTokens,
-      fold,
-      model: whole.info.model,
-      weights,
-    },
-    folder: folder?.info.model ?? null,
+    ...{ task: 'service', ...cell, seed, ...scenario.about },
+    ...{ window, contract, temperature, maxTokens, fold, model: engine.info.model, weights, folder: folder?.info.model ?? null },
   }
   const print = createHash('sha256').update(JSON.stringify(about)).digest('hex').slice(0, 12)
-  const path = join(options.log, `service-${cell.framework}-${cell.turns}-${cell.fields}-${seed}-${print}.jsonl`)
-  const file = await EpisodeFile.open(path, about, options.command)
-  try {
-    const turns = await playScenario(framework, scenario, {
-      ...options,
-      name: `service-${print}`,
-      before: file.before,
-      state: file.checkpoint,
-      onTurn: async (turn, point) => {
-        options.onTurn?.(cell, seed, turn.turn + 1)
-        await file.add(turn, point)
-      },
-    })
+  const path = join(options.log, `service-${framework}-${length}-${fields}-${seed}-${print}.jsonl`)
+  const play: KeptEpisode<Dialogue>['play'] = async (setting) => {
+    const { turns } = await playScenario(framework, scenario, { ...options, ...setting, name: `service-${print}` })
     return { cell, seed, turns, path }
-  } catch (error) {
-    if (signal.aborted) throw new KvfoldError('engine/cancelled', `Stopped; what is finished is kept in ${options.log}.`)
-    throw error
-  } finally {
-    await file.close()
   }
+  return { about, path, play, cell, seed }
 }
 
 /** The settings of one dialogue, and the point from which it resumes. */
-export interface ScenarioSetting extends Pick<
-  ServiceRunOptions,
-  'engine' | 'window' | 'contract' | 'temperature' | 'maxTokens' | 'fold' | 'folder' | 'signal'
-> {
-  /** Unique among the engine's conversations. */
-  readonly name: string
-  readonly before?: readonly TurnRecord[]
-  readonly state?: Checkpoint | null
-  /** Wraps the engine (or the script's engine) before the framework uses it. Default: no wrapper. */
-  readonly around?: (engine: Engine) => Engine
-  readonly onTurn?: EpisodeOptions['onTurn']
-}
+export interface ScenarioSetting
+  extends
+    Pick<ServiceRunOptions, 'window' | 'contract' | 'temperature' | 'maxTokens' | 'fold' | 'folder' | 'signal'>,
+    Pick<PlayOptions, 'engine' | 'name' | 'start' | 'asks' | 'onTurn'> {}
 
-/** Plays one dialogue to its end. @returns all turns, including `before` @throws KvfoldError any error of the engine; engine/cancelled */
+/** Plays one dialogue to its end. @returns its turns and its recorder @throws KvfoldError any error of the engine; engine/cancelled */
 export async function playScenario(
   framework: FrameworkName,
   scenario: Scenario,
   setting: ScenarioSetting,
-): Promise<readonly TurnRecord[]> {
-  const { engine: whole, name, window, contract, temperature, maxTokens, fold, folder, signal } = setting
-  const { before = [], state = null, around = (inner: Engine) => inner, onTurn } = setting
-  const { environment, system, tools, teacher } = scenario.open(state?.environment)
-  const alone = new IsolatedEngine(whole, name)
-  const recorder = new Recorder(around(teacher === null ? alone : new SpokenEngine(alone, teacher)))
-  const engine = new SampleEngine({
-    engine: recorder,
-    task: { temperature },
-    name,
-    contract,
-    seed: scenario.seed,
-    window,
-    signal,
-  })
-  const spoken = folder === undefined || teacher === null ? folder : new SpokenEngine(folder, teacher)
-  const given = { engine, system, tools, maxTokens, fold, state: state?.actor ?? null }
-  try {
-    const kept = await openFramework(framework, { ...given, ...(spoken === undefined ? {} : { folder: spoken }) })
-    const actor = {
+): ReturnType<typeof playEpisode> {
+  const { name, start, window, contract, temperature, maxTokens, fold, folder, signal } = setting
+  const { environment, system, tools, teacher } = scenario.open(start?.checkpoint?.environment)
+  // A separate folder's costs are not the episode's.
+  const helper = folder === undefined ? null : new Recorder(teacher === null ? folder : new SpokenEngine(folder, teacher))
+  let own: SampleEngine | null = null
+  const cast = async (recorder: Recorder): Promise<Actor> => {
+    own = new SampleEngine({ engine: recorder, task: { temperature }, name, contract, seed: scenario.seed, window, signal })
+    const given = { engine: own, system, tools, maxTokens, fold, state: start?.checkpoint?.actor ?? null }
+    const kept = await openFramework(framework, { ...given, ...(helper === null ? {} : { folder: helper }) })
+    return {
       get state() {
         return kept.state
       },
-      act: async (...asked: Parameters<typeof kept.act>) => {
-        const from = [recorder.ledger.length, kept.folderCosts.length] as const
+      act: async (...asked) => {
+        const from = [recorder.done.length, helper?.done.length] as const
         const acted = await kept.act(...asked)
-        const own = recorder.ledger.slice(from[0]).filter(({ kind }) => kind === 'summary')
-        const costs = { ...costOf('helper', own), ...costOf('folder', kept.folderCosts.slice(from[1])) }
+        const helpers = recorder.done.slice(from[0]).filter(({ reply }) => reply.ledger.kind === 'summary')
+        const costs = { ...sumsOf('helper', helpers), ...sumsOf('folder', helper?.done.slice(from[1]) ?? []) }
         return { ...acted, details: { ...acted.details, ...costs } }
       },
     }
-    return await runEpisode({ environment, actor, recorder, before, signal, ...(onTurn === undefined ? {} : { onTurn }) })
+  }
+  try {
+    return await playEpisode({ ...setting, environment, teacher, cast })
   } finally {
-    engine.forgetAll()
+    ;(own as SampleEngine | null)?.forgetAll()
   }
 }
 
-const costOf = (of: string, entries: readonly LedgerEntry[]): Readonly<Record<string, number>> => ({
-  [`${of}Shown`]: entries.reduce((sum, { shown }) => sum + shown, 0),
-  [`${of}Computed`]: entries.reduce((sum, { submitted }) => sum + submitted, 0),
-})
+function sumsOf(of: string, steps: readonly DoneStep[]): Readonly<Record<string, number>> {
+  const { shown, submitted } = costOf(steps).work
+  return { [`${of}Shown`]: shown, [`${of}Computed`]: submitted }
+}
 
 // The results of dialogues.
 

@@ -43,7 +43,7 @@ export const errorTable = {
   'eval/bad-data': 422,
   /** The log of a run cannot be read or written, or one of its lines is not a log line. */
   'eval/bad-log': 422,
-  /** The log holds a run with other tasks, models or options. */
+  /** The log, or the folder of a study, holds a run with other tasks, models or options. */
   'eval/other-run': 409,
   /** Another process writes to this log. */
   'eval/log-busy': 409,
@@ -103,8 +103,6 @@ export const errorTable = {
   'attention/bad-request': 400,
   /** The engine or the model computes no attention that can be captured. */
   'attention/unavailable': 409,
-  /** The folder of a study holds a run with other options, or holds no run. */
-  'attention/other-run': 409,
   /** The store's folder or file is unusable: missing rights, a folder in the file's place, another program's database. */
   'store/unusable': 500,
   /** Another process uses this store. */

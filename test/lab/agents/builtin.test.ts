@@ -95,12 +95,12 @@ describe.each(agentKinds)('%s', (kind) => {
     expect(recorder.work.submitted).toBe(submitted)
     expect(recorder.work.submitted).toBeGreaterThan(0)
     const steps = recorder.talks.flatMap((talk) => talk.steps)
-    expect(steps).toHaveLength(recorder.steps)
+    expect(steps).toHaveLength(recorder.done.length)
     expect(steps.every(({ finish }) => finish !== 'failed')).toBe(true)
     const sum = steps.reduce((total, { ledger }) => total + ledger.submitted, 0)
     expect(sum).toBe(submitted)
     expect(['stop', 'length']).toContain(answered.end)
-    if (kind === 'memagent') expect(answered.details['parts']).toBe(recorder.steps - 1)
+    if (kind === 'memagent') expect(answered.details['parts']).toBe(recorder.done.length - 1)
     if (kind === 'memagent' || kind === 'mem0') expect(answered.details['parts']).toBeGreaterThan(1)
     // Its cells are given back: none of its conversations has a ledger any more.
     for (const label of ['turn', 'answer', 'memory', 'facts', 'decisions'])
@@ -128,7 +128,7 @@ it('plain and sculptor answer as they were trained to', async () => {
 it('what mem0 asks for in JSON comes in JSON, or is cut off', async () => {
   const { answered, recorder } = await run('mem0', { chunkTokens: 300, newTokens: 256 })
   const said = recorder.talks.flatMap(({ steps }) => steps).filter(({ said }) => said?.trimStart().startsWith('{') === true)
-  expect(said).toHaveLength(recorder.steps - 1)
+  expect(said).toHaveLength(recorder.done.length - 1)
   const whole = said.filter(({ finish }) => finish === 'stop')
   for (const step of whole) expect(() => JSON.parse(step.said!) as unknown).not.toThrow()
   expect(answered.details['unreadable']).toBe(said.length - whole.length)

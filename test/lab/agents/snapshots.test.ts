@@ -1,13 +1,8 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { sculptor } from '../../../src/runtime/agents/sculptor.js'
-import {
-  modelTokens,
-  snapshots,
-  type Snapshot,
-  type TrajectoryStep,
-  TrajectoryRecorder,
-} from '../../../src/lab/agents/snapshots.js'
+import { modelTokens, snapshots, type Snapshot, trajectoryOf, type TrajectoryStep } from '../../../src/lab/agents/snapshots.js'
+import { Recorder } from '../../../src/lab/recorder.js'
 import { conversationId } from '../../../src/runtime/core/ids.js'
 import { TaughtEngine, type Teacher } from '../../../src/lab/taught-engine.js'
 import { realTemplates } from '../../support/bundle.js'
@@ -67,11 +62,14 @@ const acts = fc.array(
   { maxLength: 7 },
 )
 
-async function trajectoryOf({ format }: RuledFormat, teacher: Teacher): Promise<TrajectoryStep[]> {
+async function playedBy({ format }: RuledFormat, teacher: Teacher): Promise<TrajectoryStep[]> {
   const info = { model: 'ruled', engine: 'none', release: 'none', context: 1 << 20 }
-  const engine = new TrajectoryRecorder(new TaughtEngine({ format, info }, teacher))
+  const engine = new Recorder(new TaughtEngine({ format, info }, teacher))
   const outcome = await sculptor({ engine, id: conversationId('taped') }).ask(TEXT)
-  return engine.trajectory(outcome.steps.map(({ calls }) => calls))
+  return trajectoryOf(
+    engine.done,
+    outcome.steps.map(({ calls }) => calls),
+  )
 }
 
 const wordingOf = ({ format, tokenizer }: RuledFormat) =>
@@ -96,7 +94,7 @@ describe('snapshots of a trajectory', () => {
     const ruled = ruledFormat(builtinTemplate)
     await fc.assert(
       fc.asyncProperty(acts, async (list) => {
-        const steps = await trajectoryOf(ruled, teacherOf(list))
+        const steps = await playedBy(ruled, teacherOf(list))
         const made = snapshots(steps, wordingOf(ruled))
         expect(timesLearned(made, steps, ruled)).toEqual(steps.map(() => 1))
         for (const { tokens, learned } of made) expect(learned.at(-1)?.span.end).toBe(tokens.length)
@@ -107,7 +105,7 @@ describe('snapshots of a trajectory', () => {
 
   it('stand at the steps that change the context and at the end, those that only read among them', async () => {
     const ruled = ruledFormat(builtinTemplate)
-    const steps = await trajectoryOf(
+    const steps = await playedBy(
       ruled,
       teacherOf([
         { act: 'search' },
@@ -143,7 +141,7 @@ describe('snapshots of a trajectory', () => {
 
   it('of a summary: what was written aside is learned, too', async () => {
     const ruled = ruledFormat(builtinTemplate)
-    const steps = await trajectoryOf(
+    const steps = await playedBy(
       ruled,
       teacherOf([
         { act: 'cut', pieces: 3 },
@@ -158,7 +156,7 @@ describe('snapshots of a trajectory', () => {
 
   it('cut off at the token limit: an end of turn that was never sampled is not learned', async () => {
     const ruled = ruledFormat(builtinTemplate)
-    const [step] = await trajectoryOf(ruled, teacherOf([]))
+    const [step] = await playedBy(ruled, teacherOf([]))
     const [made] = snapshots([{ ...step!, finish: 'length' }], wordingOf(ruled))
     const { span } = made!.learned[0]!
     expect(ruled.tokenizer.text(made!.tokens.subarray(span.start, span.end))).toBe('It says 63.')
@@ -168,7 +166,7 @@ describe('snapshots of a trajectory', () => {
     const ruled = ruledFormat(builtinTemplate)
     const { tokenizer } = ruled
     const drawn = tokenizer.tokenize('.')[0]!
-    const steps = (await trajectoryOf(ruled, teacherOf([{ act: 'search' }]))).map((step): TrajectoryStep => {
+    const steps = (await playedBy(ruled, teacherOf([{ act: 'search' }]))).map((step): TrajectoryStep => {
       const [{ tokens, learned }] = snapshots([step], wordingOf(ruled)) as [Snapshot]
       const { start, end } = learned[0]!.span
       const sampled = { text: tokenizer.text(tokens.subarray(start, end - 1)), tokens: tokens.slice(start, end - 1) }
@@ -193,7 +191,7 @@ describe('snapshots of a trajectory', () => {
         const ruled = ruledFormat(source)
         if (ruled.format.capabilities.trouble !== null) return { name, outcome: 'no tools' }
         try {
-          const steps = await trajectoryOf(ruled, teacherOf(list))
+          const steps = await playedBy(ruled, teacherOf(list))
           const times = timesLearned(snapshots(steps, wordingOf(ruled)), steps, ruled)
           return { name, outcome: times.every((count) => count === 1) ? 'once' : times.join(' ') }
         } catch (error) {

@@ -8,7 +8,8 @@ import { pairTable, parquet, valueArrays } from '../../../src/lab/attention/tabl
 import { findingOf, interferenceOf } from '../../../src/lab/attention/findings.js'
 import type { ValueAttention, Pair } from '../../../src/lab/attention/pairs.js'
 import { publish } from '../../../src/lab/attention/report.js'
-import { type EpisodeRecord, type PromptRecord, RunFolder, type HeatMapRecord } from '../../../src/lab/attention/run-folder.js'
+import type { EpisodeRecord, HeatMapRecord, PromptRecord, StudyRecord } from '../../../src/lab/attention/records.js'
+import { RunFolder } from '../../../src/lab/run-folder.js'
 
 let folder: string
 beforeEach(() => {
@@ -61,44 +62,58 @@ const RECORDS = [
   prompt(2, [pair('a', 0.02, 0.01), pair('b', 0.08, 0.1), pair('c', 0.02, 0.03)]),
 ]
 
+/** What a run leaves that wrote these records. */
+async function written(...records: readonly StudyRecord[]): Promise<void> {
+  const run = await RunFolder.open(folder, OPTIONS)
+  for (const record of records) await run.add(record)
+  await run.close()
+}
+
 describe('a run folder', () => {
-  it('keeps records, and has them again when it is opened again', () => {
-    const run = RunFolder.open(folder, OPTIONS)
-    expect(run.has(RECORDS[0]!)).toBe(false)
-    for (const record of RECORDS) run.add(record)
-    const again = RunFolder.open(folder, { mode: 'given', n: 4 })
+  it('keeps records, and has them again when it is opened again', async () => {
+    await written(...RECORDS)
+    const again = await RunFolder.open(folder, { mode: 'given', n: 4 })
     expect(again.records).toEqual(RECORDS)
     expect(again.has({ part: 'prompt', n: 4, seed: 2 })).toBe(true)
     expect(again.has({ part: 'prompt', n: 8, seed: 2 })).toBe(false)
     expect(again.has({ part: 'heat-map', n: 4, seed: 2 })).toBe(false)
+    await again.close()
   })
 
-  it('is not there before the first record', () => {
-    RunFolder.open(folder, OPTIONS)
+  it('is not there before the first record', async () => {
+    await RunFolder.open(folder, OPTIONS)
     expect(existsSync(folder)).toBe(false)
   })
 
-  it('takes off a line that was cut off, and writes over it', () => {
-    RunFolder.open(folder, OPTIONS).add(RECORDS[0]!)
+  it('takes off a line that was cut off, and writes over it', async () => {
+    await written(RECORDS[0]!)
     appendFileSync(join(folder, 'records.jsonl'), '{"part":"prompt","n":4,"se')
-    const run = RunFolder.open(folder, OPTIONS)
+    const run = await RunFolder.open(folder, OPTIONS)
     expect(run.records).toEqual([RECORDS[0]])
-    run.add(RECORDS[1]!)
-    expect(RunFolder.open(folder, OPTIONS).records).toEqual(RECORDS)
+    await run.add(RECORDS[1]!)
+    await run.close()
+    expect((await RunFolder.open(folder, OPTIONS)).records).toEqual(RECORDS)
   })
 
-  it('refuses other options, and says which', () => {
-    RunFolder.open(folder, OPTIONS).add(RECORDS[0]!)
-    expect(() => RunFolder.open(folder, { ...OPTIONS, n: 5 })).toThrow(/n: 4 there, 5 now/)
-    expect(() => RunFolder.open(folder, { ...OPTIONS, layers: [1] })).toThrow(/layers: nothing there, \[1\] now/)
+  it('is for one process at a time', async () => {
+    const run = await RunFolder.open(folder, OPTIONS)
+    await run.add(RECORDS[0]!)
+    await expect(RunFolder.open(folder, OPTIONS)).rejects.toMatchObject({ code: 'eval/log-busy' })
+    await run.close()
   })
 
-  it('refuses what is no run', () => {
-    RunFolder.open(folder, OPTIONS).add(RECORDS[0]!)
+  it('refuses other options, and says which', async () => {
+    await written(RECORDS[0]!)
+    await expect(RunFolder.open(folder, { ...OPTIONS, n: 5 })).rejects.toThrow(/n: 4 there, 5 now/)
+    await expect(RunFolder.open(folder, { ...OPTIONS, layers: [1] })).rejects.toThrow(/layers: nothing there, \[1\] now/)
+  })
+
+  it('refuses what is no run', async () => {
+    await written(RECORDS[0]!)
     writeFileSync(join(folder, 'records.jsonl'), 'hello\n')
-    expect(() => RunFolder.open(folder, OPTIONS)).toThrow(/Line 1 .* is not a record/)
+    await expect(RunFolder.open(folder, OPTIONS)).rejects.toThrow(/records\.jsonl is damaged: line 1 is not JSON/)
     rmSync(join(folder, 'options.json'))
-    expect(() => RunFolder.open(folder, OPTIONS)).toThrow(/no options\.json/)
+    await expect(RunFolder.open(folder, OPTIONS)).rejects.toThrow(/no options\.json/)
   })
 })
 
@@ -223,10 +238,10 @@ describe('published files', () => {
     expect(rows[2]).toMatchObject({ status: 'folded-away', folded: null, change: null })
   })
 
-  it('are a summary, tables, figures and a page that asks nobody for anything', () => {
-    const run = RunFolder.open(folder, OPTIONS)
-    for (const record of [...RECORDS, prompt(1, [pair('a', 0.1, 0.2)], 8), heatMap, episode]) run.add(record)
-    const { report, summary } = publish(run, { ...input, records: run.records })
+  it('are a summary, tables, figures and a page that asks nobody for anything', async () => {
+    const records = [...RECORDS, prompt(1, [pair('a', 0.1, 0.2)], 8), heatMap, episode]
+    await written(...records)
+    const { report, summary } = publish(folder, { ...input, records })
     expect(readdirSync(folder).sort()).toEqual(
       [
         ...[

@@ -11,7 +11,8 @@ import { placeOf, sized } from '../../../src/lab/cli/eval/evaluate.js'
 import { Terminal } from '../../../src/runtime/cli/terminal.js'
 import { modelFingerprint } from '../../../src/runtime/engine/model-facts.js'
 import { ScriptedEngine } from '../../support/scripted.js'
-import { LogWriter, readLog } from '../../../src/lab/run/log-file.js'
+import { openRunLog } from '../../../src/lab/run/log-file.js'
+import { readLog } from '../support/read-log.js'
 import { run } from '../../../src/lab/run/runner.js'
 import { openTask } from '../../../src/lab/tasks/open.js'
 import { asker, headerFor, settings, sums } from '../support/run-fixture.js'
@@ -233,7 +234,7 @@ describe('what is said', () => {
   const tasks = [sums(2, 3)]
   const agents = [asker('plain'), asker('mem0')]
   const runTo = async (path: string, total = Infinity) => {
-    const log = await LogWriter.open(path, await headerFor(tasks, agents))
+    const log = await openRunLog(path, await headerFor(tasks, agents))
     const stop = new AbortController()
     let done = 0
     const options = { ...settings(tasks, agents, log), slots: 1, signal: stop.signal }
@@ -257,7 +258,7 @@ describe('what is said', () => {
     const second = await placeOf(header, 12, where)
     expect(second).toBe(first.replace('.jsonl', '-2.jsonl'))
     // While another process writes there, too.
-    const taken = await LogWriter.open(second, header)
+    const taken = await openRunLog(second, header)
     expect(await placeOf(header, 12, where)).toBe(first.replace('.jsonl', '-3.jsonl'))
     await taken.close()
     expect(await placeOf(await headerFor(tasks, agents, 9), 12, where)).not.toContain(first.replace('.jsonl', ''))

@@ -6,14 +6,8 @@ import { plain } from '../../../src/runtime/agents/sculptor.js'
 import type { ChatMessage } from '../../../src/runtime/chat/message.js'
 import { conversationId } from '../../../src/runtime/core/ids.js'
 import { ScriptedEngine } from '../../support/scripted.js'
-import {
-  type Actor,
-  type Environment,
-  EpisodeFile,
-  runEpisode,
-  singleTurn,
-  type TurnRecord,
-} from '../../../src/lab/episode/episode.js'
+import { type Actor, type Environment, EpisodeFile, runEpisode, singleTurn } from '../../../src/lab/episode/episode.js'
+import type { TurnRecord } from '../../../src/lab/log.js'
 import { Recorder } from '../../../src/lab/recorder.js'
 
 let folder: string

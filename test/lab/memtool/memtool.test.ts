@@ -4,7 +4,8 @@ import { join } from 'node:path'
 import { afterAll, beforeAll, expect, test } from 'vitest'
 import type { ContractChoice } from '../../../src/runtime/core/contract.js'
 import { LlamaEngine } from '../../../src/runtime/engine/llama.js'
-import type { Checkpoint, TurnRecord } from '../../../src/lab/episode/episode.js'
+import type { Checkpoint } from '../../../src/lab/episode/episode.js'
+import type { TurnRecord } from '../../../src/lab/log.js'
 import { requestsOf, World } from '../../../src/lab/memtool/companies.js'
 import { intervalsOf, measuresOf } from '../../../src/lab/memtool/measures.js'
 import { lookupsIn, queriesOf, recallOf } from '../../../src/lab/memtool/retrieval.js'
@@ -68,18 +69,18 @@ test('the script makes no mistake in any mode, and a session that was stopped en
     const { measures } = await session({ way, turns: 2 })
     expect(measures).toMatchObject({ toolCorrectness: 1, callCorrectness: 1, taskCompletion: 1, ghosts: 0, recall: 1 })
   }
-  let stopped: { turns: TurnRecord[]; checkpoint: Checkpoint } | null = null
+  let start: { before: TurnRecord[]; checkpoint: Checkpoint } | null = null
   const turns: TurnRecord[] = []
   const whole = await session(
     {},
     {
       onTurn: (turn: TurnRecord, checkpoint: Checkpoint) => {
         turns.push(turn)
-        if (turns.length === 1) stopped = { turns: [...turns], checkpoint: JSON.parse(JSON.stringify(checkpoint)) as Checkpoint }
+        if (turns.length === 1) start = { before: [...turns], checkpoint: JSON.parse(JSON.stringify(checkpoint)) as Checkpoint }
       },
     },
   )
-  const resumed = await session({}, { from: stopped })
+  const resumed = await session({}, { start })
   expect(resumed.measures).toEqual(whole.measures)
   expect(resumed.tokens.new).toBe(whole.tokens.new)
   expect(resumed.tokens.shown).toBe(whole.tokens.shown)

@@ -6,7 +6,9 @@ import { format, resolveConfig } from 'prettier'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { type ErrorRecord, type LogHeader, logSchema } from '../../../src/lab/log.js'
 import { commitOf } from '../../../src/lab/run/plan.js'
-import { isTaken, lockOf, LogWriter, readLog } from '../../../src/lab/run/log-file.js'
+import { isTaken, lockOf } from '../../../src/lab/run/json-lines.js'
+import { openRunLog } from '../../../src/lab/run/log-file.js'
+import { readLog } from '../support/read-log.js'
 import { asker, headerFor, sums } from '../support/run-fixture.js'
 
 let folder: string
@@ -35,7 +37,7 @@ const failed = (index: number): ErrorRecord => ({
 
 const written = async (...indices: number[]): Promise<string> => {
   const path = place()
-  const log = await LogWriter.open(path, header)
+  const log = await openRunLog(path, header)
   for (const index of indices) await log.add(failed(index))
   await log.close()
   return path
@@ -60,7 +62,6 @@ describe('reading a log', () => {
     ['no header', (lines: string[]) => lines.slice(1), /does not begin with a header/],
     ['two headers', (lines: string[]) => [lines[0]!, ...lines], /second header in line 2/],
     ['a later version', (lines: string[]) => lines.with(0, lines[0]!.replace('"version":1', '"version":2')), /is of version 2/],
-    ['nothing', () => [], /is empty/],
   ])('says where it is wrong: %s', async (_, change, said) => {
     const path = await written(0, 1)
     const lines = readFileSync(path, 'utf8').trim().split('\n')
@@ -83,14 +84,14 @@ describe('going on in a log', () => {
     const path = await written(0)
     const before = readFileSync(path, 'utf8')
     const other = await headerFor([sums(2, 2)], [asker('plain')], 5)
-    await expect(LogWriter.open(path, other)).rejects.toMatchObject({
+    await expect(openRunLog(path, other)).rejects.toMatchObject({
       code: 'eval/other-run',
       message: expect.stringMatching(/seed: 1 there, 5 now/) as string,
     })
     const longer = await headerFor([sums(2, 3)], [asker('plain')])
-    await expect(LogWriter.open(path, longer)).rejects.toThrow(/tasks\[0\]\.options\.samples: 2 there, 3 now/)
+    await expect(openRunLog(path, longer)).rejects.toThrow(/tasks\[0\]\.options\.samples: 2 there, 3 now/)
     const more = await headerFor([sums(2, 2)], [asker('plain'), asker('mem0')])
-    await expect(LogWriter.open(path, more)).rejects.toThrow(/agents\[1\]: nothing there/)
+    await expect(openRunLog(path, more)).rejects.toThrow(/agents\[1\]: nothing there/)
     expect(readFileSync(path, 'utf8')).toBe(before)
     expect(isTaken(path)).toBe(false)
   })
@@ -99,13 +100,13 @@ describe('going on in a log', () => {
     const path = await written(0)
     const task = sums(2, 2)
     const changed = { ...task, sample: async (index: number) => ({ ...(await task.sample(index)), truth: -1 }) }
-    await expect(LogWriter.open(path, await headerFor([changed], [asker('plain')]))).rejects.toThrow(/tasks\[0\]\.samples: /)
+    await expect(openRunLog(path, await headerFor([changed], [asker('plain')]))).rejects.toThrow(/tasks\[0\]\.samples: /)
   })
 
   it('may be on another day, by another commit', async () => {
     const path = await written(0)
     const later = { ...header, date: '2031-01-01T00:00:00.000Z', commit: 'a'.repeat(40), command: 'kvfold eval again' }
-    const log = await LogWriter.open(path, later)
+    const log = await openRunLog(path, later)
     expect(log.before).toEqual([failed(0)])
     await log.add(failed(1))
     await log.close()
@@ -118,36 +119,36 @@ describe('going on in a log', () => {
   it('starts again after half a header, and touches nothing that is no log', async () => {
     const path = place()
     writeFileSync(path, JSON.stringify(header).slice(0, 40))
-    const log = await LogWriter.open(path, header)
+    const log = await openRunLog(path, header)
     expect(log.torn).toBe(true)
     await log.close()
     expect((await readLog(path)).header).toEqual(header)
     const diary = place()
     for (const text of ['Dear diary', 'Dear diary,\nno log.\n']) {
       writeFileSync(diary, text)
-      await expect(LogWriter.open(diary, header)).rejects.toMatchObject({ code: 'eval/bad-log' })
+      await expect(openRunLog(diary, header)).rejects.toMatchObject({ code: 'eval/bad-log' })
       expect(readFileSync(diary, 'utf8')).toBe(text)
     }
   })
 
   it('is for one process at a time, and a dead one is none', async () => {
     const path = place()
-    const log = await LogWriter.open(path, header)
-    await expect(LogWriter.open(path, header)).rejects.toMatchObject({ code: 'eval/log-busy' })
+    const log = await openRunLog(path, header)
+    await expect(openRunLog(path, header)).rejects.toMatchObject({ code: 'eval/log-busy' })
     await log.close()
     // No process has so great a number.
     writeFileSync(lockOf(path), '4194999\n')
-    const again = await LogWriter.open(path, header)
+    const again = await openRunLog(path, header)
     await again.close()
   })
 
   it('refuses what could not be read again, and says when there is no place', async () => {
-    const log = await LogWriter.open(place(), header)
+    const log = await openRunLog(place(), header)
     await expect(log.add({ ...failed(0), cell: { numbers: NaN } })).rejects.toMatchObject({ code: 'internal/invariant' })
     await log.close()
     const file = place()
     writeFileSync(file, '')
-    await expect(LogWriter.open(join(file, 'log.jsonl'), header)).rejects.toMatchObject({ code: 'eval/bad-log' })
+    await expect(openRunLog(join(file, 'log.jsonl'), header)).rejects.toMatchObject({ code: 'eval/bad-log' })
   })
 })
 

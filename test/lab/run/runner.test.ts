@@ -10,10 +10,12 @@ import { agentKinds, type EvalAgent } from '../../../src/lab/agent.js'
 import { CONTRACTS } from '../../../src/runtime/core/contract.js'
 import { ScriptedEngine } from '../../support/scripted.js'
 import type { LogRecord } from '../../../src/lab/log.js'
-import { Cells, MOST_ERRORS, Pace, type RunProgress, run } from '../../../src/lab/run/runner.js'
-import { latest, LogWriter, nameOf, readLog } from '../../../src/lab/run/log-file.js'
+import { Cells, Pace } from '../../../src/lab/run/loop.js'
+import { MOST_ERRORS, type RunProgress, run } from '../../../src/lab/run/runner.js'
+import { latest, nameOf, openRunLog } from '../../../src/lab/run/log-file.js'
 import { itemsOf } from '../../../src/lab/run/plan.js'
 import type { Task } from '../../../src/lab/task.js'
+import { readLog } from '../support/read-log.js'
 import { adder, asker, headerFor, settings, sums } from '../support/run-fixture.js'
 
 let folder: string
@@ -37,7 +39,7 @@ async function runOn(
   slots = 2,
   engines = 2,
 ) {
-  const log = await LogWriter.open(path, await headerFor(tasks, agents))
+  const log = await openRunLog(path, await headerFor(tasks, agents))
   const stop = new AbortController()
   let done = 0
   try {
@@ -248,7 +250,7 @@ describe('a run', () => {
       return { content: truth === '14' ? 'perhaps' : answer === truth ? 'yes' : 'no' }
     })
     const path = place()
-    const log = await LogWriter.open(path, await headerFor([task], [asker('plain')]))
+    const log = await openRunLog(path, await headerFor([task], [asker('plain')]))
     await run({ ...settings([task], [asker('plain')], log), judge: { name: 'script', engine: judge } })
     await log.close()
     const records = latest((await readLog(path)).records).sort((a, b) => a.index - b.index)

@@ -79,7 +79,7 @@ describe('the order desk', () => {
       const [whole] = await run({ frameworks: [framework] })
       const said = (turns: typeof whole) => turns!.turns.map(({ answer, score }) => [answer, score.points])
       expect(said(again)).toEqual(said(whole))
-      expect((await readFile(again!.path, 'utf8')).trim().split('\n')).toHaveLength(13)
+      expect((await readFile(again!.path, 'utf8')).trim().split('\n')).toHaveLength(14)
     }
   })
 

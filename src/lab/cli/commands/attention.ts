@@ -1,7 +1,7 @@
 /** `kvfold attention`: measures how folding changes a model's attention, on PI-LLM or on a transcript. */
 import { readFileSync } from 'node:fs'
 import { Option, type Command } from 'commander'
-import { RunFolder } from '../../attention/run-folder.js'
+import { RunFolder } from '../../run-folder.js'
 import type { StudySummary } from '../../attention/findings.js'
 import { KvfoldError } from '../../../runtime/core/errors.js'
 import type { LlamaEngine } from '../../../runtime/engine/llama.js'
@@ -89,19 +89,20 @@ async function study(flags: PiFlags, shell: Shell): Promise<void> {
     }
     const model = await modelOf(engine)
     const depends = { ...runOptions(options), model: model.fingerprint, words: flags.words ?? 'own', cache: cacheOf(flags) }
-    const keep = RunFolder.open(flags.out ?? FOLDER, depends)
+    const keep = await RunFolder.open(flags.out ?? FOLDER, depends)
     const progress = new StudyProgress(notes, json)
     const records = await studyValues({ ...options, keep, onProgress: progress.say })
       .catch((error: unknown) => {
         if (interrupt.interrupted) notes.print(`What is finished is kept in ${keep.path}; the same command goes on from there.`)
         throw error
       })
-      .finally(() => {
+      .finally(async () => {
         notes.close()
+        await keep.close()
       })
     // The drawing code takes long to load, so it is imported only here.
     const { publish } = await import('../../attention/report.js')
-    const { summary, report } = publish(keep, {
+    const { summary, report } = publish(keep.path, {
       model,
       versions: versionsOf(engine),
       date: new Date().toISOString(),

@@ -4,6 +4,7 @@ import { createHash } from 'node:crypto'
 import { Option, type Command } from 'commander'
 import { KvfoldError } from '../../../runtime/core/errors.js'
 import type { LlamaEngine } from '../../../runtime/engine/llama.js'
+import type { TrajectoryFile } from '../../collect/collect.js'
 import type { Format } from '../../collect/formats.js'
 import type { TrajectorySource } from '../../collect/sources.js'
 import { type TaughtAgent, taughtAgents } from '../../collect/trajectory.js'
@@ -128,20 +129,21 @@ async function collectTo(name: string, flags: CollectFlags, shell: Shell): Promi
   const { rollouts, format, out: path = format === 'verl' ? 'trajectories.parquet' : 'trajectories.jsonl' } = flags
   refuseMisfits(flags)
   // Imported here, so that other commands do not wait for these libraries.
-  const { collect, TrajectoryFile } = await import('../../collect/collect.js')
+  const { collect, TrajectoryFile: Trajectories } = await import('../../collect/collect.js')
   const source = await sourceOf(name, flags, shell)
   const cast = await castOf(flags, shell)
+  let file: TrajectoryFile | null = null
   try {
     const { acting, tokens: whose, model } = cast
     const { teacher } = acting
-    const file = await TrajectoryFile.open(path, { source, rollouts, teacher, fingerprint: model.fingerprint, format })
+    file = await Trajectories.open(path, { source, rollouts, teacher, fingerprint: model.fingerprint, format })
     const total = source.size * rollouts
     const sum = { trajectories: 0, snapshots: 0, tokens: 0, learned: 0, points: 0 }
     const from = file.begun
     if (from > 0) notes.print(`${path} has ${from} of ${total} trajectories; going on.`)
     const { signal } = interrupt
     for await (const one of collect({ source, acting, format, tokens: whose, model, rollouts, signal }, from)) {
-      file.add(one)
+      await file.add(one)
       sum.trajectories++
       sum.snapshots += one.rows.length
       sum.points += one.points
@@ -165,6 +167,7 @@ async function collectTo(name: string, flags: CollectFlags, shell: Shell): Promi
     if (interrupt.interrupted) notes.print(`What is finished is kept in ${path}; the same command goes on from there.`)
     throw error
   } finally {
+    await file?.close()
     await cast.dispose()
     source.close?.()
   }

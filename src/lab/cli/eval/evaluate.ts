@@ -13,10 +13,11 @@ import { RemoteEngine } from '../../../fleet/engines/remote.js'
 import type { AgentKind } from '../../agent.js'
 import { fallbackEmbedder, ggufEmbedder, onnxEmbedder, type OwnedTextEmbedder } from '../../agents/embedders.js'
 import { embeddingAgents, isBuiltinTrained, openAgent } from '../../agents/open.js'
-import type { LogHeader } from '../../log.js'
+import { type LogHeader, runLog } from '../../log.js'
 import { headerOf, itemsOf, type ItemResult } from '../../run/plan.js'
 import type { Judge } from '../../run/trial.js'
-import { essence, isTaken, logLines, LogWriter, nameOf } from '../../run/log-file.js'
+import { isTaken } from '../../run/json-lines.js'
+import { logLines, nameOf, openRunLog, type RunLogFile } from '../../run/log-file.js'
 import { openBench } from '../../run/pool.js'
 import { run, type RunOptions } from '../../run/runner.js'
 import type { Task, TaskSpec } from '../../task.js'
@@ -76,7 +77,7 @@ export async function evaluate(asked: readonly AskedTask[], flags: EvalFlags, sh
     })
     const total = itemsOf({ sizes: tasks.map(({ size }) => size), agents: kinds, contracts }).length
     const path = flags.log ?? (await placeOf(header, total))
-    const log = await LogWriter.open(path, header)
+    const log = await openRunLog(path, header)
     open.push(log)
     const bench = openBench(tasks, total < MANY ? 0 : 1)
     open.push(bench)
@@ -182,7 +183,7 @@ const within = (task: Task, { temperature = task.temperature, maxTokens = task.m
   maxTokens: Math.min(maxTokens, task.maxTokens),
 })
 
-function sayWhere(log: LogWriter, total: number, { notes }: Shell, quiet: boolean): void {
+function sayWhere(log: RunLogFile, total: number, { notes }: Shell, quiet: boolean): void {
   const done = log.before.filter(({ kind }) => kind === 'sample').length
   if (log.torn) notes.prose(`The last line of ${log.path} was not whole and is done again.`)
   if (quiet) return
@@ -221,7 +222,7 @@ export const FOLDER = 'kvfold-eval'
  */
 export async function placeOf(header: LogHeader, total: number, folder = FOLDER): Promise<string> {
   const print = createHash('sha256')
-    .update(JSON.stringify(essence(header)))
+    .update(JSON.stringify(runLog.essence(header)))
     .digest('hex')
     .slice(0, 8)
   const tasks = [...new Set(header.tasks.map(({ task }) => task))].join('+')

@@ -121,7 +121,7 @@ async function memTool(flags: MemToolFlags, shell: Shell): Promise<void> {
 }
 
 async function sessions(flags: MemToolFlags, options: CatalogueOptions, shell: Shell): Promise<void> {
-  const { out, notes } = shell
+  const { out, notes, interrupt } = shell
   const [{ World }, { Catalogue }] = await Promise.all([
     import('../../memtool/companies.js'),
     import('../../../runtime/tools/catalogue.js'),
@@ -131,29 +131,41 @@ async function sessions(flags: MemToolFlags, options: CatalogueOptions, shell: S
   if (flags.log !== undefined && sessionCount > 1)
     throw new KvfoldError('cli/bad-usage', `--log is for one session, and these are ${sessionCount}; leave it out.`)
   const engine = await engineOf(flags, shell)
-  const results: MemToolResult[] = []
   const settings = new Map<number, { readonly world: World; readonly catalogue: Catalogue }>()
   try {
     for (const seed of new Set(runs.flat().map((run) => run.seed))) {
       const world = new World({ seed, tools: flags.tools, arguments: flags.arguments })
       settings.set(seed, { world, catalogue: await Catalogue.of(world.tools, options) })
     }
-    const [{ together }, { EpisodeFile }] = await Promise.all([
+    const [{ memToolSession, together }, { EpisodeFile, playKept }] = await Promise.all([
       import('../../memtool/session.js'),
       import('../../episode/episode.js'),
     ])
     const weights = await weightsOf(engine)
-    const planned = runs.map((alike) => alike.map((run) => ({ run, log: logOf(run, flags, engine.info, weights) })))
-    const paths = planned.flat().map(({ log }) => log.path)
-    const reached = await Promise.all(paths.map((path) => EpisodeFile.reached(path)))
+    const planned = runs.flatMap((alike, group) =>
+      alike.map((run) => ({
+        ...{ run, group, ...logOf(run, flags, engine.info, weights) },
+        play: (setting: object) => memToolSession(run, { engine, ...settings.get(run.seed)!, ...setting }),
+      })),
+    )
+    const reached = await Promise.all(planned.map(({ path }) => EpisodeFile.reached(path)))
     // The same command continues unfinished sessions. When all of them are finished, it removes their logs and runs them anew.
-    if (reached.every((turns) => turns >= flags.turns)) await Promise.all(paths.map((path) => EpisodeFile.remove(path)))
-    for (const alike of planned) {
-      const made: MemToolResult[] = []
-      for (const { run, log } of alike)
-        made.push(await oneSession(run, log, flags, { engine, ...settings.get(run.seed)! }, shell))
-      results.push(together(made as [MemToolResult, ...MemToolResult[]]))
-    }
+    if (reached.every((turns) => turns >= flags.turns)) await Promise.all(planned.map(({ path }) => EpisodeFile.remove(path)))
+    const json = flags.json === true
+    const played = await playKept(planned, {
+      command: commandOf(shell),
+      signal: interrupt.signal,
+      onResumed: ({ path }, turns) => {
+        if (!json) notes.prose(`Going on in ${path} at turn ${turns + 1}.`)
+      },
+      onTurn: ({ run: { way, contract, seed, turns } }, { turn, tokens }) => {
+        if (!json)
+          notes.frame([`${way}, ${contract}, seed ${seed}: ${turn + 1} of ${turns} turns, ${count(tokens.after)} tokens`])
+      },
+    })
+    const results = runs.map((_, group) =>
+      together(played.filter((_one, at) => planned[at]!.group === group) as [MemToolResult, ...MemToolResult[]]),
+    )
     const { tokenTable, removalTable, correctnessTable, memToolPage } = await import('../../memtool/report.js')
     const report = {
       command: commandOf(shell),
@@ -191,39 +203,6 @@ function logOf(run: MemToolRun, flags: MemToolFlags, { model, engine, release }:
   }
   const print = createHash('sha256').update(JSON.stringify(about)).digest('hex').slice(0, 8)
   return { about, path: flags.log ?? `kvfold-eval/memtool-${run.way}-${run.contract}-${print}.jsonl` }
-}
-
-async function oneSession(
-  run: MemToolRun,
-  { about, path }: ReturnType<typeof logOf>,
-  flags: MemToolFlags,
-  setting: { readonly engine: Engine; readonly world: World; readonly catalogue: Catalogue },
-  shell: Shell,
-): Promise<MemToolResult> {
-  const { notes, interrupt } = shell
-  const [{ memToolSession }, { EpisodeFile }] = await Promise.all([
-    import('../../memtool/session.js'),
-    import('../../episode/episode.js'),
-  ])
-  const file = await EpisodeFile.open(path, about, commandOf(shell))
-  if (file.before.length > 0 && flags.json !== true) notes.prose(`Going on in ${path} at turn ${file.before.length + 1}.`)
-  try {
-    return await memToolSession(run, {
-      ...setting,
-      from: { turns: file.before, checkpoint: file.checkpoint },
-      onTurn: async (turn, checkpoint) => {
-        await file.add(turn, checkpoint)
-        if (flags.json !== true)
-          notes.frame([
-            `${run.way}, ${run.contract}, seed ${run.seed}: ${turn.turn + 1} of ${run.turns} turns, ${count(turn.tokens.after)} tokens`,
-          ])
-      },
-      signal: interrupt.signal,
-    })
-  } finally {
-    notes.close()
-    await file.close()
-  }
 }
 
 const agentOf = ({ agent, model, engine }: MemToolFlags): MemToolRun['agent'] =>

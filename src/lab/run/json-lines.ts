@@ -1,0 +1,194 @@
+/**
+ * JSON Lines files that one process writes, line by line and soon on disk, and that a later process continues after a stop at any place.
+ * Runs, episodes, studies and collected trajectories keep their records in such files.
+ */
+import { createReadStream, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { type FileHandle, mkdir, open, stat, truncate } from 'node:fs/promises'
+import { dirname } from 'node:path'
+import { KvfoldError } from '../../runtime/core/errors.js'
+import { readJson, writeJson } from '../../runtime/core/written-json.js'
+
+export interface JsonLine {
+  readonly value: unknown
+  /** Line number, from 1. */
+  readonly number: number
+  /** Bytes from the beginning of the file to the end of this line. */
+  readonly end: number
+}
+
+/**
+ * Reads the complete lines of a file, also of one that another process is still writing: an incomplete last line is ignored.
+ * @throws KvfoldError eval/bad-log naming file and line
+ */
+export async function* jsonLines(path: string): AsyncGenerator<JsonLine> {
+  let open: Buffer[] = []
+  let [number, end] = [0, 0]
+  try {
+    for await (const chunk of createReadStream(path) as AsyncIterable<Buffer>) {
+      let from = 0
+      for (let at = chunk.indexOf(NEWLINE); at >= 0; at = chunk.indexOf(NEWLINE, from)) {
+        const line = Buffer.concat([...open, chunk.subarray(from, at)])
+        open = []
+        from = at + 1
+        end += line.length + 1
+        yield { value: parsed(line.toString('utf8'), path, ++number), number, end }
+      }
+      open.push(chunk.subarray(from))
+    }
+  } catch (cause) {
+    if (cause instanceof KvfoldError) throw cause
+    throw bad(path, `cannot be read (${codeOf(cause)})`, cause)
+  }
+}
+
+function parsed(text: string, path: string, number: number): unknown {
+  try {
+    return readJson(text)
+  } catch (cause) {
+    throw bad(path, `is damaged: line ${number} is not JSON`, cause)
+  }
+}
+
+export const bad = (path: string, what: string, cause?: unknown): KvfoldError =>
+  new KvfoldError('eval/bad-log', `The log ${path} ${what}.`, cause === undefined ? {} : { cause })
+
+export const codeOf = (error: unknown): string => (error instanceof Error && 'code' in error ? String(error.code) : String(error))
+
+const NEWLINE = 0x0a
+
+/**
+ * Milliseconds between syncs: a write syncs the file when the last sync is older. A crash of the machine may lose the records since the
+ * last sync; a crash of this process loses none.
+ */
+const SYNC_AFTER = 2000
+
+export class JsonLines {
+  #line: Promise<unknown> = Promise.resolve()
+  #synced = performance.now()
+  #closed = false
+  /** The first failure of a write. It may have left half a line, so no line may follow. */
+  #failure: Error | null = null
+
+  private constructor(
+    readonly path: string,
+    private readonly file: FileHandle,
+    private readonly release: () => void,
+    /** Whether the file had more than what `read` kept, such as an incomplete last line, which was then cut off. */
+    readonly torn: boolean,
+  ) {}
+
+  /**
+   * Opens the file for this process alone, new or to continue it.
+   * @param read reads the lines that are there and returns the bytes to keep, up to the end of a line
+   * @throws KvfoldError eval/log-busy; eval/bad-log when the file cannot be read or written; any error of `read`, and the file stays as it is
+   */
+  static async open(path: string, read: (lines: AsyncIterable<JsonLine>) => Promise<number>): Promise<JsonLines> {
+    await mkdir(dirname(path), { recursive: true }).catch((cause: unknown) => {
+      throw bad(path, `cannot be written (${codeOf(cause)})`, cause)
+    })
+    const release = take(path)
+    try {
+      const size = await sizeOf(path)
+      const kept = size === 0 ? 0 : await read(jsonLines(path))
+      if (kept < size) await truncate(path, kept)
+      return new JsonLines(path, await open(path, 'a'), release, kept < size)
+    } catch (error) {
+      release()
+      throw error instanceof Error && 'syscall' in error ? bad(path, `cannot be written (${codeOf(error)})`, error) : error
+    }
+  }
+
+  /**
+   * Appends each value as a line. Resolves when the operating system has them. Calls may overlap.
+   * @throws KvfoldError eval/bad-log when they cannot be written
+   */
+  async add(...values: readonly unknown[]): Promise<void> {
+    const text = values.map((value) => `${writeJson(value)}\n`).join('')
+    const written = this.#line.then(() => this.#write(text))
+    this.#line = written.catch(() => undefined)
+    await written
+  }
+
+  /** Resolves when all added lines are on disk. Idempotent. */
+  async close(): Promise<void> {
+    if (this.#closed) return
+    this.#closed = true
+    await this.#line
+    try {
+      await this.file.sync().catch(() => undefined)
+      await this.file.close()
+    } finally {
+      this.release()
+    }
+  }
+
+  async #write(text: string): Promise<void> {
+    if (this.#failure !== null) throw this.#failure
+    try {
+      await this.file.appendFile(text)
+      if (performance.now() - this.#synced < SYNC_AFTER) return
+      await this.file.datasync()
+      this.#synced = performance.now()
+    } catch (cause) {
+      this.#failure = bad(this.path, `cannot be written (${codeOf(cause)})`, cause)
+      throw this.#failure
+    }
+  }
+}
+
+const sizeOf = (path: string): Promise<number> =>
+  stat(path).then(
+    ({ size }) => size,
+    () => 0,
+  )
+
+// Lets only one process at a time write a file. A lock file beside it holds that process's id.
+
+export const lockOf = (path: string): string => `${path}.lock`
+
+/**
+ * Takes the file for this process; takes over the lock of a dead process. Returns the function that releases it.
+ * @throws KvfoldError eval/log-busy, eval/bad-log
+ */
+function take(path: string): () => void {
+  const lock = lockOf(path)
+  for (let attempt = 0; ; attempt++) {
+    try {
+      writeFileSync(lock, `${process.pid}\n`, { flag: 'wx' })
+      break
+    } catch (cause) {
+      if (codeOf(cause) !== 'EEXIST') throw bad(path, `cannot be written (${codeOf(cause)})`, cause)
+      const owner = ownerOf(lock)
+      if (owner !== null || attempt > 2)
+        throw new KvfoldError(
+          'eval/log-busy',
+          `Another process${owner === null ? '' : ` (${owner})`} writes to ${path}; wait for it, or name another file.`,
+          { cause },
+        )
+      rmSync(lock, { force: true })
+    }
+  }
+  return () => {
+    rmSync(lock, { force: true })
+  }
+}
+
+/** Whether a living process writes the file. */
+export const isTaken = (path: string): boolean => ownerOf(lockOf(path)) !== null
+
+/** The id of the living process that holds the lock; null when there is none. */
+function ownerOf(lock: string): number | null {
+  let pid: number
+  try {
+    pid = Number(readFileSync(lock, 'utf8').trim())
+  } catch {
+    return null
+  }
+  if (!Number.isSafeInteger(pid) || pid <= 0) return null
+  try {
+    process.kill(pid, 0)
+    return pid
+  } catch (error) {
+    return codeOf(error) === 'EPERM' ? pid : null
+  }
+}

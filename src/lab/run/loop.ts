@@ -1,0 +1,138 @@
+/** The loop over samples and episodes: plays them at several places at once, shares cells among them, and estimates the time left. */
+
+/**
+ * Plays all items, each place one after another. The first error stops all places and is thrown. Ends early without an error when `signal`
+ * stops it and no item throws because of that.
+ * @param play gets a signal that also stops when another place failed
+ */
+export async function playAll<Item, Place>(
+  items: readonly Item[],
+  places: readonly Place[],
+  signal: AbortSignal,
+  play: (item: Item, place: Place, signal: AbortSignal) => Promise<void>,
+): Promise<void> {
+  const left = [...items]
+  const stop = new AbortController()
+  const either = AbortSignal.any([signal, stop.signal])
+  let failure: Error | null = null
+  const work = async (place: Place): Promise<void> => {
+    for (let item = left.shift(); item !== undefined && !either.aborted; item = left.shift())
+      try {
+        await play(item, place, either)
+      } catch (error) {
+        // A place that was stopped has not failed.
+        if (error === either.reason) return
+        failure ??= error instanceof Error ? error : new Error(String(error))
+        stop.abort()
+      }
+  }
+  await Promise.all(places.map(work))
+  // eslint-disable-next-line @typescript-eslint/only-throw-error -- `work` has set it to an error
+  if (failure !== null) throw failure
+}
+
+// Divides the cells of one cache among conversations. A conversation that does not fit waits, in order of arrival.
+
+export class Cells {
+  readonly #waiting: { readonly count: number; readonly admit: () => void }[] = []
+  #free: number
+
+  /** @param total the number of cells; null for no limit */
+  constructor(private readonly total: number | null) {
+    this.#free = total ?? Infinity
+  }
+
+  /**
+   * Waits until `wanted` cells are free and takes them; takes all cells when `wanted` is more than the total. Returns the function that
+   * gives them back.
+   * @throws the reason of `signal` when it aborts
+   */
+  async take(wanted: number, signal: AbortSignal): Promise<() => void> {
+    const count = Math.min(wanted, this.total ?? wanted)
+    await new Promise<void>((resolve, reject) => {
+      signal.throwIfAborted()
+      const leave = () => {
+        this.#waiting.splice(this.#waiting.indexOf(waiter), 1)
+        reject(signal.reason as Error)
+      }
+      const waiter = {
+        count,
+        admit: () => {
+          signal.removeEventListener('abort', leave)
+          this.#free -= count
+          resolve()
+        },
+      }
+      signal.addEventListener('abort', leave, { once: true })
+      this.#waiting.push(waiter)
+      this.#admit()
+    })
+    let given = false
+    return () => {
+      if (given) return
+      given = true
+      this.#free += count
+      this.#admit()
+    }
+  }
+
+  #admit(): void {
+    while (this.#waiting.length > 0 && this.#waiting[0]!.count <= this.#free) this.#waiting.shift()!.admit()
+  }
+}
+
+// Estimates how long a run will still take, from the times of similar samples.
+
+/** The properties that samples with similar times share. */
+interface Kind {
+  readonly task: number
+  readonly agent: string
+  readonly contract: string
+}
+
+const kindOf = ({ task, agent, contract }: Kind): string => `${task} ${agent} ${contract}`
+
+export class Pace {
+  readonly #taken = new Map<string, { count: number; milliseconds: number }>()
+  readonly #left = new Map<string, number>()
+  #busy = 0
+
+  /** @param parallel how many samples run at once; an upper bound, used alone until the run has its own measurement */
+  constructor(
+    left: readonly Kind[],
+    private readonly parallel: number,
+    private readonly begun = performance.now(),
+  ) {
+    for (const kind of left) this.#left.set(kindOf(kind), (this.#left.get(kindOf(kind)) ?? 0) + 1)
+  }
+
+  /** Adds the time of a sample from an earlier run. */
+  knows(kind: Kind, milliseconds: number): void {
+    const taken = this.#taken.get(kindOf(kind)) ?? { count: 0, milliseconds: 0 }
+    this.#taken.set(kindOf(kind), { count: taken.count + 1, milliseconds: taken.milliseconds + milliseconds })
+  }
+
+  /** Adds the time of a sample that this run finished. */
+  done(kind: Kind, milliseconds: number): void {
+    this.knows(kind, milliseconds)
+    this.#busy += milliseconds
+    this.#left.set(kindOf(kind), Math.max(0, (this.#left.get(kindOf(kind)) ?? 0) - 1))
+  }
+
+  /** Estimated milliseconds until all samples are done; null before any sample has been measured. */
+  left(now = performance.now()): number | null {
+    const all = [...this.#taken.values()]
+    const count = all.reduce((sum, taken) => sum + taken.count, 0)
+    if (count === 0) return null
+    const usual = all.reduce((sum, { milliseconds }) => sum + milliseconds, 0) / count
+    let work = 0
+    for (const [kind, left] of this.#left) {
+      const taken = this.#taken.get(kind)
+      work += left * (taken === undefined ? usual : taken.milliseconds / taken.count)
+    }
+    const wall = now - this.begun
+    // The parallelism is measured only after the first sample is done: `busy` does not include the samples in progress.
+    const parallel = this.#busy > 0 && wall > 0 ? Math.min(this.parallel, Math.max(1, this.#busy / wall)) : this.parallel
+    return work / parallel
+  }
+}
