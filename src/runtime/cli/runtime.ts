@@ -4,7 +4,7 @@ import { readFileSync } from 'node:fs'
 import { stat } from 'node:fs/promises'
 import { resolve } from 'node:path'
 import { KvfoldError } from '../core/errors.js'
-import { loadCalibration } from '../engine/calibration.js'
+import { calibrationFolder, loadCalibration } from '../engine/calibration.js'
 import { Embedder, type EmbedderOptions } from '../engine/embedder.js'
 import type { Engine } from '../engine/engine.js'
 import { LlamaEngine, type LlamaEngineOptions } from '../engine/llama.js'
@@ -122,7 +122,7 @@ export async function loadEngine(
   const tell = (sentence: string) => {
     notes.prose(sentence, notes.colours.yellow)
   }
-  const engine = await LlamaEngine.load(native, path, { ...settings, ...extra, tell })
+  const engine = await LlamaEngine.load(native, path, { ...settings, ...extra, calibrations: calibrationFolder(), tell })
   const calibration = await loadCalibration({ info: engine.modelInfo, settings, backend: native.backend })
   if (calibration.kind === 'found') engine.useCosts(calibration.model)
   for (const note of engine.notes) notes.prose(note, notes.colours.dim)

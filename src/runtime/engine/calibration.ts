@@ -1,4 +1,7 @@
-/** Saves and loads calibrations: one file for each model and its settings. A file is used only on the machine that it was measured on. */
+/**
+ * Saves and loads what was measured of a model on this machine: the calibration that `kvfold calibrate` makes, and the tier rates that an
+ * engine measures when it is loaded. Each is one file for a model and its settings, used only on the machine that it was measured on.
+ */
 import { createHash } from 'node:crypto'
 import { mkdir, readFile, writeFile } from 'node:fs/promises'
 import { availableParallelism, cpus, homedir } from 'node:os'
@@ -6,7 +9,7 @@ import { isAbsolute, join } from 'node:path'
 import Type from 'typebox'
 import { checked, nullable } from '../core/schema.js'
 import { writeWhole } from '../core/whole-file.js'
-import { COST_VERSION, type CostModel, type MeasuredOn } from '../kv/cost-model.js'
+import { COST_VERSION, type CostModel, type MeasuredOn, type TierRates, tierRatesOf } from '../kv/cost-model.js'
 import type { BackendInfo, ContextOptions, ModelInfo, ModelOptions, NativeContext } from '../native/types.js'
 
 /** The engine options that change its speed. */
@@ -36,6 +39,7 @@ const fit = <Term extends string>(...terms: readonly Term[]) =>
     residual: Type.Object({ median: Rate, worst: Rate }),
     samples: Type.Integer({ minimum: 0 }),
   })
+const Host = Type.Object({ saveBytesPerSecond: Positive, loadBytesPerSecond: Positive, bytesPerCell: Positive })
 const File = Type.Object({
   subject: Type.String(),
   cost: Type.Object({
@@ -60,12 +64,20 @@ const File = Type.Object({
     prefill: fit('call', 'token', 'read', 'attended', 'scanned'),
     decode: fit('token', 'attended', 'scanned'),
     books: fit('step', 'shown', 'moved'),
-    host: Type.Object({
-      saveBytesPerSecond: Positive,
-      loadBytesPerSecond: Positive,
-      bytesPerCell: Positive,
-    }),
+    host: Host,
   }),
+})
+const Machine = Type.Object({
+  gpu: Type.String(),
+  devices: Type.Array(Type.String()),
+  cpu: Type.String(),
+  release: Type.String(),
+})
+const RatesFile = Type.Object({
+  subject: Type.String(),
+  version: Type.Literal(COST_VERSION),
+  on: Machine,
+  rates: Type.Object({ host: Host, scanned: Type.Object({ prefill: Rate, decode: Rate }) }),
 })
 
 /** `$XDG_CACHE_HOME/kvfold`, by default below `~/.cache`: for files that can be measured or tried again. */
@@ -103,11 +115,34 @@ export async function saveCalibration(
   folder = calibrationFolder(),
 ): Promise<string> {
   const path = pathOf(subject, folder)
-  await mkdir(folder, { recursive: true })
-  await writeWhole(path, (temporary) =>
-    writeFile(temporary, `${JSON.stringify({ subject: subjectHash(subject), cost }, null, 2)}\n`),
-  )
+  await write(path, folder, { subject: subjectHash(subject), cost })
   return path
+}
+
+/**
+ * Returns the rates of this model on this machine: those of its calibration, else those kept in the folder. Where there are none, takes
+ * them from `measure` and keeps them. A file of rates that is damaged or foreign counts as none, and a folder that cannot be written keeps
+ * nothing.
+ */
+export async function keptTierRates(
+  subject: CalibrationSubject,
+  measure: () => Promise<TierRates | null>,
+  folder = calibrationFolder(),
+): Promise<TierRates | null> {
+  const calibration = await loadCalibration(subject, folder)
+  if (calibration.kind === 'found') return tierRatesOf(calibration.model)
+  const path = pathOf(subject, folder, '.rates')
+  const kept = checked(RatesFile, jsonOf(await readFile(path, 'utf8').catch(() => '')))
+  const [hash, on] = [subjectHash(subject), machineOf(subject.backend)]
+  if (kept.ok && kept.value.subject === hash && otherMachine(kept.value.on, on) === null) return kept.value.rates
+  const rates = await measure()
+  if (rates !== null) await write(path, folder, { subject: hash, version: COST_VERSION, on, rates }).catch(() => undefined)
+  return rates
+}
+
+async function write(path: string, folder: string, content: unknown): Promise<void> {
+  await mkdir(folder, { recursive: true })
+  await writeWhole(path, (temporary) => writeFile(temporary, `${JSON.stringify(content, null, 2)}\n`))
 }
 
 /** Loads the subject's calibration. Refuses a damaged file, and one of another model, machine or release. */
@@ -128,25 +163,32 @@ export async function loadCalibration(subject: CalibrationSubject, folder = cali
   if (!parsed.ok) return refused('it is damaged, or of another version of kvfold')
   const { subject: hash, cost } = parsed.value
   if (hash !== subjectHash(subject)) return refused('it is that of another model or other settings')
-  const now = machineOf(subject.backend)
-  const { on } = cost
-  if (on.release !== now.release) return refused(`it was measured with llama.cpp ${on.release} and this is ${now.release}`)
+  const other = otherMachine(cost.on, machineOf(subject.backend))
+  return other === null ? { kind: 'found', model: cost, path } : refused(other)
+}
+
+type Machine = Pick<MeasuredOn, 'gpu' | 'devices' | 'cpu' | 'release'>
+
+/** Returns the clause that says how this machine differs from the one that was measured; null if it does not. */
+function otherMachine(on: Machine, now: Machine): string | null {
+  if (on.release !== now.release) return `it was measured with llama.cpp ${on.release} and this is ${now.release}`
   for (const [what, then, here] of [
     ['processor', on.cpu, now.cpu],
     ['set of devices', on.devices.join(', ') || 'none', now.devices.join(', ') || 'none'],
   ] as const)
-    if (then !== here) return refused(`it was measured on another ${what} (${then}, here ${here})`)
-  return { kind: 'found', model: cost, path }
+    if (then !== here) return `it was measured on another ${what} (${then}, here ${here})`
+  return null
 }
 
-const machineOf = ({ gpu, devices, release }: BackendInfo) => ({
+const machineOf = ({ gpu, devices, release }: BackendInfo): Machine => ({
   gpu,
   devices,
   release,
   cpu: `${cpus()[0]?.model.trim() ?? 'unknown'}, ${availableParallelism()} threads`,
 })
 
-const pathOf = (subject: CalibrationSubject, folder: string): string => join(folder, `${subjectHash(subject).slice(0, 32)}.json`)
+const pathOf = (subject: CalibrationSubject, folder: string, of = ''): string =>
+  join(folder, `${subjectHash(subject).slice(0, 32)}${of}.json`)
 
 /** Model files of the same shape and size have the same hash, because they are equally fast. */
 function subjectHash({ info, settings, backend }: CalibrationSubject): string {

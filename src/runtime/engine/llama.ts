@@ -9,7 +9,7 @@ import { weightOf } from '../core/json.js'
 import type { Span } from '../core/span.js'
 import { OffloadTiers } from '../kv/offload.js'
 import { KvCache } from '../kv/cache.js'
-import type { CostModel } from '../kv/cost-model.js'
+import { type CostModel, type TierRates, tierRatesOf } from '../kv/cost-model.js'
 import { explained, type LedgerEntry } from '../kv/ledger.js'
 import { CheckpointCache } from '../kv/checkpoint-cache.js'
 import type { StepCache } from '../kv/step-cache.js'
@@ -52,6 +52,7 @@ import {
   samplerOptions,
   termsOf,
 } from './llama-options.js'
+import { deviceRates } from './tier-rates.js'
 import { CellPublisher, openSavedCells, type OpenCellPlaces } from './saved-cells.js'
 import { Job, type JobRequest, type JobResult } from './job.js'
 import { Scheduler } from './scheduler.js'
@@ -98,8 +99,10 @@ export class LlamaEngine implements Engine {
   readonly #ownAnswers: OwnAnswers
   readonly #clientEdits: ClientEdits
   #format: ChatFormat | null = null
-  /** The cost model of this machine, for the ledger's predictions; null until `useCosts`. */
-  readonly #costs: { model: CostModel | null } = { model: null }
+  /** What was measured of this machine; null until `useCosts` and `useTierRates`. */
+  readonly #costs: { model: CostModel | null; rates: TierRates | null } = { model: null, rates: null }
+  /** Tokens that were submitted while the engine was loaded, to measure the device. */
+  readonly #submittedBefore: number
   /** Prompts that are being rendered in turns. `forgotten`: `forget` was called for the conversation meanwhile. */
   readonly #rendering = new Set<{ readonly conversation: ConversationId; forgotten: boolean }>()
   readonly #recompute: BackgroundRecompute
@@ -114,6 +117,7 @@ export class LlamaEngine implements Engine {
     private readonly saved: OpenCellPlaces,
   ) {
     const { disk, shared } = saved
+    this.#submittedBefore = context.submitted
     const { trainedContext, slidingWindow } = model.info
     const hostBytes = options.hostBytes ?? Math.floor(freemem() / 4)
     this.#offload = new OffloadTiers({ hostBytes, ...(disk === null ? {} : { disk }) })
@@ -166,7 +170,10 @@ export class LlamaEngine implements Engine {
       if (refusal !== null) throw new KvfoldError('model/unsupported', refusal)
       const abilities = abilitiesOf(model.info, options)
       const context = await model.createContext(contextOptions(model.info, abilities, options))
-      return new LlamaEngine(native, model, context, options, await openSavedCells(model, context, options))
+      const rates = await deviceRates(native, model.info, context, options)
+      const engine = new LlamaEngine(native, model, context, options, await openSavedCells(model, context, options))
+      engine.useTierRates(rates)
+      return engine
     } catch (error) {
       await model.dispose()
       throw error
@@ -177,9 +184,18 @@ export class LlamaEngine implements Engine {
     return this.model.info
   }
 
-  /** From now on ledger entries contain the expected cost of each step. `kvfold calibrate` makes the cost model. */
+  /**
+   * From now on ledger entries contain the expected cost of each step, and cells leave the device where this model says that it pays.
+   * `kvfold calibrate` makes the cost model.
+   */
   useCosts(model: CostModel): void {
     this.#costs.model = model
+    this.useTierRates(tierRatesOf(model))
+  }
+
+  /** From now on cells leave the device where these rates say that it pays. Null: only when others need their room. */
+  useTierRates(rates: TierRates | null): void {
+    this.#costs.rates = rates
   }
 
   get memory(): MemoryFigures {
@@ -188,7 +204,7 @@ export class LlamaEngine implements Engine {
 
   /** How many tokens the addon has submitted to decode since the engine was loaded. */
   get submitted(): number {
-    return this.context.submitted
+    return this.context.submitted - this.#submittedBefore
   }
 
   get cacheTotals(): CacheTotals {

@@ -6,7 +6,7 @@ import { invariant } from '../core/errors.js'
 import type { ConversationId } from '../core/ids.js'
 import { length, span, type Span } from '../core/span.js'
 import type { CacheSalt } from './tenant-salts.js'
-import type { CostModel } from './cost-model.js'
+import type { CostModel, TierRates } from './cost-model.js'
 import { Evictor, type Reservation } from './eviction.js'
 import { predictedTime } from './forecast.js'
 import { MidSequencePrefill, KeyRotation } from './scratch.js'
@@ -33,10 +33,10 @@ export interface KvCacheOptions extends PlannerOptions, Pick<ParkingOptions, 'fe
   /** The tier through which this engine and others find each other's cells. Default: none. */
   readonly shared?: SharedOptions
   /**
-   * The machine's cost model, for predictions in the ledger and for deciding which moves pay. `model` is null until one is measured; it may
-   * be set later.
+   * What was measured of this machine; each is null until then, and may be set later. `model` is for predictions in the ledger. `rates`
+   * decide which moves off the device pay; without them cells move only when others need their room.
    */
-  readonly costs?: { readonly model: CostModel | null }
+  readonly costs?: { readonly model: CostModel | null; readonly rates: TierRates | null }
 }
 
 /**
@@ -65,7 +65,7 @@ export class KvCache implements StepCache {
     this.#table = new SequenceTable(memory)
     this.#offload = options.offload ?? new OffloadTiers({})
     this.#evictor = new Evictor(this.#table, this.#conversations, (victim, sparing) => this.#keep(victim, sparing))
-    const { fewest, costs = { model: null }, shared } = options
+    const { fewest, costs = { model: null, rates: null }, shared } = options
     this.#planner = new Planner(this.#table, this.#conversations, this.#offload, options)
     const pays = { costs, ...(fewest === undefined ? {} : { fewest }) }
     const parts = [this.#table, this.#conversations, this.#offload, this.#evictor, pays] as const
@@ -159,7 +159,7 @@ export class KvCache implements StepCache {
     invariant(!own.running, `conversation ${own.conversation} began a step while another is running`)
     const [due, needed, held] = [computedIn(plan), neededBy(own, plan), own.held]
     if (alone) this.#parking.relieve(own, needed, { due, ahead: ANSWERS })
-    this.#idleOffload.relieve(needed)
+    this.#idleOffload.relieve(needed, due)
     const started = performance.now() - this.#evictor.spent
     verifyPlan(own, plan, (holder) => this.#table.has(holder))
     const step = new Step(own, plan, kind)

@@ -53,6 +53,18 @@ export interface CostModel {
   readonly host: { readonly saveBytesPerSecond: number; readonly loadBytesPerSecond: number; readonly bytesPerCell: number }
 }
 
+/** The rates that decide whether cells leave the device. All are measured on the device. */
+export interface TierRates extends Pick<CostModel, 'host'> {
+  /** Milliseconds that one cell in use adds to one token that passes over it: to a token of a prompt, and to a token generated alone. */
+  readonly scanned: { readonly prefill: number; readonly decode: number }
+}
+
+/** Returns the rates that a cost model contains. */
+export const tierRatesOf = ({ host, prefill, decode }: Pick<CostModel, 'host' | 'prefill' | 'decode'>): TierRates => ({
+  host,
+  scanned: { prefill: prefill.rates.scanned, decode: decode.rates.scanned },
+})
+
 /** Tokens that are computed one after the other. */
 export interface ComputedRun {
   readonly tokens: number

@@ -5,7 +5,7 @@
 import { FORGOTTEN } from '../core/contract.js'
 import type { ConversationId } from '../core/ids.js'
 import { length, type Span, span } from '../core/span.js'
-import type { CostModel } from './cost-model.js'
+import type { TierRates } from './cost-model.js'
 import type { Evictor } from './eviction.js'
 import { OffloadedSequence, type OffloadTiers, type SavedState } from './offload.js'
 import { neededBy, type Plan } from './plan/plan.js'
@@ -16,8 +16,8 @@ import type { View } from './views.js'
 import { ANSWERS, type ComingTokens, FEWEST, isOutstaying, isWorthMoving } from './tier-policy.js'
 
 export interface ParkingOptions {
-  /** The cost of decodes and copies; `model` is null when it is unknown. */
-  readonly costs: { readonly model: CostModel | null }
+  /** What tells whether a move pays. `rates` is null until they are measured; then nothing moves unless cells are short. */
+  readonly costs: { readonly rates: TierRates | null }
   /** The fewest cells that a move must free, unless a step needs the room. Default: FEWEST. */
   readonly fewest?: number
 }
@@ -124,7 +124,7 @@ export class Parking {
     const sequence = this.conversations.live(conversation)
     const live = sequence === null || freed - coming.due < fewest ? 0 : aloneIn(sequence)
     // A conversation whose versions have begun to move is completed, even if the rest alone would not pay.
-    const isDue = this.#scattered.has(conversation) || isWorthMoving({ held, freed, live }, coming, options.costs.model, fewest)
+    const isDue = this.#scattered.has(conversation) || isWorthMoving({ held, freed, live }, coming, options.costs.rates, fewest)
     return isDue ? [...versions].reverse() : []
   }
 
@@ -157,9 +157,10 @@ export const aloneIn = ({ alone }: Sequence): number => alone.reduce((sum, stret
 
 /**
  * Moves idle sequences off the device. A conversation that comes back at once finds its cells in place; one that stays away finds them in
- * the lower tiers, and pays for a copy. It is moved when it has cost the other conversations as much as that copy (tier-policy.ts). A
- * conversation with a single step is moved at once, because most of those never come back. Nothing is moved where the lower tiers would
- * give up something for it. A spliced live sequence stays: it is made exact where it is (engine/background-recompute.ts).
+ * the lower tiers, and pays for a copy. It is moved when it has cost the other conversations as much as that copy (tier-policy.ts). Most
+ * conversations with a single step never come back. Such a one is moved as soon as the tokens that are coming pay for the copy. Nothing is
+ * moved where the lower tiers would give up something for it. A spliced live sequence stays: it is made exact where it is
+ * (engine/background-recompute.ts).
  */
 export class IdleOffload {
   constructor(
@@ -174,22 +175,25 @@ export class IdleOffload {
    * Moves all sequences that are due. The time and the moved cells go on the account of the step that begins. That step's tokens fill the
    * free places.
    * @param needed sequences that stay
+   * @param due tokens of the step that begins
    */
-  relieve(needed: ReadonlySet<HeldSequence>): void {
+  relieve(needed: ReadonlySet<HeldSequence>, due: number): void {
     const { fewest = FEWEST } = this.options
     if (!this.offload.open || this.table.cells.used < fewest) return
-    const due = this.table.victims(needed).filter((victim) => this.#isDue(victim))
-    if (due.reduce((sum, victim) => sum + aloneIn(victim), 0) < fewest) return
-    for (const victim of due) if (!this.offload.hasRoom(victim.held) || !this.evictor.moveOff(victim)) break
+    const going = this.table.victims(needed).filter((victim) => this.#isDue(victim, { due, ahead: ANSWERS }))
+    if (going.reduce((sum, victim) => sum + aloneIn(victim), 0) < fewest) return
+    for (const victim of going) if (!this.offload.hasRoom(victim.held) || !this.evictor.moveOff(victim)) break
   }
 
-  #isDue(victim: Sequence): boolean {
+  #isDue(victim: Sequence, coming: ComingTokens): boolean {
     const { held, state, conversation } = victim
+    const { rates } = this.options.costs
     const freed = aloneIn(victim)
     if (2 * freed <= held) return false
     if (state === 'idle' && victim.exact < held) return false
-    if (state === 'idle' && this.conversations.get(conversation)?.ledger.length === 1) return true
-    return isOutstaying({ held, freed }, this.table.passedSince(victim), this.options.costs.model)
+    const isSingle = state === 'idle' && this.conversations.get(conversation)?.ledger.length === 1
+    if (isSingle && isWorthMoving({ held, freed, live: 0 }, coming, rates, 0)) return true
+    return isOutstaying({ held, freed }, this.table.passedSince(victim), rates)
   }
 }
 

@@ -1,5 +1,5 @@
 /** Decides which sequences a full tier gives up first, and when it pays to move cells off the device. */
-import { type CostModel, hostTime } from './cost-model.js'
+import { hostTime, type TierRates } from './cost-model.js'
 
 // The order in which a full tier, host memory or disk, gives up sequences.
 
@@ -38,7 +38,8 @@ export function surplus<T extends Kept>(kept: readonly T[], budget: number, now:
   return given
 }
 
-// When it pays to move cells off the device. No running step shows them, but every decode passes over them.
+// When it pays to move cells off the device. No running step shows them, but every decode passes over them. Only rates that were measured on
+// the device can tell. Without them cells leave only when others need their room.
 
 /** A conversation's parked cells on the device. All fields count cells. */
 export interface ParkedLoad {
@@ -63,11 +64,6 @@ export interface ComingTokens {
 
 /** Freeing fewer cells than this makes no token measurably faster. */
 export const FEWEST = 1024
-/**
- * Used without a cost model: this many tokens pass over a cell in the time of its copies, there and back. Measured: about 100 (built-in
- * model, one thread of a CPU, flash attention).
- */
-const COPIES = 128
 
 /**
  * Assumed number of tokens that a conversation generates until it restores its folds, or ends: a few answers. The true number is unknown.
@@ -83,17 +79,17 @@ export interface Passed {
 /**
  * Whether the move pays. Its costs are copying all cells off, rewriting the live sequence, and bringing the cells back once. They must not
  * exceed the time that the coming tokens save.
+ * @param rates null where nothing was measured; then no move pays
  */
 export function isWorthMoving(
   { held, freed, live }: ParkedLoad,
   { due, ahead }: ComingTokens,
-  model: CostModel | null,
+  rates: TierRates | null,
   fewest = FEWEST,
 ): boolean {
-  if (freed === 0 || freed < fewest) return false
-  if (model === null) return freed * (due + ahead) > COPIES * (freed + live)
-  const { save, load } = hostTime(model, held + live)
-  return save + load <= freed * (due * model.prefill.rates.scanned + ahead * model.decode.rates.scanned)
+  if (rates === null || freed === 0 || freed < fewest) return false
+  const { save, load } = hostTime(rates, held + live)
+  return save + load <= passTime(rates, freed, { prompt: due, generated: ahead })
 }
 
 /**
@@ -102,10 +98,14 @@ export function isWorthMoving(
  */
 export function isOutstaying(
   { held, freed }: Pick<ParkedLoad, 'held' | 'freed'>,
-  { prompt, generated }: Passed,
-  model: CostModel | null,
+  passed: Passed,
+  rates: TierRates | null,
 ): boolean {
-  if (model === null) return prompt + generated >= ANSWERS
-  const { save, load } = hostTime(model, held)
-  return save + load <= freed * (prompt * model.prefill.rates.scanned + generated * model.decode.rates.scanned)
+  if (rates === null) return false
+  const { save, load } = hostTime(rates, held)
+  return save + load <= passTime(rates, freed, passed)
 }
+
+/** Returns the milliseconds that tokens take to pass over this many cells. */
+const passTime = ({ scanned }: TierRates, cells: number, { prompt, generated }: Passed): number =>
+  cells * (prompt * scanned.prefill + generated * scanned.decode)

@@ -4,14 +4,17 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { calibrate, SEQUENCES } from '../../../src/runtime/engine/calibrate.js'
+import { LlamaEngine } from '../../../src/runtime/engine/llama.js'
+import { measureTierRates } from '../../../src/runtime/engine/tier-rates.js'
 import {
   calibrationFolder,
+  keptTierRates,
   loadCalibration,
   measuredOn,
   saveCalibration,
   type CalibrationSubject,
 } from '../../../src/runtime/engine/calibration.js'
-import { decodeTime, prefillTime, type CostModel } from '../../../src/runtime/kv/cost-model.js'
+import { decodeTime, prefillTime, type CostModel, type TierRates, tierRatesOf } from '../../../src/runtime/kv/cost-model.js'
 import { openNative } from '../../../src/runtime/native/binding.js'
 import type { NativeContext, NativeModel } from '../../../src/runtime/native/types.js'
 import { tinyModel } from '../../support/models.js'
@@ -151,5 +154,61 @@ describe('a file of it', () => {
     expect(calibrationFolder({ XDG_CACHE_HOME: '/some/cache' })).toBe('/some/cache/kvfold/calibration')
     for (const given of [undefined, '', 'relative'])
       expect(calibrationFolder({ XDG_CACHE_HOME: given })).toMatch(/\/\.cache\/kvfold\/calibration$/)
+  })
+})
+
+describe('the rates that decide what leaves the device', () => {
+  it('are measured with masked cells that were not computed, and leave the context empty', async () => {
+    const wide = await model.createContext({ ...SETTINGS, cells: 4096, sequences: 64 })
+    const rates = (await measureTierRates(wide, model.info)) ?? expect.fail('nothing was measured')
+    // Two decodes to warm up, the text that is saved, and five rounds with few cells and five with many.
+    expect(wide.submitted).toBeLessThanOrEqual(2 * 16 + 64 + 10 * (1 + 64))
+    expect(rates.host.bytesPerCell).toBeGreaterThanOrEqual(256)
+    expect(rates.host.bytesPerCell).toBeLessThan(300)
+    expect(Math.min(rates.host.saveBytesPerSecond, rates.host.loadBytesPerSecond)).toBeGreaterThan(0)
+    expect(Math.min(rates.scanned.prefill, rates.scanned.decode)).toBeGreaterThanOrEqual(0)
+    expect(wide.readback()).toEqual([])
+    await wide.dispose()
+  })
+
+  it('are unknown where too few cells can be filled to see a difference', async () => {
+    const small = await model.createContext({ ...SETTINGS, cells: 512, sequences: SEQUENCES })
+    expect(await measureTierRates(small, model.info)).toBeNull()
+    await small.dispose()
+    const few = await model.createContext({ ...SETTINGS, cells: 4096, sequences: 3 })
+    expect(await measureTierRates(few, model.info)).toBeNull()
+    await few.dispose()
+  })
+
+  const RATES: TierRates = {
+    host: { saveBytesPerSecond: 1e9, loadBytesPerSecond: 2e9, bytesPerCell: 256 },
+    scanned: { prefill: 1e-6, decode: 1e-5 },
+  }
+  const never = () => Promise.reject(new Error('measured again'))
+
+  it('are measured once for a model on this machine, and those of a calibration come first', async () => {
+    const own = mkdtempSync(join(tmpdir(), 'kvfold-rates-'))
+    expect(await keptTierRates(subject, () => Promise.resolve(null), own)).toBeNull()
+    expect(await keptTierRates(subject, () => Promise.resolve(RATES), own)).toEqual(RATES)
+    expect(await keptTierRates(subject, never, own)).toEqual(RATES)
+    await expect(keptTierRates({ ...subject, settings: { threads: 2 } }, never, own)).rejects.toThrow('measured again')
+    const elsewhere = { ...subject.backend, devices: ['a card'] }
+    await expect(keptTierRates({ ...subject, backend: elsewhere }, never, own)).rejects.toThrow('measured again')
+    await saveCalibration(subject, cost, own)
+    expect(await keptTierRates(subject, never, own)).toEqual(tierRatesOf(cost))
+    rmSync(own, { recursive: true })
+  })
+
+  it('are measured when an engine is loaded with a folder for them, and count for no step', async () => {
+    const own = mkdtempSync(join(tmpdir(), 'kvfold-rates-'))
+    const native = await openNative({ gpu: 'cpu' })
+    const settings = { ...SETTINGS, cells: 4096 }
+    const engine = await LlamaEngine.load(native, model.info.path, { ...settings, calibrations: own })
+    expect(engine.submitted).toBe(0)
+    expect(engine.cacheTotals.used).toBe(0)
+    const kept = await keptTierRates({ info: engine.modelInfo, settings, backend: native.backend }, never, own)
+    expect(kept?.host.bytesPerCell).toBeGreaterThan(0)
+    await engine.dispose()
+    rmSync(own, { recursive: true })
   })
 })

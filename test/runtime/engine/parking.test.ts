@@ -3,6 +3,7 @@ import { afterEach, beforeAll, describe, expect, it, vi } from 'vitest'
 import { conversationId } from '../../../src/runtime/core/ids.js'
 import { LlamaEngine, type Completion, type LlamaEngineOptions } from '../../../src/runtime/engine/llama.js'
 import type { Contract } from '../../../src/runtime/core/contract.js'
+import type { TierRates } from '../../../src/runtime/kv/cost-model.js'
 import { openNative } from '../../../src/runtime/native/binding.js'
 import type { Native } from '../../../src/runtime/native/types.js'
 import { TEST_GPU } from '../../support/device.js'
@@ -17,6 +18,12 @@ const HOLE = { start: 200, end: 1700 }
 const MARKER = 10
 /** Tokens shown while it is folded. */
 const LEFT = 2000 - (HOLE.end - HOLE.start) + MARKER
+
+/** A cell's copies, there and back, take as long as 128 tokens take to pass over it: about what one thread of a CPU needs. */
+const RATES: TierRates = {
+  host: { saveBytesPerSecond: 1000 / 64, loadBytesPerSecond: 1000 / 64, bytesPerCell: 1 },
+  scanned: { prefill: 1, decode: 1 },
+}
 
 let native: Native
 let engine: LlamaEngine
@@ -33,6 +40,7 @@ const text = (count: number, salt: number): Int32Array =>
 
 async function load(options: LlamaEngineOptions = {}): Promise<void> {
   engine = await LlamaEngine.load(native, await tinyModel(), { ...SETTINGS, hostBytes: 2 ** 26, ...options })
+  engine.useTierRates(RATES)
   base = text(2000, 1)
   const tokens = Int32Array.from([...base.subarray(0, HOLE.start), ...text(MARKER, 2), ...base.subarray(HOLE.end)])
   folded = { tokens, origin: { base, holes: [{ span: HOLE, marker: MARKER }] } }

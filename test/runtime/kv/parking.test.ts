@@ -2,7 +2,7 @@
 import { describe, expect, it } from 'vitest'
 import { OffloadTiers } from '../../../src/runtime/kv/offload.js'
 import { isWorthMoving } from '../../../src/runtime/kv/tier-policy.js'
-import type { CostModel } from '../../../src/runtime/kv/cost-model.js'
+import type { TierRates } from '../../../src/runtime/kv/cost-model.js'
 import type { LedgerEntry } from '../../../src/runtime/kv/ledger.js'
 import type { Prompt } from '../../../src/runtime/kv/prompt.js'
 import { CacheHarness, missing, shownOf, type HarnessOptions } from './support/cache-harness.js'
@@ -18,6 +18,13 @@ const marker = [900, 901, 902]
 /** Bytes of a saved sequence of this memory: a head, and 16 for each cell. */
 const bytesOf = (cells: number): number => 8 + 16 * cells
 
+/** A cell's copies, there and back, take as long as 100 tokens take to pass over it, as on one thread of a CPU. */
+const RATES: TierRates = {
+  host: { saveBytesPerSecond: 1000 / 50, loadBytesPerSecond: 1000 / 50, bytesPerCell: 1 },
+  scanned: { prefill: 1, decode: 1 },
+}
+const COSTS = { model: null, rates: RATES }
+
 const step = async (harness: CacheHarness, name: string, shown: Prompt): Promise<LedgerEntry> => {
   const running = (await harness.fetch(name, shown)) ?? expect.fail('no sequence')
   while (missing(running) > 0) expect(harness.decode(running, 50)).toBe(true)
@@ -32,7 +39,7 @@ interface Parked extends HarnessOptions {
 
 /** A conversation of 87 tokens, most of which were folded under `splice`: 40 live and 51 parked, of which 30 are enough to be moved. */
 const parked = async ({ offload = new OffloadTiers({ hostBytes: 1e6 }), fold = 50, ...options }: Parked = {}) => {
-  const harness = new CacheHarness({ ...options, options: { offload, fewest: 30, ...options.options } })
+  const harness = new CacheHarness({ ...options, options: { offload, fewest: 30, costs: COSTS, ...options.options } })
   harness.terms = { contract: 'splice' }
   const prompt = new PromptDraft([system, long, tail], [1, 2])
   await step(harness, 'a', prompt.shown)
@@ -70,7 +77,7 @@ describe('when nothing runs', () => {
   })
 
   it('under exact, too, where the old text after the fold is parked with it', async () => {
-    const harness = new CacheHarness({ options: { offload: new OffloadTiers({ hostBytes: 1e6 }), fewest: 30 } })
+    const harness = new CacheHarness({ options: { offload: new OffloadTiers({ hostBytes: 1e6 }), fewest: 30, costs: COSTS } })
     const prompt = new PromptDraft([system, long, tail], [1, 2])
     await step(harness, 'a', prompt.shown)
     prompt.fold(15, 65, marker)
@@ -84,6 +91,12 @@ describe('when nothing runs', () => {
     expect(tidied((await parked({ fold: 29 })).harness)).toEqual([])
     // 30 parked, 60 live.
     expect(tidied((await parked({ fold: 30 })).harness)).toEqual([])
+  })
+
+  it('they stay where nothing was measured', async () => {
+    const { harness } = await parked({ options: { costs: { model: null, rates: null } } })
+    expect(tidied(harness)).toEqual([])
+    expect(harness.memory.moves).toEqual({ saved: 0, loaded: 0 })
   })
 
   it('without tiers they stay', async () => {
@@ -173,7 +186,10 @@ describe('when a step begins alone', () => {
   })
 
   it('what it parks itself goes before it computes, where what it computes passes over it as often as that takes', async () => {
-    const harness = new CacheHarness({ relieves: true, options: { offload: new OffloadTiers({ hostBytes: 1e6 }), fewest: 30 } })
+    const harness = new CacheHarness({
+      relieves: true,
+      options: { offload: new OffloadTiers({ hostBytes: 1e6 }), fewest: 30, costs: COSTS },
+    })
     const prompt = new PromptDraft([system, long, tail], [1, 2])
     await step(harness, 'a', prompt.shown)
     prompt.fold(15, 65, marker)
@@ -205,13 +221,11 @@ describe('when a step begins alone', () => {
 })
 
 describe('what pays', () => {
-  const fit = <T extends string>(rates: Record<T, number>) => ({ rates, residual: { median: 0, worst: 0 }, samples: 9 })
   /** A token takes a microsecond for each cell that it passes over, and a copy half of one, each way. */
-  const model = {
-    prefill: fit({ call: 1, token: 1, read: 0, attended: 0.002, scanned: 0.001 }),
-    decode: fit({ token: 1, attended: 0.002, scanned: 0.001 }),
+  const model: TierRates = {
     host: { saveBytesPerSecond: 2e8, loadBytesPerSecond: 2e8, bytesPerCell: 100 },
-  } as CostModel
+    scanned: { prefill: 0.001, decode: 0.001 },
+  }
   const slow = { ...model, host: { ...model.host, saveBytesPerSecond: 4e5, loadBytesPerSecond: 4e5 } }
 
   const answers = { due: 0, ahead: 256 }
@@ -228,18 +242,14 @@ describe('what pays', () => {
     // 600 tokens gain 3000 ms, the copies take 2500.
     expect(isWorthMoving(load, { due: 600, ahead: 0 }, slow)).toBe(true)
     expect(isWorthMoving(load, { due: 400, ahead: 0 }, slow)).toBe(false)
-    expect(isWorthMoving(load, { due: 129, ahead: 0 }, null)).toBe(true)
-    expect(isWorthMoving(load, { due: 128, ahead: 0 }, null)).toBe(false)
   })
 
-  it('is a share of what is live where nothing was measured', () => {
-    expect(isWorthMoving({ held: 2001, freed: 2001, live: 2000 }, answers, null)).toBe(true)
-    expect(isWorthMoving({ held: 2000, freed: 2000, live: 2000 }, answers, null)).toBe(false)
+  it('is nothing where nothing was measured', () => {
+    expect(isWorthMoving({ held: 5000, freed: 5000, live: 0 }, { due: 1e9, ahead: 1e9 }, null)).toBe(false)
   })
 
   it('is never a move that frees hardly anything', () => {
-    expect(isWorthMoving({ held: 5000, freed: 1023, live: 0 }, answers, null)).toBe(false)
     expect(isWorthMoving({ held: 5000, freed: 1023, live: 0 }, answers, model)).toBe(false)
-    expect(isWorthMoving({ held: 5000, freed: 0, live: 0 }, answers, null, 0)).toBe(false)
+    expect(isWorthMoving({ held: 0, freed: 0, live: 0 }, answers, model, 0)).toBe(false)
   })
 })

@@ -5,7 +5,7 @@ import { CONTRACTS, type Contract } from '../../../src/runtime/core/contract.js'
 import { conversationId } from '../../../src/runtime/core/ids.js'
 import { OffloadTiers } from '../../../src/runtime/kv/offload.js'
 import type { StepContract } from '../../../src/runtime/kv/plan/parts.js'
-import type { CostModel } from '../../../src/runtime/kv/cost-model.js'
+import { type CostModel, tierRatesOf } from '../../../src/runtime/kv/cost-model.js'
 import type { Prompt } from '../../../src/runtime/kv/prompt.js'
 import { CacheHarness, missing } from './support/cache-harness.js'
 import { NaiveDiskTier } from './support/naive-disk-tier.js'
@@ -265,7 +265,7 @@ async function play(
   const options = {
     offload,
     fewest,
-    costs: { model: COPIER },
+    costs: { model: COPIER, rates: tierRatesOf(COPIER) },
     ...(positions === undefined ? {} : { positions }),
     ...(scores ? { attention } : {}),
   }

@@ -1,7 +1,8 @@
-/** What a full tier gives up, and in which order. */
+/** What a full tier gives up, and in which order; when measured rates say that a move off the device pays. */
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { benefit, surplus, type Kept } from '../../../src/runtime/kv/tier-policy.js'
+import type { TierRates } from '../../../src/runtime/kv/cost-model.js'
+import { ANSWERS, benefit, FEWEST, isOutstaying, isWorthMoving, type Kept, surplus } from '../../../src/runtime/kv/tier-policy.js'
 
 const NOW = 1000
 const kept: fc.Arbitrary<Kept[]> = fc.array(fc.record({ tokens: fc.nat(50), bytes: fc.nat(100), lastUse: fc.nat(NOW) }), {
@@ -57,5 +58,94 @@ describe('the surplus', () => {
       }),
       { numRuns: 1000 },
     )
+  })
+})
+
+/** Rates of a device: bytes a second out and in, bytes of a cell, and milliseconds that a token of a prompt and one alone take to pass over one. */
+const device = (save: number, load: number, bytesPerCell: number, prefill: number, decode: number): TierRates => ({
+  host: { saveBytesPerSecond: save, loadBytesPerSecond: load, bytesPerCell },
+  scanned: { prefill, decode },
+})
+
+const rates: fc.Arbitrary<TierRates> = fc
+  .tuple(
+    fc.double({ min: 1e7, max: 1e11, noNaN: true }),
+    fc.double({ min: 1e7, max: 1e11, noNaN: true }),
+    fc.double({ min: 64, max: 1e6, noNaN: true }),
+    fc.oneof(fc.constant(0), fc.double({ min: 1e-8, max: 1e-2, noNaN: true })),
+    fc.oneof(fc.constant(0), fc.double({ min: 1e-8, max: 1e-2, noNaN: true })),
+  )
+  .map((of) => device(...of))
+const parked = fc
+  .record({ freed: fc.nat(100_000), shared: fc.nat(100_000), live: fc.nat(100_000) })
+  .map(({ freed, shared, live }) => ({ held: freed + shared, freed, live }))
+const tokens = fc.record({ due: fc.nat(50_000), ahead: fc.nat(2000) })
+
+/** Milliseconds of a move and of bringing the cells back, and of the tokens that pass over the cells where they stay: another way to count. */
+const moving = ({ host }: TierRates, { held, live }: { readonly held: number; readonly live: number }): number => {
+  const megabytes = ((held + live) * host.bytesPerCell) / 1e6
+  return (1e9 * megabytes) / host.saveBytesPerSecond + (1e9 * megabytes) / host.loadBytesPerSecond
+}
+const staying = ({ scanned }: TierRates, cells: number, prompt: number, generated: number): number =>
+  prompt * cells * scanned.prefill + generated * cells * scanned.decode
+
+describe('a move off the device', () => {
+  it('never costs more than it saves, whatever the device', () => {
+    fc.assert(
+      fc.property(rates, parked, tokens, (of, load, coming) => {
+        const { due, ahead } = coming
+        if (isWorthMoving(load, coming, of))
+          expect(moving(of, load)).toBeLessThanOrEqual(staying(of, load.freed, due, ahead) * (1 + 1e-9))
+        if (isOutstaying(load, { prompt: due, generated: ahead }, of))
+          expect(moving(of, { ...load, live: 0 })).toBeLessThanOrEqual(staying(of, load.freed, due, ahead) * (1 + 1e-9))
+      }),
+      { numRuns: 2000 },
+    )
+  })
+
+  it('is made where it saves twice what it costs', () => {
+    let made = 0
+    fc.assert(
+      fc.property(rates, parked, tokens, (of, load, coming) => {
+        if (load.freed < FEWEST || staying(of, load.freed, coming.due, coming.ahead) < 2 * moving(of, load)) return
+        made++
+        expect(isWorthMoving(load, coming, of)).toBe(true)
+      }),
+      { numRuns: 2000 },
+    )
+    expect(made).toBeGreaterThan(50)
+  })
+
+  it('is never made where nothing was measured, and where masked cells cost nothing', () => {
+    fc.assert(
+      fc.property(rates, parked, tokens, (of, load, coming) => {
+        for (const each of [null, { ...of, scanned: { prefill: 0, decode: 0 } }]) {
+          expect(isWorthMoving({ ...load, held: load.held + 1 }, coming, each)).toBe(false)
+          const passed = { prompt: coming.due, generated: coming.ahead }
+          expect(isOutstaying({ ...load, held: load.held + 1 }, passed, each)).toBe(false)
+        }
+      }),
+    )
+  })
+
+  /** What an `exact` fold of half of 14,336 tokens parks, the tokens that it computes, and the answers that follow. */
+  const fold = [
+    { held: 10_879, freed: 10_879, live: 0 },
+    { due: 3596, ahead: ANSWERS },
+  ] as const
+
+  /**
+   * Rates of the 1.7B shape, 114,688 bytes a cell. H200: copies out at 0.9 GB/s and in at 7.4, decodes at 20,000 and 85,000 cells and
+   * prefills of both as they were measured. RTX 4090: 1 TB/s of its memory, PCIe 4.0. Laptop: 40 GB/s of memory, copies at a quarter of that.
+   */
+  it.each([
+    ['an H200 with copies as they were measured', device(0.9e9, 7.4e9, 114_688, 9.1e-7, 3.7e-5), false],
+    ['an H200 with pinned copies', device(25e9, 25e9, 114_688, 9.1e-7, 3.7e-5), true],
+    ['an RTX 4090 with pageable copies', device(4e9, 4e9, 114_688, 3e-6, 1.15e-4), false],
+    ['an RTX 4090 with pinned copies', device(22e9, 22e9, 114_688, 3e-6, 1.15e-4), true],
+    ['a laptop', device(10e9, 10e9, 114_688, 2e-4, 1e-3), true],
+    ['a laptop whose attention skips masked cells', device(10e9, 10e9, 114_688, 1e-6, 2e-5), false],
+  ] as const)('after a fold, on %s', (_, of, isMoved) => {
+    expect(isWorthMoving(...fold, of)).toBe(isMoved)
   })
 })

@@ -1,0 +1,142 @@
+/** Measures in about a second what decides whether cells leave the device: copies out and in, and what a masked cell costs attention. */
+import { invariant } from '../core/errors.js'
+import { seqId, type SeqId } from '../core/ids.js'
+import { Random } from '../core/random.js'
+import { span } from '../core/span.js'
+import type { TierRates } from '../kv/cost-model.js'
+import type { ModelInfo, Native, NativeContext } from '../native/types.js'
+import { keptTierRates } from './calibration.js'
+import type { LlamaEngineOptions } from './llama-options.js'
+
+/** Fewer cells in use show no difference. */
+const FEWEST = 512
+/** More cells in use make the difference no clearer. */
+const MOST = 16_384
+/** The usual milliseconds of a measurement. */
+const BUDGET = 1000
+/** After this many budgets the machine is too slow or too busy, and the measurement is given up. */
+const PATIENCE = 2
+/** The share of the budget that one decode of the chunk may take. */
+const LONGEST = 1 / 10
+const ROUNDS = 5
+const SMALL = 16
+/** Tokens are computed in `PROBE`. `FILLED` holds what is saved, and the sequences after it hold what is loaded. */
+const PROBE = seqId(0)
+const FILLED = seqId(1)
+
+/**
+ * Measures on an empty context, and leaves it empty. Cells that no token sees are needed for it. They are not computed: a short text is
+ * saved once and loaded into one sequence after another. The shortest time of several rounds counts, because noise only adds time. So a
+ * busy machine moves fewer cells than pay, and no more.
+ * @param budget the milliseconds after which it begins no further round
+ * @returns null where too few cells could be filled to see a difference, and where the first round took longer than twice the budget
+ * @throws KvfoldError what the context throws
+ */
+export async function measureTierRates(
+  context: NativeContext,
+  { vocabulary, slidingWindow }: Pick<ModelInfo, 'vocabulary' | 'slidingWindow'>,
+  budget = BUDGET,
+): Promise<TierRates | null> {
+  const begun = performance.now()
+  const isLate = (budgets = 1) => performance.now() - begun > budgets * budget
+  const random = new Random(1)
+  const timed = async (seq: SeqId, count: number): Promise<number> => {
+    const tokens = Int32Array.from({ length: count }, () => random.below(vocabulary))
+    const outputs = new Uint8Array(count)
+    outputs[count - 1] = 1
+    const started = performance.now()
+    const batch = {
+      tokens,
+      positions: Int32Array.from(tokens, (_, at) => at),
+      sequences: new Int32Array(count).fill(seq),
+      outputs,
+    }
+    const status = await context.decode(batch)
+    invariant(status === 'done', `a decode of a measurement ended ${status}`)
+    context.logits(count - 1)
+    return performance.now() - started
+  }
+  /** The shortest times of a token alone and of `chunk` tokens, none of which sees other cells. */
+  const shortest = async (chunk: number) => {
+    const best = { alone: Infinity, chunk: Infinity }
+    for (let round = 0; round < ROUNDS && (round === 0 || !isLate()); round++) {
+      for (const [what, count] of [
+        ['alone', 1],
+        ['chunk', chunk],
+      ] as const) {
+        if (isLate(PATIENCE)) return null
+        best[what] = Math.min(best[what], await timed(PROBE, count))
+        context.untag(PROBE, span(0, count))
+      }
+    }
+    return best
+  }
+  try {
+    if (context.cells < FEWEST) return null
+    // A saved state leaves out what a sliding window has passed.
+    let chunk = Math.min(
+      context.batch,
+      context.ubatch,
+      Math.floor(context.cells / 4),
+      slidingWindow > 0 ? slidingWindow : Infinity,
+    )
+    // The first decode is slow, because the device prepares for it.
+    await timed(PROBE, SMALL)
+    context.untag(PROBE, span(0, SMALL))
+    if (isLate(PATIENCE)) return null
+    const each = (await timed(PROBE, SMALL)) / SMALL
+    context.untag(PROBE, span(0, SMALL))
+    while (chunk > SMALL && each * chunk > budget * LONGEST) chunk = Math.floor(chunk / 2)
+    const empty = await shortest(chunk)
+    if (empty === null) return null
+    await timed(FILLED, chunk)
+    const [save, load] = [{ best: Infinity }, { best: Infinity }]
+    const bestOf = <T>(of: { best: number }, call: () => T): T => {
+      const started = performance.now()
+      const result = call()
+      of.best = Math.min(of.best, performance.now() - started)
+      return result
+    }
+    let state: Uint8Array = new Uint8Array()
+    for (let round = 0; round < ROUNDS; round++) state = bestOf(save, () => context.saveSequence(FILLED, { checksum: false }))
+    let filled = chunk
+    const most = Math.min(MOST, context.cells - chunk)
+    for (let seq = FILLED + 1; seq < context.sequences && filled + chunk <= most; seq++, filled += chunk)
+      if (!bestOf(load, () => context.loadSequence(seqId(seq), state, { verify: false }))) break
+    if (filled < FEWEST || load.best === Infinity) return null
+    const full = await shortest(chunk)
+    if (full === null) return null
+    const perSecond = (milliseconds: number) => (1000 * state.byteLength) / Math.max(milliseconds, 1e-3)
+    return {
+      host: {
+        saveBytesPerSecond: perSecond(save.best),
+        loadBytesPerSecond: perSecond(load.best),
+        bytesPerCell: state.byteLength / chunk,
+      },
+      scanned: {
+        prefill: Math.max(0, full.chunk - empty.chunk) / (chunk * filled),
+        decode: Math.max(0, full.alone - empty.alone) / filled,
+      },
+    }
+  } finally {
+    context.clear()
+  }
+}
+
+/**
+ * Returns the rates that an engine uses: those in the folder of its options, measured now if the folder does not have them. Null without a
+ * folder, and for models whose cells cannot be tagged, because their cells leave the device for room alone.
+ * @param context empty; afterwards it is empty again
+ */
+export async function deviceRates(
+  { backend }: Native,
+  info: ModelInfo,
+  context: NativeContext,
+  settings: LlamaEngineOptions,
+): Promise<TierRates | null> {
+  const { calibrations, attention } = settings
+  if (calibrations === undefined || info.recurrent || info.hybrid) return null
+  // A context whose attention can be captured computes without flash attention.
+  const measured = attention === true ? { ...settings, flashAttention: 'off' as const } : settings
+  return keptTierRates({ info, settings: measured, backend }, () => measureTierRates(context, info), calibrations)
+}
