@@ -78,7 +78,7 @@ export class SteadyClock {
       this.#offset = seen - runs
       this.#doubt = { offset: time - runs, since: runs }
       tell(
-        `The clock says ${text(time)}, and ${isNow ? 'the database says' : 'the last time known is'} ${text(seen)}. Times go on from there; set the clock.`,
+        `The clock says ${text(time)}, and ${isNow ? 'the database says' : 'the last time known is'} ${text(seen)}. Times continue from there; set the clock.`,
       )
     }
   }
@@ -96,10 +96,10 @@ export class SteadyClock {
     if (doubt === null || Math.abs(offset - doubt.offset) > SLACK) {
       this.#doubt = { offset, since: running }
       this.#tell(
-        `The clock jumped to ${text(wall)}. Times go on from ${text(time)}, and nothing is deleted for its age because of the jump, until the clock has run on for ${hours(SETTLED)}.`,
+        `The clock jumped to ${text(wall)}. Times continue from ${text(time)} until the clock has run steadily for ${hours(SETTLED)}. Until then the jump makes nothing old enough to delete.`,
       )
     } else if (running - doubt.since >= SETTLED && wall >= EARLIEST) {
-      this.#tell(`The clock has run on since it jumped, and is believed: it is ${text(wall)}.`)
+      this.#tell(`The clock has run steadily since it jumped, so the server follows it again: it is ${text(wall)}.`)
       return this.#follow(wall, offset)
     }
     return time

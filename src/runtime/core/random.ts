@@ -45,7 +45,7 @@ export class Random {
   /** Returns an integer, uniform in 0 .. below - 1, without bias. Requires 1 <= below <= 2^32. */
   below(below: number): number {
     // Otherwise the loop would never end.
-    invariant(below >= 1, `a draw among ${below}`)
+    invariant(below >= 1, `a draw needs at least one number, not ${below}`)
     const limit = 2 ** 32 - (2 ** 32 % below)
     for (;;) {
       const word = this.word()

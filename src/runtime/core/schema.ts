@@ -69,7 +69,7 @@ function faultsOf(schema: TSchema, value: unknown): [Fault, ...Fault[]] {
     else if (keyword === 'additionalProperties') {
       const names = figures['additionalProperties'] as string[]
       const known = Object.keys(schemaAt(schema, schemaPath)['properties'] ?? {})
-      const message = `has fields that are not known here: ${names.join(', ')}; known are ${known.join(', ') || 'none'}`
+      const message = `has unknown fields: ${names.join(', ')}; it may have: ${known.join(', ') || 'none'}`
       faults.set(`${path.join('/')} unknown`, { path, given: undefined, message, unknown: { names, known } })
     } else at(path, phrase(keyword, figures))
   }
@@ -80,14 +80,14 @@ function faultsOf(schema: TSchema, value: unknown): [Fault, ...Fault[]] {
     const flat = own.every(({ instancePath, keyword }) => keyword === 'type' && namesIn(instancePath).length === nearest?.length)
     const message = flat
       ? `must be ${[...new Set(own.map(({ params }) => kindOf(params)))].join(' or ')}`
-      : 'has none of the forms that it may have'
+      : 'has none of its allowed forms'
     const path = nearest ?? []
     if (!faults.has(path.join('/'))) faults.set(path.join('/'), { path, given: textAt(value, path), message })
   }
   const order = orderOf(schema)
   const rank = ({ path, unknown }: Fault): number => (unknown === undefined ? order.indexOf(path[0] ?? '') : order.length)
   const [first, ...rest] = [...faults.values()].sort((a, b) => rank(a) - rank(b))
-  invariant(first !== undefined, 'a value does not fit its schema, and nothing is wrong with it')
+  invariant(first !== undefined, 'a value fails its schema, but the check names no fault')
   return [first, ...rest]
 }
 
@@ -129,7 +129,7 @@ function phrase(keyword: string, figures: Readonly<Record<string, unknown>>): st
     case 'maxItems':
       return `must have at most ${String(limit)} entries`
     case 'uniqueItems':
-      return 'must have every value once'
+      return 'must not have a value twice'
     default:
       return `does not fit (${keyword})`
   }

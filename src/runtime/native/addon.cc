@@ -54,7 +54,7 @@ Napi::Value useCpuLibrary(const Napi::CallbackInfo &info) {
     auto *before = ggml_backend_reg_by_name("CPU");
     // It refuses a library for another version of ggml's interface, and one with instructions that this processor lacks.
     if (!ggml_backend_load(path.c_str())) 
-      throw Failure("native/library-mismatch", "ggml does not take the CPU library " + path + "; run kvfold compile again, or set KVFOLD_CPU_LIBRARY=shipped.");
+      throw Failure("native/library-mismatch", "ggml cannot use the CPU library " + path + " on this processor or with this release; run kvfold compile again, or set KVFOLD_CPU_LIBRARY=shipped.");
     if (before) ggml_backend_unload(before);
     return info.Env().Undefined();
   });

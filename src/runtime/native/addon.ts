@@ -190,7 +190,7 @@ export async function loadAddon(gpu: GpuChoice): Promise<LoadedAddon> {
   } catch (error) {
     throw new KvfoldError(
       'native/library-mismatch',
-      `The addon does not fit the installed llama.cpp library (${(error as Error).message}); run npm ci again.`,
+      `The native addon does not load with the installed llama.cpp library (${(error as Error).message}); install kvfold again (npm ci in a checkout).`,
       { cause: error },
     )
   }
@@ -218,7 +218,7 @@ function useCpuLibrary(addon: Addon, root: string, release: string): BackendInfo
 function mismatch(built: string, found: string): KvfoldError {
   return new KvfoldError(
     'native/library-mismatch',
-    `The addon was built for llama.cpp ${built}, but the installed library is ${found}; run npm ci again.`,
+    `The native addon was built for llama.cpp ${built}, but the installed library is ${found}; install kvfold again (npm ci in a checkout).`,
   )
 }
 
@@ -230,7 +230,10 @@ function builtRelease(root: string, file: string): string {
   } catch (error) {
     if (!(error instanceof SyntaxError) && (error as NodeJS.ErrnoException).code !== 'ENOENT') throw error
   }
-  throw new KvfoldError('native/build-failed', `The native addon is not built (${file}); run npm ci or npm run build in ${root}.`)
+  throw new KvfoldError(
+    'native/build-failed',
+    `The native addon is not built (${file}); install kvfold again, or run npm ci or npm run build in ${root}.`,
+  )
 }
 
 /** node-llama-cpp keeps its library's symbols local. Opening the library once more makes them visible to libraries loaded later. */
@@ -253,7 +256,10 @@ export function loadedLibraries(): readonly string[] {
 function llamaLibrary(): string {
   const library = loadedLibraries().find((path) => path.endsWith('llama-addon.node'))
   if (library === undefined)
-    throw new KvfoldError('native/library-mismatch', 'node-llama-cpp loaded no library of its own; run npm ci again.')
+    throw new KvfoldError(
+      'native/library-mismatch',
+      'node-llama-cpp did not load its own library; install kvfold again (npm ci in a checkout).',
+    )
   return library
 }
 
@@ -272,7 +278,7 @@ async function detect(gpu: GpuChoice): Promise<Llama> {
     const [reason = ''] = (error as Error).message.split('\n')
     throw new KvfoldError(
       'native/library-mismatch',
-      `node-llama-cpp has no ready library for --gpu ${gpu} on this machine (${reason}); try --gpu cpu or auto.`,
+      `node-llama-cpp has no usable library for --gpu ${gpu} on this machine (${reason}); try --gpu cpu or auto.`,
       { cause: error },
     )
   }

@@ -21,10 +21,10 @@ export class Capture implements NativeCapture {
     checkAscending('layer', layers, attention.length)
     for (const layer of layers) {
       const has = attention[layer]!
-      if (has === 0) refuse(`Layer ${layer} has no softmax.`)
+      if (has === 0) refuse(`Layer ${layer} computes no softmax, so it has no attention to capture; leave it out.`)
       checkAscending(`layer ${layer}'s head`, heads, has)
     }
-    if (layers.length === 0 || heads.length === 0) refuse('A capture needs a layer and a head.')
+    if (layers.length === 0 || heads.length === 0) refuse('A capture needs at least one layer and one head.')
     within('atoms', atoms, MOST_ATOMS)
     within('top', top, MOST_TOP)
     this.#addon = addon
@@ -37,7 +37,8 @@ export class Capture implements NativeCapture {
   /** Checks a capture's request for this decode of `context`, and prepares the capture. @throws KvfoldError native/bad-argument */
   static armed(context: NativeContext, batch: Batch, watched: Watched): RawWatched {
     const { capture, sequence, queries, positions, atoms } = watched
-    if (!(capture instanceof Capture) || capture.#context !== context) return refuse('The capture belongs to another context.')
+    if (!(capture instanceof Capture) || capture.#context !== context)
+      return refuse('The capture belongs to another context; create one for this context.')
     checkAscending('query', queries, batch.tokens.length)
     checkPositions(
       positions,
@@ -46,14 +47,14 @@ export class Capture implements NativeCapture {
     const places = new Set(positions.subarray(-batch.tokens.length))
     for (const query of queries)
       if (batch.sequences[query] !== sequence || !places.has(batch.positions[query]!))
-        refuse(`Batch index ${query} is not a token of sequence ${sequence} that has a place.`)
+        refuse(`Query ${query} must be the batch index of a token of sequence ${sequence}, at one of the given positions.`)
     checkAtoms(atoms, capture.#atoms, positions.length)
     capture.#full = true
     return { capture: capture.#handle, sequence, queries, positions, atoms }
   }
 
   take(): Captured {
-    if (!this.#full) refuse('No decode left anything for this capture.')
+    if (!this.#full) refuse('The capture holds no result; decode with it first, and take each result once.')
     this.#full = false
     return calling(() => this.#addon.captureTake(this.#handle))
   }
@@ -67,16 +68,18 @@ function within(name: string, value: number, most: number): void {
 function checkPositions(positions: Int32Array, most: number): void {
   for (let place = 0, last = -1; place < positions.length; place++) {
     const position = positions[place]!
-    if (position <= last) refuse(`Positions ascend from 0 on, and place ${place} is at ${position} after ${last}.`)
+    if (position <= last)
+      refuse(`The positions of a capture must ascend from 0; at index ${place}, position ${position} follows ${last}.`)
     last = position
   }
-  if ((positions.at(-1) ?? 0) > most) refuse(`Places end at position ${positions.at(-1)}, and the batch at ${most}.`)
+  if ((positions.at(-1) ?? 0) > most)
+    refuse(`The last position of a capture is ${positions.at(-1)}, after the last position of the batch, ${most}.`)
 }
 
 function checkAtoms(atoms: Int32Array, end: number, places: number): void {
   let bad = atoms.length > places
   for (let place = 0; place < atoms.length; place++) bad ||= atoms[place]! < -1 || atoms[place]! >= end
-  if (bad) refuse(`Atoms are -1 or below ${end}, one a place.`)
+  if (bad) refuse(`Give at most one atom for each position: -1, or a number from 0 to ${end - 1}.`)
 }
 
 function checkAscending(what: string, values: ArrayLike<number>, end: number): void {
@@ -84,7 +87,7 @@ function checkAscending(what: string, values: ArrayLike<number>, end: number): v
   for (let at = 0; at < values.length; at++) {
     const value = values[at]!
     if (!Number.isInteger(value) || value <= last || value >= end)
-      refuse(`${value} is no ${what} in ascending order below ${end}.`)
+      refuse(`${value} is not a valid ${what}; give whole numbers from 0 to ${end - 1} in ascending order.`)
     last = value
   }
 }

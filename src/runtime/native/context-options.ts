@@ -75,17 +75,15 @@ export function fixedKeys(
   if (spoiled !== null) return `${spoiled}, and llama.cpp turns keys as if it were not so`
   if (!TURNED.includes(keyType))
     return keyType === 'bf16'
-      ? 'llama.cpp turns no keys kept as bf16'
-      : `keys are kept as ${keyType}, and each shift would round them once more`
+      ? 'llama.cpp cannot rotate keys stored as bf16'
+      : `keys are stored as ${keyType}, and each shift would round them again`
   const scaled = Object.entries(metadata).find(
     ([key, value]) =>
       (key.endsWith('.rope.scaling.type') && SCALED.test(value)) ||
       (FACTOR.test(key) && Number(value) !== 1) ||
       (YARN.test(key) && Number(value) > 0),
   )
-  return scaled === undefined
-    ? null
-    : `its positions are scaled (${scaled.join(' ')}), which llama.cpp would do to its keys once more`
+  return scaled === undefined ? null : `its positions are scaled (${scaled.join(' ')}), and a shift would scale its keys again`
 }
 
 type FixedFacts = Pick<ModelInfo, 'architecture' | 'recurrent' | 'hybrid' | 'rope' | 'slidingWindow' | 'layers' | 'metadata'>
@@ -196,25 +194,22 @@ function refuseModel(info: ModelInfo, { embeddings, attention = false }: Context
   if (encoder && !(reads && embeddings !== undefined))
     throw new KvfoldError(
       'model/unsupported',
-      `${architecture} models do not generate token after token (encoders, diffusion, speech), so they get no context here; use a decoder${reads ? ', or ask for embeddings' : ''}.`,
+      `${architecture} models (encoders, diffusion, speech) do not generate text token by token, so kvfold cannot run them; use a decoder model${reads ? ', or ask for embeddings' : ''}.`,
     )
   if (embeddings === undefined) return
   if (!isPooling(embeddings)) refuse(`embeddings is ${String(embeddings)}; use none, mean, cls, last or rank.`)
   if (attention) refuse('Attention cannot be captured in a context for embeddings; make another for it.')
   if (embeddings === 'rank' && poolingOf(info) !== 'rank')
-    throw new KvfoldError('model/unsupported', `${info.path} is no reranker; its vectors can be pooled by mean, cls or last.`)
+    throw new KvfoldError('model/unsupported', `${info.path} is not a reranker; its vectors can be pooled by mean, cls or last.`)
   if (embeddings === 'rank' && !info.scores)
-    throw new KvfoldError(
-      'model/unsupported',
-      `${info.path} says that it is a reranker and has no head that scores; convert it again.`,
-    )
+    throw new KvfoldError('model/unsupported', `${info.path} is marked as a reranker but has no scoring head; convert it again.`)
 }
 
 function refuseWithoutSoftmax({ recurrent, architecture }: ModelInfo, flashAttention: string): void {
   if (recurrent)
     throw new KvfoldError(
       'attention/unavailable',
-      `${architecture} models keep a recurrent state and compute no attention, so none can be captured; load the model without it.`,
+      `${architecture} models keep a recurrent state and compute no attention, so none can be captured; load the model without attention capture.`,
     )
   if (flashAttention === 'on')
     refuse('Attention cannot be captured with flash attention, which never computes it; leave flashAttention out or turn it off.')

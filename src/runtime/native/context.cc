@@ -158,7 +158,7 @@ Napi::Value embedding(const Napi::CallbackInfo &info) {
     }
     if (values == nullptr)
       throw Failure("native/bad-argument",
-                    "There is no embedding at " + std::to_string(at) + ": the last decode did not have it or did not end well.");
+                    "There is no embedding at " + std::to_string(at) + ": the last decode did not compute it, or it failed.");
     auto *model = handle->model->model;
     size_t size = handle->pooling == LLAMA_POOLING_TYPE_RANK ? llama_model_n_cls_out(model) : llama_model_n_embd_out(model);
     auto out = Napi::Float32Array::New(info.Env(), size);
@@ -216,7 +216,7 @@ const float *logitsAt(ContextHandle &context, int32_t index) {
   const float *values = asked ? llama_get_logits_ith(context.context, index) : nullptr;
   if (values == nullptr)
     throw Failure("native/bad-argument",
-                  "There are no logits of batch index " + std::to_string(index) + ": the last decode was not asked for them or did not end well.");
+                  "There are no logits for batch index " + std::to_string(index) + ": the last decode did not output them, or it failed.");
   return values;
 }
 

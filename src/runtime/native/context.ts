@@ -101,7 +101,8 @@ export class Context implements NativeContext {
     })
     this.#checkEmbeddings(batch)
     const logits = 4 * vocabulary * batch.outputs.reduce((count, wanted) => count + (wanted === 0 ? 0 : 1), 0)
-    if (logits > MANY_LOGITS) refuseTooMuch('The logits of this batch', logits, availableMemory(), 'memory', 'ask for fewer')
+    if (logits > MANY_LOGITS)
+      refuseTooMuch('The logits of this batch', logits, availableMemory(), 'memory', 'request fewer outputs')
     const { tokens, positions, sequences: tags, outputs } = batch
     const captures = watched.length === 0 ? null : watched.map((each) => Capture.armed(this, batch, each))
     return this.#busy(awaiting(() => this.addon.decode(idle, tokens, positions, tags, outputs, captures)))
@@ -120,14 +121,15 @@ export class Context implements NativeContext {
       },
     )
     if (this.plan.pooling !== null || this.attention !== null)
-      refuse('A context made for embeddings or attention generates no runs; decode step by step.')
-    if (new Set(sequences).size < sequences.length) refuse('A sequence takes one token a step; name each once.')
+      refuse('A context for embeddings or attention capture cannot generate runs; decode step by step.')
+    if (new Set(sequences).size < sequences.length)
+      refuse('A run names a sequence twice; name each once, because a sequence takes one token a step.')
     if (run.samplers.length !== tokens.length || limits.length !== tokens.length || limits.some((limit) => limit < 1))
       refuse('A run needs a sampler and a limit of at least 1 for every sequence.')
     if (!Number.isInteger(steps) || steps < 1 || positions.some((position) => position + steps > LAST_POSITION))
-      refuse(`A run has 1 step at least and ends before position ${LAST_POSITION}, not after ${steps} steps.`)
+      refuse(`steps is ${steps}; a run needs at least 1 step and must end before position ${LAST_POSITION}.`)
     const samplers = run.samplers.map(
-      (sampler) => samplerHandles.get(sampler)?.() ?? refuse('A run draws with samplers of this addon, and this is none.'),
+      (sampler) => samplerHandles.get(sampler)?.() ?? refuse('A run needs samplers that this addon created.'),
     )
     const tell = (raw: RawDrawn) => {
       heard(drawnOf(raw))
@@ -218,7 +220,10 @@ export class Context implements NativeContext {
     this.#refuseCacheless()
     const { recurrent, hybrid } = this.info
     if (recurrent || hybrid)
-      throw new KvfoldError('model/unsupported', 'Cells are read back only where a cell is one position of one text.')
+      throw new KvfoldError(
+        'model/unsupported',
+        'The cells of recurrent and hybrid models cannot be read back, because their cells are not positions of a text.',
+      )
     const raw = calling(() => this.addon.readback(idle))
     const cells: Cell[] = []
     for (let at = 0; at < raw.length;) {
@@ -250,7 +255,7 @@ export class Context implements NativeContext {
     this.#refuseCacheless()
     this.#checkSequence(seq)
     if (this.positions(seq) !== null)
-      refuse(`Sequence ${seq} is not empty; a state goes into an empty one only, because llama.cpp empties it first.`)
+      refuse(`Sequence ${seq} is not empty, and llama.cpp empties a sequence before it loads a state; name an empty sequence.`)
     return isSealed(state, this.identity, verify) && calling(() => this.addon.loadSequence(idle, seq, state, STATE_HEADER))
   }
 
@@ -287,7 +292,7 @@ export class Context implements NativeContext {
 
   #checkSequence(seq: SeqId): void {
     if (!Number.isInteger(seq) || seq < 0 || seq >= this.sequences)
-      refuse(`Sequence ${seq} does not exist; 0 to ${this.sequences - 1} do.`)
+      refuse(`Sequence ${seq} does not exist; use 0 to ${this.sequences - 1}.`)
   }
 
   /** For a model without a cache llama.cpp would do nothing and report success. */
@@ -307,10 +312,10 @@ export class Context implements NativeContext {
   #checkEmbeddings({ outputs, positions }: Batch): void {
     if (this.plan.pooling === null) return
     const { encoder, trainedContext, architecture } = this.info
-    if (outputs.includes(0)) refuse('Every token is an output of a context for embeddings; ask for all of them.')
+    if (outputs.includes(0)) refuse('A context for embeddings outputs every token; set all outputs of the batch to 1.')
     const last = positions.reduce((most, position) => Math.max(most, position), 0)
     if (encoder && last >= trainedContext)
-      refuse(`Position ${last} is past the ${trainedContext} that this ${architecture} model has.`)
+      refuse(`Position ${last} is too far: this ${architecture} model has ${trainedContext} positions, counted from 0.`)
   }
 
   /** Negative bounds mean "everything" to llama.cpp, so a wrong sign could empty a sequence. */
@@ -377,9 +382,9 @@ export function checkBatch({ tokens, positions, sequences, outputs }: Batch, rul
     const position = positions[at] ?? -1
     const seq = sequences[at] ?? -1
     if (token < 0 || token >= rules.vocabulary) bad(`token ${token} at ${at} is not in the vocabulary of ${rules.vocabulary}`)
-    if (seq < 0 || seq >= rules.sequences) bad(`sequence ${seq} at ${at} does not exist, only 0 to ${rules.sequences - 1} do`)
+    if (seq < 0 || seq >= rules.sequences) bad(`sequence ${seq} at ${at} does not exist; use 0 to ${rules.sequences - 1}`)
     const expected = next.get(seq) ?? rules.last(seq) + 1
-    if (position !== expected) bad(`sequence ${seq} goes on at position ${expected}, not ${position} (entry ${at})`)
+    if (position !== expected) bad(`sequence ${seq} continues at position ${expected}, not ${position} (entry ${at})`)
     next.set(seq, expected + 1)
   }
 }

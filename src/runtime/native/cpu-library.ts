@@ -81,7 +81,7 @@ export async function compileCpuLibrary({ shipped, path, signal, onProgress }: C
     if (error instanceof KvfoldError) throw error
     throw new KvfoldError(
       'native/build-failed',
-      `The CPU library cannot be put into ${dirname(path)} (${(error as Error).message}).`,
+      `The CPU library could not be stored in ${dirname(path)} (${(error as Error).message}); check permissions and free space.`,
       {
         cause: error,
       },
@@ -130,7 +130,10 @@ export function extractSource(folder: string, watched: WatchedBuild): Promise<vo
   const bundles = places.map((place) => join(place, 'node-llama-cpp', 'llama', 'gitRelease.bundle'))
   const bundle = bundles.find((path) => existsSync(path))
   if (bundle === undefined)
-    throw new KvfoldError('native/build-failed', 'The installed node-llama-cpp has no source with it; run npm ci again.')
+    throw new KvfoldError(
+      'native/build-failed',
+      "The installed node-llama-cpp package lacks llama.cpp's source (llama/gitRelease.bundle); install kvfold with npm.",
+    )
   return run('git', ['clone', '--quiet', bundle, folder], watched)
 }
 

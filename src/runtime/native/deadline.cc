@@ -54,7 +54,7 @@ void wait(int milliseconds) {
 Napi::Value endWithin(const Napi::CallbackInfo &info) {
   return guarded(info, [&]() -> Napi::Value {
     if (ends[0] >= 0) return info.Env().Undefined();
-    if (pipe(ends) != 0) throw Failure("native/failed", "The system gives no pipe; close something that holds files open.");
+    if (pipe(ends) != 0) throw Failure("native/failed", "The system could not open a pipe; raise the limit of open files (ulimit -n).");
     for (int end : ends) fcntl(end, F_SETFD, FD_CLOEXEC);
     fcntl(ends[1], F_SETFL, O_NONBLOCK);
     std::thread(wait, info[0].As<Napi::Number>().Int32Value()).detach();

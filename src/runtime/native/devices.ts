@@ -30,7 +30,7 @@ export function backendFor(choice: GpuChoice, library: Backend, devices: readonl
   if (library === 'cpu' || choice === 'cpu') return 'cpu'
   if (choice === 'auto') return devices.some(isHardware) ? library : 'cpu'
   if (devices.some(({ gpu }) => gpu)) return library
-  const named = library === 'vulkan' ? ' A software device must be named, e.g. GGML_VK_VISIBLE_DEVICES=0.' : ''
+  const named = library === 'vulkan' ? ' To use a software device, name it: for example GGML_VK_VISIBLE_DEVICES=0.' : ''
   throw new KvfoldError('native/unsupported', `--gpu ${choice} finds no device on this machine; try --gpu cpu or auto.${named}`)
 }
 

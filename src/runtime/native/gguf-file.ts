@@ -58,7 +58,8 @@ function measured(
   const given = metadata.get('general.alignment')
   const alignment = given?.kind === 'number' && given.type === TYPE.u32 ? given.value : DEFAULT_ALIGNMENT
   const broken = (what: string) => new KvfoldError('model/bad-file', `${path} is damaged: ${what}; download or copy it again.`)
-  if (alignment === 0 || (alignment & (alignment - 1)) !== 0) throw broken(`an alignment of ${alignment}`)
+  if (alignment === 0 || (alignment & (alignment - 1)) !== 0)
+    throw broken(`its alignment is ${alignment}, which is not a power of two`)
   const start = Math.ceil(end / alignment) * alignment
   let last = start
   const sizes = tensors.map(({ name, shape, type, offset }) => {
@@ -67,7 +68,7 @@ function measured(
     const [blockBytes, block] = types[type] ?? [0, 0]
     if (blockBytes === 0 || block === 0) throw broken(`tensor ${name} has type ${type}, which this llama.cpp does not know`)
     if ((shape[0] ?? 1) % block !== 0)
-      throw broken(`tensor ${name} has rows of ${shape[0]}, and its type ${type} takes ${block} at a time`)
+      throw broken(`tensor ${name} has rows of ${shape[0]} values, but its type ${type} comes in blocks of ${block}`)
     const bytes = (shape.reduce((product, length) => product * length, 1) / block) * blockBytes
     last = Math.max(last, start + offset + bytes)
     return { name, bytes }
@@ -75,7 +76,7 @@ function measured(
   if (sizes.length > 0 && last > size)
     throw new KvfoldError(
       'model/bad-file',
-      `${path} is truncated: its tensors end at byte ${last}, the file at ${size}; download or copy it again.`,
+      `${path} is truncated: its tensors end at byte ${last}, but the file ends at ${size}; download or copy it again.`,
     )
   return sizes
 }
@@ -162,18 +163,18 @@ export function checkWeights(headers: readonly GgufHeader[]): void {
     for (const tensor of tensors) {
       const refusal = refusalOf(tensor, tables)
       if (refusal === null) continue
-      const name = WEIGHTS[tensor.type] ?? OTHERS[tensor.type] ?? `type ${tensor.type}`
+      const name = WEIGHTS[tensor.type] ?? OTHERS[tensor.type] ?? String(tensor.type)
       throw new KvfoldError(
         'model/bad-file',
-        `${path}: the tensor ${tensor.name} is of ${name}, and llama.cpp computes ${refusal}; convert the model again.`,
+        `${path}: the tensor ${tensor.name} has type ${name}, but llama.cpp ${refusal}; convert the model again.`,
       )
     }
 }
 
 function refusalOf({ name, type }: GgufTensorInfo, tables: boolean): string | null {
-  if (EXACT.some((pattern) => pattern.test(name))) return type === F32 ? null : 'with f32 alone there'
+  if (EXACT.some((pattern) => pattern.test(name))) return type === F32 ? null : 'needs f32 there'
   if (WEIGHTS[type] !== undefined || (tables && type >= 24 && type <= 27)) return null
-  return 'with floats and quantised numbers alone (f32, f16, bf16, q4_0, q8_0, q4_K, ...)'
+  return 'computes only with floats and quantised numbers (f32, f16, bf16, q4_0, q8_0, q4_K, ...)'
 }
 
 // The vocabularies that a model may have: checks what llama.cpp v0.5.0 asserts on while it reads one (llama-vocab.cpp).
@@ -220,14 +221,14 @@ function checkWordPiece(metadata: GgufHeader['metadata'], count: number, refuse:
     const key = `tokenizer.ggml.${name}_token_id`
     const entry = metadata.get(key)
     const given = entry?.kind === 'number' && entry.type === TYPE.u32 ? entry.value : usual
-    if (given >= count && usual >= count) refuse(`${key} is ${given}, expected is one of its ${count} tokens`)
+    if (given >= count && usual >= count) refuse(`${key} is ${given}, but the vocabulary has ${count} tokens`)
   }
 }
 
 /** Every single byte must be a token. Otherwise llama.cpp searches forever when a byte only begins longer tokens. */
 function checkBytes(tokens: readonly string[], refuse: (what: string) => never): void {
   const single = new Set(tokens.map(unescaped).filter(({ length }) => length === 1))
-  if (single.size < 256) refuse(`an RWKV vocabulary with tokens for ${single.size} of the 256 bytes`)
+  if (single.size < 256) refuse(`it is for RWKV, but only ${single.size} of the 256 bytes are tokens`)
 }
 
 /** Resolves escapes of RWKV tokens: \t, \n, \r, \x with two digits; any other character after a backslash stands for itself. */

@@ -90,7 +90,7 @@ class ByteReader {
     const metadata = new Map<string, GgufEntry>()
     for (let entry = 0; entry < entries; entry++) {
       const key = this.#text('utf8')
-      if (metadata.has(key)) throw this.#broken(`it says ${shortened(JSON.stringify(key))} twice`)
+      if (metadata.has(key)) throw this.#broken(`it names the metadata key ${shortened(JSON.stringify(key))} twice`)
       metadata.set(key, this.#value(key, this.#u32()))
     }
     const tensors: GgufTensorInfo[] = []
@@ -127,7 +127,7 @@ class ByteReader {
     if (item === TYPE.string) {
       if (kept) return { kind: 'list', item, count, items: Array.from({ length: count }, () => this.#text('latin1')) }
       for (let index = 0; index < count; index++) this.#skip(this.#count())
-    } else if (scalar === undefined) throw this.#broken(`a list of unknown type ${item}`)
+    } else if (scalar === undefined) throw this.#broken(`a list has the unknown type ${item}`)
     else if (kept) return { kind: 'list', item, count, items: Array.from({ length: count }, () => this.#number(item)) }
     else this.#skip(scalar * count)
     return { kind: 'list', item, count, items: null }
@@ -136,7 +136,7 @@ class ByteReader {
   /** Reads a number; numbers of 64 bits are rounded. */
   #number(type: number): number {
     const size = SCALARS[type]
-    if (size === undefined) throw this.#broken(`a metadata value of unknown type ${type}`)
+    if (size === undefined) throw this.#broken(`a metadata value has the unknown type ${type}`)
     const bytes = this.#bytes(size)
     if (type === TYPE.f32) return bytes.readFloatLE()
     if (type === 12) return bytes.readDoubleLE()
@@ -173,13 +173,13 @@ class ByteReader {
   /** Reads a count of things that each take at least one byte of the file. */
   #u64(what: string): number {
     const count = this.#count()
-    if (count > this.size) throw this.#broken(`${count} ${what}`)
+    if (count > this.size) throw this.#broken(`it claims ${count} ${what}`)
     return count
   }
 
   #count(): number {
     const count = this.#bytes(8).readBigUInt64LE()
-    if (count > BigInt(Number.MAX_SAFE_INTEGER)) throw this.#broken(`a count of ${count}`)
+    if (count > BigInt(Number.MAX_SAFE_INTEGER)) throw this.#broken(`it claims a count of ${count}`)
     return Number(count)
   }
 

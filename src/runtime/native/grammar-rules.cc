@@ -53,7 +53,7 @@ class Parser {
     for (size_t id = 0; id < drafts.size(); id++)
       if (!drafts[id].isDefined) refuse("The grammar does not parse: the rule " + quoted(drafts[id].name) + " is not defined.");
     auto root = ids.find("root");
-    if (root == ids.end()) refuse("The grammar has no rule named root, which is where it begins; name one so.");
+    if (root == ids.end()) refuse("The grammar has no rule named root; add one, because the text begins there.");
     out.root = root->second;
     flatten();
     refuseLeftRecursion();
@@ -96,7 +96,7 @@ class Parser {
   std::string name() {
     size_t start = at;
     while (isWord(next())) at++;
-    if (at == start) bad("the name of a rule is expected");
+    if (at == start) bad("a rule name is expected");
     return text.substr(start, at - start);
   }
 
@@ -114,15 +114,15 @@ class Parser {
 
   void grow(size_t elements) {
     if ((written += elements) > MOST_ELEMENTS)
-      refuse("The grammar writes out to more than " + std::to_string(MOST_ELEMENTS) + " parts, in the rule " + quoted(current) +
-             "; ask for fewer or shorter repetitions and lists.");
+      refuse("The grammar expands to more than " + std::to_string(MOST_ELEMENTS) + " parts, in the rule " + quoted(current) +
+             "; use fewer or shorter repetitions and lists.");
   }
 
   void rule() {
     current = name();
     uint32_t id = idOf(current);
     space(false);
-    if (text.compare(at, 3, "::=") != 0) bad("::= is expected behind the name of a rule");
+    if (text.compare(at, 3, "::=") != 0) bad("::= is expected after the rule name");
     at += 3;
     space(true);
     auto alternatives = choice(0);
@@ -250,7 +250,7 @@ class Parser {
     }
     if (next() != '}') bad("} is expected");
     at++;
-    if (most < least) bad("a repetition has a smaller bound behind the larger one");
+    if (most < least) bad("the upper bound of a repetition is below its lower bound");
     return {least, most};
   }
 
@@ -276,7 +276,7 @@ class Parser {
       if (ranges.size() % 64 == 0) grow(64);
     }
     at++;
-    if (ranges.empty() && !isOther) bad("a class of characters is empty");
+    if (ranges.empty() && !isOther) bad("a character class is empty");
     auto others = without(std::move(ranges));
     return intern(isOther ? std::move(others) : without(std::move(others)));
   }
@@ -294,7 +294,7 @@ class Parser {
   }
 
   uint32_t character() {
-    if (at >= text.size()) bad("the end of a text or class is missing");
+    if (at >= text.size()) bad("a string or character class is not closed");
     auto byte = static_cast<unsigned char>(text[at++]);
     if (byte == '\\') {
       char c = next();
@@ -321,7 +321,7 @@ class Parser {
     if (next() == '!') at++;
     if (next() != '<') bad("< is expected");
     size_t end = text.find('>', at);
-    if (end == std::string::npos || end - at > 1000) bad("a token has no end");
+    if (end == std::string::npos || end - at > 1000) bad("the token is not closed by >");
     auto piece = text.substr(at, end + 1 - at);
     llama_token found[2];
     if (piece.size() > 4 && piece[1] == '[' && std::all_of(piece.begin() + 2, piece.end() - 2, isDigit)) {
@@ -329,7 +329,7 @@ class Parser {
       if (id >= static_cast<uint64_t>(llama_vocab_n_tokens(vocab))) bad("there is no such token");
       found[0] = static_cast<llama_token>(id);
     } else if (llama_tokenize(vocab, piece.data(), piece.size(), found, 2, false, true) != 1) {
-      bad("this is not one token of the model");
+      bad("this is not a single token of the model");
     }
     at = end + 1;
     return {kind, static_cast<uint32_t>(found[0])};

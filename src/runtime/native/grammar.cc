@@ -30,7 +30,7 @@ Grammar::Grammar(std::shared_ptr<const GrammarRules> rules, ModelHandle &model) 
   Threads begun;
   for (uint32_t at : this->rules->rules[this->rules->root]) begun.push_back({at, 0});
   start.state = close(std::move(begun));
-  if (start.state == DEAD) throw Failure("engine/bad-grammar", "The grammar allows no text at all: each of its rules leads into itself without an end.");
+  if (start.state == DEAD) throw Failure("engine/bad-grammar", "The grammar allows no text at all, because every way through its rules repeats without end; give one way that ends.");
   begin();
 }
 
@@ -39,7 +39,7 @@ void Grammar::begin() { place = start; }
 void Grammar::spend(size_t more) {
   if ((work += more) > MOST_WORK)
     throw Failure("engine/bad-grammar",
-                  "The grammar is too ambiguous: one token may go on in more ways than can be looked at (" + std::to_string(MOST_WORK) +
+                  "The grammar is too ambiguous: one token can continue in too many ways to check (" + std::to_string(MOST_WORK) +
                       " places in its rules). Give alternatives that begin differently, or fewer optional parts within each other.");
 }
 
@@ -341,7 +341,7 @@ void Grammar::forget() {
   start.state = stateOf(renamed(std::move(kept[0].threads)), kept[0].ends);
   place.state = stateOf(renamed(std::move(kept[1].threads)), kept[1].ends);
   if (held > MOST_HELD / 2)
-    throw Failure("engine/bad-grammar", "The grammar is too ambiguous: more of its rules are open at once than can be kept. Give alternatives that begin differently.");
+    throw Failure("engine/bad-grammar", "The grammar is too ambiguous: too many of its rules are open at once. Give alternatives that begin differently.");
 }
 
 }  // namespace kvfold

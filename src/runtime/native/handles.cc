@@ -92,7 +92,7 @@ std::string currentFailure() {
   } catch (const Failure &failure) {
     return failure.code + "\n" + failure.message;
   } catch (const std::bad_alloc &) {
-    return "memory/insufficient\nThe system has no memory left for this call; close something or ask for less.";
+    return "memory/insufficient\nThe system has not enough memory for this call; close other programs or ask for less.";
   } catch (const std::exception &error) {
     return std::string("native/failed\nllama.cpp failed: ") + error.what();
   } catch (...) {

@@ -20,7 +20,7 @@ LazyGrammar::LazyGrammar(ModelHandle &model, Grammar &grammar, const Napi::Objec
 bool LazyGrammar::begin() {
   state = State();
   if (!advance(state, opened)) return false;
-  if (!grammar.beginsWith(state.tail, true)) throw Failure("engine/bad-grammar", "The grammar does not begin with what the prompt ends with.");
+  if (!grammar.beginsWith(state.tail, true)) throw Failure("engine/bad-grammar", "The prompt ends with the beginning of a call that the grammar does not allow.");
   return true;
 }
 

@@ -71,7 +71,7 @@ Napi::Value readback(const Napi::CallbackInfo &info) {
       return value;
     };
     at += next();
-    if (next() != 1) throw Failure("native/failed", "A unified cache has one stream, this state has another number.");
+    if (next() != 1) throw Failure("native/failed", "The state of the context does not have exactly one stream, as a unified cache has.");
     auto rope = llama_model_rope_type(llama_get_model(context));
     size_t extra = rope == LLAMA_ROPE_TYPE_MROPE || rope == LLAMA_ROPE_TYPE_IMROPE ? 3 * sizeof(uint32_t) : 0;
     std::vector<int32_t> out;

@@ -170,7 +170,7 @@ export class Model implements NativeModel {
     if (addSpecial && ((addBos && bos === null) || (addEos && eos === null)))
       throw new KvfoldError(
         'model/bad-file',
-        `${this.info.path} asks for a BOS or EOS token and names none; tokenize without addSpecial.`,
+        `${this.info.path} asks for a BOS or EOS token but defines none; tokenize without addSpecial.`,
       )
   }
 
@@ -297,7 +297,7 @@ class Sampler implements NativeSampler {
 
   sample(context: NativeContext, index: number): number {
     const handle = this.#alive()
-    if (!(context instanceof Context)) refuse('A sampler draws from a context of this addon, and this is none.')
+    if (!(context instanceof Context)) refuse('A sampler needs a context that this addon created.')
     const { idle } = context
     return calling(() => this.addon.samplerSample(handle, idle, index))
   }
@@ -359,18 +359,20 @@ function checkOptions(options: SamplerOptions, vocabulary: number): void {
   }
   if (typeof options.grammar === 'string') checkGrammar(options.grammar)
   else if (options.grammar !== undefined && !(options.grammar instanceof Grammar))
-    refuse('A grammar is a text, or what compileGrammar gave.')
+    refuse('grammar must be a text in GBNF, or a grammar from compileGrammar.')
   if (options.budget !== undefined) {
     const { tokens, open, close, forced } = options.budget
     within('budget.tokens', tokens, 0, 2 ** 31 - 1, true)
     for (const token of forced) within('budget.forced', token, 0, vocabulary - 1, true)
     if (open === '' || close === '' || forced.length === 0)
-      refuse('A budget of reasoning needs the tags around it and the tokens that close it; give all of them.')
+      refuse(
+        'A reasoning budget needs the tag that opens reasoning, the tag that closes it, and the tokens to force; give all three.',
+      )
   }
   const { lazy } = options
   if (lazy === undefined) return
   if (options.grammar === undefined || lazy.triggers.length === 0)
-    refuse('A lazy grammar needs a grammar and a trigger; give both.')
+    refuse('lazy needs a grammar and at least one trigger; give both.')
   const tags = [...lazy.triggers, ...lazy.reasoning.flatMap(({ open, close }) => [open, close])]
   if (tags.some((tag) => tag === '')) refuse('A trigger or a tag of a lazy grammar is empty; leave it out.')
 }
@@ -382,7 +384,7 @@ function checkGrammar(grammar: string): void {
   if (grammar.length > LONGEST_GRAMMAR)
     throw new KvfoldError(
       'engine/bad-grammar',
-      `The grammar has ${grammar.length} characters, and ${LONGEST_GRAMMAR} are the most; make it simpler.`,
+      `The grammar has ${grammar.length} characters, but at most ${LONGEST_GRAMMAR} are allowed; make it simpler.`,
     )
   if (grammar.includes('\0')) throw new KvfoldError('engine/bad-grammar', 'The grammar contains a NUL character; write \\x00.')
 }

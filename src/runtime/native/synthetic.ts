@@ -68,16 +68,16 @@ export async function synthesizeModel(path: string, shape: SyntheticShape): Prom
 function checkShape(shape: SyntheticShape): void {
   const { architecture, layers, embedding, heads, kvHeads, feedForward, vocabulary, context = 4096, ropeBase = 10000 } = shape
   const refuse = (what: string): never => {
-    throw new KvfoldError('native/bad-argument', `A model of this shape cannot be made: ${what}.`)
+    throw new KvfoldError('native/bad-argument', `kvfold cannot make a model of this shape: ${what}.`)
   }
   for (const [name, value] of Object.entries({ layers, embedding, heads, kvHeads, feedForward, vocabulary, context }))
-    if (!Number.isSafeInteger(value) || value < 1) refuse(`${name} is ${value}, it must be a whole number above 0`)
+    if (!Number.isSafeInteger(value) || value < 1) refuse(`${name} is ${value}, but must be a whole number above 0`)
   if (!['llama', 'qwen2'].includes(architecture)) refuse(`the architecture ${architecture} is not llama or qwen2`)
   if (embedding % heads !== 0) refuse(`embedding ${embedding} is not a multiple of ${heads} heads`)
-  if ((embedding / heads) % 2 !== 0) refuse(`a head of ${embedding / heads} is odd, and rotary positions need pairs`)
+  if ((embedding / heads) % 2 !== 0) refuse(`heads of ${embedding / heads} values are odd, but rotary positions need pairs`)
   if (heads % kvHeads !== 0) refuse(`${kvHeads} KV heads do not divide ${heads} heads`)
   if (vocabulary < SMALLEST_VOCABULARY) refuse(`a vocabulary of ${vocabulary} has no room for 256 bytes and the control tokens`)
-  if (!(ropeBase > 0)) refuse(`ropeBase is ${ropeBase}, it must be above 0`)
+  if (!(ropeBase > 0)) refuse(`ropeBase is ${ropeBase}, but must be above 0`)
 }
 
 function metadata(shape: SyntheticShape): Map<string, GgufValue> {

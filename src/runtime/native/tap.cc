@@ -197,11 +197,11 @@ void Tap::place(Capture &capture, size_t kind, int32_t position, int64_t cells) 
   if (all) found = eligible;
   // Windowed layers have a cache of their own. While the window is not full, only the order of cells tells the two caches apart.
   if (windowed && take(true)) {
-    if (all && found != eligible) strange("two of its caches show a token as much, in different orders; load it with fullSlidingWindow");
+    if (all && found != eligible) strange("its two caches show a token equally many cells, in different orders; load it with fullSlidingWindow");
     all = true;
     found = eligible;
   }
-  if (!all) strange("a token at position " + std::to_string(position) + " sees " + std::to_string(count) + " cells, and its sequence holds others");
+  if (!all) strange("a token at position " + std::to_string(position) + " sees " + std::to_string(count) + " cells, but its sequence holds other cells");
   std::copy(found.begin(), found.end(), at.begin());
   if (!lone) return;
   auto &known = capture.known[kind];

@@ -40,7 +40,7 @@ void onLargeStack(size_t bytes, const std::function<void()> &body) {
         &call);
   }
   pthread_attr_destroy(&attributes);
-  if (failed != 0) throw Failure("memory/insufficient", "The system grants no thread to tokenize a long text on; close something.");
+  if (failed != 0) throw Failure("memory/insufficient", "The system could not start a thread to tokenize a long text; close other programs.");
   pthread_join(thread, nullptr);
   if (call.failure) std::rethrow_exception(call.failure);
 }

@@ -177,7 +177,7 @@ describe('mrcr, from rows in the form of OpenAI', () => {
     await expect(task.sample(0)).rejects.toThrow(/wrong\.jsonl, line 1: answer does not begin with random_string_to_prepend/u)
     await expect(task.sample(1)).rejects.toThrow(/wrong\.jsonl, line 2 is not a row of this task: .*prompt: .*answer: /u)
     await expect(open({ data: join(folder, 'rows.jsonl'), needles: [2] })).rejects.toThrow(
-      'options: has fields that are not known here: needles; known are data, limit',
+      'options: has unknown fields: needles; it may have: data, limit',
     )
   })
 })

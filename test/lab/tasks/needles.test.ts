@@ -126,7 +126,7 @@ describe('needles', () => {
   it.each([
     [{ needles: [41] }, /needles\.0: /u],
     [{ depth: 101 }, /depth: /u],
-    [{ count: 3 }, /options: has fields that are not known here: count; known are /u],
+    [{ count: 3 }, /options: has unknown fields: count; it may have: /u],
   ])('refuses %j', async (options, message) => {
     await expect(open(options)).rejects.toThrow(message)
   })

@@ -119,9 +119,9 @@ describe('pi-llm', () => {
 
   it.each([
     [{ updates: [0] }, /pi-llm cannot be opened with these options: updates\.0: /u],
-    [{ updates: [4, 4] }, /updates: must have every value once/u],
+    [{ updates: [4, 4] }, /updates: must not have a value twice/u],
     [{ updates: [] }, /updates: /u],
-    [{ update: [4] }, /options: has fields that are not known here: update; known are .*updates/u],
+    [{ update: [4] }, /options: has unknown fields: update; it may have: .*updates/u],
     [{ order: 'end-last' }, /order: /u],
     [{ tail: 0 }, /tail: /u],
     [{ updates: [4, 500] }, /needs 23000 different values/u],

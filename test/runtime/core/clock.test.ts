@@ -66,7 +66,7 @@ describe('while the process runs', () => {
     expect(clock.now()).toBe(START + DAY - 1)
     run(1)
     expect([clock.now(), clock.aged()]).toEqual([START + jump + DAY, START + jump + DAY])
-    expect(told.at(-1)).toContain('is believed')
+    expect(told.at(-1)).toContain('follows it again')
   })
 
   it('a clock from before there was a kvfold is never believed', () => {

@@ -59,7 +59,7 @@ describe('Random', () => {
 
 describe('a draw among nothing', () => {
   it('is refused: no word would ever do', () => {
-    expect(() => new Random(1).below(0)).toThrow(/a draw among 0/)
+    expect(() => new Random(1).below(0)).toThrow(/a draw needs at least one number, not 0/)
   })
 })
 

@@ -113,7 +113,7 @@ test('a model with a template reads it, filled, and its first label is a probabi
 
 test('other models, long and empty texts are refused', async () => {
   await refused('model/unsupported', () => reranker('plain'))
-  expect((await refused('model/unsupported', () => reranker('headless'))).message).toContain('no head')
+  expect((await refused('model/unsupported', () => reranker('headless'))).message).toContain('no scoring head')
   await refused('model/unsupported', () => Reranker.load(native, builtinModel(), ONE))
   const ranks = await reranker('bert')
   const error = await refused('context/full', () => ranks.rank(QUERY, ['a', 'word '.repeat(600)]))

@@ -84,7 +84,9 @@ it('is refused where ggml does not take it', async () => {
     process.env.KVFOLD_CPU_LIBRARY = ${JSON.stringify(broken)}
     await openNative({ gpu: 'cpu' })`)
   expect(code).not.toBe(0)
-  expect(stderr).toContain(`ggml does not take the CPU library ${broken}; run kvfold compile again`)
+  expect(stderr).toContain(
+    `ggml cannot use the CPU library ${broken} on this processor or with this release; run kvfold compile again`,
+  )
 })
 
 it.runIf(process.env['KVFOLD_LONG'])(

@@ -72,7 +72,7 @@ describe('tensors', () => {
         retype(gguf, tensor, type, bytes, 1)
       })
       const { message } = await refused('model/bad-file', () => native.loadModel(path))
-      expect(message).toContain(`the tensor ${tensor} is of ${name}`)
+      expect(message).toContain(`the tensor ${tensor} has type ${name}`)
       expect(message).toContain(path)
     },
   )
@@ -90,7 +90,7 @@ describe('tensors', () => {
       retype(gguf, tensor, 1, 2, 1)
     })
     expect((await refused('model/bad-file', () => native.loadModel(path))).message).toContain(
-      `${tensor} is of f16, and llama.cpp computes with f32 alone`,
+      `${tensor} has type f16, but llama.cpp needs f32 there`,
     )
   })
 

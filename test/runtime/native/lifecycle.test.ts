@@ -282,7 +282,7 @@ describe('an installation that is not whole', () => {
     writeFileSync(join(folder, 'build', 'kvfold.json'), '{"release":"v9.9.9","hash":""}')
     const { stdout } = await runScript(open, folder)
     expect(stdout).toMatch(
-      /^native\/library-mismatch The addon was built for llama.cpp v9.9.9, but the installed library is v0.5.0/,
+      /^native\/library-mismatch The native addon was built for llama.cpp v9.9.9, but the installed library is v0.5.0/,
     )
     rmSync(folder, { recursive: true })
   })
@@ -292,7 +292,7 @@ describe('an installation that is not whole', () => {
     writeFileSync(join(folder, 'build', 'kvfold.node'), 'text')
     writeFileSync(join(folder, 'build', 'kvfold.json'), '{"release":"v0.5.0","hash":""}')
     const { stdout } = await runScript(open, folder)
-    expect(stdout).toMatch(/^native\/library-mismatch The addon does not fit/)
+    expect(stdout).toMatch(/^native\/library-mismatch The native addon does not load/)
     rmSync(folder, { recursive: true })
   })
 })
