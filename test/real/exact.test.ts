@@ -1,4 +1,4 @@
-/** Contract `exact` on real weights (Gemma 3 270M, sliding windows): after random edits the model predicts what it does after a fresh prefill. */
+/** Contract `exact` on real weights, one model with sliding windows: after random edits the model predicts what it does after a fresh prefill. */
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { edited, freshLogprobs } from '../../bench/driver.js'
 import type { Contract } from '../../src/runtime/core/contract.js'
@@ -8,9 +8,9 @@ import type { Span } from '../../src/runtime/core/span.js'
 import { LlamaEngine } from '../../src/runtime/engine/llama.js'
 import { openNative } from '../../src/runtime/native/binding.js'
 import type { NativeContext, NativeModel } from '../../src/runtime/native/types.js'
+import { NEEDED, REAL_MODELS } from './support/models.js'
 
-/** `npm run test:real` sets it: the weights in F32. */
-const MODEL = process.env['KVFOLD_REAL']
+const MODELS = ['smollm2-f32', 'gemma3-f32'].filter((name) => REAL_MODELS[name] !== undefined)
 /** In F32, too, are keys and values: with quantised products or F16 keys two fresh prefills of one prompt differ by 0.3 nats and more. */
 const SETTINGS = { threads: 1, batchThreads: 1, flashAttention: 'off', keyType: 'f32', valueType: 'f32' } as const
 /** Folds, and the restore of the first: stretches of about a hundred tokens. The one with the number 4 ends just before what is predicted. */
@@ -24,7 +24,10 @@ const COMPARED = 20
 const BOUND = 2e-2
 type Likely = { readonly token: number; readonly logprob: number }
 
-describe.skipIf(MODEL === undefined)('Gemma 3 270M', () => {
+if (MODELS.length === 0) it.skip(NEEDED)
+
+describe.each(MODELS)('%s', (name) => {
+  const model = REAL_MODELS[name]!
   let engine: LlamaEngine
   let reference: NativeModel
   let whole: NativeContext
@@ -33,8 +36,8 @@ describe.skipIf(MODEL === undefined)('Gemma 3 270M', () => {
 
   beforeAll(async () => {
     const native = await openNative({ gpu: 'cpu' })
-    engine = await LlamaEngine.load(native, MODEL!, { ...SETTINGS, cells: 4096, hostBytes: 2 ** 26 })
-    reference = await native.loadModel(MODEL!)
+    engine = await LlamaEngine.load(native, model, { ...SETTINGS, cells: 4096, hostBytes: 2 ** 26 })
+    reference = await native.loadModel(model)
     whole = await reference.createContext({ ...SETTINGS, cells: 1024, batch: 1024, ubatch: 1024 })
     single = await reference.createContext({ ...SETTINGS, cells: 1024, batch: 1, ubatch: 1 })
   })
