@@ -1,9 +1,9 @@
-/** Alignment: what two lists have in common, against a naive longest common part; what it costs is counted, not timed. */
+/** Tests `align` against a naive search for the longest common subsequence. The tests count its reads and do not time it. */
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { align, gapsOf, type Match } from '../../../src/runtime/core/alignment.js'
 
-/** The length of the longest common part. */
+/** Returns the length of the longest common subsequence. */
 function naive(a: readonly number[], b: readonly number[]): number {
   const counts = Array.from({ length: a.length + 1 }, () => new Array<number>(b.length + 1).fill(0))
   for (let i = a.length - 1; i >= 0; i--)
@@ -20,7 +20,7 @@ function checkMatches(matches: readonly Match[], a: readonly number[], b: readon
   }
 }
 
-/** A list, and what a client made of it: some left out, some replaced by others, some put in, some moved. */
+/** Draws a list and a client's edit of it: elements removed, replaced, inserted and moved. */
 const edited = (base: fc.Arbitrary<number[]>) =>
   fc
     .tuple(base, fc.array(fc.tuple(fc.nat(40), fc.constantFrom('out', 'other', 'in', 'known'), fc.nat(5000)), { maxLength: 12 }))
@@ -36,7 +36,7 @@ const edited = (base: fc.Arbitrary<number[]>) =>
     })
 
 describe('align', () => {
-  it('is as long as the longest common part of lists whose elements are all different', () => {
+  it('matches as many elements as the longest common subsequence when all elements differ', () => {
     const lists = fc.tuple(fc.uniqueArray(fc.nat(60), { maxLength: 40 }), fc.uniqueArray(fc.nat(60), { maxLength: 40 }))
     fc.assert(
       fc.property(lists, ([a, b]) => {
@@ -47,7 +47,7 @@ describe('align', () => {
     )
   })
 
-  it('leaves no two equal elements between two matches, and keeps the common beginning and ending, however often elements come', () => {
+  it('keeps the common beginning and end, and leaves no equal elements in a gap, even when elements repeat', () => {
     fc.assert(
       fc.property(edited(fc.array(fc.nat(8), { maxLength: 40 })), ([a, b]) => {
         const matches = align(a, b)
@@ -61,7 +61,7 @@ describe('align', () => {
     )
   })
 
-  it('has every element of both in a match or in a gap', () => {
+  it('puts every element of both lists in a match or in a gap', () => {
     fc.assert(
       fc.property(edited(fc.array(fc.nat(30), { maxLength: 40 })), ([a, b]) => {
         const matches = align(a, b)
@@ -73,7 +73,7 @@ describe('align', () => {
     )
   })
 
-  it('reads a handful of times what there is, though every third element is another', () => {
+  it('reads each element a few times at most, though every third element differs', () => {
     const reads = (length: number): number => {
       let count = 0
       const counted = (list: number[]) =>
@@ -88,7 +88,7 @@ describe('align', () => {
       return count
     }
     expect(reads(2000)).toBeLessThan(20 * 2000)
-    // It grows with the length, and not with its square.
+    // The reads grow with the length, not with its square.
     expect(reads(8000)).toBeLessThan(5 * reads(2000))
   })
 })

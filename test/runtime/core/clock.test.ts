@@ -1,4 +1,4 @@
-/** A clock that is set wrongly: what it says is neither believed at once nor for ever doubted. */
+/** Tests how `SteadyClock` treats a clock that is set wrongly: it does not believe the clock at once, and it does not doubt it for ever. */
 import { describe, expect, it } from 'vitest'
 import { SteadyClock, type EarlierTime } from '../../../src/runtime/core/clock.js'
 
@@ -6,7 +6,7 @@ const HOUR = 3_600_000
 const DAY = 24 * HOUR
 const START = Date.UTC(2026, 10, 27)
 
-/** A machine whose clock can be set. */
+/** A machine whose wall clock a test can set. */
 function machine({ at = START, earlier, gap }: { at?: number; earlier?: EarlierTime; gap?: number } = {}) {
   let [wall, running] = [at, 1_000_000]
   const told: string[] = []
@@ -29,7 +29,7 @@ function machine({ at = START, earlier, gap }: { at?: number; earlier?: EarlierT
 }
 
 describe('while the process runs', () => {
-  it('time is what the machine says, and small corrections are followed', () => {
+  it("the time is the machine's, and small corrections are followed", () => {
     const { clock, told, set, run } = machine()
     run(3 * DAY)
     set(-60_000)
@@ -40,7 +40,7 @@ describe('while the process runs', () => {
     expect(told).toEqual([])
   })
 
-  it.each([400 * DAY, -400 * DAY, 2 * HOUR])('a jump by %d and back is no time', (jump) => {
+  it.each([400 * DAY, -400 * DAY, 2 * HOUR])('a jump by %d and back does not change the time', (jump) => {
     const { clock, told, set, run } = machine()
     run(HOUR)
     clock.now()
@@ -69,7 +69,7 @@ describe('while the process runs', () => {
     expect(told.at(-1)).toContain('follows it again')
   })
 
-  it('a clock from before there was a kvfold is never believed', () => {
+  it('a clock that shows a date before kvfold existed is never believed', () => {
     const { clock, set, run } = machine()
     set(-START)
     clock.now()
@@ -77,7 +77,7 @@ describe('while the process runs', () => {
     expect(clock.now()).toBe(START + 9 * DAY)
   })
 
-  it('a jump on top of a jump begins the day anew', () => {
+  it('a second jump starts the day of waiting again', () => {
     const { clock, set, run } = machine()
     set(400 * DAY)
     clock.now()
@@ -90,13 +90,13 @@ describe('while the process runs', () => {
 })
 
 describe('at a start', () => {
-  it('a gap that is not long is time in which the server was off', () => {
+  it('a short gap counts as time in which the server was off', () => {
     const { clock, told } = machine({ earlier: { seen: START - 14 * DAY, ran: 0 }, gap: 15 * DAY })
     expect([clock.now(), clock.aged()]).toEqual([START, START])
     expect(told).toEqual([])
   })
 
-  it("after a long one times are the clock's, and ages wait for a day, over all starts", () => {
+  it('after a long gap, times follow the clock, and ages wait for a day, counted over all starts', () => {
     const seen = START - 400 * DAY
     const first = machine({ earlier: { seen, ran: 0 } })
     expect([first.clock.now(), first.clock.aged()]).toEqual([START, seen])
@@ -112,7 +112,7 @@ describe('at a start', () => {
     expect(second.told).toEqual([expect.stringContaining('until the server has run for 4 hours')])
   })
 
-  it('a clock that was ahead then and comes back was never believed', () => {
+  it('a clock that was ahead at the start and comes back was never believed', () => {
     const seen = START - HOUR
     const { clock, set, run } = machine({ at: START + 400 * DAY, earlier: { seen, ran: 0 } })
     run(HOUR)
@@ -121,7 +121,7 @@ describe('at a start', () => {
     expect(clock.left).toEqual({ seen: START + HOUR, ran: 0 })
   })
 
-  it('a clock that is behind dates nothing and ages nothing, and when it is set nothing was lost', () => {
+  it('a clock that is behind gives no dates and no ages, and setting it right loses nothing', () => {
     const { clock, told, set, run } = machine({ at: 0, earlier: { seen: START, ran: 0 } })
     run(HOUR)
     expect([clock.now(), clock.aged()]).toEqual([START + HOUR, HOUR])

@@ -8,7 +8,7 @@ const all = async <T>(events: AsyncIterable<T>): Promise<T[]> => {
 }
 
 describe('Feed', () => {
-  it('keeps what nobody has read yet, in order, and ends with the answer', async () => {
+  it('keeps unread events in order, and ends with the answer', async () => {
     const feed = new Feed<number, string>(async (push) => {
       push(1)
       await Promise.resolve()
@@ -19,7 +19,7 @@ describe('Feed', () => {
     expect(await all(feed)).toEqual([1, 2])
   })
 
-  it('hands events over while it runs', async () => {
+  it('delivers events while it runs', async () => {
     let go = (): void => undefined
     const feed = new Feed<number, void>(async (push) => {
       push(1)
@@ -33,7 +33,7 @@ describe('Feed', () => {
     expect((await reader.next()).done).toBe(true)
   })
 
-  it('ends both ways with an error, after what was pushed before it', async () => {
+  it('ends the events and the answer with an error, after the events pushed before it', async () => {
     const feed = new Feed<number, string>((push) => {
       push(1)
       return Promise.reject(new Error('broken'))

@@ -5,7 +5,7 @@ import { mix, Random } from '../../../src/runtime/core/random.js'
 const draws = (random: Random, count: number) => Array.from({ length: count }, () => random.word())
 
 describe('Random', () => {
-  it('gives the same words for the same seed and stream, others for others', () => {
+  it('gives the same words for the same seed and stream, and different words for different ones', () => {
     fc.assert(
       fc.property(fc.integer(), fc.nat(), fc.nat(), (seed, stream, other) => {
         expect(draws(new Random(seed, stream), 8)).toEqual(draws(new Random(seed, stream), 8))
@@ -36,11 +36,11 @@ describe('Random', () => {
     const random = new Random(7)
     const counts = [0, 0, 0, 0, 0, 0]
     for (let draw = 0; draw < 60_000; draw++) counts[random.below(6)]!++
-    // Standard deviation 91: five of them.
+    // The standard deviation is 91; the bound is five of them.
     for (const count of counts) expect(Math.abs(count - 10_000)).toBeLessThan(460)
   })
 
-  it('shuffles into every order about equally often, and loses nothing', () => {
+  it('shuffles into every order about equally often, and loses no element', () => {
     const random = new Random(3)
     const counts = new Map<string, number>()
     for (let round = 0; round < 24_000; round++) {
@@ -64,7 +64,7 @@ describe('a draw among nothing', () => {
 })
 
 describe('mix', () => {
-  it('sends different words to different words', () => {
+  it('maps different words to different words', () => {
     fc.assert(
       fc.property(fc.nat(), fc.nat(), (a, b) => {
         expect(mix(a) === mix(b)).toBe(a === b)

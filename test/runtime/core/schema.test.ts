@@ -19,14 +19,14 @@ const words = (given: unknown) => {
 const whole = { size: 1, limit: null, parts: [{ role: 'top' }] }
 
 describe('checked', () => {
-  it('fills in defaults, leaves out what nobody asked for, and leaves alone what was given', () => {
+  it('fills in defaults, drops fields that the schema does not name, and leaves the input alone', () => {
     const given = { ...whole, parts: [{ role: 'top', more: 1 }], name: undefined }
     const before = structuredClone(given)
     expect(checked(Order, given)).toEqual({ ok: true, value: { ...whole, count: 5, kind: 'new' } })
     expect(given).toEqual(before)
   })
 
-  it('keeps the digits of numbers and the order of keys, in the value and in what is wrong', () => {
+  it('keeps the digits of numbers and the order of keys, in the value and in the faults', () => {
     const Call = Type.Object({
       step: Type.Number(),
       args: Type.Record(Type.String(), Type.Unknown()),
@@ -66,7 +66,7 @@ describe('checked', () => {
     ],
     [4, ['it: must be an object, not 4']],
     [null, ['it: must be an object, not null']],
-  ])('says what is wrong with %j', (given, said) => {
+  ])('says which fields of %j are wrong, and why', (given, said) => {
     expect(words(given)).toEqual(said)
   })
 })

@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { writeWhole } from '../../../src/runtime/core/whole-file.js'
 
-describe('a file that is there whole or not at all', () => {
+describe('a file that is written whole or not at all', () => {
   let folder: string
   beforeEach(() => {
     folder = mkdtempSync(join(tmpdir(), 'kvfold-whole-'))
@@ -14,7 +14,7 @@ describe('a file that is there whole or not at all', () => {
     rmSync(folder, { recursive: true })
   })
 
-  it('takes the place of the earlier one when it is complete, not before', async () => {
+  it('replaces the earlier file when it is complete, not before', async () => {
     const path = join(folder, 'file')
     writeFileSync(path, 'old')
     await writeWhole(path, async (temporary) => {
@@ -26,7 +26,7 @@ describe('a file that is there whole or not at all', () => {
     expect(readdirSync(folder)).toEqual(['file'])
   })
 
-  it('leaves the earlier one, and nothing else, when writing fails', async () => {
+  it('leaves only the earlier file when writing fails', async () => {
     const path = join(folder, 'file')
     writeFileSync(path, 'old')
     const failed = writeWhole(path, async (temporary) => {
@@ -38,7 +38,7 @@ describe('a file that is there whole or not at all', () => {
     expect(readdirSync(folder)).toEqual(['file'])
   })
 
-  it('keeps writers apart: the last one that ends stays', async () => {
+  it('keeps writers apart: the file of the last one to finish stays', async () => {
     const path = join(folder, 'file')
     let end = (): void => undefined
     const other = new Promise<void>((resolve) => (end = resolve))

@@ -1,4 +1,4 @@
-/** JSON as it was written: digits and order survive reading and writing, and the values are those of JSON.parse. */
+/** Tests that digits and the order of keys survive reading and writing JSON, and that the values are those of JSON.parse. */
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import {
@@ -25,7 +25,7 @@ const NUMBERS = [
   ...['0.1000000000000000055511151231257827', '1.0', '1.50', '1E5', '1e5', '2e-7', '0.0000001', '0', '7', '-1', '0.1', '1e+2'],
 ]
 
-/** Numbers with any digits, point and exponent. */
+/** Draws numbers with any digits, point and exponent. */
 const number = fc.oneof(
   fc.constantFrom(...NUMBERS),
   fc
@@ -45,7 +45,7 @@ const key = fc.oneof(
   fc.string({ maxLength: 5 }),
 )
 
-/** JSON texts without white space, as JSON.stringify would have them but for numbers and order. */
+/** Draws JSON texts without white space, written as JSON.stringify writes them except for numbers and the order of keys. */
 const { text } = fc.letrec<{ text: string }>((tie) => ({
   text: fc.oneof(
     { maxDepth: 4 },
@@ -82,18 +82,18 @@ describe('readJson and writeJson', () => {
     )
   })
 
-  it('take the last of several values of one key, at the place of the first', () => {
+  it('take the last value of a repeated key, at the place of the first', () => {
     expect(writeJson(readJson('{"b":1.0,"a":{"x":1.0},"1":2.0,"b":3,"a":{"x":1}}'))).toBe('{"b":3,"a":{"x":1},"1":2.0}')
     expect(writeJson(readJson('{"b":{"x":1.0},"b":[2.0]}'))).toBe('{"b":[2.0]}')
   })
 
-  it('know keys that are escaped, and what only looks like a number', () => {
+  it('understand escaped keys, and strings that look like numbers', () => {
     expect(writeJson(readJson(String.raw`{"b":0,"\u0031":"1.0 \\","x\"":[9007199254740993]}`))).toBe(
       String.raw`{"b":0,"1":"1.0 \\","x\"":[9007199254740993]}`,
     )
   })
 
-  it('read texts that nest deeper than calls can', () => {
+  it('read texts that nest more deeply than the call stack allows', () => {
     const json = `${'['.repeat(50_000)}1.0${']'.repeat(50_000)}`
     let value = readJson(json)
     while (Array.isArray(value) && Array.isArray(value[0])) value = value[0]
@@ -104,7 +104,7 @@ describe('readJson and writeJson', () => {
     for (const json of ['', '{', '[01]', '{"a":1.}', '[1.0]x', 'undefined']) expect(() => readJson(json)).toThrow(SyntaxError)
   })
 
-  it('write a changed copy as it is, and the rest of it as it was', () => {
+  it('write a changed copy with its changes, and the rest as it was written', () => {
     const value = readJson('{"b":9007199254740993,"1":1.0,"a":{"x":2.0}}') as object
     expect(writeJson({ ...value, 1: 5, c: [1] })).toBe('{"b":9007199254740993,"1":5,"a":{"x":2.0},"c":[1]}')
     const { b, ...rest } = value as { b: number }
@@ -127,7 +127,7 @@ describe('writtenEntries', () => {
     expect(numberText(readJson('{"n":12345678901234567890}') as object, 'n')).toBe('12345678901234567890')
   })
 
-  it('are those that objectOf was given', () => {
+  it('are the entries that objectOf was given', () => {
     const object = objectOf([
       ['b', 9007199254740992, '9007199254740993'],
       ['2', 'x'],
@@ -141,14 +141,14 @@ describe('writtenEntries', () => {
 describe('comparableJson', () => {
   const same = (a: string, b: string) => comparableJson(readJson(a)) === comparableJson(readJson(b))
 
-  it('is the same for what says the same', () => {
+  it('is the same for texts that mean the same', () => {
     expect(same('{"a":1.0,"b":[1e2,-0]}', '{"b":[100,0],"a":1}')).toBe(true)
     expect(same('[10000000000000000000000]', '[1e22]')).toBe(true)
-    // Programs send decimals on as doubles.
+    // Programs pass decimals on as doubles.
     expect(same('[3.14159265358979323846]', '[3.141592653589793]')).toBe(true)
   })
 
-  it('tells whole numbers apart that have one double', () => {
+  it('distinguishes whole numbers that share a double', () => {
     expect(same('[9007199254740993]', '[9007199254740992]')).toBe(false)
     expect(same('{"a":[12345678901234567890]}', '{"a":[12345678901234567891]}')).toBe(false)
     expect(same('[9223372036854775808]', '[9223372036854776000]')).toBe(false)

@@ -1,9 +1,9 @@
-/** What a conversation's edits cost in the cache, case by case. */
+/** Tests the cost of a conversation's edits in the cache, case by case. */
 import { describe, expect, it } from 'vitest'
 import { keepsStepCacheContract } from './step-cache.contract.js'
 import { CacheHarness, shownOf } from './support/cache-harness.js'
 
-/** `count` tokens that occur nowhere else. */
+/** Returns `count` tokens that occur in no other text. */
 const text = (from: number, count: number): number[] => Array.from({ length: count }, (_, offset) => from + offset)
 
 const system = text(100, 10)
@@ -23,7 +23,7 @@ describe('as a step cache', () => {
 describe('an edit', () => {
   const folded = [...long.slice(0, 10), ...marker, ...long.slice(30)]
 
-  it('recomputes what follows it, and parks what it supersedes', () => {
+  it('recomputes the tokens after it, and parks the cells it replaces', () => {
     const harness = new CacheHarness()
     harness.step('a', shownOf(system, long, tail, prompt))
     const entry = harness.step('a', shownOf(system, folded, tail, prompt))
@@ -32,7 +32,7 @@ describe('an edit', () => {
     expect(harness.cache.totals).toMatchObject({ used: 67 + 30, parked: 47, versions: 1, sequences: { used: 2, total: 8 } })
   })
 
-  it('undone, is a hit on the parked version; done again, on the other', () => {
+  it('that is undone hits the parked version, and so does redoing it', () => {
     const harness = new CacheHarness()
     harness.step('a', shownOf(system, long, tail, prompt))
     harness.step('a', shownOf(system, folded, tail, prompt), [60])
@@ -43,7 +43,7 @@ describe('an edit', () => {
     expect(again).toMatchObject({ shown: 54, reused: 51, sources: { own: 20, parked: 31 } })
   })
 
-  it('made together with others, costs one pass', () => {
+  it('made in one step with another edit costs one pass', () => {
     const both = [...long.slice(0, 10), ...marker, ...long.slice(20, 25), ...marker, ...long.slice(35)]
     const one = [...long.slice(0, 10), ...marker, ...long.slice(20)]
     const apart = new CacheHarness()
@@ -57,7 +57,7 @@ describe('an edit', () => {
     expect(first.submitted + second.submitted).toBe(3 + 20 + 17 + (3 + 5 + 17))
   })
 
-  it('parks nothing that an earlier version holds already', () => {
+  it('parks nothing that an earlier version already holds', () => {
     const harness = new CacheHarness()
     harness.step('a', shownOf(system, long, tail, prompt))
     harness.step('a', shownOf(system, folded, prompt))
@@ -70,7 +70,7 @@ describe('an edit', () => {
     })
   })
 
-  it('keeps the version it comes back to when ids are short, and loses the tail instead', () => {
+  it('keeps the version it returns to when ids are short, and loses the tail instead', () => {
     const harness = new CacheHarness({ sequences: 2 })
     harness.step('a', shownOf(system, long, prompt))
     harness.step('a', shownOf(system, folded, prompt))
@@ -82,7 +82,7 @@ describe('an edit', () => {
     expect(harness.cache.totals).toMatchObject({ versions: 0, used: 52 })
   })
 
-  it('that only shortens leaves a version, and one that only takes back generated tokens too', () => {
+  it('that only shortens the prompt leaves a version, even if it only removes generated tokens', () => {
     const harness = new CacheHarness()
     harness.step('a', shownOf(system, long, prompt), [50, 51])
     expect(harness.step('a', shownOf(system, prompt))).toMatchObject({ parked: 44, reused: 10, recomputed: 0, fresh: 2 })
@@ -136,7 +136,7 @@ describe('a full hit', () => {
     })
   })
 
-  it('that only another holds to the last token counts that token for whoever held the one before it', () => {
+  it('counts the last token as own if the conversation holds the token before it', () => {
     const harness = new CacheHarness()
     harness.step('a', shownOf(text(1, 6)))
     harness.step('b', shownOf(text(1, 5)))
@@ -151,7 +151,7 @@ describe('a full hit', () => {
 })
 
 describe('a long conversation', () => {
-  it('is kept, parked and brought back whole', () => {
+  it('is kept, parked and reloaded whole', () => {
     const harness = new CacheHarness({ cells: 3000 })
     const body = text(1000, 1300)
     harness.step('a', shownOf(body, prompt), [50], 500)
@@ -171,7 +171,7 @@ describe('a long conversation', () => {
 })
 
 describe('two conversations', () => {
-  it('share the cells of their common beginning, also while the other runs', () => {
+  it('share the cells of their common beginning, even while one of them runs', () => {
     const harness = new CacheHarness()
     const a = harness.start('a', shownOf(system, long, prompt))!
     harness.decode(a, 30)
@@ -193,7 +193,7 @@ describe('two conversations', () => {
     expect(harness.step('b', shownOf(system, tail, prompt))).toMatchObject({ reused: 27, sources: { own: 27 } })
   })
 
-  it("find the other's parked versions", () => {
+  it("find each other's parked versions", () => {
     const harness = new CacheHarness()
     harness.step('a', shownOf(system, long, prompt))
     harness.step('a', shownOf(system, tail, prompt))
@@ -217,7 +217,7 @@ describe('a cancelled step', () => {
     })
   })
 
-  it('leaves "the previous step" to the last one that was done', () => {
+  it('does not become "the previous step"; the last finished step does', () => {
     const harness = new CacheHarness()
     harness.step('a', shownOf(system, long, prompt))
     const running = harness.start('a', shownOf(tail, long, prompt))!
@@ -226,14 +226,14 @@ describe('a cancelled step', () => {
     expect(harness.step('a', shownOf(tail, long, prompt))).toMatchObject({ reused: 30, recomputed: 27, fresh: 0 })
   })
 
-  it('before anything entered costs nothing', () => {
+  it('that has computed nothing costs nothing', () => {
     const harness = new CacheHarness()
     const running = harness.start('a', shownOf(system, prompt))!
     harness.decode(running, 12, 0)
     expect(harness.finish('a', 'cancelled')).toMatchObject({ side: 0, submitted: 0 })
   })
 
-  it('can also be an aborted decode that goes on', () => {
+  it('can also be an aborted decode that continues', () => {
     const harness = new CacheHarness()
     const running = harness.start('a', shownOf(system, prompt))!
     harness.decode(running, 12, 5)

@@ -1,23 +1,26 @@
-/** Cell hashes: the published cipher, keyed by tenant, without more collisions than chance has, the same however they are reached. */
+/**
+ * Tests cell hashes: they use the published cipher with a key per tenant. They collide no more often than chance, and do not depend on the
+ * path to a text.
+ */
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { Random } from '../../../src/runtime/core/random.js'
 import { CellHasher, FreshHashes, sameHash, WORDS } from '../../../src/runtime/kv/cell-hash.js'
 import { type CacheSalt, CacheSalts, sameSalt } from '../../../src/runtime/kv/tenant-salts.js'
 
-/** Fixed, so that a test of chance has one outcome. */
+/** A fixed salt, so that the statistical tests always give the same result. */
 const SALT = new CacheSalts(Buffer.alloc(32, 'a secret')).of('anna')
 
 const hashIn = (hashes: Int32Array, at: number): string => hashes.subarray(WORDS * at, WORDS * (at + 1)).join()
 
-/** 128 bits, and back. */
+/** Converts four words to a number of 128 bits. */
 const numberOf = (words: Int32Array): bigint => words.reduceRight((sum, word) => (sum << 32n) | BigInt(word >>> 0), 0n)
 const wordsOf = (number: bigint): Int32Array =>
   Int32Array.from({ length: 4 }, (_, word) => Number((number >> (32n * BigInt(word))) & 0xffffffffn) | 0)
-/** In GF(2^128), by the book. */
+/** Doubles a number in GF(2^128), as the textbook defines it. */
 const doubled = (number: bigint): bigint => ((number << 1n) & ((1n << 128n) - 1n)) ^ (number >> 127n === 1n ? 0x87n : 0n)
 
-/** The cipher: of the key in the salt, applied to four words. */
+/** Encrypts a block of four words with the key in the salt. */
 function encrypted(key: Int32Array, block: bigint): bigint {
   const out = new Int32Array(WORDS)
   new CellHasher({ key, start: wordsOf(block) }).place(0, 0, out, 0)
@@ -25,8 +28,9 @@ function encrypted(key: Int32Array, block: bigint): bigint {
 }
 
 describe('the cipher', () => {
-  it('is that of Chaskey-12: messages of up to a block have the published tags', () => {
-    // N. Mouha's reference implementation (public domain): the message is 00 01 02 ... of so many bytes.
+  it('is Chaskey-12: messages of up to a block have the published tags', () => {
+    // From N. Mouha's reference implementation (public domain). The message is 00 01 02 ... with as many bytes as the entry's place in the
+    // list.
     const key = numberOf(Int32Array.of(0x833d3433, 0x009f389f, 0x2398e64f, 0x417acf39))
     const tags: readonly (readonly [number, readonly number[]])[] = [
       [0, [0x43cb1f41, 0x51eba0c2, 0xff0a8ac3, 0x7ee3f642]],
@@ -45,7 +49,7 @@ describe('the cipher', () => {
     }
   })
 
-  it('makes hashes as they are defined, each of all that was seen', () => {
+  it('gives the hashes as defined, each over all tokens seen before it', () => {
     fc.assert(
       fc.property(fc.array(fc.integer({ min: 0, max: 2 ** 31 - 1 }), { maxLength: 600 }), (tokens) => {
         const hashes = new FreshHashes(SALT).of(Int32Array.from(tokens))
@@ -65,7 +69,7 @@ describe('hashes', () => {
   const COUNT = 2 ** 20
   const EXPECTED = (COUNT * (COUNT - 1)) / 2 / 2 ** 32
 
-  /** Pairs of equal words among so many hashes, for each of the four words. */
+  /** Counts, for each of the four words, the pairs of hashes that agree in it. */
   function collisions(hashes: Int32Array): number[] {
     return Array.from({ length: WORDS }, (_, word) => {
       const words = Uint32Array.from({ length: COUNT }, (_none, at) => hashes[WORDS * at + word]!).sort()
@@ -102,16 +106,16 @@ describe('hashes', () => {
     },
   }
   for (const [name, make] of Object.entries(inputs))
-    it(`collide in 32 bits as often as chance has it: ${name}`, () => {
-      // Poisson: 6 standard deviations.
+    it(`collide in 32 bits as often as chance predicts: ${name}`, () => {
+      // The count has a Poisson distribution; the bound is 6 standard deviations.
       for (const pairs of collisions(make())) expect(Math.abs(pairs - EXPECTED)).toBeLessThan(6 * Math.sqrt(EXPECTED))
     })
 
-  it('change in half of their bits, each as often as not, with any bit of token, position, text before, or salt', () => {
+  it('change each bit half of the time when any bit of token, position, earlier text or salt changes', () => {
     const random = new Random(5)
     const words = () => Int32Array.from({ length: 4 }, () => random.word() | 0)
     const ROUNDS = 1000
-    /** The hash of a last cell, from 4 + 4 words of salt, 3 tokens and a position. */
+    /** Returns the hash of a last cell, from 4 + 4 words of salt, 3 tokens and a position. */
     const hashOf = (input: Int32Array): bigint => {
       const hasher = new CellHasher({ key: input.slice(0, 4), start: input.slice(4, 8) })
       const out = new Int32Array(WORDS)
@@ -137,19 +141,19 @@ describe('hashes', () => {
             all++
           }
       }
-      // Binomial, 6 standard deviations.
+      // The count has a binomial distribution; the bound is 6 standard deviations.
       expect(Math.abs(all - 64 * rounds)).toBeLessThan(6 * Math.sqrt(32 * rounds))
       for (const count of flips) expect(Math.abs(count - rounds / 2)).toBeLessThan(6 * Math.sqrt(rounds / 4))
     }
   })
 
-  it('are the same for the same history and different for any other, through forks, edits and cells computed beside hidden text', () => {
+  it('are equal exactly for equal histories, through forks, edits and cells computed beside hidden text', () => {
     const random = new Random(9)
     interface Cell {
       readonly token: number
       readonly position: number
       readonly hash: Int32Array
-      /** What its hash must stand for, spelled out. */
+      /** The number of the history that the hash must identify. */
       readonly history: number
     }
     const histories = new Map<string, number>()
@@ -173,7 +177,7 @@ describe('hashes', () => {
     for (let run = 0; run < 2000; run++) {
       let live: Cell[] = []
       for (let step = 0; step < 20; step++) {
-        // Few tokens, so that the same histories come about again and again.
+        // Few tokens, so that the same histories occur again and again.
         const choice = random.below(8)
         if (choice === 0 && live.length > 2) {
           const start = random.below(live.length - 1)
@@ -187,10 +191,10 @@ describe('hashes', () => {
   })
 })
 
-describe('going on from what is known', () => {
+describe('continuing from known hashes', () => {
   const SIZES = [0, 1, 254, 255, 256, 257, 511, 512, 513, 1030]
 
-  it('gives the hashes that a look at the whole text gives, whatever the last text was', () => {
+  it('gives the same hashes as hashing the whole text, whatever the previous text was', () => {
     fc.assert(
       fc.property(
         fc.array(fc.record({ keep: fc.nat(1100), add: fc.constantFrom(...SIZES), token: fc.nat(3) }), { maxLength: 12 }),
@@ -212,7 +216,7 @@ describe('going on from what is known', () => {
     )
   })
 
-  it('goes back to fewer than 256 cells before, never after', () => {
+  it('goes back at most to the wanted cell and fewer than 256 cells before it', () => {
     fc.assert(
       fc.property(fc.array(fc.tuple(fc.nat(700), fc.nat(1200)), { maxLength: 8 }), (moves) => {
         const hasher = new CellHasher(SALT)
@@ -258,7 +262,7 @@ describe('salts', () => {
   const all = (salts: readonly CacheSalt[]) => new Set(salts.flatMap(({ key, start }) => [key.join(), start.join()])).size
 
   it('are the same for the same secret and tenant, and share nothing otherwise', () => {
-    // The last two are one replacement character each in UTF-8.
+    // In UTF-8, each of the last two becomes one replacement character.
     const tenants = [undefined, '', 'undefined', 'common', 'anna', 'anna\0', 'Anna', ', common', '\ud800', '\ud801']
     const secrets = [secret, Buffer.alloc(32, 2), undefined, undefined].map((each) => new CacheSalts(each))
     expect(all(secrets.flatMap((salts) => tenants.map((tenant) => salts.of(tenant))))).toBe(2 * 4 * tenants.length)
@@ -269,7 +273,7 @@ describe('salts', () => {
     }
   })
 
-  it('differ in hashes from the first token on, wherever the texts are the same', () => {
+  it('make hashes differ from the first token on, even for equal texts', () => {
     fc.assert(
       fc.property(fc.array(fc.nat(50_000), { maxLength: 300 }), fc.string(), fc.string(), (tokens, one, other) => {
         fc.pre(one !== other)

@@ -1,4 +1,7 @@
-/** The cache of models that can only extend a text: what every step cache owes, with its checkpoints in memory, on a disk that damages some, and without any. */
+/**
+ * Runs the step-cache suite on the cache for models that can only extend a text: with checkpoints in memory, on a damaging disk, and
+ * without any.
+ */
 import { describe } from 'vitest'
 import { OffloadTiers } from '../../../src/runtime/kv/offload.js'
 import { keepsStepCacheContract } from './step-cache.contract.js'

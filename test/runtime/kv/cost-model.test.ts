@@ -1,4 +1,4 @@
-/** Fitting rates to measured times, and what follows from the rates. */
+/** Tests how rates are fitted to measured times, and the predictions from them. */
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import {
@@ -16,7 +16,7 @@ import {
 
 const UBATCH = 512
 
-/** Where a calibration measures. */
+/** The points that a calibration measures. */
 const grid: readonly ComputedRun[] = [0, 1024, 2048, 4096, 8192].flatMap((cells) =>
   [...new Set([cells, 0])].flatMap((attended) => [16, 64, 256, 512].map((tokens) => ({ tokens, attended, cells }))),
 )
@@ -26,7 +26,7 @@ type Rates = Pick<CostModel, 'prefill' | 'decode' | 'books'>
 
 const fitted = <Term extends string>(rates: Record<Term, number>) => ({ rates, residual: { median: 0, worst: 0 }, samples: 0 })
 const rate = (least: number, most: number) => fc.double({ min: least, max: most, noNaN: true })
-/** Machines in which every term counts for something. */
+/** Draws machines in which every term of the model matters. */
 const machine: fc.Arbitrary<Rates> = fc
   .record({
     prefill: fc.record({
@@ -43,7 +43,7 @@ const machine: fc.Arbitrary<Rates> = fc
 
 const on = { ubatch: UBATCH } as CostModel['on']
 
-/** What a calibration of the machine measures; `noise` factors, one a measurement. */
+/** Returns the rates that a calibration of this machine fits. `noise` gives one factor for each measurement. */
 function measured(rates: Rates, noise: (index: number) => number = () => 1): Rates {
   let index = 0
   const prefill = grid.map((run) => ({ ...run, milliseconds: prefillTime({ ...rates, on }, run) * noise(index++) }))
@@ -53,7 +53,7 @@ function measured(rates: Rates, noise: (index: number) => number = () => 1): Rat
 }
 
 describe('a fit', () => {
-  it('finds the rates of a machine that is as the model says', () => {
+  it('finds the rates of a machine that follows the model', () => {
     fc.assert(
       fc.property(machine, (rates) => {
         const found = measured(rates)
@@ -67,7 +67,7 @@ describe('a fit', () => {
     )
   })
 
-  it('predicts within the noise of what it saw, and says how far off it is', () => {
+  it('predicts within the noise of its samples, and reports its error', () => {
     fc.assert(
       fc.property(machine, fc.array(rate(0.9, 1.1), { minLength: 97, maxLength: 97 }), (rates, noise) => {
         const found = measured(rates, (index) => noise[index % noise.length]!)
@@ -85,15 +85,15 @@ describe('a fit', () => {
     )
   })
 
-  it('never gives a term less than nothing', () => {
-    // Falls with y, so the best line without that rule would have a negative slope.
+  it('never gives a term a negative rate', () => {
+    // The values fall with y, so without that rule the best line would have a negative slope.
     const samples = [1, 2, 3, 4].map((y) => ({ amounts: { one: 1, y }, measured: 10 - y }))
     const { rates } = fitRates(['one', 'y'], samples)
     expect(rates.y).toBe(0)
     expect(rates.one).toBeGreaterThan(5)
   })
 
-  it('leaves out what cannot be told apart, and still predicts', () => {
+  it('leaves out terms that the samples cannot separate, and still predicts', () => {
     const samples = [1, 2, 3].map((x) => ({ amounts: { x, twice: 2 * x }, measured: 6 * x }))
     const fit = fitRates(['x', 'twice'], samples)
     expect(fit.residual.worst).toBeLessThan(1e-9)
@@ -101,7 +101,7 @@ describe('a fit', () => {
     expect(Object.values(fit.rates).filter((value) => value > 0)).toHaveLength(1)
   })
 
-  it('of nothing is nothing', () => {
+  it('without samples has rates of zero', () => {
     expect(fitRates(['x'], [])).toEqual({ rates: { x: 0 }, residual: { median: 0, worst: 0 }, samples: 0 })
   })
 })
@@ -135,14 +135,14 @@ describe('a prediction', () => {
     )
   })
 
-  it('of a move is bytes by rate', () => {
+  it('of a move is its bytes divided by the rate', () => {
     const host = { saveBytesPerSecond: 1e9, loadBytesPerSecond: 2e9, bytesPerCell: 1000 }
     expect(hostTime({ host }, 1000)).toEqual({ bytes: 1e6, save: 1, load: 0.5 })
   })
 })
 
 describe('the median', () => {
-  it('is the middle, or between the two in the middle', () => {
+  it('is the middle value, or the mean of the two in the middle', () => {
     expect(medianOf([3, 1, 2])).toBe(2)
     expect(medianOf([4, 1, 2, 3])).toBe(2.5)
     expect(medianOf([])).toBe(0)

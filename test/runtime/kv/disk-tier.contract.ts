@@ -1,11 +1,14 @@
-/** What a disk tier owes the cache (DiskTier): what was put is what is taken, or nothing. The folder of the engine and the tests' naive one keep to it. */
+/**
+ * The suite that every disk tier (`DiskTier`) passes: it returns exactly the state that was put, or null. Both the engine's folder and the
+ * tests' naive tier run it.
+ */
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import type { DiskTier } from '../../../src/runtime/kv/ports.js'
 import { OffloadTiers } from '../../../src/runtime/kv/offload.js'
 import { sampleOf } from '../engine/support/disk-tier-writer.js'
 
-/** Not larger than this does a sample of so many bytes get with its record. */
+/** A sample of up to 20,000 bytes is at most this large together with its record. */
 const RECORD = 20_000
 
 const operation = fc.oneof(
@@ -13,9 +16,12 @@ const operation = fc.oneof(
   fc.record({ do: fc.constantFrom('take' as const, 'drop' as const, 'touch' as const), which: fc.nat(12) }),
 )
 
-/** Tests of one disk tier. @param make an empty one, with room for a MiB at least, that damages nothing by itself */
+/**
+ * Declares the tests of one disk tier.
+ * @param make Returns an empty tier with room for a MiB at least, which damages nothing by itself.
+ */
 export function keepsDiskTierContract(make: () => DiskTier | Promise<DiskTier>): void {
-  it('hands out what was put, byte for byte, until it is dropped, whatever was asked before', async () => {
+  it('returns each state byte for byte until it is dropped, whatever calls came before', async () => {
     await fc.assert(
       fc.asyncProperty(fc.array(operation, { maxLength: 20 }), async (operations) => {
         const disk = await make()
@@ -64,7 +70,7 @@ export function keepsDiskTierContract(make: () => DiskTier | Promise<DiskTier>):
     expect(item?.record).toEqual(record)
   })
 
-  it('keeps the record of the moment it was put, whatever becomes of the arrays', async () => {
+  it('keeps the record as it was when put, even if its arrays change later', async () => {
     const disk = await make()
     const { record, state } = sampleOf(3, 100)
     const putting = disk.put(record, state)
@@ -72,7 +78,7 @@ export function keepsDiskTierContract(make: () => DiskTier | Promise<DiskTier>):
     expect((await putting)?.record).toEqual(sampleOf(3).record)
   })
 
-  it('closed waits for what was asked before; later calls find nothing and keep nothing', async () => {
+  it('closes after earlier calls are done; later calls find nothing and keep nothing', async () => {
     const disk = await make()
     const { record, state } = sampleOf(1, 200_000)
     const putting = disk.put(record, state)
@@ -86,8 +92,8 @@ export function keepsDiskTierContract(make: () => DiskTier | Promise<DiskTier>):
     await disk.drop(item.id)
   })
 
-  describe('below the memory', () => {
-    it('takes what memory has no room for; all of it is read as it was put, and counted once', async () => {
+  describe('below the host tier', () => {
+    it('takes the states that host memory has no room for; each reads back as it was put, and is counted once', async () => {
       const disk = await make()
       const tiers = new OffloadTiers({ hostBytes: 3 * RECORD, disk })
       expect(tiers.open).toBe(true)
@@ -110,7 +116,7 @@ export function keepsDiskTierContract(make: () => DiskTier | Promise<DiskTier>):
       expect([tiers.all, disk.items]).toEqual([[], []])
     })
 
-    it('has all of it when the tiers are closed', async () => {
+    it('has all states when the tiers are closed', async () => {
       const disk = await make()
       const put: unknown[] = []
       const watched: DiskTier = new Proxy(disk, {

@@ -1,9 +1,9 @@
-/** What gives way when cells or sequence ids are short: in which order, on whose account, and what never does. */
+/** Tests eviction when cells or sequence ids are short: which sequences go, in which order, and which step the ledger charges. */
 import { describe, expect, it } from 'vitest'
 import { conversationId } from '../../../src/runtime/core/ids.js'
 import { CacheHarness, missing, shownOf } from './support/cache-harness.js'
 
-/** `count` tokens that occur nowhere else. */
+/** Returns `count` tokens that occur in no other text. */
 const text = (from: number, count: number): number[] => Array.from({ length: count }, (_, offset) => from + offset)
 
 const system = text(100, 10)
@@ -13,9 +13,9 @@ const tail = text(300, 15)
 describe('when room runs out', () => {
   const solo = (name: number) => text(1000 * name, 20)
 
-  it('cells: drops parked versions before idle live sequences, each longest unused first, and running live sequences never', () => {
+  it('of cells: drops parked versions before idle live sequences, least recently used first, and never a running one', () => {
     const harness = new CacheHarness({ cells: 100, sequences: 10 })
-    // Versions of a, then b; live sequences last used in the order b, a, c.
+    // The versions are of a, then of b. The live sequences were last used in the order b, a, c.
     harness.step('a', shownOf(solo(1)))
     harness.step('b', shownOf(solo(2)))
     harness.step('a', shownOf(text(1100, 10)))
@@ -40,7 +40,7 @@ describe('when room runs out', () => {
     expect(harness.step('a', shownOf(text(1100, 10)))).toMatchObject({ step: 3, reused: 0, recomputed: 10, evicted: 100 })
   })
 
-  it('a live sequence that nobody will come back to gives way before those that were used longer ago, until somebody does', () => {
+  it('evicts a live sequence that no request will continue before older ones, until a request continues it', () => {
     const harness = new CacheHarness({ cells: 60, sequences: 10 })
     const firstToGo = () => {
       const running = harness.start('d', shownOf(text(5000, 5)))!
@@ -66,7 +66,7 @@ describe('when room runs out', () => {
     expect(firstToGo()).toBe(2000)
   })
 
-  it('a version that lent cells is younger than one that did not', () => {
+  it('a version that lent cells counts as more recently used than one that did not', () => {
     const harness = new CacheHarness({ cells: 70, sequences: 10 })
     harness.step('a', shownOf(solo(1)))
     harness.step('a', shownOf(solo(2)))
@@ -77,7 +77,7 @@ describe('when room runs out', () => {
     expect([...harness.memory.contents().values()].map(([first]) => first).sort()).toEqual([1000, 1000, 3000, 5000])
   })
 
-  it('a version that was parked after another lent cells is younger than that one', () => {
+  it('a version parked after another one lent cells counts as more recently used than that one', () => {
     const harness = new CacheHarness({ cells: 71, sequences: 10 })
     harness.step('a', shownOf(solo(1)))
     harness.step('a', shownOf(solo(2)))
@@ -88,7 +88,7 @@ describe('when room runs out', () => {
     expect(harness.cache.totals.versions).toBe(1)
   })
 
-  it('a live sequence is as young as the end of its last step', () => {
+  it('a live sequence is as recent as the end of its last step', () => {
     const harness = new CacheHarness({ cells: 60 })
     const a = harness.start('a', shownOf(solo(1)))!
     const b = harness.start('b', shownOf(solo(2)))!
@@ -100,7 +100,7 @@ describe('when room runs out', () => {
     expect([...harness.memory.contents().values()].map(([first]) => first).sort()).toEqual([1000, 5000])
   })
 
-  it('sequence ids: evicts versions, then idle live sequences, then says full', () => {
+  it('of sequence ids: evicts versions, then idle live sequences, then reports that it is full', () => {
     const harness = new CacheHarness({ sequences: 3 })
     harness.step('a', shownOf(solo(1)))
     harness.step('a', shownOf(solo(2)))
@@ -120,7 +120,7 @@ describe('when room runs out', () => {
     })
   })
 
-  it('counts as evicted only what nobody else holds', () => {
+  it('counts as evicted only cells that no other sequence holds', () => {
     const harness = new CacheHarness({ sequences: 2 })
     harness.step('a', shownOf(system, long))
     harness.step('a', shownOf(system, tail))

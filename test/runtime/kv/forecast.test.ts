@@ -1,4 +1,4 @@
-/** What folds are said to cost and save, before they are made. */
+/** Tests the predicted costs and savings of folds. */
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import type { Contract } from '../../../src/runtime/core/contract.js'
@@ -11,18 +11,18 @@ import { PromptDraft } from './support/prompt-draft.js'
 
 const fitted = <Term extends string>(rates: Record<Term, number>) => ({ rates, residual: { median: 0, worst: 0 }, samples: 0 })
 
-/** One millisecond a prompt token; a generated one takes 1, and 0.01 for every cell of its sequence. */
+/** A prompt token takes a millisecond. A generated token takes 1 ms, and 0.01 ms more for every cell of its sequence. */
 const cost = {
   on: { ubatch: 512 },
   prefill: fitted({ call: 0, token: 1, read: 0, attended: 0, scanned: 0 }),
   decode: fitted({ token: 1, attended: 0.01, scanned: 0 }),
   books: fitted({ step: 0, shown: 0, moved: 0 }),
-  // 0.02 ms a cell there and back.
+  // A cell takes 0.02 ms to be saved and loaded again.
   host: { saveBytesPerSecond: 1e5, loadBytesPerSecond: 1e5, bytesPerCell: 1 },
 } as unknown as CostModel
 
 const text = (from: number, count: number): number[] => Array.from({ length: count }, (_, offset) => from + offset)
-/** 10 + 400 + 150 tokens, and two for the answer to begin with. */
+/** A conversation of 10 + 400 + 150 tokens, and two more that begin the answer. */
 const conversation = () => new PromptDraft([text(100, 10), text(200, 400), text(700, 150)], [1, 2])
 const LIMITS = { cells: 4096, sequences: 16 }
 
@@ -39,8 +39,8 @@ function prospects(marker: readonly number[] = [900, 901, 902], hidden = span(20
   }
 }
 
-describe('a rehearsal', () => {
-  it('says what each contract computes, and what is in use afterwards', () => {
+describe('a dry run', () => {
+  it('says what each contract computes, and how many cells are in use afterwards', () => {
     const { unedited, exact, splice, blend } = prospects()
     expect(unedited).toMatchObject({
       runs: [{ tokens: 1, attended: 561, cells: 561 }],
@@ -49,7 +49,7 @@ describe('a rehearsal', () => {
       cells: 562,
       positions: 562,
     })
-    // The marker and all that follows; what it hides and what followed stay parked.
+    // Exact computes the marker and all that follows. The hidden cells and the old cells after them stay parked.
     expect(exact).toMatchObject({
       contract: 'exact',
       runs: [{ tokens: 3 + 182, attended: 20, cells: 562 }],
@@ -58,7 +58,7 @@ describe('a rehearsal', () => {
       cells: 562 + 185,
       positions: 205,
     })
-    // The marker, and the last token again.
+    // Splice computes the marker, and the last token again.
     expect(splice).toMatchObject({
       contract: 'splice',
       runs: [
@@ -70,31 +70,31 @@ describe('a rehearsal', () => {
       cells: 566,
       positions: 562,
     })
-    // What is computed again stays parked, for the restore.
+    // The old cells of recomputed tokens stay parked, for the restore.
     expect(blend.runs[0]).toEqual({ tokens: 3 + Math.round(0.2 * 182), attended: 20, cells: 562 })
   })
 
-  it('says what is copied where a marker does not fit, and what that costs', () => {
+  it('says how many cells are copied when a marker does not fit, and at what cost', () => {
     const { unedited, splice } = prospects(text(900, 12), span(20, 30))
     expect(splice).toMatchObject({ contract: 'splice', fallback: null, turned: 531, positions: 564, moved: 10 + 532 + 531 })
-    // The marker, the last token at 6.64 ms, and the copies.
+    // The sum is the marker, the last token at 6.64 ms, and the copies.
     expect(forecast(cost, unedited, splice).milliseconds).toBeCloseTo(12 + 6.64 + 531 * 0.02)
   })
 
-  it('says when a marker does not fit where nothing can be moved, and why', () => {
+  it('says that a marker does not fit on a memory that cannot shift cells, and why', () => {
     const { splice } = prospects(text(900, 12), span(20, 30), { ...LIMITS, shift: false })
     expect(splice).toMatchObject({ asked: 'splice', contract: 'exact', turned: 0 })
     expect(splice.fallback).toMatch(/longer than what it hides.*cannot be turned/)
   })
 
-  it('refuses what has no room', () => {
+  it('refuses a prompt for which there is no room', () => {
     const shown = conversation().shown
     expect(() => dryRun([{ prompt: shown, terms: { contract: 'exact' } }], { cells: 300, sequences: 4 })).toThrow(
       /do not fit into the 300 cells/,
     )
   })
 
-  it('foretells what a cache then does', () => {
+  it('predicts the ledger of the cache', () => {
     const contract = fc.constantFrom<Contract>('exact', 'splice', 'blend')
     const fold = fc.tuple(fc.integer({ min: 10, max: 40 }), fc.integer({ min: 1, max: 40 }), fc.integer({ min: 1, max: 8 }))
     fc.assert(
@@ -129,9 +129,9 @@ describe('a rehearsal', () => {
 })
 
 describe('a forecast', () => {
-  it('weighs what an edit costs against what it saves a token', () => {
+  it('weighs the cost of an edit against what it saves for each token', () => {
     const { unedited, exact, splice } = prospects()
-    // 562 tokens seen against 205: 3.57 ms a token. Not folding costs one decode of 6.62 ms.
+    // A token sees 562 cells, or 205 after the fold, so it saves 3.57 ms. The unedited step costs one decode of 6.62 ms.
     const now = forecast(cost, unedited, splice)
     expect(now).toMatchObject({ contract: 'splice', computeTokens: 4, cellsAfter: 566, positionsAfter: 562, breakEven: 0 })
     expect(now.savingPerToken).toBeCloseTo(3.57)
@@ -146,11 +146,11 @@ describe('a forecast', () => {
     expect(forecast(cost, unedited, unedited)).toMatchObject({ savingPerToken: 0, breakEven: 0 })
   })
 
-  it('says never where generation becomes no faster', () => {
+  it('breaks even never if generation does not become faster', () => {
     const { unedited, exact } = prospects()
     const flat = { ...cost, decode: fitted({ token: 1, attended: 0, scanned: 0 }) } as unknown as CostModel
     expect(forecast(flat, unedited, exact)).toMatchObject({ savingPerToken: 0, breakEven: null })
-    // Passing over cells that are parked costs more than the fold saves.
+    // Scanning the parked cells costs more than the fold saves.
     const scanning = { ...cost, decode: fitted({ token: 1, attended: 0, scanned: 0.1 }) } as unknown as CostModel
     const { savingPerToken, breakEven } = forecast(scanning, unedited, exact)
     expect(savingPerToken).toBeLessThan(0)

@@ -1,4 +1,7 @@
-/** When what nobody uses any more leaves the device for the sake of those who compute, when it does not, and what it costs to come back; case by case. */
+/**
+ * Tests when an idle conversation is offloaded so that running steps scan fewer cells, when it stays, and the cost of its reload; case by
+ * case.
+ */
 import { describe, expect, it } from 'vitest'
 import { conversationId } from '../../../src/runtime/core/ids.js'
 import { OffloadTiers } from '../../../src/runtime/kv/offload.js'
@@ -13,7 +16,7 @@ const text = (from: number, count: number): number[] => Array.from({ length: cou
 
 const long = text(1000, 60)
 const other = text(2000, 60)
-/** Bytes of a saved sequence of this memory: a head, and 16 for each cell. */
+/** Returns the bytes of a saved sequence in this memory: a header, and 16 for each cell. */
 const bytesOf = (cells: number): number => 8 + 16 * cells
 
 /** A cell's copies, there and back, take as long as 256 tokens take to pass over it. */
@@ -33,20 +36,20 @@ const step = async (harness: CacheHarness, name: string, shown: Prompt): Promise
 
 const isOnDevice = (harness: CacheHarness, name: string): boolean => harness.cache.live(conversationId(name)) !== null
 
-/** A conversation that somebody came back to. */
+/** Runs two steps of a conversation. */
 const twice = async (harness: CacheHarness, name: string): Promise<void> => {
   await step(harness, name, shownOf(long))
   await step(harness, name, shownOf(long, [7]))
 }
 
-/** Others compute so many tokens, of which nothing stays. */
+/** Computes this many tokens in another conversation, and forgets it. */
 const pass = async (harness: CacheHarness, tokens: number): Promise<void> => {
   await step(harness, 'passer', shownOf(text(5000, tokens)))
   harness.forget('passer')
 }
 
-describe('a conversation that was asked for once', () => {
-  it('goes when another begins, on its account; coming back it computes nothing', async () => {
+describe('a conversation with one step', () => {
+  it('is offloaded when another begins, charged to that one; its reload computes nothing', async () => {
     const harness = harnessWith()
     await step(harness, 'a', shownOf(long))
     const entry = await step(harness, 'b', shownOf(other))
@@ -59,7 +62,7 @@ describe('a conversation that was asked for once', () => {
     expect(await step(harness, 'a', shownOf(long))).toMatchObject({ submitted: 1, reused: 60, tiers: { host: 59 }, moved: 60 })
   })
 
-  it('goes beside a step that runs, and never that step', async () => {
+  it('is offloaded while another step runs; the running one is not', async () => {
     const harness = harnessWith()
     await harness.fetch('running', shownOf(text(3000, 40)))
     await step(harness, 'a', shownOf(long))
@@ -67,17 +70,17 @@ describe('a conversation that was asked for once', () => {
     expect([isOnDevice(harness, 'running'), isOnDevice(harness, 'a')]).toEqual([true, false])
   })
 
-  it('lends the next one what both begin with, and stays for that', async () => {
+  it('lends the next conversation their common beginning, and stays for that', async () => {
     const harness = harnessWith()
     await step(harness, 'a', shownOf(long))
     expect(await step(harness, 'b', shownOf(long, [8]))).toMatchObject({ submitted: 1, moved: 0, tiers: { host: 0 } })
-    // Of its cells none would be free.
+    // Offloading it would free none of its cells.
     expect(await step(harness, 'c', shownOf(other))).toMatchObject({ moved: 0 })
     expect(await step(harness, 'd', shownOf(text(3000, 5)))).toMatchObject({ moved: 60 })
     expect([isOnDevice(harness, 'a'), isOnDevice(harness, 'c')]).toEqual([true, false])
   })
 
-  it('lends it from below, too', async () => {
+  it('lends cells from the host tier, too', async () => {
     const harness = harnessWith()
     await step(harness, 'a', shownOf(long))
     await step(harness, 'b', shownOf(other))
@@ -85,8 +88,8 @@ describe('a conversation that was asked for once', () => {
   })
 })
 
-describe('a conversation that somebody came back to', () => {
-  it('stays until others have computed some 256 tokens', async () => {
+describe('a conversation with two steps', () => {
+  it('stays until other conversations have computed some 256 tokens', async () => {
     const harness = harnessWith()
     await twice(harness, 'a')
     await pass(harness, 200)
@@ -128,11 +131,11 @@ describe('it stays', () => {
     const harness = harnessWith(undefined, 61)
     await step(harness, 'a', shownOf(long))
     expect(await step(harness, 'b', shownOf(other))).toMatchObject({ moved: 0 })
-    // Both together are enough.
+    // Both conversations together free enough.
     expect(await step(harness, 'c', shownOf(text(3000, 5)))).toMatchObject({ moved: 120 })
   })
 
-  it('without tiers, and where others would be given up for it', async () => {
+  it('without tiers, and if other sequences would be lost for it', async () => {
     for (const hostBytes of [0, bytesOf(59)]) {
       const harness = harnessWith(new OffloadTiers({ hostBytes }))
       await step(harness, 'a', shownOf(long))
@@ -141,7 +144,7 @@ describe('it stays', () => {
     }
   })
 
-  it('when it was spliced: it is made exact on the device', async () => {
+  it('after a splice, to be made exact there', async () => {
     const harness = harnessWith()
     harness.terms = { contract: 'splice' }
     const prompt = new PromptDraft([long, text(300, 15)], [1, 2])
@@ -161,12 +164,12 @@ describe('what has cost others as much as two copies', () => {
     scanned: { prefill: 0.001, decode: 0.01 },
   }
 
-  it('is measured where the costs are known', () => {
+  it('are those with measured costs above that of the copies', () => {
     const all = { held: 500, freed: 500 }
     expect(isOutstaying(all, { prompt: 1000, generated: 0 }, model)).toBe(true)
     expect(isOutstaying(all, { prompt: 999, generated: 0 }, model)).toBe(false)
     expect(isOutstaying(all, { prompt: 500, generated: 50 }, model)).toBe(true)
-    // Half of it would not become free.
+    // Half of the cells would not become free.
     expect(isOutstaying({ held: 500, freed: 250 }, { prompt: 1999, generated: 0 }, model)).toBe(false)
   })
 

@@ -1,4 +1,4 @@
-/** Books that are wrong in one way each: the check must say which. */
+/** Tests the integrity check: each cell table here has one fault, and the check must name it. */
 import { beforeEach, describe, expect, it } from 'vitest'
 import { conversationId, seqId } from '../../../src/runtime/core/ids.js'
 import { span } from '../../../src/runtime/core/span.js'
@@ -27,15 +27,15 @@ beforeEach(() => {
   table.lend(sequence, span(0, 3), version)
 })
 
-describe('right books', () => {
-  it('pass', () => {
+describe('a correct cell table', () => {
+  it('passes', () => {
     checkBooks(table)
     checkPositions(table)
     checkReadback(table)
     expect([table.cells.used, table.cells.free]).toEqual([4, 12])
   })
 
-  it('pass when all is dropped', () => {
+  it('passes when all cells are dropped', () => {
     expect(table.drop(sequence)).toBe(1)
     expect(table.drop(version)).toBe(3)
     checkBooks(table)
@@ -44,7 +44,7 @@ describe('right books', () => {
   })
 })
 
-describe('wrong books are named:', () => {
+describe('the check names', () => {
   it('a tag too many, and a tag too few', () => {
     table.cells.tag(sequence.cells.slice(0, 1))
     expect(() => {
@@ -71,7 +71,7 @@ describe('wrong books are named:', () => {
     }).toThrow(/cell 9 is on the free list twice/)
   })
 
-  it('a cell in use that nobody holds', () => {
+  it('a cell in use that no sequence holds', () => {
     table.cells.take(0)
     expect(() => {
       checkBooks(table)
@@ -98,7 +98,7 @@ describe('wrong books are named:', () => {
     }).toThrow(/position 9 of sequences 0 \(1 missing in llama.cpp\); position 3 of sequences 0 \(1 too many in llama.cpp\)/)
   })
 
-  it('an id lent to nobody, and two live sequences of one conversation', () => {
+  it('an id lent to no sequence, and two live sequences of one conversation', () => {
     table.sequences.take()
     expect(() => {
       checkBooks(table)
@@ -112,7 +112,7 @@ describe('wrong books are named:', () => {
     checkBooks(table)
   })
 
-  it('positions that llama.cpp has and we do not, and the other way round', () => {
+  it('positions that llama.cpp has and the cell table does not, and the reverse', () => {
     memory.decode(sequence.seq, 4, Int32Array.of(9))
     expect(() => {
       checkPositions(table)
@@ -137,7 +137,7 @@ describe('wrong books are named:', () => {
     }).toThrow(/position 1 of sequences 0,1 \(1 missing in llama.cpp\); position 1 of sequences 0 \(1 too many in llama.cpp\)/)
   })
 
-  it('a drop of what runs or is gone already', () => {
+  it('a drop of a sequence that runs or is already gone', () => {
     sequence.state = 'running'
     expect(() => table.drop(sequence)).toThrow(/cannot be dropped/)
     table.drop(version)

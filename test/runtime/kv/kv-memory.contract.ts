@@ -1,4 +1,7 @@
-/** What a memory owes the cache (KvMemory): cells, tags and positions after any calls, states, refusals. llama.cpp's own and the tests' naive one keep to it. */
+/**
+ * The suite that every `KvMemory` passes: cells, tags and positions after any calls, saved states, refusals. llama.cpp's memory and the
+ * tests' naive one run it.
+ */
 import fc from 'fast-check'
 import { beforeEach, describe, expect, it } from 'vitest'
 import { seqId, type SeqId } from '../../../src/runtime/core/ids.js'
@@ -6,28 +9,30 @@ import { span, type Span } from '../../../src/runtime/core/span.js'
 import type { KvMemory } from '../../../src/runtime/kv/ports.js'
 import { largestDifference } from '../../support/predictions.js'
 
-/** What the memories on trial are made for. */
+/** The size of every memory under test. */
 export const SIZE = { cells: 256, sequences: 4 }
 
 export interface MemoryOnTrial {
   readonly memory: KvMemory
-  /** Whether calls that the port forbids its callers (two cells of one position in a sequence) are refused; llama.cpp makes them. */
+  /**
+   * Whether the memory refuses calls that the port forbids, such as two cells of one position in a sequence. llama.cpp carries them out.
+   */
   readonly strict: boolean
-  /** Decodes into `seq` from position `start` on. False: no room, and nothing entered. */
+  /** Decodes into `seq` from position `start` on. Returns false when there is no room; then no cell is added. */
   decode(seq: SeqId, start: number, tokens: Int32Array): Promise<boolean>
-  /** The same with one token; says what it sees: numbers that are nearly the same where it sees the same. */
+  /** Decodes one token and returns numbers that depend on the cells it sees. Two looks at the same cells give nearly the same numbers. */
   look(seq: SeqId, position: number, token: number): Promise<Float32Array>
-  /** Makes a call, and expects it to be refused as a caller's mistake. */
+  /** Makes a call, and expects that the memory refuses it as a caller's mistake. */
   refused(call: () => unknown): Promise<unknown>
 }
 
 type Memory = KvMemory
 
-/** How far two looks at the same may lie apart, in the noise of kernels. */
+/** How far two looks at the same cells may differ through the noise of kernels. */
 const NEARLY = 0.05
 const ALL = span(0, 2 ** 31 - 1)
 
-/** `count` ordinary tokens, the same for the same salt. */
+/** Returns `count` ordinary tokens, the same for the same salt. */
 export const someTokens = (count: number, salt = 0): Int32Array =>
   Int32Array.from({ length: count }, (_, index) => (index * 7 + salt * 13) % 256)
 
@@ -46,7 +51,7 @@ const operation = fc.oneof(
   fc.record({ do: fc.constant('move' as const), from: sequence, to: sequence }),
 )
 
-/** The cells as they should be, one by one. */
+/** The expected cells, one by one. */
 class Cells {
   all: { position: number; readonly tags: Set<SeqId> }[] = []
 
@@ -65,13 +70,13 @@ class Cells {
   }
 }
 
-/** One line a cell, sorted. */
+/** Returns one line for each cell, sorted. */
 const lines = (cells: readonly { readonly position: number; readonly sequences: Iterable<SeqId> }[]): string[] =>
   cells.map(({ position, sequences }) => `${position}: ${[...sequences].sort().join(' ')}`).sort()
 
 /**
- * Tests of one memory.
- * @param make an empty one of SIZE, asked for before every test
+ * Declares the tests of one memory.
+ * @param make Returns an empty memory of SIZE; called before every test.
  */
 export function keepsKvMemoryContract(make: () => MemoryOnTrial | Promise<MemoryOnTrial>): void {
   let trial: MemoryOnTrial
@@ -89,12 +94,12 @@ export function keepsKvMemoryContract(make: () => MemoryOnTrial | Promise<Memory
   const held = () => lines(memory.readback())
 
   describe('cells, tags and positions', () => {
-    it('are what any calls before made them', async () => {
+    it('follow from the calls made before', async () => {
       await fc.assert(
         fc.asyncProperty(fc.array(operation, { maxLength: 25 }), async (operations) => {
           for (let id = 0; id < SIZE.sequences; id++) memory.untag(seqId(id), ALL)
           const cells = new Cells()
-          /** Keys are turned by the next decode; what is saved before that is not what it says. */
+          /** The next decode shifts the keys; a state saved before that has the old ones. */
           let turning = false
           for (const step of operations) {
             if (step.do === 'feed') {
@@ -138,7 +143,7 @@ export function keepsKvMemoryContract(make: () => MemoryOnTrial | Promise<Memory
       )
     })
 
-    it('take no more than there is room for, and nothing of what does not fit', async () => {
+    it('are not added when there is no room for all of them', async () => {
       for (let start = 0; start < 250; start += 50) await feed(a, someTokens(50), start)
       expect(await trial.decode(b, 0, someTokens(7))).toBe(false)
       expect(memory.positions(b)).toBeNull()
@@ -147,8 +152,8 @@ export function keepsKvMemoryContract(make: () => MemoryOnTrial | Promise<Memory
     })
   })
 
-  describe('what a token sees', () => {
-    it('is a prefix that is tagged, whoever computed it, and no cell more is taken for it', async () => {
+  describe('a token sees', () => {
+    it('a tagged prefix, whichever sequence computed it, at no further cells', async () => {
       const tokens = someTokens(30)
       await feed(a, tokens.subarray(0, 20))
       memory.tag(a, b, span(0, 20))
@@ -163,7 +168,7 @@ export function keepsKvMemoryContract(make: () => MemoryOnTrial | Promise<Memory
       expect(largestDifference(shared, await trial.look(c, 29, tokens[29]!))).toBeLessThan(NEARLY)
     })
 
-    it('is no longer what was untagged, whose cells are free', async () => {
+    it('no longer an untagged prefix, whose cells are free', async () => {
       await feed(a, someTokens(40))
       memory.untag(a, span(10, 40))
       expect(memory.readback()).toHaveLength(10)
@@ -175,7 +180,7 @@ export function keepsKvMemoryContract(make: () => MemoryOnTrial | Promise<Memory
       expect(largestDifference(after, await trial.look(c, 14, 5))).toBeGreaterThan(NEARLY)
     })
 
-    it('depends on what its sequence held when the cells before it were computed', async () => {
+    it('cells that depend on what their sequence held when they were computed', async () => {
       await feed(a, [...someTokens(20), ...someTokens(8, 1)])
       memory.untag(a, span(10, 20))
       const spliced = await trial.look(a, 28, 5)
@@ -185,8 +190,8 @@ export function keepsKvMemoryContract(make: () => MemoryOnTrial | Promise<Memory
     })
   })
 
-  describe('a state', () => {
-    it('is of cells like those that were saved, and leaves those alone', async () => {
+  describe('a saved state', () => {
+    it('loads as cells like those that were saved, which stay as they are', async () => {
       await feed(a, someTokens(30))
       const before = held()
       const state = memory.saveSequence(a, { checksum: true })
@@ -197,7 +202,7 @@ export function keepsKvMemoryContract(make: () => MemoryOnTrial | Promise<Memory
       expect(largestDifference(await trial.look(b, 30, 7), expected)).toBeLessThan(NEARLY)
     })
 
-    it('without a checksum loads where none is asked for', async () => {
+    it('without a checksum loads if the call asks for none', async () => {
       await feed(a, someTokens(30))
       expect(memory.loadSequence(b, memory.saveSequence(a, { checksum: false }), { verify: false })).toBe(true)
       expect(memory.positions(b)).toEqual({ min: 0, max: 29 })
@@ -217,7 +222,7 @@ export function keepsKvMemoryContract(make: () => MemoryOnTrial | Promise<Memory
       expect(held()).toEqual(before)
     })
 
-    it('for which there is no room changes nothing', async () => {
+    it('without room for it changes nothing', async () => {
       await feed(a, someTokens(30))
       const state = memory.saveSequence(a, { checksum: true })
       await feed(b, someTokens(60))

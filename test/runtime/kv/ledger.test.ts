@@ -1,4 +1,4 @@
-/** The split of a step's tokens among messages, against a naive one. */
+/** Tests how a step's tokens are split among messages, against a naive count. */
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import type { Span } from '../../../src/runtime/core/span.js'
@@ -11,14 +11,14 @@ const messages = fc.array(tokens, { minLength: 1, maxLength: 5 })
 
 const flags = fc.array(fc.boolean(), { minLength: 40, maxLength: 40 })
 
-/** The stretches that are marked. */
+/** Returns the runs of marked tokens. */
 function stretches(marked: readonly boolean[]): Span[] {
   const found: Span[] = []
   for (const [at, is] of marked.entries()) if (is) found.push({ start: at, end: at + 1 })
   return found
 }
 
-/** For each token of `now`, whether `before` shows it at the same distance from the beginning or the end, without a gap. */
+/** Returns, for each token of `now`, whether `before` has it at the same distance from the beginning or the end, in one run from there. */
 function oldOnes(before: readonly number[], now: readonly number[]): boolean[] {
   const old = now.map(() => false)
   let head = 0
@@ -64,7 +64,7 @@ describe('message costs', () => {
     )
   })
 
-  it('of messages that begin later in the conversation compare by index, not by place', () => {
+  it('of messages that begin later in the conversation compare by index, not by position', () => {
     const before = { tokens: Int32Array.of(7, 8), messages: [{ index: 4, role: 'user', span: { start: 0, end: 2 } }] }
     const now = {
       tokens: Int32Array.of(9, 7, 8),
@@ -82,7 +82,7 @@ describe('message costs', () => {
 })
 
 describe('the common prefix', () => {
-  it('is measured to the token in long lists, wherever they lie in their buffers', () => {
+  it('is measured to the token in long lists, wherever they are in their buffers', () => {
     const list = Int32Array.from({ length: 5000 }, (_, index) => index % 97)
     fc.assert(
       fc.property(fc.nat(3), fc.nat(5000), fc.nat(5000), (offset, size, change) => {

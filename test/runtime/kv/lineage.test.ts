@@ -1,11 +1,14 @@
-/** Lineages: whatever a client makes of its messages, the prompt is those messages, and says where in all that ever was they come from. */
+/**
+ * Tests lineages. However a client edits its messages, the prompt is those messages, and each token has a place in the text of all messages
+ * ever sent.
+ */
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { conversationId } from '../../../src/runtime/core/ids.js'
 import { editedFrom, Lineage, Lineages, type Wording } from '../../../src/runtime/kv/lineage.js'
 import { type EditMap, sourceIdsOf } from '../../../src/runtime/kv/prompt.js'
 
-/** Messages as tokens, one after the other, and the prompt for an answer; each begins and ends with tokens that all have. */
+/** Tokens of messages in order, and the prompt for an answer. All messages begin and end with the same tokens. */
 const wordingOf = (messages: readonly (readonly number[])[]): Wording => {
   const framed = [...messages.map((each) => [1, ...each, 2]), [1]]
   const starts = [0]
@@ -13,7 +16,7 @@ const wordingOf = (messages: readonly (readonly number[])[]): Wording => {
   return { tokens: Int32Array.from(framed.flat()), starts }
 }
 
-/** What the edits make of the base, with these tokens where something else is shown. */
+/** Applies the edit map to its base: the tokens shown, with these tokens for the replaced spans. */
 function shownBy({ base, holes }: EditMap, tokens: Int32Array): number[] {
   const shown: number[] = []
   let place = 0
@@ -25,7 +28,7 @@ function shownBy({ base, holes }: EditMap, tokens: Int32Array): number[] {
   return [...shown, ...base.subarray(place)]
 }
 
-/** Whatever it was, with some of its messages taken out, replaced, put in or sent again. `seen`: all that were ever sent. */
+/** Returns the messages with some removed, replaced, inserted or sent again. `seen`: all messages ever sent. */
 function changed(now: readonly number[][], changes: readonly Change[], seen: readonly number[][]): number[][] {
   const next = [...now]
   for (const { at, kind, by } of changes) {
@@ -52,7 +55,7 @@ const change = fc.record({
 })
 
 describe('a lineage', () => {
-  it('has every shown token at the place that it says, and only grows', () => {
+  it('has every shown token at its reported place, and only grows', () => {
     fc.assert(
       fc.property(
         fc.array(message, { minLength: 1, maxLength: 8 }),
@@ -86,7 +89,7 @@ describe('a lineage', () => {
     )
   })
 
-  it('has what was shown where it was while the conversation only goes on', () => {
+  it('keeps the places while the conversation is only extended', () => {
     fc.assert(
       fc.property(
         fc.array(message, { minLength: 1, maxLength: 6 }),
@@ -111,7 +114,7 @@ describe('a lineage', () => {
     )
   })
 
-  it('finds all that was left out again where it is sent whole', () => {
+  it('finds all removed messages again when the whole conversation is sent', () => {
     fc.assert(
       fc.property(
         fc.uniqueArray(fc.array(fc.integer({ min: 3, max: 9000 }), { minLength: 2, maxLength: 6 }), {
@@ -134,7 +137,7 @@ describe('a lineage', () => {
     )
   })
 
-  it('has messages that are sent again where they were the first time', () => {
+  it('gives messages that are sent again their first places', () => {
     fc.assert(
       fc.property(
         fc.array(message, { minLength: 1, maxLength: 6 }),
@@ -161,19 +164,19 @@ describe('a lineage', () => {
     )
   })
 
-  it('hides the text of a replaced message and shows the other in its place, between what both begin and end with', () => {
+  it('hides a replaced message and shows the new text in its place, between their common beginning and end', () => {
     const placed = Lineage.of(wordingOf([[10], [11, 12, 13], [14]])).place(wordingOf([[10], [20], [14]]))
     const edits = editedFrom(placed, { base: wordingOf([[10], [20], [14]]).tokens, holes: [] }, 'splice', 'exact')
     expect(edits.holes).toEqual([{ span: { start: 4, end: 7 }, marker: 1, contract: 'splice' }])
   })
 
-  it('has a message that was put in at the same place the next time, and one hole for it', () => {
+  it('gives an inserted message the same place the next time, and one replaced span', () => {
     const first = Lineage.of(wordingOf([[10], [11], [12]])).place(wordingOf([[10], [20, 21], [11], [12]]))
     const again = first.lineage.place(wordingOf([[10], [20, 21], [11], [12], [13]]))
     expect([...again.places.subarray(0, 13)]).toEqual([...first.places.subarray(0, 13)])
   })
 
-  it('keeps the places of what was replaced when others are', () => {
+  it('keeps the places of one replaced message when another is replaced', () => {
     const whole = [[10, 11], [12], [13, 14, 15], [16]]
     const once = [[10, 11], [12], [20], [16]]
     const twice = [[20], [12], [20], [16], [17]]
@@ -185,20 +188,20 @@ describe('a lineage', () => {
     ])
   })
 
-  it('takes a message that goes on behind what was generated for the same one', () => {
+  it('places a message that extends a generated answer behind that answer', () => {
     const lineage = Lineage.of(wordingOf([[10]])).grown(Int32Array.of(1, 10, 2, 1, 30, 31))
     const placed = lineage.place(wordingOf([[10], [30, 31, 32], [40]]))
     expect([...placed.lineage.text]).toEqual([1, 10, 2, 1, 30, 31, 32, 2, 1, 40, 2, 1])
     expect([...placed.places]).toEqual([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11])
   })
 
-  it('finds only the common beginning of a message with nothing behind it that was shown before', () => {
+  it('reuses only the common beginning of a message if no later message was shown before', () => {
     const lineage = Lineage.of(wordingOf([[10], [11, 12, 13, 14]]))
     expect([...lineage.place(wordingOf([[10], [11, 20, 13, 14]])).places]).toEqual([0, 1, 2, 3, 4, 10, 11, 12, 13, 14])
     expect([...lineage.place(wordingOf([[10], [20], [21, 13, 14]])).places]).toEqual([0, 1, 2, 3, 10, 11, 12, 13, 14, 15, 16, 17])
   })
 
-  it('finds messages behind those that were there before only while none is left out', () => {
+  it('finds messages after a gap only if no message was left out', () => {
     const lineage = Lineage.of(wordingOf([[10], [11], [12], [13]]))
     const place = (messages: readonly (readonly number[])[], count: number) => [
       ...lineage.place(wordingOf(messages), count).places,
@@ -208,7 +211,7 @@ describe('a lineage', () => {
     expect(place([[10], [11], [12]], 1)).toEqual([0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
   })
 
-  it('keeps edits of ours that lie beside nothing of the client, with what they ask for', () => {
+  it("keeps the server's edits that touch none of the client's, with their contracts", () => {
     const wording = wordingOf([[10, 11, 12], [13, 14], [15]])
     const pruned = wordingOf([[10, 11, 12], [15]])
     const placed = Lineage.of(wording).place(pruned)
@@ -220,12 +223,12 @@ describe('a lineage', () => {
   })
 })
 
-describe('all lineages', () => {
+describe('the table of lineages', () => {
   const ids = ['a', 'b', 'c'].map(conversationId)
   const [a, b, c] = ids as [(typeof ids)[number], (typeof ids)[number], (typeof ids)[number]]
   const some = Lineage.of(wordingOf(Array.from({ length: 4 }, (_, at) => [3, 4, at + 5])))
 
-  it('have room for so many bytes: those unused for longest go', () => {
+  it('keeps to its bytes: the least recently used lineage goes first', () => {
     const lineages = new Lineages(2 * some.bytes)
     lineages.set(a, some)
     lineages.set(b, some)
@@ -238,7 +241,7 @@ describe('all lineages', () => {
     expect(lineages.bytes).toBe(some.bytes)
   })
 
-  it('never take more, however often a client changes its mind', () => {
+  it('never takes more bytes, however often a client changes its messages', () => {
     const lineages = new Lineages(8 * some.bytes)
     const kept = Array.from({ length: 300 }, (_, turn) => {
       const wording = wordingOf([[3], [turn + 3, turn + 4], [5]])
@@ -246,7 +249,7 @@ describe('all lineages', () => {
       expect(lineages.bytes).toBeLessThanOrEqual(8 * some.bytes)
       return lineages.get(a)
     })
-    // It begins anew, and grows again.
+    // The lineage starts over, and grows again.
     expect(kept.filter((lineage) => lineage === undefined).length).toBeGreaterThan(1)
     expect(kept.filter((lineage) => lineage !== undefined).length).toBeGreaterThan(200)
   })

@@ -1,4 +1,4 @@
-/** Faults put between the cache and its memory, or into its index: each must turn a check red. */
+/** Puts faults between the cache and its memory, or into its index. Each fault must make a check fail. */
 import { afterEach, describe, expect, it, vi } from 'vitest'
 import type { Contract } from '../../../src/runtime/core/contract.js'
 import { KvfoldError } from '../../../src/runtime/core/errors.js'
@@ -18,7 +18,7 @@ import { Through } from './support/through.js'
 
 const text = (from: number, count: number): number[] => Array.from({ length: count }, (_, offset) => from + offset)
 
-/** Folding, undoing, another conversation with the same beginning, a shortage of ids: every kind of tag and untag there is. */
+/** Folds, undoes, runs another conversation with the same beginning and a shortage of ids: this causes every kind of tag and untag. */
 function scenario(harness: CacheHarness): void {
   const system = text(100, 8)
   const long = text(200, 30)
@@ -35,7 +35,10 @@ function scenario(harness: CacheHarness): void {
   harness.step('a', shownOf(system, long, prompt))
 }
 
-/** The same under other contracts: holes that are made, restored in another order and made again, by a splice or not; and a reader of what was spliced. */
+/**
+ * Folds under the other contracts. Folds are restored in another order and made again, spliced or not; another conversation reads the
+ * spliced prompt.
+ */
 function splicedScenario(harness: CacheHarness): void {
   const system = text(100, 8)
   const prompt = new PromptDraft([system, text(200, 30), text(300, 12)], [1, 2])
@@ -71,7 +74,10 @@ function splicedScenario(harness: CacheHarness): void {
   show('exact')
 }
 
-/** Markers longer than what they hide, alone, in front of an earlier long fold and behind one; what follows goes to other positions, up and down. */
+/**
+ * Makes markers longer than what they hide: alone, before and after a longer fold. The text that follows moves to higher and lower
+ * positions.
+ */
 function turnedScenario(harness: CacheHarness): void {
   const prompt = new PromptDraft([text(100, 8), text(200, 30), text(300, 12)], [1, 2])
   const show = (contract: Contract = 'splice') => {
@@ -101,14 +107,14 @@ type Scenario = (harness: CacheHarness) => void
 const SCENARIOS: readonly Scenario[] = [scenario, splicedScenario, turnedScenario]
 const OPTIONS: HarnessOptions = { cells: 220, sequences: 4 }
 
-/** What the scenario ends with. A rule of the naive memory that llama.cpp does not enforce must not be what catches a fault. */
+/** Runs the scenario and returns how it ends. The memory is not strict: a rule that llama.cpp does not enforce must not catch the fault. */
 function outcome(options: HarnessOptions, play: Scenario): 'passed' | 'invariant' | 'content' | 'refused' {
   try {
     play(new CacheHarness({ ...OPTIONS, ...options }))
     return 'passed'
   } catch (error) {
     if (error instanceof KvfoldError && error.code === 'internal/invariant') return 'invariant'
-    // By the addon, before llama.cpp sees it.
+    // The addon refuses the call before llama.cpp sees it.
     if (error instanceof KvfoldError && error.code === 'native/bad-argument') return 'refused'
     if (error instanceof WrongContent) return 'content'
     throw error
@@ -119,8 +125,8 @@ type Call = 'tag' | 'untag' | 'shift'
 type Fault = (inner: NaiveMemory, from: SeqId, to: SeqId, of: Span) => boolean
 
 /**
- * Runs the scenarios once for every call of a kind, with `fault` in place of that one call, and wants each run to be caught. A fault that
- * would change nothing at a call returns false, having done nothing. Says how many calls were struck.
+ * Runs the scenarios once for every call of a kind, with `fault` in place of that one call, and expects that each run is caught. A fault
+ * that would change nothing at a call does nothing and returns false. Returns how many calls had a fault.
  */
 function strikeEverywhere(call: Call, fault: Fault): number {
   return SCENARIOS.reduce((sum, play) => sum + strikeOne(play, call, fault), 0)
@@ -130,7 +136,7 @@ function strikeOne(play: Scenario, call: Call, fault: Fault): number {
   let struck = 0
   for (let target = 0; ; target++) {
     const count = { calls: 0, hits: 0 }
-    /** True when the fault took the place of this call. */
+    /** Returns true when the fault replaces this call. */
     const strikes = (is: Call, inner: NaiveMemory, from: SeqId, to: SeqId, of: Span): boolean => {
       if (is !== call || count.calls++ !== target || !fault(inner, from, to, of)) return false
       count.hits++
@@ -160,7 +166,7 @@ const holds = (memory: NaiveMemory, seq: SeqId, position: number): boolean =>
   memory.sequence(seq).some((cell) => cell.position === position)
 
 describe('without a fault', () => {
-  it('the scenario passes, and tags and untags for every reason', () => {
+  it('the scenarios pass, and tag and untag for every reason', () => {
     const calls: string[] = []
     const wrap = (memory: NaiveMemory) =>
       new (class extends Through {
@@ -185,7 +191,7 @@ describe('a fault in the memory is caught', () => {
   })
 
   it('an untag that takes one position too few, or one too many', () => {
-    // Not where a whole sequence goes: its id may be lent again at once and the one tag left would be right again.
+    // Whole sequences are left out: their id may be lent again at once, and then the one tag left would be right.
     const shifted = (by: number) => (inner: NaiveMemory, seq: SeqId, _to: SeqId, of: Span) => {
       const held = inner.positions(seq)
       if (held === null || (of.start <= held.min && of.end > held.max)) return false
@@ -201,10 +207,10 @@ describe('a fault in the memory is caught', () => {
     expect(strikeEverywhere('tag', () => true)).toBeGreaterThan(7)
   })
 
-  it('a tag on a wrong stretch of the prefix', () => {
+  it('a tag on a wrong span of the prefix', () => {
     const shifted = (start: number, end: number) => (inner: NaiveMemory, from: SeqId, to: SeqId, of: Span) => {
       if (end > 0 && !holds(inner, from, of.end)) return false
-      // Where both hold that cell already.
+      // The fault changes nothing if both sequences already hold that cell.
       if (end > 0 && inner.sequence(to).some((cell) => cell.position === of.end && inner.sequence(from).includes(cell)))
         return false
       inner.tag(from, to, span(of.start + start, of.end + end))
@@ -251,12 +257,12 @@ describe('a fault in the memory is caught', () => {
   })
 })
 
-describe('a fault in the moving of cells is caught', () => {
+describe('a fault in the shifting of cells is caught', () => {
   it('a shift that is skipped', () => {
     expect(strikeEverywhere('shift', () => true)).toBeGreaterThan(4)
   })
 
-  it('a shift that goes too far, or moves one cell too few', () => {
+  it('a shift that goes too far, or shifts one cell too few', () => {
     const wrong = (short: number, far: number) => (inner: NaiveMemory, seq: SeqId, _to: SeqId, of: Span) => {
       if (of.end - of.start === short) return false
       inner.shift(seq, span(of.start, of.end - short), far)
@@ -266,7 +272,7 @@ describe('a fault in the moving of cells is caught', () => {
     expect(strikeEverywhere('shift', wrong(1, 100))).toBeGreaterThan(2)
   })
 
-  it('copies that are not of what was to be copied', () => {
+  it('copies of the wrong cells', () => {
     let struck = 0
     for (let target = 0; ; target++) {
       let calls = 0
@@ -323,7 +329,7 @@ describe('the cheap check of production', () => {
 })
 
 describe('a fault in the index is caught', () => {
-  /** Runs the scenario with plans that `tamper` may have changed; says what came of it, and how many plans were changed. */
+  /** Runs the scenario with plans that `tamper` may change. Returns how the run ended and how many plans were changed. */
   const withPlans = (tamper: (plan: Plan, sequence: LiveSequence, seen: readonly Plan[]) => Plan | null) => {
     let struck = 0
     const seen: Plan[] = []
@@ -336,7 +342,7 @@ describe('a fault in the index is caught', () => {
         return changed ?? plan
       }
     }
-    /** The harness's own look at the plan would see the fault first; here the cache itself must. */
+    /** The harness would check the plan and see the fault first; in this test the cache must find it. */
     class Trusting extends CacheHarness {
       protected override expectBest(): void {
         return
@@ -352,11 +358,14 @@ describe('a fault in the index is caught', () => {
     return result
   }
 
-  it('control: plans as they are pass', () => {
+  it('control: unchanged plans pass', () => {
     expect(withPlans((plan) => ({ ...plan }))).toBeNull()
   })
 
-  /** The plan with the last part that is not computed longer by one token; null when that part is another, or little is computed after it. */
+  /**
+   * Returns the plan with its last reused part longer by one token; or null if that part is of another kind, or too little is computed
+   * after it.
+   */
   const stretched = (plan: Plan, kind: 'keep' | 'borrow'): Plan | null => {
     const [part, last] = plan.parts.slice(-2)
     if (part?.kind !== kind || last === undefined || last.span.end - last.span.start < 3) return null
@@ -381,7 +390,7 @@ describe('a fault in the index is caught', () => {
     expect(error).toMatchObject({ code: 'internal/invariant', message: expect.stringContaining('other tokens') as string })
   })
 
-  it('a version that was dropped meanwhile, also when its sequence id was lent again', () => {
+  it('a version that was dropped in the meantime, also when its sequence id was lent again', () => {
     const harness = new CacheHarness(OPTIONS)
     const whole = shownOf(text(1, 10))
     const folded = shownOf(text(1, 5), text(20, 5))
@@ -403,7 +412,7 @@ describe('a fault in the index is caught', () => {
     harness.inspect()
   })
 
-  it('a stretch left out between what is kept and what is borrowed', () => {
+  it('a span left out between the kept and the borrowed part', () => {
     const error = withPlans(({ parts, ...plan }) => {
       const [kept, borrowed] = parts
       if (kept?.kind !== 'keep' || borrowed?.kind !== 'borrow') return null
@@ -413,15 +422,15 @@ describe('a fault in the index is caught', () => {
   })
 })
 
-/** The method as it is now, to be called by what takes its place. */
+/** The current method, so that its replacement can call it. */
 const methodOf = <T, Name extends keyof T>(of: T, name: Name): T[Name] => of[name]
 
-describe('a fault that books and memory agree on is caught', () => {
+describe('a fault that the cell table and the memory agree on is caught', () => {
   afterEach(() => {
     vi.restoreAllMocks()
   })
 
-  /** What comes of each scenario; here the harness's own accounts may be what catches a fault. */
+  /** Returns the outcome of each scenario. Here the harness's own accounts may catch a fault. */
   const outcomes = () =>
     SCENARIOS.map((play) => {
       try {
@@ -436,12 +445,12 @@ describe('a fault that books and memory agree on is caught', () => {
     expect(outcomes()).toEqual(['passed', 'passed', 'passed'])
   })
 
-  it('a cell hash that ignores what was seen', () => {
+  it('a cell hash that ignores the cells its token saw', () => {
     vi.spyOn(CellHasher.prototype, 'see').mockImplementation(() => undefined)
     expect(outcomes()[1]).not.toBe('passed')
   })
 
-  it('approximate cells lent to another conversation, or passed off as exact to their own', () => {
+  it('approximate cells lent to another conversation, or passed off as exact in their own', () => {
     vi.spyOn(Sequence.prototype, 'isFresh').mockImplementation(function (this: Sequence, entry, place, { tokens }) {
       return entry < this.held && this.tokens[entry] === tokens[place] && this.position(entry) === place
     })
@@ -469,7 +478,7 @@ describe('a fault that books and memory agree on is caught', () => {
     expect(struck).toBeGreaterThan(0)
   })
 
-  it('a splice that forgets to untag the hole', () => {
+  it('a splice that does not untag the hidden cells', () => {
     const cut = methodOf(SequenceTable.prototype, 'cut')
     let struck = 0
     vi.spyOn(SequenceTable.prototype, 'cut').mockImplementation(function (this: SequenceTable, sequence, entries) {

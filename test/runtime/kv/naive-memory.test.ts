@@ -1,4 +1,7 @@
-/** The memory that tests of the cache run over keeps llama.cpp's rules: the same suite runs over llama.cpp's own in test/runtime/native/memory.test.ts. */
+/**
+ * Tests that the naive memory of the cache's tests keeps llama.cpp's rules. test/runtime/native/memory.test.ts runs the same suite over
+ * llama.cpp's own memory.
+ */
 import { describe, expect } from 'vitest'
 import { seqId } from '../../../src/runtime/core/ids.js'
 import { keepsKvMemoryContract, SIZE, type MemoryOnTrial } from './kv-memory.contract.js'

@@ -1,4 +1,4 @@
-/** The tiers below the device: in memory alone, and over the naive disk tier, which keeps to what every disk tier owes. */
+/** Tests the tiers below the device: host memory alone, and with the naive disk tier, which passes the suite of all disk tiers. */
 import { describe, expect, it } from 'vitest'
 import { OffloadTiers } from '../../../src/runtime/kv/offload.js'
 import { sampleOf } from '../engine/support/disk-tier-writer.js'
@@ -19,14 +19,14 @@ describe('memory alone', () => {
     return tiers
   }
 
-  it('hands out what was put, and loses what there is no room for', async () => {
+  it('returns what was put, and drops sequences for which there is no room', async () => {
     expect(filled(3000).totals).toMatchObject({ host: { sequences: 3, bytes: 3000, budget: 3000 }, lost: 0, onDisk: null })
     const tight = filled(2500)
     expect(tight.totals).toMatchObject({ host: { sequences: 2, bytes: 2000 }, disk: { sequences: 0 }, lost: 1 })
     for (const stored of tight.all) expect(await tight.read(stored)).toEqual(sampleOf(stored.tokens[0]!, 1000).state)
   })
 
-  it('gives up nothing for what is only offered, and never what is about to be brought back', () => {
+  it('evicts nothing for a sequence that is only offered, and never one that is about to be reloaded', () => {
     const tiers = filled(3000)
     const { record, state } = sampleOf(3, 1000)
     expect(tiers.offer(record, state)).toBe(false)

@@ -1,4 +1,6 @@
-/** When what is parked leaves the device because it slows decodes down, when it does not, and whose account that goes on; case by case. */
+/**
+ * Tests when parked cells are offloaded because they slow decodes down, when they stay, and which step the ledger charges; case by case.
+ */
 import { describe, expect, it } from 'vitest'
 import { OffloadTiers } from '../../../src/runtime/kv/offload.js'
 import { isWorthMoving } from '../../../src/runtime/kv/tier-policy.js'
@@ -15,7 +17,7 @@ const system = text(100, 10)
 const long = text(200, 60)
 const tail = text(300, 15)
 const marker = [900, 901, 902]
-/** Bytes of a saved sequence of this memory: a head, and 16 for each cell. */
+/** Returns the bytes of a saved sequence in this memory: a header, and 16 for each cell. */
 const bytesOf = (cells: number): number => 8 + 16 * cells
 
 /** A cell's copies, there and back, take as long as 100 tokens take to pass over it, as on one thread of a CPU. */
@@ -33,11 +35,14 @@ const step = async (harness: CacheHarness, name: string, shown: Prompt): Promise
 
 interface Parked extends HarnessOptions {
   readonly offload?: OffloadTiers
-  /** Tokens that are folded, from place 15 on. */
+  /** How many tokens are folded, from place 15 on. */
   readonly fold?: number
 }
 
-/** A conversation of 87 tokens, most of which were folded under `splice`: 40 live and 51 parked, of which 30 are enough to be moved. */
+/**
+ * A conversation of 87 tokens, most of them folded under `splice`: 40 cells are live and 51 parked. From 30 parked cells on, they may be
+ * offloaded.
+ */
 const parked = async ({ offload = new OffloadTiers({ hostBytes: 1e6 }), fold = 50, ...options }: Parked = {}) => {
   const harness = new CacheHarness({ ...options, options: { offload, fewest: 30, costs: COSTS, ...options.options } })
   harness.terms = { contract: 'splice' }
@@ -48,7 +53,7 @@ const parked = async ({ offload = new OffloadTiers({ hostBytes: 1e6 }), fold = 5
   return { harness, prompt }
 }
 
-/** What was done, call by call, until there was nothing to do any more. */
+/** Runs idle work until nothing is left to do. Returns what each call did. */
 const tidied = (harness: CacheHarness): string[] => {
   const done: string[] = []
   for (;;) {
@@ -58,8 +63,8 @@ const tidied = (harness: CacheHarness): string[] => {
   }
 }
 
-describe('when nothing runs', () => {
-  it('a burden is moved off, and what is left is gathered; the next step says so, and a restore computes nothing', async () => {
+describe('while the engine is idle', () => {
+  it('parked cells are offloaded and the rest is gathered; the next step reports it, and a restore computes nothing', async () => {
     const { harness, prompt } = await parked()
     expect(tidied(harness)).toEqual(['moved', 'gathered'])
     expect(harness.cache.totals).toMatchObject({
@@ -87,9 +92,9 @@ describe('when nothing runs', () => {
     expect(await step(harness, 'a', prompt.shown)).toMatchObject({ recomputed: 0, submitted: 1, moved: 72, tiers: { host: 71 } })
   })
 
-  it('a few cells stay, and few beside many', async () => {
+  it('a few parked cells stay, also few compared with the live ones', async () => {
     expect(tidied((await parked({ fold: 29 })).harness)).toEqual([])
-    // 30 parked, 60 live.
+    // 30 cells are parked beside 60 live ones.
     expect(tidied((await parked({ fold: 30 })).harness)).toEqual([])
   })
 
@@ -107,7 +112,7 @@ describe('when nothing runs', () => {
     expect(await step(harness, 'a', prompt.shown)).toMatchObject({ submitted: 1, sources: { parked: 50 } })
   })
 
-  it('they stay where they would push others out for good; that is found out once', async () => {
+  it('parked cells stay if their offload would lose other sequences; this is tried once', async () => {
     const { harness } = await parked({ offload: new OffloadTiers({ hostBytes: bytesOf(49) }) })
     expect(tidied(harness)).toEqual([])
     expect(tidied(harness)).toEqual([])
@@ -115,7 +120,7 @@ describe('when nothing runs', () => {
     expect(harness.cache.totals).toMatchObject({ parked: 51, tiers: { host: { tokens: 0 }, lost: 0 } })
   })
 
-  it('where there is a shelf, others go there', async () => {
+  it('with a disk tier, other sequences move to disk instead', async () => {
     const offload = new OffloadTiers({ hostBytes: bytesOf(70), disk: new NaiveDiskTier(9) })
     const { harness, prompt } = await parked({ offload })
     expect(tidied(harness)).toEqual(['moved', 'gathered'])
@@ -123,7 +128,7 @@ describe('when nothing runs', () => {
     await step(harness, 'a', prompt.shown)
     prompt.fold(85, 145, marker)
     await step(harness, 'a', prompt.shown)
-    // The first answer's beginning, which now stands elsewhere, goes with it.
+    // The beginning of the first answer now has other positions, so its old cells go, too.
     expect(tidied(harness)).toEqual(['moved', 'moved', 'gathered'])
     await offload.settle()
     const { host, disk, lost } = harness.cache.totals.tiers
@@ -134,21 +139,21 @@ describe('when nothing runs', () => {
     expect(await step(harness, 'a', prompt.shown)).toMatchObject({ recomputed: 0, tiers: { disk: 50 } })
   })
 
-  it('what the last step borrowed from stays for another', async () => {
+  it('cells that the last step borrowed from stay for the next one', async () => {
     const { harness, prompt } = await parked()
     prompt.fold(15, 52, [910])
-    // A part of it is shown again, so the rest may be next.
+    // A part of the fold is shown again, so the rest may be next.
     expect(await step(harness, 'a', prompt.shown)).toMatchObject({ sources: { parked: 13 } })
     expect(tidied(harness)).toEqual([])
     await step(harness, 'a', prompt.shown)
-    // With it goes the first marker.
+    // The cells of the first marker are offloaded with them.
     expect(tidied(harness)).toEqual(['moved', 'moved', 'gathered'])
     prompt.restore(15)
-    // The 13 tokens it shows are its own.
+    // The step before computed its own cells for the other 13 tokens.
     expect(await step(harness, 'a', prompt.shown)).toMatchObject({ recomputed: 0, submitted: 1, tiers: { host: 37 } })
   })
 
-  it('what others hold is not moved: nothing would be free', async () => {
+  it('parked cells that another conversation holds stay, because nothing would become free', async () => {
     const { harness, prompt } = await parked()
     await step(harness, 'b', shownOf([...prompt.base]))
     await step(harness, 'a', prompt.shown)
@@ -157,7 +162,7 @@ describe('when nothing runs', () => {
     expect(tidied(harness)).toEqual(['moved', 'gathered'])
   })
 
-  it('what a running conversation parked stays', async () => {
+  it('cells that a running conversation parked stay', async () => {
     const { harness, prompt } = await parked()
     const running = (await harness.fetch('a', prompt.shown))!
     expect(tidied(harness)).toEqual([])
@@ -166,7 +171,7 @@ describe('when nothing runs', () => {
     expect(tidied(harness)).toEqual(['moved', 'gathered'])
   })
 
-  it('a conversation that is forgotten in between leaves nothing to gather', async () => {
+  it('forgetting a conversation between two calls leaves nothing to gather', async () => {
     const { harness } = await parked()
     expect(harness.tidy(1)).toBe(true)
     harness.forget('a')
@@ -176,7 +181,7 @@ describe('when nothing runs', () => {
 })
 
 describe('when a step begins alone', () => {
-  it('what earlier steps parked is moved off first, on its account', async () => {
+  it('cells that earlier steps parked are offloaded first, charged to this step', async () => {
     const { harness, prompt } = await parked({ relieves: true })
     const entry = await step(harness, 'a', prompt.shown)
     expect(entry).toMatchObject({ submitted: 1, moved: 51 })
@@ -195,12 +200,12 @@ describe('when a step begins alone', () => {
     prompt.fold(15, 65, marker)
     prompt.add(text(400, 160))
     expect(await step(harness, 'a', prompt.shown)).toMatchObject({ contract: 'exact', parked: 72, moved: 72 })
-    // Nothing is rewritten: what was computed took the places.
+    // Nothing is rewritten: the computed cells took the freed places.
     expect(harness.memory.moves).toEqual({ saved: 1, loaded: 0 })
     expect(harness.cache.totals).toMatchObject({ parked: 0, reach: harness.cache.totals.used })
   })
 
-  it('but not what it borrows from itself', async () => {
+  it('cells that it borrows from stay', async () => {
     const { harness, prompt } = await parked({ relieves: true })
     prompt.restore(15)
     expect(await step(harness, 'a', prompt.shown)).toMatchObject({
@@ -212,7 +217,7 @@ describe('when a step begins alone', () => {
     expect(harness.memory.moves).toEqual({ saved: 0, loaded: 0 })
   })
 
-  it('and nothing while another runs', async () => {
+  it('all cells stay while another step runs', async () => {
     const { harness, prompt } = await parked({ relieves: true })
     await harness.fetch('b', shownOf(text(500, 3)))
     expect(await step(harness, 'a', prompt.shown)).toMatchObject({ moved: 0 })
@@ -230,16 +235,16 @@ describe('what pays', () => {
 
   const answers = { due: 0, ahead: 256 }
 
-  it('is what a few answers gain, against the copies there and back', () => {
+  it('if a few answers gain more than the copies there and back cost', () => {
     expect(isWorthMoving({ held: 5000, freed: 5000, live: 2000 }, answers, model)).toBe(true)
     // 256 tokens gain 1280 ms; the copies take half a millisecond for each cell.
     expect(isWorthMoving({ held: 5000, freed: 5000, live: 2000 }, answers, slow)).toBe(false)
     expect(isWorthMoving({ held: 2500, freed: 5000, live: 50 }, answers, slow)).toBe(true)
   })
 
-  it('is what the step that begins gains by itself', () => {
+  it('if the step that begins gains more by itself', () => {
     const load = { held: 5000, freed: 5000, live: 0 }
-    // 600 tokens gain 3000 ms, the copies take 2500.
+    // 600 tokens gain 3000 ms; the copies take 2500 ms.
     expect(isWorthMoving(load, { due: 600, ahead: 0 }, slow)).toBe(true)
     expect(isWorthMoving(load, { due: 400, ahead: 0 }, slow)).toBe(false)
   })

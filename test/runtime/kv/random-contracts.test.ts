@@ -1,4 +1,7 @@
-/** Random folds, summaries and restores under random contracts, with shortages, tiers and aborts, against a naive memory; CacheHarness checks every call. */
+/**
+ * Runs random folds, summaries and restores under random contracts, with shortages, tiers and aborts, over a naive memory. CacheHarness
+ * checks every call.
+ */
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { CONTRACTS, type Contract } from '../../../src/runtime/core/contract.js'
@@ -13,7 +16,7 @@ import { PromptDraft } from './support/prompt-draft.js'
 
 const NAMES = ['a', 'b', 'c'] as const
 const OPENING = [1, 3]
-/** Few different tokens, so that stretches coincide by chance as well. */
+/** Few different tokens, so that spans also coincide by chance. */
 const token = fc.integer({ min: 10, max: 13 })
 const name = fc.constantFrom(...NAMES)
 const some = fc.array(token, { minLength: 1, maxLength: 12 })
@@ -32,7 +35,7 @@ const terms: fc.Arbitrary<StepContract> = fc.oneof(
 
 type Operation =
   | { readonly do: 'add'; readonly name: string; readonly tokens: readonly number[] }
-  /** Makes a stretch of a message something that can be folded, and folds it. */
+  /** Makes a span of a message foldable, and folds it. */
   | {
       readonly do: 'cut'
       readonly name: string
@@ -55,7 +58,7 @@ type Operation =
   /** `answer`: whether the next prompt shows the answer as it was generated. */
   | { readonly do: 'finish'; readonly name: string; readonly answer: boolean }
   | { readonly do: 'cancel' | 'forget' | 'compact' | 'closeGaps' | 'refresh' | 'tidy'; readonly name: string }
-  /** A fold, and a step decoded in small chunks, of which one, the `entering`th, is aborted; it goes on or is cancelled there. */
+  /** Folds, and decodes a step in small chunks. One of them aborts after `entering` tokens; then the step continues or is cancelled. */
   | {
       readonly do: 'stumble'
       readonly name: string
@@ -65,7 +68,7 @@ type Operation =
       readonly goesOn: boolean
       readonly which: number
     }
-  /** A whole step; after `trial`, a fold, another step, perhaps closed gaps, the restore and a third step follow. */
+  /** Runs a whole step. A `trial` then folds, runs another step, may close gaps, restores, and runs a third step. */
   | {
       readonly do: 'ask' | 'trial'
       readonly name: string
@@ -157,7 +160,7 @@ interface Setting {
   readonly scores: boolean
   readonly host: number
   readonly disk: number
-  /** How many parked cells are a burden, however many are live, and whether steps that run alone have them moved off first. */
+  /** From how many parked cells on they are offloaded, and whether a step that runs alone has this done first. */
   readonly fewest: number
   readonly relieves: boolean
   /** Positions cannot be shifted. */
@@ -166,7 +169,7 @@ interface Setting {
 
 const fit = <Term extends string>(rates: Record<Term, number>) => ({ rates, residual: { median: 0, worst: 0 }, samples: 9 })
 
-/** A machine whose copies take no time to speak of. */
+/** The costs of a machine whose copies take almost no time. */
 const COPIER = {
   on: { ubatch: 64 },
   prefill: fit({ call: 1, token: 1, read: 0, attended: 0, scanned: 0.001 }),
@@ -187,7 +190,7 @@ const setting: fc.Arbitrary<Setting> = fc.record({
   fixed: fc.boolean(),
 })
 
-/** A conversation's owner: its prompt, and the stretches of it that can be folded. */
+/** A conversation's owner: its prompt, and the spans of it that can be folded. */
 class Talk {
   readonly prompt: PromptDraft
   readonly #stretches: { readonly start: number; readonly end: number }[] = []
@@ -219,7 +222,7 @@ class Talk {
   }
 }
 
-/** What happened over all sequences, so that the test can say that it went through what it is meant to go through. */
+/** Counts events over all random histories, so that the test can check that each kind occurred. */
 const seen = {
   operations: 0,
   exact: 0,
@@ -313,7 +316,7 @@ async function play(
     if (running === null) seen.noSequence++
     else if (running.plan.asked !== asked.contract) seen.ownContract++
   }
-  /** One decode; without room the step ends. */
+  /** Decodes once. If there is no room, the step ends. */
   const advance = (of: string, count: number, tokens: readonly number[], entering?: number) => {
     const running = runningOf(of)!
     const isIn = missing(running) === 0
@@ -333,7 +336,7 @@ async function play(
     complete(of, tokens)
   }
 
-  /** All that is a burden: the cache is never fuller than this share. */
+  /** Offloads parked cells until nothing is left to offload. */
   const relieve = (): boolean => {
     const { loaded } = harness.memory.moves
     if (!harness.tidy(1)) return false
@@ -402,7 +405,7 @@ async function play(
 describe('random conversations under random contracts', () => {
   const long = process.env['KVFOLD_LONG'] !== undefined
   const runs = long ? 600 : 60
-  it(`show what they are to show, and say what is approximate about it, in ${runs} sequences`, async () => {
+  it(`show the right prompt, and report its approximate tokens, in ${runs} sequences`, async () => {
     await fc.assert(fc.asyncProperty(fc.array(operation, { minLength: 10, maxLength: 60, size: 'max' }), setting, play), {
       numRuns: runs,
       endOnFailure: true,

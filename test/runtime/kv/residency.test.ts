@@ -1,4 +1,4 @@
-/** Where tokens are held, held against a search token by token. */
+/** Tests `residencyOf`, which counts the cells of a text by tier, against a search token by token. */
 import fc from 'fast-check'
 import { expect, it } from 'vitest'
 import { conversationId } from '../../../src/runtime/core/ids.js'
@@ -10,7 +10,7 @@ import { residencyOf, type CellPlace } from '../../../src/runtime/kv/residency.j
 
 const PLACES: readonly CellPlace[] = ['live', 'parked', 'host', 'disk']
 
-/** Something that holds these places of a prompt of its own; a marker stands where places are left out. */
+/** Returns an offloaded sequence that holds these places of its own prompt. */
 function holderOf(base: readonly number[], places: readonly number[]): OffloadedSequence {
   const record = {
     conversation: conversationId('c'),
@@ -23,12 +23,12 @@ function holderOf(base: readonly number[], places: readonly number[]): Offloaded
   return new OffloadedSequence(record, { tier: 'host', state: new Uint8Array() }, 0)
 }
 
-it('counts every token once, where it is had cheapest', () => {
+it('counts every token once, in the tier from which it is cheapest', () => {
   const prompt = fc.array(fc.constantFrom(1, 2), { minLength: 4, maxLength: 14 })
   const held = fc.record({ where: fc.constantFrom(...PLACES), keeps: fc.infiniteStream(fc.boolean()), turns: fc.nat(20) })
   fc.assert(
     fc.property(prompt, fc.array(held, { maxLength: 4 }), fc.nat(13), fc.nat(13), (base, parts, a, b) => {
-      // Other prompts are the same up to somewhere.
+      // The other prompts are equal to this one up to some token.
       const holders = parts.map(({ where, keeps, turns }) => {
         const own = base.map((token, at) => (at < turns ? token : 3 - token))
         const places = own.map((_, at) => at).filter(() => keeps.next().value)

@@ -1,4 +1,6 @@
-/** A restore is free wherever its state is held: whatever the contract, the tier and the room there is; and where it is not, the ledger says why. */
+/**
+ * Tests that a restore computes only one token under every contract, if some tier holds the state. Where none does, the ledger says why.
+ */
 import { describe, expect, it } from 'vitest'
 import { CONTRACTS, type Contract } from '../../../src/runtime/core/contract.js'
 import { OffloadTiers } from '../../../src/runtime/kv/offload.js'
@@ -8,14 +10,14 @@ import { CacheHarness, missing, shownOf, type HarnessOptions } from './support/c
 import { NaiveDiskTier } from './support/naive-disk-tier.js'
 import { PromptDraft } from './support/prompt-draft.js'
 
-/** `count` tokens that occur nowhere else. */
+/** Returns `count` tokens that occur in no other text. */
 const text = (from: number, count: number): number[] => Array.from({ length: count }, (_, offset) => from + offset)
 
 const system = text(100, 10)
 const long = text(200, 80)
 const tail = text(300, 28)
 const marker = [900, 901, 902]
-/** Tokens of the whole conversation. */
+/** How many tokens the whole conversation has. */
 const LENGTH = 120
 
 const conversation = () => new PromptDraft([system, long, tail], [1, 2])
@@ -56,12 +58,12 @@ const stage = (contract: Contract, cells: number, tier: Tier, fixed = false) =>
   new Stage(contract, { cells, fixed }, TIERS[tier]())
 
 describe.each(CONTRACTS)('a restore under %s', (contract) => {
-  // The device alone has to hold both states.
+  // With the device alone, it must have room for both states.
   const rooms = [1, 1.3, 2, 4].flatMap((times) =>
     (['device', 'host', 'disk'] as const).filter((tier) => tier !== 'device' || times >= 2).map((tier) => ({ times, tier })),
   )
 
-  it.each(rooms)('in $times times the cells of the conversation computes one token: $tier', async ({ times, tier }) => {
+  it.each(rooms)('computes one token in $times times the cells of the conversation: $tier', async ({ times, tier }) => {
     for (const [start, end] of [
       [12, 20],
       [20, 80],
@@ -76,7 +78,7 @@ describe.each(CONTRACTS)('a restore under %s', (contract) => {
       prompt.restore(start)
       const entry = await show()
       expect(entry, `[${start}, ${end})`).toMatchObject({ submitted: 1, approximate: 0, recomputeReason: null, fallback: null })
-      // And the fold again.
+      // Then the fold is made again.
       prompt.fold(start, end, marker)
       expect((await show()).submitted, `[${start}, ${end}) again`).toBe(1)
     }
@@ -101,22 +103,19 @@ describe.each(CONTRACTS)('a restore under %s', (contract) => {
     }
   })
 
-  it.each([true, false])(
-    'after a fold that is shorter than its marker takes the parked exact state (fixed: %s)',
-    async (fixed) => {
-      for (const times of [1, 1.3, 4]) {
-        const { prompt, show } = bound(stage(contract, Math.ceil(times * LENGTH) + 1, 'host', fixed))
-        await show()
-        prompt.fold(30, 32, marker)
-        // Where the model's keys can be turned what follows is not computed again; blend computes a share.
-        if (fixed || contract === 'exact') expect(await show()).toMatchObject({ contract: 'exact', approximate: 0 })
-        else if (contract === 'splice') expect(await show()).toMatchObject({ contract, submitted: 4, recomputed: 0 })
-        else expect(await show()).toMatchObject({ contract, fallback: null })
-        prompt.restore(30)
-        expect(await show()).toMatchObject({ submitted: 1, approximate: 0, recomputeReason: null })
-      }
-    },
-  )
+  it.each([true, false])('after a fold with a longer marker takes the parked exact state (fixed: %s)', async (fixed) => {
+    for (const times of [1, 1.3, 4]) {
+      const { prompt, show } = bound(stage(contract, Math.ceil(times * LENGTH) + 1, 'host', fixed))
+      await show()
+      prompt.fold(30, 32, marker)
+      // If the model's keys can be shifted, the tokens after the marker are not recomputed; blend recomputes a share.
+      if (fixed || contract === 'exact') expect(await show()).toMatchObject({ contract: 'exact', approximate: 0 })
+      else if (contract === 'splice') expect(await show()).toMatchObject({ contract, submitted: 4, recomputed: 0 })
+      else expect(await show()).toMatchObject({ contract, fallback: null })
+      prompt.restore(30)
+      expect(await show()).toMatchObject({ submitted: 1, approximate: 0, recomputeReason: null })
+    }
+  })
 
   it('after such a fold and an answer computes no more than the answer', async () => {
     const { prompt, show } = bound(stage(contract, 4 * LENGTH, 'host'))
@@ -125,16 +124,16 @@ describe.each(CONTRACTS)('a restore under %s', (contract) => {
     await show([50, 51, 52])
     prompt.say([50, 51, 52, 3], text(400, 5))
     prompt.restore(30)
-    // The answer and what it began with were computed beside the marker.
+    // The answer and its opening were computed with the marker in sight.
     const entry = await show()
     expect(entry.submitted).toBeLessThanOrEqual(4 + 5 + 2)
-    // Under exact it is computed; the others keep what is computed already, and say that it is approximate.
+    // Exact recomputes them. The other contracts keep the cells and report them as approximate.
     expect([entry.contract, entry.approximate > 0]).toEqual([contract, contract !== 'exact'])
   })
 })
 
 describe('a restore in a tight cache', () => {
-  it('gives up nothing of others that run: it is computed, and the ledger says for want of what', async () => {
+  it('evicts nothing of other running steps: it recomputes, and the ledger says that there was no room', async () => {
     const { harness, prompt, show } = bound(stage('exact', 190, 'host'))
     await show()
     prompt.fold(12, 20, marker)
@@ -161,11 +160,11 @@ describe('a restore in a tight cache', () => {
     expect(entry).toMatchObject({ submitted: 108, approximate: 0 })
     expect(entry.recomputeReason).toContain('damaged')
     s.prompt.fold(12, 20, marker)
-    // What the live sequence had to give up for it was saved.
+    // The cells that the live sequence gave up for the restore were saved.
     expect(await s.show()).toMatchObject({ submitted: 1, approximate: 0 })
   })
 
-  it('of which nothing was kept says so', async () => {
+  it('reports that no tier holds its tokens', async () => {
     const { prompt, show } = bound(stage('exact', 130, 'device'))
     await show()
     prompt.fold(12, 20, marker)
@@ -177,15 +176,15 @@ describe('a restore in a tight cache', () => {
   })
 })
 
-describe('why tokens are computed again', () => {
-  it('is said of an exact fold', async () => {
+describe('the reason for recomputed tokens', () => {
+  it('is given for an exact fold', async () => {
     const { prompt, show } = bound(stage('exact', 400, 'device'))
     expect(await show([50])).toMatchObject({ recomputeReason: null })
     prompt.fold(20, 80, marker)
     expect((await show()).recomputeReason).toContain('40 tokens: contract exact')
   })
 
-  it('is not said of new text, or of a splice', async () => {
+  it('is not given for new text or a splice', async () => {
     const { prompt, show } = bound(stage('splice', 400, 'device'))
     await show([50])
     prompt.say([50, 3], text(400, 9))
@@ -194,7 +193,7 @@ describe('why tokens are computed again', () => {
     expect(await show()).toMatchObject({ submitted: 4, recomputeReason: null })
   })
 
-  it('is said of a splice for which there are too few positions', async () => {
+  it('is given for a splice that has too few positions', async () => {
     const { prompt, show } = bound(stage('splice', 400, 'device', true))
     await show()
     prompt.fold(60, 80, [903])
@@ -205,7 +204,7 @@ describe('why tokens are computed again', () => {
     expect(entry.recomputeReason).toContain('39 tokens: the positions')
   })
 
-  it('is said of a blend', async () => {
+  it('is given for a blend', async () => {
     const { harness, prompt, show } = bound(stage('blend', 400, 'device'))
     harness.terms = { contract: 'blend', blend: { first: 5 } }
     await show()

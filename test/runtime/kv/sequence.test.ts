@@ -1,4 +1,7 @@
-/** What of a text a sequence holds, against a search token by token; how far it is exact, against a look at every cell. */
+/**
+ * Tests which parts of a text a sequence holds, against a search token by token; and how many of its cells are exact, against a check of
+ * every cell.
+ */
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { conversationId, seqId } from '../../../src/runtime/core/ids.js'
@@ -14,7 +17,7 @@ import { CacheSalts } from '../../../src/runtime/kv/tenant-salts.js'
 const SALTS = new CacheSalts(Buffer.alloc(32, 'a secret'))
 const conversation = conversationId('stretches')
 
-/** The unedited prompt `base` with the tokens behind each of these places hidden behind a marker. */
+/** Returns the unedited prompt `base` with the tokens at each of these places hidden behind a marker. */
 function edited(
   base: readonly number[],
   holes: readonly { readonly skip: number; readonly hides: number; readonly marker: readonly number[] }[],
@@ -38,7 +41,7 @@ function edited(
   }
 }
 
-/** The places that `holder` holds from `place` on and where, each by itself. */
+/** Returns the places from `place` on that `holder` holds, and their entries, one by one. */
 function placesHeld(holder: HeldSequence, shown: Prompt, place: number, again: Uint8Array | null) {
   const base = uneditedOf(shown)
   const keys = sourceIdsOf(shown)
@@ -70,8 +73,8 @@ const holes = fc.array(
 )
 const text = fc.array(few, { minLength: 1, maxLength: 30 })
 
-describe('the stretches of a text that a sequence holds', () => {
-  it('are those that a search token by token finds, cut where entries or positions do not follow on each other', () => {
+describe('the runs of a text that a sequence holds', () => {
+  it('are those that a search token by token finds, cut where entries or positions are not consecutive', () => {
     const history = fc.record({
       base: text,
       held: holes,
@@ -119,8 +122,8 @@ describe('the stretches of a text that a sequence holds', () => {
   })
 })
 
-describe('how many entries are what a fresh prefill would make them', () => {
-  it('is what a look at every cell says, from any entry, at any place of any text, for any tenant', () => {
+describe('the number of entries that equal a fresh prefill', () => {
+  it('agrees with a check of every cell, from any entry, at any place of any text, for any tenant', () => {
     const history = fc.record({
       first: text,
       cut: fc.option(fc.record({ at: fc.nat(29), count: fc.integer({ min: 1, max: 5 }) })),
@@ -145,7 +148,7 @@ describe('how many entries are what a fresh prefill would make them', () => {
         add(sequence, first)
         if (cut !== null && cut.at < sequence.held) sequence.cut(span(cut.at, Math.min(sequence.held, cut.at + cut.count)))
         add(sequence, then)
-        // Cells that somebody computed beside other text, or none.
+        // These cells were computed beside another text, or beside none.
         const lender = new Sequence(conversation, seqId(1), book, 'idle', salt)
         add(lender, [...first, ...then, ...first, ...then])
         if (lent !== null) {

@@ -1,6 +1,6 @@
 /**
- * Random histories of one conversation under `splice` and `blend` beside the same under `exact`, with room for everything: no step computes more than
- * its twin, and what was shown before is shown again by the same cells.
+ * Runs random histories of one conversation under `splice` and `blend` beside twins under `exact`, with room for everything. No step
+ * computes more than its twin, and text that was shown before is shown again by the same cells.
  */
 import { describe, expect, it } from 'vitest'
 import { conversationId, seqId } from '../../../src/runtime/core/ids.js'
@@ -23,7 +23,7 @@ const TERMS: readonly StepContract[] = [
   { contract: 'blend', blend: { first: 3, messages: 1 } },
 ]
 
-/** A history: steps, each after some edits. */
+/** A random history: steps, each after some edits. */
 class History {
   readonly random: Random
   readonly prompt: PromptDraft
@@ -35,7 +35,7 @@ class History {
     for (let count = 2 + this.random.below(4); count > 0; count--) this.#cut()
   }
 
-  /** Says what was generated, to the step that comes. */
+  /** Makes random edits. Returns the tokens that the coming step generates. */
   edit(): readonly number[] {
     const { random, prompt } = this
     for (let count = random.below(3); count > 0; count--) {
@@ -50,12 +50,12 @@ class History {
     return this.#text(random.below(4))
   }
 
-  /** Whether the gaps are closed now. */
+  /** Whether the gaps are closed after this step. */
   get closes(): boolean {
     return this.random.below(8) === 0
   }
 
-  /** The answer is kept, or asked for again. */
+  /** Keeps the generated answer, or asks for another. */
   answer(generated: readonly number[]): void {
     if (this.random.below(2) === 0) this.prompt.say([...generated, 3], this.#text(1 + this.random.below(9)))
   }
@@ -77,7 +77,7 @@ class History {
     const first = this.prompt.startOf(message)
     const length = messages[message]!.length
     const last = this.#stretches.at(-1)
-    // Often right behind the one before.
+    // The span often begins right after the one before.
     const start = last !== undefined && this.random.below(2) === 0 ? last.end : first + this.random.below(length)
     const index = messages.findIndex((_, at) => start < this.prompt.startOf(at) + messages[at]!.length)
     if (index < 0) return
@@ -90,7 +90,7 @@ const keyOf = ({ tokens, origin }: Prompt): string => JSON.stringify([[...tokens
 
 const ID = conversationId('a')
 
-/** A cache over a naive memory with room for everything, and the engine's part. */
+/** A cache over a naive memory with room for everything; it plays the engine's part. */
 class Stage {
   readonly memory = new NaiveMemory(6000, 128)
   readonly cache = new KvCache(this.memory)
@@ -123,7 +123,7 @@ class Stage {
     return { entry, plan }
   }
 
-  /** What the live sequence's first cells are, in order; equal ones are the same computation at the same position. */
+  /** Returns the traces of the live sequence's first cells, in order. Equal traces mean the same computation at the same position. */
   traces(count: number): readonly number[] {
     const { seq } = this.cache.live(ID)!
     return this.memory
@@ -176,7 +176,7 @@ function play(seed: number, terms: StepContract, fixed: boolean, seen: Seen): re
     }
     shown.set(keyOf(prompt), traces)
     history.answer(generated)
-    // A step in between, because cells that were moved can be copied only once something was decoded.
+    // A step in between, because moved cells can be copied only after a decode.
     if (history.closes && own.cache.closeGaps(ID) > 0) {
       const again = history.prompt.shown
       own.step(again, [])
@@ -189,7 +189,7 @@ function play(seed: number, terms: StepContract, fixed: boolean, seen: Seen): re
 
 describe.each([false, true])('random histories beside their twins under exact (fixed: %s)', (fixed) => {
   it.each(TERMS)(
-    'compute no more, and show what they showed: %j',
+    'compute no more than their twins, and show earlier text by the same cells: %j',
     (terms) => {
       const seen: Seen = { steps: 0, again: 0, replaced: 0 }
       const all: string[] = []

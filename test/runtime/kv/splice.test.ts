@@ -1,4 +1,4 @@
-/** What folds and restores cost when the text after them stays, and what is approximate about it, case by case. */
+/** Tests the cost of folds and restores when the text after them stays, and which tokens are approximate, case by case. */
 import { describe, expect, it } from 'vitest'
 import { CONTRACTS, type Contract } from '../../../src/runtime/core/contract.js'
 import { conversationId } from '../../../src/runtime/core/ids.js'
@@ -7,7 +7,7 @@ import { OffloadTiers } from '../../../src/runtime/kv/offload.js'
 import { CacheHarness, missing, shownOf, type HarnessOptions } from './support/cache-harness.js'
 import { PromptDraft } from './support/prompt-draft.js'
 
-/** `count` tokens that occur nowhere else. */
+/** Returns `count` tokens that occur in no other text. */
 const text = (from: number, count: number): number[] => Array.from({ length: count }, (_, offset) => from + offset)
 
 const system = text(100, 10)
@@ -15,7 +15,7 @@ const long = text(200, 40)
 const tail = text(300, 15)
 const marker = [900, 901, 902]
 
-/** A conversation of 10 + 40 + 15 tokens, and two that every answer begins with: places [0, 67). */
+/** A conversation of 10 + 40 + 15 tokens, and two that begin every answer: places [0, 67). */
 const conversation = () => new PromptDraft([system, long, tail], [1, 2])
 
 const spliced = (options: HarnessOptions = {}) => {
@@ -24,7 +24,7 @@ const spliced = (options: HarnessOptions = {}) => {
   return harness
 }
 
-/** A harness whose conversation `a` was shown whole. */
+/** Returns a harness whose conversation `a` has run one step, with its prompt. */
 const begun = (options: HarnessOptions = {}) => {
   const harness = spliced(options)
   const prompt = conversation()
@@ -45,9 +45,9 @@ describe('a fold', () => {
       recomputed: 0,
       side: 1,
       submitted: 4,
-      // The last token, which the hidden text was visible to, is parked, too.
+      // The last token saw the hidden text, so its cell is parked, too.
       parked: 20 + 1,
-      // The marker is exact; what follows it was computed beside the folded text.
+      // The marker is exact. The tokens after it were computed with the folded text in sight.
       approximate: 27,
       positions: 67,
     })
@@ -66,7 +66,7 @@ describe('a fold', () => {
     ])
   })
 
-  it('and new text behind it computes the marker and the text', () => {
+  it('with new text behind it computes the marker and the text', () => {
     const { harness, prompt } = begun()
     const first = prompt.shown
     harness.step('a', first, [50, 51])
@@ -75,7 +75,7 @@ describe('a fold', () => {
     expect(harness.step('a', prompt.shown)).toMatchObject({ fresh: 3 + 1 + 6 + 2, recomputed: 0, submitted: 12, side: 0 })
   })
 
-  it('at the very end of the text, or its beginning, costs the same', () => {
+  it('at the very end or beginning of the text costs the same', () => {
     for (const [start, end] of [
       [50, 65],
       [0, 10],
@@ -86,13 +86,13 @@ describe('a fold', () => {
     }
   })
 
-  it('without a marker computes nothing but the last token', () => {
+  it('without a marker computes only the last token', () => {
     const { harness, prompt } = begun()
     prompt.fold(20, 40, [])
     expect(harness.step('a', prompt.shown)).toMatchObject({ fresh: 0, submitted: 1, approximate: 27, positions: 67 })
   })
 
-  it('whose marker is as long as what it hides fits', () => {
+  it('with a marker as long as the hidden text fits', () => {
     const { harness, prompt } = begun()
     prompt.fold(20, 40, text(900, 20))
     expect(harness.step('a', prompt.shown)).toMatchObject({ contract: 'splice', fresh: 20, submitted: 21, positions: 67 })
@@ -110,7 +110,7 @@ describe('a fold', () => {
     })
   })
 
-  it('in one message is none of the others: a read-only step recomputes nothing', () => {
+  it('in one message affects no other message: a read-only step recomputes nothing', () => {
     const { harness, prompt } = begun()
     prompt.fold(20, 40, marker)
     harness.step('a', prompt.shown, [50])
@@ -123,7 +123,7 @@ describe('a fold', () => {
     prompt.fold(20, 40, marker)
     harness.step('a', prompt.shown)
     prompt.fold(20, 40, [900, 950, 951, 952])
-    // The new one begins as the old one did.
+    // The new marker begins like the old one.
     expect(harness.step('a', prompt.shown)).toMatchObject({ fresh: 3, recomputed: 0, submitted: 4, parked: 1 })
     prompt.fold(20, 40, marker)
     expect(harness.step('a', prompt.shown)).toMatchObject({ contract: 'splice', approximate: 27 })
@@ -131,7 +131,7 @@ describe('a fold', () => {
 })
 
 describe('a marker', () => {
-  it('is not begun with the end of an earlier one', () => {
+  it('does not begin with the cells of another marker that ends alike', () => {
     const { harness, prompt } = begun()
     for (const words of [
       [900, 901, 902],
@@ -147,7 +147,7 @@ describe('a marker', () => {
 })
 
 describe('a restore', () => {
-  it('with nothing decoded in between computes only the last token, and all is exact again', () => {
+  it('with no decode in between computes only the last token, and all is exact again', () => {
     const { harness, prompt } = begun()
     prompt.fold(20, 40, marker)
     harness.step('a', prompt.shown)
@@ -165,30 +165,30 @@ describe('a restore', () => {
     })
   })
 
-  it('after text that was computed meanwhile leaves that text approximate', () => {
+  it('after newly computed text leaves that text approximate', () => {
     const { harness, prompt } = begun()
     prompt.fold(20, 40, marker)
     harness.step('a', prompt.shown, [50, 51])
     prompt.say([50, 51, 3])
     prompt.restore(20)
     const entry = harness.step('a', prompt.shown)
-    // The message's last token and the new opening are computed now, after approximate ones.
+    // The message's last token and the new opening are computed now, after approximate tokens.
     expect(entry).toMatchObject({ fresh: 3, recomputed: 0, submitted: 3, approximate: 2 + 1 + 2, shown: 72 })
     expect(entry.messages.map(({ approximate }) => approximate)).toEqual([0, 0, 0, 3, 2])
   })
 
-  it.each([true, false])('of holes in any order computes nothing, if its marker can move (fixed: %s)', (fixed) => {
+  it.each([true, false])('in any order computes nothing, if its marker can move (fixed: %s)', (fixed) => {
     const orders = [0, 1, 2].flatMap((a) => [0, 1, 2].filter((b) => b !== a).map((b) => [a, b, 3 - a - b]))
     for (const order of orders) {
       const { harness, prompt } = begun({ fixed })
-      // The first two touch.
+      // The first two folds touch.
       const holes = [12, 20, 52]
       prompt.fold(12, 20, [900, 901])
       prompt.fold(20, 28, marker)
       prompt.fold(52, 60, [903])
       expect(harness.step('a', prompt.shown)).toMatchObject({ fresh: 6, submitted: 7, parked: 24 + 1 })
       for (const hole of order) {
-        // The second marker stands right after the first, at positions of the first hole.
+        // The second marker is right after the first, at positions of the first fold.
         const moved = hole === 0 && prompt.folds.some(({ start }) => start === 20) ? 3 : 0
         prompt.restore(holes[hole]!)
         const entry = harness.step('a', prompt.shown)
@@ -210,7 +210,7 @@ describe('a restore', () => {
     }
   })
 
-  it('of what was lost meanwhile computes it in its place, at its old positions', () => {
+  it('of lost cells computes them in their place, at their old positions', () => {
     const { harness, prompt } = begun({ cells: 100 })
     prompt.fold(20, 40, marker)
     harness.step('a', prompt.shown)
@@ -218,11 +218,11 @@ describe('a restore', () => {
     expect(harness.cache.totals).toMatchObject({ parked: 0 })
     harness.forget('b')
     prompt.restore(20)
-    // The text is what it was; only the last token was ever computed without it.
+    // The text is the original one; only the last token was ever computed without it.
     expect(harness.step('a', prompt.shown)).toMatchObject({ submitted: 21, fresh: 20, positions: 67, approximate: 0 })
   })
 
-  it('under `splice` of what was folded under `exact` is no fallback', () => {
+  it('under `splice` of an `exact` fold is no fallback', () => {
     const { harness, prompt } = begun()
     prompt.fold(20, 40, marker)
     harness.terms = { contract: 'exact' }
@@ -234,7 +234,7 @@ describe('a restore', () => {
 })
 
 describe('approximate cells', () => {
-  it('are not what an `exact` step takes, not even from its own live sequence', () => {
+  it('are not used by an `exact` step, not even from its own live sequence', () => {
     const { harness, prompt } = begun()
     prompt.fold(20, 40, marker)
     harness.step('a', prompt.shown)
@@ -259,7 +259,7 @@ describe('approximate cells', () => {
     }
   })
 
-  it('give way to exact ones of another conversation only where none of its own are', () => {
+  it('are replaced by exact cells of another conversation only if the conversation has none of its own', () => {
     const { harness, prompt } = begun()
     harness.step('b', shownOf([...prompt.shown.tokens, ...text(700, 5)]))
     const c = spliced()
@@ -269,7 +269,7 @@ describe('approximate cells', () => {
     expect(harness.step('a', prompt.shown)).toMatchObject({ sources: { shared: 0 }, approximate: 27 })
   })
 
-  it('give way to exact ones of another conversation that has the same text', () => {
+  it('are replaced by exact cells of another conversation that has the same text', () => {
     const { harness, prompt } = begun()
     prompt.fold(20, 40, [])
     harness.step('a', prompt.shown)
@@ -279,7 +279,7 @@ describe('approximate cells', () => {
     expect(entry).toMatchObject({ sources: { shared: 25 }, contract: 'splice', submitted: 7, approximate: 0 })
   })
 
-  it('of its own are given up for exact ones of another conversation, and what it holds exactly itself is not', () => {
+  it('are replaced by exact cells of another conversation, while its own exact cells stay', () => {
     const { harness, prompt } = begun({ sequences: 2 })
     harness.forget('a')
     const wide = spliced({ cells: 256, sequences: 4 })
@@ -287,7 +287,7 @@ describe('approximate cells', () => {
     wide.step('a', prompt.shown)
     wide.step('b', shownOf([...prompt.shown.tokens]))
     prompt.fold(20, 40, marker)
-    // No id is left to park what is hidden: it lives on with the other conversation alone.
+    // No id is left to park the hidden cells, so only the other conversation keeps them.
     expect(wide.step('a', prompt.shown)).toMatchObject({ parked: 0, submitted: 4 })
     prompt.restore(20)
     expect(wide.step('a', prompt.shown)).toMatchObject({
@@ -323,8 +323,8 @@ describe('a refresh', () => {
   })
 })
 
-describe('a prompt that became another one', () => {
-  it('keeps nothing from where it did, though tokens further on are the same at the same places', () => {
+describe('a prompt that became a different one', () => {
+  it('keeps nothing after the first difference, even if later tokens are equal at equal places', () => {
     const { harness } = begun()
     const other = new PromptDraft([system, [...long.slice(0, 20), 777, ...long.slice(21)], tail], [1, 2])
     other.fold(12, 15, [900])
@@ -336,10 +336,10 @@ describe('a prompt that became another one', () => {
     })
   })
 
-  it('has its places counted anew: answers that are shown otherwise than they were generated', () => {
+  it('has its places counted anew after an answer that is not shown as it was generated', () => {
     const { harness, prompt } = begun()
     harness.step('a', prompt.shown, [50, 51, 52])
-    // The first token of the answer is left out, and what follows stands one place earlier.
+    // The first token of the answer is left out, so the tokens after it are one place earlier.
     prompt.say([51, 52, 3], text(400, 5))
     harness.step('a', prompt.shown)
     prompt.fold(20, 40, marker)
@@ -351,10 +351,10 @@ describe('a prompt that became another one', () => {
   })
 })
 
-describe('what a live sequence says of itself', () => {
+describe('the report of a live sequence', () => {
   const live = (harness: CacheHarness) => harness.cache.live(conversationId('a'))!
 
-  it('follows its gaps', () => {
+  it('includes its gaps', () => {
     const { harness, prompt } = begun()
     expect([live(harness).exact, live(harness).next, live(harness).held]).toEqual([67, 67, 67])
     prompt.fold(20, 40, marker)
@@ -366,13 +366,13 @@ describe('what a live sequence says of itself', () => {
 })
 
 describe('a parked version', () => {
-  it('is dropped when the live sequence holds the same, not when it holds the same tokens by other cells', () => {
+  it('is dropped when the live sequence holds the same cells, not when it holds the same tokens by other cells', () => {
     const { harness, prompt } = begun()
     prompt.fold(20, 40, marker)
     harness.step('a', prompt.shown)
     expect(harness.cache.totals).toMatchObject({ versions: 1 })
     harness.terms = { contract: 'exact' }
-    // The approximate tail, parked with its old values, is not what the live sequence computed.
+    // The approximate tail, parked with its old values, differs from the tail that the live sequence computed.
     harness.step('a', prompt.shown)
     expect(harness.cache.totals).toMatchObject({ versions: 2, parked: 21 + 27 })
     prompt.restore(20)
@@ -380,18 +380,18 @@ describe('a parked version', () => {
   })
 })
 
-describe('a marker that is longer than what it hides', () => {
-  /** What a fold of two tokens behind a marker of three says of itself, and the restore after it. */
+describe('a marker that is longer than the hidden text', () => {
+  /** The ledger's entry for a fold of two tokens behind a marker of three, and for the restore after it. */
   const short = { contract: 'splice', fallback: null, fresh: 3, recomputed: 0, submitted: 4 }
   const restored = { contract: 'splice', submitted: 1, turned: 0, approximate: 0 }
 
-  it('is all that is computed: what follows is copied to its new positions, and the restore finds what there was', () => {
+  it('is all that is computed: later cells are copied to new positions, and the restore finds the old ones', () => {
     const { harness, prompt } = begun()
     const before = harness.memory.readback().length
     for (let round = 0; round < 3; round++) {
       prompt.fold(20, 22, marker)
       const entry = harness.step('a', prompt.shown)
-      // The last token is computed again; what was folded, and what was copied, is parked.
+      // The last token is computed again. The folded cells and the originals of the copies are parked.
       if (round === 0) expect(entry).toMatchObject({ ...short, turned: 44, parked: 47, approximate: 45, positions: 68 })
       else expect(entry).toMatchObject({ submitted: 1, turned: 0, approximate: 45 })
       prompt.restore(20)
@@ -400,12 +400,12 @@ describe('a marker that is longer than what it hides', () => {
     expect(harness.memory.readback().length).toBeGreaterThan(before + 44)
   })
 
-  it('moves nothing behind a gap that takes it up', () => {
+  it('moves nothing behind a gap that absorbs it', () => {
     const { harness, prompt } = begun()
     prompt.fold(30, 48, [900])
     harness.step('a', prompt.shown)
     prompt.fold(20, 22, marker)
-    // The eight tokens between the two, and the marker of the second, move by one.
+    // The eight tokens between the two folds, and the second marker, move by one.
     expect(harness.step('a', prompt.shown)).toMatchObject({ ...short, turned: 9, positions: 67 })
     prompt.restore(20)
     expect(harness.step('a', prompt.shown)).toMatchObject({ submitted: 1, turned: 0, approximate: 19 })
@@ -424,7 +424,7 @@ describe('a marker that is longer than what it hides', () => {
     })
   })
 
-  it('moves what is in host memory, too', async () => {
+  it('moves cells in host memory, too', async () => {
     const harness = new CacheHarness({ cells: 140, options: { offload: new OffloadTiers({ hostBytes: 1e6 }) } })
     harness.terms = { contract: 'splice' }
     const prompt = conversation()
@@ -442,13 +442,13 @@ describe('a marker that is longer than what it hides', () => {
     expect(await show()).toMatchObject(restored)
   })
 
-  it('fits where two versions do not: what it is copied from gives way', () => {
+  it('fits where two versions do not: the originals of the copies are evicted', () => {
     const { harness, prompt } = begun({ cells: 70 })
     prompt.fold(20, 22, marker)
     expect(harness.step('a', prompt.shown)).toMatchObject({ ...short, turned: 44, evicted: 47 })
   })
 
-  it('is not where what follows was moved just now and not settled: it has no state to copy', () => {
+  it('is refused after a move without a decode, because there is no state to copy', () => {
     const { harness, prompt } = begun()
     prompt.fold(20, 22, marker)
     harness.start('a', prompt.shown)
@@ -462,27 +462,27 @@ describe('a marker that is longer than what it hides', () => {
     expect(harness.step('a', prompt.shown)).toMatchObject({ submitted: 1, approximate: 0 })
   })
 
-  it('what was moved and not settled is not saved: it is lost with its sequence', () => {
+  it('moved cells without a decode are not saved, and are lost with their sequence', () => {
     const offload = new OffloadTiers({ hostBytes: 1e6 })
     const { harness, prompt } = begun({ cells: 130, options: { offload } })
     prompt.fold(20, 22, marker)
     harness.start('a', prompt.shown)
     harness.finish('a', 'cancelled')
     expect(harness.compact('a')).toBe(0)
-    // What was parked goes to host memory, the live sequence is gone.
+    // The parked cells go to host memory; the live sequence is gone.
     expect(harness.step('b', shownOf(text(1000, 100)), [], 100)).toMatchObject({ moved: 47, evicted: 64 })
     expect(offload.totals.host.tokens).toBe(47)
   })
 })
 
-describe('what was shown before', () => {
-  /** What the live sequence shows, but for the last token, which every step computes. */
+describe('text that was shown before', () => {
+  /** Returns the cells of the live sequence except that of the last token, which every step computes. */
   const cellsOf = (harness: CacheHarness) => {
     const held = harness.memory.sequence(harness.cache.live(conversationId('a'))!.seq)
     return held.slice(0, -1).map(({ id, trace }) => [id, trace])
   }
 
-  it.each([true, false])('is shown by the same cells again, and not by the copies of a later fold (fixed: %s)', (fixed) => {
+  it.each([true, false])('is shown by the same cells again, not by the copies of a later fold (fixed: %s)', (fixed) => {
     const { harness, prompt } = begun({ fixed })
     prompt.fold(12, 20, [900, 901])
     harness.step('a', prompt.shown)
@@ -494,7 +494,7 @@ describe('what was shown before', () => {
     expect(cellsOf(harness)).toEqual(before)
   })
 
-  it('is shown by the copies where the cells were lost, and the ledger says of how many tokens', () => {
+  it('is shown by the copies if its cells were lost, and the ledger counts those tokens', () => {
     const { harness, prompt } = begun({ cells: 90 })
     prompt.fold(12, 20, [900, 901])
     harness.step('a', prompt.shown)
@@ -503,12 +503,12 @@ describe('what was shown before', () => {
     harness.step('b', shownOf(text(1000, 20)))
     expect(harness.cache.totals).toMatchObject({ parked: 0 })
     prompt.restore(30)
-    // Places 26 to 59 of what is shown were copied when the marker came, and the text of 30 and 31 is computed.
+    // Places 26 to 59 of the prompt were copied for the marker; the text of places 30 and 31 is computed.
     expect(harness.step('a', prompt.shown)).toMatchObject({ submitted: 3, replaced: 34 })
     expect(harness.step('a', prompt.shown)).toMatchObject({ submitted: 1, replaced: 0 })
   })
 
-  it('of a marker is found whole though another version has its beginning', () => {
+  it('of a marker is found whole, even if another version has its beginning', () => {
     const { harness, prompt } = begun()
     const show = () => harness.step('a', prompt.shown)
     show()
@@ -523,8 +523,8 @@ describe('what was shown before', () => {
   })
 })
 
-describe('fallbacks', () => {
-  it('a marker that is longer than what it hides, where keys cannot be turned', () => {
+describe('a splice falls back', () => {
+  it('if a marker is longer than the hidden text and keys cannot be shifted', () => {
     const { harness, prompt } = begun({ fixed: true })
     prompt.fold(20, 22, marker)
     const entry = harness.step('a', prompt.shown)
@@ -532,16 +532,16 @@ describe('fallbacks', () => {
     expect(entry.fallback).toMatch(/longer than what it hides.*cannot be turned/)
   })
 
-  it('not when a gap further on takes it up', () => {
+  it('but not if a later gap absorbs the marker', () => {
     const { harness, prompt } = begun({ fixed: true })
     prompt.fold(30, 40, [900])
     harness.step('a', prompt.shown)
     prompt.fold(20, 22, marker)
-    // The eight tokens between the two move by one.
+    // The eight tokens between the two folds move by one.
     expect(harness.step('a', prompt.shown)).toMatchObject({ contract: 'splice', fallback: null, recomputed: 9, positions: 67 })
   })
 
-  it('no sequence id to work in', () => {
+  it('if there is no sequence id to work in', () => {
     const { harness, prompt } = begun({ sequences: 2 })
     harness.start('b', shownOf(text(1, 3)))
     prompt.fold(20, 40, marker)
@@ -550,21 +550,21 @@ describe('fallbacks', () => {
     expect(entry.fallback).toContain('all 2 sequences of the context are taken')
   })
 
-  it('not when a parked version or an idle live sequence can give its id', () => {
+  it('but not if a parked version or an idle live sequence can give its id', () => {
     const { harness, prompt } = begun({ sequences: 2 })
     harness.step('b', shownOf(text(1, 3)))
     prompt.fold(20, 40, marker)
     expect(harness.step('a', prompt.shown)).toMatchObject({ contract: 'splice', fallback: null, submitted: 4, evicted: 3 })
   })
 
-  it('not when nothing is computed in the middle', () => {
+  it('but not if nothing is computed in the middle', () => {
     const { harness, prompt } = begun({ sequences: 2 })
     harness.start('b', shownOf(text(1, 3)))
     prompt.fold(20, 40, [])
     expect(harness.step('a', prompt.shown)).toMatchObject({ contract: 'splice', fallback: null, submitted: 1 })
   })
 
-  it('positions the model was not trained on, where keys cannot be turned', () => {
+  it('at positions beyond the trained ones if keys cannot be shifted', () => {
     const { harness, prompt } = begun({ fixed: true, options: { positions: 70 } })
     prompt.fold(20, 40, marker)
     expect(harness.step('a', prompt.shown, [50, 51])).toMatchObject({ contract: 'splice', positions: 69 })
@@ -574,7 +574,7 @@ describe('fallbacks', () => {
     expect(entry.fallback).toMatch(/position 72 is beyond the 70.*cannot be turned/)
   })
 
-  it('not when the text itself is that long', () => {
+  it('but not if the text itself is that long', () => {
     const { harness, prompt } = begun({ options: { positions: 50 } })
     prompt.say([50])
     expect(harness.step('a', prompt.shown)).toMatchObject({ contract: 'splice', fallback: null })
@@ -582,10 +582,10 @@ describe('fallbacks', () => {
 })
 
 describe('gaps', () => {
-  it('are closed before positions go beyond those that the model was trained on, and hidden text comes back as it was', () => {
+  it('are closed before positions exceed the trained ones, and a restore is still exact', () => {
     const { harness, prompt } = begun({ options: { positions: 70 } })
     prompt.fold(20, 40, marker)
-    // Of 70 positions 67 are used, and 17 of them by the gap.
+    // 67 of 70 positions are used, 17 of them by the gap.
     const entry = harness.step('a', prompt.shown, [50, 51])
     expect(entry).toMatchObject({ contract: 'splice', fallback: null, submitted: 4 + 2, turned: 26, positions: 52 })
     prompt.restore(20)
@@ -610,7 +610,7 @@ describe('gaps', () => {
       const whole = harness.step('a', prompt.shown)
       expect(whole).toMatchObject({ contract: 'splice', fallback: null, recomputed: 0 })
       prompt.fold(start + 1, start + 18, marker)
-      // What was folded long ago is left out altogether, with the answer before it.
+      // Old folds are removed completely, with the answer before them.
       const long = start - 8 * 20
       if (long > 66) {
         prompt.fold(long - 2, long + 1, [])
@@ -622,7 +622,7 @@ describe('gaps', () => {
       expect(entry.positions).toBeLessThanOrEqual(256)
       if (entry.turned! + whole.turned! > 0) closed++
     }
-    // 14 positions a fold, in the room that there is beside what is shown.
+    // A fold costs 14 positions; the rest beside the shown tokens is their room.
     expect(closed).toBeGreaterThan(2)
     expect(closed).toBeLessThan(15)
   })
@@ -636,13 +636,13 @@ describe("an edit's own contract", () => {
     return { harness, prompt, entry: harness.step('a', prompt.shown) }
   }
 
-  it("goes before the step's, for better or worse", () => {
+  it("takes precedence over the step's, stricter or not", () => {
     const of = (edit: Contract | undefined, step: Contract) => fold(edit, step).entry.contract
     for (const step of CONTRACTS) for (const edit of CONTRACTS) expect(of(edit, step)).toBe(edit)
     for (const step of CONTRACTS) expect(of(undefined, step)).toBe(step)
   })
 
-  it('holds as long as the edit does; of several, the strictest', () => {
+  it('holds as long as the edit; of several, the strictest holds', () => {
     const { harness, prompt } = fold('splice', 'splice')
     const contracts: Contract[] = []
     const show = () => contracts.push(harness.step('a', prompt.shown).contract)
@@ -661,7 +661,7 @@ describe("an edit's own contract", () => {
     expect(contracts).toEqual(['exact', 'exact', 'splice', 'exact', 'splice', 'exact'])
   })
 
-  it('is no contract to fall back to when there is no sequence to work in', () => {
+  it('is not the fallback when there is no sequence to work in', () => {
     const { harness, prompt } = begun({ sequences: 2 })
     harness.start('b', shownOf(text(1, 3)))
     prompt.fold(20, 40, marker, 'splice')
@@ -676,13 +676,13 @@ describe("an edit's own contract", () => {
     expect(harness.finish('a')).toMatchObject({ kind: 'refresh', contract: 'exact', approximate: 0 })
   })
 
-  it('holds for a fold that takes the place of a summary', () => {
+  it('holds for a fold that replaces a summary', () => {
     const { harness, prompt } = fold('splice', 'splice')
     prompt.fold(20, 40, [910, 911], 'exact')
     expect(harness.step('a', prompt.shown)).toMatchObject({ contract: 'exact', approximate: 0 })
   })
 
-  it('holds after a step under it that was cancelled', () => {
+  it('holds after a cancelled step under it', () => {
     const { harness, prompt } = begun()
     prompt.fold(20, 40, marker, 'exact')
     const running = harness.start('a', prompt.shown)!
@@ -711,21 +711,21 @@ describe('a blend', () => {
     })
   })
 
-  it('computes the first tokens after the hole again, in order, right after the marker', () => {
+  it('recomputes the first tokens after the fold, in order, right after the marker', () => {
     const { entry, harness } = blended({ first: 5 })
     expect(entry).toMatchObject({ submitted: 3 + 5 + 1, recomputed: 5, approximate: 22, side: 1 })
     const held = harness.memory.sequence(harness.cache.live(conversationId('a'))!.seq)
     expect(held.map(({ position }) => position)).toEqual([...text(0, 28), ...text(45, 22)])
   })
 
-  it('computes the last messages again', () => {
+  it('recomputes the last messages', () => {
     const { entry } = blended({ messages: 1 })
     expect(entry).toMatchObject({ submitted: 3 + 17, recomputed: 16, side: 1 })
     expect(entry.messages.map(({ recomputed }) => recomputed)).toEqual([0, 0, 15, 1])
   })
 
-  it('computes the tokens that attended most again, or without scores the first', () => {
-    // Places 30, 31 and 32 of what is shown: of 27 candidates, three are a ratio of 0.11.
+  it('recomputes the tokens with the most attention on the fold, or the first ones if there are no scores', () => {
+    // These are places 30, 31 and 32 of the prompt. Of 27 candidates, three are a ratio of 0.11.
     const attention = { of: () => Float32Array.from({ length: 50 }, (_, at) => (at >= 30 && at < 33 ? 1 : 0)) }
     const places = (harness: CacheHarness) => {
       const live = harness.memory.sequence(harness.cache.live(conversationId('a'))!.seq)
@@ -735,17 +735,17 @@ describe('a blend', () => {
     expect(places(blended({ ratio: 0.11 }).harness)).toEqual([20, 21, 22, 23, 24, 25, 49])
   })
 
-  it('takes a fifth of the tokens if nothing is said', () => {
+  it('recomputes a fifth of the tokens by default', () => {
     expect(blended({}).entry).toMatchObject({ recomputed: 5 })
   })
 
-  it('computes nothing again in a step that hides and restores nothing', () => {
+  it('recomputes nothing in a step that hides and restores nothing', () => {
     const { harness, prompt } = blended({ first: 5 })
     prompt.say([50])
     expect(harness.step('a', prompt.shown)).toMatchObject({ contract: 'blend', recomputed: 0 })
   })
 
-  it('computes its share once, of two neighbours whose markers are longer than what they hide, too', () => {
+  it('recomputes its share once, even after two adjacent folds with longer markers', () => {
     const { harness, prompt } = begun()
     harness.terms = { contract: 'blend' }
     prompt.fold(20, 22, marker)
@@ -759,7 +759,7 @@ describe('a blend', () => {
     expect(harness.step('a', prompt.shown)).toMatchObject({ submitted: 1, approximate: 0 })
   })
 
-  it('parks what the marker hides and what it computes again, so that a restore computes nothing', () => {
+  it('parks the hidden and the recomputed cells, so that a restore computes nothing', () => {
     const { harness, prompt, entry } = blended({ first: 5 })
     expect(entry.parked).toBe(20 + 5 + 1)
     prompt.restore(20)
@@ -770,7 +770,7 @@ describe('a blend', () => {
 })
 
 describe('a step that ends in the middle', () => {
-  it('of a marker goes on there', () => {
+  it('of a marker can be continued from there', () => {
     const { harness, prompt } = begun()
     prompt.fold(20, 40, text(900, 8))
     const running = harness.start('a', prompt.shown)!
@@ -796,19 +796,19 @@ describe('a step that ends in the middle', () => {
     expect(harness.step('a', prompt.shown)).toMatchObject({ submitted: 1, approximate: 0 })
   })
 
-  it('for want of cells keeps what it has', () => {
+  it('because cells are short keeps the cells that it has', () => {
     const { harness, prompt } = begun({ cells: 70, sequences: 4 })
     harness.start('b', shownOf(text(1, 3)))
     expect(harness.decode(harness.running.get(conversationId('b'))!, 3)).toBe(true)
     prompt.fold(20, 40, marker)
     const running = harness.start('a', prompt.shown)!
-    // What was just parked gives way.
+    // The cells just parked are evicted.
     expect(harness.decode(running, 3)).toBe(true)
     expect(harness.finish('a', 'cancelled')).toMatchObject({ evicted: 21 })
   })
 })
 
-describe('moving a live sequence about', () => {
+describe('moving the cells of a live sequence', () => {
   const folded = () => {
     const { harness, prompt } = begun()
     prompt.fold(20, 40, marker)
@@ -816,14 +816,14 @@ describe('moving a live sequence about', () => {
     return { harness, prompt }
   }
 
-  it('to lower cells changes nothing', () => {
+  it('to lower places changes nothing', () => {
     const { harness, prompt } = folded()
     expect(harness.compact('a')).toBe(50)
     prompt.restore(20)
     expect(harness.step('a', prompt.shown)).toMatchObject({ submitted: 1, approximate: 0 })
   })
 
-  it('not while it runs', () => {
+  it('is refused while it runs', () => {
     const { harness, prompt } = folded()
     const running = harness.start('a', prompt.shown)!
     expect([harness.compact('a'), harness.closeGaps('a')]).toEqual([0, 0])
@@ -832,11 +832,11 @@ describe('moving a live sequence about', () => {
     expect([harness.compact('nobody'), harness.closeGaps('nobody')]).toEqual([0, 0])
   })
 
-  it('where others hold its cells, only as far as they do not, and not to other positions', () => {
+  it('skips cells that other sequences hold, and then leaves the positions', () => {
     const { harness, prompt } = folded()
     harness.step('b', shownOf(system))
     const { used } = harness.cache.totals
-    // Of the system message `b` has all but the last token, which it computed again.
+    // `b` holds all of the system message but the last token, which it computed again.
     expect([harness.compact('a'), harness.closeGaps('a')]).toEqual([50 - 9, 0])
     expect(harness.cache.totals).toMatchObject({ used, sequences: { used: 3 } })
     expect(harness.step('b', shownOf(system))).toMatchObject({ submitted: 1 })
@@ -844,7 +844,7 @@ describe('moving a live sequence about', () => {
     expect(harness.step('a', prompt.shown)).toMatchObject({ submitted: 1, approximate: 0 })
   })
 
-  it('where others hold its cells, not without a free sequence', () => {
+  it('is refused without a free sequence if other sequences hold its cells', () => {
     const { harness, prompt } = begun({ sequences: 3 })
     prompt.fold(20, 40, marker)
     harness.step('a', prompt.shown)
@@ -853,7 +853,7 @@ describe('moving a live sequence about', () => {
     expect(harness.step('a', prompt.shown)).toMatchObject({ submitted: 1 })
   })
 
-  it('to lower positions is approximate, on the ledger, and never taken for exact', () => {
+  it('to lower positions is approximate, is reported in the ledger, and never counts as exact', () => {
     const { harness, prompt } = folded()
     expect(harness.closeGaps('a')).toBe(17)
     expect(harness.closeGaps('a')).toBe(0)

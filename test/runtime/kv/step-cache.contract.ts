@@ -1,4 +1,4 @@
-/** What a cache owes the engine that leads steps through it (StepCache), looked at after every call (CacheHarness): over random conversations, and case by case. */
+/** The suite that every `StepCache` passes, over random conversations and case by case. CacheHarness checks the cache after every call. */
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { conversationId } from '../../../src/runtime/core/ids.js'
@@ -8,7 +8,7 @@ import type { LedgerEntry } from '../../../src/runtime/kv/ledger.js'
 import { missing, shownOf, type CacheHarness, type HarnessOptions, type Running } from './support/cache-harness.js'
 
 const NAMES = ['a', 'b', 'c'] as const
-/** Few different tokens, so that beginnings, endings and whole messages coincide by chance as well. */
+/** Few different tokens, so that beginnings, endings and whole messages also coincide by chance. */
 const token = fc.integer({ min: 10, max: 12 })
 const name = fc.constantFrom(...NAMES)
 const some = fc.array(token, { minLength: 1, maxLength: 12 })
@@ -27,7 +27,7 @@ type Operation =
   | { readonly do: 'undo' | 'revert' | 'start' | 'cancel' | 'finish' | 'forget'; readonly name: string }
   | { readonly do: 'advance'; readonly name: string; readonly count: number; readonly tokens: readonly number[] }
   | { readonly do: 'abort'; readonly name: string; readonly count: number; readonly entering: number }
-  /** A whole step; after `trial`, an edit, another step, the edit undone and a third step follow. */
+  /** Runs a whole step. A `trial` then edits, runs another step, undoes the edit, and runs a third step. */
   | { readonly do: 'ask' | 'trial'; readonly name: string; readonly tokens: readonly number[] }
 
 const operation: fc.Arbitrary<Operation> = fc.oneof(
@@ -75,7 +75,7 @@ interface Message {
   shown: readonly number[]
 }
 
-/** A conversation as its owner sees it: messages, each with what is shown of it now. */
+/** A conversation as its owner sees it: messages, each with the tokens shown for it now. */
 class Talk {
   #messages: Message[]
   readonly #undo: (() => void)[] = []
@@ -108,7 +108,7 @@ class Talk {
   }
 }
 
-/** What happened over all sequences, so that the test can say that it went through what it is meant to go through. */
+/** Counts events over all random conversations, so that the test can check that each kind occurred. */
 const nothing = () => ({
   steps: 0,
   own: 0,
@@ -129,7 +129,7 @@ async function play(harness: CacheHarness, operations: readonly Operation[], see
   const talks = new Map<string, Talk>(NAMES.map((each) => [each, fresh(each)]))
   const runningOf = (of: string) => harness.running.get(conversationId(of))
 
-  /** Prompt tokens still to be computed. */
+  /** Returns how many prompt tokens are still to be computed. */
   const missingOf = (of: string) => {
     const running = runningOf(of)
     return running === undefined ? 0 : missing(running)
@@ -152,7 +152,7 @@ async function play(harness: CacheHarness, operations: readonly Operation[], see
   const start = async (of: string) => {
     if ((await harness.fetch(of, talks.get(of)!.shown)) === null) seen.noSequence++
   }
-  /** One decode; without room the step ends. */
+  /** Decodes once. If there is no room, the step ends. */
   const advance = (of: string, count: number, tokens: readonly number[]) => {
     const running = runningOf(of)!
     const isIn = missing(running) === 0
@@ -196,7 +196,7 @@ async function play(harness: CacheHarness, operations: readonly Operation[], see
   }
 }
 
-/** `count` tokens that occur nowhere else. */
+/** Returns `count` tokens that occur in no other text. */
 const text = (from: number, count: number): number[] => Array.from({ length: count }, (_, offset) => from + offset)
 
 const system = text(100, 10)
@@ -206,17 +206,17 @@ const prompt = [1, 2]
 
 export interface StepCacheOnTrial {
   readonly make: (options?: Pick<HarnessOptions, 'cells' | 'sequences'>) => CacheHarness
-  /** What random conversations must come by, over and above steps. */
+  /** Events that must occur in the random conversations, besides steps. */
   readonly meets: readonly (keyof Seen)[]
-  /** How many of them; ten times as many in the long tests. */
+  /** How many random conversations run; the long tests run 20 times as many. */
   readonly conversations: number
 }
 
-/** Tests of one cache. */
+/** Declares the tests of one cache. */
 export function keepsStepCacheContract({ make, meets, conversations }: StepCacheOnTrial): void {
   const runs = process.env['KVFOLD_LONG'] === undefined ? conversations : 20 * conversations
 
-  it(`random conversations hold what a fresh prefill would, and account for it, in ${runs} sequences`, async () => {
+  it(`random conversations hold the cells of a fresh prefill, and the ledger accounts for them, in ${runs} sequences`, async () => {
     const seen = nothing()
     await fc.assert(
       fc.asyncProperty(
@@ -231,14 +231,16 @@ export function keepsStepCacheContract({ make, meets, conversations }: StepCache
       expect(seen[what], `no run came by "${what}" often enough`).toBeGreaterThan(runs / 20)
   }, 600_000)
 
-  /** Computes what is missing of the prompt, `chunk` tokens at most a decode; says how many decodes that took. A cache may ask for more of them. */
+  /**
+   * Computes the missing prompt tokens, at most `chunk` in a decode. Returns the number of decodes; a cache may need more than the minimum.
+   */
   const fill = (harness: CacheHarness, running: Running, chunk = 50): number => {
     let decodes = 0
     for (; missing(running) > 0; decodes++) expect(harness.decode(running, chunk)).toBe(true)
     return decodes
   }
 
-  /** A whole step. */
+  /** Runs a whole step. */
   const step = async (
     harness: CacheHarness,
     name: string,
@@ -252,7 +254,7 @@ export function keepsStepCacheContract({ make, meets, conversations }: StepCache
   }
 
   describe('a conversation that grows', () => {
-    it('computes only what is new, generated tokens and their messages included', async () => {
+    it('computes only new tokens, which include those of generated messages', async () => {
       const harness = make()
       const first = await step(harness, 'a', [system, long, prompt], [50, 51])
       expect(first).toMatchObject({
@@ -295,14 +297,14 @@ export function keepsStepCacheContract({ make, meets, conversations }: StepCache
       }
     })
 
-    it('counts the pending token, and the summary as what it is', async () => {
+    it('counts the pending token, and records a summary as a summary', async () => {
       const harness = make()
       const running = (await harness.fetch('a', shownOf(system, prompt), 'summary'))!
       fill(harness, running)
       expect(harness.finish('a', 'done', 1)).toMatchObject({ kind: 'summary', pending: 1, shown: 12 })
     })
 
-    it('gives times to the parts they were spent on', async () => {
+    it('charges times to the parts of the step', async () => {
       const harness = make()
       const running = (await harness.fetch('a', shownOf(system, prompt)))!
       const prefill = fill(harness, running, 7)
@@ -315,7 +317,7 @@ export function keepsStepCacheContract({ make, meets, conversations }: StepCache
   })
 
   describe('a step', () => {
-    it('that is shown again computes something of it, for the logits, and counts no token twice', async () => {
+    it('with an unchanged prompt computes something for the logits, and counts no token twice', async () => {
       const harness = make()
       await step(harness, 'a', [system, long, prompt], [50])
       const entry = await step(harness, 'a', [system, long, prompt])
@@ -324,7 +326,7 @@ export function keepsStepCacheContract({ make, meets, conversations }: StepCache
       expect(entry.fresh).toBe(0)
     })
 
-    it('that is cancelled before anything entered costs nothing, and one whose prompt was aborted can be asked for again', async () => {
+    it('that is cancelled before it computes costs nothing, and an aborted prompt can be run again', async () => {
       const harness = make()
       const first = (await harness.fetch('a', shownOf(system, prompt)))!
       harness.decode(first, 12, 0)
@@ -335,7 +337,7 @@ export function keepsStepCacheContract({ make, meets, conversations }: StepCache
       expect(await step(harness, 'a', [system, prompt])).toMatchObject({ step: 2, shown: 12 })
     })
 
-    it('shows what the last one that was done left: a cancelled one does not change what "before" is', async () => {
+    it('compares with the last finished step: a cancelled one does not change what "before" is', async () => {
       const harness = make()
       await step(harness, 'a', [system, long, prompt])
       const shown = harness.cache.prompt(conversationId('a'))
@@ -349,7 +351,7 @@ export function keepsStepCacheContract({ make, meets, conversations }: StepCache
   })
 
   describe('when room runs out', () => {
-    it('full is said, having lost nothing, when only running live sequences are left or what they leave is not enough', async () => {
+    it('it reports full, having lost nothing, if evicting every idle sequence is not enough', async () => {
       const harness = make({ cells: 60 })
       await step(harness, 'idle', [text(1, 10)])
       const a = (await harness.fetch('a', shownOf(text(1000, 60))))!
@@ -365,7 +367,7 @@ export function keepsStepCacheContract({ make, meets, conversations }: StepCache
       harness.finish('a')
     })
 
-    it('sequence ids go to whoever begins, from who is idle; with none idle full is said', async () => {
+    it('idle sequences give their ids to new ones; if none is idle, it reports full', async () => {
       const harness = make({ sequences: 2 })
       await step(harness, 'a', [text(1000, 20)])
       await harness.fetch('b', shownOf(text(2000, 20)))
@@ -425,7 +427,7 @@ export function keepsStepCacheContract({ make, meets, conversations }: StepCache
       harness.inspect()
     })
 
-    it('to forget somebody unknown is none', () => {
+    it('does not include forgetting an unknown conversation', () => {
       const harness = make()
       harness.forget('nobody')
       expect(harness.cache.totals).toMatchObject({ used: 0, sequences: { used: 0 } })

@@ -1,4 +1,4 @@
-/** Plays the engine's part over the naive memory, and looks after every call whether cache, books and ledger are right; for tests of src/runtime/kv. */
+/** Plays the engine's part over the naive memory, and checks cache, cell table and ledger after every call; for tests of src/runtime/kv. */
 import { expect } from 'vitest'
 import { conversationId, seqId, type ConversationId, type SeqId } from '../../../../src/runtime/core/ids.js'
 import { KvCache, type KvCacheOptions } from '../../../../src/runtime/kv/cache.js'
@@ -14,43 +14,43 @@ import { CacheSalts } from '../../../../src/runtime/kv/tenant-salts.js'
 import { NaiveMemory, WrongContent, type HeldCell } from './naive-memory.js'
 import { Places } from './places.js'
 
-/** A step under way, with what its live sequence must hold, counted without the cache's help. */
+/** A running step, with the cells that its live sequence must hold, counted independently of the cache. */
 export interface Running {
   readonly name: string
   readonly step: Step
   readonly plan: Plan
   readonly shown: Prompt
   readonly sequence: LiveSequence
-  /** By place of the prompt: whether the live sequence holds it. */
+  /** For each place of the prompt, whether the live sequence holds it. */
   readonly present: boolean[]
   readonly generated: number[]
-  /** Prompt tokens the live sequence held when the step began. */
+  /** How many prompt tokens the live sequence held when the step began. */
   readonly reused: number
-  /** Whether its cells were rewritten before. */
+  /** Whether its cells were rewritten first. */
   readonly gathered: boolean
-  /** Tokens given to the naive memory's decode for this step that entered. */
+  /** How many tokens of this step the naive memory's decodes added. */
   submitted: number
 }
 
 export interface HarnessOptions {
   readonly cells?: number
   readonly sequences?: number
-  /** Stands between the cache and the memory: faults are put in here. */
+  /** Wraps the memory that the cache sees; tests put faults in here. */
   readonly wrap?: (memory: NaiveMemory) => KvMemory
   readonly cache?: new (memory: KvMemory, options?: KvCacheOptions) => StepCache
   readonly options?: KvCacheOptions
-  /** Whose a conversation is. Default: nobody's. */
+  /** Returns the tenant of a conversation. Default: none. */
   readonly tenantOf?: (name: string) => string
-  /** The memory's positions cannot be shifted. */
+  /** Positions of the memory cannot be shifted. */
   readonly fixed?: boolean
-  /** Steps that begin while no other runs say so. Default: none does. */
+  /** Whether a step that begins alone tells the cache so. Default: false. */
   readonly relieves?: boolean
 }
 
 /** What the memory held before a step began. */
 export interface Before {
   readonly live: readonly HeldCell[]
-  /** What each of the conversation's parked sequences held. */
+  /** The cells of each of the conversation's parked sequences. */
   readonly parked: ReadonlyMap<string, readonly HeldCell[]>
   readonly own: readonly HeldCell[]
   readonly others: readonly HeldCell[]
@@ -58,19 +58,19 @@ export interface Before {
 
 const sum = (numbers: readonly number[]): number => numbers.reduce((total, number) => total + number, 0)
 
-/** What a step's live sequence holds by now, in order. */
+/** Returns the tokens that a step's live sequence holds now, in order. */
 const contentOf = ({ shown, present, generated }: Running): number[] => [
   ...shown.tokens.filter((_, place) => present[place]),
   ...generated,
 ]
 
-/** Of all harnesses of this process, as one engine has them. */
+/** All harnesses of this process share the salts, as conversations of one engine do. */
 export const SALTS = new CacheSalts()
 
-/** Prompt tokens still to be computed. */
+/** Returns how many prompt tokens are still to be computed. */
 export const missing = ({ present }: Running): number => present.filter((is) => !is).length
 
-/** A `Shown` of messages given as token lists; the last one is the generation prompt. */
+/** Makes a `Prompt` of messages given as token lists; the last one is the generation prompt. */
 export function shownOf(...messages: readonly (readonly number[])[]): Prompt {
   let start = 0
   return {
@@ -83,7 +83,7 @@ export class CacheHarness {
   readonly memory: NaiveMemory
   readonly cache: StepCache
   readonly running = new Map<ConversationId, Running>()
-  /** What steps are asked to keep to from now on. */
+  /** The contract of the steps from now on. */
   terms: StepContract = EXACT
   readonly #places = new Places()
   readonly #names = new Set<string>()
@@ -107,13 +107,13 @@ export class CacheHarness {
     this.cache = new cache(wrap(this.memory), options)
   }
 
-  /** Begins a step; null when no sequence id can be had. */
+  /** Begins a step. Returns null when no sequence id is available. */
   start(name: string, shown: Prompt, kind: StepKind = 'answer'): Running | null {
     const sequence = this.#open(name)
     return sequence === null ? null : this.#begin(name, sequence, this.cache.plan(sequence, shown, this.terms), kind)
   }
 
-  /** The same with what is in lower tiers. */
+  /** Reloads the conversation from lower tiers and begins a step. Returns null when no sequence id is available. */
   async fetch(name: string, shown: Prompt, kind: StepKind = 'answer'): Promise<Running | null> {
     const sequence = this.#open(name)
     if (sequence === null) return null
@@ -125,8 +125,8 @@ export class CacheHarness {
   }
 
   /**
-   * Decodes what the cache says comes next, at most `given` prompt tokens, or these generated ones; only `entering` of them enter when the decode
-   * is aborted. False: no room.
+   * Decodes the next chunk of the cache, at most `given` prompt tokens; or these generated tokens. When the decode is aborted, only
+   * `entering` of them are added. Returns false when there is no room.
    */
   decode(running: Running, given: number | Int32Array, entering?: number): boolean {
     const { name, sequence, step, present, generated } = running
@@ -159,7 +159,7 @@ export class CacheHarness {
     return true
   }
 
-  /** Ends the step and holds its ledger entry against what was really done. */
+  /** Ends the step and checks its ledger entry against an independent count. */
   finish(name: string, outcome: 'done' | 'cancelled' = 'done', pending = 0, last = false): LedgerEntry {
     const id = conversationId(name)
     const running = this.running.get(id) ?? expect.fail(`${name} is not running`)
@@ -202,7 +202,7 @@ export class CacheHarness {
     return entry
   }
 
-  /** A whole step: prompt in chunks, then the generated tokens. Fails the test when there is no room. */
+  /** Runs a whole step: the prompt in chunks, then the generated tokens. Fails the test when there is no room. */
   step(name: string, shown: Prompt, generated: readonly number[] = [], chunk = 7): LedgerEntry {
     const running = this.start(name, shown) ?? expect.fail(`${name} found no sequence`)
     while (missing(running) > 0) expect(this.decode(running, chunk)).toBe(true)
@@ -217,7 +217,7 @@ export class CacheHarness {
     expect(this.cache.ledger(conversationId(name))).toEqual([])
   }
 
-  /** Rewrites a live sequence in place; says how many cells that took. Nothing that anybody sees may change. */
+  /** Rewrites a live sequence in place and returns how many cells moved. The contents of all sequences must stay the same. */
   compact(name: string): number {
     const before = this.#look()
     const moved = this.cache.compact(conversationId(name))
@@ -226,7 +226,7 @@ export class CacheHarness {
     return moved
   }
 
-  /** Closes the gaps of a live sequence; says how many positions that gave back. */
+  /** Closes the gaps of a live sequence. Returns how many positions became free. */
   closeGaps(name: string): number {
     const sequence = this.cache.live(conversationId(name))
     const before = sequence === null ? [] : this.memory.sequence(sequence.seq)
@@ -241,7 +241,7 @@ export class CacheHarness {
     return closed
   }
 
-  /** Moves something parked off the device, if there is too much on it or it is a burden. No live sequence may change. */
+  /** Offloads a parked sequence if the device is too full or the sequence costs too much there. No live sequence may change. */
   tidy(share: number): boolean {
     const before = this.memory.readback().length
     const liveOnes = () => this.#look((seq) => [...this.#live()].some((sequence) => sequence.seq === seq))
@@ -253,12 +253,12 @@ export class CacheHarness {
     return moved
   }
 
-  /** Whether an aborted decode spoilt the step, which can then only be cancelled. */
+  /** Whether an aborted decode spoilt the step, so that it can only be cancelled. */
   isLost(_running: Running): boolean {
     return false
   }
 
-  /** Sequences that no eviction may touch. */
+  /** Returns the sequences that no eviction may touch. */
   runningSeqs(): SeqId[] {
     return [...this.running.values()].flatMap(({ sequence, step }) => [
       sequence.seq,
@@ -266,7 +266,7 @@ export class CacheHarness {
     ])
   }
 
-  /** Books against memory, and every running live sequence's cells against what was asked for. */
+  /** Checks the cell table against the memory, and the cells of every running live sequence against its prompt. */
   inspect(): void {
     this.cache.check('full')
     for (const running of this.running.values()) this.#expectContent(running)
@@ -275,14 +275,14 @@ export class CacheHarness {
     expect(sequences.used).toBeLessThanOrEqual(sequences.total)
   }
 
-  /** What these sequences hold. */
+  /** Returns the cells of these sequences. */
   #look(counts: (seq: SeqId) => boolean = () => true): unknown {
     return Array.from({ length: this.memory.sequences }, (_, id) => seqId(id))
       .filter(counts)
       .map((seq) => this.memory.sequence(seq).map(({ tags: _tags, ...cell }: HeldCell & { readonly tags?: unknown }) => cell))
   }
 
-  /** Of everybody who was ever asked for. */
+  /** Returns the live sequences of all conversations that ever ran. */
   #live(): LiveSequence[] {
     return [...this.#names].flatMap((name) => this.cache.live(conversationId(name)) ?? [])
   }
@@ -338,7 +338,10 @@ export class CacheHarness {
     return running
   }
 
-  /** The chunk that comes next is the first that is missing, after the token before it, in a sequence that shows what the live sequence shows before it. */
+  /**
+   * Checks the next chunk: it is the first missing one, after the token before it. Its sequence must show the same cells before it as the
+   * live sequence.
+   */
   #next(running: Running, limit: number) {
     const { name, step, sequence, shown, present } = running
     this.memory.acting = name
@@ -358,14 +361,14 @@ export class CacheHarness {
     return chunk
   }
 
-  /** The live sequence shows what it is to show, nothing else, and under `exact` as a fresh prefill would make it. */
+  /** Checks that the live sequence shows exactly its prompt, and under `exact` the cells of a fresh prefill. */
   #expectContent(running: Running): void {
     const { sequence, plan } = running
     if (plan.contract === 'exact') this.memory.expectFresh(sequence.seq, contentOf(running))
     else this.memory.expectShows(sequence.seq, contentOf(running))
   }
 
-  /** Every cell that a live sequence took over is what a fresh prefill would make it, or the conversation's own and of the same place. */
+  /** Checks that every cell that a live sequence took over equals a fresh prefill's, or is the conversation's own for the same place. */
   #expectProvenance({ name, shown, sequence, present }: Running): void {
     const fresh = this.memory.fresh(shown.tokens)
     const names = this.#places.of(shown, [])
@@ -379,13 +382,13 @@ export class CacheHarness {
     }
   }
 
-  /** Takes an aborted decode into the books; says how many of the tokens that entered stay. */
+  /** Settles an aborted decode in the cache. Returns how many of the added tokens stay. */
   protected settle({ step }: Running, tokens: Int32Array, what: StepPart, entered: number): number {
     expect(this.cache.settle(step, tokens, what)).toBe(entered)
     return entered
   }
 
-  /** Only what the step does not keep may have given way to what was brought back for it; says how many cells did. */
+  /** Checks that a reload replaced only cells that the step does not keep. Returns how many were replaced. */
   protected expectGivenWay(sequence: LiveSequence, before: readonly HeldCell[]): number {
     const now = new Set(this.memory.sequence(sequence.seq).map(({ id }) => id))
     const left = before.filter(({ id }) => !now.has(id)).length
@@ -393,7 +396,7 @@ export class CacheHarness {
     return left
   }
 
-  /** Nothing is computed that was there to be had. `before`: the memory before the step began. */
+  /** Checks that the plan computes nothing that was available. `before`: the memory before the step began. */
   protected expectBest(running: Running, before: Before): void {
     const { plan, shown } = running
     if (plan.asked !== plan.contract)
@@ -403,7 +406,7 @@ export class CacheHarness {
     const size = shown.tokens.length
     const best = this.#beginningOf(fresh, before)
     const computed = missing(running)
-    // The rule for every contract: no more is computed than under `exact`, and nothing is approximate that could be exact for no more.
+    // The rule for every contract: a step computes no more than under `exact`, and nothing is approximate that could be exact for no more.
     const exactly = Math.max(1, size - best)
     expect(computed).toBeLessThanOrEqual(exactly)
     if (plan.approximate > 0) expect(computed).toBeLessThan(exactly)
@@ -412,7 +415,7 @@ export class CacheHarness {
       expect(computed - plan.redecoded).toBeLessThanOrEqual(size - this.#most(running, before, best))
   }
 
-  /** How many tokens at the beginning somebody holds as a fresh prefill would make them. */
+  /** Returns how many tokens at the beginning some sequence holds as a fresh prefill would make them. */
   #beginningOf(fresh: readonly number[], { own, others }: Before): number {
     const held = new Set([...own, ...others].map(({ position, trace }) => `${position} ${trace}`))
     let best = 0
@@ -420,7 +423,7 @@ export class CacheHarness {
     return best
   }
 
-  /** `exact` reuses the longest beginning of which every token is held by somebody, and its own cells before those of others. */
+  /** Checks that `exact` reuses the longest beginning whose every token some sequence holds, and its own cells before those of others. */
   #expectLongest({ plan, shown, present }: Running, fresh: readonly number[], { live }: Before, best: number): void {
     const size = shown.tokens.length
     const holds = (cells: readonly HeldCell[], place: number) =>
@@ -433,9 +436,9 @@ export class CacheHarness {
   }
 
   /**
-   * The most tokens that can stay where the conversation holds them for the same place, or behind the beginning that anybody holds exactly, if
-   * those in between are computed at the positions after. A marker is taken from its beginning on. Found by trying every pair. Where copies go to other
-   * positions, all that it holds counts.
+   * Returns the most tokens that can stay where the conversation holds them for the same place, or behind the beginning that any sequence
+   * holds exactly. The tokens in between are computed at the positions after. A marker is taken from its beginning on. Tries every pair.
+   * When copies go to other positions, all of the conversation's cells count.
    */
   #most({ name, shown, plan }: Running, { own }: Before, beginning: number): number {
     const moves = turnedIn(plan) > 0
@@ -460,7 +463,10 @@ export class CacheHarness {
     return most
   }
 
-  /** What the ledger will say was parked is what the live sequence lost, the conversation still holds, and nothing else of it held before that is left. */
+  /**
+   * Checks the ledger's count of parked cells: those the live sequence lost, the conversation still holds, and no other sequence of it held
+   * before.
+   */
   protected expectParked(
     { name, step, sequence, plan }: Running,
     { live: before, parked, own, others }: Before,
@@ -470,19 +476,19 @@ export class CacheHarness {
     const beside = this.memory.heldBeside(sequence.seq, name)
     const kept = new Set([...beside.values()].flat())
     const known = new Set([...parked].flatMap(([seq, cells]) => (beside.has(seq) ? cells : [])))
-    // The live sequence may have been rewritten first: a cell is another then, of the same computation.
+    // The live sequence may have been rewritten first; then another cell holds the same computation.
     const old = new Set([...own, ...others])
     const here = ({ id, position }: HeldCell) => `${id} at ${position}`
     const rewritten = new Map([...now, ...kept].filter((cell) => !old.has(cell)).map((cell) => [here(cell), cell]))
     const held = before.map((cell) => rewritten.get(here(cell)) ?? cell)
     const count = held.filter((cell) => !now.has(cell) && kept.has(cell) && !known.has(cell)).length
-    // What gave way before the step began, or to its copies, or was a burden to it, may be below the device by now.
+    // Cells may already be below the device: evicted before the step, for its copies, or offloaded to speed it up.
     const lost = turnedIn(plan) > 0 || this.#relieves ? held.filter((cell) => !now.has(cell)).length : count
     expect(step.parked).toBeGreaterThanOrEqual(count)
     expect(step.parked).toBeLessThanOrEqual(lost + left)
   }
 
-  /** From now on these cells are known as what this conversation computed, or took over, for these places. */
+  /** Records these cells as computed, or taken over, by this conversation for these places. */
   #note({ name, shown, generated, present, sequence }: Running): void {
     const names = this.#places.of(shown, generated).filter((_, place) => present[place] ?? true)
     for (const [at, cell] of this.memory.sequence(sequence.seq).entries()) this.#places.note(name, cell, names[at]!)

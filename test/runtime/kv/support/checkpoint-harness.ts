@@ -1,4 +1,6 @@
-/** The harness of a cache that can only extend sequences: what it owes as every cache does, over a memory that refuses all else. */
+/**
+ * The harness of a cache that can only extend sequences. It checks the same rules as for every cache, over a memory that refuses all else.
+ */
 import { expect } from 'vitest'
 import type { SeqId } from '../../../../src/runtime/core/ids.js'
 import { type Span } from '../../../../src/runtime/core/span.js'
@@ -52,7 +54,7 @@ export class CheckpointHarness extends CacheHarness {
     return this.#lost.has(running)
   }
 
-  /** Whatever entered spoilt the state: the sequence is empty, and the step can only be cancelled. */
+  /** An aborted decode spoils the state: the sequence is empty, and the step can only be cancelled. */
   protected override settle(running: Running, tokens: Int32Array, what: StepPart, entered: number): number {
     expect(this.cache.settle(running.step, tokens, what)).toBe(0)
     if (entered > 0) {
@@ -64,12 +66,12 @@ export class CheckpointHarness extends CacheHarness {
     return 0
   }
 
-  /** A checkpoint takes the place of all that was held. */
+  /** A checkpoint replaces all cells of the sequence. */
   protected override expectGivenWay(): number {
     return 0
   }
 
-  /** No more is computed than what follows the beginning that the sequence itself holds, and the last token always is. */
+  /** Checks that no more is computed than the tokens after the sequence's own beginning; the last token always is. */
   protected override expectBest({ plan, present, shown, sequence }: Running): void {
     expect([plan.contract, plan.redecoded, plan.approximate]).toEqual(['exact', 0, 0])
     expect(plan.fallback).toBe(plan.asked === 'exact' ? null : REFUSAL)
@@ -79,7 +81,7 @@ export class CheckpointHarness extends CacheHarness {
     expect(this.memory.sequence(sequence.seq).map(({ token }) => token)).toEqual([...shown.tokens.subarray(0, reused)])
   }
 
-  /** What left the sequence is in the tiers, of which the memory knows nothing. */
+  /** Cells that left the sequence are in the tiers, which the memory does not know. */
   protected override expectParked({ step }: Running): void {
     expect(step.parked).toBeGreaterThanOrEqual(0)
   }

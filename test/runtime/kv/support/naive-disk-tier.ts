@@ -1,4 +1,6 @@
-/** A disk tier as plain as can be: it keeps so many items, loses the oldest, and finds every fourth one damaged; for tests of src/runtime/kv. */
+/**
+ * A minimal disk tier: it keeps a fixed number of items, drops the oldest, and finds every fourth one damaged; for tests of src/runtime/kv.
+ */
 import type { DiskItem, DiskTier, OffloadRecord } from '../../../../src/runtime/kv/ports.js'
 
 export class NaiveDiskTier implements DiskTier {
@@ -8,7 +10,7 @@ export class NaiveDiskTier implements DiskTier {
   #puts = 0
   #closed = false
 
-  /** @param damages every fourth item is damaged when it is taken */
+  /** @param damages Whether every fourth item is damaged when it is taken. */
   constructor(
     private readonly room: number,
     damages = true,

@@ -1,4 +1,6 @@
-/** A cache as plain as can be, with llama.cpp's rules and a stand-in for what attention leaves in a cell; for tests of src/runtime/kv. */
+/**
+ * A minimal KV memory with llama.cpp's rules, and a stand-in for the values that attention leaves in a cell; for tests of src/runtime/kv.
+ */
 import { crc32 } from 'node:zlib'
 import { KvfoldError } from '../../../../src/runtime/core/errors.js'
 import { seqId, type SeqId } from '../../../../src/runtime/core/ids.js'
@@ -7,11 +9,11 @@ import type { KvMemory, MemoryCell } from '../../../../src/runtime/kv/ports.js'
 
 /** A cell as a sequence sees it. */
 export interface HeldCell {
-  /** Never that of another computation; kept when the cell is saved and loaded, so copies have it, too. */
+  /** Unique to one computation. A saved and loaded cell keeps it, so copies share it. */
   readonly id: number
   readonly position: number
   readonly token: number
-  /** Equal traces: the same token computed at the same position beside cells that were the same, at the same positions. */
+  /** Equal traces mean the same token, computed at the same position beside equal cells at the same positions. */
   readonly trace: number
 }
 
@@ -21,10 +23,10 @@ interface NaiveCell extends HeldCell {
   readonly tags: Set<SeqId>
 }
 
-/** What the rules of llama.cpp forbid; never an expected outcome. */
+/** A call that breaks llama.cpp's rules; never an expected outcome. */
 class RuleBroken extends Error {}
 
-/** A sequence whose cells are not what a fresh prefill of the tokens would make. */
+/** A sequence whose cells differ from a fresh prefill of the tokens. */
 export class WrongContent extends Error {}
 
 const MAGIC = 0x6b76
@@ -32,21 +34,21 @@ const FIELDS = 4
 const LAST_POSITION = 2 ** 31 - 1
 
 export class NaiveMemory implements KvMemory {
-  /** Tokens that entered by decode. */
+  /** How many tokens decodes have added. */
   submitted = 0
-  /** Like llama.cpp, which adds a tag without asking whether the sequence holds the position already. */
+  /** Adds a tag without checking whether the sequence already holds the position, as llama.cpp does. */
   lenient = false
-  /** Whose sequence anything that is empty becomes when it is tagged or decoded into. */
+  /** The conversation that owns an empty sequence once it is tagged or decoded into. */
   acting = ''
-  /** How often something was saved and loaded. */
+  /** How many saves and loads were made. */
   readonly moves = { saved: 0, loaded: 0 }
   canShift = true
   #cells: NaiveCell[] = []
-  /** Shifted, and nothing was decoded since. */
+  /** Cells that were shifted since the last decode. */
   readonly #turning = new Set<NaiveCell>()
   #ids = 0
   readonly #owners = new Map<SeqId, string>()
-  /** How often a sequence that was empty came to hold something. */
+  /** How often each empty sequence was filled. */
   readonly #lives = new Map<SeqId, number>()
   readonly #names: string[] = []
   /** One number for each different thing seen: a stand-in for values that cannot coincide by chance. */
@@ -133,7 +135,7 @@ export class NaiveMemory implements KvMemory {
     return true
   }
 
-  /** Decodes `tokens` into `seq` from position `start` on; the first `entering` of them enter. */
+  /** Decodes `tokens` into `seq` from position `start` on; only the first `entering` of them are added. */
   decode(seq: SeqId, start: number, tokens: Int32Array, entering = tokens.length): void {
     this.#refuseForeign(seq)
     const next = (this.positions(seq)?.max ?? -1) + 1
@@ -153,35 +155,35 @@ export class NaiveMemory implements KvMemory {
     this.#turning.clear()
   }
 
-  /** What `seq` holds, in order of position. */
+  /** Returns the cells of `seq`, in order of position. */
   sequence(seq: SeqId): readonly HeldCell[] {
     return this.#held(seq).sort((a, b) => a.position - b.position)
   }
 
-  /** The conversation that the sequence belongs to. */
+  /** Returns the conversation that the sequence belongs to. */
   ownerOf(seq: SeqId): string {
     return this.#owners.get(seq) ?? ''
   }
 
-  /** All that the conversation's sequences hold. */
+  /** Returns all cells of the conversation's sequences. */
   cellsOwnedBy(owner: string): readonly HeldCell[] {
     return this.#cells.filter(({ tags }) => [...tags].some((seq) => this.ownerOf(seq) === owner))
   }
 
-  /** All that sequences of other conversations hold. */
+  /** Returns all cells of other conversations' sequences. */
   cellsOfOthers(owner: string, counts: (other: string) => boolean = () => true): readonly HeldCell[] {
     const isOther = (other: string) => other !== owner && counts(other)
     return this.#cells.filter(({ tags }) => [...tags].some((seq) => isOther(this.ownerOf(seq))))
   }
 
-  /** What the conversation's sequences but this one hold; each sequence under a name that it loses when it is emptied. */
+  /** Returns the cells of the conversation's other sequences. Each sequence's key changes once it has been emptied. */
   heldBeside(seq: SeqId, owner: string): Map<string, readonly HeldCell[]> {
     const all = Array.from({ length: this.sequences }, (_, id) => seqId(id))
     const beside = all.filter((other) => other !== seq && this.ownerOf(other) === owner && this.#held(other).length > 0)
     return new Map(beside.map((other) => [`${other} in its life ${this.#lives.get(other) ?? 0}`, this.sequence(other)]))
   }
 
-  /** The traces that a fresh prefill of `tokens` leaves, place by place. */
+  /** Returns the traces that a fresh prefill of `tokens` leaves, place by place. */
   fresh(tokens: ArrayLike<number>): number[] {
     let seen = 0
     return Array.from(tokens, (token, position) => {
@@ -191,7 +193,7 @@ export class NaiveMemory implements KvMemory {
     })
   }
 
-  /** How many cells at the beginning of `seq` are what a fresh prefill of `tokens` would make them. */
+  /** Returns how many cells at the beginning of `seq` equal a fresh prefill of `tokens`. */
   freshBeginning(seq: SeqId, tokens: ArrayLike<number>): number {
     const traces = this.fresh(tokens)
     const held = this.sequence(seq)
@@ -213,7 +215,7 @@ export class NaiveMemory implements KvMemory {
     }
   }
 
-  /** Throws WrongContent unless `seq` holds exactly what a fresh prefill of `tokens` would. */
+  /** Throws WrongContent unless `seq` holds exactly the cells of a fresh prefill of `tokens`. */
   expectFresh(seq: SeqId, tokens: ArrayLike<number>): void {
     this.expectShows(seq, tokens)
     const fresh = this.freshBeginning(seq, tokens)
@@ -223,7 +225,7 @@ export class NaiveMemory implements KvMemory {
     throw new WrongContent(`the cell at position ${fresh} of sequence ${seq} was computed after other tokens`)
   }
 
-  /** The tokens of every sequence that holds something. */
+  /** Returns the tokens of every sequence that is not empty. */
   contents(): Map<SeqId, number[]> {
     const contents = new Map<SeqId, number[]>()
     for (let id = 0; id < this.sequences; id++) {
@@ -237,17 +239,17 @@ export class NaiveMemory implements KvMemory {
     return contents
   }
 
-  /** Distinct cells that at least one of `seqs` tags. */
+  /** Returns how many distinct cells at least one of `seqs` tags. */
   cellsOf(seqs: readonly SeqId[]): number {
     return this.#cells.filter(({ tags }) => seqs.some((seq) => tags.has(seq))).length
   }
 
-  /** What a cell's values depend on: its token, its position, and all that its sequence held before it. */
+  /** Returns a number for all that a cell's values depend on: its token, its position, and the cells its sequence held before it. */
   #traceOf(token: number, position: number, seen: number): number {
     return this.#number(`${token} at ${position} after ${seen}`)
   }
 
-  /** All that was seen, and one more. */
+  /** Returns a number for the cells seen so far and one more. */
   #seen(before: number, { trace, position }: Pick<HeldCell, 'trace' | 'position'>): number {
     return this.#number(`${before} and ${trace} at ${position}`)
   }

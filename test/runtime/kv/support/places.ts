@@ -1,4 +1,4 @@
-/** Knows for which place of which conversation's unedited prompt a cell was computed, told by nobody but the tests. */
+/** Records for which place of a conversation's unedited prompt each cell was computed, independently of the cache. */
 import type { Prompt } from '../../../../src/runtime/kv/prompt.js'
 import type { HeldCell } from './naive-memory.js'
 
@@ -9,8 +9,8 @@ export class Places {
   readonly #beginnings = new Map<string, number>()
 
   /**
-   * A name for each shown token, then for each generated one: its place in the unedited prompt and all of the prompt up to there; or that of the
-   * hole and, after a colon, all of the marker up to there.
+   * Returns a name for each shown token, then for each generated one: its place in the unedited prompt and all of the prompt up to there.
+   * For a token of a marker it is the name of the replaced span and, after a colon, the marker up to there.
    */
   of({ tokens, origin = { base: tokens, holes: [] } }: Prompt, generated: readonly number[]): string[] {
     const base = [...origin.base, ...generated]
@@ -38,7 +38,7 @@ export class Places {
     return this.#known.get(conversation)?.has(`${id} ${place}`) === true
   }
 
-  /** Whether that is the place the cell was last shown at; a text that repeats itself may have had it at others. */
+  /** Whether the cell was last shown at that place. A text that repeats itself may have shown it at others. */
   isAt(conversation: string, { id }: HeldCell, place: string): boolean {
     return this.#latest.get(`${id} ${conversation}`) === place
   }

@@ -1,4 +1,4 @@
-/** A conversation's prompt as its owner sees it: text that only grows, and stretches of it that something else is shown for; for tests of src/runtime/kv. */
+/** A conversation's prompt as its owner edits it: text that only grows, and spans of it that are replaced; for tests of src/runtime/kv. */
 import type { Contract } from '../../../../src/runtime/core/contract.js'
 import type { ReplacedSpan, Prompt } from '../../../../src/runtime/kv/prompt.js'
 
@@ -13,7 +13,7 @@ export class PromptDraft {
   readonly #messages: (readonly number[])[]
   #folds: readonly Fold[] = []
 
-  /** `opening`: what every answer begins with. */
+  /** `opening`: the tokens that begin every answer. */
   constructor(
     messages: readonly (readonly number[])[],
     private readonly opening: readonly number[],
@@ -26,17 +26,17 @@ export class PromptDraft {
     return [...this.#messages.flat(), ...this.opening]
   }
 
-  /** Stretches that something else is shown for, in order. */
+  /** The replaced spans, in order. */
   get folds(): readonly Fold[] {
     return this.#folds
   }
 
-  /** Where message `index` begins in the unedited prompt. */
+  /** Returns where message `index` begins in the unedited prompt. */
   startOf(index: number): number {
     return this.#messages.slice(0, index).flat().length
   }
 
-  /** As they were written. */
+  /** The messages without edits. */
   get messages(): readonly (readonly number[])[] {
     return this.#messages
   }
@@ -45,19 +45,22 @@ export class PromptDraft {
     this.#messages.push(...messages)
   }
 
-  /** The answer to the last prompt, then other messages. */
+  /** Adds the answer to the last prompt, then other messages. */
   say(answer: readonly number[], ...messages: readonly (readonly number[])[]): void {
     this.add([...this.opening, ...answer], ...messages)
   }
 
-  /** Shows `marker` for [start, end) of the unedited prompt, which lies in one message and is not folded otherwise; or for what was folded there. */
+  /**
+   * Shows `marker` for [start, end) of the unedited prompt, which must lie in one message. The span must be free, or be one that is already
+   * folded.
+   */
   fold(start: number, end: number, marker: readonly number[], contract?: Contract): void {
     this.restore(start)
     const fold: Fold = { start, end, marker, ...(contract === undefined ? {} : { contract }) }
     this.#folds = [...this.#folds, fold].sort((a, b) => a.start - b.start)
   }
 
-  /** Shows what was folded at `start` again. */
+  /** Shows the span that was folded at `start` again. */
   restore(start: number): void {
     this.#folds = this.#folds.filter((fold) => fold.start !== start)
   }

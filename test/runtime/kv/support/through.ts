@@ -1,10 +1,10 @@
-/** Stands between a cache and its naive memory; for tests of src/runtime/kv. */
+/** A wrapper between a cache and its naive memory; for tests of src/runtime/kv. */
 import type { SeqId } from '../../../../src/runtime/core/ids.js'
 import type { Span } from '../../../../src/runtime/core/span.js'
 import type { KvMemory } from '../../../../src/runtime/kv/ports.js'
 import type { NaiveMemory } from './naive-memory.js'
 
-/** Passes calls on; what is to be wrong, or refused, overrides them. */
+/** Passes all calls on. Subclasses override the calls that they spoil or refuse. */
 export class Through implements KvMemory {
   constructor(protected readonly inner: NaiveMemory) {
     inner.lenient = true
