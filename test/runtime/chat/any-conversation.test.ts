@@ -1,4 +1,4 @@
-/** Conversations of any shape on every real template: each message is shown in its place, whatever stands beside it. */
+/** Renders conversations of any shape with every real template: each message must be shown in its place, whatever its neighbours are. */
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import type { ChatMessage, Edit, ToolCall } from '../../../src/runtime/chat/message.js'
@@ -32,7 +32,7 @@ const kinds = [
   'empty',
 ] as const
 
-/** Messages of these kinds with contents of their own. A result answers one of the calls that have none, in any order. */
+/** Makes messages of these kinds with distinct contents. A result answers one of the open calls, in any order. */
 function conversationOf(picks: readonly (readonly [(typeof kinds)[number], number])[]): ChatMessage[] {
   const open: string[] = []
   let calls = 0
@@ -66,7 +66,7 @@ function conversationOf(picks: readonly (readonly [(typeof kinds)[number], numbe
   })
 }
 
-/** Any but those that end with the assistant: some templates take that for an answer that has begun. */
+/** Draws conversations that do not end with the assistant; some templates would continue such an answer. */
 const conversations = fc
   .tuple(
     fc.array(fc.tuple(fc.constantFrom(...kinds), fc.nat(50)), { maxLength: 8 }),
@@ -74,10 +74,10 @@ const conversations = fc
   )
   .map(([picks, last]) => conversationOf([...picks, [last, 0]]))
 
-/** Templates that move the first system message to the last user message themselves, and hide it behind results. */
+/** Templates that move the first system message to the last user message, and hide it behind results. */
 const MOVES_SYSTEM = ['mistralai-Mistral-Nemo-Instruct-2407']
 
-/** What is wrong with how a conversation is shown; null: nothing. */
+/** Returns the first fault of how a conversation is shown, or null. */
 function trouble(source: string, messages: readonly ChatMessage[], withTools: boolean, moves: boolean): string | null {
   const { format, tokenizer } = formatOf(source)
   const rendered = format.render({ messages, tools: withTools ? tools : [] })
@@ -123,8 +123,8 @@ describe.each(realTemplates())('$name', ({ name, source }) => {
 const shown = (template: string, ...messages: ChatMessage[]): string =>
   formatOf(realTemplate(template)).format.render({ messages }).text
 
-describe('system messages where the template has one place for them', () => {
-  it('leading ones are one, later ones are user messages that say so', () => {
+describe('system messages of a template with one place for them', () => {
+  it('are joined at the beginning, and become marked user messages later', () => {
     expect(shown('Qwen3.5-4B', system('One.'), system('Two.'), user('Hi'), assistant('Yes'), system('Three.'), user('Go on')))
       .toBe(`<|im_start|>system
 One.
@@ -145,7 +145,7 @@ Go on<|im_end|>
 `)
   })
 
-  it('the template says where: it is asked, whatever its name', () => {
+  it('are placed as a trial of the template shows, whatever its name is', () => {
     const source = realTemplate('Qwen3.5-4B').replaceAll("raise_exception('System message must be at the beginning.')", "''")
     const { format } = ruledFormat(source)
     expect(format.capabilities.system).toBe('first')
@@ -153,7 +153,7 @@ Go on<|im_end|>
   })
 
   it.each(['Qwen3.5-4B', 'google-gemma-2-2b-it', 'openai-gpt-oss-120b'])(
-    '%s: each of two joined messages has its own span, and a fold of one leaves the tokens of the others',
+    '%s: joined messages have separate spans, and a fold in one leaves the tokens of the other',
     (template) => {
       const { format, tokenizer } = ruledFormat(realTemplate(template), { words: WORDS })
       const messages = [
@@ -186,7 +186,7 @@ Go on<|im_end|>
 })
 
 describe('templates that want users and answers in turn', () => {
-  it('an empty turn stands where one is missing, and neighbours of one role are one', () => {
+  it('get an empty turn for a missing one, and neighbours of one role are joined', () => {
     const calling = assistant('', call('call00001', 'Rome'))
     const messages = [assistant('A'), user('B'), user('C'), calling, result('sun', 'call00001'), user('D')]
     expect(shown('mistralai-Mistral-Nemo-Instruct-2407', ...messages)).toBe(
@@ -200,7 +200,7 @@ describe('templates that want users and answers in turn', () => {
     'mistralai-Mistral-Nemo-Instruct-2407',
     'mistralai-Ministral-3-14B-Reasoning-2512',
     'Mistral-Small-3.2-24B-Instruct-2506',
-  ])('%s: what was shown of a conversation stays as it goes on', (template) => {
+  ])('%s: the shown text stays the same as the conversation grows', (template) => {
     const { format } = formatOf(realTemplate(template))
     const messages = [
       ...[user('A'), assistant('B'), assistant('', call('call_1', 'Rome')), result('sun', 'call_1'), assistant('C')],
@@ -215,7 +215,7 @@ describe('templates that want users and answers in turn', () => {
     }
   })
 
-  it('Gemma: an answer comes first', () => {
+  it('Gemma: an answer may come first', () => {
     expect(shown('google-gemma-2-2b-it', assistant('Hello'), user('Hi'))).toBe(
       '<s><start_of_turn>user\n<end_of_turn>\n<start_of_turn>model\nHello<end_of_turn>\n' +
         '<start_of_turn>user\nHi<end_of_turn>\n<start_of_turn>model\n',
@@ -226,7 +226,7 @@ describe('templates that want users and answers in turn', () => {
 describe('calls and results', () => {
   const called = [user('Hi'), assistant('', call('call_1', 'Rome'), call('call_2', 'Oslo'))]
 
-  it('a result behind a missing one is not taken for it', () => {
+  it('a missing result is shown as missing, and the next one is not mistaken for it', () => {
     expect(shown('Qwen-Qwen2.5-7B-Instruct', ...called, result('ice', 'call_2'), user('So?'))).toContain(
       '<tool_response>\nNo result.\n</tool_response>\n<tool_response>\nice\n</tool_response><|im_end|>',
     )
@@ -240,13 +240,13 @@ describe('calls and results', () => {
     )
   })
 
-  it('arguments that are no object are one text parameter where the template reads an object', () => {
+  it('arguments that are not an object become one text parameter if the template needs an object', () => {
     const messages = [user('Hi'), assistant('', broken('call_1', '{"city": "Ro')), result('bad', 'call_1'), user('So?')]
     expect(shown('Qwen3-Coder', ...messages)).toContain('<parameter=arguments>\n{"city": "Ro\n</parameter>')
     expect(shown('Qwen-Qwen2.5-7B-Instruct', ...messages)).not.toContain('"arguments": {"arguments"')
   })
 
-  it.each(['Qwen3-Coder', 'GLM-4.6'])('%s: a broken call of the model keeps the tokens that it was sampled as', (template) => {
+  it.each(['Qwen3-Coder', 'GLM-4.6'])('%s: a broken call of the model keeps its sampled tokens', (template) => {
     const ruled = formatOf(realTemplate(template))
     const reply = '<tool_call>\n<function=get_weather>\n<parameter=city>\nRo'
     const message = sampledMessage(ruled, reply)

@@ -1,4 +1,7 @@
-/** Prompts that end within an answer: for every real template that shows one, its beginning is the end of the prompt, and what was sampled behind it stays. */
+/**
+ * Tests prompts that end within an answer. Every real template that shows one ends its prompt with the beginning, and keeps the tokens
+ * sampled after it.
+ */
 import { describe, expect, it } from 'vitest'
 import type { ChatMessage } from '../../../src/runtime/chat/message.js'
 import { ContinuationFilter } from '../../../src/runtime/chat/parser.js'
@@ -8,11 +11,11 @@ import { coversAll, ruledFormat } from '../../support/chat-formats.js'
 const user = (content: string): ChatMessage => ({ role: 'user', content })
 const begun: ChatMessage = { role: 'assistant', content: 'Red is' }
 
-/** Its template shows messages before the last answer otherwise than it did, whatever that begins with. */
+/** This template changes how it shows messages before the last answer, whatever that answer begins with. */
 const REWRITES = 'NVIDIA-Nemotron-Nano-v2'
 
 describe.each(realTemplates().map(({ name, source }) => [name, source] as const))('%s', (name, source) => {
-  it('goes on with an answer where it has begun', () => {
+  it('continues an answer from its beginning', () => {
     const { format, tokenizer } = ruledFormat(source)
     const prompt = format.render({ messages: [user('Which?'), begun], continues: true })
     const { prompt: before, text, tokens } = format.beginningOf(prompt)

@@ -1,4 +1,4 @@
-/** Numbers and keys as they were written, on their way through templates and call syntaxes. */
+/** Tests that templates and call syntaxes keep numbers and keys as they were written. */
 import { describe, expect, test } from 'vitest'
 import type { ChatMessage, ToolDefinition } from '../../../src/runtime/chat/message.js'
 import { apertus, commandR, granite } from '../../../src/runtime/chat/syntax/arrays.js'
@@ -83,12 +83,12 @@ describe('a call of an answer is read as the model wrote it', () => {
     const events = Array.from(reply).flatMap((char) => parser.push(char))
     const { toolCalls, events: rest } = parser.finish()
     expect(toolCalls.map(({ name, arguments: args }) => [name, writeJson(args)])).toEqual([['look', GIVEN]])
-    // What was told on the way is that, too.
+    // The streamed arguments are the same text.
     const told = [...events, ...rest].map((event) => (event.type === 'arguments' ? event.text : '')).join('')
     expect(['', GIVEN]).toContain(told)
   })
 
-  test("Python's numbers that are no JSON are read as their values, with their digits", () => {
+  test("Python's numbers that are not JSON are read as their values, with their digits", () => {
     const parser = pythonic({ source: '', tags: null }).parser('')
     parser.push(
       '<|tool_call_start|>[f(a=+5, b=.5, c=007, d=1., e=-0, f={True: None, 2: 3}, g=+9007199254740993, h=.50)]<|tool_call_end|>',
@@ -98,7 +98,7 @@ describe('a call of an answer is read as the model wrote it', () => {
     )
   })
 
-  test('arguments that are a number alone keep its digits', () => {
+  test('arguments that are only a number keep its digits', () => {
     const parser = hermes({ source: '', tags: null }).parser('')
     parser.push('<tool_call>{"name": "look", "arguments": 9007199254740993}</tool_call>')
     expect(parser.finish().toolCalls).toMatchObject([{ name: 'look', malformed: '9007199254740993' }])
@@ -120,7 +120,7 @@ describe('a tool is shown as it was written', () => {
   })
 })
 
-test('an answer is shown as it was sampled only where its digits come back', () => {
+test('an answer is shown as it was sampled only if the client sends its digits back', () => {
   const ruled = ruledFormat(realTemplate('Qwen-Qwen3-0.6B'))
   const said = '<tool_call>\n{"name": "look", "arguments": {"id":9007199254740993}}\n</tool_call>'
   const answer = sampledMessage(ruled, said)

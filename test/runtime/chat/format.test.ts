@@ -19,7 +19,7 @@ import { RuleTokenizer, WORDS } from '../../support/tokenizers.js'
 const tools = [weatherTool]
 const user = (content: string): ChatMessage => ({ role: 'user', content })
 
-/** Text with everything a tokenizer merges across borders. */
+/** Draws text with everything that a tokenizer merges across borders. */
 const text = fc.string({
   unit: fc.constantFrom(
     'a',
@@ -44,7 +44,7 @@ const text = fc.string({
 describe('built-in template', () => {
   const { format, tokenizer } = ruledFormat(builtinTemplate)
 
-  test('to the letter', () => {
+  test('renders this text exactly', () => {
     const calls: ChatMessage = {
       role: 'assistant',
       content: 'Let me see.',
@@ -64,7 +64,7 @@ describe('built-in template', () => {
     )
   })
 
-  test("is what the built-in model's file says", () => {
+  test("is the template in the built-in model's file", () => {
     const file = readFileSync(new URL('../../../native-models/train/template.jinja', import.meta.url), 'utf8')
     const theirs = ruledFormat(file)
     for (const messages of [weatherConversation(), weatherConversation().slice(1), [user('U')]])
@@ -72,19 +72,19 @@ describe('built-in template', () => {
         expect(theirs.format.render({ messages, tools: given }).text).toBe(format.render({ messages, tools: given }).text)
   })
 
-  test('no system message and no tools: no system turn', () => {
+  test('adds no system turn without a system message and tools', () => {
     const { text: shown, generation, tokens } = format.render({ messages: [user('U')] })
     expect(shown).toBe('<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\n')
     expect(tokenizer.text(tokens.subarray(generation.start, generation.end))).toBe('<|im_start|>assistant\n')
   })
 
-  test('tools without a system message go to the first message', () => {
+  test('adds tools to the first message if there is no system message', () => {
     const rendered = format.render({ messages: [user('U')], tools })
     expect(rendered.messages[0]?.span.start).toBe(0)
     expect(shownContents(rendered, tokenizer)).toEqual(['U', null])
   })
 
-  test('an empty conversation is refused', () => {
+  test('refuses an empty conversation', () => {
     expect(() => format.render({ messages: [] })).toThrow(expect.objectContaining({ code: 'chat/bad-message' }))
   })
 })
@@ -98,7 +98,7 @@ describe('tokens', () => {
   ]
 
   test.each(sources.map((source, index) => [index, source] as const))(
-    'template %i: without control-like contents they are the whole text tokenized',
+    'template %i: without control-like contents they are the tokens of the whole text',
     (_, source) => {
       const { format, tokenizer } = ruledFormat(source, { words: WORDS })
       fc.assert(
@@ -126,7 +126,7 @@ describe('tokens', () => {
     ).toHaveLength(7)
   })
 
-  test('the same in calls, results and tool descriptions', () => {
+  test('the same holds in calls, results and tool descriptions', () => {
     const { format, tokenizer } = ruledFormat(realTemplate('Qwen-Qwen2.5-7B-Instruct'))
     const count = (evil: string) => {
       const [system, question, calling, ...rest] = weatherConversation(['s', 'q', evil, evil, 'a', 'u'])
@@ -141,18 +141,18 @@ describe('tokens', () => {
   test.each([
     ['writes BOS itself', '{{ bos_token }}{{ messages[0].content }}', true],
     ['does not, and the vocabulary adds it', '{{ messages[0].content }}', true],
-  ] as const)('a template that %s: one BOS', (_, source, addBos) => {
+  ] as const)('a template that %s gives one BOS', (_, source, addBos) => {
     const { format, tokenizer } = ruledFormat(source, { addBos })
     expect(tokenizer.text(format.render({ messages: [user('hi')] }).tokens)).toBe('<s>hi')
   })
 
-  test('a vocabulary that adds none: no BOS', () => {
+  test('a vocabulary that adds none gives no BOS', () => {
     const { format, tokenizer } = ruledFormat('{{ messages[0].content }}')
     expect(tokenizer.text(format.render({ messages: [user('hi')] }).tokens)).toBe('hi')
   })
 })
 
-/** Edits cut at arbitrary places of arbitrary messages, snapped, disjoint. */
+/** Makes edits at arbitrary places of arbitrary messages, snapped to token borders, without overlap. */
 function snappedEdits(
   { format }: RuledFormat,
   messages: readonly ChatMessage[],
@@ -190,7 +190,7 @@ describe('edits', () => {
             const edits = snappedEdits(ruled, messages, wished)
             const before = format.render({ messages, tools })
             const after = format.render({ messages, tools, edits })
-            // By hand: the text is cut, and around every hole the tokens stay.
+            // The expected tokens and text: the edits are applied by hand, and the tokens around every fold stay.
             const { base, holes } = after.origin
             expect(base).toEqual(before.tokens)
             const expected: number[] = []
@@ -231,7 +231,7 @@ describe('edits', () => {
     expect(snap(0, 16)).toEqual({ start: 0, end: 16 })
   })
 
-  test('a token shared with the template goes with the edit, what it shows of the template stays', () => {
+  test('an edit replaces a token it shares with the template, whose text in it stays', () => {
     const { format, tokenizer } = ruledFormat(builtinTemplate, { words: WORDS })
     const messages = [user('\n\nalpha beta\n'), user('gamma')]
     const chars = { start: 0, end: 7 }
@@ -248,7 +248,7 @@ describe('edits', () => {
     expect(shownContents(after, tokenizer)[0]).toBe('[x] beta\n')
   })
 
-  test('edits of two messages that share a token are one hole', () => {
+  test('edits of two messages that share a token are one replaced span', () => {
     const { format, tokenizer } = ruledFormat('{% for m in messages %}{{ m.content }}\n{% endfor %}', { words: WORDS })
     const messages = [user('alpha\n'), user('\nbeta')]
     const edits = messages.map(({ content }, message): Edit => ({
@@ -263,7 +263,7 @@ describe('edits', () => {
     expect(rendered.origin.holes).toEqual([{ span: { start: 0, end: 3 }, marker: 7, contract: 'exact' }])
   })
 
-  test('neighbouring edits, a replaced content, an empty replacement', () => {
+  test('edits may touch, replace a whole content, and be empty', () => {
     const { format, tokenizer } = ruledFormat(builtinTemplate)
     const messages = [user('abcdef'), user('xyz')]
     const edits: Edit[] = [
@@ -286,7 +286,7 @@ describe('edits', () => {
     expect(shown({ start: 0, end: 6 })).toBe('[x]')
   })
 
-  test('off the token borders, the tokens that show the edit are replaced with what else they show', () => {
+  test('off the token borders, the edit replaces whole tokens and keeps their other text', () => {
     const { format, tokenizer } = ruledFormat(builtinTemplate, { words: WORDS })
     const edit: Edit = { message: 0, span: { start: 2, end: 8 }, replacement: 'x' }
     const rendered = format.render({ messages: [user('alpha beta')], edits: [edit] })
@@ -302,7 +302,7 @@ describe('edits', () => {
     )
   })
 
-  test('what a template trims or escapes has an offset map', () => {
+  test('an edit finds its place in a content that the template trims or escapes', () => {
     const { format, tokenizer } = ruledFormat('{{ messages[0].content | trim }}|{{ messages[1].content | tojson }}')
     const messages = [user('  abc  '), user('a\nb')]
     const edits: Edit[] = [
@@ -313,7 +313,7 @@ describe('edits', () => {
     expect(format.snap({ messages, message: 1, chars: { start: 0, end: 2 } })).toEqual({ start: 0, end: 2 })
   })
 
-  test('an edit of what a template does not show is left out', () => {
+  test('an edit of hidden text is left out', () => {
     const { format } = ruledFormat("{{ messages[0].content.split('</think>')[-1] }}")
     const messages = [user('hidden</think>shown')]
     const edits: Edit[] = [{ message: 0, span: { start: 0, end: 6 }, replacement: 'X' }]
@@ -322,7 +322,7 @@ describe('edits', () => {
 })
 
 describe('a long conversation', () => {
-  test('a content of 5 MB', { timeout: 60_000 }, () => {
+  test('may have a content of 5 MB', { timeout: 60_000 }, () => {
     const { format } = ruledFormat(builtinTemplate, { words: WORDS })
     const content = 'One message, as long as a book. '.repeat(160_000)
     const rendered = format.render({
@@ -332,7 +332,7 @@ describe('a long conversation', () => {
     expect(rendered.text).toContain('One! <|im_end|>')
   })
 
-  test('only what is new is tokenized again', () => {
+  test('tokenizes only new messages again', () => {
     let tokenized = 0
     const inner = new RuleTokenizer({ controls: ['<|im_start|>', '<|im_end|>'] })
     const tokenizer = {
@@ -354,7 +354,7 @@ describe('a long conversation', () => {
 })
 
 describe('sampled answers', () => {
-  test('their tokens are used as they are', () => {
+  test('keep their tokens', () => {
     const ruled = ruledFormat(builtinTemplate, { words: WORDS })
     const { format, tokenizer } = ruled
     const reply = 'ok\n<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n</tool_call>'
@@ -378,7 +378,7 @@ describe('sampled answers', () => {
     ['a broken call without a name', '<tool_call>\n{"nam": "get_weather", "arg\n</tool_call>'],
     ['words around', 'First \n\n<tool_call>\n{"name": "get_weather", "arguments": {}}\n</tool_call>  '],
     ['an empty answer', ' '],
-  ])('%s: the sampled tokens still stand', (_, reply) => {
+  ])('%s: the sampled tokens stay', (_, reply) => {
     const ruled = ruledFormat(builtinTemplate)
     const { format, tokenizer } = ruled
     const before = format.render({ messages: [user('hi')], tools })
@@ -391,7 +391,7 @@ describe('sampled answers', () => {
     const ruled = ruledFormat(builtinTemplate, { words: WORDS })
     const { format, tokenizer } = ruled
     const reply = 'one two three'
-    // Sampled letter by letter, which its tokenizer would never do.
+    // The answer was sampled letter by letter, which its tokenizer would never do.
     const letters = (part: string) => Array.from(part, (char) => tokenizer.tokenize(char)[0] ?? 0)
     const answer = { ...sampledMessage(ruled, reply), sampled: { text: reply, tokens: Int32Array.from(letters(reply)) } }
     const edits: Edit[] = [{ message: 1, span: { start: 4, end: 7 }, replacement: '2' }]
@@ -430,13 +430,13 @@ describe('templates that rewrite history', () => {
     })
   })
 
-  test("what the caller changes is not the template's doing", () => {
+  test("the caller's own changes are not reported", () => {
     const { format } = ruledFormat(builtinTemplate)
     const first = format.render({ messages: [user('hi')] })
     expect(format.check(first, format.render({ messages: [user('ho'), user('more')] }))).toBeNull()
   })
 
-  test('a changed list of tools is told by name, with the tokens behind it', () => {
+  test('a changed list of tools is reported by name, with the number of tokens after it', () => {
     const { format } = ruledFormat(builtinTemplate)
     const of = (list: readonly ToolDefinition[]) => format.render({ messages: [user('hi'), user('more')], tools: list })
     const other = { ...tools[0]!, name: 'other' }
@@ -453,7 +453,7 @@ describe('templates that rewrite history', () => {
     expect(format.check(first, of([...tools]))).toBeNull()
   })
 
-  test('no template that we call unchanging changes', () => {
+  test('templates that rewrite nothing are not reported', () => {
     for (const name of ['meta-llama-Llama-3.1-8B-Instruct', 'Qwen-Qwen2.5-7B-Instruct']) {
       const { format } = ruledFormat(realTemplate(name))
       const messages = weatherConversation()
@@ -465,7 +465,7 @@ describe('templates that rewrite history', () => {
   })
 })
 
-describe('in turns', () => {
+describe('rendering in turns of the event loop', () => {
   const conversations: readonly (readonly [string, readonly ChatMessage[]])[] = [
     ['calls and results', weatherConversation()],
     ['one message', [user('a\n\nlong text '.repeat(30))]],
@@ -475,7 +475,7 @@ describe('in turns', () => {
 
   test.each(
     conversations.flatMap(([name, messages]) => realTemplates().map((each) => [name, each.name, each.source, messages] as const)),
-  )('%s of %s is what it is at once', async (_name, _template, source, messages) => {
+  )('%s of %s is the same as in one go', async (_name, _template, source, messages) => {
     for (const request of [{ messages }, { messages, tools }, { messages, continues: messages.at(-1)?.role === 'assistant' }]) {
       const [once, turns] = [ruledFormat(source), ruledFormat(source)]
       const text = (work: () => unknown) => Promise.resolve().then(work).catch(String)
@@ -485,7 +485,7 @@ describe('in turns', () => {
     }
   })
 
-  test('timers go on while a long conversation is rendered', async () => {
+  test('timers run while a long conversation is rendered', async () => {
     const messages = Array.from({ length: 8_000 }, (_, index) => user(`Message ${index}.`))
     const { format } = ruledFormat(builtinTemplate)
     let ticks = 0
@@ -500,7 +500,7 @@ describe('long conversations', () => {
   const { format } = ruledFormat(builtinTemplate)
   const conversation = (count: number): ChatMessage[] =>
     Array.from({ length: count }, (_, index) => ({ role: index % 2 === 0 ? 'user' : 'assistant', content: `Message ${index}.` }))
-  /** Milliseconds of this process. */
+  /** Returns the milliseconds of CPU time that this process spends on the work. */
   const cost = (work: () => unknown): number => {
     const before = process.cpuUsage()
     work()
@@ -508,11 +508,11 @@ describe('long conversations', () => {
     return (user + system) / 1000
   }
 
-  test('cost as much a message as short ones', () => {
+  test('cost as much per message as short ones', () => {
     const [few, many] = [conversation(1_000), conversation(16_000)]
     format.render({ messages: conversation(1_000) })
     const [short, long] = [cost(() => format.render({ messages: few })), cost(() => format.render({ messages: many }))]
-    // 16 times where each message costs the same, 256 times where each looks at all others.
+    // The ratio is 16 if each message costs the same, and 256 if each visits all others.
     expect(long / short).toBeLessThan(64)
   })
 })

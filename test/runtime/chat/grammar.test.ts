@@ -42,7 +42,7 @@ beforeAll(async () => {
   llama = await getLlama({ gpu: false, build: 'never', progressLogs: false, logger: () => undefined })
 })
 
-/** What llama.cpp itself makes of the grammar. */
+/** Whether llama.cpp accepts the reply under the family's grammar. */
 async function accepts(source: string, reply: string, single = false): Promise<boolean> {
   const grammar = ruledFormat(source).format.callGrammar(tools, single)
   if (grammar === null) throw new Error('the family has no grammar')
@@ -61,7 +61,7 @@ describe('forced calls', () => {
     [hermesCall('fold_fragment', '{}'), false],
     [hermesCall('search', '{"role": "nobody"}'), false],
     [hermesCall('search', '{"max": "3"}'), false],
-    // Every key once at most, the required ones all, in the schema's order; those that it does not describe last.
+    // Keys come in the schema's order, at most once, and required ones must come. Keys that it does not describe come last.
     [hermesCall('fold_fragment', '{"fragment_id": "a", "fragment_id": "b"}'), false],
     [hermesCall('search', '{"max": 1, "max": 2}'), false],
     [hermesCall('search', '{"max": 1, "where": []}'), true],
@@ -104,10 +104,10 @@ describe('forced calls', () => {
     const source = realTemplate(template)
     expect(await accepts(source, reply)).toBe(true)
     expect(await accepts(source, 'Sure.')).toBe(false)
-    // Of a single call there is no second one.
+    // A grammar for a single call refuses a second one.
     const calls = reply.split('now').length - 1
     if (reply.includes('now')) expect(await accepts(source, reply, true)).toBe(calls === 1)
-    // What is forced is read back as calls.
+    // Forced calls are read back as calls.
     const parser = ruledFormat(source).format.parser()
     parser.push(reply)
     const { toolCalls } = parser.finish()
@@ -118,7 +118,7 @@ describe('forced calls', () => {
     }
   })
 
-  test('nothing to force without tools, or where the family has no grammar', () => {
+  test('need tools, and a family with a grammar', () => {
     expect(ruledFormat(builtinTemplate).format.callGrammar([])).toBeNull()
     expect(ruledFormat('{{ messages[0].content }}').format.syntax.name).toBe('hermes')
   })

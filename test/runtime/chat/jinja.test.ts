@@ -13,7 +13,7 @@ function run(source: string, messages: readonly unknown[] = [{ role: 'user', con
   return new Template(source, options).render({ messages: given, tools: null, generationPrompt: true }).value
 }
 
-/** Templates in which the library does what Jinja2 does, so that both must agree: the interpreter is its own, only text is ours. */
+/** Templates on which the library and Jinja2 must agree. The library has its own interpreter; we change only the template's text. */
 const shared = [
   'plain text {{ bos_token }} {# a comment #} end',
   '{% for m in messages %}{{ loop.index }}/{{ loop.length }}{{ m.role | upper }}:{{ m["content"] | trim }}{% if not loop.last %};{% endif %}{% endfor %}',
@@ -46,7 +46,7 @@ describe('the library underneath', () => {
   })
 })
 
-describe('what the library lacks and Jinja2 has', () => {
+describe('features of Jinja2 that the library lacks', () => {
   test.each([
     ['{{ "xxaxx".strip("x") }}{{ "--a".lstrip("-") }}', 'aa'],
     ['{% for i in range(3) %}a{% if i == 1 %}{% continue %}{% endif %}b{% endfor %}', 'abaab'],
@@ -73,7 +73,7 @@ describe('failures', () => {
     throw new Error('it did not fail')
   }
 
-  test('a template that does not parse names its line', () => {
+  test('a template that does not parse reports its line', () => {
     const error = failure('one\ntwo {{ messages\nthree {% endfor %}')
     expect(error.code).toBe('chat/template-failed')
     expect(error.message).toMatch(/line [23]/)

@@ -1,4 +1,7 @@
-/** Whatever a family's grammar of calls takes, for any tools: calls of these tools, with arguments that their schemas take. */
+/**
+ * Tests every text that a family's grammar of calls accepts, for random tools: it calls these tools, with arguments that satisfy their
+ * schemas.
+ */
 import fc from 'fast-check'
 import { describe, expect, test } from 'vitest'
 import type { ToolDefinition } from '../../../src/runtime/chat/message.js'
@@ -8,7 +11,7 @@ import { callingFamilies, familyTemplate, ruledFormat } from '../../support/chat
 import { Grammar } from '../../support/gbnf.js'
 import { anyWholeSchema, validator } from '../../support/schemas.js'
 
-/** Random sets of tools, of all families together. */
+/** How many random sets of tools are drawn, over all families. */
 const CASES = process.env['KVFOLD_LONG'] === undefined ? 150 : 10_000
 const EACH = Math.ceil(CASES / callingFamilies.length)
 
@@ -22,7 +25,8 @@ const anyTools = fc.uniqueArray(
 describe('calls of random tools', () => {
   test.each(callingFamilies)('%s', { timeout: 900_000 }, (family) => {
     const { format } = ruledFormat(familyTemplate(family))
-    // Between tags, patterns and lengths of texts are left out for tools that are not strict: code has the sign that tags begin with.
+    // Between tags, patterns and lengths of texts are left out for tools that are not strict, because code contains the sign that begins a
+    // tag.
     const isTagged = /Seed|GLM|Qwen3-Coder/.test(family ?? '')
     const isSayable = (tools: readonly ToolDefinition[]): boolean => {
       try {
@@ -36,7 +40,8 @@ describe('calls of random tools', () => {
     fc.assert(
       fc.property(anyTools, isTagged ? fc.constant(true) : fc.boolean(), fc.integer(), (drawn, strict, seed) => {
         const tools = drawn.map((tool) => ({ ...tool, strict }))
-        // Of what no grammar can say nothing is promised: strict tools are refused by name, others keep to what can be said.
+        // A grammar cannot express every schema. Strict tools with such a schema are refused by name; for others the rest of the schema
+        // holds.
         if (!isSayable(drawn)) return
         const lazy = format.lazyCalls(tools)!
         const rights = new Map(tools.map(({ name, parameters }) => [name, validator(parameters)]))
@@ -47,7 +52,7 @@ describe('calls of random tools', () => {
         for (let draw = 0; draw < 3; draw++) {
           const text = grammar.draw(() => chance.word() / 2 ** 32)
           const parser = format.parser(tools)
-          // What the prompt opened of reasoning is closed before.
+          // If the prompt opened the reasoning, it is closed first.
           const thought = lazy.opened === '' ? '' : `hm ${lazy.reasoning[0]!.close}`
           parser.push(lazy.triggers.length === 0 ? text : `${thought}Sure. ${text}`)
           for (const call of parser.finish().toolCalls) {

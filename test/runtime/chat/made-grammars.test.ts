@@ -1,4 +1,4 @@
-/** Grammars that are made once, long ones on another thread, are those that are made at once. */
+/** Tests that grammars are made once, and that one made on another thread, as long ones are, is the same. */
 import { describe, expect, it } from 'vitest'
 import { jsonSchemaGrammar, leftOutOfTools } from '../../../src/runtime/chat/grammar.js'
 import { forcedGrammar, grammarOfSchema, lazyGrammar, leftOutByCalls } from '../../../src/runtime/chat/made-grammars.js'
@@ -20,7 +20,7 @@ const tool = (name: string, parameters: object, strict = false): ToolDefinition 
 const fields = (count: number) =>
   Object.fromEntries(Array.from({ length: count }, (_, at) => [`field${at}`, { type: 'string', maxLength: 50 }]))
 const few = [tool('one', { properties: { a: { type: 'array', uniqueItems: true } } }), tool('two', {})]
-/** More text than is gone through here. */
+/** So much text that its grammar is made on another thread. */
 const many = Array.from({ length: 60 }, (_, at) => tool(`tool${at}`, { properties: fields(10) }))
 /** Little text that takes many steps. */
 const doubled = {
@@ -35,7 +35,7 @@ const doubled = {
   $ref: '#/$defs/d9',
 }
 
-describe('what schemas become', () => {
+describe('the grammar of schemas', () => {
   it.each([
     ['few tools', few],
     ['many tools', many],
@@ -58,7 +58,7 @@ describe('what schemas become', () => {
     expect(await grammarOfSchema(schema, false)).toEqual({ grammar: jsonSchemaGrammar(schema), leftOut: [] })
   })
 
-  it('says what is left out', async () => {
+  it('comes with the keywords that are left out', async () => {
     const properties = { ...fields(1000), a: { type: 'array', uniqueItems: true } }
     expect((await grammarOfSchema({ type: 'object', properties }, true)).leftOut).toEqual(['#/properties/a/uniqueItems'])
   })
@@ -66,7 +66,7 @@ describe('what schemas become', () => {
   it.each([
     ['a short schema', {}],
     ['a long one', fields(1000)],
-  ])('is refused as it is here: %s', async (_, more) => {
+  ])('is refused with the same error as on this thread: %s', async (_, more) => {
     const schema = { type: 'object', properties: { ...more, a: { type: 'array', uniqueItems: true } } }
     await expect(grammarOfSchema(schema, false)).rejects.toMatchObject({
       code: 'engine/bad-grammar',
@@ -75,7 +75,7 @@ describe('what schemas become', () => {
     await expect(leftOutByCalls([...few, tool('exact', schema, true)])).rejects.toThrow('The tool "exact": ')
   })
 
-  it('is made once, whatever tools are described as', async () => {
+  it('is made once, whatever the descriptions of the tools', async () => {
     const made = lazyGrammar(by, many, false)
     const again = lazyGrammar(
       by,

@@ -338,7 +338,7 @@ const cases: Case[] = [
   },
 ]
 
-/** What was handed out of a call's arguments before it was whole. */
+/** The streamed text of a call's arguments. */
 interface Told {
   readonly id: string
   readonly name: string
@@ -346,7 +346,7 @@ interface Told {
   isOver: boolean
 }
 
-/** Pushes the parts, and adds up what was handed out on the way. */
+/** Pushes the parts, and collects the streamed events. */
 function read(
   parser: ReplyParser,
   parts: readonly string[],
@@ -371,7 +371,7 @@ function read(
       told.at(-1)!.text += event.text
     }
   }
-  // Every call that was begun ends, and what was told of its arguments is all of them.
+  // Every call that began also ends, and its streamed arguments are complete.
   expect(told.map(({ id, isOver }) => [id, isOver])).toEqual(toolCalls.map(({ id }) => [id, true]))
   toolCalls.forEach(({ malformed, text: asText, arguments: args }, index) => {
     const { text: said } = told[index]!
@@ -385,7 +385,7 @@ describe('replies', () => {
     const { reply: whole, streamed } = read(family(traits).parser(prompt), [reply])
     expect(whole).toEqual(expected)
     expect(streamed).toEqual(expected)
-    // However the text is split, down to single characters, the reply and what was streamed are the same.
+    // However the text is split, down to single characters, the reply and the streamed events are the same.
     expect(read(family(traits).parser(prompt), reply.split(''))).toMatchObject({ reply: expected, streamed: expected })
   })
 
@@ -400,7 +400,7 @@ describe('replies', () => {
   )
 
   test.each([...new Map(cases.map((each) => [each.family, each])).values()].map((each) => [each.what, each] as const))(
-    'any reply, split anywhere, gives the same and never throws: %s',
+    'any reply gives the same however it is split, and never throws: %s',
     (_, { family, prompt = '' }) => {
       fc.assert(
         fc.property(pieces, fc.array(fc.nat(200), { maxLength: 12 }), (parts, cuts) => {
@@ -417,7 +417,7 @@ describe('replies', () => {
   )
 })
 
-describe('arguments that are still coming', () => {
+describe('streamed arguments', () => {
   const begun: [string, SyntaxFamily, string, string][] = [
     ['hermes', hermes, '<tool_call>\n{"name": "a", "arguments": @', ''],
     ['llama3', llama3, '{"name": "a", "parameters": @', ''],
@@ -431,7 +431,7 @@ describe('arguments that are still coming', () => {
     ['kimi', kimi, '<|tool_call_begin|>functions.a:0<|tool_call_argument_begin|>@', ''],
   ]
 
-  test.each(begun)('are handed out as they come: %s', (_, family, reply, prompt) => {
+  test.each(begun)('come as they are written: %s', (_, family, reply, prompt) => {
     const parser = family(traits).parser(prompt)
     const events = parser.push(reply.replace('@', '{"city": "Rome", "days": [1.50, 2'))
     const text = events.map((event) => (event.type === 'arguments' && event.name === 'a' ? event.text : '')).join('')
@@ -439,7 +439,7 @@ describe('arguments that are still coming', () => {
     expect(events.some(({ type }) => type === 'call')).toBe(false)
   })
 
-  test('say what the call has that was told, where a model says it twice or otherwise than it is written', () => {
+  test("are the call's arguments, even if the model repeats a key or escapes differently", () => {
     const given = '{"b": 1, "1": "\\u00e9\\/\\ud83d\\ude00", "b": {"__proto__": -0}}'
     const { reply, told } = read(hermes(traits).parser(''), [`<tool_call>{"name": "a", "arguments": ${given}}</tool_call>`])
     expect(told[0]?.text).toBe('{"b":1,"1":"é/😀","b":{"__proto__":-0}}')
@@ -448,7 +448,7 @@ describe('arguments that are still coming', () => {
     ])
   })
 
-  test('are what JSON.stringify makes of the whole, however they are written and split', () => {
+  test('are those of JSON.stringify, however they are written and split', () => {
     const objects = fc.dictionary(
       fc.string({ unit: 'binary', maxLength: 6 }),
       fc.jsonValue({ depthSize: 'small', stringUnit: 'binary' }),
@@ -471,13 +471,13 @@ describe('arguments that are still coming', () => {
     )
   })
 
-  test.each(['"{}"', '[1]', '3 ', 'x'])('are none where there is no object: %s', (text) => {
+  test.each(['"{}"', '[1]', '3 ', 'x'])('are empty if there is no object: %s', (text) => {
     expect(new ArgumentText().push(text)).toBe('')
   })
 })
 
 describe('the end of a JSON value', () => {
-  test('is where JSON.parse says', () => {
+  test('is where JSON.parse finds it', () => {
     fc.assert(
       fc.property(fc.jsonValue(), fc.nat(10), fc.constantFrom('', ' rest', ']', '}', ',', '<x>'), (value, step, rest) => {
         const text = JSON.stringify(value, null, step % 3)
@@ -492,7 +492,7 @@ describe('the end of a JSON value', () => {
     )
   })
 
-  test.each(['{a}', '{"a" 1}', '[1 2]', '{"a":}', '[,]', '"\n"', '{"a":1]', 'nul ', '{"a":tru}'])('%j is no JSON', (text) => {
+  test.each(['{a}', '{"a" 1}', '[1 2]', '{"a":}', '[,]', '"\n"', '{"a":1]', 'nul ', '{"a":tru}'])('%j is not JSON', (text) => {
     expect(new JsonScanner(0).scan(text, true)).toEqual({ state: 'invalid' })
   })
 })

@@ -1,4 +1,4 @@
-/** What a schema may multiply to, what of it is left out and told, and the bounds that are kept all the same. */
+/** Tests the limits on schemas that multiply, the keywords that are left out and reported, and the bounds that are kept. */
 import { describe, expect, test } from 'vitest'
 import { jsonSchemaGrammar, lazyCalls, leftOutOfTools } from '../../../src/runtime/chat/grammar.js'
 import type { ToolDefinition } from '../../../src/runtime/chat/message.js'
@@ -17,7 +17,7 @@ function doublings(n: number, kind: 'allOf' | 'anyOf'): object {
   return { $ref: `#/$defs/d${n}`, $defs }
 }
 
-/** Seconds of this process's work. */
+/** Returns the seconds of CPU time that this process spends. */
 function secondsOf(run: () => void): number {
   const begun = process.cpuUsage()
   run()
@@ -32,7 +32,7 @@ const backwards = {
   pattern: '^(a+)+$',
 }
 
-describe('a schema that multiplies is refused in a moment, by its place', () => {
+describe('a schema that multiplies is refused quickly, with its place', () => {
   test.each([
     [
       'allOf of one definition twice',
@@ -63,7 +63,7 @@ describe('a schema that multiplies is refused in a moment, by its place', () => 
     ['anyOf of one definition twice', doublings(30, 'anyOf')],
     ['a thousand properties', properties(1000)],
     ['large bounds within each other', { type: 'array', maxItems: 1e6, items: { type: 'string', maxLength: 1e6 } }],
-  ])('what is only large is taken: %s', (_, schema) => {
+  ])('a schema that is only large is accepted: %s', (_, schema) => {
     expect(secondsOf(() => jsonSchemaGrammar(schema))).toBeLessThan(2)
   })
 })
@@ -73,14 +73,14 @@ function properties(count: number): object {
   return { type: 'object', properties: Object.fromEntries(named) as object }
 }
 
-/** Texts of the grammar, each by another seed. */
+/** Draws texts of the grammar, each with another seed. */
 function drawn(grammar: string, count: number): string[] {
   const random = new Random(4)
   const made = new Grammar(grammar)
   return Array.from({ length: count }, () => made.draw(() => random.word() / 2 ** 32))
 }
 
-describe('kept in the grammar', () => {
+describe('the grammar keeps', () => {
   test.each([
     ['multiples', { type: 'integer', multipleOf: 7 }],
     ['multiples within bounds', { type: 'integer', multipleOf: 250, minimum: -1000, exclusiveMaximum: 123_456 }],
@@ -104,7 +104,7 @@ describe('kept in the grammar', () => {
     expect([...all].sort((a, b) => a - b)).toEqual(Array.from({ length: 25 }, (_, i) => -18 + 6 * i))
   })
 
-  test('nothing where there is no multiple', () => {
+  test('to an error if no multiple is allowed', () => {
     expect(() => jsonSchemaGrammar({ type: 'integer', multipleOf: 10, minimum: 1, maximum: 9 })).toThrow('satisfied by nothing')
   })
 
@@ -135,8 +135,8 @@ const tool = (name: string, parameters: object, strict?: boolean): ToolDefinitio
 })
 const unique = { properties: { a: { type: 'array', items: { type: 'integer' }, uniqueItems: true } } }
 
-describe('what is left out is told', () => {
-  test('by tool and place', () => {
+describe('keywords that are left out are reported', () => {
+  test('with tool and place', () => {
     const tools = [
       tool('plain', { properties: { n: { type: 'number', multipleOf: 0.5 } } }),
       tool('one', { ...unique, patternProperties: { '^x': {} } }),
@@ -152,19 +152,19 @@ describe('what is left out is told', () => {
     ])
   })
 
-  test('of a loose format; one that is not loose is refused', async () => {
+  test('for a loose format; a strict one is refused', async () => {
     expect(await leftOut({ kind: 'schema', schema: unique, loose: true }, [])).toEqual(['format: #/properties/a/uniqueItems'])
     await expect(leftOut({ kind: 'schema', schema: unique }, [])).rejects.toThrow('#/properties/a/uniqueItems is true')
   })
 
-  test('a strict tool is refused by its name and the place', () => {
+  test('and a strict tool is refused with its name and the place', () => {
     expect(() => leftOutOfTools([tool('fine', {}), tool('exact', unique, true)])).toThrow(
       'The tool "exact": The JSON schema at #/properties/a/uniqueItems is true, which is not supported.',
     )
     expect(() => leftOutOfTools([{ ...large, strict: true }])).toThrow('The tool "large": The JSON schema at # multiplies')
   })
 
-  test('one tool does not take the others down', () => {
+  test('and the grammar of the other tools is unaffected', () => {
     const form = {
       write: (name: string, args: string) => ` "${name}(" ${args} ")" `,
       between: null,

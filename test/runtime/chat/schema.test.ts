@@ -8,7 +8,7 @@ import { readJson } from '../../../src/runtime/core/written-json.js'
 import { Grammar } from '../../support/gbnf.js'
 import { anyWholeSchema, validator } from '../../support/schemas.js'
 
-/** Schemas that can be kept to. */
+/** How many random schemas are drawn that a grammar can keep to. */
 const CASES = process.env['KVFOLD_LONG'] === undefined ? 200 : 10_000
 
 const grammarOrNull = (schema: unknown): Grammar | null => {
@@ -21,7 +21,7 @@ const grammarOrNull = (schema: unknown): Grammar | null => {
 }
 
 describe('a JSON schema as a grammar', () => {
-  test('whatever the grammar takes satisfies the schema', { timeout: 900_000 }, () => {
+  test('every text of the grammar satisfies the schema', { timeout: 900_000 }, () => {
     let [made, refused] = [0, 0]
     fc.assert(
       fc.property(anyWholeSchema, fc.integer(), (schema, seed) => {
@@ -40,7 +40,7 @@ describe('a JSON schema as a grammar', () => {
           if (!isRight(value)) throw new Error(`${text} violates ${JSON.stringify(schema)}: ${JSON.stringify(isRight.errors)}`)
         }
       }),
-      // Nothing satisfies some of them, and what a oneOf says is refused where its alternatives overlap.
+      // Nothing satisfies some of the schemas, and a oneOf is refused when its alternatives overlap.
       { numRuns: 3 * CASES },
     )
     expect(made, `${refused} refused`).toBeGreaterThan(CASES)
@@ -49,7 +49,7 @@ describe('a JSON schema as a grammar', () => {
   const read = (json: string): unknown => readJson(json)
   let loaded: Promise<Llama> | null = null
   const llama = () => (loaded ??= getLlama({ gpu: false, build: 'never', progressLogs: false, logger: () => undefined }))
-  /** Those of the texts that llama.cpp takes under the grammar. */
+  /** Returns those of the texts that llama.cpp accepts under the grammar. */
   const accepted = async (schema: string, texts: readonly string[]): Promise<readonly string[]> => {
     const grammar = await (await llama()).createGrammar({ grammar: jsonSchemaGrammar(read(schema)) })
     return texts.filter((text) => (grammar as unknown as { _testText(text: string): boolean })._testText(text))
@@ -124,11 +124,11 @@ describe('a JSON schema as a grammar', () => {
       [],
     ],
     ['{"properties":{"const":{"type":"string","minLength":1.0}}}', ['{"const": "x"}'], ['{"const": ""}']],
-  ])('has the numbers as they are written: %s', async (schema, right, wrong) => {
+  ])('keeps the numbers as they are written: %s', async (schema, right, wrong) => {
     expect(await accepted(schema, [...right, ...wrong])).toEqual(right)
   })
 
-  test('tells whole numbers apart that have one double', () => {
+  test('distinguishes whole numbers that share a double', () => {
     const overlap =
       '{"oneOf":[{"type":"integer","exclusiveMaximum":9007199254740993},{"type":"integer","minimum":9007199254740992}]}'
     expect(() => jsonSchemaGrammar(read(overlap))).toThrow(/alternatives that one value may satisfy both/)

@@ -14,11 +14,11 @@ import { oddConversation, plainContents, weatherConversation, weatherTool } from
 const templates = realTemplates()
 const tools = [weatherTool]
 
-test('the bundle has the templates the issue counts', () => {
+test('the bundle has as many templates as expected', () => {
   expect(templates.length).toBeGreaterThanOrEqual(64)
 })
 
-/** Null, or why the conversation with tools is not shown right. */
+/** Returns why the conversation with tools is not shown right, or null. */
 function trouble(source: string): string | null {
   const { format, tokenizer } = ruledFormat(source)
   if (format.capabilities.trouble !== null) return format.capabilities.trouble
@@ -62,7 +62,7 @@ function callsComeBack(source: string): boolean {
 }
 
 describe('real templates', () => {
-  test('a conversation with two calls in one message renders with correct spans on at least 58, the others are listed', async () => {
+  test('at least 58 show a conversation with two calls in one message with correct spans, and the others are listed', async () => {
     const report = Object.fromEntries(
       templates.map(({ name, source }) => {
         const { format } = ruledFormat(source)
@@ -98,7 +98,7 @@ describe('real templates', () => {
           if (content === null) return
           const shown = tokenizer.text(rendered.tokens.subarray(content.tokens.start, content.tokens.end))
           expect(shown).toBe(wellFormed(rendered.text.slice(content.chars.start, content.chars.end)))
-          // Templates trim, escape and cut, but what they show is made of the content's own characters.
+          // Templates trim, escape and cut, but the text they show is made of the content's own characters.
           expect(isPartOf(unescaped(shown), unescaped(messages[index]?.content ?? ''))).toBe(true)
         })
       }
@@ -106,19 +106,19 @@ describe('real templates', () => {
   )
 })
 
-/** True when `whole` has the characters of `part` in their order. */
+/** Returns true when `whole` has the characters of `part` in their order. */
 function isPartOf(part: string, whole: string): boolean {
   let at = 0
   for (const char of whole) if (char === part[at]) at++
   return at === part.length
 }
 
-/** Lone surrogates have no UTF-8 form. */
+/** Replaces lone surrogates, which have no UTF-8 form. */
 function wellFormed(text: string): string {
   return Buffer.from(text, 'utf8').toString('utf8')
 }
 
-/** Without whitespace, quotes, escapes and what JSON makes of them. */
+/** Removes whitespace, quotes, escape sequences, backslashes and characters outside printable ASCII. */
 function unescaped(text: string): string {
   return text.replace(/\\(?:u[0-9a-fA-F]{4}|[nrt"\\])|[\s"\\]|[^\x20-\x7e]/g, '')
 }
@@ -132,7 +132,7 @@ interface Request {
   readonly ours: string
 }
 
-/** What each template is given and what we make of it, for test/golden/chat/make-jinja2-golden.py. */
+/** Returns the input of each template and our output, for test/golden/chat/make-jinja2-golden.py. */
 function requests(): Request[] {
   const conversations: Readonly<Record<string, readonly ChatMessage[]>> = {
     weather: weatherConversation(),
@@ -168,7 +168,7 @@ function plain(value: Value): unknown {
 
 describe("against Python's Jinja2", () => {
   interface Golden {
-    /** Hash of Jinja2's text by request; requests it refuses are missing. */
+    /** The hash of Jinja2's text for each request; requests that Jinja2 refuses are missing. */
     readonly hashes: Readonly<Record<string, string>>
     /** Requests on which we differ on purpose, with the reason. */
     readonly differences: Readonly<Record<string, string>>

@@ -6,7 +6,7 @@ import { type Origin, Tracked } from '../../../src/runtime/chat/tracked.js'
 
 const content: Origin = { field: 'content', message: 0 }
 
-/** The naive model: every character with the place it was copied from, null for the template's own. */
+/** A naive model: every character with the place it was copied from; null for the template's own text. */
 type Marked = readonly (readonly [char: string, from: number | null])[]
 
 const marks = (text: Tracked): Marked =>
@@ -77,7 +77,7 @@ function lastPart(text: string, separator: string): number {
   return text.length - (parts.at(-1) ?? '').length
 }
 
-test('every character keeps the place it was copied from, whatever is done to the text', () => {
+test('every character keeps the place it was copied from, through any operation', () => {
   fc.assert(
     fc.property(fc.string({ maxLength: 30 }), steps, (text, done) => {
       let tracked = Tracked.of(text, content)
@@ -93,7 +93,7 @@ test('every character keeps the place it was copied from, whatever is done to th
   )
 })
 
-test('a replaced stretch stands for the stretch it replaced', () => {
+test('the replacement of a span keeps the place of that span', () => {
   const text = Tracked.of('one two one', content).replace(/one/g, () => '1')
   expect(text.value).toBe('1 two 1')
   expect(text.pieces.map(({ from, to, exact }) => [from, to, exact])).toEqual([

@@ -14,7 +14,7 @@ import { weatherConversation, weatherTool } from '../../support/conversations.js
 const tools = [weatherTool]
 const long = process.env['KVFOLD_LONG'] !== undefined
 
-/** What texts are made of: everything that a vocabulary, a template or UTF-16 may treat as special. */
+/** Pieces of the random texts: everything that a vocabulary, a template or UTF-16 may treat as special. */
 const corpus = [
   ...['a', 'Hello', ' word', 'The end.', '7', '1,024', '.', '"', '\\', "'", '{"a": 1}', ' ', '  ', '    ', '\t'],
   ...['\n', '\n\n', '\r\n', '\r', '\n \n', '\v', '\f', '\u0085', '\u2028'],
@@ -30,13 +30,13 @@ const corpus = [
 const vocabularies = realVocabularies()
 const templates = realTemplates()
 
-/** Not the text's own bytes come back from these: they lower, strip and normalise. */
+/** Vocabularies that lowercase, strip or normalise, so a text's own bytes do not come back. */
 const isLossy = ({ info }: NativeModel) => info.vocabType === 'wpm' || info.vocabType === 'ugm'
 
-/** Lone surrogates have no UTF-8 form. */
+/** Replaces lone surrogates, which have no UTF-8 form. */
 const wellFormed = (text: string) => Buffer.from(text, 'utf8').toString('utf8')
 
-/** Without what SentencePiece adds, writes in another way or lets control tokens swallow. */
+/** Removes the characters that SentencePiece adds or rewrites, or that its control tokens swallow. */
 const bare = (text: string) => wellFormed(text).replaceAll(/[ \t\n\v\f\r\u2581]/g, '')
 
 function made(random: Random, parts: number): string {
@@ -48,7 +48,7 @@ function edited(random: Random, format: ChatFormat, messages: readonly ChatMessa
   messages.forEach(({ content }, message) => {
     let at = 0
     while (at < content.length && random.below(3) !== 0) {
-      // Often from the first character, or to the last.
+      // The span often begins with the first character or ends with the last.
       const start = at === 0 && random.below(2) === 0 ? 0 : at + random.below(content.length - at)
       const end = random.below(3) === 0 ? content.length : start + 1 + random.below(content.length - start)
       const chars = { start, end }
@@ -57,7 +57,7 @@ function edited(random: Random, format: ChatFormat, messages: readonly ChatMessa
       expect(contains(span, chars), `snap widens ${where}`).toBe(true)
       expect(contains({ start: 0, end: content.length }, span), `within the content ${where}`).toBe(true)
       expect(format.snap({ messages, tools, message, chars: span }), `borders stay ${where}`).toEqual(span)
-      // Cut as fragment_context cuts it.
+      // The content is cut as fragment_context cuts it.
       const cut = piecesOf(content, chars, 1 + random.below(5), (inner) =>
         format.snap({ messages, tools, message, chars: inner }),
       )
@@ -75,7 +75,7 @@ function check(format: ChatFormat, model: NativeModel, messages: readonly ChatMe
   const after = format.render({ messages, tools, edits })
   expect(coversAll(before) && coversAll(after), 'messages cover all tokens').toBe(true)
 
-  // Outside the holes every token is as it was.
+  // Outside the replaced spans every token stays.
   const { base, holes } = after.origin
   expect(base).toEqual(before.tokens)
   const kept: number[] = []
@@ -98,7 +98,7 @@ function check(format: ChatFormat, model: NativeModel, messages: readonly ChatMe
   if (isLossy(model)) return
   expect(bare(spelled(model, before))).toBe(bare(before.text))
   expect(bare(spelled(model, after))).toBe(bare(after.text))
-  // A hole's first and last token show some of the edit, so what lies between shows nothing else.
+  // The first and last token of a replaced span show some of the edit, so the tokens between show nothing else.
   if (expected !== null && holes.length === edits.length)
     holes.forEach(({ span }, index) => {
       const { message, span: chars } = edits[index]!
@@ -114,7 +114,7 @@ function spelled(model: NativeModel, { tokens, text }: Rendered): string {
   return model.detokenize(added ? tokens.subarray(1) : tokens, true)
 }
 
-/** The edits by hand, where the template shows every edited content as it is; else null. */
+/** Applies the edits to the text by hand. Returns null if the template does not show every edited content unchanged. */
 function spliced({ text, messages: places }: Rendered, messages: readonly ChatMessage[], edits: readonly Edit[]): string | null {
   let made = text
   for (const { message, span, replacement } of [...edits].reverse()) {
@@ -127,7 +127,7 @@ function spliced({ text, messages: places }: Rendered, messages: readonly ChatMe
   return order.every((at, index) => index === 0 || order[index - 1]! <= at) ? made : null
 }
 
-/** In the short run every template with one vocabulary, in the long one with all. */
+/** Returns the templates to run with a vocabulary: all of them in the long run, each with one vocabulary in the short run. */
 const mine = (vocabulary: number): readonly RealTemplate[] =>
   templates.filter((_, index) => long || index % vocabularies.length === vocabulary)
 
@@ -196,7 +196,7 @@ describe('alignment', () => {
     expect(after.text).toContain('done. The[x] is seven.')
   })
 
-  test('a fragment from the first character of a content hides all of it where a token has the space of the template too', () => {
+  test("a fragment from the first character hides all of its content, even if a token also has the template's space", () => {
     const messages: ChatMessage[] = [{ role: 'user', content: 'Hello there.' }]
     const format = formatOf()
     const span = format.snap({ messages, message: 0, chars: { start: 0, end: 5 } })

@@ -1,4 +1,7 @@
-/** Variables of chat templates: what a request says of thinking reaches the prompt, and what was sampled under other ones stays what it was. */
+/**
+ * Tests variables of chat templates. A request's settings for thinking reach the prompt, and answers sampled under other settings keep
+ * their tokens.
+ */
 import { describe, expect, it } from 'vitest'
 import type { ChatMessage } from '../../../src/runtime/chat/message.js'
 import { realTemplates } from '../../support/bundle.js'
@@ -17,16 +20,16 @@ describe('variables of a template', () => {
     ['HuggingFaceTB-SmolLM3-3B', '<think>\n\n</think>\n'],
     ['deepseek-ai-DeepSeek-V3.1', '</think>'],
     ['MiniMax-M3', '</mm:think>'],
-  ])('%s opens an answer without thinking when it is told to', (name, opened) => {
+  ])('%s opens an answer without thinking on request', (name, opened) => {
     const { format } = formatOf(name)
     const text = (variables: object) => format.with({ ...variables }).render({ messages: [user('Hi.')] }).text
     expect(text(off).endsWith(opened)).toBe(true)
     expect(text(on).endsWith(opened)).toBe(false)
   })
 
-  it('that the template does not read make no other format, whatever stands around their names', () => {
+  it('that the template does not read change nothing, even if it uses the same names otherwise', () => {
     const { format } = formatOf('openai-gpt-oss-120b')
-    // It has `message.thinking`, and its own `add_generation_prompt`.
+    // This template reads `message.thinking`, and sets its own `add_generation_prompt`.
     for (const name of ['thinking', 'enable_thinking', 'add_generation_prompt', 'messages', '__proto__', 'a b']) {
       expect(format.reads(name)).toBe(false)
       expect(format.with({ [name]: false })).toBe(format)
@@ -43,13 +46,13 @@ describe('variables of a template', () => {
     expect(ends(tokens)).toBe(ends(format.render({ messages: [user('Hi.')] }).tokens))
   })
 
-  it('of one answer are not those of the next: sampled tokens keep the prompt that they came after', () => {
+  it('apply to one answer: sampled tokens keep the prompt that they came after', () => {
     const ruled = formatOf('Qwen-Qwen3-0.6B')
     const { format, tokenizer } = ruled
     const call = '<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>'
     const question = [user('Look.')]
     const result: ChatMessage = { role: 'tool', content: 'Sun.', toolCallId: 'call_1' }
-    // One was sampled while thinking, the other one without.
+    // One answer was sampled with thinking, the other one without.
     const thought = sampledMessage(ruled, `<think>\nHm.\n</think>\n\n${call}`)
     const silent = format.with(off)
     const plain = sampledMessage(ruled, call)
@@ -70,7 +73,7 @@ describe('variables of a template', () => {
     }
   })
 
-  it('that change what earlier messages show are named as the reason', () => {
+  it('that change how earlier messages are shown are reported as the reason', () => {
     const { format } = formatOf('openai-gpt-oss-120b')
     const before = format.with({ reasoning_effort: 'low' }).render({ messages: [user('Hi.')] })
     const after = format.with({ reasoning_effort: 'high' }).render({ messages: [user('Hi.')] })

@@ -10,7 +10,10 @@ import { weatherConversation, weatherTool, type Contents } from '../../support/c
 
 const tools = [weatherTool]
 
-/** Real vocabularies with templates of their families: byte-level BPE, SentencePiece with a space in front, control tokens that swallow whitespace. */
+/**
+ * Real vocabularies with templates of their families: byte-level BPE, SentencePiece with a leading space, control tokens that swallow
+ * whitespace.
+ */
 const pairs = [
   ['llama-bpe', 'meta-llama-Llama-3.1-8B-Instruct'],
   ['qwen2', 'Qwen-Qwen3-0.6B'],
@@ -69,7 +72,7 @@ describe.each(pairs)('%s with %s', (vocabulary, template) => {
 
   const bytes = (tokens: Int32Array): Buffer => Buffer.concat(Array.from(tokens, (token) => model.piece(token)))
 
-  test('without control-like contents the tokens are the whole text tokenized, with one BOS', () => {
+  test('without control-like contents they tokenize like the whole text, with one BOS', () => {
     fc.assert(
       fc.property(contents, (given) => {
         const harmless = given.map((each) => each.replaceAll(/<[^<>]*>/g, '')) as unknown as Contents
@@ -83,7 +86,7 @@ describe.each(pairs)('%s with %s', (vocabulary, template) => {
     )
   })
 
-  test("the bytes of a content's tokens are its bytes, but for tokens it shares with the template", () => {
+  test('the tokens of a content have its bytes, except tokens shared with the template', () => {
     fc.assert(
       fc.property(contents, (given) => {
         const rendered = format.render({ messages: weatherConversation(given), tools })
@@ -91,7 +94,7 @@ describe.each(pairs)('%s with %s', (vocabulary, template) => {
           if (shown === null) continue
           const text = rendered.text.slice(shown.chars.start, shown.chars.end)
           const made = bytes(rendered.tokens.subarray(shown.tokens.start, shown.tokens.end)).toString()
-          // SentencePiece may put a space in front; a token at either end may reach into the template's text.
+          // SentencePiece may add a leading space, and a token at either end may reach into the template's text.
           const whole = made === text || made === ` ${text}`
           const held = [made, made.slice(1), made.trim()].find((each) => text.includes(each))
           const missing = held === undefined ? text : text.replace(held, () => '')
@@ -102,7 +105,7 @@ describe.each(pairs)('%s with %s', (vocabulary, template) => {
     )
   })
 
-  test('a note stands behind its content: spans, borders and all other tokens stay as they are without it', () => {
+  test('a note comes after its content, whose span, borders and other tokens stay the same', () => {
     const note = '\n\n[This message has about 25 thousand characters.]'
     fc.assert(
       fc.property(contents, fc.nat(60), fc.nat(60), (given, from, length) => {
@@ -154,14 +157,14 @@ describe.each(pairs)('%s with %s', (vocabulary, template) => {
         const [before, after] = [format.render({ messages, tools }), format.render({ messages, tools, edits })]
         const [hole] = after.origin.holes
         if (hole === undefined) {
-          // Some vocabularies show nothing of white space: then there is nothing to hide.
+          // Some vocabularies show nothing of white space, so there is nothing to hide.
           expect(messages[1]!.content.slice(span.start, span.end).trim()).toBe('')
           expect(after.tokens).toEqual(before.tokens)
           return
         }
         let same = 0
         while (same < before.tokens.length && before.tokens[same] === after.tokens[same]) same++
-        // A token at either end of the content may show some of the template too, and goes with the edit that it shows some of.
+        // A token at either end of the content may also show some of the template; the edit then replaces it, too.
         const place = hole.span
         const content = before.messages[1]!.content!.tokens
         expect(place.start).toBeGreaterThanOrEqual(content.start - 1)
@@ -169,7 +172,7 @@ describe.each(pairs)('%s with %s', (vocabulary, template) => {
         expect(same).toBeGreaterThanOrEqual(place.start)
         const marker = Buffer.from(edits[0]?.replacement ?? '')
         expect(bytes(after.tokens).includes(marker)).toBe(true)
-        // From the end on, everything is as before up to the marker.
+        // From the end back to the marker, all tokens stay.
         let tail = 0
         while (
           before.tokens[before.tokens.length - 1 - tail] === after.tokens[after.tokens.length - 1 - tail] &&

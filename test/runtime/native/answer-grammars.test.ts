@@ -17,7 +17,7 @@ beforeAll(async () => {
 })
 afterAll(() => model.dispose())
 
-/** A text that the schema's grammar allows, written by the model; null when it did not end in time. */
+/** Returns a text that the model writes under the schema's grammar, or null when it does not end in time. */
 function written(schema: unknown, seed: number): string | null {
   const sampler = model.createSampler({ grammar: jsonSchemaGrammar(schema), temperature: 1, seed })
   const tokens: number[] = []
@@ -33,7 +33,7 @@ function written(schema: unknown, seed: number): string | null {
   }
 }
 
-/** True when the grammar takes the whole text. */
+/** Returns true when the grammar accepts the whole text. */
 function takes(schema: unknown, text: string): boolean {
   const sampler = model.createSampler({ grammar: jsonSchemaGrammar(schema) })
   try {
@@ -48,7 +48,7 @@ function takes(schema: unknown, text: string): boolean {
 }
 
 describe('a schema as a grammar', () => {
-  test('what is written is JSON of that shape', () => {
+  test('the model writes JSON of that shape', () => {
     const schema = {
       type: 'object',
       title: 'A fold',
@@ -114,7 +114,7 @@ describe('a schema as a grammar', () => {
     ['names no schema', { $ref: '#/$defs/missing' }],
     ['#/oneOf has alternatives', { oneOf: [{ type: 'integer' }, { type: 'number' }] }],
     ['refers to itself', { anyOf: [{ type: 'null' }, { $ref: '#' }] }],
-  ])('refuses, naming it: %s', async (what, schema) => {
+  ])('refuses, and names: %s', async (what, schema) => {
     expect((await refused('engine/bad-grammar', () => jsonSchemaGrammar(schema))).message).toContain(what)
   })
 })

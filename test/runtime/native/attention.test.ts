@@ -1,4 +1,4 @@
-/** The attention tap of a context, driven by hand: what it finds, what it refuses, and that a capture that fails harms no decode. */
+/** Tests the attention tap of a context: the weights it reduces, the calls it refuses, and that a failed capture harms no decode. */
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { openNative } from '../../../src/runtime/native/binding.js'
 import type { CaptureOptions, ContextOptions, NativeContext, NativeModel, Watched } from '../../../src/runtime/native/types.js'
@@ -16,7 +16,7 @@ beforeAll(async () => {
 })
 afterAll(() => model.dispose())
 
-/** The last of `count` tokens of a sequence looks, at a batch that begins at `start`. */
+/** A capture of the last of `size` tokens, over a sequence of `count` tokens in all. */
 function watched(context: NativeContext, size: number, count: number, change: Partial<Watched> = {}, options = OPTIONS): Watched {
   return {
     capture: context.createCapture(options),
@@ -29,7 +29,7 @@ function watched(context: NativeContext, size: number, count: number, change: Pa
 }
 
 describe('a context that captures', () => {
-  it('knows the heads of its layers, leaves nothing of its probe, and has no flash attention', async () => {
+  it('knows the heads of its layers, leaves no trace of its probe, and has no flash attention', async () => {
     const context = await model.createContext(SETTINGS)
     expect(context.attention).toEqual([4, 4])
     expect(context.flashAttention).toBe(false)
@@ -44,7 +44,7 @@ describe('a context that captures', () => {
     const context = await model.createContext(SETTINGS)
     await feed(context, someTokens(40, 1))
     await feed(context, someTokens(30, 2), 0, 1)
-    // A hole, that the other sequence fills, and another place for its neighbour's tokens.
+    // A gap that the other sequence fills, so its tokens have cells between those of the first.
     context.untag(seq(0), { start: 10, end: 25 })
     await feed(context, someTokens(20, 3), 30, 1)
     const [a, b] = [someTokens(3, 4), someTokens(2, 5)]
@@ -77,7 +77,7 @@ describe('a context that captures', () => {
     await context.dispose()
   })
 
-  it('says so when a token sees what has no place, and the decode is none the worse', async () => {
+  it('reports a token that sees an unknown position, and the decode is unharmed', async () => {
     const logits = []
     for (const spoilt of [false, true]) {
       const context = await model.createContext(SETTINGS)
@@ -91,7 +91,7 @@ describe('a context that captures', () => {
         expect(error.message).toContain('position 7')
       } else watching.capture.take()
       logits.push(context.logits(4))
-      // The context goes on, and captures again.
+      // The context continues, and captures again.
       const next = watched(context, 1, 46, { capture: watching.capture })
       expect(await context.decode(batchOf(someTokens(1, 7), 45), [next])).toBe('done')
       expect(next.capture.take().total.every((total) => Math.abs(total - 1) < 1e-5)).toBe(true)
@@ -113,7 +113,7 @@ describe('a context that captures', () => {
     const before = await look(0)
     await feed(context, someTokens(17, 3), 0, 2)
     context.untag(seq(0), { start: 0, end: 500 })
-    // The first cells are free, and the state goes into them and into those behind the other sequence.
+    // The first cells are free. The state goes into them and into cells after the other sequence.
     await feed(context, someTokens(11, 4), 0, 3)
     expect(context.loadSequence(seq(1), state)).toBe(true)
     const after = await look(1)
@@ -123,7 +123,7 @@ describe('a context that captures', () => {
     await context.dispose()
   })
 
-  it('takes batches smaller than its sequences are many', async () => {
+  it('accepts a batch size below the number of sequences', async () => {
     const context = await model.createContext({ ...SETTINGS, sequences: 16, batch: 2, ubatch: 2 })
     await feed(context, someTokens(2, 1))
     await context.dispose()
@@ -131,7 +131,7 @@ describe('a context that captures', () => {
 })
 
 describe('refusals', () => {
-  it('of what llama.cpp or the tap would misread', async () => {
+  it('of arguments that llama.cpp or the tap would misread', async () => {
     const context = await model.createContext(SETTINGS)
     const neighbour = await model.createContext(SETTINGS)
     const without = await model.createContext({ ...SETTINGS, attention: false })
@@ -159,7 +159,7 @@ describe('refusals', () => {
     await refuse({ atoms: Int32Array.of(2) })
     await refuse({ atoms: new Int32Array(6) })
     await refused('native/bad-argument', () => context.createCapture(OPTIONS).take())
-    // None of it was decoded, and what is right is.
+    // Nothing was decoded so far; a correct capture is.
     expect(context.positions(seq(0))).toBeNull()
     const good = watched(context, 5, 5)
     expect(await context.decode(batch, [good])).toBe('done')

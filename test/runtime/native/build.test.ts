@@ -31,7 +31,7 @@ afterEach(() => {
   rmSync(folder, { recursive: true, force: true })
 })
 
-/** Puts a program on the path that says `words` on standard error and ends with `code`, unless it is asked for its version. */
+/** Puts a program on the path that prints `words` on standard error and exits with `code`. Asked for its version, it exits with 0. */
 function fake(name: string, code: number, words = ''): void {
   writeFileSync(join(tools, name), `#!/bin/sh\n[ "$1" = --version ] && exit 0\necho "${words}" >&2\nexit ${code}\n`, {
     mode: 0o755,
@@ -48,7 +48,7 @@ function build(): { status: number | null; stdout: string; stderr: string } {
   return spawnSync(process.execPath, [join(folder, 'scripts', 'build-native.mjs')], { env, encoding: 'utf8' })
 }
 
-/** One sentence on standard error, no stack. */
+/** Builds, and expects a failure with one sentence on standard error and no stack. */
 function expectSentence(words: RegExp): void {
   const { status, stdout, stderr } = build()
   expect(status).toBe(1)
@@ -84,7 +84,7 @@ describe('building the addon', () => {
     expect(readdirSync(join(folder, 'build'))).toEqual(['llama.cpp'])
   })
 
-  test('on a disk that is full before the headers are out', () => {
+  test('on a disk that is full before the headers are unpacked', () => {
     fake('git', 128, 'fatal: write error: No space left on device')
     fake('g++', 0)
     expectSentence(/the disk is full; free some space/)
@@ -97,18 +97,18 @@ describe('building the addon', () => {
     expectSentence(/g\+\+ failed \(exit code 1\): internal error/)
   })
 
-  describe('with the addon of a package', () => {
+  describe("with a package's addon", () => {
     const prebuilds = () => join(folder, 'prebuilds', `${process.platform}-${process.arch}`)
 
     beforeEach(() => {
       cpSync(join(root, 'dist'), join(folder, 'dist'), { recursive: true })
-      // The compiled loader reads it; a package has one, too.
+      // The compiled loader reads package.json, which a package has, too.
       cpSync(join(root, 'package.json'), join(folder, 'package.json'))
       mkdirSync(prebuilds(), { recursive: true })
       for (const name of ['kvfold.node', 'kvfold.json']) cpSync(join(root, 'build', name), join(prebuilds(), name))
     })
 
-    test('that was made of the same: it is used, and neither git nor a compiler is looked for', () => {
+    test('made of the same sources: it is used, and neither git nor a compiler is needed', () => {
       const { status, stdout, stderr } = build()
       expect(stderr).toBe('')
       expect(stdout).toMatch(/uses the native addon of the package, made for llama\.cpp v/)
@@ -117,12 +117,12 @@ describe('building the addon', () => {
         expect(readFileSync(join(folder, 'build', name)).equals(readFileSync(join(prebuilds(), name)))).toBe(true)
     })
 
-    test('that was made of something else', () => {
+    test('made of other sources: it builds', () => {
       writeFileSync(join(folder, 'src', 'runtime', 'native', 'addon.cc'), '// Other.\n')
       expectSentence(/git was not found/)
     })
 
-    test('that does not load here', () => {
+    test('that does not load on this machine: it builds', () => {
       const whole = readFileSync(join(prebuilds(), 'kvfold.node'))
       writeFileSync(join(prebuilds(), 'kvfold.node'), whole.subarray(0, whole.length >> 1))
       const { status, stdout, stderr } = build()

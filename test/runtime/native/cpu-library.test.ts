@@ -1,4 +1,4 @@
-/** Which library computes on the processor, and that another file of it computes the same. */
+/** Tests which CPU library is used, and that another file of it computes the same. */
 import { copyFileSync, existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { homedir, tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -23,13 +23,13 @@ const shipped = async () => {
   return cpuLibrary!.shipped
 }
 
-/** Real and quantised (npm run models:real): the products that have code of their own for each processor. */
+/** A real, quantised model (npm run models:real). Its matrix products have separate code for each processor. */
 const QUANTISED = join(
   process.env['KVFOLD_REAL_MODELS'] ?? join(homedir(), '.cache', 'kvfold', 'real'),
   'gemma-3-270m-q4_k_m.gguf',
 )
 
-/** What a process of its own says with this library: the one it used, its devices and the logits of a prompt. */
+/** Runs a process with this library. Returns the library it used, its devices and the logits of a prompt. */
 async function said(library: string, gguf?: string): Promise<{ used: string; devices: string[]; logits: number[] }> {
   const { code, stdout, stderr } = await runScript(`
     import { openNative } from 'kvfold/native/binding'
@@ -51,7 +51,7 @@ async function said(library: string, gguf?: string): Promise<{ used: string; dev
   return JSON.parse(stdout) as { used: string; devices: string[]; logits: number[] }
 }
 
-it('is the one that was compiled here, unless another one is named', () => {
+it('is the one compiled on this machine, unless another one is named', () => {
   const compiled = join(folder, 'libggml-cpu-haswell.so')
   expect(wantedCpuLibrary(null, {})).toBeNull()
   expect(wantedCpuLibrary(compiled, {})).toBeNull()
@@ -62,12 +62,12 @@ it('is the one that was compiled here, unless another one is named', () => {
   expect(() => wantedCpuLibrary(compiled, { KVFOLD_CPU_LIBRARY: join(folder, 'none.so') })).toThrow('There is no file')
 })
 
-it('is a file of its own where a name says for which processor', () => {
+it('is a separate file if a file name names a processor', () => {
   expect(shippedCpuLibrary(['/a/libggml-base.so', '/a/libggml-cpu-zen4.so'])).toBe('/a/libggml-cpu-zen4.so')
   expect(shippedCpuLibrary(['/a/libggml-cpu.so', '/a/libllama.so'])).toBeNull()
 })
 
-it('takes the place of the shipped one, and is the only one then', async () => {
+it('replaces the shipped one, which is then not loaded', async () => {
   const copy = join(folder, 'libggml-cpu-copy.so')
   copyFileSync(await shipped(), copy)
   const [theirs, ours] = [await said('shipped'), await said(copy)]
@@ -76,7 +76,7 @@ it('takes the place of the shipped one, and is the only one then', async () => {
   expect(ours.logits).toEqual(theirs.logits)
 })
 
-it('is refused where ggml does not take it', async () => {
+it('is refused if ggml does not load it', async () => {
   const broken = join(folder, 'libggml-cpu-broken.so')
   writeFileSync(broken, 'no library')
   const { code, stderr } = await runScript(`
@@ -90,7 +90,7 @@ it('is refused where ggml does not take it', async () => {
 })
 
 it.runIf(process.env['KVFOLD_LONG'])(
-  'compiled here, it says what the shipped one says',
+  'compiled on this machine, gives the same logits as the shipped one',
   async () => {
     const from = await shipped()
     const path = join(folder, 'there', from.slice(from.lastIndexOf('/') + 1))
@@ -100,7 +100,7 @@ it.runIf(process.env['KVFOLD_LONG'])(
     expect(shares.at(-1)).toBe(1)
     const [theirs, ours] = [await said('shipped'), await said(path)]
     expect(Math.max(...ours.logits.map((logit, at) => Math.abs(logit - theirs.logits[at]!)))).toBeLessThan(1e-3)
-    // Without the compiler's options the process dies here on a processor with AMX.
+    // Without the compiler's options the process dies at this call on a processor with AMX.
     if (existsSync(QUANTISED)) expect((await said(path, QUANTISED)).logits.every(Number.isFinite)).toBe(true)
   },
   600_000,

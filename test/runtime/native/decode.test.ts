@@ -37,7 +37,7 @@ describe('decode', () => {
     expect(Math.max(...other.map((value, index) => Math.abs(value - (first[index] ?? 0))))).toBeGreaterThan(0.1)
   })
 
-  test('qwen2 shapes decode too', async () => {
+  test('shapes of qwen2 decode, too', async () => {
     const qwen = await native.loadModel(await tinyModel({ architecture: 'qwen2', type: 'f16' }))
     expect(qwen.info.rope).toBe('neox')
     const own = await qwen.createContext({ cells: 256, threads: 1 })
@@ -46,7 +46,7 @@ describe('decode', () => {
     await qwen.dispose()
   })
 
-  test('logits come by batch index, for all that asked', async () => {
+  test('logits are read by batch index, for every token that requested them', async () => {
     await context.decode(batchOf(someTokens(20), 0, 0, 'all'))
     const all = Array.from({ length: 20 }, (_, index) => argmax(context.logits(index)))
     context.clear()
@@ -56,7 +56,7 @@ describe('decode', () => {
     }
   })
 
-  test('logits nobody asked for are refused', async () => {
+  test('reading logits that were not requested is refused', async () => {
     await refused('native/bad-argument', () => context.logits(0))
     await feed(context, someTokens(8))
     await refused('native/bad-argument', () => context.logits(6))
@@ -85,7 +85,7 @@ describe('decode', () => {
     expect(context.positions(seq(0))).toBeNull()
   })
 
-  test('what is submitted is counted; no room changes nothing', async () => {
+  test('submitted tokens are counted; a decode without room changes nothing', async () => {
     await feed(context, someTokens(200), 0, 0)
     await feed(context, someTokens(200), 0, 1)
     expect(context.submitted).toBe(400)
@@ -96,7 +96,7 @@ describe('decode', () => {
     expect(context.submitted).toBe(512)
   })
 
-  test('arrays may be reused as soon as decode was called', async () => {
+  test('the caller may reuse the arrays as soon as decode was called', async () => {
     const tokens = someTokens(50)
     const batch = batchOf(tokens)
     const running = context.decode(batch)
@@ -136,8 +136,8 @@ describe('decode', () => {
 })
 
 describe('abort', () => {
-  test('ends a prefill early, and the cache goes on from where it stands', { timeout: 120_000 }, async () => {
-    // A GPU stops between ubatches only, and is quick: many small ones.
+  test('ends a prefill early, and the cache continues from there', { timeout: 120_000 }, async () => {
+    // A GPU stops only between ubatches, and is quick, so it gets many small ones.
     const shape = ON_GPU ? {} : { embedding: 512, heads: 8, kvHeads: 8, feedForward: 2048, layers: 4 }
     const large = await native.loadModel(await tinyModel(shape))
     const own = await large.createContext({ cells: 4096, batch: 4096, ubatch: ON_GPU ? 8 : 128, threads: 1, sequences: 2 })
@@ -164,7 +164,7 @@ describe('abort', () => {
     await large.dispose()
   })
 
-  test('is nothing when idle', async () => {
+  test('does nothing while idle', async () => {
     context.abort()
     await feed(context, someTokens(4))
     expect(context.submitted).toBe(4)

@@ -1,4 +1,7 @@
-/** Where cells and weights lie on a device: what does not fit there is refused before anything is taken, and what was refused leaves the rest as it was. */
+/**
+ * Tests memory on a device for cells and weights. Too large a request is refused before anything is allocated, and a refusal leaves the
+ * rest unchanged.
+ */
 import { afterEach, beforeAll, expect, test } from 'vitest'
 import { openNative } from '../../../src/runtime/native/binding.js'
 import type { Native, NativeModel } from '../../../src/runtime/native/types.js'
@@ -27,7 +30,7 @@ test('the backend is the one that was named', () => {
   expect(native.backend.devices.length).toBeGreaterThan(ON_GPU ? 1 : 0)
 })
 
-test('cells for which no memory is there are refused by name, and the model goes on', async () => {
+test('cells without memory for them are refused with the amounts, and the model still works', async () => {
   const model = await load()
   const { message } = await refused('memory/insufficient', () => model.createContext({ cells: 2 ** 30, ubatch: 32, batch: 32 }))
   expect(message).toMatch(ON_GPU ? /of GPU memory, and .* are free/ : /of memory, and .* are free/)
@@ -46,7 +49,7 @@ test('cells leave the device and come back bit for bit', async () => {
   expect(Buffer.compare(to.saveSequence(seq(0)), state)).toBe(0)
 })
 
-test.skipIf(!ON_GPU)('layers may be divided between the device and the CPU; the same is predicted', async () => {
+test.skipIf(!ON_GPU)('layers may be divided between the device and the CPU, with the same logits', async () => {
   const predictions: Float32Array[] = []
   for (const layers of [0, 1, undefined]) {
     const model = await load(layers)

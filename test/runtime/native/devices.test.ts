@@ -20,18 +20,18 @@ describe('auto', () => {
     expect(backendFor('auto', 'vulkan', [SOFTWARE[0]!, GPU, CPU])).toBe('vulkan')
   })
 
-  test('takes the CPU where the library finds no device', () => {
+  test('takes the CPU if the library finds no device', () => {
     expect(backendFor('auto', 'vulkan', [CPU])).toBe('cpu')
     expect(backendFor('auto', 'cpu', [CPU])).toBe('cpu')
   })
 
-  test.each(SOFTWARE)('takes the CPU where $description is the only one', (only) => {
+  test.each(SOFTWARE)('takes the CPU if $description is the only device', (only) => {
     expect(backendFor('auto', 'vulkan', [only, CPU])).toBe('cpu')
   })
 })
 
 describe('a named backend', () => {
-  test('is taken, with a software device too', () => {
+  test('is taken, even with a software device', () => {
     expect(backendFor('vulkan', 'vulkan', [SOFTWARE[0]!, CPU])).toBe('vulkan')
     expect(backendFor('cpu', 'vulkan', [GPU, CPU])).toBe('cpu')
   })
@@ -42,7 +42,7 @@ describe('a named backend', () => {
   })
 })
 
-test('on the CPU no GPU is used', () => {
+test('the CPU backend uses no GPU', () => {
   expect(usable('cpu', [GPU, CPU])).toEqual([CPU])
   expect(usable('cuda', [GPU, CPU])).toEqual([GPU, CPU])
 })
@@ -59,7 +59,7 @@ describe('a software device', () => {
     }
   }
 
-  test('is refused on a Mesa that writes to freed memory, by its release', async () => {
+  test('is refused on a Mesa release that writes to freed memory', async () => {
     const { message } = await refused('native/unsupported', () =>
       driver('22.3.6', (libraries) => {
         refuseBrokenDriver([SOFTWARE[0]!, CPU], libraries)
@@ -68,7 +68,7 @@ describe('a software device', () => {
     expect(message).toMatch(/Mesa 22\.3\.6 .* use Mesa 25/)
   })
 
-  test('runs on a later one, and on other devices no driver is looked for', () => {
+  test('is accepted on a later release; with other devices no driver is looked for', () => {
     driver('25.0.7', (libraries) => {
       refuseBrokenDriver([SOFTWARE[0]!, CPU], libraries)
     })
@@ -80,8 +80,8 @@ describe('a software device', () => {
   })
 })
 
-// Where no driver for Vulkan is installed the library for the CPU is loaded; the outcome is the same.
-test('a process beside a software device computes on the CPU, and every layer is there', async () => {
+// On a machine without a Vulkan driver the CPU library is loaded; the outcome is the same.
+test('a process beside a software device computes every layer on the CPU', async () => {
   const { stdout, stderr } = await runScript(`
     process.env.GGML_VK_VISIBLE_DEVICES = '0'
     import { openNative } from 'kvfold/native/binding'
@@ -92,7 +92,7 @@ test('a process beside a software device computes on the CPU, and every layer is
     console.log(JSON.stringify({ ...native.backend, layers: model.gpuLayers }))
     await context.dispose()`)
   const { gpu, devices, layers } = JSON.parse(stdout) as { gpu: string; devices: string[]; layers: number }
-  // On a machine with a GPU the variable may name that one.
+  // On a machine with a GPU the variable may name that GPU.
   if (gpu === 'cpu') {
     expect(devices.join()).not.toMatch(/vulkan/i)
     expect(layers).toBe(0)

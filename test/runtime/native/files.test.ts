@@ -28,8 +28,8 @@ function file(name: string, content: Uint8Array | string): string {
   return path
 }
 
-describe('files that are no model', () => {
-  test('a missing one', async () => {
+describe('files that are not a model', () => {
+  test('a missing file', async () => {
     const { message } = await refused('model/not-found', () => native.loadModel(join(folder, 'missing.gguf')))
     expect(message).toContain('missing.gguf')
   })
@@ -67,7 +67,7 @@ describe('files that are no model', () => {
     }
   })
 
-  test('any damaged byte of the header is survived', { timeout: 120_000 }, async () => {
+  test('any damaged byte of the header is refused without a crash', { timeout: 120_000 }, async () => {
     let loaded = 0
     for (let round = 0; round < 60; round++) {
       const damaged = Buffer.from(whole)
@@ -121,7 +121,7 @@ describe('files that are no model', () => {
 })
 
 describe('loading', () => {
-  test('progress runs up to 1', async () => {
+  test('progress rises to 1', async () => {
     const seen: number[] = []
     const model = await native.loadModel(await tinyModel(), { onProgress: (progress) => seen.push(progress) })
     await model.dispose()
@@ -130,7 +130,7 @@ describe('loading', () => {
     expect(seen).toEqual(seen.toSorted((a, b) => a - b))
   })
 
-  test('an error in the progress callback is the load’s', async () => {
+  test('an error in the progress callback rejects the load', async () => {
     const load = native.loadModel(await tinyModel(), {
       onProgress: () => {
         throw new Error('mine')
@@ -139,14 +139,14 @@ describe('loading', () => {
     await expect(load).rejects.toThrow('mine')
   })
 
-  test('a vocabulary alone makes no context', async () => {
+  test('a model loaded for its vocabulary alone makes no context', async () => {
     const model = await native.loadModel(await tinyModel(), { vocabOnly: true })
     expect(model.detokenize(model.tokenize('text'))).toBe('text')
     await refused('model/unsupported', () => model.createContext())
     await model.dispose()
   })
 
-  test('a model without a chat template says so', async () => {
+  test('a model without a chat template reports none', async () => {
     const model = await native.loadModel(await tinyModel({ chatTemplate: null }))
     expect(model.info.chatTemplate).toBeNull()
     await model.dispose()
@@ -158,7 +158,7 @@ describe('loading', () => {
 })
 
 describe('contexts', () => {
-  test('more than memory holds is refused before it is taken', async () => {
+  test('a context larger than memory is refused before it is allocated', async () => {
     const model = await native.loadModel(await tinyModel())
     const before = process.memoryUsage().rss
     const { message } = await refused('memory/insufficient', () => model.createContext({ cells: 2 ** 30 }))
@@ -186,7 +186,7 @@ describe('contexts', () => {
     await model.dispose()
   })
 
-  test('256 sequences and every cache type', async () => {
+  test('256 sequences and every cache type work', async () => {
     const model = await native.loadModel(await tinyModel({ embedding: 128 }))
     for (const type of ['f32', 'f16', 'bf16', 'q8_0', 'q4_0', 'q4_1', 'q5_0', 'q5_1', 'iq4_nl'] as const) {
       const context = await model.createContext({ cells: 512, sequences: 256, keyType: type, valueType: type, threads: 1 })
@@ -197,7 +197,7 @@ describe('contexts', () => {
     await model.dispose()
   })
 
-  test('what is in force is told', async () => {
+  test('a context reports the settings in force', async () => {
     const model = await native.loadModel(await tinyModel())
     const context = await model.createContext({ cells: 300, sequences: 3, batch: 100, ubatch: 20, threads: 1 })
     expect(context).toMatchObject({
@@ -209,7 +209,7 @@ describe('contexts', () => {
       flashAttention: true,
       submitted: 0,
     })
-    // 2 layers, 2 heads of 16, keys and values of 2 bytes.
+    // The product: 2 layers, 2 heads of 16, keys and values of 2 bytes.
     expect(context.memory.cache).toBe(512 * 2 * 2 * 16 * 2 * 2)
     expect(context.memory.compute).toBeGreaterThan(0)
     expect(context.memory.model).toBe(model.info.size)

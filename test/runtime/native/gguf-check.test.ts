@@ -1,4 +1,7 @@
-/** Files that llama.cpp would end the process on: each is refused before it is loaded, with the place, the value and what is expected. */
+/**
+ * Tests files that would make llama.cpp end the process. Each is refused before it is loaded; the error names the place, the value and the
+ * valid ones.
+ */
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -22,7 +25,7 @@ afterAll(() => {
   rmSync(folder, { recursive: true })
 })
 
-/** Writes a changed copy of a sound model. */
+/** Writes a changed copy of a sound model, and returns its path. */
 function changed(name: string, change: (gguf: Gguf) => void): string {
   const { entries, tensors } = models.get(name)!
   const copy: Gguf = {
@@ -41,7 +44,7 @@ function set({ entries }: Gguf, key: string, type: number, value: Buffer): void 
   else entries[at] = { key, type, value }
 }
 
-/** A tensor of another type, with as many bytes as that takes. */
+/** Gives a tensor another type, with as many bytes as that type needs. */
 function retype({ tensors }: Gguf, name: string, type: number, bytes: number, elements: number): void {
   const tensor = tensors.find((one) => one.name === name)!
   tensor.type = type
@@ -85,7 +88,7 @@ describe('tensors', () => {
     ['mamba', 'blk.0.ssm_a'],
     ['lfm2', 'blk.0.shortconv.conv.weight'],
     ['bert', 'token_types.weight'],
-  ])('%s: %s of f16, where only f32 can be', async (name, tensor) => {
+  ])('%s: %s of f16 is refused where llama.cpp needs f32', async (name, tensor) => {
     const path = changed(name, (gguf) => {
       retype(gguf, tensor, 1, 2, 1)
     })
@@ -99,14 +102,14 @@ describe('tensors', () => {
     ['bf16', 30, 2, 1],
     ['q8_0', 8, 34, 32],
     ['q4_0', 2, 18, 32],
-  ] as const)('a matrix of %s is taken', async (_, type, bytes, elements) => {
+  ] as const)('a matrix of %s is accepted', async (_, type, bytes, elements) => {
     const path = changed('llama', (gguf) => {
       retype(gguf, 'blk.0.attn_q.weight', type, bytes, elements)
     })
     await (await native.loadModel(path)).dispose()
   })
 
-  test('of no elements, or there twice', async () => {
+  test('an empty tensor and a repeated one are refused', async () => {
     const empty = changed('llama', ({ tensors }) => {
       tensors[3]!.dims[1] = 0n
     })
@@ -138,14 +141,14 @@ describe('vocabularies', () => {
     )
   })
 
-  test('WordPiece with bytes', async () => {
+  test('WordPiece with byte tokens is refused', async () => {
     const path = changed('llama-spm', (gguf) => {
       set(gguf, 'tokenizer.ggml.model', STRING, text('bert'))
     })
     expect((await refused('model/bad-file', () => native.loadModel(path))).message).toContain('of type 6 (byte)')
   })
 
-  test('RWKV without bytes', async () => {
+  test('RWKV without byte tokens is refused', async () => {
     const path = changed('llama-spm', (gguf) => {
       set(gguf, 'tokenizer.ggml.model', STRING, text('rwkv'))
     })
@@ -153,7 +156,7 @@ describe('vocabularies', () => {
   })
 })
 
-test('a long text is told in few words', async () => {
+test('an error quotes a long text in few words', async () => {
   const path = changed('llama', (gguf) => {
     set(gguf, 'tokenizer.ggml.model', STRING, text('a'.repeat(70_000)))
   })

@@ -1,4 +1,7 @@
-/** Which tokens a grammar allows: the same ones as llama.cpp's own grammar, step by step; and what llama.cpp cannot bound is bounded. */
+/**
+ * Tests that a grammar allows the same tokens as llama.cpp's own, step by step; and that grammars which llama.cpp cannot bound stay
+ * bounded.
+ */
 import { getLlama, type LlamaModel } from 'node-llama-cpp'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { jsonSchemaGrammar } from '../../../src/runtime/chat/grammar.js'
@@ -9,7 +12,7 @@ import { Grammar } from '../../support/gbnf.js'
 import { tinyModel } from '../../support/models.js'
 import { feed, someTokens } from './support/fixture.js'
 
-/** node-llama-cpp's own names for llama.cpp's grammar; it offers no public ones. */
+/** node-llama-cpp's internal classes for llama.cpp's grammar; it has no public ones. */
 interface Peer {
   readonly _llama: {
     readonly _bindings: {
@@ -42,7 +45,7 @@ afterAll(async () => {
   await peer.dispose()
 })
 
-/** A grammar of llama.cpp behind some tokens. */
+/** A grammar of llama.cpp that has accepted some tokens. */
 class PeerGrammar {
   readonly #state: object
   readonly #sampler
@@ -66,7 +69,7 @@ class PeerGrammar {
 
 const everyToken = () => Array.from({ length: model.info.vocabulary }, (_, token) => token)
 
-/** The tokens that a sampler behind these can be made to draw. Mirostat masks first, and what it draws is checked again by itself. */
+/** Returns the tokens that a sampler can draw after `tokens`. Mirostat masks first; a token that it draws is checked again by itself. */
 async function allowedBehind(grammar: string, tokens: readonly number[]): Promise<ReadonlySet<number>> {
   const compiled = await model.compileGrammar(grammar)
   const allowed = new Set<number>()
@@ -80,7 +83,10 @@ async function allowedBehind(grammar: string, tokens: readonly number[]): Promis
   return allowed
 }
 
-/** Not whole characters, or longer writings of one, which llama.cpp takes and readers refuse. */
+/**
+ * True for bytes that are not whole characters, or that encode one in too many bytes. llama.cpp accepts these, and UTF-8 readers refuse
+ * them.
+ */
 const isOdd = (bytes: Uint8Array): boolean => new TextDecoder().decode(bytes).includes('\ufffd')
 
 const grammars: readonly (readonly [string, string])[] = [
@@ -130,13 +136,13 @@ describe('allows the tokens that llama.cpp allows', () => {
   })
 })
 
-/** Definitions that each name the one before twice: linear text, 2^n ways to begin. */
+/** Definitions that each name the one before twice: the text is linear in n, the ways to begin are 2^n. */
 function doublings(n: number): string {
   const level = (i: number) => `d${i} ::= d${i - 1} | "[" d${i - 1}? "]"`
   return [`root ::= d${n}`, ...Array.from({ length: n }, (_, i) => level(i + 1)), 'd0 ::= "null"'].join('\n')
 }
 
-/** A thousand rules that each begin with a thousand others, all at once. */
+/** A thousand rules that each begin with all thousand rules. */
 const manyWays = [
   ...Array.from({ length: 1000 }, (_, i) => `c${i} ::= c${i + 1}`),
   'c1000 ::= "z"',
@@ -145,7 +151,7 @@ const manyWays = [
 ].join('\n')
 
 const writes = async (grammar: string, text: string): Promise<boolean> => {
-  // It ends as soon as it may.
+  // The bias ends the text as soon as the grammar allows.
   const logitBias = [{ token: model.special.eos!, bias: 1e6 }]
   const sampler = model.createSampler({ grammar: await model.compileGrammar(grammar), temperature: 0, logitBias })
   try {
@@ -159,7 +165,7 @@ const writes = async (grammar: string, text: string): Promise<boolean> => {
   }
 }
 
-describe('what multiplies is shared', () => {
+describe('states that would multiply are shared', () => {
   test.each([
     [
       'each definition twice within the next',
@@ -191,12 +197,12 @@ describe('what multiplies is shared', () => {
     expect(await writes(grammar, right)).toBe(true)
     expect(await writes(grammar, wrong)).toBe(false)
     const { user } = process.cpuUsage(begun)
-    // Some hundredths of a second; llama.cpp does not come back from most of these.
+    // These take some hundredths of a second; llama.cpp does not return from most of them.
     expect(user / 1e6).toBeLessThan(5)
   })
 })
 
-describe('what is too much is refused, whether at the start or at a later token', () => {
+describe('a grammar is refused, at its start or at a later token, that', () => {
   test.each([
     ['writes out to too much', 'root ::= ( "a" | "b" ){2000000}'],
     ['writes out to too much, in small steps', `root ::= ( ( "ab"{3000} ){3000} )\nother ::= ${'"a"{0,100000} '.repeat(10)}`],
@@ -213,7 +219,7 @@ describe('what is too much is refused, whether at the start or at a later token'
     expect(process.cpuUsage(begun).user / 1e6).toBeLessThan(2)
   })
 
-  test('the sampler says so, and the process goes on', async () => {
+  test('a later token throws, and the process continues', async () => {
     const grammar = await model.compileGrammar('root ::= "a" root root | "a" | ""')
     const sampler = model.createSampler({ grammar, temperature: 0 })
     const [a] = model.tokenize('a')
@@ -228,8 +234,8 @@ describe('what is too much is refused, whether at the start or at a later token'
     sampler.dispose()
   })
 
-  test('states are dropped and made anew in a long answer', async () => {
-    // Each closing bracket is another state, and nothing is written twice.
+  test('states are dropped and computed again in a long answer', async () => {
+    // Each closing bracket leads to another state, and no text repeats.
     const grammar = await model.compileGrammar('root ::= "(" root? ")" | [a-z] root?')
     const sampler = model.createSampler({ grammar, temperature: 0 })
     const [open, a, close] = ['(', 'a', ')'].map((text) => model.tokenize(text)[0]!)
@@ -244,7 +250,7 @@ describe('what is too much is refused, whether at the start or at a later token'
   })
 })
 
-test('a compiled grammar is one model’s, for any number of samplers', async () => {
+test('a compiled grammar belongs to one model and serves any number of samplers', async () => {
   const other = await (await openNative({ gpu: 'cpu' })).loadModel(await tinyModel())
   const grammar = await other.compileGrammar('root ::= "a"{3}')
   expect(() => model.createSampler({ grammar })).toThrow(/another model/)

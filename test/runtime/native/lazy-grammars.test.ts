@@ -7,7 +7,7 @@ import { callingFamilies, familyTemplate, ruledFormat } from '../../support/chat
 import { tinyModel } from '../../support/models.js'
 import { feed, someTokens } from './support/fixture.js'
 
-/** Answers drawn for each family. */
+/** How many answers are drawn for each family. */
 const ANSWERS = process.env['KVFOLD_LONG'] === undefined ? 6 : 500
 
 let model: NativeModel
@@ -38,7 +38,7 @@ const tools: ToolDefinition[] = [
   { name: 'now', description: 'Time.', parameters: { type: 'object', properties: {} } },
 ]
 
-/** Goes on with the text; false where the grammar does not. */
+/** Makes the sampler accept the text. Returns false when the grammar refuses it. */
 function write(sampler: NativeSampler, text: string): boolean {
   try {
     for (const token of model.tokenize(text)) sampler.accept(token)
@@ -48,7 +48,7 @@ function write(sampler: NativeSampler, text: string): boolean {
   }
 }
 
-/** The rest of an answer, by a model that writes anything; null when it did not end. */
+/** Returns the rest of an answer, written by a random model; or null when it did not end. */
 function drawn(sampler: NativeSampler): string | null {
   const tokens: number[] = []
   while (tokens.length < 600) {
@@ -59,7 +59,7 @@ function drawn(sampler: NativeSampler): string | null {
   return null
 }
 
-describe('a tool may be called at any time, and no other can be', () => {
+describe('a tool may be called at any time, and only a known one', () => {
   test.each(callingFamilies)('%s', (template, begins) => {
     const { format } = ruledFormat(familyTemplate(template))
     const lazy = format.lazyCalls(tools)!
@@ -70,11 +70,11 @@ describe('a tool may be called at any time, and no other can be', () => {
       for (let seed = 0; seed < ANSWERS; seed++) {
         const sampler = model.createSampler({ ...options, temperature: 1, seed })
         try {
-          // What the prompt opened of reasoning is closed before.
+          // If the prompt opened the reasoning, it is closed first.
           const thought = lazy.opened === '' ? '' : `hm ${lazy.triggers[0] ?? ''}${lazy.reasoning[0]!.close}`
           expect(write(sampler, thought + start), thought + start).toBe(true)
           const rest = drawn(sampler)
-          // Random bytes may be longer writings of a character, which llama.cpp takes for it and nobody else does.
+          // Random bytes may encode a character in too many bytes. Only llama.cpp accepts that as the character.
           if (rest === null || rest.includes('\ufffd')) continue
           const parser = format.parser(tools)
           parser.push(thought + start + rest)
@@ -93,7 +93,7 @@ describe('a tool may be called at any time, and no other can be', () => {
     expect(calls).toBeGreaterThan(0)
   })
 
-  test('text is free until a call begins, reasoning may speak of calls, and no call can begin where none may be', () => {
+  test('text is free until a call begins, reasoning may mention calls, and no call begins where none is allowed', () => {
     const { format } = ruledFormat(familyTemplate('Qwen-Qwen3-0.6B'))
     const open = (callable: readonly ToolDefinition[]) => {
       const lazy = format.lazyCalls(callable)!

@@ -30,7 +30,7 @@ async function made(): Promise<{ model: NativeModel; context: NativeContext; sam
   return { model, context, sampler: model.createSampler() }
 }
 
-/** Every call on a context; abort and dispose may always be called. */
+/** Every call on a context except abort and dispose, which are always allowed. */
 const contextCalls: readonly [string, (context: NativeContext) => unknown][] = [
   ['decode', (context) => context.decode(batchOf([1]))],
   ['logits', (context) => context.logits(0)],
@@ -61,7 +61,7 @@ describe('after dispose', () => {
     await context.dispose()
   })
 
-  test.each(contextCalls)('context.%s, its model disposed', async (_, call) => {
+  test.each(contextCalls)('context.%s after its model was disposed', async (_, call) => {
     const { model, context } = await made()
     await model.dispose()
     await refused('native/disposed', () => call(context))
@@ -107,7 +107,7 @@ describe('while a decode runs', () => {
     expect(context.submitted).toBe(600)
   })
 
-  test('sampling is refused, the model stays usable', async () => {
+  test('sampling is refused, and the model stays usable', async () => {
     const { model, context, sampler } = await made()
     const running = context.decode(batchOf(someTokens(600)))
     await refused('native/busy', () => sampler.sample(context, 0))
@@ -125,7 +125,7 @@ describe('while a decode runs', () => {
     await refused('native/disposed', () => context.positions(seq(0)))
   })
 
-  test('dispose waits for a context that is being made', async () => {
+  test('dispose waits for a context that is being created', async () => {
     const { model } = await made()
     const making = model.createContext({ cells: 4096 })
     await model.dispose()
@@ -134,8 +134,8 @@ describe('while a decode runs', () => {
   })
 })
 
-describe('one llama.cpp a process', () => {
-  test('a second call gets the same', async () => {
+describe('one llama.cpp per process', () => {
+  test('a second call returns the same one', async () => {
     expect(await openNative()).toBe(native)
     expect(await openNative({ gpu: 'cpu' })).toBe(native)
     expect(native.backend).toMatchObject({ gpu: 'cpu', release: 'v0.5.0' })
@@ -148,8 +148,8 @@ describe('one llama.cpp a process', () => {
 })
 
 describe('memory', () => {
-  test('load and dispose give back what they take', { timeout: 180_000 }, async () => {
-    // Weights of 27 MB and a cache of 32 MB, 30 times: what leaks even a tenth of either shows.
+  test('dispose frees the memory that load took', { timeout: 180_000 }, async () => {
+    // Weights of 27 MB and a cache of 32 MB, 30 times: a leak of a tenth of either shows.
     const large = await tinyModel({ embedding: 512, heads: 8, kvHeads: 8, feedForward: 2048, layers: 2, vocabulary: 1024 })
     const cycle = async () => {
       const model = await native.loadModel(large, { mmap: false })
@@ -210,7 +210,7 @@ describe('the end of the process', () => {
     if (code !== 1) expect(ended.stderr.replaceAll(/^npm warn.*\n/gm, '')).toBe('')
   })
 
-  test.each(['SIGTERM', 'SIGINT'])('comes after %s, though nothing gives the event loop a turn', async (signal) => {
+  test.each(['SIGTERM', 'SIGINT'])('comes after %s, even if the event loop never gets a turn', async (signal) => {
     const ended = await runScript(`
       import { openNative } from 'kvfold/native/binding'
       const native = await openNative({ gpu: 'cpu' })
@@ -222,7 +222,7 @@ describe('the end of the process', () => {
     expect(ended).toMatchObject({ code: signal === 'SIGTERM' ? 143 : 130, stdout: 'end\n' })
   })
 
-  test('comes by itself where the signal is heard in time', async () => {
+  test('is left to the handler if it hears the signal in time', async () => {
     const ended = await runScript(`
       import { openNative } from 'kvfold/native/binding'
       const native = await openNative({ gpu: 'cpu' })
@@ -233,7 +233,7 @@ describe('the end of the process', () => {
     expect(ended).toMatchObject({ code: 5, stdout: 'end\n' })
   })
 
-  test('a worker thread may end with everything open', async () => {
+  test('a worker thread may end without disposing anything', async () => {
     const inWorker = `
       void (async () => {
         ${LOADER.length === 0 ? '' : "(await import('tsx/esm/api')).register()"}
@@ -254,8 +254,8 @@ describe('the end of the process', () => {
   })
 })
 
-describe('an installation that is not whole', () => {
-  /** A copy of the project with a build folder of its own. */
+describe('an incomplete installation', () => {
+  /** Makes a copy of the project with its own build folder. */
   function copy(): string {
     const folder = mkdtempSync(join(tmpdir(), 'kvfold-install-'))
     for (const room of ['core', 'native'])
@@ -269,14 +269,14 @@ describe('an installation that is not whole', () => {
     import { openNative } from 'kvfold/native/binding'
     try { await openNative({ gpu: 'cpu' }); console.log('opened') } catch (error) { console.log(error.code, error.message) }`
 
-  test('no addon', async () => {
+  test('has no addon', async () => {
     const folder = copy()
     const { stdout } = await runScript(open, folder)
     expect(stdout).toMatch(/^native\/build-failed The native addon is not built .* run npm ci/)
     rmSync(folder, { recursive: true })
   })
 
-  test('an addon for another release', async () => {
+  test('has an addon for another release', async () => {
     const folder = copy()
     cpSync(join(root, 'build', 'kvfold.node'), join(folder, 'build', 'kvfold.node'))
     writeFileSync(join(folder, 'build', 'kvfold.json'), '{"release":"v9.9.9","hash":""}')
@@ -287,7 +287,7 @@ describe('an installation that is not whole', () => {
     rmSync(folder, { recursive: true })
   })
 
-  test('a file that is no addon', async () => {
+  test('has a file that is not an addon', async () => {
     const folder = copy()
     writeFileSync(join(folder, 'build', 'kvfold.node'), 'text')
     writeFileSync(join(folder, 'build', 'kvfold.json'), '{"release":"v0.5.0","hash":""}')

@@ -38,7 +38,7 @@ describe("llama.cpp's memory", () => {
     refused: (call) => refused('native/bad-argument', call),
   }))
 
-  test('a shift moves what is read', async () => {
+  test('a shift moves the positions that later tokens see', async () => {
     await feed(context, someTokens(20), 0, 0)
     context.shift(seq(0), span(10, 20), 5)
     expect(context.positions(seq(0))).toEqual({ min: 0, max: 24 })
@@ -47,8 +47,8 @@ describe("llama.cpp's memory", () => {
   })
 })
 
-describe('models whose state is no table of cells', () => {
-  test('a recurrent model decodes, and its parts cannot be cut', async () => {
+describe('models whose state is not a table of cells', () => {
+  test('a recurrent model decodes, and its state cannot be cut', async () => {
     const mamba = await native.loadModel(await mambaModel())
     expect(mamba.info).toMatchObject({ recurrent: true, architecture: 'mamba', rope: 'none' })
     const own = await mamba.createContext({ cells: 256, sequences: 4, threads: 1 })
@@ -74,7 +74,7 @@ describe('models whose state is no table of cells', () => {
     await mamba.dispose()
   })
 
-  test('a sliding window that moved on cannot be cut, unless it was kept full', async () => {
+  test('a sliding window that moved on cannot be cut, unless the full cache was kept', async () => {
     const sliding = await native.loadModel(await slidingModel())
     expect(sliding.info.slidingWindow).toBe(64)
     const short = await sliding.createContext({ cells: 512, sequences: 2, batch: 256, ubatch: 64, threads: 1 })
@@ -102,7 +102,7 @@ describe('models whose state is no table of cells', () => {
   })
 })
 
-describe('keys that llama.cpp cannot turn without harm', () => {
+describe('keys that llama.cpp cannot shift correctly are refused', () => {
   const refusesShift = async (own: NativeContext, why: RegExp) => {
     expect(own.canShift).toBe(false)
     await feed(own, someTokens(20))
@@ -113,8 +113,8 @@ describe('keys that llama.cpp cannot turn without harm', () => {
     await own.dispose()
   }
 
-  // 32 wide heads, as q8_0 needs.
-  test.each(['bf16', 'q8_0'] as const)('%s: stay where they are', async (keyType) => {
+  // Heads are 32 wide, as q8_0 needs.
+  test.each(['bf16', 'q8_0'] as const)('%s keys', async (keyType) => {
     const wide = await native.loadModel(await tinyModel({ embedding: 128 }))
     await refusesShift(
       await wide.createContext({ cells: SIZE.cells, sequences: 2, batch: 64, threads: 1, keyType }),
@@ -123,7 +123,7 @@ describe('keys that llama.cpp cannot turn without harm', () => {
     await wide.dispose()
   })
 
-  test('of a model with YaRN: a shift of one sequence would scale the keys of all', async () => {
+  test('keys of a model with YaRN, because a shift of one sequence would scale those of all', async () => {
     const folder = mkdtempSync(join(tmpdir(), 'kvfold-yarn-'))
     const gguf = parseGguf(readFileSync(await tinyModel()))
     gguf.entries.push(
@@ -143,7 +143,7 @@ describe('keys that llama.cpp cannot turn without harm', () => {
 })
 
 describe('sequence state', () => {
-  test('a saved sequence loads into another context and goes on the same', async () => {
+  test('a saved sequence loads into another context and continues the same', async () => {
     await feed(context, someTokens(30), 0, 2)
     const state = context.saveSequence(seq(2))
     await feed(context, [7], 30, 2)

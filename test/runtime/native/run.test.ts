@@ -1,4 +1,7 @@
-/** Runs on a real GGUF: the same tokens as decoding and sampling one by one, how they end, and what must wait for that. */
+/**
+ * Tests runs of several decodes on a real GGUF: they draw the same tokens as decoding and sampling step by step; how they end; which calls
+ * must wait.
+ */
 import { pbkdf2 } from 'node:crypto'
 import { afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest'
 import { span } from '../../../src/runtime/core/span.js'
@@ -32,7 +35,7 @@ afterEach(() => model.dispose())
 
 const PROMPTS = [someTokens(30, 1), someTokens(41, 2), someTokens(17, 3)]
 
-/** What runs begin with: all prompts in, but for their last tokens. */
+/** Prefills all prompts except their last tokens, and returns a run that continues from there. */
 async function begun(samplers: readonly NativeSampler[], rest: Partial<DecodeRun> = {}): Promise<DecodeRun> {
   for (const [at, prompt] of PROMPTS.entries()) await feed(context, prompt.subarray(0, -1), 0, at)
   return {
@@ -49,13 +52,13 @@ async function begun(samplers: readonly NativeSampler[], rest: Partial<DecodeRun
 const three = (options: SamplerOptions) =>
   PROMPTS.map((_, at) => model.createSampler({ logitBias: bans, ...options, seed: 7 + at }))
 
-/** Keeps every thread that runs are done on busy for a while: what the test does in this moment comes before the next run's first step. */
+/** Keeps all threads that could carry out a run busy for a while. So the test can act before the run's first step. */
 function occupyThreads(): void {
   const threads = Number(process.env.UV_THREADPOOL_SIZE ?? 4)
   for (let i = 0; i < threads; i++) pbkdf2('', '', 500_000, 64, 'sha512', () => undefined)
 }
 
-/** Runs it; all that it told, in order, and its end. */
+/** Runs it. Returns all reported tokens and times in order, and the result. */
 async function told(run: DecodeRun) {
   const tokens: number[] = []
   const times: number[] = []
@@ -75,7 +78,7 @@ describe('a run', () => {
     ['penalties', { temperature: 0.9, repeatPenalty: 1.3 }],
     ['mirostat', { temperature: 1, mirostat: { version: 2, tau: 4, eta: 0.1 } }],
     ['grammar', { temperature: 1.2, logitBias: [], grammar: 'root ::= [a-z ]*' }],
-  ])('draws what decoding and sampling one by one draws: %s', async (_, options) => {
+  ])('draws the same as decoding and sampling step by step: %s', async (_, options) => {
     const run = await begun(three(options))
     const { tokens, times, end } = await told(run)
     expect(end.status).toBe('done')
@@ -98,7 +101,7 @@ describe('a run', () => {
     expect(tokens).toEqual(expected)
   })
 
-  it('ends with the first sequence that reaches its limit, and with the end of generation', async () => {
+  it('ends with the first sequence that reaches its limit or the end of generation', async () => {
     const { times } = await told(await begun(three({ temperature: 0 }), { limits: Int32Array.of(9, 5, 7) }))
     expect(times.length).toBe(5)
     context.clear()
@@ -110,9 +113,9 @@ describe('a run', () => {
     expect(ended.tokens[1]).toBe(end)
   })
 
-  it('says which draw failed, and keeps what the others drew', async () => {
+  it('says which draw failed, and keeps the other draws', async () => {
     const samplers = three({ temperature: 0 })
-    // It allows one token and no end.
+    // This grammar allows one token and no end.
     samplers[2] = model.createSampler({ temperature: 0, logitBias: bans, grammar: 'root ::= "a" "\\x00"' })
     const { tokens, times, end } = await told(await begun(samplers))
     expect(end.status).toBe('done')
@@ -124,7 +127,7 @@ describe('a run', () => {
     expect(tokens.at(-2)).toBeGreaterThanOrEqual(0)
   })
 
-  it('ends behind the step that is under way when it is interrupted', async () => {
+  it('ends after the current step when it is interrupted', async () => {
     const run = await begun(three({ temperature: 0 }))
     occupyThreads()
     const running = told(run)
@@ -136,7 +139,7 @@ describe('a run', () => {
     await feed(context, [1], 30, 0)
   })
 
-  it('ends where there are no cells, and the books of llama.cpp say how far it came', async () => {
+  it('ends when cells run out; positions show how far it came', async () => {
     const { times, end } = await told(await begun(three({ temperature: 0 }), { steps: 400 }))
     expect(['no-room', 'done']).toContain(end.status)
     expect(context.positions(seq(0))?.max).toBe(28 + times.length)
@@ -144,7 +147,7 @@ describe('a run', () => {
   })
 })
 
-describe('while a run is under way', () => {
+describe('while a run is in progress', () => {
   it.each<[string, () => unknown]>([
     ['decode', () => context.decode(batchOf([1], 0, 3))],
     ['logits', () => context.logits(0)],
@@ -156,7 +159,7 @@ describe('while a run is under way', () => {
     expect((await running).end.status).toBe('done')
   }) // prettier-ignore
 
-  it('a sampler that is disposed ends it', async () => {
+  it('disposing a sampler ends it', async () => {
     const samplers = three({ temperature: 0 })
     const run = await begun(samplers)
     occupyThreads()

@@ -26,19 +26,19 @@ function drawn(options: SamplerOptions): number[] {
   }
 }
 
-/** Tokens by falling logit. */
+/** Returns the tokens by falling logit. */
 function ranking(index: number): number[] {
   const logits = context.logits(index)
   return [...logits.keys()].sort((a, b) => (logits[b] ?? 0) - (logits[a] ?? 0))
 }
 
-/** Samples from output 0 as often as asked. */
+/** Samples from output 0 this many times. */
 function repeated(sampler: NativeSampler, times: number): number[] {
   return Array.from({ length: times }, () => sampler.sample(context, 0))
 }
 
 describe('choosing', () => {
-  test('temperature 0 takes the likeliest', () => {
+  test('temperature 0 takes the most likely token', () => {
     expect(drawn({ temperature: 0 })).toEqual(Array.from({ length: OUTPUTS }, (_, index) => ranking(index)[0]))
   })
 
@@ -47,7 +47,7 @@ describe('choosing', () => {
     expect(drawn({ temperature: 1.5, seed: 7 })).not.toEqual(drawn({ temperature: 1.5, seed: 8 }))
   })
 
-  test('top-k, top-p, min-p and typical keep to the likely', () => {
+  test('top-k, top-p, min-p and typical keep to likely tokens', () => {
     const sampler = model.createSampler({ temperature: 5, topK: 3, seed: 1 })
     expect(new Set(repeated(sampler, 200))).toEqual(new Set(ranking(0).slice(0, 3)))
     sampler.dispose()
@@ -75,13 +75,13 @@ describe('choosing', () => {
     expect(new Set(drawn(options)).size).toBeGreaterThan(1)
   })
 
-  test('a bias bans, and forces', () => {
+  test('a bias can ban or force a token', () => {
     const best = ranking(0)[0] ?? -1
     expect(drawn({ temperature: 0, logitBias: [{ token: best, bias: -Infinity }] })[0]).toBe(ranking(0)[1])
     expect(drawn({ temperature: 0, logitBias: [{ token: 5, bias: 1000 }] }).every((token) => token === 5)).toBe(true)
   })
 
-  test('penalties wear a repeated token out, a reset forgets', () => {
+  test('penalties make a repeated token unlikely, and a reset clears them', () => {
     const best = ranking(0)[0] ?? -1
     for (const options of [{ presencePenalty: 50 }, { frequencyPenalty: 50 }, { repeatPenalty: 50 }]) {
       const sampler = model.createSampler({ temperature: 0, ...options })
@@ -115,7 +115,7 @@ describe('grammars', () => {
     sampler.dispose()
   })
 
-  test('what the grammar allows is drawn as likely as without it', () => {
+  test('allowed tokens keep their relative probabilities', () => {
     const [first = -1, second = -1] = ranking(0).filter((token) => /^[a-z]$/.test(model.detokenize([token])))
     const text = (token: number) => model.detokenize([token])
     const logits = context.logits(0)
@@ -129,7 +129,7 @@ describe('grammars', () => {
     expect(Math.abs(count / 400 - expected)).toBeLessThan(0.1)
   })
 
-  test('a token that does not fit is refused, and the sampler goes on', async () => {
+  test('a token that does not fit is refused, and the sampler continues', async () => {
     const sampler = model.createSampler({ temperature: 0, grammar: answer })
     const { eos } = model.special
     await refused('engine/bad-grammar', () => {
@@ -156,7 +156,7 @@ describe('grammars', () => {
     await refused('engine/bad-grammar', () => model.createSampler({ grammar }))
   })
 
-  test('a grammar that leaves nothing to choose is an error, not an end', async () => {
+  test('a grammar that leaves no token to choose throws, and does not end the answer', async () => {
     const ban = Array.from({ length: model.info.vocabulary }, (_, token) => ({ token, bias: -Infinity }))
     const sampler = model.createSampler({ temperature: 1, grammar: answer, logitBias: ban })
     await refused('engine/bad-grammar', () => sampler.sample(context, 0))
@@ -182,7 +182,7 @@ describe('refusals', () => {
     expect((await refused('native/bad-argument', () => model.createSampler(options))).message).toContain(name)
   })
 
-  test('a batch index without logits, a foreign token, a foreign model', async () => {
+  test('a batch index without logits, an unknown token, another model', async () => {
     const sampler = model.createSampler()
     await refused('native/bad-argument', () => sampler.sample(context, OUTPUTS))
     await refused('native/bad-argument', () => {
@@ -202,7 +202,7 @@ describe('a budget of reasoning', () => {
   const tags = { open: '<think>', close: '</think>' }
   const forced = () => model.tokenize(tags.close, { parseSpecial: true })
   const letters = 'root ::= [a-z]* "</think>Red."'
-  /** Draws until the grammar has ended, or so many. */
+  /** Draws until the grammar has ended, or `most` tokens. */
   function written(options: SamplerOptions, most = OUTPUTS): { readonly tokens: readonly number[]; readonly text: string } {
     const sampler = model.createSampler({ temperature: 0, ...options })
     const tokens: number[] = []
@@ -210,7 +210,7 @@ describe('a budget of reasoning', () => {
     sampler.dispose()
     return { tokens, text: model.detokenize(tokens) }
   }
-  /** What could close the reasoning is banned; what is forced is written all the same. */
+  /** Bans all tokens that could close the reasoning; a forced token is written all the same. */
   const banned = () =>
     Array.from({ length: model.info.vocabulary }, (_, token) => token)
       .filter((token) => Buffer.from(model.piece(token, true)).includes('<') && !model.isEndOfGeneration(token))
@@ -224,7 +224,7 @@ describe('a budget of reasoning', () => {
     expect(written({ ...options, budget: { ...options.budget, tokens: OUTPUTS } }).text).toMatch(/^[a-z]*$/)
   })
 
-  test('begins where the model opens it, and is one for all that it opens', () => {
+  test('begins when the model opens reasoning, and covers all reasoning of the answer', () => {
     const sampler = model.createSampler({ temperature: 0, budget: { tokens: 3, ...tags, opened: false, forced: forced() } })
     const accept = (text: string) => {
       for (const token of model.tokenize(text, { parseSpecial: true })) sampler.accept(token)
@@ -233,7 +233,7 @@ describe('a budget of reasoning', () => {
     const free = draws(8)
     expect(free).not.toEqual(expect.arrayContaining([...forced()]))
     accept(`<think>a${tags.close}Well.<think>`)
-    // Where the closing tag is several tokens they count, too, so that less may be left.
+    // If the closing tag is several tokens, they count, too, so fewer may be left.
     accept('b')
     const rest = draws(2 + forced().length)
     expect(model.detokenize(rest)).toContain(tags.close)
@@ -242,19 +242,19 @@ describe('a budget of reasoning', () => {
     sampler.dispose()
   })
 
-  test('gives way to a grammar that allows no end', () => {
+  test('yields to a grammar that does not allow the closing tag', () => {
     const { text } = written({ grammar: 'root ::= [a-z]*', budget: { tokens: 2, ...tags, opened: true, forced: forced() } }, 12)
     expect(text).toMatch(/^[a-z]{6,}$/)
   })
 
-  test('lets a character and a tag that have begun end', () => {
+  test('lets a started character and a started tag end', () => {
     const budget = { tokens: 1, ...tags, opened: true, forced: forced() }
     const grammar = 'root ::= "€" "</think>" "Red."'
     expect(written({ grammar, budget }).text).toMatch(/^€<\/think>Red\./)
     expect(written({ grammar: 'root ::= "</think>Red."', budget }).text).toMatch(/^<\/think>Red\./)
   })
 
-  test('that cannot be is refused', async () => {
+  test('with impossible values is refused', async () => {
     const budget = { tokens: 1, ...tags, opened: true, forced: forced() }
     for (const bad of [
       { tokens: -1 },

@@ -27,7 +27,7 @@ afterAll(() => {
 })
 
 describe('a synthetic model', () => {
-  test('is the same for the same seed, another for another', async () => {
+  test('is the same for the same seed, and another for another seed', async () => {
     const [a, b, c] = ['a', 'b', 'c'].map((name) => join(folder, name)) as [string, string, string]
     await synthesizeModel(a, TINY)
     await synthesizeModel(b, TINY)
@@ -78,7 +78,7 @@ describe('a synthetic model', () => {
     expect(readdirSync(folder)).not.toContain('refused.gguf')
   })
 
-  test('leaves nothing behind where it cannot write', async () => {
+  test('leaves no file when it cannot write', async () => {
     await expect(synthesizeModel(join(folder, 'missing', 'x.gguf'), TINY)).rejects.toMatchObject({ code: 'ENOENT' })
   })
 })
@@ -95,7 +95,7 @@ describe('random weights', () => {
     expect(values.filter((value) => value < 1 - 2 * 1.96).length / values.length).toBeCloseTo(0.025, 2)
   })
 
-  test('half precision is the nearest', () => {
+  test('half precision rounds to the nearest', () => {
     const toNumber = (bits: number): number => {
       const sign = bits & 0x8000 ? -1 : 1
       const exponent = (bits >> 10) & 31

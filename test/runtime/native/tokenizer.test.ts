@@ -30,7 +30,7 @@ describe('tokens', () => {
   test('any text comes back as it was', () => {
     fc.assert(
       fc.property(fc.string({ unit: 'binary', maxLength: 60 }), (text) => {
-        // A lone half of a surrogate pair has no UTF-8 form.
+        // A lone surrogate has no UTF-8 form.
         const expected = Buffer.from(text).toString()
         expect(model.detokenize(model.tokenize(text))).toBe(expected)
       }),
@@ -38,21 +38,21 @@ describe('tokens', () => {
     )
   })
 
-  test('pieces put together are the text', () => {
+  test('the pieces joined are the text', () => {
     for (const text of TEXTS) {
       const pieces = Array.from(model.tokenize(text), (token) => model.piece(token))
       expect(Buffer.concat(pieces).toString('utf8')).toBe(text)
     }
   })
 
-  test('many texts on another thread have the tokens that each has at once', async () => {
+  test('tokenizing many texts on another thread gives the tokens of each text', async () => {
     const texts = ['', ...TEXTS, 'a long text, of some length. '.repeat(4_000), ...TEXTS]
     for (const options of [{}, { parseSpecial: true, addSpecial: true }])
       expect(await model.tokenizeAll(texts, options)).toEqual(texts.map((text) => model.tokenize(text, options)))
     expect(await model.tokenizeAll(TEXTS)).toEqual(TEXTS.map((text) => model.tokenize(text)))
   })
 
-  test('short texts do not wait for long ones, more than two of which are read', async () => {
+  test('short texts do not wait for long ones, two of which may be in progress', async () => {
     const long = 'word and word '.repeat(100_000)
     const ended: string[] = []
     const read = async (name: string, text: string) => {
@@ -69,7 +69,7 @@ describe('tokens', () => {
     expect(ended).toHaveLength(6)
   })
 
-  test('a model that is disposed while it reads a text reads it to its end', async () => {
+  test('disposing a model lets it finish the text in progress', async () => {
     const other = await native.loadModel(await tinyModel())
     const reading = other.tokenizeAll(['word '.repeat(100_000)])
     await other.dispose()
@@ -77,7 +77,7 @@ describe('tokens', () => {
     await expect(other.tokenizeAll(['word '.repeat(100_000)])).rejects.toMatchObject({ code: 'native/disposed' })
   })
 
-  test('control tokens are recognised only when asked for', () => {
+  test('control tokens are recognised only on request', () => {
     const { eos } = model.special
     const text = '<|im_end|>'
     expect([...model.tokenize(text, { parseSpecial: true })]).toEqual([eos])
@@ -141,7 +141,7 @@ describe('against node-llama-cpp', () => {
     }
   })
 
-  test('a long run does not overflow the stack of a vocabulary that splits by regular expression', async () => {
+  test('a long run of characters does not overflow the stack of a vocabulary that splits by regular expression', async () => {
     const falcon = await native.loadModel(realVocabulary('falcon'), { vocabOnly: true })
     try {
       const text = '!?'.repeat(500_000)

@@ -1,4 +1,4 @@
-/** Owns what the native tests share: batches, refusals, and processes of their own. */
+/** Shared helpers of the native tests: batches, refusals, and separate processes. */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
@@ -13,7 +13,7 @@ import { LOADER, moduleOf } from '../../../support/program.js'
 
 export const seq = (value: number): SeqId => seqId(value)
 
-/** Tokens of one sequence from `start` on; logits of the last one unless `outputs` says `all` or `none`. */
+/** Makes a batch of one sequence from position `start` on. It requests the last token's logits unless `outputs` says `all` or `none`. */
 export function batchOf(tokens: ArrayLike<number>, start = 0, sequence = 0, outputs: 'last' | 'all' | 'none' = 'last'): Batch {
   const wanted = new Uint8Array(tokens.length).fill(outputs === 'all' ? 1 : 0)
   if (outputs === 'last') wanted[tokens.length - 1] = 1
@@ -25,23 +25,23 @@ export function batchOf(tokens: ArrayLike<number>, start = 0, sequence = 0, outp
   }
 }
 
-/** `count` ordinary tokens, the same for the same salt. */
+/** Returns `count` ordinary tokens, the same for the same salt. */
 export const someTokens = (count: number, salt = 0): Int32Array =>
   Int32Array.from({ length: count }, (_, index) => (index * 7 + salt * 13) % 256)
 
-/** Decodes and expects it to be done. */
+/** Decodes the tokens, and expects the result `done`. */
 export async function feed(context: NativeContext, tokens: ArrayLike<number>, start = 0, sequence = 0): Promise<void> {
   expect(await context.decode(batchOf(tokens, start, sequence))).toBe('done')
 }
 
-/** Names of the class of a value and of what it extends. */
+/** Returns the names of a value's class and of the classes it extends. */
 function classesOf(value: unknown): string[] {
   if (value === null || typeof value !== 'object') return []
   const prototype = Object.getPrototypeOf(value) as object | null
   return prototype === null ? [] : [prototype.constructor.name, ...classesOf(prototype)]
 }
 
-/** Expects a refusal with this code, thrown or rejected; returns it. */
+/** Expects a refusal with this code, thrown or rejected; returns the error. */
 export async function refused(code: ErrorCode, call: () => unknown): Promise<KvfoldError> {
   let thrown: unknown
   try {
@@ -49,7 +49,7 @@ export async function refused(code: ErrorCode, call: () => unknown): Promise<Kvf
   } catch (error) {
     thrown = error
   }
-  // Compiled code throws one of its own classes.
+  // Compiled code throws errors of its own copy of the class.
   expect(classesOf(thrown)).toContain(KvfoldError.name)
   const error = thrown as KvfoldError
   expect(error.code).toBe(code)
@@ -64,10 +64,10 @@ export interface Ended {
   readonly stderr: string
 }
 
-/** Runs JavaScript in a process of its own; `source` may import modules of the project at `root` as 'kvfold/native/binding' and the like. */
+/** Runs JavaScript in a separate process. `source` may import modules of the project at `root` as 'kvfold/native/binding' and the like. */
 export async function runScript(source: string, root = fileURLToPath(new URL('../../../..', import.meta.url))): Promise<Ended> {
   const folder = mkdtempSync(join(tmpdir(), 'kvfold-script-'))
-  // A file, because node-llama-cpp tries its library in a child process that inherits --eval.
+  // The script is a file because node-llama-cpp tries its library in a child process that inherits --eval.
   const file = join(folder, 'script.mjs')
   const at = pathToFileURL(root).href.replace(/\/?$/, '/')
   writeFileSync(
