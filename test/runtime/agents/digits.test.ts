@@ -1,4 +1,4 @@
-/** Agents that tell a model its own earlier calls tell them with their digits and in their order. */
+/** Tests that agents which show a model its own earlier calls keep their digits and the order of their keys. */
 import { expect, it } from 'vitest'
 import { BaselineAgent } from '../../../src/lab/agents/rounds.js'
 import { PaperFold } from '../../../src/lab/agents/u-fold-paper.js'

@@ -12,7 +12,7 @@ const tool = (name: string): ToolDefinition => ({
 })
 const TOOLS = ['size_moon', 'age_moon', 'size_mars', 'age_mars'].map(tool)
 
-/** Every session is put to the same engine and tools; `execute` says which call it carried out. */
+/** Makes a session on a scripted engine with the same tools every time; `execute` answers with the name of the call. */
 async function sessionOf(script: Script, options: Partial<MemToolOptions> = {}) {
   const engine = new ScriptedEngine(script)
   const catalogue = await Catalogue.of(TOOLS)
@@ -30,7 +30,7 @@ const results = (session: MemToolSession) => session.conversation.messages.filte
 const shown = (session: MemToolSession) =>
   session.conversation.messages.map((_, index) => session.conversation.shown(index)).join('\n')
 
-test('a found tool is shown in the result, can be called from then on, is folded away when it is removed and shown where it stood when it is loaded again', async () => {
+test('a found tool is shown in the result and can be called; removing it folds it away, loading it again shows it in place', async () => {
   const { engine, session } = await sessionOf(
     [
       { calls: [search('size moon', 'age mars')] },
@@ -60,14 +60,14 @@ test('a found tool is shown in the result, can be called from then on, is folded
   expect(shown(session)).toContain('{"name": "size_moon"')
   expect(results(session)[5]!.content).toBe('size_moon is 7')
   expect(session.memory.counts).toEqual({ added: 3, removed: 1, refused: 0, calledUnloaded: 1 })
-  // Removals are held to what is loaded; the list at the top never changed.
+  // The arguments of removals are limited to loaded tools; the list at the top never changed.
   const held = engine.requests.map(({ unlisted = [] }) => unlisted.find(({ name }) => name === 'remove_tools')?.parameters)
   expect(held[0]).toBeUndefined()
   expect(held[1]).toMatchObject({ properties: { tool_names: { items: { enum: ['size_moon', 'age_mars', 'all'] } } } })
   expect(new Set(engine.requests.map(({ tools }) => JSON.stringify(tools))).size).toBe(1)
 })
 
-test('a keyword with commas is a list, with letters and numbers or without, and all that is loaded is removed at a word', async () => {
+test('a keyword with commas, numbered or not, is a list, and one word removes all loaded tools', async () => {
   const { session } = await sessionOf([
     { calls: [search('(a) size of the moon, 2. age of mars.')] },
     { content: 'first' },
@@ -84,7 +84,7 @@ test('a keyword with commas is a list, with letters and numbers or without, and 
   expect(session.memory.counts).toMatchObject({ added: 2, removed: 2 })
 })
 
-test('hybrid removes all at a word', async () => {
+test('hybrid mode removes all tools with one word', async () => {
   const { session } = await sessionOf(
     [{ calls: [search('size moon')] }, { content: 'first' }, { content: '{"remove": ["all"]}' }, { content: 'second' }],
     { mode: 'hybrid' },
@@ -94,7 +94,7 @@ test('hybrid removes all at a word', async () => {
   expect(session.memory.size).toBe(0)
 })
 
-test('under exact a tool that is loaded again is shown anew at the end', async () => {
+test('under exact, a tool that is loaded again is shown anew at the end', async () => {
   const { session } = await sessionOf([
     { calls: [search('size moon')] },
     { calls: [remove('size_moon')] },
@@ -106,7 +106,7 @@ test('under exact a tool that is loaded again is shown anew at the end', async (
   expect(shown(session).split('{"name": "size_moon"')).toHaveLength(2)
 })
 
-test('a search that would pass the limit is refused whole', async () => {
+test('a search that would exceed the limit is refused whole', async () => {
   const { session } = await sessionOf(
     [{ calls: [search('size moon')] }, { calls: [search('age moon', 'size mars', 'size moon')] }, { content: 'ok' }],
     { limits: { tools: 2 } },
@@ -117,7 +117,7 @@ test('a search that would pass the limit is refused whole', async () => {
   expect(session.memory.counts.refused).toBe(1)
 })
 
-test('hybrid asks aside what to remove, on a fork, with the loaded names as the only ones; what is removed stays so', async () => {
+test('hybrid mode asks on a fork which loaded tools to remove, and they stay removed', async () => {
   const { engine, session } = await sessionOf(
     [
       { calls: [search('size moon', 'age moon')] },
@@ -134,11 +134,11 @@ test('hybrid asks aside what to remove, on a fork, with the loaded names as the 
   expect(aside.schema).toMatchObject({ properties: { remove: { items: { enum: ['size_moon', 'age_moon', 'all'] } } } })
   expect(aside.messages.slice(0, -1)).toEqual(engine.requests[1]!.messages.concat({ role: 'assistant', content: 'first' }))
   expect(session.memory.loaded.map(({ definition }) => definition.name)).toEqual(['size_moon'])
-  // The question is no part of the conversation.
+  // The question is not part of the conversation.
   expect(session.conversation.messages.map(({ content }) => content).join()).not.toContain('Do not answer')
 })
 
-test('hybrid asks for room when a search finds too much', async () => {
+test('hybrid mode asks for removals when a search finds too much', async () => {
   const { session } = await sessionOf(
     [
       { calls: [search('size moon')] },
@@ -152,7 +152,7 @@ test('hybrid asks for room when a search finds too much', async () => {
   expect(session.memory.loaded.map(({ definition }) => definition.name)).toEqual(['size_mars'])
 })
 
-test('workflow asks aside for both, and the search stands in the conversation', async () => {
+test('workflow mode asks aside for keywords and removals, and the search is part of the conversation', async () => {
   const { session } = await sessionOf(
     [
       { content: '{"keywords": ["age mars"]}' },
@@ -171,7 +171,7 @@ test('workflow asks aside for both, and the search stands in the conversation', 
   expect(session.memory.size).toBe(1)
 })
 
-test('in the list at the top loaded tools stand behind those that stay', async () => {
+test('in the list at the top, loaded tools come after the fixed ones', async () => {
   const { engine, session } = await sessionOf([{ calls: [search('age moon')] }, { content: 'ok' }], { placement: 'list' })
   await session.ask('do it')
   expect(engine.requests.map(({ tools = [] }) => tools.map(({ name }) => name))).toEqual([
@@ -181,7 +181,7 @@ test('in the list at the top loaded tools stand behind those that stay', async (
   expect(results(session)[0]!.content).toBe('1 tool added: age_moon. 1 of at most 128 tools loaded.')
 })
 
-test('rules remove without asking: what two turns did not use', async () => {
+test('a rule removes tools that were unused for two turns, without asking', async () => {
   const { session } = await sessionOf(
     [{ calls: [search('size moon')] }, { content: '1' }, { content: '2' }, { content: '3' }, { content: '4' }],
     { mode: 'hybrid', removal: { by: 'unused', turns: 2 } },
@@ -194,7 +194,7 @@ test('rules remove without asking: what two turns did not use', async () => {
   expect(sizes).toEqual([1, 1, 1, 0])
 })
 
-test('a session made from another’s state goes on as it', async () => {
+test("a session made from another session's state continues it", async () => {
   const script: Script = [{ calls: [search('size moon')] }, { content: '1' }]
   const { session } = await sessionOf(script)
   await session.ask('a')

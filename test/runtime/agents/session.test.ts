@@ -13,7 +13,7 @@ import type { ScriptedReply } from '../../../src/lab/taught-engine.js'
 const id = conversationId('turn')
 const STREAM = `The start. ${'old news. '.repeat(400)}The newest: seven. The end. What is newest?`
 
-/** Ids in the latest message that the request shows, as a model would read them. */
+/** Returns the fragment ids in the latest message of the request, where a model would read them. */
 const idsIn = (request: EngineRequest) => request.messages.at(-1)?.content.match(/\bf[0-9a-f]{5}\b/gu) ?? []
 const cut = (count: number): ScriptedReply => ({
   calls: [{ name: 'fragment_context', arguments: { start_marker: 'The start.', end_marker: 'The end.', num_fragments: count } }],
@@ -30,7 +30,7 @@ const loop =
 const search: ScriptedReply = { calls: [{ name: 'search_context', arguments: { query: 'newest' } }] }
 
 describe('sculptor', () => {
-  it('is told how long a long message is, in every step alike; without the tools nothing is told', async () => {
+  it('tells the length of a long message, the same in every step; without the tools it adds nothing', async () => {
     const engine = new ScriptedEngine(loop(5))
     const session = sculptor({ engine, id, prompt: 'pi-llm' })
     const outcome = await session.ask(STREAM)
@@ -85,13 +85,13 @@ describe('sculptor', () => {
     }
   })
 
-  it('leaves the first step to the model when told to, and takes a system message of the caller', async () => {
+  it("leaves the first step to the model on request, and accepts the caller's system message", async () => {
     const engine = new ScriptedEngine([{ content: 'Hello.' }])
     await sculptor({ engine, id, firstStep: 'auto', system: 'Mine.' }).ask('Hi')
     expect(engine.requests[0]).toMatchObject({ toolChoice: 'auto', messages: [{ content: 'Mine.' }, { content: 'Hi' }] })
   })
 
-  it('pays once for edits made in one step, and nothing but new messages for reading', async () => {
+  it('pays once for the edits of one step, and computes only new messages when it reads', async () => {
     // The ids are in the fourth message, the result of the first call.
     const foldAll = ({ messages }: EngineRequest): ScriptedReply => ({
       calls: (messages[3]?.content.match(/\bf[0-9a-f]{5}\b/gu) ?? []).map((name) => ({
@@ -111,7 +111,7 @@ describe('sculptor', () => {
     expect(engine.requests).toHaveLength(4)
   })
 
-  it('tells what happens while it happens', async () => {
+  it('reports events as they happen', async () => {
     const events: AgentEvent[] = []
     await sculptor({ engine: new ScriptedEngine(loop(2)), id }).ask(STREAM, { onEvent: (event) => events.push(event) })
     const told = events.map((event) => (event.type === 'engine' ? `engine ${event.event.type}` : event.type))
@@ -125,7 +125,7 @@ describe('sculptor', () => {
     expect(events.at(-1)).toMatchObject({ step: 2 })
   })
 
-  it('tells the model what is wrong with a call, and goes on', async () => {
+  it('tells the model the error of a call, and continues', async () => {
     const engine = new ScriptedEngine([
       {
         calls: [
@@ -156,14 +156,14 @@ describe('sculptor', () => {
     ])
   })
 
-  it('lets a model answer by itself after exactly the calls a turn may make', async () => {
+  it('lets the model answer after exactly the allowed number of calls', async () => {
     const engine = new ScriptedEngine((_, step) => (step < 20 ? search : { content: 'Enough.' }))
     const outcome = await sculptor({ engine, id }).ask('The newest')
     expect(outcome).toMatchObject({ answer: 'Enough.', end: 'stop', calls: 20, refusedCalls: 0 })
     expect(engine.requests.map(({ toolChoice }) => toolChoice)).not.toContain('none')
   })
 
-  it('stops calls at the limit: those beyond are refused, and one last step must answer', async () => {
+  it('refuses calls beyond the limit, and then requires an answer', async () => {
     const three: ScriptedReply = { calls: [search.calls![0]!, search.calls![0]!, search.calls![0]!] }
     const engine = new ScriptedEngine((request) =>
       request.toolChoice === 'none' ? { content: 'Fine.', calls: search.calls! } : three,
@@ -180,7 +180,7 @@ describe('sculptor', () => {
     expect(session.conversation.messages.at(-1)).toEqual({ role: 'assistant', content: 'Fine.' })
   })
 
-  it('puts what a summary cost on the ledger', async () => {
+  it('puts the cost of a summary on the ledger', async () => {
     const engine = new ScriptedEngine((request, step) =>
       request.kind === 'summary'
         ? { content: 'Old news.' }
@@ -198,7 +198,7 @@ describe('sculptor', () => {
     expect(engine.prompt(engine.requests.at(-1)!)).toContain('them: Old news.]')
   })
 
-  it('runs the tools of its caller, and tells the model when they fail', async () => {
+  it("runs the caller's tools, and tells the model when they fail", async () => {
     const weather: ClientTool = {
       definition: { name: 'weather', description: 'The weather.', parameters: { type: 'object', properties: {} } },
       execute: (args) => {
@@ -222,7 +222,7 @@ describe('sculptor', () => {
 })
 
 describe('plain', () => {
-  it('sends what a bare run sends, nothing else', async () => {
+  it('sends the same as a bare run, and nothing else', async () => {
     const engine = new ScriptedEngine([{ content: 'Hello.' }])
     const outcome = await plain({ engine, id, generation: { maxTokens: 5 } }).ask('Hi')
     expect(engine.requests).toEqual([{ conversation: id, messages: [{ role: 'user', content: 'Hi' }], maxTokens: 5 }])
@@ -231,7 +231,7 @@ describe('plain', () => {
     expect(outcome.contextBefore).toBe(outcome.contextAfter)
   })
 
-  it('takes calls nobody asked for as no calls', async () => {
+  it('ignores calls, because it offers no tools', async () => {
     const engine = new ScriptedEngine([{ content: 'Hm.', calls: [{ name: 'fold_fragment' }], reasoning: 'Why not.' }])
     const session = plain({ engine, id })
     expect(await session.ask('Hi')).toMatchObject({ answer: 'Hm.', calls: 0, end: 'stop' })
@@ -240,7 +240,7 @@ describe('plain', () => {
 })
 
 describe('Session', () => {
-  it('holds a conversation over turns, with edits people make in between', async () => {
+  it('holds a conversation over turns, with edits by people in between', async () => {
     const engine = new ScriptedEngine([{ content: 'One.' }, { content: 'Two.' }])
     const session = plain({ engine, id })
     await session.ask('First question, a long one.')
@@ -255,7 +255,7 @@ describe('Session', () => {
     expect(session.ledger).toHaveLength(2)
   })
 
-  it('summarises at a person’s wish, on the ledger too', async () => {
+  it('summarises on request of a person, and records it on the ledger', async () => {
     const engine = new ScriptedEngine([{ content: 'One.' }, { content: 'A question.' }])
     const session = plain({ engine, id })
     await session.ask('First question, a long one.')
@@ -265,7 +265,7 @@ describe('Session', () => {
     expect(session.ledger.map(({ kind }) => kind)).toEqual(['answer', 'summary'])
   })
 
-  it('keeps what was said when a turn is cancelled in the middle of an answer', async () => {
+  it('keeps the text so far when a turn is cancelled in the middle of an answer', async () => {
     const controller = new AbortController()
     const engine = new ScriptedEngine((_, step) => {
       if (step === 0) controller.abort()
@@ -316,7 +316,7 @@ describe('Session', () => {
     expect(session.conversation.messages).toHaveLength(2)
   })
 
-  it('ends a turn that ran into the token limit as such', async () => {
+  it('reports a turn that reached the token limit as such', async () => {
     const session = plain({ engine: new ScriptedEngine([{ content: 'On and', finish: 'length' }]), id })
     expect(await session.ask('Hi')).toMatchObject({ end: 'length', answer: 'On and' })
   })

@@ -1,4 +1,4 @@
-/** When a model is told that its folds come in an order that costs more than it need. */
+/** Tests the hint that tells a model when the order of its folds costs more than necessary. */
 import { describe, expect, it } from 'vitest'
 import { type CallReport, foldOrderHint } from '../../../src/runtime/agents/tool-loop.js'
 import { fragmentId } from '../../../src/runtime/core/ids.js'

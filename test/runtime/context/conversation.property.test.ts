@@ -1,4 +1,4 @@
-/** Random operations on a conversation against a naive model of it: one character at a time, with the fragment it belongs to. */
+/** Runs random operations on a conversation beside a naive model of it, which keeps the fragment of every single character. */
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { Conversation, type Snap } from '../../../src/runtime/context/conversation.js'
@@ -29,7 +29,7 @@ const operation: fc.Arbitrary<Operation> = fc.oneof(
     arbitrary: fc.record({
       kind: fc.constant('fragment' as const),
       from: place,
-      /** Half of the time in another message. */
+      /** In half of the cases the end is in another message. */
       to: fc.oneof(fc.integer({ min: 0, max: 30 }), place),
       count: fc.integer({ min: 1, max: 5 }),
       role: fc.constantFrom<Scope>('user', 'assistant', 'all'),
@@ -43,7 +43,9 @@ const operation: fc.Arbitrary<Operation> = fc.oneof(
   { weight: 1, arbitrary: fc.record({ kind: fc.constant('add' as const), content: words }) },
 )
 
-/** Characters of all messages; each with the id of its fragment. And what every fragment is shown as, null for its text. */
+/**
+ * Keeps, for each character of all messages, the id of its fragment; and for every fragment the text shown for it, null for the original.
+ */
 class Naive {
   readonly owners: (string | null)[][] = []
   readonly shownAs = new Map<string, string | null>()
@@ -79,7 +81,7 @@ const borders: Record<string, Snap> = {
 }
 
 describe.each(Object.entries(borders))('Conversation under random operations, borders at %s', (_, snap) => {
-  it('shows what a naive model shows, refuses without a trace, and restores everything', async () => {
+  it('shows what a naive model shows, refuses without changes, and restores everything', async () => {
     let summaries = 0
     const done = { fragment: 0, fold: 0, restore: 0, summarize: 0, search: 0, add: 0 }
     await fc.assert(
@@ -117,12 +119,12 @@ describe.each(Object.entries(borders))('Conversation under random operations, bo
       }),
       { numRuns: 300 },
     )
-    // The test is worth something only if operations are carried out, not merely refused.
+    // The test has a value only if operations are carried out and not only refused.
     for (const count of Object.values(done)) expect(count).toBeGreaterThan(10)
   })
 })
 
-/** Carries an operation out on both; false when it was refused. Checks what the result says of itself. */
+/** Carries an operation out on both, and checks its result. Returns false when it was refused. */
 async function apply(
   conversation: Conversation,
   naive: Naive,
@@ -174,7 +176,7 @@ async function apply(
     case 'fold':
     case 'restore':
     case 'summarize': {
-      // One place past the end: an id that is unknown.
+      // One index past the end stands for an unknown id.
       const fragment = conversation.fragments[one.which % (conversation.fragments.length + 1)]
       const id = fragment?.id ?? 'f00000'
       const result = one.kind === 'summarize' ? await conversation.summarize(id, 'all') : conversation[one.kind](id)
@@ -194,7 +196,7 @@ async function apply(
   }
 }
 
-/** Some text of the conversation, as a model would copy it. */
+/** Returns some text of the conversation, as a model would copy it. */
 function textAt({ messages: all }: Conversation, at: number, size: number): string {
   const content = all[Math.floor(at / LENGTH) % all.length]?.content ?? ''
   return content.slice(at % LENGTH, (at % LENGTH) + size)

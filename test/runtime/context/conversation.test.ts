@@ -28,7 +28,7 @@ describe('Conversation', () => {
     conversation.fragment({ startMarker, endMarker, numFragments, role })
   const texts = () => conversation.fragments.map((fragment) => conversation.text(fragment))
 
-  it('cuts from the first character of one marker to the last of the other, and shows the same', () => {
+  it('cuts from the first character of one marker to the last of the other, and shows the same text', () => {
     const { fragments } = granted(mark('START', 'END'))
     expect(texts()).toEqual(['START one two', ' three four END'])
     expect(fragments.map(({ message, state }) => [message, state.kind])).toEqual([
@@ -40,19 +40,19 @@ describe('Conversation', () => {
     expect(conversation.shown(1)).toBe(conversation.messages[1]?.content)
   })
 
-  it('takes the end marker after the start marker, also when they are the same or overlap', () => {
+  it('takes the end marker after the start marker, even if they are equal or overlap', () => {
     conversation.add({ role: 'user', content: 'x aba ba aba y' })
     granted(mark('aba', 'ba', 1))
     expect(texts()).toEqual(['aba ba'])
   })
 
-  it('spans messages of the role asked for, and leaves out the others', () => {
+  it('spans messages of the requested role, and leaves out other roles', () => {
     granted(mark('two', 'The last', 3))
     expect(texts()).toEqual(['two three four', ' END after.', 'The last'])
     expect(conversation.fragments.map(({ message }) => message)).toEqual([1, 1, 4])
   })
 
-  it('takes tool results in under role all, and never the system message', () => {
+  it('includes tool results under role all, and never the system message', () => {
     granted(mark('and nothing', 'result', 1, 'all'))
     expect(texts()).toEqual(['and nothing else', 'A result'])
     expect(refused(mark('system message', 'END', 1, 'all'))).toBe(
@@ -68,13 +68,13 @@ describe('Conversation', () => {
     ['start', 'END', 'start_marker "start" is not in the user messages. It is there in other upper or lower case'],
     ['START', 'nowhere', 'end_marker "nowhere" is not in the user messages.'],
     ['four', 'three', 'end_marker "three" does not come after start_marker, only before its end.'],
-  ])('refuses the markers %j, %j with a way out', (start, end, message) => {
+  ])('refuses the markers %j, %j and says how to go on', (start, end, message) => {
     const before = conversation.snapshot()
     expect(refused(mark(start, end))).toContain(message)
     expect(conversation.snapshot()).toEqual(before)
   })
 
-  it('does not find a marker that was refused in the refusal of it', () => {
+  it('does not find a refused marker in its own error message', () => {
     const said = refused(mark('nowhere', 'END'))
     conversation.add({ role: 'tool', name: 'fragment_context', content: `Error: ${said}` })
     expect(refused(mark('nowhere', 'END'))).toBe(said)
@@ -82,7 +82,7 @@ describe('Conversation', () => {
     expect(refused(mark('nowhere', 'END'))).toContain('It is in other messages')
   })
 
-  it('refuses a stretch that overlaps fragments, and names them', () => {
+  it('refuses a span that overlaps fragments, and names them', () => {
     const [first, second] = granted(mark('START', 'END')).fragments
     granted(conversation.fold(first!.id))
     const before = conversation.snapshot()
@@ -96,7 +96,7 @@ describe('Conversation', () => {
     expect(texts()).toEqual(['Before. ', 'START one two', ' three four END', 'after.'])
   })
 
-  it('cuts stretches a program chose, and refuses ones that are none', () => {
+  it('cuts spans given by a program, and refuses invalid ones', () => {
     granted(conversation.cut([{ message: 2, span: span(0, 6) }], 1))
     expect(texts()).toEqual(['Answer'])
     expect(refused(conversation.cut([{ message: 1, span: span(5, 900) }], 1))).toContain('is not a stretch of message 2')
@@ -117,7 +117,7 @@ describe('Conversation', () => {
     expect(() => conversation.cut([{ message: 9, span: span(0, 1) }], 1)).toThrow('There is no message 9')
   })
 
-  it('shows markers instead of folded text, one after the other, and the text again after restoring', () => {
+  it('shows one marker after another for folded text, and the text again after a restore', () => {
     const [first, second] = granted(mark('START', 'END')).fragments
     granted(conversation.fold(second!.id))
     granted(conversation.fold(first!.id))
@@ -132,7 +132,7 @@ describe('Conversation', () => {
     expect(conversation.edits()).toEqual([])
   })
 
-  it('refuses to fold what is folded, to restore what is open, and ids it does not know', () => {
+  it('refuses to fold folded text, to restore open text, and unknown ids', () => {
     expect(refused(conversation.fold('f00000'))).toBe(
       'There is no fragment "f00000". There are no fragments yet: call fragment_context first.',
     )
@@ -151,7 +151,7 @@ describe('Conversation', () => {
     )
   })
 
-  it('searches the original text and says where each hit stands', () => {
+  it('searches the original text and says where each hit is', () => {
     const [first] = granted(mark('START', 'END')).fragments
     granted(conversation.fold(first!.id))
     const result = granted(conversation.search({ query: 'END', role: 'all', contextSize: 4 }))
@@ -167,7 +167,7 @@ describe('Conversation', () => {
     expect(conversation.messages[1]?.content.slice(hits[0]!.excerpt.start, hits[0]!.excerpt.end)).toBe('T one two three')
   })
 
-  it('gives a place the same search id every time, and finds it again by that', () => {
+  it('gives a hit the same search id every time, and finds it again by that id', () => {
     const once = granted(conversation.search({ query: 'END', maxResults: 1 }))
     expect([once.hits.length, once.total]).toEqual([1, 2])
     const twice = granted(conversation.search({ query: 'END', role: 'all' }))
@@ -177,12 +177,12 @@ describe('Conversation', () => {
     expect(granted(conversation.detail(once.hits[0]!.id, 100)).hit.span).toEqual(once.hits[0]?.span)
   })
 
-  it('counts what a search without hits might have meant', () => {
+  it('counts near matches of a search without hits', () => {
     expect(granted(conversation.search({ query: 'start' }))).toMatchObject({ total: 0, ignoringCase: 1, elsewhere: 0 })
     expect(granted(conversation.search({ query: 'Answer' }))).toMatchObject({ total: 0, ignoringCase: 0, elsewhere: 1 })
   })
 
-  it('does not search what searches answered', () => {
+  it('does not search the results of searches', () => {
     conversation.add({ role: 'tool', name: 'search_context', content: '1 match for "three"' })
     expect(granted(conversation.search({ query: 'three', role: 'all' })).total).toBe(1)
   })
@@ -192,7 +192,7 @@ describe('Conversation', () => {
     expect(granted(conversation.search({ query: 'aa' })).hits.map((hit) => hit.span.start)).toEqual([0, 2])
   })
 
-  it('refuses search ids it does not know', () => {
+  it('refuses unknown search ids', () => {
     expect(refused(conversation.detail('s00000'))).toContain('There is none yet: call search_context first.')
     const [first] = granted(mark('START', 'END')).fragments
     const { hits } = granted(conversation.search({ query: 'two' }))
@@ -202,7 +202,7 @@ describe('Conversation', () => {
     expect(refused(conversation.search({ query: 'two', maxResults: 0 }))).toContain('whole numbers from 1')
   })
 
-  it('gives the same ids for the same messages and operations, others for other contents', () => {
+  it('gives the same ids for the same messages and operations, and others for other contents', () => {
     const again = new Conversation(conversationId('another'))
     for (const message of conversation.messages) again.add(message)
     const other = new Conversation(id)
@@ -230,13 +230,13 @@ describe('Conversation over an engine', () => {
     return conversation
   }
 
-  it('moves borders to token borders around them', () => {
+  it('widens fragments to token borders', () => {
     const conversation = over(new ScriptedEngine([]))
     granted(conversation.fragment({ startMarker: 'eta', endMarker: 'Eps', numFragments: 2 }))
     expect(conversation.fragments.map((fragment) => conversation.text(fragment))).toEqual([' beta gamma', ' delta. Epsilon'])
   })
 
-  it('refuses a cut whose token borders reach into a fragment, and one with borders that are none', () => {
+  it('refuses a cut whose token borders reach into a fragment, and throws on impossible borders', () => {
     let reach = 0
     const conversation = new Conversation(id, { snap: (_messages, _message, { start, end }) => span(start - reach, end) })
     conversation.add({ role: 'user', content: 'Alpha beta gamma delta.' })
@@ -251,7 +251,7 @@ describe('Conversation over an engine', () => {
     expect(conversation.snapshot()).toEqual(before)
   })
 
-  it('asks for token borders without the step still running, unless the text is part of it', () => {
+  it('finds token borders without the running step, unless the text is part of it', () => {
     const asked: number[] = []
     const engine = new ScriptedEngine([])
     engine.snap = (messages, _tools, _message, chars) => {
@@ -269,7 +269,7 @@ describe('Conversation over an engine', () => {
     expect(asked).toEqual([1, 3, 4])
   })
 
-  it('has the model write the summary aside, from the original text', async () => {
+  it('has the model write the summary on a fork, from the original text', async () => {
     const engine = new ScriptedEngine([{ content: ' Greek letters. ' }, { content: 'Letters.' }])
     const conversation = over(engine)
     const [fragment] = granted(conversation.fragment({ startMarker: 'Alpha', endMarker: 'delta.', numFragments: 1 })).fragments
@@ -291,7 +291,7 @@ describe('Conversation over an engine', () => {
     expect(conversation.shown(0)).toBe(conversation.messages[0]?.content)
   })
 
-  it('leaves the conversation alone when no summary came out', async () => {
+  it('changes nothing when there is no summary', async () => {
     const engine = new ScriptedEngine([{ content: '  ' }], { context: 200 })
     const conversation = over(engine)
     const [fragment] = granted(conversation.fragment({ startMarker: 'Alpha', endMarker: 'delta.', numFragments: 1 })).fragments
@@ -309,7 +309,7 @@ describe('Conversation over an engine', () => {
     expect(conversation.snapshot().fragments[0]).toEqual(before.fragments[0])
   })
 
-  it('reports a cancelled summary with what it cost', async () => {
+  it('reports a cancelled summary with its cost', async () => {
     const controller = new AbortController()
     const engine = new ScriptedEngine(() => {
       controller.abort()

@@ -10,7 +10,7 @@ const mintOf = (content: string): IdMint => {
   return mint
 }
 
-it('ids of a conversation share no pair of characters while there are others', () => {
+it('ids of a conversation share no pair of characters while unused pairs are left', () => {
   fc.assert(
     fc.property(fc.string(), fc.integer({ min: 1, max: 14 }), (content, count) => {
       const mint = mintOf(content)
@@ -18,7 +18,7 @@ it('ids of a conversation share no pair of characters while there are others', (
       const used = new Set<string>()
       for (const id of ids) {
         expect(id).toMatch(/^f[0-9a-f]{5}$/)
-        // The first pair is one of sixteen, and any of those may stand further back in another id.
+        // There are sixteen first pairs, and each may also occur later in another id.
         const left = Array.from({ length: 16 }, (_, digit) => `f${digit.toString(16)}`).some((pair) => !used.has(pair))
         if (left) expect(pairsOf(id).filter((pair) => used.has(pair))).toEqual([])
         for (const pair of pairsOf(id)) used.add(pair)
@@ -28,7 +28,7 @@ it('ids of a conversation share no pair of characters while there are others', (
   )
 })
 
-it('ids stay unique when there are more than pairs, and a mint that goes on makes those that the first one would have made', () => {
+it('ids stay unique when pairs run out, and a resumed mint continues with the same ids', () => {
   const [one, other] = [mintOf('text'), mintOf('text')]
   const before = Array.from({ length: 300 }, (_, at) => (at % 3 === 0 ? one.search() : one.fragment()))
   other.resume(one.count, before)

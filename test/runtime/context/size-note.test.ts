@@ -12,15 +12,15 @@ const tools = contextTools.map(({ definition }) => definition)
 const others = tools.filter(({ name }) => name === 'search_context')
 const message = (length: number, role: ChatMessage['role'] = 'user'): ChatMessage => ({ role, content: 'x'.repeat(length) })
 
-describe('the note on a long message', () => {
-  it('says the size in thousands of characters, rounded half up', () => {
+describe('the length hint of a long message', () => {
+  it('gives the size in thousands of characters, rounded half up', () => {
     expect(sizeNote(message(25_000), tools)).toBe('\n\n[This message has about 25 thousand characters.]')
     expect(sizeNote(message(2000), tools)).toBe('\n\n[This message has about 2 thousand characters.]')
     const size = (length: number) => Number(/(\d+) thousand/u.exec(sizeNote(message(length), tools))?.[1])
     expect([2499, 2500, 24_499, 24_500, 104_999].map(size)).toEqual([2, 3, 24, 25, 105])
   })
 
-  it('is there on user messages and tool results from 2,000 characters, and only for a model that has the tools', () => {
+  it('is added to user messages and tool results from 2,000 characters, and only for a model with the tools', () => {
     expect(sizeNote(message(1999), tools)).toBe('')
     for (const role of ['system', 'assistant'] as const) expect(sizeNote(message(9000, role), tools)).toBe('')
     expect(sizeNote(message(9000, 'tool'), tools)).not.toBe('')
@@ -31,7 +31,7 @@ describe('the note on a long message', () => {
     }
   })
 
-  it('gives the same message the same object again, and a short one itself', () => {
+  it('gives the same object for the same message, and a short message itself', () => {
     const messages = [message(10), message(3000), message(3000, 'assistant')]
     const [first, again] = [noted(messages, tools), noted(messages, tools)]
     expect(first[0]).toBe(messages[0])
@@ -41,7 +41,7 @@ describe('the note on a long message', () => {
   })
 })
 
-describe('a conversation whose messages have notes', () => {
+describe('a conversation whose messages have length hints', () => {
   const length = fc.integer({ min: 1900, max: 4000 })
   const words = fc.array(fc.constantFrom('alpha ', 'beta. ', 'gamma\n', 'This message has about ', 'thousand characters.] '), {
     minLength: 5,
@@ -57,7 +57,7 @@ describe('a conversation whose messages have notes', () => {
     { minLength: 1, maxLength: 3 },
   )
 
-  it('shows every note after its content whatever is folded, and keeps notes out of fragments, markers and searches', () => {
+  it('shows every hint after its content whatever is folded, and keeps hints out of fragments, markers and searches', () => {
     fc.assert(
       fc.property(contents, fc.integer({ min: 1, max: 6 }), fc.nat(), (all, count, seed) => {
         const id = conversationId('noted')

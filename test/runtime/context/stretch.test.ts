@@ -26,10 +26,10 @@ describe('cutsWithin', () => {
     expect(pieces(text, count)).toEqual(expected)
   })
 
-  /** The kinds of border of formats, best first, looked for one by one in the whole text. */
+  /** The kinds of border, best first, each searched for in the whole text. */
   const kinds = [/(?<=\n\n)(?!\n)/gu, /(?<=\n)/gu, /(?<=[.;!?])(?=\s)/gu, /(?<=\S)(?=\s)/gu]
 
-  it('cuts inside the stretch, in order, and never leaves out a better border', () => {
+  it('cuts inside the span, in order, and never misses a better border', () => {
     const text = fc.string({ unit: fc.constantFrom('a', 'b', ' ', '.', '\n', ';'), minLength: 40, maxLength: 200 })
     fc.assert(
       fc.property(text, fc.integer({ min: 1, max: 8 }), fc.nat(10), (content, count, offset) => {
@@ -47,7 +47,7 @@ describe('cutsWithin', () => {
             .find((found) => found.length > 0)
           if (kind === undefined) continue
           expect(kind).toContain(cut)
-          // The nearest, up to the rounding of the ideal place.
+          // The cut is the nearest border, up to the rounding of the ideal place.
           expect(Math.abs(cut - ideal)).toBeLessThanOrEqual(Math.min(...kind.map((at) => Math.abs(at - ideal))) + 1)
         }
       }),
@@ -56,7 +56,7 @@ describe('cutsWithin', () => {
 })
 
 describe('apportion', () => {
-  it('gives every stretch a piece, and longer ones more', () => {
+  it('gives every span a piece, and longer ones more', () => {
     expect(apportion(5, [10, 80, 10])).toEqual([1, 3, 1])
     expect(apportion(2, [5, 5, 5])).toEqual([1, 1, 1])
     fc.assert(

@@ -42,7 +42,7 @@ const constraints = {
   },
 }
 
-/** A schema without what the source leaves to us. */
+/** Returns a schema without the parts that the source leaves open. */
 const bare = (schema: object): unknown =>
   JSON.parse(
     JSON.stringify(schema, (key, value: unknown) => (key === 'description' && typeof value === 'string' ? undefined : value)),
@@ -98,7 +98,7 @@ describe('calls', () => {
     call('fragment_context', { start_marker: 'Start:', end_marker: 'Stop.', ...args })
   const ids = () => conversation.fragments.map(({ id }) => id)
 
-  it('cut, fold, restore and summarize with the texts the built-in model knows', async () => {
+  it('cut, fold, restore and summarize with the texts that the built-in model knows', async () => {
     const cut = await fragment({ num_fragments: 3 })
     const [first, second, third] = ids()
     expect(cut).toEqual({
@@ -121,14 +121,14 @@ describe('calls', () => {
     )
   })
 
-  it('use the default number of fragments, and say one fragment in the singular', async () => {
+  it('use the default number of fragments, and write one fragment in the singular', async () => {
     await fragment()
     expect(ids()).toHaveLength(5)
     const one = await call('fragment_context', { start_marker: 'Sec', end_marker: 'ond', num_fragments: 1 })
     expect(one.text).toBe(`Cut message 4 into 1 fragment of about 6 characters: ${ids().at(-1)}.`)
   })
 
-  it('say so when there are more or fewer fragments than asked for', async () => {
+  it('say when there are more or fewer fragments than requested', async () => {
     const more = await call('fragment_context', {
       start_marker: 'number 58',
       end_marker: 'Second',
@@ -186,7 +186,7 @@ describe('calls', () => {
     ['search_context', { query: 'a', context_size: 49 }, 'context_size must be at least 50, not 49.'],
     ['get_search_detail', { search_id: 's12345' }, 'There is no search result "s12345".'],
     ['get_search_detail', { search_id: 's12345', extended_context: 2001 }, 'extended_context must be at most 2000, not 2001.'],
-  ])('%s(%j) changes nothing and says what to do', async (name, args, message) => {
+  ])('%s(%j) changes nothing and says how to go on', async (name, args, message) => {
     await call('fragment_context', { start_marker: 'number 10', end_marker: 'number 20' })
     const before = conversation.snapshot()
     const outcome = await call(name, args)
@@ -196,7 +196,7 @@ describe('calls', () => {
     expect(conversation.snapshot()).toEqual(before)
   })
 
-  it('refuse what is done already, and overlaps', async () => {
+  it('refuse repeated operations and overlaps', async () => {
     await fragment({ num_fragments: 2 })
     const [first, second] = ids()
     await call('fold_fragment', { fragment_id: first })
@@ -211,7 +211,7 @@ describe('calls', () => {
     expect(conversation.snapshot()).toEqual(before)
   })
 
-  it('find text wherever it stands', async () => {
+  it('find text wherever it is', async () => {
     await fragment({ num_fragments: 2 })
     const [first] = ids()
     await call('fold_fragment', { fragment_id: first })
@@ -237,7 +237,7 @@ describe('calls', () => {
     expect((await call('search_context', { query: 'number 59' })).text).toContain(`in summarized fragment ${second}`)
   })
 
-  it('help a search without a match', async () => {
+  it('give hints after a search without a match', async () => {
     expect((await call('search_context', { query: 'NUMBER 1;' })).text).toBe(
       'No match for "NUMBER 1;" in user messages. Upper and lower case aside there would be 1 match: use the exact spelling.',
     )

@@ -1,6 +1,7 @@
 /**
- * Models whose cache is no plain table of cells: what they cannot do is said once and never tried, and what they can do equals a fresh prefill of
- * the same tokens in a context of its own. "Equals" is judged against the difference between two fresh prefills in chunks of other sizes.
+ * Tests models whose cache is not a plain table of cells. The engine lists once the operations that they lack, and never tries them. The
+ * others must equal a fresh prefill of the same tokens in a separate context. The tolerance is the difference between two fresh prefills
+ * with different chunk sizes.
  */
 import { existsSync, mkdirSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -32,9 +33,9 @@ const LINEAR = ['mamba', 'jamba', 'lfm2'] as const
 
 let native: Native
 let engine: LlamaEngine
-/** What the test opened. */
+/** All engines, models and contexts that the test opened. */
 const opened: { dispose(): Promise<void> }[] = []
-/** Two for fresh prefills, which differ in the size of chunks. */
+/** Two contexts for fresh prefills, which differ in the size of chunks. */
 let contexts: readonly [whole: NativeContext, chunked: NativeContext]
 
 beforeAll(async () => {
@@ -56,7 +57,7 @@ async function modelOf(architecture: OtherArchitecture): Promise<string> {
 }
 
 async function open(model: OtherArchitecture | 'wide', options: LlamaEngineOptions = {}): Promise<void> {
-  // Quantised keys come in blocks of 32 numbers: heads must be that wide.
+  // Quantised keys come in blocks of 32 numbers, so heads must be that wide.
   const path = model === 'wide' ? await tinyModel({ embedding: 128 }) : await modelOf(model)
   engine = await LlamaEngine.load(native, path, { ...COMMON, sequences: 6, hostBytes: HOST, ...options })
   const reference = await native.loadModel(path)
@@ -74,19 +75,19 @@ const words = (random: Random, count: number): string => {
   return Array.from({ length: count }, () => list[random.below(list.length)]!).join(' ')
 }
 
-/** Folds about these characters of a message. */
+/** Makes an edit that folds about these characters of a message. */
 const fold = (messages: readonly ChatMessage[], message: number, start: number, end: number): Edit => ({
   message,
   span: engine.snap(messages, [], message, { start, end }),
   replacement: '[folded]',
 })
 
-/** One step, with what the model predicted for its first token and what a fresh prefill predicts. */
+/** One step, with the model's prediction for its first token compared with that of a fresh prefill. */
 interface Looked {
   readonly reply: EngineReply
   readonly next: Float32Array
   readonly worst: number
-  /** Largest difference of two fresh prefills. */
+  /** The largest difference between two fresh prefills. */
   readonly floor: number
 }
 
@@ -108,7 +109,7 @@ async function step(
     sampling: { logitBias: endsOfGeneration(engine.model).map((token) => ({ token, bias: -1e9 })) },
   })
   const { tokens } = engine.format.render({ messages, edits })
-  // Three contexts, each with one thread, side by side.
+  // The three contexts run in parallel, each with one thread.
   const [answer, whole, chunked] = await Promise.all([
     reply,
     freshPrediction(contexts[0], tokens),
@@ -130,7 +131,10 @@ function equations(entry: LedgerEntry): void {
 const apart = (a: Float32Array, b: Float32Array): number =>
   a.reduce((worst, value, at) => (value === -Infinity ? worst : Math.max(worst, Math.abs(value - b[at]!))), 0)
 
-/** Above the noise of these models without flash attention (measured: at most 2.6e-4), far below what a wrong cell does (above 1e-2). */
+/**
+ * Above the noise of these models without flash attention (measured: at most 2.6e-4), and far below the effect of a wrong cell (above
+ * 1e-2).
+ */
 const SAME = 1e-3
 
 const talk = (seed: number): ChatMessage[] => {
@@ -154,7 +158,7 @@ describe('abilities', () => {
   } as const
   const scaled = (key: string, value: string) => ({ ...plain, metadata: { [`llama.rope.scaling.${key}`]: value } })
 
-  test('a model of attention alone can do everything, and there is nothing to say', () => {
+  test('a model with attention only can do everything, and there are no notes', () => {
     const all = { contracts: ['exact', 'splice', 'blend'], refusal: null, shift: true, edits: 'tags', notes: [] }
     expect(abilitiesOf(plain)).toEqual(all)
     expect(abilitiesOf(plain, { keyType: 'f32', valueType: 'q8_0' })).toEqual(all)
@@ -207,8 +211,8 @@ describe('abilities', () => {
   })
 })
 
-describe.each(LINEAR)('%s, which can only be extended', (architecture) => {
-  it('goes on from its own state, and back to checkpoints, exactly', async () => {
+describe.each(LINEAR)('%s, whose sequences can only be extended', (architecture) => {
+  it('continues from its own state, and returns to checkpoints, exactly', async () => {
     await open(architecture)
     expect(engine.abilities).toMatchObject({ contracts: ['exact'], edits: 'checkpoints' })
     const messages = talk(1)
@@ -220,24 +224,24 @@ describe.each(LINEAR)('%s, which can only be extended', (architecture) => {
     expect(second.reply.ledger).toMatchObject({ recomputed: 0, sources: { parked: 0, shared: 0 } })
     expect(second.reply.ledger.sources.own).toBe(first.reply.ledger.shown)
 
-    // Generated anew: back to where the answer began.
+    // The answer is generated again, from where it began.
     const again = await step('a', messages)
     expect(again.reply.ledger.sources.own).toBe(0)
     expect(again.reply.ledger.tiers).toEqual({ host: again.reply.ledger.reused, disk: 0 })
     expect(again.reply.ledger.recomputed).toBeLessThan(12)
     messages.push(again.reply.message, { role: 'user', content: 'Go on.' })
 
-    // Edited in the first message of the user: back to the end of the system message.
+    // An edit of the first user message starts from the end of the system message.
     const folded = await step('a', messages, [fold(messages, 1, 5, 150)])
     expect(folded.reply.ledger.sources.parked).toBe(folded.reply.ledger.reused)
     expect(folded.reply.ledger.reused).toBeGreaterThan(10)
     expect(folded.reply.ledger.reused).toBeLessThan(first.reply.ledger.shown)
     expect(folded.reply.ledger.parked).toBeGreaterThan(0)
 
-    // Undone: what was held before the edit was kept.
+    // The edit is undone: the state before it was kept.
     const undone = await step('a', messages)
     expect(undone.reply.ledger.recomputed).toBeLessThan(30)
-    // And once more with the edit, from the start of the edited message or later.
+    // The edit is made again, and starts from the edited message or later.
     const redone = await step('a', messages, [fold(messages, 1, 5, 150)])
     expect(redone.reply.ledger.sources.parked).toBeGreaterThanOrEqual(folded.reply.ledger.reused)
 
@@ -245,12 +249,12 @@ describe.each(LINEAR)('%s, which can only be extended', (architecture) => {
       expect(floor).toBeLessThan(SAME)
       expect(worst).toBeLessThan(SAME)
     }
-    // The comparison can tell texts apart.
+    // The comparison can distinguish texts.
     expect(apart(folded.next, undone.next)).toBeGreaterThan(10 * SAME)
     await engine.check('full')
   })
 
-  it('falls back to exact when asked for a splice, and says why', async () => {
+  it('falls back to exact when a splice is requested, and says why', async () => {
     await open(architecture)
     const messages = talk(2)
     await step('a', messages)
@@ -267,16 +271,12 @@ describe.each(LINEAR)('%s, which can only be extended', (architecture) => {
     expect((await step('a', [...messages, { role: 'user', content: 'y' }])).worst).toBeLessThan(SAME)
   })
 
-  it(
-    'predicts what a fresh prefill predicts over random edits of several conversations in little room',
-    { timeout: 120_000 },
-    async () => {
-      await open(architecture, { cells: 768, sequences: 3, slots: 3 })
-      expect(await randomEdits(architecture, ['exact', 'splice'])).toBeGreaterThan(1000)
-    },
-  )
+  it('equals a fresh prefill over random edits of several conversations in little room', { timeout: 120_000 }, async () => {
+    await open(architecture, { cells: 768, sequences: 3, slots: 3 })
+    expect(await randomEdits(architecture, ['exact', 'splice'])).toBeGreaterThan(1000)
+  })
 
-  it('runs conversations side by side', async () => {
+  it('runs several conversations in parallel', async () => {
     await open(architecture)
     const talks = [talk(3), talk(4), talk(5)]
     const replies = await Promise.all(
@@ -290,7 +290,7 @@ describe.each(LINEAR)('%s, which can only be extended', (architecture) => {
     }
   })
 
-  it.each(['prompt', 'answer'] as const)('is emptied when a decode of its %s is aborted, and goes on exactly', async (when) => {
+  it.each(['prompt', 'answer'] as const)('is emptied when a decode of its %s is aborted, and continues exactly', async (when) => {
     await open(architecture, { ubatch: 32 })
     const messages = talk(6)
     const id = conversationId('a')
@@ -304,7 +304,7 @@ describe.each(LINEAR)('%s, which can only be extended', (architecture) => {
     const generation = engine.respond({ conversation: id, messages: longer, maxTokens: 400, signal: abort.signal })
     let seen = 0
     for await (const event of generation) {
-      // The plan is sent right before the decode: the next turn of the event loop falls into it.
+      // The plan is sent right before the decode, so the next turn of the event loop falls into the decode.
       if (when === 'prompt' && event.type === 'plan') setImmediate(stop)
       if (when === 'answer' && event.type === 'tokens' && ++seen === 5) setImmediate(stop)
     }
@@ -328,7 +328,7 @@ describe.each(LINEAR)('%s, which can only be extended', (architecture) => {
     expect(worst).toBeLessThan(SAME)
   })
 
-  it('gives up checkpoints of least benefit when memory is short', async () => {
+  it('evicts the least useful checkpoints when memory is short', async () => {
     await open(architecture, { hostBytes: 150_000 })
     const messages = talk(10)
     for (let turn = 0; turn < 8; turn++) {
@@ -355,19 +355,19 @@ describe('a cache of sequences that can only be extended', () => {
     }
   }
 
-  test('saves where the system message ends, where edited messages begin, and where the answer begins', () => {
+  test('saves at the end of the system message, before edited messages, and before the answer', () => {
     const shown = shownAs([1, 2, 3], [4, 5], [6, 7, 8, 9], [10, 11], [12])
     expect(checkpointPlaces(shown)).toEqual([3, 11])
     const base = Int32Array.from([1, 2, 3, 4, 5, 6, 30, 31, 32, 9, 10, 11, 12])
     expect(checkpointPlaces({ ...shown, origin: { base, holes: [{ span: { start: 6, end: 9 }, marker: 2 }] } })).toEqual([
       3, 5, 11,
     ])
-    // A hole that nothing is shown for.
+    // A fold without a marker.
     const longer = Int32Array.from([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 40, 41, 11, 12])
     expect(
       checkpointPlaces({ ...shown, origin: { base: longer, holes: [{ span: { start: 10, end: 12 }, marker: 0 }] } }),
     ).toEqual([3, 9, 11])
-    // A bare completion: before its last token.
+    // A bare completion is saved before its last token.
     expect(checkpointPlaces(shownAs([1, 2, 3, 4]))).toEqual([3])
   })
 
@@ -411,8 +411,8 @@ describe('a cache of sequences that can only be extended', () => {
   })
 })
 
-describe('gemma3, whose first layer sees a window', () => {
-  it('is exact under every edit with the window kept whole', async () => {
+describe('gemma3, whose first layer has a sliding window', () => {
+  it('is exact under every edit with the full cache of the window', async () => {
     await open('gemma3')
     expect(engine.abilities).toMatchObject({ edits: 'tags', shift: true })
     const messages: ChatMessage[] = [
@@ -424,7 +424,7 @@ describe('gemma3, whose first layer sees a window', () => {
     expect(looked[0]!.reply.ledger.shown).toBeGreaterThan(4 * WINDOW)
     looked.push(await step('a', messages, [fold(messages, 1, 100, 400)]))
     looked.push(await step('a', messages))
-    // The last token is computed again, and nothing else: what was hidden was parked.
+    // Only the last token is computed again, because the hidden cells were parked.
     expect(looked[2]!.reply.ledger).toMatchObject({ recomputed: 0, side: 1 })
     looked.push(await step('a', messages, [fold(messages, 0, 0, 5), fold(messages, 2, 10, 60)]))
     for (const { worst } of looked) expect(worst).toBeLessThan(SAME)
@@ -432,7 +432,7 @@ describe('gemma3, whose first layer sees a window', () => {
   })
 
   it.each([[['exact']], [['exact', 'splice', 'blend']]] as const)(
-    'stays exact where it says so over random edits of several conversations in little room under %j',
+    'is exact whenever it reports so, over random edits of several conversations in little room under %j',
     { timeout: 120_000 },
     async (contracts) => {
       await open('gemma3', { cells: 768, sequences: 6 })
@@ -441,14 +441,14 @@ describe('gemma3, whose first layer sees a window', () => {
     },
   )
 
-  it('splices, and a restore with nothing decoded in between is what it was', async () => {
+  it('splices, and an immediate restore is exact', async () => {
     await open('gemma3')
     const messages: ChatMessage[] = [
       { role: 'user', content: words(new Random(3), 200) },
       { role: 'user', content: words(new Random(4), 30) },
     ]
     await restoreIsExact(messages, () => [fold(messages, 0, 100, 500)])
-    // Left spliced: its gaps can be closed, in the windowed layers, too.
+    // The conversation is left spliced; its gaps can be closed, in the windowed layers, too.
     const id = conversationId('restored')
     const { positions, shown } = engine.ledger(id).at(-1)!
     expect(await engine.closeGaps(id)).toBe(positions - shown)
@@ -457,13 +457,13 @@ describe('gemma3, whose first layer sees a window', () => {
     expect(next.worst).toBeLessThan(SAME)
   })
 
-  it('copies what follows a marker longer than what it hides, in the windowed layers, too, and the restore is what it was', async () => {
+  it('copies the cells after a long marker, in the windowed layers, too, and the restore is exact', async () => {
     await open('gemma3')
     await restoreIsExact(talk(15), (messages) => [fold(messages, 1, 20, 22)])
     expect(engine.ledger(conversationId('restored')).map(({ turned = 0 }) => turned > 20)).toEqual([false, true, false, false])
   })
 
-  it('that forgets goes back to checkpoints, when the caller wants the smaller cache', async () => {
+  it('with the smaller cache, which forgets, returns to checkpoints', async () => {
     await open('gemma3', { fullSlidingWindow: false, ubatch: 64, batch: 64 })
     expect(engine.abilities).toMatchObject({ contracts: ['exact'], edits: 'checkpoints' })
     const messages: ChatMessage[] = [
@@ -484,7 +484,7 @@ describe('gemma3, whose first layer sees a window', () => {
   })
 })
 
-describe('qwen2vl, which counts positions in several dimensions', () => {
+describe('qwen2vl, whose positions have several dimensions', () => {
   it('is exact under edits', async () => {
     await open('qwen2vl')
     expect(engine.abilities).toMatchObject({ edits: 'tags', shift: false })
@@ -495,7 +495,7 @@ describe('qwen2vl, which counts positions in several dimensions', () => {
   })
 
   it.each([[['exact']], [['exact', 'splice', 'blend']]] as const)(
-    'stays exact where it says so over random edits of several conversations in little room under %j',
+    'is exact whenever it reports so, over random edits of several conversations in little room under %j',
     { timeout: 120_000 },
     async (contracts) => {
       await open('qwen2vl', { cells: 768, sequences: 6 })
@@ -503,14 +503,14 @@ describe('qwen2vl, which counts positions in several dimensions', () => {
     },
   )
 
-  it('splices and restores, and leaves gaps as they are', async () => {
+  it('splices and restores, and does not close gaps', async () => {
     await open('qwen2vl')
     await restoreIsExact(talk(12), (messages) => [fold(messages, 1, 20, 150)])
     await gapsStay(/several dimensions/)
     await engine.check('full')
   })
 
-  it('comes back from memory as it was', async () => {
+  it('is reloaded from memory unchanged', async () => {
     await open('qwen2vl', { cells: 512, sequences: 3 })
     for (const name of ['a', 'b', 'c', 'd', 'a', 'b']) {
       const { worst, reply } = await step(name, talk(name.charCodeAt(0)), [], 'exact', 1)
@@ -520,8 +520,8 @@ describe('qwen2vl, which counts positions in several dimensions', () => {
   })
 })
 
-describe('keys kept as q8_0', () => {
-  it('are exact, splice and restore, and gaps stay', async () => {
+describe('keys in q8_0', () => {
+  it('are exact, splice and restore, and gaps stay open', async () => {
     await open('wide', { keyType: 'q8_0' })
     expect(engine.abilities).toMatchObject({ edits: 'tags', shift: false })
     const messages = talk(13)
@@ -532,7 +532,7 @@ describe('keys kept as q8_0', () => {
   })
 })
 
-/** Folds by a splice that generates nothing, restores, and compares with never having folded. */
+/** Folds by a splice without generating, restores, and compares with never having folded. Then folds again. */
 async function restoreIsExact(messages: readonly ChatMessage[], of: (messages: readonly ChatMessage[]) => Edit[]): Promise<void> {
   const edits = of(messages)
   const id = conversationId('restored')
@@ -553,7 +553,7 @@ async function restoreIsExact(messages: readonly ChatMessage[], of: (messages: r
   await show(edits)
 }
 
-/** The conversation `restored` has gaps in its positions, which are not closed. */
+/** Checks that the conversation `restored` has gaps in its positions, which are not closed. */
 async function gapsStay(why: RegExp): Promise<void> {
   const id = conversationId('restored')
   const { positions, shown } = engine.ledger(id).at(-1)!
@@ -563,7 +563,7 @@ async function gapsStay(why: RegExp): Promise<void> {
   await engine.check('positions')
 }
 
-/** Steps of several conversations with random messages and edits; says how many tokens came back from memory. */
+/** Runs steps of several conversations with random messages and edits. Returns how many tokens were reloaded from memory. */
 async function randomEdits(what: string, contracts: readonly Contract[]): Promise<number> {
   const random = new Random(7)
   let [worst, floor, exact, back, recomputed] = [0, 0, 0, 0, 0]
@@ -584,7 +584,7 @@ async function randomEdits(what: string, contracts: readonly Contract[]): Promis
     const contract = contracts[random.below(contracts.length)]!
     const { reply, ...looked } = await step(each.name, each.messages, each.edits, contract, 1 + random.below(3))
     floor = Math.max(floor, looked.floor)
-    // What the ledger calls approximate may differ.
+    // Steps that the ledger calls approximate may differ.
     if (reply.ledger.approximate === 0) {
       worst = Math.max(worst, looked.worst)
       exact++

@@ -1,4 +1,4 @@
-/** Key sets cut into atoms and added up again, against sums place by place. */
+/** Tests that key sets, split into atoms and summed again, equal sums over single places. */
 import { describe, expect, it } from 'vitest'
 import { Random } from '../../../src/runtime/core/random.js'
 import { Atoms } from '../../../src/runtime/engine/attention-capture.js'
@@ -10,7 +10,7 @@ function randomSets(random: Random): KeySet[] {
     for (let at = random.below(8); at < 40 && random.below(4) > 0;) {
       const end = at + random.below(7)
       tokens.push({ start: at, end })
-      // Often the next span touches this one.
+      // The next span often touches this one.
       at = end + (random.below(2) === 0 ? 0 : random.below(9))
     }
     return { name: `${name}`, tokens }
@@ -18,12 +18,12 @@ function randomSets(random: Random): KeySet[] {
 }
 
 describe('atoms', () => {
-  it('sum up to their sets, whatever overlaps', () => {
+  it('sum up to their sets, however the sets overlap', () => {
     const random = new Random(1)
     for (let round = 0; round < 300; round++) {
       const sets = randomSets(random)
       const atoms = new Atoms(sets)
-      // Whole numbers: nothing is rounded.
+      // The weights are whole numbers, so sums are exact.
       const rows = [0, 1].map((row) => Array.from({ length: 48 }, (_, place) => ((place * 7 + row) % 5) + 1))
       const mass = new Float32Array(2 * atoms.count)
       for (const [row, weights] of rows.entries())
@@ -40,7 +40,7 @@ describe('atoms', () => {
     }
   })
 
-  it('are as few as there are different places', () => {
+  it('are one for each combination of sets', () => {
     const set = (name: string, ...spans: readonly (readonly [number, number])[]): KeySet => ({
       name,
       tokens: spans.map(([start, end]) => ({ start, end })),

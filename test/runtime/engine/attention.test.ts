@@ -1,4 +1,7 @@
-/** Attention out of the engine on real models: against a first layer computed by hand, against itself in other batches, and its refusals. */
+/**
+ * Tests attention patterns of the engine on real models: against a first layer computed by hand, against other batch sizes, and refused
+ * requests.
+ */
 import { afterEach, beforeAll, describe, expect, it } from 'vitest'
 import { KvfoldError, type ErrorCode } from '../../../src/runtime/core/errors.js'
 import { conversationId } from '../../../src/runtime/core/ids.js'
@@ -18,12 +21,12 @@ import { mkdtemp } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 
-/** With f32 all the way nothing is rounded but sums. */
+/** With f32 everywhere, only the order of sums causes rounding. */
 const PRECISE = { keyType: 'f32', valueType: 'f32' } as const
 const SETTINGS = { cells: 2048, sequences: 12, threads: 1, batchThreads: 1, attention: true, ...PRECISE } as const
 const EXACT: StepContract = { contract: 'exact' }
 const SPLICE: StepContract = { contract: 'splice' }
-/** What sums in another order change. */
+/** How much another order of sums may change. */
 const ROUNDING = 1e-5
 
 interface Hole extends Span {
@@ -57,7 +60,9 @@ const ID = conversationId('c')
 const text = (count: number, salt: number): Int32Array =>
   Int32Array.from({ length: count }, (_, at) => 260 + ((at * 7919 + salt * 104729 + ((at * at) % 13)) % 100))
 
-/** Positions are those of a splice, or of a blend that computes the `first` tokens after each hole again, right behind the marker. */
+/**
+ * Returns the tokens and positions of a splice; or of a blend that recomputes the `first` tokens after each fold, right behind the marker.
+ */
 function folded(base: Int32Array, holes: readonly Hole[], first = 0) {
   const tokens: number[] = []
   const positions: number[] = []
@@ -81,7 +86,7 @@ function folded(base: Int32Array, holes: readonly Hole[], first = 0) {
   return { shown: { tokens: Int32Array.from(tokens), origin }, tokens: Int32Array.from(tokens), positions }
 }
 
-/** Everything that can be asked for, of these places. */
+/** Requests every output for these queries. */
 const all = (queries: AttentionRequest['queries'], more: Partial<AttentionRequest> = {}): AttentionRequest => ({
   queries,
   keys: [
@@ -114,7 +119,7 @@ const rowOf = ({ rows, heads, queries }: AttentionPattern, layer: number, head: 
   return rows!.data.subarray(at, at + width)
 }
 
-/** Sums, entropy, sink and top are those of the rows, and rows are whole. */
+/** Checks that sums, entropy, sink and top agree with the rows, and that each row sums to 1. */
 function expectConsistent(pattern: AttentionPattern, request: AttentionRequest): void {
   const { layers, heads, queries, mass, total, entropy, sink, top } = pattern
   expect(mass.shape).toEqual([layers.length, heads.length, queries.length, request.keys.length])
@@ -137,7 +142,7 @@ function expectConsistent(pattern: AttentionPattern, request: AttentionRequest):
         const best = [...row.keys()].sort((a, b) => row[b]! - row[a]! || a - b).slice(0, Math.min(size, queries[query]! + 1))
         const places = top!.places.data.subarray(slot * size, (slot + 1) * size)
         const weights = top!.weights.data.subarray(slot * size, (slot + 1) * size)
-        // Behind what a window hides all weights are 0.
+        // All weights outside a window are 0, so their places may come in any order.
         expect([...weights.subarray(0, best.length)]).toEqual(best.map((place) => row[place]))
         best.forEach((place, rank) => {
           if (row[place]! > 0) expect(places[rank]).toBe(place)
@@ -145,7 +150,7 @@ function expectConsistent(pattern: AttentionPattern, request: AttentionRequest):
       }
 }
 
-/** The first layer looks where a computation by hand says. */
+/** Checks that the first layer's weights equal a computation by hand. */
 function expectByHand(
   pattern: AttentionPattern,
   layer: FirstLayer,
@@ -175,7 +180,7 @@ const difference = (a: AttentionPattern, b: AttentionPattern): number => {
 const counting = (count: number): number[] => Array.from({ length: count }, (_, at) => at)
 
 describe('a pattern', () => {
-  it('is what the first layer computes by hand, for prompt and generated tokens', async () => {
+  it('equals the first layer computed by hand, for prompt and generated tokens', async () => {
     await load({ ubatch: 64 })
     const request = all({
       prompt: [
@@ -187,7 +192,7 @@ describe('a pattern', () => {
     })
     const tokens = text(200, 1)
     const { pattern, tokens: answer } = await look(tokens, request, { maxTokens: 6 })
-    // The last token is sampled and never looks.
+    // The last token is sampled, and never a query.
     expect([...pattern.queries]).toEqual([0, 1, 63, 64, 65, 199, 200, 201, 202, 203, 204])
     expect(pattern).toMatchObject({ layers: [0, 1], heads: [0, 1, 2, 3], keys: ['early', 'late', 'empty'], skipped: [] })
     expect(pattern.rows!.shape).toEqual([2, 4, 11, 205])
@@ -195,7 +200,7 @@ describe('a pattern', () => {
     expectByHand(pattern, new FirstLayer(await tinyModel()), Int32Array.from([...tokens, ...answer]), counting(206))
   })
 
-  it('is what the first layer of the built-in model computes by hand, as near as f16 weights allow', async () => {
+  it('equals the first layer of the built-in model computed by hand, within the precision of f16 weights', async () => {
     await load({}, builtinModel())
     const { attention } = await engine.respond({
       conversation: ID,
@@ -221,7 +226,7 @@ describe('a pattern', () => {
       })
   })
 
-  it('changes nothing: logits are bit by bit those of an engine that captures nothing', async () => {
+  it('changes nothing: logits equal those of an engine without capture bit by bit', async () => {
     const tokens = text(150, 2)
     const answers = []
     for (const attention of [undefined, all({ prompt: [{ start: 100, end: 150 }], generated: true })]) {
@@ -234,7 +239,7 @@ describe('a pattern', () => {
     expect(answers[0]!.attention).toBeUndefined()
   })
 
-  it('is the same in ubatches of 7 and of 64, and beside others that are busy', async () => {
+  it('is the same in ubatches of 7 and of 64, and beside other running conversations', async () => {
     const request = all({ prompt: [{ start: 50, end: 130 }], generated: true })
     const tokens = text(130, 3)
     await load()
@@ -256,7 +261,7 @@ describe('a pattern', () => {
     expect(difference(pattern, second.attention!)).toBeLessThan(ROUNDING)
   })
 
-  it('of a prompt that is in the cache is computed anew from the first token that looks on, and leaves the cache exact', async () => {
+  it('of a cached prompt recomputes it from the first query on, and leaves the cache exact', async () => {
     await load()
     const tokens = text(120, 6)
     const request = all({ prompt: [{ start: 100, end: 110 }] })
@@ -273,7 +278,7 @@ describe('a pattern', () => {
 })
 
 describe('under the contracts', () => {
-  it('exact: after edits and restores as after a fresh prefill', async () => {
+  it('exact: after edits and restores it is that of a fresh prefill', async () => {
     await load({ ubatch: 64 })
     const base = text(400, 7)
     const hole = { start: 60, end: 220, marker: text(9, 8) }
@@ -293,7 +298,7 @@ describe('under the contracts', () => {
   })
 
   it.each(['splice', 'blend'] as const)(
-    '%s: hidden text has no place, marker and suffix are where they are',
+    '%s: hidden text has no place, marker and suffix keep their positions',
     async (contract) => {
       await load({ ubatch: 64 })
       const base = text(400, 10)
@@ -322,7 +327,8 @@ describe('under the contracts', () => {
       const positions = [...there.positions, 400, 401, 402, 403]
       expect(pattern.rows!.shape[3]).toBe(size + 3)
       expectByHand(pattern, layer, Int32Array.from([...there.tokens, ...answer]), positions)
-      // Tokens of the second marker look while they are computed in the middle of the live sequence; the text after it follows without a gap.
+      // Tokens of the second marker are queries while they are computed in the middle of the live sequence. The text after the marker
+      // follows without a gap.
       const second = folded(base, [holes[0]!, { ...holes[1]!, marker: text(25, 14) }], first)
       const marker = holes[0]!.marker.length + 40 + 60
       const inside = await look(second.tokens, all({ prompt: [{ start: marker + 3, end: marker + 30 }] }), {
@@ -366,7 +372,7 @@ describe('under the contracts', () => {
     expect(spliced).toBeGreaterThan(12)
   })
 
-  it('after closed gaps, compaction and a return from the host tier', async () => {
+  it('after closed gaps, compaction and a reload from the host tier', async () => {
     await load({ cells: 512, hostBytes: 2 ** 24, contract: 'splice' })
     const layer = new FirstLayer(await tinyModel())
     const base = text(200, 30)
@@ -376,7 +382,7 @@ describe('under the contracts', () => {
     const show = () => look(there.tokens, request, { ...there.shown, terms: SPLICE })
     await engine.complete({ conversation: ID, tokens: base, maxTokens: 0 })
     await show()
-    // Pushed out by another, and brought back.
+    // Another conversation pushes it out, and the next step reloads it.
     await engine.complete({ conversation: conversationId('big'), tokens: text(470, 32), maxTokens: 0 })
     expect(engine.cacheTotals.tiers.host.sequences).toBeGreaterThan(0)
     const back = await show()
@@ -385,16 +391,16 @@ describe('under the contracts', () => {
     engine.forget(conversationId('big'))
     expect(await engine.compact(ID)).toBe(size)
     expectByHand((await show()).pattern, layer, there.tokens, there.positions)
-    // What the step parked shares cells; alone, the conversation can be moved.
+    // The parked version shares cells with the conversation. One more step leaves only the conversation, which can then be moved.
     await engine.complete({ conversation: ID, ...there.shown, terms: SPLICE, maxTokens: 0 })
     expect(await engine.closeGaps(ID)).toBe(75)
-    // Keys are turned once more, which rounds them.
+    // The keys are rotated once more, which rounds them.
     expectByHand((await show()).pattern, layer, there.tokens, counting(size), 1e-4)
   })
 })
 
 describe('other models', () => {
-  it('a sliding window: nothing outside of it, and the same whatever happened before', async () => {
+  it('a sliding window has no weight outside, and is the same whatever happened before', async () => {
     const path = await other('gemma3')
     await load({ ubatch: 64, sequences: 6 }, path)
     const tokens = text(250, 40)
@@ -418,11 +424,11 @@ describe('other models', () => {
           .every((weight) => weight > 0),
       ).toBe(true)
     })
-    // Folded, restored, and between the cells of another.
+    // The text was folded and restored, and has its cells between those of another conversation.
     const there = folded(tokens, [{ start: 30, end: 100, marker: text(6, 41) }])
     const spliced = await look(there.tokens, all({ prompt: [{ start: 60, end: 70 }] }), { ...there.shown, terms: SPLICE })
     expect(spliced.ledger.contract).toBe('splice')
-    // The window counts positions, hidden ones included.
+    // The window counts positions, including hidden ones.
     spliced.pattern.queries.forEach((query, at) => {
       const row = rowOf(spliced.pattern, 0, 1, at)
       const inside = there.positions.map((position, place) => place <= query && position > there.positions[query]! - WINDOW)
@@ -431,7 +437,7 @@ describe('other models', () => {
     await engine.complete({ conversation: conversationId('between'), tokens: text(200, 42), maxTokens: 2 })
     await look(tokens, all({ prompt: [{ start: 20, end: 30 }] }), { terms: EXACT })
     expect(difference(pattern, (await look(tokens, request, { maxTokens: 4 })).pattern)).toBeLessThan(ROUNDING)
-    // A window that forgets.
+    // Now the cache forgets cells outside the window.
     await load({ ubatch: 64, sequences: 6, fullSlidingWindow: false }, path)
     expect(difference(pattern, (await look(tokens, request, { maxTokens: 4 })).pattern)).toBeLessThan(ROUNDING)
   })
@@ -460,14 +466,14 @@ describe('other models', () => {
     await refused('attention/bad-request', { ...request, layers: [0] }, tokens, 'recurrent state')
   })
 
-  it('positions of several dimensions', async () => {
+  it('a model with several position dimensions has a pattern', async () => {
     await load({ ubatch: 64 }, await other('qwen2vl'))
     const request = all({ prompt: [{ start: 90, end: 100 }], generated: true })
     const { pattern } = await look(text(100, 45), request, { maxTokens: 3 })
     expectConsistent(pattern, request)
   })
 
-  it('a recurrent model has none, and says so when it is loaded', async () => {
+  it('a recurrent model refuses capture when it is loaded', async () => {
     const path = await other('mamba')
     await expect(LlamaEngine.load(native, path, SETTINGS)).rejects.toMatchObject({ code: 'attention/unavailable' })
   })
@@ -490,10 +496,10 @@ async function refused(
   expect(engine.submitted).toBe(before)
 }
 
-describe('refusals, before anything is computed', () => {
+describe('refusals before anything is computed', () => {
   const good: AttentionRequest = { queries: { prompt: [{ start: 5, end: 6 }] }, keys: [] }
 
-  it('of what is not there, or too large', async () => {
+  it('of layers, heads and tokens that do not exist, and of too large a result', async () => {
     await load()
     const tokens = text(50, 50)
     const bad = (change: Partial<AttentionRequest>, says: string, maxTokens = 0) =>
@@ -525,7 +531,7 @@ describe('refusals, before anything is computed', () => {
     await bad({ top: -1 }, 'top is -1')
     await bad({ rows: true, maxRowBytes: 2 * 4 * 50 * 4 - 1 }, 'maxRowBytes is 1599')
     await bad({ rows: true, queries: { generated: true }, maxRowBytes: 2 ** 20 }, 'maxTokens', 400)
-    // The largest that is allowed.
+    // This is the largest allowed request.
     await look(tokens, {
       ...good,
       rows: true,
@@ -534,7 +540,7 @@ describe('refusals, before anything is computed', () => {
     })
   })
 
-  it('of an engine that was loaded without, or with flash attention', async () => {
+  it('of an engine that was loaded without capture, or with flash attention', async () => {
     await load({ attention: false, flashAttention: 'off' })
     await refused('attention/unavailable', good, text(50, 51), 'load it with')
     await expect(LlamaEngine.load(native, await tinyModel(), { ...SETTINGS, flashAttention: 'on' })).rejects.toMatchObject({
@@ -542,7 +548,7 @@ describe('refusals, before anything is computed', () => {
     })
   })
 
-  it('and none of a step that was cancelled', async () => {
+  it('a cancelled step has no pattern', async () => {
     await load()
     const stop = new AbortController()
     const { finish, attention } = await engine.complete({
@@ -560,7 +566,7 @@ describe('refusals, before anything is computed', () => {
   })
 })
 
-describe('the cost on paper', () => {
+describe('the predicted cost', () => {
   it('is that of the arrays', async () => {
     await load()
     const { pattern } = await look(text(80, 60), all({ prompt: [{ start: 30, end: 50 }] }))
@@ -581,7 +587,7 @@ describe('the cost on paper', () => {
     const at64 = attentionPlan(shape, { queries: 300, sets: 132 })
     const at8 = attentionPlan({ ...shape, cells: 8192 }, { queries: 300, sets: 132 })
     expect(at64.pattern).toBe(at8.pattern)
-    // kv-mechanics.md: one token is 268 MB.
+    // As kv-mechanics.md says, one token takes 268 MB unreduced.
     expect(attentionPlan(shape, { queries: 1, sets: 0 }).unreduced).toBe(268_435_456)
   })
 })

@@ -1,4 +1,4 @@
-/** The built-in model and the runtime agree: what it was trained on (golden.json, made by its recipe) is what the runtime shows it. */
+/** Tests that the runtime shows the built-in model exactly its training format (golden.json, made by its recipe). */
 import { createHash } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
@@ -72,16 +72,19 @@ describe('the built-in model', () => {
     },
   )
 
-  it.each(golden.prompts.map((prompt) => [prompt.name, prompt] as const))('is shown what it was trained on: %s', (_, prompt) => {
-    const tools = contextTools.map(({ definition }) => definition).filter(({ name }) => prompt.tools.includes(name))
-    const messages = prompt.messages.map(asMessage)
-    const rendered = engine.format.render({ messages, tools })
-    expect(rendered.text).toBe(prompt.text)
-    expect([...rendered.tokens]).toEqual(prompt.ids)
-    // Under folds a content is told here as shown, while the note says how long the original is.
-    for (const { note = '', ...bare } of messages)
-      if (!bare.content.includes('[folded ')) expect(sizeNote(bare, tools)).toBe(note)
-  })
+  it.each(golden.prompts.map((prompt) => [prompt.name, prompt] as const))(
+    'sees the format it was trained on: %s',
+    (_, prompt) => {
+      const tools = contextTools.map(({ definition }) => definition).filter(({ name }) => prompt.tools.includes(name))
+      const messages = prompt.messages.map(asMessage)
+      const rendered = engine.format.render({ messages, tools })
+      expect(rendered.text).toBe(prompt.text)
+      expect([...rendered.tokens]).toEqual(prompt.ids)
+      // For folded messages, golden.json has the content as shown, and a note with the length of the original.
+      for (const { note = '', ...bare } of messages)
+        if (!bare.content.includes('[folded ')) expect(sizeNote(bare, tools)).toBe(note)
+    },
+  )
 
   it('folds a long stream by itself, and the runtime computes the fold once', async () => {
     const sample = piSample({ words: ownWords(), updates: 32, seed: 2024 })
@@ -92,7 +95,7 @@ describe('the built-in model', () => {
     expect(cut!.calls.map(({ call }) => call.name)).toEqual(['fragment_context'])
     expect(new Set(fold!.calls.map(({ call }) => call.name))).toEqual(new Set(['fold_fragment']))
     expect(outcome.steps.flatMap(({ calls }) => calls).filter(({ failed }) => failed)).toEqual([])
-    // Cutting changes nothing that is shown: the second step computes its new messages only.
+    // Cutting does not change the prompt, so the second step computes only its new messages.
     expect(fold!.ledger.recomputed).toBe(0)
     expect(answer!.ledger.recomputed).toBeGreaterThan(0)
     expect(outcome.contextAfter).toBeLessThan(0.4 * outcome.contextBefore)
@@ -101,7 +104,7 @@ describe('the built-in model', () => {
     session.forget()
   })
 
-  it('answers plainly from exactly the prompt of a bare run', async () => {
+  it('answers without tools from exactly the prompt of a bare run', async () => {
     const sample = piSample({ words: ownWords(), updates: 4, seed: 2025 })
     const session = plain({ engine, id: conversationId('plain'), generation: { maxTokens: 1 } })
     const { ledger } = await session.ask(sample.prompt)

@@ -1,4 +1,7 @@
-/** The secret of a disk cache on a real folder: kept, shared by who may read it, and replaced when it is none any more; what is saved under another is refused. */
+/**
+ * Tests the secret of a disk cache in a real folder. It is kept, shared by processes that may read it, and replaced when it is unusable.
+ * Sequences saved under another secret are refused.
+ */
 import { createHash } from 'node:crypto'
 import {
   chmodSync,
@@ -35,7 +38,7 @@ afterEach(() => {
   rmSync(folder, { recursive: true })
 })
 
-/** What makes the file unusable, and what is said of it. */
+/** Ways to make the file unusable, and the message about each. */
 const SPOILT: readonly (readonly [string, () => void, RegExp])[] = [
   [
     'the group may read',
@@ -99,7 +102,7 @@ const SPOILT: readonly (readonly [string, () => void, RegExp])[] = [
 ]
 
 describe('the secret', () => {
-  it('is made once, for this user only, and is the same for all who open the folder, at once or later', async () => {
+  it('is made once, for this user only, and is the same for every process that opens the folder, at once or later', async () => {
     const all = await Promise.all(Array.from({ length: 12 }, read))
     const [{ secret }] = all as [(typeof all)[0]]
     expect(secret).toHaveLength(32)
@@ -131,7 +134,7 @@ describe('the secret', () => {
     expect(found.secret).not.toEqual(secret)
   })
 
-  it('that cannot be kept is good until the program ends, and the user is told', async () => {
+  it('that cannot be saved is valid until the program ends, and the user is told', async () => {
     mkdirSync(path())
     const found = await read()
     expect(found.note).toMatch(/could not be kept/)
@@ -141,10 +144,10 @@ describe('the secret', () => {
   })
 })
 
-describe('what was saved', () => {
+describe('a saved sequence', () => {
   const { record, state } = sampleOf(3, 1000)
 
-  it('under this secret is found by the next opening, and by another process that has it open', async () => {
+  it('under this secret is found by the next opening, and by another process that has the folder open', async () => {
     const [one, two] = [await openShelf(), await openShelf()]
     expect(one.secret).toEqual(two.secret)
     const item = await one.put(record, state)
@@ -169,7 +172,7 @@ describe('what was saved', () => {
       expect((await openShelf()).items).toHaveLength(1)
     })
 
-  it('by a process with another secret is refused by one that runs already', async () => {
+  it('of a process with another secret is refused by a process that already runs', async () => {
     const before = await openShelf()
     rmSync(path())
     await (await openShelf()).put(record, state)
@@ -178,15 +181,15 @@ describe('what was saved', () => {
     expect(before.items).toHaveLength(1)
   })
 
-  it('for a deleted conversation is deleted without the secret', async () => {
+  it('of a deleted conversation is deleted without the secret', async () => {
     await (await openShelf()).put({ ...record, conversation: 'gone' as typeof record.conversation }, state)
     rmSync(path())
     expect(await new SavedCells([folder]).drop(['gone'])).toBe(1)
   })
 
-  it('in the form of earlier versions, with unkeyed hashes, is refused and deleted', async () => {
+  it('of an earlier version, with unkeyed hashes, is refused and deleted', async () => {
     await openShelf()
-    // One token, one number of base, no state: the head alone, as kvshelf1 had it.
+    // A file of the format kvshelf1: only the head, with one token, one number of base, and no state.
     const fixed = Buffer.alloc(96)
     fixed.write('kvshelf1', 'latin1')
     fixed.set(IDENTITY, 8)

@@ -1,4 +1,4 @@
-/** Calibrating on a real context, and what is believed of a file afterwards. No times are expected: machines differ. */
+/** Tests calibration on a real context, and when a saved calibration is used. The tests expect no times, because machines differ. */
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -56,34 +56,34 @@ describe('a calibration', () => {
       expect(residual.worst).toBeGreaterThanOrEqual(residual.median)
       expect(samples).toBeGreaterThan(2)
     }
-    // 2 layers, 2 heads of 16 for keys and values, in 16 bits, and what llama.cpp writes of a cell beside them.
+    // The product: 2 layers, 2 heads of 16 for keys and values, in 16 bits. llama.cpp writes more for each cell.
     expect(cost.host.bytesPerCell).toBeGreaterThanOrEqual(256)
     expect(cost.host.bytesPerCell).toBeLessThan(300)
     expect(cost.host.saveBytesPerSecond).toBeGreaterThan(0)
     expect(cost.host.loadBytesPerSecond).toBeGreaterThan(0)
   })
 
-  it('has everything cost something', () => {
+  it('predicts a cost for everything', () => {
     const at = { attended: 200, cells: 300 }
     expect(decodeTime(cost, at)).toBeGreaterThan(0)
     expect(prefillTime(cost, { tokens: 256, ...at })).toBeGreaterThan(prefillTime(cost, { tokens: 16, ...at }))
   })
 
-  it('leaves the context empty, and tells how far it is', () => {
+  it('leaves the context empty, and reports its progress', () => {
     expect(context.readback()).toEqual([])
     expect(shares.length).toBeGreaterThan(10)
     expect([...shares].sort((a, b) => a - b)).toEqual(shares)
     expect(shares.at(-1)).toBeLessThanOrEqual(1)
   })
 
-  it('keeps to its budget, down to the few figures that it needs', async () => {
+  it('keeps to its budget, and measures at least the necessary figures', async () => {
     const asked: string[] = []
     const short = await calibrate(context, model.info.vocabulary, cost.on, {
       budget: 1,
       onProgress: (_, what) => asked.push(what),
     })
     expect(short.deepest).toBe(256)
-    // Two folds and two restores, each once to warm up and once on the clock.
+    // Two folds and two restores, each once to warm up and once measured.
     expect(short.books.samples).toBe(4)
     expect(asked.filter((what) => what.startsWith('folds')).length).toBe(4)
     expect(short.books.samples).toBeLessThan(cost.books.samples)
@@ -103,21 +103,21 @@ describe('a calibration', () => {
     expect(context.readback()).toEqual([])
   })
 
-  it('refuses a context that is too small to see anything in', async () => {
+  it('refuses a context that is too small to measure anything', async () => {
     const small = await model.createContext({ ...SETTINGS, cells: 512, sequences: SEQUENCES })
     await expect(calibrate(small, model.info.vocabulary, cost.on)).rejects.toMatchObject({ code: 'engine/bad-request' })
     await small.dispose()
   })
 })
 
-describe('a file of it', () => {
+describe('a saved calibration', () => {
   it('is found again, by the same model and settings only', async () => {
     expect(await loadCalibration(subject, folder)).toEqual({ kind: 'none' })
     const path = await saveCalibration(subject, cost, folder)
     expect(await loadCalibration(subject, folder)).toEqual({ kind: 'found', model: cost, path })
     expect(await loadCalibration({ ...subject, settings: { ...SETTINGS, threads: 2 } }, folder)).toEqual({ kind: 'none' })
     expect(await loadCalibration({ ...subject, info: { ...subject.info, layers: 3 } }, folder)).toEqual({ kind: 'none' })
-    // The same model in another place is as fast.
+    // The same model under another path is as fast.
     expect(await loadCalibration({ ...subject, info: { ...subject.info, path: '/elsewhere.gguf' } }, folder)).toMatchObject({
       kind: 'found',
     })

@@ -1,6 +1,6 @@
 /**
- * Clients that send other messages than before, over the real engine: whatever they change, the model is shown their messages and nothing else; under
- * `exact` it predicts what a fresh prefill predicts, and under `splice` text that is sent whole again is as if it had never been changed.
+ * Tests clients that change their earlier messages, over the real engine. The model sees their messages and nothing else. Under `exact`,
+ * predictions equal a fresh prefill; under `splice`, text that is sent again unchanged is exact again.
  */
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import type { ChatMessage } from '../../../src/runtime/chat/message.js'
@@ -15,13 +15,13 @@ import { tinyModel } from '../../support/models.js'
 import { firstPrediction, largestDifference } from '../../support/predictions.js'
 
 const LONG = process.env['KVFOLD_LONG'] !== undefined
-/** Histories; each has some ten steps. */
+/** How many random histories run; each has some ten steps. */
 const HISTORIES = LONG ? 1000 : ON_GPU ? 4 : 6
-/** Without flash attention; two fresh prefills differ by up to 1e-3 in such caches (exact.test.ts measures it in its own run). */
+/** The noise without flash attention: two fresh prefills differ by up to 1e-3 in such caches (exact.test.ts measures it in its own run). */
 const NOISE = 1e-3
 
 let engine: LlamaEngine
-/** Is asked everything once, in conversations of its own. */
+/** An engine that gets every prompt once, in a new conversation. */
 let reference: LlamaEngine
 
 beforeAll(async () => {
@@ -47,7 +47,7 @@ interface Shown {
   readonly contract: string
 }
 
-/** One step, whose ledger shows exactly the tokens of these messages. */
+/** Runs one step, and checks that its ledger shows exactly the tokens of these messages. */
 async function show(
   of: LlamaEngine,
   id: string,
@@ -72,7 +72,7 @@ async function show(
 }
 
 let once = 0
-/** What a fresh prefill predicts. */
+/** Returns the prediction of a fresh prefill. */
 async function fresh(messages: readonly ChatMessage[]): Promise<Float32Array> {
   const id = `once-${++once}`
   const { next } = await show(reference, id, messages)
@@ -80,7 +80,7 @@ async function fresh(messages: readonly ChatMessage[]): Promise<Float32Array> {
   return next
 }
 
-/** What a client may make of a conversation; all that it ever sent is in `ever`. */
+/** Makes a random edit that a client may make; `ever` has all messages that it ever sent. */
 function edit(random: Random, messages: ChatMessage[], ever: ChatMessage[]): void {
   const at = random.below(messages.length)
   const message = messages[at]!
@@ -97,7 +97,7 @@ function edit(random: Random, messages: ChatMessage[], ever: ChatMessage[]): voi
 
 describe('client edits', () => {
   it(
-    `show the client's messages after ${HISTORIES} random histories, and are exact where they say so`,
+    `show the client's messages after ${HISTORIES} random histories, and are exact whenever the ledger says so`,
     { timeout: LONG ? 3_600_000 : 240_000 },
     async () => {
       let [approximations, compared] = [0, 0]
@@ -132,7 +132,7 @@ describe('client edits', () => {
     },
   )
 
-  it('restore what they hid with one token, as if it had never been hidden', async () => {
+  it('restore hidden text with one computed token, exactly', async () => {
     for (let seed = 1; seed <= (LONG ? 300 : 4); seed++) {
       const random = new Random(seed, 22)
       const id = `r${seed}`
@@ -154,7 +154,7 @@ describe('client edits', () => {
     }
   })
 
-  it('compute the placeholders and what is new under splice, whether messages are replaced or left out, and a fork goes on with what its parent had', async () => {
+  it('under splice compute only placeholders and new text, whether messages are replaced or removed, also in a fork', async () => {
     const random = new Random(1, 23)
     const messages: ChatMessage[] = []
     for (let turn = 0; turn < 12; turn++) {
@@ -165,13 +165,13 @@ describe('client edits', () => {
       if (turn === 6) messages.splice(0, 2)
       if (turn === 6) messages.unshift(user('Both are gone.'), user('Still.'))
       const { computed } = await show(engine, id, [...messages], 'splice', id === 'q' ? 'p' : undefined)
-      // What is new, and a marker with what the template has around it.
+      // The step computes the new message, and a placeholder with the template's text around it.
       if (turn > 0) expect(computed).toBeLessThan(added + 40)
     }
     for (const id of ['p', 'q']) engine.forget(conversationId(id))
   })
 
-  it('keep approximate cells of no fewer tokens than pay', async () => {
+  it('keep approximate cells only if they are enough to pay', async () => {
     const random = new Random(1, 25)
     const kept: number[] = []
     for (let words = 1; words < 40; words += 3) {
@@ -189,7 +189,7 @@ describe('client edits', () => {
     expect(kept.at(-1)).toBeGreaterThan(0)
   })
 
-  it('lends a parent’s approximate cells to nobody of another tenant', async () => {
+  it("do not lend a parent's approximate cells to another tenant", async () => {
     const random = new Random(1, 24)
     const messages = Array.from({ length: 6 }, () => user(text(random, 30)))
     const pruned = [user('[cleared]'), ...messages.slice(1)]

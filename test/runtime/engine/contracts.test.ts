@@ -1,4 +1,7 @@
-/** Splice, blend, refresh, compaction, closed gaps and the host tier on a real model, against fresh prefills and against llama.cpp driven by hand. */
+/**
+ * Tests splice, blend, refresh, compaction, closed gaps and the host tier on a real model, against fresh prefills and against llama.cpp
+ * driven by hand.
+ */
 import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -16,7 +19,7 @@ const SETTINGS = { cells: 2048, sequences: 12, threads: 1, batchThreads: 1, flas
 const SPLICE: StepContract = { contract: 'splice' }
 const EXACT: StepContract = { contract: 'exact' }
 const ID = conversationId('c')
-/** Without flash attention, what chunking and neighbours change (exact.test.ts measures 3e-4 at most). */
+/** How much chunking and neighbours change without flash attention (exact.test.ts measures 3e-4 at most). */
 const FLOOR = 1e-3
 
 interface Hole {
@@ -52,7 +55,7 @@ function folded(base: Int32Array, holes: readonly Hole[]): Pick<Completion, 'tok
   return { tokens: Int32Array.from(tokens), origin }
 }
 
-/** Shows this and samples one token; the ledger entry, and log-probabilities of the next token. */
+/** Shows this prompt and samples one token. Returns the ledger entry and the log-probabilities of the next token. */
 async function show(base: Int32Array, holes: readonly Hole[], terms: StepContract, conversation = ID) {
   const { ledger, logprobs } = await engine.complete({
     conversation,
@@ -66,7 +69,7 @@ async function show(base: Int32Array, holes: readonly Hole[], terms: StepContrac
 }
 
 describe('splice', () => {
-  it('computes the marker and leaves what follows as it was; the restore is exact and computes nothing', async () => {
+  it('computes the marker and leaves the later cells as they are; the restore is exact and computes nothing', async () => {
     await load()
     const base = text(900, 1)
     const before = await show(base, [], SPLICE)
@@ -92,11 +95,11 @@ describe('splice', () => {
       sources: { own: 400, parked: 500, shared: 0 },
     })
     expect(largestDifference(back.next, before.next)).toBeLessThan(FLOOR)
-    // Folded again, the marker is there already.
+    // Folded again, the cells of the marker are still there.
     expect((await show(base, [hole], SPLICE)).ledger.submitted).toBe(1)
   })
 
-  it('predicts what llama.cpp predicts when the splice is made by hand', async () => {
+  it('predicts the same as llama.cpp when the splice is made by hand', async () => {
     await load()
     const base = text(600, 3)
     const marker = text(9, 4)
@@ -114,7 +117,7 @@ describe('splice', () => {
     await model.dispose()
   })
 
-  it('marks what was decoded while text was hidden, until the conversation is exact again', async () => {
+  it('reports tokens that were decoded while text was hidden, until the conversation is exact again', async () => {
     await load()
     const base = text(500, 5)
     const hole = { start: 100, end: 300, marker: text(8, 6) }
@@ -122,14 +125,14 @@ describe('splice', () => {
     await show(base, [hole], SPLICE)
     const longer = Int32Array.from([...base, ...text(40, 7)])
     expect((await show(longer, [hole], SPLICE)).ledger).toMatchObject({ submitted: 40, approximate: 240 })
-    // Restored: the 40 tokens still carry what they did not see.
+    // After the restore, the 40 tokens are still computed without the hidden text.
     expect((await show(longer, [], SPLICE)).ledger).toMatchObject({ submitted: 1, approximate: 40, recomputed: 0 })
     const exact = await show(longer, [], EXACT)
     expect(exact.ledger).toMatchObject({ approximate: 0, recomputed: 40 })
     expect(largestDifference(exact.next, await fresh(longer))).toBeLessThan(FLOOR)
   })
 
-  it('computes a marker that is longer than what it hides alone: what follows is copied, and the restore is exact and free', async () => {
+  it('computes a marker that is longer than what it hides alone: later cells are copied, and the restore is exact and free', async () => {
     for (const flashAttention of ['on', 'off'] as const) {
       await load({ flashAttention })
       const base = text(600, 8)
@@ -146,7 +149,7 @@ describe('splice', () => {
     }
   })
 
-  it('copies what stands between a short fold and an earlier long one, whose gap takes it up', async () => {
+  it('copies the cells between a short fold and an earlier long one, whose gap absorbs the marker', async () => {
     await load()
     const base = text(600, 40)
     const before = await show(base, [], SPLICE)
@@ -168,7 +171,7 @@ describe('splice', () => {
     expect(largestDifference(back.next, before.next)).toBeLessThan(FLOOR)
   })
 
-  it('predicts what llama.cpp predicts when cells are moved by hand', async () => {
+  it('predicts the same as llama.cpp when cells are moved by hand', async () => {
     await load()
     const base = text(400, 43)
     const marker = text(20, 44)
@@ -187,7 +190,7 @@ describe('splice', () => {
     await model.dispose()
   })
 
-  it('keeps what was copied through host memory', async () => {
+  it('keeps copied cells through host memory', async () => {
     await load({ cells: 1024, hostBytes: 2 ** 28 })
     const base = text(450, 45)
     const hole = { start: 50, end: 60, marker: text(20, 46) }
@@ -201,7 +204,7 @@ describe('splice', () => {
     expect((await show(base, [], SPLICE)).ledger).toMatchObject({ submitted: 1, approximate: 0 })
   })
 
-  it('falls back to exact where a marker is longer than what it hides and keys cannot be turned, and says so', async () => {
+  it('falls back to exact if a marker is longer than the hidden text and keys cannot be shifted, and says so', async () => {
     await load({ keyType: 'bf16' })
     const base = text(300, 8)
     await show(base, [], SPLICE)
@@ -210,7 +213,7 @@ describe('splice', () => {
     expect(ledger.fallback).toMatch(/longer than what it hides.*cannot be turned/)
     expect(
       largestDifference(next, await fresh(folded(base, [{ start: 100, end: 110, marker: text(20, 9) }]).tokens)),
-      // Keys of three digits.
+      // These keys have three digits of precision.
     ).toBeLessThan(3e-2)
   })
 
@@ -222,7 +225,7 @@ describe('splice', () => {
     await show(base, [hole], SPLICE)
     const other = conversationId('other')
     const { ledger, next } = await show(base, [hole], SPLICE, other)
-    // What stands before the hole, and the marker, are exact.
+    // Only the cells before the fold and those of the marker are exact.
     expect(ledger.sources).toEqual({ own: 0, parked: 0, shared: 60 })
     expect(ledger.approximate).toBe(0)
     expect(largestDifference(next, await fresh(folded(base, [hole]).tokens))).toBeLessThan(FLOOR)
@@ -230,11 +233,11 @@ describe('splice', () => {
 })
 
 describe('blend', () => {
-  it('computes as many tokens again as it was told to; with all of them it is exact', async () => {
+  it('recomputes as many tokens as requested; with all of them it is exact', async () => {
     await load()
     const base = text(600, 12)
     for (const ratio of [0, 0.5, 1]) {
-      // Each time another marker, or what the last conversation computed would be lent.
+      // Each ratio has its own marker; otherwise the exact cells of the last conversation would be lent.
       const hole = { start: 100, end: 400, marker: text(10, 50 + 10 * ratio) }
       const exact = await fresh(folded(base, [hole]).tokens)
       const id = conversationId(`ratio ${ratio}`)
@@ -268,7 +271,7 @@ describe('refresh', () => {
     expect(after).toMatchObject({ approximate: 0, submitted: 1 })
     expect(after.positions).toBe(after.shown)
     expect(largestDifference(next, await fresh(folded(base, [hole]).tokens))).toBeLessThan(FLOOR)
-    // And the hidden text is still there to be restored.
+    // The hidden text can still be restored.
     expect((await show(base, [], SPLICE)).ledger).toMatchObject({ approximate: 0, submitted: 1 })
   })
 
@@ -290,12 +293,12 @@ describe('refresh', () => {
     expect(await running).toEqual({ exact: false, ledger: [] })
   })
 
-  it('can be interrupted; the conversation goes on as it was and a second refresh takes up where the first ended', async () => {
+  it('can be interrupted; the conversation continues unchanged, and a second refresh continues the first', async () => {
     const { base, hole } = await spliced()
     const controller = new AbortController()
     const running = engine.refresh(ID, { signal: controller.signal })
     const asked = show(base, [hole], SPLICE)
-    // It runs between two slices, of which most are still to come.
+    // The step runs between two slices, when most are still to come.
     expect((await asked).ledger.submitted).toBe(1)
     controller.abort()
     expect((await running).exact).toBe(false)
@@ -337,21 +340,21 @@ describe('compaction and closed gaps', () => {
 })
 
 describe('the host tier', () => {
-  it('is given nothing whose keys are still to be turned: it would come back with the old ones', async () => {
+  it('is not given cells whose keys are still to be shifted, because they would return with the old keys', async () => {
     await load({ cells: 512, hostBytes: 2 ** 28 })
     const base = text(300, 50)
     const hole = { start: 100, end: 200, marker: text(10, 51) }
     await show(base, [], SPLICE)
     await show(base, [hole], SPLICE)
     expect(await engine.closeGaps(ID)).toBe(90)
-    // Makes room before it decodes anything.
+    // This step makes room before it decodes anything.
     expect((await show(text(400, 52), [], EXACT, conversationId('d'))).ledger.evicted).toBeGreaterThan(100)
     const { ledger, next } = await show(base, [hole], SPLICE)
     expect(ledger.approximate).toBe(0)
     expect(largestDifference(next, await fresh(folded(base, [hole]).tokens))).toBeLessThan(FLOOR)
   })
 
-  it('takes what the cache has no room for, and gives it back bit for bit', async () => {
+  it('takes cells that the cache has no room for, and returns them bit for bit', async () => {
     await load({ cells: 1024, hostBytes: 2 ** 28 })
     const base = text(700, 23)
     const hole = { start: 100, end: 600, marker: text(10, 24) }
@@ -368,7 +371,7 @@ describe('the host tier', () => {
     expect(back.ledger.submitted).toBe(1)
   })
 
-  it('gives the least useful up when it is full, and what is lost is computed again', async () => {
+  it('evicts the least useful when it is full, and evicted cells are recomputed', async () => {
     await load({ cells: 512, hostBytes: 60_000 })
     for (let round = 0; round < 6; round++) await show(text(400, 30 + round), [], EXACT, conversationId(`r${round}`))
     const { host, lost } = engine.cacheTotals.tiers
@@ -381,7 +384,7 @@ describe('the host tier', () => {
 })
 
 describe('the disk tier', () => {
-  it('outlives the engine: the next one on the same model takes up what the last one kept', async () => {
+  it('outlives the engine: the next engine on the same model uses the saved cells', async () => {
     const folder = await mkdtemp(join(tmpdir(), 'kvfold-disk-'))
     try {
       const disk = { folder, bytes: 2 ** 28 }
@@ -397,7 +400,7 @@ describe('the disk tier', () => {
       expect(largestDifference(second.next, first.next)).toBeLessThan(FLOOR)
       await engine.dispose()
 
-      // Other cache types: nothing of it is loaded.
+      // An engine with other cache types loads none of them.
       await load({ cells: 1024, hostBytes: 1, disk, keyType: 'f32' })
       expect((await show(base, [], EXACT)).ledger.submitted).toBe(700)
     } finally {
@@ -405,7 +408,7 @@ describe('the disk tier', () => {
     }
   })
 
-  it('computes again what was damaged on disk', async () => {
+  it('damaged cells on disk are recomputed', async () => {
     const folder = await mkdtemp(join(tmpdir(), 'kvfold-disk-'))
     try {
       const disk = { folder, bytes: 2 ** 28 }
@@ -430,7 +433,7 @@ describe('the disk tier', () => {
   })
 })
 
-/** Log-probabilities after a fresh prefill in a context of its own. */
+/** Returns the log-probabilities after a fresh prefill in a separate context. */
 async function fresh(tokens: Int32Array): Promise<Float32Array> {
   const model = await native.loadModel(await tinyModel())
   const next = await freshPrediction(await model.createContext(SETTINGS), tokens)

@@ -1,4 +1,4 @@
-/** Folds that take more tokens than their text: priced as the engine counts, refused where that is asked for. */
+/** Tests folds that take more tokens than their text: their price is counted by the engine, and they are refused on request. */
 import { freshConversation } from '../../../src/runtime/core/ids.js'
 import { afterAll, beforeAll, describe, expect, it, vi } from 'vitest'
 import { Conversation, type ConversationPorts } from '../../../src/runtime/context/conversation.js'
@@ -19,7 +19,7 @@ beforeAll(async () => {
 
 afterAll(() => engine.dispose())
 
-/** A message of 200 lines of 14 characters, each a fragment. */
+/** A conversation with a message of 200 lines of 14 characters, each a fragment. */
 function lined(costlyFolds?: CostlyFolds, more: Partial<ConversationPorts> = {}): Conversation {
   const id = freshConversation()
   const conversation = new Conversation(id, {
@@ -36,7 +36,7 @@ function lined(costlyFolds?: CostlyFolds, more: Partial<ConversationPorts> = {})
 const shownBy = (conversation: Conversation) => engine.count(conversation.messages, [], conversation.edits())
 
 describe('folds of fragments shorter than their marker', () => {
-  it('are allowed by the library and carry what they come to, as the engine counts it', () => {
+  it('are allowed by the library, and carry their price as the engine counts it', () => {
     const conversation = lined()
     const start = shownBy(conversation)
     let before = start
@@ -52,7 +52,7 @@ describe('folds of fragments shorter than their marker', () => {
     expect(conversation.fragments[0]).not.toHaveProperty('price')
   })
 
-  it('render the conversation once each, and once before the first; a message more, or less hidden, and it is counted anew', () => {
+  it('count the conversation once each, and once before the first; it is counted again after a message or a restore', () => {
     const counts = vi.spyOn(engine, 'count')
     try {
       const conversation = lined()
@@ -72,7 +72,7 @@ describe('folds of fragments shorter than their marker', () => {
     }
   })
 
-  it('are refused where that is asked for, and change nothing', () => {
+  it('are refused on request, and change nothing', () => {
     const conversation = lined('refuse')
     const before = conversation.snapshot()
     for (const { id } of conversation.fragments) {
@@ -86,7 +86,7 @@ describe('folds of fragments shorter than their marker', () => {
     granted(conversation.fold(conversation.fragments[3]!.id, undefined, 'allow'))
   })
 
-  it("are said in the tool's result, and one that pays reads as ever", async () => {
+  it("are reported in the tool's result, and a fold that pays reads as usual", async () => {
     const conversation = lined()
     const [first] = conversation.fragments
     const open = shownBy(conversation)
@@ -100,7 +100,7 @@ describe('folds of fragments shorter than their marker', () => {
     expect(long!.price).toBeUndefined()
   })
 
-  it("are said of a summary as long as its text, in the tool's result, and refused where that is asked for", async () => {
+  it('are also summaries as long as their text: reported in the result, or refused on request', async () => {
     const summary = 'A line with a number, of which there are many like it. '.repeat(3).trim()
     const summarize = () => Promise.resolve({ ok: true as const, summary, ledger: [] })
     const allowed = lined('allow', { summarize })
@@ -120,7 +120,7 @@ describe('folds of fragments shorter than their marker', () => {
     expect(refused.snapshot()).toEqual(before)
   })
 
-  it('are refused by the server unless it was started or is asked otherwise', async () => {
+  it('are refused by the server, unless its settings or the request allow them', async () => {
     const model = { name: 'm', slots: 1, load: () => Promise.resolve(engine) }
     for (const costlyFolds of [undefined, 'allow'] as const) {
       const service = await ThreadService.open({ models: [model], ...(costlyFolds === undefined ? {} : { costlyFolds }) })

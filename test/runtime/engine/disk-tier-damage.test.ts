@@ -1,6 +1,6 @@
 /**
- * Damaged disk caches under a real engine: every saved sequence is what was saved, or counted and told of; nothing altered gets onto the device, and
- * every answer is that of a fresh prefill. 200 caches in the long run.
+ * Damages disk caches under a real engine. Every saved sequence is returned unchanged, or counted and reported. No altered sequence reaches
+ * the device, and every answer is that of a fresh prefill. The long run damages 200 caches.
  */
 import { spawnSync } from 'node:child_process'
 import {
@@ -33,9 +33,9 @@ import { mambaModel, tinyModel } from '../../support/models.js'
 import { neverEnding } from '../../../bench/random-tokens.js'
 
 const LONG = process.env['KVFOLD_LONG'] !== undefined
-/** Caches of each model. */
+/** How many caches are damaged for each model. */
 const CACHES = LONG ? 200 : 44
-/** Log-probabilities of the same tokens from a restored prefix and from a fresh one: batches of other shapes round differently. */
+/** The tolerance of log-probabilities after a restored prefix and a fresh one; batches of other shapes round differently. */
 const CLOSE = 0.01
 const TALKS = 4
 const FIXED = 128
@@ -43,7 +43,7 @@ const FIXED = 128
 interface Subject {
   readonly name: string
   readonly model: () => Promise<string>
-  /** What must have happened; of checkpoints, half are never read. */
+  /** Outcomes that must occur. Half of the checkpoints are never read, so fewer kinds occur with them. */
   readonly outcomes: readonly ('served' | 'refused' | 'unreadable' | 'gone' | 'reasons')[]
 }
 const SUBJECTS: readonly Subject[] = [
@@ -71,7 +71,7 @@ async function load({ model }: Subject, folder: string | null, told: string[] = 
   return LlamaEngine.load(await openNative({ gpu: TEST_GPU }), await model(), { ...options, ...disk })
 }
 
-/** What an answer is known by. */
+/** Returns the tokens, log-probabilities and ledger that answers are compared by. */
 async function answer(engine: LlamaEngine, talk: number) {
   const { tokens, logprobs, ledger } = await engine.complete({
     conversation: conversationId(`talk${talk}`),
@@ -92,19 +92,19 @@ const changed = (path: string, change: (bytes: Buffer) => Buffer | undefined) =>
   const bytes = readFileSync(path)
   writeFileSync(path, change(bytes) ?? bytes)
 }
-/** Bytes before the state: those of the head, from the lengths in it. */
+/** Returns the bytes before the state: the size of the head, from the state's length in it. */
 function headLength(bytes: Buffer): number {
   return bytes.length - Number(bytes.readBigUInt64LE(40))
 }
 
 interface Place {
   readonly folder: string
-  /** Paths of two different items. */
+  /** The paths of two different items. */
   readonly one: string
   readonly two: string
   readonly random: Random
 }
-/** Says how many of the items that were there are no longer, without a trace that anybody could find. */
+/** Damages the cache. Returns how many items it removed in a way that the engine cannot notice. */
 type Damager = (place: Place) => number | undefined
 
 const DAMAGES: Readonly<Record<string, Damager>> = {
@@ -167,7 +167,7 @@ const DAMAGES: Readonly<Record<string, Damager>> = {
       bytes.writeBigUInt64LE(0n, 40)
       return bytes
     })
-    // As long as it says it is: seven numbers a token.
+    // The file gets the length that it claims: seven numbers a token.
     const lengths = readFileSync(one)
     const head = FIXED + 4 * (7 * 0xffff_ffff + lengths.readUInt32LE(52)) + lengths.readUInt32LE(56)
     truncateSync(one, head)
@@ -250,7 +250,7 @@ const DAMAGES: Readonly<Record<string, Damager>> = {
 }
 
 it.each(SUBJECTS)(
-  `${CACHES} damaged disk caches ($name): what is handed out is what was saved, what is not is counted and told of`,
+  `${CACHES} damaged disk caches ($name): sequences are returned as saved, or counted and reported`,
   { timeout: LONG ? 1_800_000 : 240_000 },
   async (subject) => {
     const source = join(root, `whole-${subject.name}`)
@@ -295,7 +295,7 @@ it.each(SUBJECTS)(
     const kinds = Object.entries(DAMAGES)
     for (let round = 0; round < CACHES; round++) {
       const [kind, damage] = kinds[round % kinds.length]!
-      // While it is open, too: what was listed may be something else when it is read.
+      // Half of the rounds do the damage while the cache is open: an item may be changed between listing and reading.
       const isOpen = Math.floor(round / kinds.length) % 2 === 1
       const told = `round ${round}: ${kind}${isOpen ? ', while it is open' : ''}`
       const folder = join(root, `round${round}`)
@@ -322,11 +322,11 @@ it.each(SUBJECTS)(
       await engine.check('full')
       const { refused, onDisk } = engine.cacheTotals.tiers
       const { unreadable, gone, failed, evicted } = onDisk!
-      // Each one once: brought back, still there, or counted.
+      // Each item was returned, is still there, or was counted.
       const whole = new Set([...served, ...tier!.items.map(({ id }) => id)]).size
       expect(whole + refused + unreadable + gone + untraced, told).toBe(names.length)
       expect([failed, evicted], told).toEqual([0, 0])
-      // And told of, but for deletions.
+      // Each was also reported, except deletions.
       const said = [...engine.notes, ...sentences].map((line) => Number(/: (\d+) saved sequences? /u.exec(line)?.[1] ?? 0))
       expect(
         said.reduce((sum, count) => sum + count, 0),

@@ -1,4 +1,7 @@
-/** The disk tier on a real folder: what is put is what is taken, and no damage, foreign file, full disk or killed process gets anything else out. */
+/**
+ * Tests the disk tier in a real folder: it returns exactly the saved items, whatever damage, foreign files, full disks or killed processes
+ * do.
+ */
 import { spawn, spawnSync } from 'node:child_process'
 import { once } from 'node:events'
 import {
@@ -35,7 +38,7 @@ import { largestDifference } from '../../support/predictions.js'
 
 const OTHER = Buffer.alloc(32, 'another model')
 const WRITER = ['--import', 'tsx', join(import.meta.dirname, 'support/disk-tier-writer.ts')]
-/** Kills; every other one under a budget that evicts. */
+/** How many times a process is killed; every other time with a budget that evicts. */
 const ROUNDS = process.env['KVFOLD_LONG'] === undefined ? 8 : 20
 const ITEM = /^[0-9a-f]{32}\.kvshelf$/
 const START = 1_700_000_000_000
@@ -67,12 +70,12 @@ async function put(disk: DiskTierFolder, seed: number, bytes?: number): Promise<
 }
 
 const pathOf = ({ id }: { readonly id: string }) => join(folder, `${id}.kvshelf`)
-/** The secret is always there. */
+/** Lists the folder without the secret, which is always there. */
 const filesIn = (path: string) => readdirSync(path).filter((name) => name !== SECRET_FILE)
 const idsOf = (items: readonly { readonly id: string }[]) => items.map(({ id }) => id).sort()
 const same = (a: Uint8Array | null, b: Uint8Array) => a !== null && Buffer.compare(a, b) === 0
 
-/** Whether the shelf hands out exactly the sample that the item's record says it is. */
+/** Whether the tier returns exactly the sample that the item's record names. */
 async function isIntact(disk: DiskTierFolder, item: DiskItem, bytes?: number): Promise<boolean> {
   const { record, state } = sampleOf(item.record.tokens[0]!, bytes)
   expect(item.record).toEqual(record)
@@ -107,7 +110,7 @@ describe('an item', () => {
     const disk = await openShelf()
     const item = await put(disk, 1, 100)
     const other = await put(disk, 2, 100)
-    // A put looks into the folder before the drop's turn comes, and must not find the item anew.
+    // The put reads the folder before the drop's turn comes, and must not list the item again.
     const putting = put(disk, 3, 100)
     const dropping = disk.drop(item.id)
     expect(disk.items).toEqual([other])
@@ -121,7 +124,7 @@ describe('an item', () => {
     expect(disk.counts).toEqual({ refused: 0, unreadable: 0, gone: 0, evicted: 0, failed: 0 })
   })
 
-  it('tells its last use to the next start', async () => {
+  it('passes its last use on to the next start', async () => {
     const disk = await openShelf()
     const [a, b, c] = [await put(disk, 1, 100), await put(disk, 2, 100), await put(disk, 3, 100)]
     now += 5_001
@@ -136,7 +139,7 @@ describe('an item', () => {
     for (const { lastUse } of (await openShelf()).items) expect(lastUse).toBeLessThanOrEqual(now)
   })
 
-  it('of a real sequence loads into a cache after a restart, and not at all once the shelf or the cache sees damage', async () => {
+  it('of a real sequence loads into a cache after a restart, and does not load once tier or cache sees damage', async () => {
     const native = await openNative({ gpu: 'cpu' })
     const model = await native.loadModel(await tinyModel())
     const context = await model.createContext({ cells: 256, sequences: 4, threads: 1 })
@@ -166,7 +169,7 @@ function damage(path: string, at: number, bits: number): void {
 }
 
 describe('damage', () => {
-  /** Both for a shelf that listed the item before it was damaged and for one that finds it so: refused, counted once, deleted. */
+  /** Damages an item after the tier listed it, and again before another tier lists it. Both must refuse it, count it once and delete it. */
   async function expectRefused(bytes: number, spoil: (path: string, size: number) => void): Promise<void> {
     const before = await openShelf()
     const item = await put(before, 5, bytes)
@@ -225,7 +228,7 @@ describe('damage', () => {
     })
   })
 
-  it('by a cut, by more bytes, or by a run of zeros, as a power cut leaves them, is found', async () => {
+  it('by a cut, by extra bytes, or by a run of zeros, as a power cut leaves them, is found', async () => {
     const size = 4000
     for (const end of [0, 1, 63, 95, 96, 127, 128, 129, 500, size - 1])
       await expectRefused(size, (path) => {
@@ -244,7 +247,7 @@ describe('damage', () => {
       })
   })
 
-  it('is what another item under this name amounts to', async () => {
+  it('includes another item under this name', async () => {
     const disk = await openShelf()
     const [one, two] = [await put(disk, 1, 100), await put(disk, 2, 100)]
     copyFileSync(pathOf(one), pathOf(two))
@@ -252,7 +255,7 @@ describe('damage', () => {
     expect(await isIntact(disk, one, 100)).toBe(true)
   })
 
-  it('asked about by two at once counts once', async () => {
+  it('found by two readers at once counts once', async () => {
     const disk = await openShelf()
     const item = await put(disk, 1, 100)
     damage(pathOf(item), item.bytes - 1, 1)
@@ -271,13 +274,13 @@ describe('the folder', () => {
     folder = join(folder, '..', '..')
   })
 
-  it('that is none is refused by name', async () => {
+  it('is refused by name if the path is a file', async () => {
     const path = join(folder, 'letter.txt')
     writeFileSync(path, 'Dear reader')
     expect((await refused('engine/bad-request', () => openShelf({ folder: path }))).message).toContain('letter.txt')
   })
 
-  it('keeps what is not ours', async () => {
+  it('keeps files of other programs', async () => {
     const name = `${'0'.repeat(32)}.kvshelf`
     writeFileSync(join(folder, 'notes.txt'), 'mine')
     writeFileSync(join(folder, 'x.kvshelf'), 'mine')
@@ -290,7 +293,7 @@ describe('the folder', () => {
     expect(readFileSync(join(folder, 'notes.txt'), 'utf8')).toBe('mine')
   })
 
-  it('that vanished keeps nothing and breaks nothing', async () => {
+  it('may vanish: the tier keeps nothing, and nothing breaks', async () => {
     const disk = await openShelf()
     const item = await put(disk, 1, 100)
     rmSync(folder, { recursive: true })
@@ -302,7 +305,7 @@ describe('the folder', () => {
     await put(disk, 2, 100)
   })
 
-  it.skipIf(process.getuid?.() === 0)('that may not be written to hands out what it has', async () => {
+  it.skipIf(process.getuid?.() === 0)('without write permission still serves its items', async () => {
     const item = await put(await openShelf(), 1, 100)
     chmodSync(folder, 0o500)
     const disk = await openShelf()
@@ -314,7 +317,7 @@ describe('the folder', () => {
 })
 
 describe('items of another identity', () => {
-  it('are neither listed nor deleted, and are there for their own model', async () => {
+  it('are neither listed nor deleted, and stay there for their own model', async () => {
     const item = await put(await openShelf({ identity: OTHER }), 1, 1000)
     const disk = await openShelf()
     expect(disk.items).toEqual([])
@@ -336,7 +339,7 @@ describe('items of another identity', () => {
 })
 
 describe('the budget', () => {
-  it('is kept by giving up what has the least benefit, as a naive shelf would', async () => {
+  it('is kept by evicting the items of least benefit, as in a naive tier', async () => {
     await fc.assert(
       fc.asyncProperty(
         fc.integer({ min: 4000, max: 30_000 }),
@@ -380,7 +383,7 @@ describe('the budget', () => {
     )
   })
 
-  it('refuses what is larger than all of it, and gives up nothing for that', async () => {
+  it('refuses an item larger than all of it, and evicts nothing for it', async () => {
     const disk = await openShelf({ budget: 20_000 })
     const item = await put(disk, 1, 1000)
     const { record, state } = sampleOf(2, 20_000)
@@ -391,7 +394,7 @@ describe('the budget', () => {
     expect(await none.put(record, state)).toBeNull()
   })
 
-  it('that is smaller than last time is kept from the beginning', async () => {
+  it('that became smaller since the last start is kept from the beginning', async () => {
     const disk = await openShelf()
     for (let seed = 0; seed < 4; seed++) {
       now += 1000
@@ -403,8 +406,8 @@ describe('the budget', () => {
   })
 })
 
-describe('two shelves in one folder', () => {
-  it('see what the other put at their next put, and lose what it dropped', async () => {
+describe('two tiers in one folder', () => {
+  it("see each other's items at their next put, and lose each other's dropped ones", async () => {
     const [one, two] = [await openShelf(), await openShelf()]
     const first = await put(one, 1, 100)
     const second = await put(two, 2, 100)
@@ -420,7 +423,7 @@ describe('two shelves in one folder', () => {
     expect(one.counts).toMatchObject({ gone: 2, refused: 0 })
   })
 
-  it('that write and take at the same time break nothing of each other', async () => {
+  it('that write and read at the same time do not disturb each other', async () => {
     const shelves = [await openShelf({ budget: 300_000 }), await openShelf({ budget: 300_000 })]
     const random = new Random(11)
     await Promise.all(
@@ -440,7 +443,7 @@ describe('two shelves in one folder', () => {
 })
 
 describe('closing', () => {
-  it('leaves in the folder what was asked to be kept before, and what is dropped after', async () => {
+  it('keeps items put before it, even if they are dropped after it', async () => {
     const disk = await openShelf()
     const putting = put(disk, 1, 2_000_000)
     await disk.close()
@@ -458,7 +461,7 @@ describe('temporary files', () => {
     return path
   }
 
-  it('of ended processes are deleted, those of running ones while they may be written', async () => {
+  it('of ended processes are deleted, those of running processes only after an hour', async () => {
     const ended = leave(spawnSync(process.execPath, ['--version']).pid, '00000001')
     const predecessor = leave(process.pid, '00000002')
     const running = leave(process.ppid, '00000003')
@@ -471,8 +474,8 @@ describe('temporary files', () => {
 })
 
 describe('a process', () => {
-  it('that cannot write on keeps nothing of the item, and goes on', async () => {
-    // A limit on the size of its files is the full disk that needs no rights; 1 MiB or 2, by shell.
+  it('that can write no more keeps nothing of the item, and continues', async () => {
+    // A limit on file sizes acts as a full disk and needs no rights; it is 1 MiB or 2, depending on the shell.
     const child = spawn('/bin/sh', ['-c', 'ulimit -f 2048; exec "$0" "$@"', process.execPath, ...WRITER, folder, 'Infinity', '1'])
     const lines: string[] = []
     for await (const data of child.stdout.setEncoding('utf8')) {
@@ -489,7 +492,7 @@ describe('a process', () => {
     expect(filesIn(folder).every((name) => ITEM.test(name))).toBe(true)
   })
 
-  it('killed at any point leaves a usable shelf, with every item that it had said to be kept', { timeout: 300_000 }, async () => {
+  it('killed at any point leaves a usable folder, with every item that it reported as kept', { timeout: 300_000 }, async () => {
     const random = new Random(20)
     let keptInAll = 0
     for (let round = 0; round < ROUNDS; round++) {

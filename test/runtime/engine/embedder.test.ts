@@ -1,4 +1,4 @@
-/** Embeddings on real GGUFs: what a vector is made of, and that it depends on its own text alone. */
+/** Tests embeddings on real GGUFs: how a vector is made, and that it depends only on its own text. */
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -53,7 +53,7 @@ async function embedder(path: string, options: EmbedderOptions = {}): Promise<Em
   return made
 }
 
-/** Vectors of a text's tokens as llama.cpp leaves them without pooling. */
+/** Returns the vectors of a text's tokens as llama.cpp computes them without pooling. */
 async function unpooled(model: NativeModel, tokens: ArrayLike<number>): Promise<Float32Array[]> {
   const context = await model.createContext({
     embeddings: 'none',
@@ -93,7 +93,7 @@ describe.each([
   ['mamba', 'mean'],
   ['mamba', 'last'],
 ] as const)('%s, pooled by %s', (name, pooling) => {
-  test('a vector is what the vectors of its tokens say', async () => {
+  test("a vector is pooled from its tokens' vectors", async () => {
     const embedding = await embedder(await paths[name]!(), { pooling })
     for (const text of texts) {
       const tokens = embedding.model.tokenize(text, { addSpecial: true })
@@ -106,18 +106,18 @@ describe.each([
     }
   })
 
-  test('a text has the same vector alone and among others', async () => {
+  test('a text has the same vector alone and among other texts', async () => {
     const embedding = await embedder(await paths[name]!(), { pooling })
     const many = Array.from({ length: 10 }, () => texts).flat()
     const together = await embedding.embed(many)
     expect(together.vectors).toHaveLength(many.length)
-    // Attention of trained weights is sharp, and batches of other sizes sum in another order: 9.4e-5 on an AMD EPYC, below 5e-5 on an Intel Xeon.
+    // Trained weights make attention sharp, and other batch sizes sum in another order: 9.4e-5 on an AMD EPYC, below 5e-5 on an Intel Xeon.
     for (const [index, text] of texts.entries()) {
       const [alone] = (await embedding.embed([text])).vectors
       for (let at = index; at < many.length; at += texts.length)
         expect(apart(together.vectors[at]!, alone!), `text ${at}`).toBeLessThan(name === 'builtin' ? 2e-4 : 1e-5)
     }
-    // Not because all vectors are alike.
+    // The vectors of different texts still differ.
     expect(apart(together.vectors[0]!, together.vectors[3]!)).toBeGreaterThan(1e-3)
   })
 })
@@ -135,7 +135,7 @@ describe.each(['mean', 'last', 'cls'] as const)('a text over several batches, po
 })
 
 describe.each(['jamba', 'lfm2', 'gemma3', 'qwen2vl'] as const)('%s', (architecture) => {
-  test.each(['mean', 'last', 'cls'] as const)('embeds a text alike alone and among others: %s', async (pooling) => {
+  test.each(['mean', 'last', 'cls'] as const)('embeds a text the same alone and among other texts: %s', async (pooling) => {
     const path = join(folder, `${architecture}.gguf`)
     await synthesizeOther(path, architecture)
     const embedding = await embedder(path, { pooling })
@@ -147,7 +147,7 @@ describe.each(['jamba', 'lfm2', 'gemma3', 'qwen2vl'] as const)('%s', (architectu
 })
 
 describe('a text encoder', () => {
-  test('sees what comes after, and the built-in model does not', async () => {
+  test('sees later tokens, and the built-in model does not', async () => {
     for (const [name, sees] of [
       ['bert', true],
       ['nomic-bert', true],
@@ -167,7 +167,7 @@ describe('a text encoder', () => {
     expect(own).toBe(pooling === null || pooling === 'none' ? 'mean' : pooling)
   })
 
-  test('is no reranker, and a reranker no embedder', async () => {
+  test('is not a reranker, and a reranker is not an embedder', async () => {
     const ranked = await encoder({ architecture: 'bert', pooling: 'rank' })
     await refused('model/unsupported', () => embedder(ranked))
     const model = await native.loadModel(await paths['bert']!())
@@ -176,7 +176,7 @@ describe('a text encoder', () => {
     await refused('model/unsupported', () => model.createContext())
   })
 
-  test('takes a text as long as its table of positions, and none longer', async () => {
+  test('accepts a text as long as its table of positions, and none longer', async () => {
     const embedding = await embedder(await encoder({ architecture: 'bert', context: 40 }))
     expect(embedding.tokens).toBe(40)
     await embedding.embed([someTokens(40), someTokens(40, 1), someTokens(3)])
@@ -187,7 +187,7 @@ describe('a text encoder', () => {
     await refused('native/bad-argument', () => context.decode(batchOf(someTokens(5), 0, 0, 'last')))
   })
 
-  test('adds the tokens of its vocabulary to a text, and control tokens in a text are text', async () => {
+  test('adds its special tokens to a text, and reads control tokens in a text as text', async () => {
     const embedding = await embedder(await paths['bert']!())
     const { bos, eos } = embedding.model.special
     const plain = embedding.model.tokenize('abc')
@@ -200,7 +200,7 @@ describe('a text encoder', () => {
 })
 
 describe('an embedder', () => {
-  test('cuts vectors where that is asked', async () => {
+  test('shortens vectors on request', async () => {
     const embedding = await embedder(builtinModel())
     const whole = (await embedding.embed(texts)).vectors
     const { vectors } = await embedding.embed(texts, { dimensions: 8 })
@@ -212,7 +212,7 @@ describe('an embedder', () => {
     await refused('engine/bad-request', () => embedding.embed(texts, { dimensions: 0 }))
   })
 
-  test('names the text it refuses, and goes on', async () => {
+  test('names the text it refuses, and continues', async () => {
     const embedding = await embedder(builtinModel(), { tokens: 20 })
     expect((await refused('context/full', () => embedding.embed(['a', texts[1]!]))).message).toContain('Text 1 has')
     expect((await refused('engine/bad-request', () => embedding.embed([[1, 2], []]))).message).toContain('Text 1 is empty')
@@ -221,7 +221,7 @@ describe('an embedder', () => {
     expect((await embedding.embed([])).vectors).toEqual([])
   })
 
-  test('computes calls one after the other, and ends', async () => {
+  test('computes calls one after the other, and stops when cancelled or disposed', async () => {
     const embedding = await embedder(builtinModel())
     const calls = Array.from({ length: 5 }, (_, index) => embedding.embed([texts[index % texts.length]!]))
     const done = await Promise.all(calls)
@@ -242,7 +242,7 @@ describe('an embedder', () => {
     await refused('native/disposed', () => embedding.embed(['a']))
   })
 
-  test('leaves a model that is not its own as it is, and ends with it', async () => {
+  test('does not dispose a model that it was given, and ends with it', async () => {
     const model = await native.loadModel(builtinModel())
     open.push(model)
     const first = await Embedder.on(model, { threads: 1, batchThreads: 1 })
@@ -256,7 +256,7 @@ describe('an embedder', () => {
 })
 
 describe('a context for embeddings', () => {
-  test('of a text encoder keeps nothing, whatever is asked of its cache', async () => {
+  test('of a text encoder keeps no cells and refuses every call on them', async () => {
     const model = await native.loadModel(await paths['bert']!())
     open.push(model)
     const context = await model.createContext({ embeddings: 'mean', sequences: 4, threads: 1 })
@@ -281,29 +281,32 @@ describe('a context for embeddings', () => {
       await refused('model/unsupported', call)
     context.clear()
     await refused('attention/unavailable', () => context.createCapture({ layers: [0], heads: [0], atoms: 1 }))
-    // More than its ubatch, which would end the process.
+    // This batch exceeds the ubatch, which would end the process.
     await refused('native/bad-argument', () => context.decode(batchOf(someTokens(600), 0, 0, 'all')))
     expect(await context.decode(batchOf([1, 2, 3], 0, 1, 'all'))).toBe('done')
   })
 
-  test.each(['none', 'mean'] as Pooling[])('leaves them where they are and nothing else: %s', async (embeddings) => {
-    const model = await native.loadModel(builtinModel())
-    open.push(model)
-    const context = await model.createContext({ embeddings, cells: 256, sequences: 4, threads: 1, batchThreads: 1 })
-    await refused('native/bad-argument', () => context.embedding(0))
-    expect(await context.decode(batchOf([1, 2, 3], 0, 1, 'all'))).toBe('done')
-    await refused('native/bad-argument', () => context.logits(2))
-    const sampler = model.createSampler()
-    await refused('native/bad-argument', () => sampler.sample(context, 2))
-    await refused('native/bad-argument', () => model.createContext({ embeddings, cells: 256, sequences: 6, threads: 1 }))
-    const there = embeddings === 'none' ? [0, 1, 2] : [1]
-    for (const at of [-1, 0, 1, 2, 3, 4, 1000])
-      if (there.includes(at)) expect(context.embedding(at)).toHaveLength(model.info.embedding)
-      else await refused('native/bad-argument', () => context.embedding(at))
-    context.clear()
-    await refused('native/bad-argument', () => context.embedding(1))
-    const plain = await model.createContext({ cells: 256, threads: 1, batchThreads: 1 })
-    await plain.decode(batchOf([1, 2, 3], 0, 0, 'all'))
-    await refused('native/bad-argument', () => plain.embedding(0))
-  })
+  test.each(['none', 'mean'] as Pooling[])(
+    'has embeddings where the pooling puts them, and no logits: %s',
+    async (embeddings) => {
+      const model = await native.loadModel(builtinModel())
+      open.push(model)
+      const context = await model.createContext({ embeddings, cells: 256, sequences: 4, threads: 1, batchThreads: 1 })
+      await refused('native/bad-argument', () => context.embedding(0))
+      expect(await context.decode(batchOf([1, 2, 3], 0, 1, 'all'))).toBe('done')
+      await refused('native/bad-argument', () => context.logits(2))
+      const sampler = model.createSampler()
+      await refused('native/bad-argument', () => sampler.sample(context, 2))
+      await refused('native/bad-argument', () => model.createContext({ embeddings, cells: 256, sequences: 6, threads: 1 }))
+      const there = embeddings === 'none' ? [0, 1, 2] : [1]
+      for (const at of [-1, 0, 1, 2, 3, 4, 1000])
+        if (there.includes(at)) expect(context.embedding(at)).toHaveLength(model.info.embedding)
+        else await refused('native/bad-argument', () => context.embedding(at))
+      context.clear()
+      await refused('native/bad-argument', () => context.embedding(1))
+      const plain = await model.createContext({ cells: 256, threads: 1, batchThreads: 1 })
+      await plain.decode(batchOf([1, 2, 3], 0, 0, 'all'))
+      await refused('native/bad-argument', () => plain.embedding(0))
+    },
+  )
 })

@@ -1,4 +1,7 @@
-/** An answer that ends with a call, and what the cache has of it, for families that close calls one by one and all together. */
+/**
+ * Tests an answer that ends with a call, and which of its tokens stay cached; for families that close calls one by one and those that close
+ * them together.
+ */
 import { afterEach, describe, expect, it } from 'vitest'
 import type { ChatMessage, ToolDefinition } from '../../../src/runtime/chat/message.js'
 import { builtinModel } from '../../../src/runtime/cli/builtin.js'
@@ -15,7 +18,7 @@ const tools = [tool('sky'), tool('sea')]
 const messages: readonly ChatMessage[] = [{ role: 'user', content: 'Look.' }]
 const conversation = conversationId('c')
 
-/** Calls in a list that is closed behind the last of them, as Mistral's models write them. */
+/** Calls in a list that is closed after the last of them, as Mistral's models write them. */
 const LIST = `{% if tools %}[AVAILABLE_TOOLS] {{ tools | tojson }}[/AVAILABLE_TOOLS]{% endif %}{% for message in messages %}{% if message.role == 'user' %}[INST] {{ message.content }}[/INST]{% elif message.tool_calls %}[TOOL_CALLS] [{% for call in message.tool_calls %}{{ call.function | tojson }}{{ ', ' if not loop.last }}{% endfor %}]{{ eos_token }}{% elif message.role == 'tool' %}[TOOL_RESULTS] {"content": {{ message.content }}}[/TOOL_RESULTS]{% else %} {{ message.content }}{{ eos_token }}{% endif %}{% endfor %}`
 
 let engine: LlamaEngine | null = null
@@ -33,9 +36,9 @@ describe('an answer that ends with its first call', () => {
       ...(chatTemplate === undefined ? {} : { chatTemplate }),
     })
     const asked = { conversation, messages, tools, toolChoice: 'required', maxTokens: 300 } as const
-    // As long as it may not end the answer, or the list of calls, it calls again and again.
+    // A model that may not end the answer, or the list of calls, calls again and again.
     const { model, modelInfo } = engine
-    const closes = (token: number) => model.piece(token)[0] === ']'.charCodeAt(0) // as a character and as a byte
+    const closes = (token: number) => model.piece(token)[0] === ']'.charCodeAt(0) // a character and a byte alike
     const end = Array.from({ length: modelInfo.vocabulary }, (_, token) => token).filter(
       (token) => model.isEndOfGeneration(token) || closes(token),
     )
@@ -59,20 +62,20 @@ describe('an answer that ends with its first call', () => {
     const { text, tokens } = engine.format.render({ messages: after, tools })
     if (chatTemplate !== undefined) expect(text).toContain('{}}]')
     const next = await engine.respond({ conversation, messages: after, tools, maxTokens: 0 }).reply
-    // All that was sampled is in the cache, but for its last token, which was never submitted.
+    // All sampled tokens are cached, except the last one, which was never submitted.
     expect(next.ledger.reused).toBeGreaterThanOrEqual(reply.ledger.shown)
     await engine.check('full')
-    // Nothing that a fresh prefill would not have.
+    // The prompt is that of a fresh prefill.
     const fresh = await engine.respond({ conversation: conversationId('fresh'), messages: after, tools, maxTokens: 0 }).reply
     expect(fresh.ledger.shown).toBe(tokens.length)
   })
 
-  it('keeps the wording of the template where a list would be left open', async () => {
+  it("keeps the template's wording if a list would be left open", async () => {
     engine = await LlamaEngine.load(await openNative({ gpu: 'cpu' }), builtinModel(), {
       threads: 1,
       batchThreads: 1,
       cells: 2048,
-      // Calls stand one by one in what is forced, and in a section in what the template writes: as DeepSeek's and Kimi's models have it.
+      // The forced syntax has calls one by one, the template has them in a section; DeepSeek's and Kimi's templates do the same.
       chatTemplate: `{% for message in messages %}{{ message.content }}{% for call in message.tool_calls or [] %}<tool_call>\n{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}\n</tool_call>{% if loop.last %}<end>{% endif %}{% endfor %}{% if message.role == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}{{ tools }}`,
     })
     const reply = await engine.respond({ conversation, messages, tools, toolChoice: 'required', endsWith: () => true }).reply
@@ -81,7 +84,7 @@ describe('an answer that ends with its first call', () => {
     expect(engine.format.render({ messages: [...messages, reply.message], tools }).text).toContain('</tool_call><end>')
   })
 
-  it('goes on behind calls that do not count', async () => {
+  it('continues after calls that do not match', async () => {
     engine = await LlamaEngine.load(await openNative({ gpu: 'cpu' }), builtinModel(), {
       threads: 1,
       batchThreads: 1,

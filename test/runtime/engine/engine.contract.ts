@@ -1,4 +1,4 @@
-/** What every engine owes the layers above (Engine): events in order, a reply that is their sum, a ledger that adds up, cancelling, errors. Run over each of them. */
+/** The suite that every `Engine` passes: ordered events, a reply that is their sum, a ledger that adds up, cancelling, errors. */
 import { afterAll, beforeAll, expect, it } from 'vitest'
 import type { ChatMessage, Edit } from '../../../src/runtime/chat/message.js'
 import { type ConversationId, conversationId } from '../../../src/runtime/core/ids.js'
@@ -8,13 +8,13 @@ import type { LedgerEntry } from '../../../src/runtime/kv/ledger.js'
 
 export interface EngineOnTrial {
   readonly engine: Engine
-  /** Makes an answer short. */
+  /** Request fields that make an answer short. */
   readonly short: Partial<EngineRequest>
-  /** Makes an answer that is cancelled before it ends. */
+  /** Request fields for an answer that is cancelled before it ends. */
   readonly long: Partial<EngineRequest>
-  /** More words than the context has tokens. */
+  /** A number of words beyond the context's tokens. */
   readonly tooMany: number
-  /** Another one, to be disposed of. */
+  /** Returns another engine, for the test to dispose of. */
   readonly another: () => Promise<Engine>
   readonly end?: () => Promise<void>
 }
@@ -22,7 +22,7 @@ export interface EngineOnTrial {
 const user = (content: string): ChatMessage => ({ role: 'user', content })
 const TEXT = 'The lamp is green. The hat is red, and the boat on the river is blue. The tree stands by the lake.'
 
-/** Iterates to the end; the events, and the reply or the error with which both ended. */
+/** Iterates to the end. Returns the events and the reply, or throws the error with which both ended. */
 async function heard(running: Generation): Promise<{ events: EngineEvent[]; reply: EngineReply }> {
   const events: EngineEvent[] = []
   for await (const event of running) events.push(event)
@@ -39,7 +39,7 @@ function expectSums(entry: LedgerEntry): void {
   expect(entry.pending).toBeLessThanOrEqual(1)
 }
 
-/** Tests of one engine. */
+/** Declares the tests of one engine. */
 export function keepsEngineContract(make: () => Promise<EngineOnTrial>): void {
   let trial: EngineOnTrial
   let engine: Engine
@@ -58,12 +58,12 @@ export function keepsEngineContract(make: () => Promise<EngineOnTrial>): void {
   const ask = (request: Partial<EngineRequest> = {}) =>
     engine.respond({ conversation: somebody(), messages: [user(TEXT)], ...trial.short, ...request })
 
-  it('says what it is', () => {
+  it('describes itself', () => {
     expect(engine.info.context).toBeGreaterThan(0)
     for (const name of ['model', 'engine', 'release'] as const) expect(engine.info[name]).not.toBe('')
   })
 
-  it('sends the plan before anything is computed, progress that grows, and text that is the message', async () => {
+  it('sends the plan before it computes, growing progress, and text that adds up to the message', async () => {
     const { events, reply } = await heard(ask())
     expect(reply.message.role).toBe('assistant')
     expect(['stop', 'length', 'tool-calls']).toContain(reply.finish)
@@ -103,7 +103,7 @@ export function keepsEngineContract(make: () => Promise<EngineOnTrial>): void {
     }
   })
 
-  it('widens stretches to borders that stay where they are', () => {
+  it('widens spans to token borders, and leaves those as they are', () => {
     const messages = [user(`${TEXT} Été 😀 à la fin.`)]
     const { length } = messages[0]!.content
     for (let start = 0; start < length; start += 3) {
@@ -127,7 +127,7 @@ export function keepsEngineContract(make: () => Promise<EngineOnTrial>): void {
     expect(ended).toEqual(['first', 'second', 'third'])
   })
 
-  it('cancels a running step, which is on the ledger as such, and goes on afterwards', async () => {
+  it('cancels a running step, records it as cancelled, and continues afterwards', async () => {
     const conversation = somebody()
     const abort = new AbortController()
     const running = ask({ conversation, ...trial.long, signal: abort.signal })
@@ -140,7 +140,7 @@ export function keepsEngineContract(make: () => Promise<EngineOnTrial>): void {
     expectSums(next.ledger)
   })
 
-  it('ends reply and events with the same error where the context is too small, and goes on afterwards', async () => {
+  it('ends reply and events with the same error when the context is too small, and continues afterwards', async () => {
     const conversation = somebody()
     const running = ask({ conversation, messages: [user('lamp '.repeat(trial.tooMany))] })
     const failed = await running.reply.catch((error: unknown) => error)
@@ -149,7 +149,7 @@ export function keepsEngineContract(make: () => Promise<EngineOnTrial>): void {
     expectSums((await ask({ conversation }).reply).ledger)
   })
 
-  it('forgets a conversation, and one that it does not know', async () => {
+  it('forgets a conversation, even one that it does not know', async () => {
     const conversation = somebody()
     await ask({ conversation }).reply
     engine.forget(conversation)
@@ -157,14 +157,14 @@ export function keepsEngineContract(make: () => Promise<EngineOnTrial>): void {
     expect((await ask({ conversation }).reply).ledger.step).toBe(0)
   })
 
-  it('cancels what runs for a conversation that it forgets', async () => {
+  it('cancels the running step of a conversation that it forgets', async () => {
     const conversation = somebody()
     const running = ask({ conversation, ...trial.long })
     for await (const event of running) if (event.type !== 'rewrite') engine.forget(conversation)
     expect((await running.reply).finish).toBe('cancelled')
   })
 
-  it('cancels what runs when it is disposed of, twice if need be, and refuses what comes later', async () => {
+  it('cancels running steps when it is disposed of, may be disposed of twice, and refuses later requests', async () => {
     const other = await trial.another()
     const request = { conversation: somebody(), messages: [user(TEXT)], ...trial.short }
     const running = other.respond({ ...request, ...trial.long })

@@ -1,4 +1,4 @@
-/** Every engine keeps to what engines owe: llama.cpp on a small model, the same behind a server, and the one that follows a script. */
+/** Runs the suite of engines on llama.cpp with a small model, on the same behind a server, and on the scripted engine. */
 import { describe } from 'vitest'
 import { LlamaEngine } from '../../../src/runtime/engine/llama.js'
 import { RemoteEngine } from '../../../src/fleet/engines/remote.js'
@@ -35,7 +35,7 @@ describe('the remote engine', () => {
 })
 
 describe('the scripted engine', () => {
-  /** What is asked for at length goes on until it is cancelled. */
+  /** A long answer continues until it is cancelled. */
   const another = () =>
     Promise.resolve(
       new ScriptedEngine(

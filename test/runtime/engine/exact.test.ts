@@ -1,7 +1,7 @@
 /**
- * The promise of contract `exact`, and of every step under any contract that the ledger calls free of approximation: after any sequence of
- * edits, what the model predicts next is what a fresh prefill of the same tokens predicts. "Same" is judged against the difference between two fresh prefills, measured in the same run: one alone and whole, one in chunks
- * beside another sequence.
+ * Tests the promise of contract `exact`, and of every step without approximate tokens in its ledger: after any edits, the model predicts
+ * the same as after a fresh prefill of the same tokens. "The same" is judged against the difference between two fresh prefills in the same
+ * run: one alone and whole, one in chunks beside another sequence.
  */
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import type { ChatMessage, Edit } from '../../../src/runtime/chat/message.js'
@@ -16,9 +16,9 @@ import { tinyModel } from '../../support/models.js'
 import { firstPrediction, freshPrediction, largestDifference } from '../../support/predictions.js'
 
 const LONG = process.env['KVFOLD_LONG'] !== undefined
-/** A device that computes in software takes a second a step. */
+/** The number for this kind of run. A software device takes a second for each step. */
 const most = (long: number, usual: number, gpu: number) => (LONG ? long : ON_GPU ? gpu : usual)
-/** Sequences per setting. Without flash attention the noise floor is a thousand times lower, so most run there. */
+/** Random sequences for each setting. Without flash attention the noise is a thousand times smaller, so most run there. */
 const RUNS = [
   { flashAttention: 'off', contracts: ['exact'], sequences: most(4000, 60, 12) },
   { flashAttention: 'on', contracts: ['exact'], sequences: most(1000, 30, 6) },
@@ -51,7 +51,7 @@ beforeAll(async () => {
 
 afterAll(() => referenceModel.dispose())
 
-/** The engine under test, and two contexts for fresh prefills that differ in chunking. */
+/** Opens the engine under test, and two contexts for fresh prefills that differ in chunking. */
 async function open(flashAttention: 'on' | 'off'): Promise<void> {
   const common = { cells: CELLS, threads: 1, batchThreads: 1, flashAttention } as const
   engine = await LlamaEngine.load(native, await tinyModel(), { ...common, sequences: 12 })
@@ -87,7 +87,7 @@ function addFragment(random: Random, talk: Talk): void {
   if (!clash && span.end > span.start) talk.fragments.push({ message, span, state: 'open' })
 }
 
-/** What may happen to a conversation between two steps, and must not show. */
+/** Does something to a conversation between two steps that must not change predictions. */
 async function meddle(random: Random, talk: Talk): Promise<void> {
   const id = conversationId(talk.id)
   const kind = random.below(8)
@@ -114,9 +114,9 @@ function equations(entry: LedgerEntry): void {
     expect(entry.messages.reduce((sum, message) => sum + message[key], 0)).toBe(entry[key])
 }
 
-describe('what the ledger calls exact', () => {
+describe('a step without approximate tokens', () => {
   it.each(RUNS)(
-    'predicts what a fresh prefill predicts over $sequences random edit sequences under $contracts, flash attention $flashAttention',
+    'predicts the same as a fresh prefill over $sequences random edit sequences under $contracts, flash attention $flashAttention',
     { timeout: LONG ? 3_600_000 : 300_000 },
     async ({ flashAttention, contracts, sequences }) => {
       await open(flashAttention)
@@ -162,7 +162,7 @@ describe('what the ledger calls exact', () => {
             maxTokens: 1 + random.below(4),
             logprobs: engine.modelInfo.vocabulary,
           })
-          // Three contexts, each with one thread, side by side.
+          // The three contexts run in parallel, each with one thread.
           const [{ message, ledger, logprobs }, reference, other] = await Promise.all([
             reply,
             freshPrediction(whole, rendered.tokens),
@@ -174,8 +174,8 @@ describe('what the ledger calls exact', () => {
           await engine.check('full')
           const next = firstPrediction(logprobs, engine.modelInfo.vocabulary)
           floor = Math.max(floor, largestDifference(reference, other))
-          // An end-of-generation token sampled at once leaves no log-probabilities; nothing to compare then.
-          // What the ledger calls approximate is not compared: it is allowed to differ.
+          // An answer that ends at once has no log-probabilities to compare. Steps with approximate tokens are not compared, because they
+          // may differ.
           if (ledger.approximate > 0) approximations++
           else if (logprobs !== undefined && logprobs.length > 0) {
             worst = Math.max(worst, largestDifference(next, reference))

@@ -1,4 +1,6 @@
-/** A fold that forgets leaves nothing of the hidden text, or of what has read it, on the device, in host memory or on disk. */
+/**
+ * Tests a fold that forgets: no cell of the hidden text, or of tokens that have seen it, stays on the device, in host memory or on disk.
+ */
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -48,18 +50,18 @@ function talk() {
   return { conversation, id, show, where }
 }
 
-/** As if the text were merely folded: whether its cells are anywhere. */
+/** Returns the edits without `forget`, to ask where the text's cells are. */
 const plainly = (edits: ReturnType<Conversation['edits']>) =>
   edits.map(({ message, span, replacement }) => ({ message, span, replacement }))
 
-/** Runs of the secret's tokens in the files of the disk cache, whatever they are there for. */
+/** Returns how often the secret's tokens occur in the files of the disk cache. */
 function onDisk(tokens: Int32Array): number {
   const bytes = Buffer.from(tokens.buffer)
   return readdirSync(folder).filter((name) => readFileSync(join(folder, name)).includes(bytes)).length
 }
 
 describe('a fold that forgets', () => {
-  it('is exact under splice, and drops what an earlier fold had parked on the device', async () => {
+  it('is exact under splice, and drops the cells that an earlier fold parked on the device', async () => {
     await load({ hostBytes: 2 ** 26 })
     const { conversation, id, show, where } = talk()
     await show()
@@ -74,12 +76,12 @@ describe('a fold that forgets', () => {
     const { tokens, gone } = where()
     expect(gone).toBe(tokens)
     expect(engine.cacheTotals).toMatchObject({ parked: 0, versions: 0, tiers: { host: { sequences: 0, bytes: 0 } } })
-    // What stood before the secret is not computed again.
+    // The cells before the secret are not recomputed.
     expect(forgotten.reused).toBeGreaterThan(60)
     await engine.check('full')
   })
 
-  it('drops what is in host memory and on disk at once, before any step; later files do not have its tokens', async () => {
+  it('drops cells in host memory and on disk at once; later files do not have its tokens', async () => {
     await load({ cells: 2048, hostBytes: 2 ** 17, disk: { folder, bytes: 2 ** 28 } })
     const { conversation, id, show } = talk()
     await show()
@@ -87,7 +89,7 @@ describe('a fold that forgets', () => {
     await show()
     const { base, holes } = engine.format.render({ messages, edits: conversation.edits() }).origin
     const secret = base.slice(holes[0]!.span.start, holes[0]!.span.end)
-    // Other conversations crowd it out of the device, and then out of memory.
+    // Other conversations push it off the device, and then out of memory.
     for (let at = 0; at < 4; at++) {
       const content = `Somebody ${at} writes quite other words. `.repeat(60)
       await engine.respond({ conversation: conversationId(`other ${at}`), messages: [{ role: 'user', content }], maxTokens: 1 })
@@ -108,7 +110,7 @@ describe('a fold that forgets', () => {
     expect(onDisk(secret)).toBe(0)
   })
 
-  it('is refused under splice, and may be undone: the text is computed again', async () => {
+  it('is refused under splice, and may be undone by computing the text again', async () => {
     await load()
     const { conversation, id, show } = talk()
     expect(conversation.fold(id, { contract: 'splice', forget: true })).toMatchObject({ ok: false, code: 'tool/bad-arguments' })

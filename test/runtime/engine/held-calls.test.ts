@@ -1,4 +1,4 @@
-/** Calls of a tool are held to what its unlisted namesake says, and the prompt shows the listed one. */
+/** Tests a tool whose calls must follow an unlisted definition of the same name, while the prompt shows the listed one. */
 import { afterEach, expect, it } from 'vitest'
 import type { ToolDefinition } from '../../../src/runtime/chat/message.js'
 import { builtinModel } from '../../../src/runtime/cli/builtin.js'
@@ -19,7 +19,7 @@ const remove = (items: Readonly<Record<string, unknown>>): ToolDefinition => ({
 let engine: LlamaEngine | null = null
 afterEach(() => engine?.dispose())
 
-it('writes no other name, whatever the model would say', async () => {
+it('writes no other value, whatever the model would write', async () => {
   engine = await LlamaEngine.load(await openNative({ gpu: 'cpu' }), builtinModel(), { threads: 1, batchThreads: 1, cells: 2048 })
   const asked = {
     messages: [{ role: 'user' as const, content: 'Remove what you do not need.' }],

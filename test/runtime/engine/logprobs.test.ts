@@ -11,7 +11,7 @@ it('turns logits into natural-log probabilities, best first', () => {
   expect(Math.exp(top[0]!.logprob)).toBeCloseTo(0.6, 6)
 })
 
-it('says the bytes of tokens that are no whole characters, and of no others', () => {
+it('gives bytes for tokens that are not whole characters, and for no others', () => {
   const pieces = [
     [0xf0, 0x9f],
     [0x98, 0x80],

@@ -1,6 +1,6 @@
 /**
- * Whatever a client makes of its messages and whatever it asks for, no more is computed over its session than a plain prefix cache would, one that
- * keeps for ever all that it was ever shown. Counted by the addon, over the real engine.
+ * Tests random client edits under every contract. Over a session, kvfold computes no more than a plain prefix cache that keeps every prompt
+ * for ever. The addon counts, over the real engine.
  */
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import type { ChatMessage } from '../../../src/runtime/chat/message.js'
@@ -14,7 +14,7 @@ import { TEST_GPU } from '../../support/device.js'
 import { tinyModel } from '../../support/models.js'
 
 const LONG = process.env['KVFOLD_LONG'] !== undefined
-/** By contract; each has a dozen steps. */
+/** Sessions for each contract; each has a dozen steps. */
 const SESSIONS = LONG ? 400 : 4
 
 let engine: LlamaEngine
@@ -25,11 +25,11 @@ beforeAll(async () => {
 })
 afterAll(() => engine.dispose())
 
-/** What such a cache would compute. */
+/** Counts what a plain prefix cache would compute. */
 class PlainPrefixCache {
   readonly #seen: Int32Array[] = []
 
-  /** For this prompt, and then for what was generated and submitted. */
+  /** Returns the count for this prompt and the generated tokens that were submitted. */
   computes(prompt: Int32Array, generated: Int32Array): number {
     const known = this.#seen.reduce((most, each) => Math.max(most, commonPrefix(each, prompt)), 0)
     this.#seen.push(Int32Array.from([...prompt, ...generated]))
@@ -43,7 +43,7 @@ const text = (random: Random, words: number): string => {
   return Array.from({ length: words }, () => list[random.below(list.length)]!).join(' ')
 }
 
-/** What a client may make of its messages; all that it ever sent is in `ever`. */
+/** Makes a random edit that a client may make; `ever` has all messages that it ever sent. */
 function edit(random: Random, messages: ChatMessage[], ever: readonly ChatMessage[]): void {
   const at = random.below(messages.length)
   const { role, content } = messages[at]!

@@ -1,4 +1,7 @@
-/** What is parked leaves the device when nothing runs, or before the next step of its conversation; on a real GGUF, against fresh prefills. */
+/**
+ * Tests that parked cells are offloaded while nothing runs, or before the next step of their conversation; on a real GGUF, against fresh
+ * prefills.
+ */
 import { afterEach, beforeAll, describe, expect, it, vi } from 'vitest'
 import { conversationId } from '../../../src/runtime/core/ids.js'
 import { LlamaEngine, type Completion, type LlamaEngineOptions } from '../../../src/runtime/engine/llama.js'
@@ -12,11 +15,11 @@ import { firstPrediction, largestDifference } from '../../support/predictions.js
 
 const SETTINGS = { cells: 4096, sequences: 12, threads: 1, batchThreads: 1, flashAttention: 'off' } as const
 const ID = conversationId('c')
-/** Without flash attention, what chunking and neighbours change (exact.test.ts measures 3e-4 at most). */
+/** How much chunking and neighbours change without flash attention (exact.test.ts measures 3e-4 at most). */
 const FLOOR = 1e-3
 const HOLE = { start: 200, end: 1700 }
 const MARKER = 10
-/** Tokens shown while it is folded. */
+/** The tokens shown while the text is folded. */
 const LEFT = 2000 - (HOLE.end - HOLE.start) + MARKER
 
 /** A cell's copies, there and back, take as long as 128 tokens take to pass over it: about what one thread of a CPU needs. */
@@ -46,7 +49,7 @@ async function load(options: LlamaEngineOptions = {}): Promise<void> {
   folded = { tokens, origin: { base, holes: [{ span: HOLE, marker: MARKER }] } }
 }
 
-/** Shows this and samples one token; the ledger entry, and log-probabilities of the next token. */
+/** Shows this prompt and samples one token. Returns the ledger entry and the log-probabilities of the next token. */
 async function show(request: Pick<Completion, 'tokens' | 'origin'>, contract: Contract = 'splice', conversation = ID) {
   const { ledger, logprobs } = await engine.complete({
     conversation,
@@ -58,14 +61,14 @@ async function show(request: Pick<Completion, 'tokens' | 'origin'>, contract: Co
   return { ledger, next: firstPrediction(logprobs, engine.modelInfo.vocabulary) }
 }
 
-/** Until all that is to be done while nothing runs is done. */
+/** Waits until the idle work is done. */
 const tidied = () =>
   vi.waitFor(() => {
     expect(engine.cacheTotals).toMatchObject({ parked: 0, used: LEFT, reach: LEFT })
   })
 
-describe('what a fold parked', () => {
-  it('is off the device soon after the step, and the rest is gathered: the same is predicted, and a restore computes nothing', async () => {
+describe('the parked cells of a fold', () => {
+  it('leave the device soon after the step, and the rest is gathered: predictions stay, and a restore computes nothing', async () => {
     await load()
     const before = await show({ tokens: base })
     const there = await show(folded)
@@ -82,7 +85,7 @@ describe('what a fold parked', () => {
     await engine.check('full')
   })
 
-  it('is moved before the next step where that comes at once, and is on its account', async () => {
+  it('are offloaded by the next step if it comes at once, and charged to it', async () => {
     await load()
     await show({ tokens: base })
     const there = await show(folded)
@@ -93,7 +96,7 @@ describe('what a fold parked', () => {
     expect(largestDifference(again.next, there.next)).toBeLessThan(FLOOR)
   })
 
-  it('is not moved where the next step wants it back', async () => {
+  it('stay if the next step shows them again', async () => {
     await load()
     const before = await show({ tokens: base })
     await show(folded)
@@ -103,7 +106,7 @@ describe('what a fold parked', () => {
     await engine.check('full')
   })
 
-  it('under exact is moved, too, with the old text after the fold: before that is computed anew', async () => {
+  it('under exact are offloaded, too, with the old text after the fold, before the new text is computed', async () => {
     await load()
     const before = await show({ tokens: base }, 'exact')
     const there = await show(folded, 'exact')
@@ -119,7 +122,7 @@ describe('what a fold parked', () => {
     await engine.check('full')
   })
 
-  it('stays where there is no memory for it', async () => {
+  it('stay if there is no memory for them', async () => {
     await load({ hostBytes: 0 })
     await show({ tokens: base })
     await show(folded)
@@ -129,7 +132,7 @@ describe('what a fold parked', () => {
     expect((await show({ tokens: base })).ledger).toMatchObject({ submitted: 1, approximate: 0 })
   })
 
-  it('leaves what others share of the conversation where it is', async () => {
+  it('stay if another conversation shares them', async () => {
     await load()
     const other = conversationId('d')
     await show({ tokens: base })

@@ -1,4 +1,4 @@
-/** Without tools kvfold does what node-llama-cpp does on the same GGUF: the same token ids, and greedily the same answer. */
+/** Compares kvfold without tools with node-llama-cpp on the same GGUF: the same token ids, and greedily the same answer. */
 import { getLlama, type LlamaContext, type LlamaModel, type Token } from 'node-llama-cpp'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { conversationId } from '../../../src/runtime/core/ids.js'
@@ -70,7 +70,7 @@ describe.each(['on', 'off'] as const)('beside node-llama-cpp, flash attention %s
 
       const differs = theirs.findIndex((token, at) => token !== tokens[at])
       if (differs >= 0 && differs < tokens.length) {
-        // Different kernels of the two builds of the batch may break a tie differently: then the two best are closer than the noise floor.
+        // The two builds' kernels may break a tie differently. Then the two best tokens are closer than the noise.
         const [best, second] = logprobs[differs]!.top
         expect(best!.logprob - second!.logprob).toBeLessThan(flashAttention === 'on' ? 2e-2 : 1e-3)
       } else expect([...tokens]).toEqual(theirs)

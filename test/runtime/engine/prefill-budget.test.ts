@@ -1,4 +1,4 @@
-/** How many prompt tokens go beside streams: against machines whose costs are known, and on a real GGUF. */
+/** Tests how many prompt tokens run beside streams: on simulated machines with known costs, and on a real GGUF. */
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { conversationId } from '../../../src/runtime/core/ids.js'
@@ -19,7 +19,7 @@ const machines = fc.record({
   each: fc.double({ min: 0.002, max: 20, noNaN: true }),
 })
 
-/** Runs so many turns with prompts always waiting; says how many prompt tokens each of them had. */
+/** Runs `count` turns with prompts always waiting. Returns how many prompt tokens each turn had. */
 function turns(budget: PrefillBudget, { alone, each }: Machine, count: number, streams = 4): number[] {
   return Array.from({ length: count }, () => {
     const prompt = budget.tokens(streams)
@@ -29,7 +29,7 @@ function turns(budget: PrefillBudget, { alone, each }: Machine, count: number, s
 }
 
 describe('prompt tokens beside streams', () => {
-  it('keep a turn within four times what the streams take alone, and use that time', () => {
+  it('keep a turn within four times the time of the streams alone, and use that time', () => {
     fc.assert(
       fc.property(machines, (machine) => {
         const settled = turns(new PrefillBudget(4 * machine.alone), machine, 40)
@@ -38,14 +38,14 @@ describe('prompt tokens beside streams', () => {
         const { alone, each } = machine
         for (const prompt of settled) {
           expect(prompt === 16 || prompt * each <= 3 * alone * 1.01).toBe(true)
-          // Whole tiles: less than one of them is lost.
+          // Chunks are whole tiles, so less than one tile is lost.
           expect((prompt + 16) * each).toBeGreaterThan(3 * alone * 0.9)
         }
       }),
     )
   })
 
-  it('keep a turn within the gap that was asked for, but never stand still', () => {
+  it('keep a turn within the requested gap, but always progress', () => {
     fc.assert(
       fc.property(machines, fc.double({ min: 1, max: 500, noNaN: true }), (machine, maxGap) => {
         const { alone, each } = machine
@@ -58,7 +58,7 @@ describe('prompt tokens beside streams', () => {
     )
   })
 
-  it('follow a machine that becomes slower, and are not led astray by one slow turn', () => {
+  it('follow a machine that becomes slower, and are not misled by one slow turn', () => {
     const machine = { alone: 5, each: 0.1 }
     const budget = new PrefillBudget(25)
     expect(turns(budget, machine, 20).at(-1)).toBe(192)
@@ -71,14 +71,14 @@ describe('prompt tokens beside streams', () => {
     expect(slow).toBeLessThanOrEqual(48)
   })
 
-  it('begin with a turn without prompts, and leave them out now and then, to learn what streams take alone', () => {
+  it('begin with a turn without prompts, and skip one now and then, to measure the streams alone', () => {
     const budget = new PrefillBudget(8)
     const machine = { alone: 2, each: 0.1 }
     const zeros = turns(budget, machine, 90).flatMap((prompt, turn) => (prompt === 0 ? [turn] : []))
     expect(zeros).toEqual([0, 1, 34, 67])
-    // Other streams cost something else.
+    // Another number of streams has another cost.
     expect(budget.tokens(3)).toBe(0)
-    // Prompts among themselves take a whole batch, which is nobody's gap.
+    // Prompts without streams take a whole batch, which delays no stream.
     budget.took({ prompt: 512, streams: 0, milliseconds: 1000 })
     expect(budget.tokens(4)).toBeGreaterThan(0)
   })
@@ -88,7 +88,10 @@ describe('on a real model', () => {
   const tokens = (size: number, salt: number) =>
     Int32Array.from({ length: size }, (_, at) => 1 + ((at * 7 + salt * 13 + ((at * at) % 11)) % 250))
 
-  /** How many prompt tokens came between two tokens of a stream, where some did, and what was generated in the end. */
+  /**
+   * Runs prompts beside a stream. Returns the prompt tokens between two tokens of the stream, where there were some; the answers; and the
+   * tokens computed in all.
+   */
   async function beside(
     maxGap: number,
   ): Promise<{ readonly chunks: readonly number[]; readonly answers: readonly string[]; readonly computed: number }> {
@@ -133,7 +136,7 @@ describe('on a real model', () => {
     }
   }
 
-  it('the least gap makes the smallest chunks and a large one whole batches; the prompts come out the same, at the same count', async () => {
+  it('the least gap makes the smallest chunks, a large one whole batches; answers and counts are the same', async () => {
     const small = await beside(0.001)
     const large = await beside(1e6)
     expect(Math.max(...large.chunks)).toBeGreaterThan(512)

@@ -1,4 +1,7 @@
-/** A long session that prunes its tool results, on a model with few trained positions: how far it comes under `splice`, and what it is worth then. */
+/**
+ * Tests a long session that prunes its tool results, on a model with few trained positions: how long it continues under `splice`, and how
+ * good its predictions still are.
+ */
 import { afterEach, beforeAll, describe, expect, it } from 'vitest'
 import { conversationId } from '../../../src/runtime/core/ids.js'
 import { LlamaEngine, type LlamaEngineOptions } from '../../../src/runtime/engine/llama.js'
@@ -13,10 +16,10 @@ const PRUNES = process.env['KVFOLD_LONG'] === undefined ? 150 : 500
 const TRAINED = 2048
 const ID = conversationId('agent')
 const SPLICE: StepContract = { contract: 'splice' }
-/** Tokens of a tool result, and of what stands for a pruned one. */
+/** The tokens of a tool result, and of the placeholder of a pruned one. */
 const RESULT = 60
 const MARKER = 2
-/** Results that are shown whole. */
+/** How many results are shown whole. */
 const RECENT = 3
 
 let native: Native
@@ -32,7 +35,7 @@ async function load(options: LlamaEngineOptions = {}): Promise<void> {
   engine = await LlamaEngine.load(native, await tinyModel({ context: TRAINED }), { ...settings, ...options })
 }
 
-/** `count` tokens that say which result they are. */
+/** Returns `count` tokens that identify a result. */
 const words = (count: number, salt: number): number[] =>
   Array.from({ length: count }, (_, at) => 260 + ((at * 7919 + salt * 104_729) % 100))
 
@@ -40,12 +43,12 @@ class Session {
   readonly #base = words(40, 0)
   #results = 0
 
-  /** A call and its result. */
+  /** Adds a call and its result. */
   add(): void {
     this.#base.push(...words(1, ++this.#results + 5000), ...words(RESULT, this.#results))
   }
 
-  /** All results but the last `recent` are pruned. */
+  /** Returns the prompt with all results pruned but the last `recent`. */
   shown(recent: number) {
     const holes = Array.from({ length: Math.max(0, this.#results - recent) }, (_, at) => {
       const start = 40 + at * (1 + RESULT) + 1
@@ -90,7 +93,7 @@ describe(`${PRUNES} prunes under splice`, () => {
       if (prune % 10 !== 0) continue
       await engine.check('full')
       if (prune <= 0) continue
-      // What was pruned last comes back, and goes again.
+      // The result pruned last is shown again, and pruned again.
       const { ledger: back } = await show(session, RECENT + 1, SPLICE)
       expect(back, `restore ${prune}`).toMatchObject({ contract: 'splice', fallback: null, submitted: 1 })
       expect((await show(session, RECENT, SPLICE)).ledger).toMatchObject({ contract: 'splice', submitted: 1 })
@@ -98,7 +101,7 @@ describe(`${PRUNES} prunes under splice`, () => {
       seen.restores++
     }
     expect(seen.restores).toBe(PRUNES / 10)
-    // 58 positions a prune, in what is left of 2,048 beside what is shown.
+    // A prune uses up 58 positions; there are 2,048, less those of the prompt.
     expect(seen.closings).toBeGreaterThan(PRUNES / 50)
     expect(seen.closings).toBeLessThan(0.3 * PRUNES)
     const spliced = await show(session, RECENT, SPLICE)
@@ -109,11 +112,11 @@ describe(`${PRUNES} prunes under splice`, () => {
       `${PRUNES} prunes: ${seen.submitted} tokens computed, ${seen.turned} copied in ${seen.closings} steps; against exact at the end: KL ${kl.toExponential(1)}, largest log-probability difference ${apart.toExponential(1)}`,
     )
     expect(Number.isFinite(kl)).toBe(true)
-    // Random weights; a wrong cache is off by several.
+    // Weights are random; a wrong cache would differ by several.
     expect(apart).toBeLessThan(2)
   })
 
-  it('say why where keys cannot be turned, and before it happens', { timeout: 100_000 }, async () => {
+  it('say why splice ends where keys cannot be shifted, and before it happens', { timeout: 100_000 }, async () => {
     await load({ keyType: 'bf16' })
     expect(engine.notes.join(' ')).toMatch(/computed again.*behind the first fold.*beyond the 2048/)
     const session = new Session()

@@ -1,4 +1,7 @@
-/** A cache of quantised keys and values: a fold computes its marker, a restore nothing, and what is predicted is what a fresh prefill into such a cache predicts. */
+/**
+ * Tests a cache with quantised keys and values: a fold computes its marker, a restore nothing, and predictions equal a fresh prefill into
+ * such a cache.
+ */
 import { afterEach, describe, expect, it } from 'vitest'
 import { conversationId, type ConversationId } from '../../../src/runtime/core/ids.js'
 import { LlamaEngine, type Completion } from '../../../src/runtime/engine/llama.js'
@@ -8,10 +11,10 @@ import { TEST_GPU } from '../../support/device.js'
 import { tinyModel } from '../../support/models.js'
 import { firstPrediction, largestDifference } from '../../support/predictions.js'
 
-/** Heads of 32, the least that blocks of 32 divide. */
+/** Heads of 32, the smallest size that blocks of 32 allow. */
 const SHAPE = { embedding: 128, heads: 4, kvHeads: 2 } as const
 const SETTINGS = { cells: 1024, sequences: 8, threads: 1, batchThreads: 1, flashAttention: 'on', hostBytes: 2 ** 24 } as const
-/** What another order of sums moves before it is rounded to eight bits. */
+/** How much another order of sums may change when values are rounded to eight bits. */
 const FLOOR = 0.05
 const HOLE = { start: 60, end: 240 }
 const MARKER = 8

@@ -1,4 +1,7 @@
-/** A step whose cells are on disk: while they are read others go on, and nothing of the order among steps changes. On a real GGUF and a real folder, whose reads are held back. */
+/**
+ * Tests a step whose cells are on disk. While they are read, other steps continue, and the order of steps stays. The test runs on a real
+ * GGUF and a real folder, and holds the reads back.
+ */
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -18,7 +21,7 @@ const other = (salt: number) => Int32Array.from({ length: 30 }, (_, at) => 1 + (
 let folder: string
 let engine: LlamaEngine
 let ban: { token: number; bias: number }[]
-/** Lets reads of the disk end, all that begin until then and later. */
+/** Lets all reads from disk end, including later ones. */
 let release: () => void
 let reads = 0
 
@@ -54,7 +57,7 @@ afterEach(async () => {
   rmSync(folder, { recursive: true })
 })
 
-/** A stream that somebody listens to. */
+/** Starts a streamed answer, and counts its tokens. */
 function stream(conversation: string, maxTokens: number) {
   let tokens = 0
   const result = complete({
@@ -69,7 +72,7 @@ function stream(conversation: string, maxTokens: number) {
   return { result, got: () => tokens }
 }
 
-it('streams go on, others begin, and what was read is used', async () => {
+it('streams continue, others begin, and the cells read are used', async () => {
   const before = stream('before', 600)
   await vi.waitFor(() => {
     expect(before.got()).toBeGreaterThan(3)
@@ -88,12 +91,12 @@ it('streams go on, others begin, and what was read is used', async () => {
   expect(reads).toBe(1)
   await before.result
   await engine.check('full')
-  // The same as with everything computed.
+  // The answer is the same as with everything computed.
   const fresh = await complete({ conversation: conversationId('fresh'), tenant: 'nobody else', tokens: prompt, maxTokens: 4 })
   expect(tokens).toEqual(fresh.tokens)
 })
 
-it('steps of the same conversation stay in their order, and a cancelled one leaves the way free', async () => {
+it('steps of the same conversation keep their order, and a cancelled one does not block the next', async () => {
   const leave = new AbortController()
   const cancelled = complete({ conversation: stored, tokens: prompt, maxTokens: 4, signal: leave.signal })
   await vi.waitFor(() => {
@@ -115,7 +118,7 @@ it('steps of the same conversation stay in their order, and a cancelled one leav
   await engine.check('full')
 })
 
-it('the engine may end meanwhile', async () => {
+it('the engine may be disposed of during a read', async () => {
   const slow = complete({ conversation: stored, tokens: prompt, maxTokens: 4 })
   await vi.waitFor(() => {
     expect(reads).toBe(1)

@@ -1,4 +1,4 @@
-/** Rerankers on real GGUFs: a score is what the file's head says of query and document read together, and of no other document. */
+/** Tests rerankers on real GGUFs: a score comes from the file's head over query and document together, and from no other document. */
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -42,7 +42,7 @@ async function reranker(name: string): Promise<Reranker> {
   return made
 }
 
-/** What llama.cpp scores these tokens, read alone. */
+/** Returns llama.cpp's score of these tokens, computed alone. */
 async function scoreOf(model: NativeModel, tokens: readonly number[]): Promise<number> {
   const size = { cells: 512, sequences: 1, ubatch: 512, batch: 512 }
   const context = await model.createContext({ embeddings: 'rank', flashAttention: 'off', ...size, ...ONE })
@@ -87,7 +87,7 @@ describe.each(['bert', 'qwen3'])('%s', (name) => {
   test('its file is tried by scoring', () => tryModel(native, join(folder, `${name}.gguf`), { embeddings: 'alone' }))
 })
 
-test('an encoder reads both texts between the tokens of its vocabulary', async () => {
+test('an encoder reads both texts between the special tokens of its vocabulary', async () => {
   const ranks = await reranker('bert')
   const { model } = ranks
   const { bos, eos, sep } = model.special
@@ -98,9 +98,9 @@ test('an encoder reads both texts between the tokens of its vocabulary', async (
   expect(Math.abs(scores[0]! - (await scoreOf(model, prompt)))).toBeLessThan(1e-5)
 })
 
-test('a model with a template reads it, filled, and its first label is a probability', async () => {
+test('a model with a template reads the filled template, and the score is the probability of its first label', async () => {
   const ranks = await reranker('qwen3')
-  // A query that looks like a place of the template stays one.
+  // A query that contains a placeholder of the template stays as it is.
   const query = 'a {document} b'
   const text = RERANK_TEMPLATE.replace('{document}', 'Paris').replace('{query}', query)
   const prompt = [...ranks.model.tokenize(text, { parseSpecial: true })]
@@ -111,7 +111,7 @@ test('a model with a template reads it, filled, and its first label is a probabi
   expect(scores[0]!).toBeLessThan(1)
 })
 
-test('other models, long and empty texts are refused', async () => {
+test('other models, and texts that are too long, are refused; an empty text is not', async () => {
   await refused('model/unsupported', () => reranker('plain'))
   expect((await refused('model/unsupported', () => reranker('headless'))).message).toContain('no scoring head')
   await refused('model/unsupported', () => Reranker.load(native, builtinModel(), ONE))

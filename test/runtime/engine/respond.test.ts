@@ -1,4 +1,4 @@
-/** Messages through the llama engine on a real GGUF: forced calls, schemas, logprobs, the ledger of read-only steps, undone edits. */
+/** Tests messages through the llama engine on a real GGUF: forced calls, schemas, logprobs, the ledger of read-only steps, undone edits. */
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import type { ChatMessage } from '../../../src/runtime/chat/message.js'
 import { conversationId } from '../../../src/runtime/core/ids.js'
@@ -24,7 +24,7 @@ beforeAll(async () => {
 afterAll(() => engine.dispose())
 
 describe('respond', () => {
-  it('forces the syntax of a call where one is required', async () => {
+  it('forces the syntax of a call when one is required', async () => {
     const { reply } = engine.respond({
       conversation: conversationId('required'),
       messages: [user('Fold something.')],
@@ -39,7 +39,7 @@ describe('respond', () => {
     if (name !== undefined) expect(tools.map((tool) => tool.name)).toContain(name)
   })
 
-  it('does not take the tokens of another vocabulary for an answer of its own', async () => {
+  it('does not use sampled tokens of another vocabulary', async () => {
     const foreign = (tokens: number[]): ChatMessage[] => [
       user('Hello.'),
       { role: 'assistant', content: 'Hi.', sampled: { text: 'Hi.', tokens: Int32Array.from(tokens) } },
@@ -74,7 +74,7 @@ describe('respond', () => {
     expect(typeof parsed.sure).toBe('boolean')
   })
 
-  it('names what a schema asks for and cannot have', async () => {
+  it('names the unsupported part of a schema', async () => {
     const asked = engine.respond({
       conversation: conversationId('bad'),
       messages: [user('x')],
@@ -108,7 +108,7 @@ describe('respond', () => {
     }
   })
 
-  it('undoes a fold from the parked version: only what came after it is computed', async () => {
+  it('undoes a fold from the parked version and computes only one token', async () => {
     const conversation = conversationId('undo')
     const messages = [user(`${'The river runs past the old mill. '.repeat(20)}What now?`), user('And then? '.repeat(40))]
     const span = engine.snap(messages, [], 0, { start: 100, end: 500 })
@@ -127,7 +127,7 @@ describe('respond', () => {
     expect(refolded.ledger.submitted).toBe(1)
   })
 
-  it('streams what it answers, and the reply says the same', async () => {
+  it('streams the answer, and the reply says the same', async () => {
     const running = engine.respond({
       conversation: conversationId('stream'),
       messages: [user('Say it.')],

@@ -1,4 +1,4 @@
-/** How a served model is sampled where a request does not say, by what its file recommends. */
+/** Tests how a served model is sampled by default, with the recommendations of its file. */
 import { describe, expect, it } from 'vitest'
 import { LLAMA_SERVER_SAMPLING, samplingDefaultsOf } from '../../../src/runtime/engine/sampling-defaults.js'
 
@@ -6,12 +6,12 @@ const of = (said: Readonly<Record<string, string>>) =>
   samplingDefaultsOf(Object.fromEntries(Object.entries(said).map(([name, value]) => [`general.sampling.${name}`, value])), 4096)
 
 describe('sampling defaults', () => {
-  it('are those of llama-server where the file says nothing', () => {
+  it("are llama-server's if the file says nothing", () => {
     expect(of({})).toEqual({ temperature: 0.8, topK: 40, topP: 0.95, minP: 0.05 })
     expect(of({})).toEqual(LLAMA_SERVER_SAMPLING)
   })
 
-  it('are what the file says, each by itself', () => {
+  it("are the file's, each by itself", () => {
     expect(of({ temp: '0.6', top_k: '20' })).toEqual({ ...LLAMA_SERVER_SAMPLING, temperature: 0.6, topK: 20 })
     expect(of({ top_p: '0.800000', min_p: '0', penalty_repeat: '1.05', penalty_last_n: '128' })).toEqual({
       ...{ temperature: 0.8, topK: 40, topP: 0.8, minP: 0, repeatPenalty: 1.05, penaltyLastN: 128 },
@@ -19,7 +19,7 @@ describe('sampling defaults', () => {
     expect(of({ penalty_last_n: '-1' }).penaltyLastN).toBe(4096)
   })
 
-  it('have mirostat with the numbers of llama.cpp', () => {
+  it("have mirostat with llama.cpp's numbers", () => {
     expect(of({ mirostat: '2' }).mirostat).toEqual({ version: 2, tau: 5, eta: 0.1 })
     expect(of({ mirostat: '1', mirostat_tau: '3', mirostat_eta: '0.2' }).mirostat).toEqual({ version: 1, tau: 3, eta: 0.2 })
     expect(of({ mirostat: '0', mirostat_tau: '3' }).mirostat).toBeUndefined()
@@ -32,7 +32,7 @@ describe('sampling defaults', () => {
     ['top_k', '20.7', { topK: 20 }],
     ['top_p', '7', { topP: 1 }],
     ['penalty_repeat', '0', { repeatPenalty: 0.001 }],
-  ])('take %s = %s as the sampler can', (name, value, expected) => {
+  ])('limit %s = %s to what the sampler accepts', (name, value, expected) => {
     expect(of({ [name]: value })).toMatchObject(expected)
   })
 
@@ -41,7 +41,7 @@ describe('sampling defaults', () => {
     ['penalties;Top-P;min-p;temp', { temperature: 0.8, topK: 0, topP: 0.95, minP: 0.05 }],
     ['top_k', { temperature: 1, topK: 40, topP: 1, minP: 0, repeatPenalty: 1 }],
     ['none;of;these', LLAMA_SERVER_SAMPLING],
-  ])('turn off what the sequence %s leaves out', (sequence, expected) => {
+  ])('turn off samplers that the sequence %s leaves out', (sequence, expected) => {
     expect(of({ sequence })).toEqual(expected)
   })
 })

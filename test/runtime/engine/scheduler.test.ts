@@ -1,4 +1,7 @@
-/** The llama engine's bare completions on a real GGUF: batching, cancellation, limits, determinism, the ledger against the addon's counter. */
+/**
+ * Tests the llama engine's bare completions on a real GGUF: batching, cancellation, limits, determinism, the ledger against the addon's
+ * counter.
+ */
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { conversationId } from '../../../src/runtime/core/ids.js'
 import { LlamaEngine, type Completion } from '../../../src/runtime/engine/llama.js'
@@ -20,10 +23,10 @@ beforeAll(async () => {
     threads: 1,
     batchThreads: 1,
     batch: 512,
-    // Prompts take what a batch has room for; how streams shorten that is prefill-budget.test.ts.
+    // A prompt fills the room of a batch; prefill-budget.test.ts tests how streams limit that.
     maxGap: 1e6,
   })
-  // Random weights may end an answer anywhere; these tests want answers of a known length.
+  // Random weights may end an answer anywhere; these tests need answers of a known length.
   ban = neverEnding(engine.model)
 })
 
@@ -84,7 +87,7 @@ describe('completions', () => {
     expect(ledger.submitted).toBe(3)
   })
 
-  it('runs several in one batch, each with the tokens it gets alone, and sums up to the counter', async () => {
+  it('runs several in one batch, each with the same tokens as alone, and their sum is the counter', async () => {
     const prompts = [0, 1, 2, 3, 4, 5].map((salt) => tokens(60 + 10 * salt, 10 + salt))
     const { results, submitted } = await submittedBy(() => Promise.all(prompts.map((prompt) => complete({ tokens: prompt }))))
     expect(results.reduce((sum, { ledger }) => sum + ledger.recomputed + ledger.fresh + ledger.side, 0)).toBe(submitted)
@@ -92,12 +95,12 @@ describe('completions', () => {
       const conversation = conversationId(`alone${index}`)
       const alone = await complete({ conversation, tokens: prompt })
       expect(results[index]!.tokens.length).toBe(8)
-      // Kernels differ beside other sequences (kv-mechanics.md), so the first token is compared and the rest only counted.
+      // Kernels differ beside other sequences (kv-mechanics.md), so the test compares the first token and counts the rest.
       expect(alone.tokens[0]).toBe(results[index]!.tokens[0])
     }
   })
 
-  it('lets no more than a batch of all prompts together come between two tokens of a stream, and each in its turn', async () => {
+  it('puts at most one batch of prompt tokens between two tokens of a stream, and takes prompts in turn', async () => {
     let computed = 0
     let most = 0
     let streaming = false
@@ -130,7 +133,7 @@ describe('completions', () => {
     expect(orders.slice(0, 3)).toEqual([0, 1, 2])
   })
 
-  it('draws ahead what it would draw token by token, and books the same', async () => {
+  it('draws ahead the same tokens as one by one, with the same ledger', async () => {
     const sampling = { temperature: 1.2, topK: 50, seed: 3 }
     const answers = async (name: string, rest: Partial<Completion>) => {
       const before = engine.submitted
@@ -139,7 +142,7 @@ describe('completions', () => {
         [0, 1, 2].map((salt) =>
           complete({
             conversation: conversationId(`${name}${salt}`),
-            // Nothing is shared, whoever was first.
+            // Separate tenants share nothing, whichever runs first.
             tenant: name,
             tokens: tokens(40, 70 + salt),
             maxTokens: 30 + 7 * salt,
@@ -169,7 +172,7 @@ describe('completions', () => {
     expect(ahead.tokens.map(({ length }) => length)).toEqual([30, 37, 44])
   })
 
-  it('ends drawing ahead for whoever comes, cancels or checks meanwhile', async () => {
+  it('stops drawing ahead when a request, a cancel or a check arrives', async () => {
     const abort = new AbortController()
     let heard = 0
     let other: Promise<JobResult> | null = null
@@ -189,7 +192,7 @@ describe('completions', () => {
     })
     const { finish, ledger } = await long
     expect(finish).toBe('cancelled')
-    // Steps that were under way when it was cancelled: a few, never the rest.
+    // A few steps were running when it was cancelled, never the rest.
     expect(ledger.submitted).toBeGreaterThanOrEqual(30 + 59)
     expect(ledger.submitted).toBeLessThan(30 + 59 + 40)
     expect((await other!).tokens.length).toBe(5)
@@ -197,7 +200,7 @@ describe('completions', () => {
     await engine.check('full')
   })
 
-  it('an error of a listener ends its own answer, not those beside it', async () => {
+  it('an error in a listener ends its own answer, not the others', async () => {
     let heard = 0
     const bad = complete({
       tokens: tokens(30, 82),
@@ -232,7 +235,7 @@ describe('completions', () => {
     expect(result.text).toMatch(/^ab[0-9]*c?$/)
   })
 
-  it('cancels in the middle of a prefill, keeps what was computed, and goes on afterwards', async () => {
+  it('cancels in the middle of a prefill, keeps the computed cells, and continues afterwards', async () => {
     const conversation = conversationId('cancelled')
     const long = tokens(1900, 4)
     const abort = new AbortController()
@@ -259,7 +262,7 @@ describe('completions', () => {
     expect(ledger.reused).toBe(64)
   })
 
-  it('moves what is parked or idle off before it says full, and ends an answer that fills the context', async () => {
+  it('offloads parked or idle cells before it reports full, and ends an answer that fills the context', async () => {
     for (let salt = 20; salt < 26; salt++) await complete({ tokens: tokens(700, salt), maxTokens: 1 })
     await engine.check('full')
     const full = await complete({ tokens: tokens(2040, 30), maxTokens: 100 })

@@ -2,10 +2,10 @@ import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { StopStrings } from '../../../src/runtime/engine/job.js'
 
-/** All text at once: what must be shown, whatever the chunking. */
+/** Searches the whole text at once: returns the text to show, whatever the chunking. */
 function naive(text: string, stops: readonly string[]): string {
   const cuts = stops.map((stop) => text.indexOf(stop)).filter((at) => at >= 0)
-  // A chunked search sees the stop that is *completed* first; with one stop that is the same cut.
+  // A chunked search finds the stop string that is *completed* first; with one stop string the cut is the same.
   return cuts.length === 0 ? text : text.slice(0, Math.min(...cuts))
 }
 
@@ -21,7 +21,7 @@ function chunked(chunks: readonly string[], stops: readonly string[]): string {
 }
 
 describe('StopStrings', () => {
-  it('holds back what may become a stop string and lets it go when it does not', () => {
+  it('holds back a possible stop string, and releases it when it is none', () => {
     const watch = new StopStrings(['END'])
     expect(watch.push('the E')).toEqual({ text: 'the ', stop: null })
     expect(watch.push('N')).toEqual({ text: '', stop: null })
@@ -42,7 +42,7 @@ describe('StopStrings', () => {
     )
   })
 
-  it('says which stop string it was: the first in the text', () => {
+  it('reports the stop string that comes first in the text', () => {
     expect(new StopStrings(['two', 'one']).push('zero one two')).toEqual({ text: 'zero ', stop: 'one' })
   })
 

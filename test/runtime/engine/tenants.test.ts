@@ -1,4 +1,4 @@
-/** What one tenant computed is computed again for another, as the addon counts it; within a tenant it is not. */
+/** Tests that cells of one tenant are never used for another, as the addon counts it; within a tenant they are. */
 import { execFile } from 'node:child_process'
 import { chmodSync, mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -31,7 +31,7 @@ describe.each([
 
   afterAll(() => engine.dispose())
 
-  /** What the addon was given for one step. */
+  /** Returns how many tokens the addon was given for one step. */
   async function submitted(conversation: string, tenant?: string): Promise<number> {
     const before = engine.submitted
     await engine.respond({
@@ -43,20 +43,20 @@ describe.each([
     return engine.submitted - before
   }
 
-  it('computes the same prompt once a tenant', async () => {
+  it('computes the same prompt once for each tenant', async () => {
     const whole = await submitted('anna 1', 'anna')
     expect(whole).toBeGreaterThan(100)
     const again = await submitted('anna 2', 'anna')
     expect(again).toBeLessThan(20)
     expect(await submitted('bert 1', 'bert')).toBe(whole)
     expect(await submitted('bert 2', 'bert')).toBe(again)
-    // Nobody is like a tenant of its own.
+    // Requests without a tenant count as a tenant of their own.
     expect(await submitted('nobody 1')).toBe(whole)
     expect(await submitted('nobody 2')).toBe(again)
     await engine.check('full')
   })
 
-  it("does not let a tenant go on with another's conversation", async () => {
+  it("does not let a tenant continue another's conversation", async () => {
     await submitted('mine', 'anna')
     await expect(submitted('mine', 'bert')).rejects.toMatchObject({ code: 'engine/bad-request' })
     expect(await submitted('mine', 'anna')).toBeLessThan(20)
@@ -90,7 +90,7 @@ describe.each([
   ['cells', tinyModel],
   ['states', mambaModel],
 ])('%s on disk', (_, model) => {
-  it("are found by the same tenant's next process, by no other tenant's, and by nobody's once the secret was open to others", async () => {
+  it("are found by the same tenant's next process only, and by none once the secret was open to others", async () => {
     const folder = mkdtempSync(join(tmpdir(), 'kvfold-tenants-'))
     const path = await model()
     const run = async (tenant: string) => {

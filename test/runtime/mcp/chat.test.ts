@@ -1,11 +1,11 @@
-/** What a person sees of the servers in `kvfold chat`. */
+/** Tests what `kvfold chat` shows of MCP servers. */
 import { writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { expect, test } from 'vitest'
 import { kvfoldHere } from '../cli/support/process.js'
 import { realServers, someFolder } from './support/hosting.js'
 
-test('/tools shows servers, what they offer and what is loaded, and finds tools', async () => {
+test('/tools shows servers, their tools and the loaded ones, and finds tools', async () => {
   const folder = await someFolder()
   const file = join(folder, 'mcp.json')
   const { memory } = realServers(folder)
@@ -20,7 +20,7 @@ test('/tools shows servers, what they offer and what is loaded, and finds tools'
   expect(code).toBe(0)
 })
 
-test('a file that cannot be used is bad usage, before anything is started', async () => {
+test('an invalid file is bad usage, before any server is started', async () => {
   const file = join(await someFolder(), 'mcp.json')
   await writeFile(file, '{"mcpServers": {"a": {"command": "${NO_SUCH_VARIABLE_HERE}"}}}')
   const { code, stderr } = await kvfoldHere(['run', '--mcp-config', file, '--prompt', 'x'])

@@ -6,7 +6,7 @@ const parse = (value: unknown, environment: Record<string, string> = {}) =>
 const one = (server: object, environment?: Record<string, string>) => parse({ mcpServers: { s: server } }, environment)[0]!
 
 describe('the file of MCP servers', () => {
-  it('is the one that other hosts have, with variables and paths put in', () => {
+  it('has the form that other hosts use; variables and paths are filled in', () => {
     const environment = { TOKEN: 'hush', WORK: '/srv' }
     expect(
       one({ command: 'npx', args: ['-y', '${WORK}/x', '${NOT:-other}'], env: { KEY: '${TOKEN}' }, alwaysAllow: [] }, environment),

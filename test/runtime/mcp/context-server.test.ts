@@ -1,4 +1,4 @@
-/** `kvfold mcp` over a real server with the built-in model, through the SDK's own client, as an agent would use it. */
+/** Tests `kvfold mcp` over a real server with the built-in model, through the SDK's client, as an agent would use it. */
 import { Client, StreamableHTTPClientTransport } from '@modelcontextprotocol/client'
 import { StdioClientTransport } from '@modelcontextprotocol/client/stdio'
 import { spawn } from 'node:child_process'
@@ -21,7 +21,7 @@ beforeAll(async () => {
 })
 afterAll(() => server.close())
 
-/** The agent's request, and the tokens that it was shown. */
+/** Sends the agent's request. Returns how many tokens its prompt had. */
 async function chat(content: string, key = 'agent-key'): Promise<number> {
   const response = await fetch(`${server.url}/v1/chat/completions`, {
     method: 'POST',
@@ -63,7 +63,7 @@ test('an agent folds its own thread over stdio, and its next request shows less'
   expect(tools.map(({ name, description, inputSchema }) => ({ name, description, inputSchema }))).toEqual(
     contextTools.map(({ definition: { name, description, parameters } }) => ({ name, description, inputSchema: parameters })),
   )
-  // Nobody has said anything with this key yet.
+  // No request has used this key yet.
   expect((await call(client, 'restore_fragment', { fragment_id: 'f00000' })).text).toMatch(/has no conversation of this key yet/)
 
   const before = await chat(QUESTION)
@@ -83,7 +83,7 @@ test('an agent folds its own thread over stdio, and its next request shows less'
   expect(await call(client, 'restore_fragment', { fragment_id: id })).toEqual({ text: `Restored ${id}.`, failed: false })
   expect(await chat(QUESTION)).toBe(before)
 
-  // What is wrong is told as to the model whose tools they are.
+  // Errors read the same as for a model that has the tools.
   expect(await call(client, 'fold_fragment', { fragment_id: 'f00000' })).toMatchObject({ failed: true })
   expect(await call(client, 'fold_fragment', {})).toEqual({
     text: 'Error: fold_fragment: fragment_id is missing.',
@@ -91,7 +91,7 @@ test('an agent folds its own thread over stdio, and its next request shows less'
   })
 })
 
-test('a thread can be named, and those of another key are not there', async () => {
+test('a thread can be named, and threads of another key are not found', async () => {
   await chat('Another conversation.', 'other-key')
   const response = await fetch(`${server.url}/kvfold/threads`, { headers: { authorization: 'Bearer other-key' } })
   const { threads } = (await response.json()) as { threads: { id: string }[] }

@@ -1,4 +1,4 @@
-/** Numbers and the order of keys stay as they were written on the way to MCP servers and from them, over each transport. */
+/** Tests that numbers and the order of keys stay as written on the way to MCP servers and back, over each transport. */
 import { expect, onTestFinished, test } from 'vitest'
 import { readJson, writeJson } from '../../../src/runtime/core/written-json.js'
 import { hosting } from './support/hosting.js'

@@ -1,4 +1,4 @@
-/** The host, against the reference servers from npm and one that misbehaves. */
+/** Tests the host with the reference servers from npm and one that misbehaves. */
 import { writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { expect, onTestFinished, test } from 'vitest'
@@ -13,7 +13,7 @@ const message = (work: Promise<unknown>): Promise<string> =>
     (error: unknown) => (error instanceof Error ? error.message : String(error)),
   )
 
-test('the four reference servers: their tools have names that every API takes, are called, fail, are found by words; one that cannot be started is told', async () => {
+test("the reference servers' tools get names every API accepts, are called and found, and can fail; a server that cannot start is reported", async () => {
   const folder = await someFolder()
   await writeFile(join(folder, 'note.txt'), 'the crow is black')
   const { host, events } = await hosting({ ...realServers(folder), nowhere: { command: join(folder, 'no-such-program') } })
@@ -41,7 +41,7 @@ test('the four reference servers: their tools have names that every API takes, a
   expect(await call('memory_read_graph', {})).toContain('"crow"')
   expect(await call('thinking_sequentialthinking', THOUGHT)).toContain('"thoughtNumber": 1')
 
-  // What a server refuses is an error; roots are what the server is told to keep to.
+  // A server's refusal is an error. The files server keeps to the given roots.
   expect(await message(call('files_read_text_file', { path: '/etc/hostname' }))).toContain('Access denied')
   expect(await message(call('everything_get-sum', { a: 'two' }))).toContain('expected number')
   expect(await message(call('everything_nothing', {}))).toContain('no longer offers everything_nothing')
@@ -53,7 +53,7 @@ test('the four reference servers: their tools have names that every API takes, a
 
 const THOUGHT = { thought: 'a crow', nextThoughtNeeded: false, thoughtNumber: 1, totalThoughts: 1 }
 
-test('a server that is killed is reported and started again, once without being asked, and the next call works', async () => {
+test('a killed server is reported and restarted once by itself; after that the next call restarts it', async () => {
   const { host, happened, events } = await hosting({ memory: realServers(await someFolder()).memory })
   const graph = () => host.execute({ name: 'memory_read_graph', arguments: {} })
   const before = await graph()
@@ -64,7 +64,7 @@ test('a server that is killed is reported and started again, once without being 
   expect(host.servers[0]).toMatchObject({ state: 'ready', problem: null })
   expect(host.servers[0]!.pid).not.toBe(pid)
 
-  // Nobody has called it since: it waits for a call.
+  // No call came since, so the server now waits for a call.
   const again = host.servers[0]!.pid!
   const downs = () => events.filter(({ kind }) => kind === 'down').length
   process.kill(again, 'SIGKILL')
@@ -84,7 +84,7 @@ test('a server that could not be started is tried again', async () => {
   expect(await host.execute({ name: 'late_say', arguments: { text: 'here now' } })).toBe('here now')
 })
 
-test('a tool that hangs is stopped at the limit, a result of 5 MB is cut, a call cut off by its server’s death says so; all else goes on', async () => {
+test("a hanging tool is stopped, a result of 5 MB is cut, a call ended by its server's death says so, and all else continues", async () => {
   const { host, happened } = await hosting({
     short: { ...oddServer(), timeout: 200 },
     odd: { ...oddServer(), outputLimit: 1000 },
@@ -113,7 +113,7 @@ test('a tool that hangs is stopped at the limit, a result of 5 MB is cut, a call
   expect(await call('odd_say', { text: 'alive' })).toBe('alive')
 })
 
-test('a changed list of tools changes what is found, and nothing of what is loaded', async () => {
+test('a changed list of tools changes search results, and no loaded tool', async () => {
   const { host, happened } = await hosting({ odd: oddServer() })
   const memory = new ToolMemory({ catalogue: host.catalogue })
   memory.load(await memory.find(['say', 'change']))
@@ -130,7 +130,7 @@ test('a changed list of tools changes what is found, and nothing of what is load
   expect(await message(host.execute(say))).toContain('its server no longer offers odd_say')
 })
 
-test('names that meet are numbered, and none is one of ours', async () => {
+test('equal names are numbered, and none equals a reserved name', async () => {
   const server = await httpServer({ token: 'x' })
   onTestFinished(() => server.close())
   const odd = { url: server.url, headers: { Authorization: 'Bearer x' } }
@@ -143,7 +143,7 @@ test('names that meet are numbered, and none is one of ours', async () => {
   expect(await host.execute({ name: 'odd_one_say_2', arguments: { text: 'third' } })).toBe('third')
 })
 
-test('over HTTP a server wants its token; one that forgot the session gets another', async () => {
+test('over HTTP a server needs its token; a server that forgot the session gets a new one', async () => {
   const server = await httpServer({ token: 'open sesame' })
   onTestFinished(() => server.close())
   const { host, events } = await hosting({
@@ -165,7 +165,7 @@ test('over HTTP a server wants its token; one that forgot the session gets anoth
   expect(host.servers[0]).toMatchObject({ state: 'down' })
 })
 
-test('client credentials are changed for a token at the authorization server, and go to no other', async () => {
+test('client credentials are exchanged for a token at their own authorization server only', async () => {
   const server = await httpServer({ client: { id: 'kvfold', secret: 'hush' } })
   onTestFinished(() => server.close())
   const oauth = { clientId: 'kvfold', clientSecret: 'hush', issuer: server.issuer }

@@ -4,7 +4,7 @@ import { resultText } from '../../../src/runtime/mcp/connection.js'
 type Content = Parameters<typeof resultText>[0]['content']
 const shown = (content: Content, limit = 1000) => resultText({ content }, limit)
 
-test('what is no text is named with its size', () => {
+test('content other than text is named with its size', () => {
   expect(
     shown([
       { type: 'text', text: 'a' },
@@ -21,7 +21,7 @@ test('what is no text is named with its size', () => {
   expect(resultText({ content: [], structuredContent: { b: 7 } }, 1000)).toBe('{"b":7}')
 })
 
-test('what is cut says so, and never in the middle of a character', () => {
+test('a cut result says so, and is never cut inside a character', () => {
   expect(shown([{ type: 'text', text: '😀😀' }], 4)).toBe('😀😀')
   expect(shown([{ type: 'text', text: '😀😀' }], 3)).toMatch(/^😀\n\[Cut here: these are the first 2 of 4 characters\./)
 })

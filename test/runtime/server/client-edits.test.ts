@@ -1,4 +1,7 @@
-/** Clients that change what they sent before, over a real server with the built-in model: what is recognised, what it costs, what the model is shown. */
+/**
+ * Tests clients that change their earlier messages, over a real server with the built-in model: the recognised changes, their cost and the
+ * prompt.
+ */
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { serving, type Serving } from './support/serving.js'
 
@@ -36,7 +39,10 @@ beforeAll(async () => {
 })
 afterAll(() => served.close())
 
-/** @param kvfold null: the request goes without the field */
+/**
+ * Sends a chat completion.
+ * @param kvfold null sends the request without the field
+ */
 async function ask(messages: readonly Message[], kvfold: object | null = {}, key = ''): Promise<Told> {
   const response = await fetch(`${served.url}/v1/chat/completions`, {
     method: 'POST',
@@ -51,7 +57,7 @@ async function ask(messages: readonly Message[], kvfold: object | null = {}, key
   return JSON.parse(text) as Told
 }
 
-/** A conversation of five turns, with what it was answered. */
+/** Runs five turns. Returns the messages with their answers, and the thread. */
 async function talk(name: string, kvfold: object = {}): Promise<{ readonly messages: Message[]; readonly thread: string }> {
   const messages: Message[] = []
   let thread = ''
@@ -82,7 +88,7 @@ describe('a client that changes its messages', () => {
       (all) => all.splice(0, 6, user('Summary: colours.')),
       [{ kind: 'summarised', message: 0, was: 6 }],
     ],
-  ])('%s: it is an edit of the thread, exact, and another one sends it whole again', async (_, name, change, changes) => {
+  ])('%s: the change is an exact edit of its thread, equal to a fresh conversation', async (_, name, change, changes) => {
     const { messages, thread } = await talk(name)
     const changed = [...messages]
     change(changed)
@@ -90,7 +96,7 @@ describe('a client that changes its messages', () => {
     const told = await ask(changed)
     expect(told.kvfold.thread).toBe(thread)
     expect(told.kvfold.edits).toEqual({ contract: 'exact', changes, approximate: 0 })
-    // A server that never saw anything else says the same.
+    // The same messages in a new thread get the same answer.
     const fresh = await ask(changed, { thread: (await ask([user(`Fresh ${name}`)])).kvfold.thread })
     expect(told.usage.prompt_tokens).toBe(fresh.usage.prompt_tokens)
     expect(told.choices[0]!.message.content).toBe(fresh.choices[0]!.message.content)
@@ -99,7 +105,7 @@ describe('a client that changes its messages', () => {
     expect(served.service.threads.get('public', thread).events.map(({ kind }) => kind)).toEqual(['client'])
   })
 
-  it('pays for the placeholder under splice, and for nothing when the text comes again', async () => {
+  it('computes the placeholders under splice, and nothing when the text is sent again', async () => {
     const { messages, thread } = await talk('moon', { client_edits: 'splice' })
     const pruned = messages.map((message, at) => (at % 2 === 0 && at < 6 ? user('[cleared]') : message))
     const spliced = await ask([...pruned, user('Go on.')], { client_edits: 'splice', ledger: true })
@@ -108,7 +114,7 @@ describe('a client that changes its messages', () => {
     expect(kvfold.edits?.changes.map(({ kind }) => kind)).toEqual(['shortened', 'shortened', 'shortened'])
     expect(kvfold.edits?.approximate).toBeGreaterThan(0)
     expect(usage.prompt_tokens - usage.prompt_tokens_details.cached_tokens).toBeLessThan(80)
-    // A plain prefix cache computes all behind the first placeholder; the ledger has what was computed here.
+    // A plain prefix cache would compute everything after the first placeholder; the ledger has the tokens computed here.
     const [entry] = kvfold.ledger!
     expect(usage.kvfold.saved_tokens).toBe(entry!.plain - entry!.submitted)
     expect(usage.kvfold.saved_tokens).toBeGreaterThan(usage.prompt_tokens / 2)
@@ -121,7 +127,7 @@ describe('a client that changes its messages', () => {
     expect(again.usage.prompt_tokens - again.usage.prompt_tokens_details.cached_tokens).toBeLessThan(40)
   })
 
-  it('that leaves the last answer out forks, and the fork has what the thread had under the same terms', async () => {
+  it('that leaves out the last answer gets a fork, which shares the cells of the thread under the same contract', async () => {
     const { messages, thread } = await talk('star', { client_edits: 'splice' })
     const pruned = [user('[cleared]'), ...messages.slice(1)]
     await ask([...pruned, user('Go on.')], { client_edits: 'splice' })
@@ -132,7 +138,7 @@ describe('a client that changes its messages', () => {
     expect(back.usage.prompt_tokens - back.usage.prompt_tokens_details.cached_tokens).toBeLessThan(40)
   })
 
-  it('is told of every approximate token, also of those that an earlier edit left, and where it asked for nothing of ours', async () => {
+  it('gets the number of approximate tokens, including those of earlier edits, even without asking for kvfold fields', async () => {
     const { messages, thread } = await talk('comet', { client_edits: 'splice' })
     const pruned = [user('[cleared]'), ...messages.slice(1), user('Go on.')]
     const first = await ask(pruned, { client_edits: 'splice', ledger: true })
@@ -144,7 +150,7 @@ describe('a client that changes its messages', () => {
       expect(kvfold.edits?.approximate).toBeGreaterThan(100)
     }
     expect([second.kvfold.edits?.contract, second.kvfold.edits?.changes]).toEqual(['splice', []])
-    // Under the terms of the server, exact: what is approximate is computed, and there is nothing to tell.
+    // Under the server's contract, exact, approximate cells are recomputed, so there is nothing to report.
     const third = [...next, second.choices[0]!.message, user('So?')]
     expect((await ask(third, { ledger: true })).kvfold.edits).toBe(null)
     const defaults = served
@@ -166,7 +172,7 @@ describe('a client that changes its messages', () => {
     }
   })
 
-  it('is not taken for another one whose conversation has little in common with it', async () => {
+  it('is not matched with a thread that has little in common with its messages', async () => {
     const { thread } = await talk('sun')
     const told = await ask([user('Quite another question.'), { role: 'assistant', content: 'Yes.' }, user('Go on.')])
     expect(told.kvfold.thread).not.toBe(thread)
@@ -180,12 +186,12 @@ describe('another conversation', () => {
   const system = (content: string): Message => ({ role: 'system', content })
   const examples = (of: string): Message[] =>
     [0, 1, 2, 3].flatMap((at) => [long(`${of} example ${at}`), answered(`Label ${at}.`)])
-  /** What the answer was drawn from is what a fresh prefill computes, by the hashes of its cells. */
+  /** Checks by the hashes of its cells that the step computed the same as a fresh prefill. */
   const isExact = ({ kvfold }: Told) => {
     expect([kvfold.edits, kvfold.ledger!.at(-1)!.approximate]).toEqual([null, 0])
   }
 
-  it('is a question over the same examples: they are not computed again, and nothing is approximate', async () => {
+  it('is a new question over the same examples: it reuses their cells, and nothing is approximate', async () => {
     const few = [system('Label it.'), ...examples('few')]
     const first = await ask([...few, long('first question')], splice)
     const threads = new Set([first.kvfold.thread])
@@ -199,7 +205,7 @@ describe('another conversation', () => {
     expect(threads.size).toBe(3)
   })
 
-  it('has the same examples under another system prompt, fewer of them, or in another order', async () => {
+  it('has the same examples under another system prompt, only some of them, or in another order', async () => {
     const of = examples('other')
     const question = long('other question')
     const first = await ask([system('Label it.'), ...of, question], splice)
@@ -214,13 +220,13 @@ describe('another conversation', () => {
     }
   })
 
-  it('is a fork with another last message, behind answers of the thread', async () => {
+  it("is a fork with another last message after the thread's answers", async () => {
     const { messages } = await talk('fork', splice)
     const fork = [...messages.slice(0, -2), long('another ending')]
     isExact(await ask(fork, splice))
   })
 
-  it('is an edit where it has an answer of the thread: then it says so', async () => {
+  it('is an edit if it has an answer of the thread, and the response says so', async () => {
     const { messages, thread } = await talk('system', splice)
     const told = await ask([system('Be brief.'), ...messages, user('Go on.')], splice)
     expect(told.kvfold.thread).toBe(thread)
@@ -230,7 +236,7 @@ describe('another conversation', () => {
   })
 })
 
-it('is carried out as its key has it; the log says what every answer saved', async () => {
+it('client edits follow the contract of the key; the log has the tokens that every answer saved', async () => {
   const before = served
   served = await serving({
     keys: [
@@ -254,7 +260,7 @@ it('is carried out as its key has it; the log says what every answer saved', asy
     }
     expect(contracts).toEqual(['splice', 'exact', 'blend'])
     const savings = () => served.log.flatMap((line) => (JSON.parse(line) as { saved?: number }).saved ?? [])
-    // A line is written when all of the answer is on its way.
+    // The log line is written when the whole answer is on its way.
     await expect.poll(savings, { timeout: 30_000 }).toHaveLength(9)
     const saved = savings()
     expect(saved[2]).toBeGreaterThan(0)

@@ -1,4 +1,4 @@
-/** Context editing as clients ask for it, by their own packages: clearing of tool results, cached counts, truncation, pins. */
+/** Tests context editing through the clients' own packages: clearing of tool results, cached counts, truncation, pins. */
 import Anthropic from '@anthropic-ai/sdk'
 import OpenAI from 'openai'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
@@ -24,7 +24,7 @@ afterAll(() => served.close())
 
 type Param = Anthropic.Beta.BetaMessageParam
 
-/** A session in which so many files were read, one a turn, that no other test has: `of`. */
+/** Returns a session that read this many files, one in each turn; `of` makes it different from those of other tests. */
 function session(of: string, files: number, tool = (_: number) => 'read'): Param[] {
   return [
     { role: 'user', content: `Read the files of ${of}.` },
@@ -57,7 +57,7 @@ const usedBy = ({ usage }: { readonly usage: Anthropic.Beta.BetaUsage }) =>
   usage.input_tokens + (usage.cache_read_input_tokens ?? 0) + (usage.cache_creation_input_tokens ?? 0)
 
 describe('clear_tool_uses', () => {
-  it('folds all but the newest when the trigger is passed, and says how many and how much', async () => {
+  it('folds all but the newest results past the trigger, and reports how many results and tokens', async () => {
     const messages = session('one', 6)
     const whole = (await anthropic.messages.countTokens({ model, messages: messages as never, tools })).input_tokens
     const below = await ask(messages, { trigger: { type: 'input_tokens', value: whole } })
@@ -73,7 +73,7 @@ describe('clear_tool_uses', () => {
     expect((applied as Anthropic.Beta.BetaClearToolUses20250919EditResponse).cleared_input_tokens).toBe(whole - usedBy(past))
     expect(whole - usedBy(past)).toBeGreaterThan(4 * 40)
 
-    // They stay cleared for whoever goes on, below the trigger again.
+    // They stay cleared when the conversation continues, below the trigger again.
     const next: Param[] = [
       ...messages,
       ...past.content.map((block) => ({ role: 'assistant' as const, content: [block] as never })),
@@ -84,7 +84,7 @@ describe('clear_tool_uses', () => {
     expect(later.usage.cache_read_input_tokens).toBeGreaterThan(usedBy(past) * 0.8)
   })
 
-  it('goes by tool uses, leaves out tools and pins, and does nothing for less than it must bring', async () => {
+  it('can count tool uses, skips excluded tools and pins, and does nothing if it would clear too little', async () => {
     const trigger = { type: 'tool_uses', value: 3 } as const
     const keep = { type: 'tool_uses', value: 1 } as const
     const few = await ask(session('two', 3), { trigger, keep })
@@ -96,7 +96,7 @@ describe('clear_tool_uses', () => {
     expect(rest.context_management!.applied_edits).toMatchObject([{ cleared_tool_uses: 1 }])
   })
 
-  it('counts what it would leave, and what there is', async () => {
+  it('counts the tokens with and without clearing', async () => {
     const messages = session('six', 6)
     const count = async (clear: Partial<Clear>) => {
       const edits = [{ type: 'clear_tool_uses_20250919' as const, ...clear }]
@@ -108,12 +108,12 @@ describe('clear_tool_uses', () => {
     const past = { trigger: { type: 'input_tokens', value: whole - 1 }, keep: { type: 'tool_uses', value: 2 } } as const
     const counted = await count(past)
     expect(counted.context_management).toEqual({ original_input_tokens: whole })
-    // Ids in markers are not the same, and may have a token more.
+    // Markers have other ids each time, which may take another token.
     expect(Math.abs(counted.input_tokens - usedBy(await ask(messages, past)))).toBeLessThanOrEqual(4 * 3)
     await expect(count({ keep: 3 as never })).rejects.toThrow(/edits\[0\]\.keep must be/)
   })
 
-  it('is told at the end of a stream, too', async () => {
+  it('is also reported at the end of a stream', async () => {
     const stream = anthropic.beta.messages.stream({
       model,
       messages: session('four', 5),
@@ -126,7 +126,7 @@ describe('clear_tool_uses', () => {
     expect(managed!.applied_edits).toMatchObject([{ cleared_tool_uses: 2 }])
   })
 
-  it('refuses what it does not do by name, and lets pass what changes nothing here', async () => {
+  it('refuses unsupported edits by name, and accepts edits that change nothing', async () => {
     const edits = (edit: object) => ask(session('five', 1), {}, { context_management: { edits: [edit] } })
     await expect(edits({ type: 'compact_20260112' })).rejects.toThrow(/edits\[0\] is of type .{0,2}"compact_20260112/)
     await expect(edits({ type: 'clear_tool_uses_20250919', clear_tool_inputs: true })).rejects.toThrow(/clear_tool_inputs/)
@@ -135,7 +135,7 @@ describe('clear_tool_uses', () => {
   })
 })
 
-it('cache_control splits what was computed where it stands; without it nothing counts as created', async () => {
+it('cache_control divides the computed tokens at its place; without it none count as created', async () => {
   const block = (text: string, marked: boolean) => ({
     role: 'user' as const,
     content: [{ type: 'text' as const, text, ...(marked ? { cache_control: { type: 'ephemeral' as const } } : {}) }],
@@ -147,7 +147,7 @@ it('cache_control splits what was computed where it stands; without it nothing c
     max_tokens: 2,
   })
   const { input_tokens: input, cache_creation_input_tokens: created, cache_read_input_tokens: read } = first.usage
-  // The beginning that all prompts share.
+  // All prompts share this beginning.
   expect(read).toBeLessThan(5)
   expect(created).toBeGreaterThan(80)
   expect(input).toBeGreaterThan(3)
@@ -158,7 +158,7 @@ it('cache_control splits what was computed where it stands; without it nothing c
     max_tokens: 2,
   })
   expect(plain.usage.cache_creation_input_tokens).toBe(0)
-  // The same again: all of it is read.
+  // The same request again reads all of it.
   const again = await anthropic.messages.create({
     model,
     messages: [block(`Remember this: ${'green and blue '.repeat(40)}`, true), said, block('What is it?', false)],
@@ -184,6 +184,6 @@ it("truncation: auto folds the oldest messages of OpenAI's responses until they 
   const answer = await openai.responses.create({ model, input, max_output_tokens: 16, ...auto })
   expect(answer).toMatchObject(auto!)
   expect(answer.usage!.input_tokens).toBeLessThan(2048)
-  // No more than it takes.
+  // It folds no more than necessary.
   expect(answer.usage!.input_tokens).toBeGreaterThan(2048 - 700)
 })

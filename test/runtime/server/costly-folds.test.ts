@@ -1,4 +1,4 @@
-/** Folds of the model's that take more tokens than their text: as the server was started, unless the request says. */
+/** Tests folds by the model that take more tokens than their text: the server's setting applies unless the request has its own. */
 import { afterEach, expect, it } from 'vitest'
 import { ScriptedEngine, type Script } from '../../support/scripted.js'
 import { serving, type Serving } from './support/serving.js'
@@ -9,7 +9,7 @@ afterEach(async () => {
   await served?.close()
 })
 
-/** Cuts a line of two words, folds it, and says how that went. */
+/** A model that cuts a line of two words, folds it, and answers with the result. */
 const script: Script = ({ messages }) => {
   const result = messages.at(-1)
   if (result?.role !== 'tool')
@@ -33,19 +33,22 @@ async function ask(route: keyof typeof ROUTES, kvfold: object): Promise<string> 
   return response.text()
 }
 
-it.each(['refuse', 'allow'] as const)('a server that was started with %s asks the request first', async (costlyFolds) => {
-  served = await serving({ engine: () => new ScriptedEngine(script), service: { costlyFolds } })
-  const allowed = /Folded f\w+\. This does not pay: the marker takes \d+ tokens more than the text/u
-  const refused = /Error: f\w+ stays as it is\. This does not pay/u
-  for (const route of Object.keys(ROUTES) as (keyof typeof ROUTES)[]) {
-    expect(await ask(route, { costly: true }), route).toMatch(allowed)
-    expect(await ask(route, { costly: false }), route).toMatch(refused)
-    // What one request says is not for the next.
-    expect(await ask(route, {}), route).toMatch(costlyFolds === 'allow' ? allowed : refused)
-  }
-})
+it.each(['refuse', 'allow'] as const)(
+  "a request's setting takes precedence over the server's setting %s",
+  async (costlyFolds) => {
+    served = await serving({ engine: () => new ScriptedEngine(script), service: { costlyFolds } })
+    const allowed = /Folded f\w+\. This does not pay: the marker takes \d+ tokens more than the text/u
+    const refused = /Error: f\w+ stays as it is\. This does not pay/u
+    for (const route of Object.keys(ROUTES) as (keyof typeof ROUTES)[]) {
+      expect(await ask(route, { costly: true }), route).toMatch(allowed)
+      expect(await ask(route, { costly: false }), route).toMatch(refused)
+      // A request's setting does not apply to the next request.
+      expect(await ask(route, {}), route).toMatch(costlyFolds === 'allow' ? allowed : refused)
+    }
+  },
+)
 
-it('is true or false, and says nothing to a bare completion', async () => {
+it('is true or false, and has no effect on a bare completion', async () => {
   served = await serving({ engine: () => new ScriptedEngine(script) })
   expect(await ask('/v1/chat/completions', { costly: 'allow' })).toContain('kvfold.costly')
   const body = JSON.stringify({ prompt: 'A line.', kvfold: { costly: true } })

@@ -1,4 +1,7 @@
-/** Streams that break off: the thread keeps what was said, a client that comes back with what it read of it goes on, and another request loses nothing of it. */
+/**
+ * Tests streams that break off. The thread keeps the answer so far. A client that returns with the part that it read continues the thread,
+ * and other requests change nothing of it.
+ */
 import { mkdtempSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
@@ -30,7 +33,7 @@ interface Completion {
   readonly kvfold: { readonly thread: string; readonly lost: unknown; readonly edits: unknown }
 }
 
-/** What the client read of a stream before it left, and the thread with its messages when the server has noticed. */
+/** Leaves a stream early. Returns the text that the client read, and the thread once the server has noticed. */
 async function broken(served: Serving, route: string, body: object, textIn: (all: string) => string) {
   const { service, url } = served
   const before = service.status().asks.cancelled
@@ -76,7 +79,7 @@ const chatText = texts(({ choices }) => choices?.[0]?.delta.content)
 const responseText = texts(({ delta }) => (typeof delta === 'string' ? delta : undefined))
 
 const CHAT = '/v1/chat/completions'
-/** What a request adds that is answered without end. */
+/** Fields for an answer that does not end by itself. */
 const long = { max_tokens: 3000, ...endless }
 const short = { max_tokens: 4, kvfold: {} }
 
@@ -94,7 +97,7 @@ describe('a stream that its client left', () => {
     ['chat completions', CHAT, chatText],
     ['Anthropic messages', '/v1/messages', texts(({ delta }) => (typeof delta === 'object' ? delta.text : undefined))],
     ['Ollama', '/api/chat', texts(({ message }) => message?.content)],
-  ])('leaves what was said in the thread, marked as cut: %s', async (name, route, textIn) => {
+  ])('keeps its answer so far in the thread, marked as cut: %s', async (name, route, textIn) => {
     const model = { model: 'builtin', options: { num_predict: 3000 } }
     const form = route === '/api/chat' ? { format: { type: 'array', items: { type: 'string' }, minItems: 900 } } : long
     const { text, thread } = await broken(served, route, { ...model, messages: [user(`Count for ${name}.`)], ...form }, textIn)
@@ -106,7 +109,7 @@ describe('a stream that its client left', () => {
     expect(shown.messages.map(({ message }) => 'cut' in message)).toEqual([false, true])
   })
 
-  it('goes on with the thread when it comes back with what it read, and the thread has that', async () => {
+  it('continues its thread when the client returns with the part it read, which replaces the answer', async () => {
     const asked = [system, user('Count to a hundred.')]
     const { text, thread } = await broken(served, CHAT, { messages: asked, ...long }, chatText)
     expect(viewOf(thread!)[2]!.content.length).toBeGreaterThan(text.length - 1)
@@ -122,7 +125,7 @@ describe('a stream that its client left', () => {
     ])
   })
 
-  it('has its answer go on where it was cut', async () => {
+  it('can have its answer continued from the cut', async () => {
     const asked = [system, user('Count to a thousand.')]
     const { text, thread } = await broken(served, CHAT, { messages: asked, ...long }, chatText)
     const more = await chat({ messages: [...asked, assistant(text)], ...short })
@@ -136,20 +139,20 @@ describe('a stream that its client left', () => {
     expect(served.service.threads.get(PUBLIC, thread!).all[2]!.message.content).toBe(view[2]!.content)
   })
 
-  it('loses nothing by asking the same again: another thread answers', async () => {
+  it('loses nothing when the same request comes again: another thread answers', async () => {
     const asked = [user('Count to a million.')]
     const { thread } = await broken(served, CHAT, { messages: asked, ...long }, chatText)
     const before = viewOf(thread!)
     const again = await chat({ messages: asked, ...short })
     expect(again.kvfold.thread).not.toBe(thread)
     expect(viewOf(thread!)).toEqual(before)
-    // A text that the server never said is no beginning of the answer.
+    // The text does not begin the cut answer, so it belongs to no thread.
     const other = await chat({ messages: [...asked, assistant('SOMETHING ELSE'), user('So?')], ...short })
     expect(other.kvfold.thread).not.toBe(thread)
     expect(viewOf(thread!)).toEqual(before)
   })
 
-  it('can be asked for as a response, and gone on from', async () => {
+  it('can be fetched as a response, and continued', async () => {
     const input = 'Count for a response.'
     const { all } = await broken(served, '/v1/responses', { input, max_output_tokens: 3000, ...endless }, responseText)
     const id = eventsIn(all)
@@ -170,7 +173,7 @@ describe('a stream that its client left', () => {
     ).toEqual([input, said, 'And now?'])
   })
 
-  it('keeps nothing of an answer that its client did not read as it came', async () => {
+  it('keeps nothing of an answer that was not streamed', async () => {
     const controller = new AbortController()
     const before = served.service.status().asks.cancelled
     const waiting = post(served.url + CHAT, { messages: [user('Say it at once.')], ...long }, controller.signal)
@@ -186,7 +189,7 @@ describe('a stream that its client left', () => {
   })
 })
 
-it('is found by what its client read after a restart', async () => {
+it('a cut answer is found by the text that the client read, even after a restart', async () => {
   const folder = mkdtempSync(path.join(tmpdir(), 'kvfold-cut-'))
   const open = () => serving({ service: { store: SqliteStore.open({ folder }) } })
   const first = await open()
@@ -199,7 +202,7 @@ it('is found by what its client read after a restart', async () => {
   await second.close()
 })
 
-it('comes back to the thread when the request that goes on with it fails', async () => {
+it('a cut answer comes back to the thread when the request that continues it fails', async () => {
   const client = new AbortController()
   const { service } = await serving({
     engine: () =>

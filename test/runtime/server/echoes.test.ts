@@ -1,4 +1,4 @@
-/** Answers as clients send them back: not to the letter, and yet what was said; they go on with their thread. */
+/** Tests answers that clients send back with small changes: they still continue their thread. */
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { ScriptedEngine } from '../../support/scripted.js'
 import { serving, type Serving } from './support/serving.js'
@@ -34,7 +34,7 @@ async function post(route: string, body: Body): Promise<Body> {
 }
 
 const threads = () => served.service.threads.list('public').length
-/** The request goes on with the thread of the one before it, and nothing in it was changed. */
+/** Checks that the request continues the thread of the one before it, without an edit. */
 async function goesOn(route: string, body: Body): Promise<Body> {
   const [before, conversation] = [threads(), engine.requests.at(-1)!.conversation]
   const told = await post(route, body)
@@ -115,7 +115,7 @@ it('/v1/messages: without thinking, with keys in other order and text trimmed', 
   await goesOn('/v1/messages', ask)
 })
 
-it('/v1/responses: items without reasoning, arguments written anew', async () => {
+it('/v1/responses: items without reasoning, and arguments written again', async () => {
   const tools = [{ type: 'function', name: 'look', parameters: { type: 'object' } }]
   const input: object[] = [{ role: 'user', content: 'Where is it, Codex?' }]
   const { output } = await post('/v1/responses', { input, tools })

@@ -1,4 +1,4 @@
-/** Embeddings through the service: who waits, whose error is whose, and the end. */
+/** Tests embeddings through the service: the queue, errors and shutdown. */
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -20,7 +20,7 @@ let encoder: string
 const ONE = { threads: 1, batchThreads: 1 } as const
 const served = { name: 'script', slots: 1, load: () => Promise.resolve(new ScriptedEngine(() => ({ content: 'a' }))) }
 const ask = { tenant: 'public', inputs: ['a'] }
-/** Takes a while. */
+/** A request that takes a while. */
 const long = { tenant: 'public', inputs: Array.from({ length: 300 }, () => 'word '.repeat(80)) }
 
 beforeAll(async () => {
@@ -37,7 +37,7 @@ const load = async () => Embedder.load(await openNative({ gpu: TEST_GPU }), enco
 const serviceOf = (options: Partial<ServiceOptions> = {}) =>
   ThreadService.open({ models: [served], embeddings: { name: 'encoder', load }, ...options })
 
-test('a load that failed is tried again', async () => {
+test('a failed load is tried again', async () => {
   let tries = 0
   const service = await serviceOf({
     embeddings: {
@@ -52,9 +52,9 @@ test('a load that failed is tried again', async () => {
   await service.close()
 })
 
-test('no more wait than may', async () => {
+test('the queue has a limit', async () => {
   const service = await serviceOf({ queueLimit: 1 })
-  // It is to end, so it is not as long.
+  // This request must end within the test, so it is shorter.
   const running = service.embed({ ...long, inputs: long.inputs.slice(0, 30) })
   const waiting = service.embed(ask)
   const error = await service.embed(ask).catch((thrown: unknown) => thrown)
@@ -63,7 +63,7 @@ test('no more wait than may', async () => {
   await service.close()
 })
 
-test('a client that leaves while it waits or is served leaves the place to the next', async () => {
+test('a client that leaves while it waits or runs makes room for the next', async () => {
   const service = await serviceOf()
   const first = new AbortController()
   const second = new AbortController()
@@ -78,13 +78,13 @@ test('a client that leaves while it waits or is served leaves the place to the n
   await service.close()
 })
 
-test('time runs out', async () => {
+test('a request may time out', async () => {
   const service = await serviceOf({ timeoutMs: 5 })
   await refused('server/timeout', () => service.embed(long))
   await service.close()
 })
 
-test('the end refuses who waits, and cuts what runs', async () => {
+test('closing refuses waiting requests, and cancels the running one', async () => {
   const service = await serviceOf()
   await service.embed(ask)
   const running = refused('server/closing', () => service.embed(long))
@@ -94,7 +94,7 @@ test('the end refuses who waits, and cuts what runs', async () => {
   await refused('server/closing', () => service.embed(ask))
 })
 
-test('the embedder of a served model goes and comes with it', async () => {
+test('the embedder of a served model is unloaded and loaded with it', async () => {
   const path = await tinyModel()
   let made = 0
   const service = await ThreadService.open({

@@ -1,15 +1,15 @@
-/** What clients send never holds the server's event loop for long: streams of others go on meanwhile. */
+/** Tests that no request holds the server's event loop for long: other streams continue meanwhile. */
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { serverProcess, type ServerProcess } from './support/process.js'
 import { endless } from './support/serving.js'
 
 /**
- * Milliseconds of the main thread's own time between two turns of the loop, so that other work of the machine does not count: nearly all turns, and
- * the longest. The latter may hold a collection of garbage.
+ * Limits, in milliseconds of the main thread's CPU time between two turns of the loop, so that other work of the machine does not count.
+ * `turns` holds for all but one in a thousand turns, `longest` for all; the longest may include a garbage collection.
  */
 const MOST = { turns: 50, longest: 150 }
 
-/** Runs in the server before all else: at SIGUSR2 it writes the longest turns since the last time. */
+/** Runs in the server before all else. On SIGUSR2 it prints the longest turns since the last signal. */
 const WATCH = `
 import { readFileSync } from 'node:fs'
 const file = '/proc/' + process.pid + '/task/' + process.pid + '/schedstat'
@@ -32,11 +32,11 @@ const text = (bytes: number): string => WORDS.repeat(bytes / WORDS.length)
 const user = { role: 'user', content: 'Hi' }
 const messages = (count: number, say = (index: number) => `Message ${index} says hello.`): object[] =>
   Array.from({ length: count }, (_, index) => ({ role: index % 2 === 0 ? 'user' : 'assistant', content: say(index) }))
-/** JSON of a chat completion, with what no object could be made for. */
+/** Returns the JSON of a chat completion with these fields. */
 const chat = (fields: object): string => JSON.stringify({ messages: [user], max_tokens: 1, ...fields })
 const list = (item: string, count: number): string => `[${`${item},`.repeat(count - 1)}${item}]`
 const CHAT = '/v1/chat/completions'
-/** A conversation with a call of these arguments, and its result. */
+/** Returns a conversation with a call that has these arguments, and its result. */
 const called = (args: string): string =>
   chat({
     messages: [
@@ -123,7 +123,7 @@ describe.runIf(process.platform === 'linux')('the event loop', () => {
   })
   afterAll(() => server.kill())
 
-  /** The longest turns since it was asked last, longest first. */
+  /** Returns the longest turns since the last call, longest first. */
   async function turns(): Promise<readonly number[]> {
     const before = said.length
     server.child.kill('SIGUSR2')
@@ -142,7 +142,7 @@ describe.runIf(process.platform === 'linux')('the event loop', () => {
       ...(signal === undefined ? {} : { signal }),
     })
 
-  it.each(BODIES)('goes on while a client sends %s to %s', async (_name, path, body, status) => {
+  it.each(BODIES)('continues while a client sends %s to %s', async (_name, path, body, status) => {
     const sent = body()
     const leave = new AbortController()
     const stream = await post(CHAT, chat({ stream: true, max_tokens: 3000, ...endless }), leave.signal)

@@ -1,4 +1,4 @@
-/** A prompt that does not fit: what clients are told, in the words by which they know it, and where they read how much fits. */
+/** Tests a prompt that does not fit: the error in the words that clients recognise, and where they read how much fits. */
 import Anthropic from '@anthropic-ai/sdk'
 import OpenAI from 'openai'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
@@ -10,14 +10,14 @@ import { serving, type Serving } from './support/serving.js'
 
 const CELLS = 512
 const model = 'builtin'
-/** Longer than the context, and not so long that nobody counts it. */
+/** Longer than the context, but short enough that the server counts its tokens. */
 const long = [{ role: 'user' as const, content: 'x y z '.repeat(CELLS / 2) }]
 const short = [{ role: 'user' as const, content: 'Hi.' }]
 
 let served: Serving
 let openai: OpenAI
 let anthropic: Anthropic
-/** Tokens of `long`. */
+/** The number of tokens in `long`. */
 let tokens: number
 
 beforeAll(async () => {
@@ -46,7 +46,7 @@ describe("over OpenAI's routes", () => {
     await expect(whole).rejects.toThrow(words())
   })
 
-  it('a streamed response fails by an event, by which Codex knows it', async () => {
+  it('a streamed response fails with the event that Codex expects', async () => {
     const response = await fetch(`${served.url}/v1/responses`, {
       method: 'POST',
       headers: { 'content-type': 'application/json' },
@@ -62,7 +62,7 @@ describe("over OpenAI's routes", () => {
     expect(events[2]!.response!.error!.message).toContain(words())
   })
 
-  it('what fits is not refused, to the token', async () => {
+  it('a prompt that just fits is not refused', async () => {
     const { input_tokens: one } = await anthropic.messages.countTokens({ model, messages: [{ role: 'user', content: 'x' }] })
     const { input_tokens: two } = await anthropic.messages.countTokens({ model, messages: [{ role: 'user', content: 'x x' }] })
     const ask = (count: number) => {
@@ -75,7 +75,7 @@ describe("over OpenAI's routes", () => {
   })
 })
 
-it("over Anthropic's route the words and numbers are theirs", async () => {
+it("Anthropic's route uses its words and numbers", async () => {
   for (const stream of [false, true]) {
     const asked = anthropic.messages.create({ model, messages: long, max_tokens: 5, stream })
     await expect(asked).rejects.toMatchObject({
@@ -87,7 +87,7 @@ it("over Anthropic's route the words and numbers are theirs", async () => {
   }
 })
 
-it('the list of models says how much fits, where clients read it', async () => {
+it('the list of models has the limits where clients read them', async () => {
   await openai.chat.completions.create({ model, messages: short, max_completion_tokens: 1 })
   expect((await openai.models.list()).data).toMatchObject([
     { max_model_len: CELLS, context_length: CELLS, context_window: CELLS, meta: { n_ctx: CELLS } },

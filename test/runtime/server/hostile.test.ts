@@ -1,4 +1,4 @@
-/** Malformed and hostile requests: each gets the right status and an error in JSON, and the server is well after all of them. */
+/** Sends malformed and hostile requests: each gets the right status and an error in JSON, and the server still works after all of them. */
 import { connect } from 'node:net'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { serving, type Serving } from './support/serving.js'
@@ -20,7 +20,7 @@ interface Hostile {
   readonly body?: string | Uint8Array
   readonly headers?: Readonly<Record<string, string>>
   readonly status: number
-  /** What the error must say it is about. */
+  /** The field that the error must name. */
   readonly param?: string
 }
 
@@ -30,7 +30,7 @@ const nested = (depth: number, open: string, close: string): string => open.repe
 
 const CHAT = '/v1/chat/completions'
 
-/** Fields of a chat completion with what must not be let through; `null` alone means: not given. */
+/** Fields of a chat completion with invalid values. Null is not among them, because a null field counts as missing. */
 const FIELDS: readonly (readonly [param: string, values: readonly unknown[]])[] = [
   ['model', [7, {}, [], true, 'm'.repeat(2000)]],
   ['messages', ['Hi', {}, 7, [], true]],
@@ -63,7 +63,7 @@ const FIELDS: readonly (readonly [param: string, values: readonly unknown[]])[] 
   ['web_search_options', [{}]],
 ]
 
-/** Chat completions that are wrong further inside. */
+/** Chat completions that are invalid further inside. */
 const INSIDE: readonly (readonly [param: string, fields: object])[] = [
   ['messages[0]', { messages: [7] }],
   ['messages[0].role', { messages: [{ content: 'x' }] }],
@@ -201,7 +201,7 @@ const OTHERS: readonly (readonly [path: string, param: string, body: object])[] 
   ['/kvfold/threads/x/search', 'role', { query: 'a', role: 'root' }],
 ]
 
-/** Bodies of Anthropic's route, whose errors have no field of their own for the field. */
+/** Bodies of Anthropic's route, whose errors do not name the field separately. */
 const MESSAGES: readonly (readonly [says: string, body: object])[] = [
   ['messages', { max_tokens: 5 }],
   ['max_tokens', { messages: [user] }],
@@ -441,12 +441,12 @@ describe('hostile requests', () => {
   ] as const)('%s', async (_, text, status) => {
     const answer = await bytes(text)
     expect(Number(/^HTTP\/1\.1 (\d+)/.exec(answer)?.[1])).toBe(status)
-    // Node itself answers what has no host.
+    // Node itself answers a request without a host.
     if (text !== 'GET /health HTTP/1.1\r\n\r\n')
       expect(JSON.parse(answer.slice(answer.indexOf('\r\n\r\n') + 4))).toMatchObject({ error: { type: 'invalid_request_error' } })
   })
 
-  it('takes half a request and a client that hangs up', async () => {
+  it('survives half a request and a client that hangs up', async () => {
     await new Promise<void>((resolve) => {
       const { port } = new URL(served.url)
       const socket = connect(Number(port), '127.0.0.1', () => {
@@ -461,7 +461,7 @@ describe('hostile requests', () => {
     })
   })
 
-  it('leaves the server well', async () => {
+  it('leaves the server working', async () => {
     expect(CASES.length + MESSAGES.length).toBeGreaterThanOrEqual(200)
     expect(await (await fetch(`${served.url}/health`)).json()).toEqual({ status: 'ready' })
     const answer = await raw(CHAT, { method: 'POST', body: chat({}) })
@@ -472,7 +472,7 @@ describe('hostile requests', () => {
   })
 })
 
-/** A request as it is written: `fetch` would tidy up paths and methods. */
+/** Sends a request byte for byte; `fetch` would normalise paths and methods. */
 async function raw(
   path: string,
   {
@@ -504,7 +504,7 @@ function bytes(data: string | Uint8Array): Promise<string> {
     socket.on('close', () => {
       resolve(answer)
     })
-    // A server that has seen enough closes while we still write.
+    // A server that has read enough may close while the test still writes.
     socket.on('error', (error) => {
       if (answer === '') reject(error)
     })

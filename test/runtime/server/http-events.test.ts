@@ -1,4 +1,4 @@
-/** How dialects write streams, event by event, and the pace at which they go out. */
+/** Tests how dialects write streams, event by event, and that streams keep to the client's pace. */
 import { createServer, get, type IncomingMessage } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { describe, expect, it } from 'vitest'
@@ -14,7 +14,7 @@ import { KvfoldError } from '../../../src/runtime/core/errors.js'
 const call = { id: 'call_1', name: 'look', arguments: { at: 'sky' } }
 const logprob = { token: 5, text: 'Blue', logprob: -0.5, top: [] }
 
-/** A model that thinks, says something and calls; the reasoning is what the scripted engine does not stream. */
+/** The events of a model that thinks, answers and calls; the scripted engine does not stream reasoning. */
 const EVENTS: readonly AskEvent[] = [
   { type: 'started', thread: 'th1', model: 'm' },
   { type: 'plan', step: 0, shown: 10, reused: 7, compute: 3 },
@@ -45,7 +45,7 @@ const ANSWER: Answer = {
   unread: [],
 }
 
-/** All frames of the stream of one answer. */
+/** Returns all frames of one answer's stream. */
 async function written(shape: StreamShape<Answer>): Promise<readonly Frame[]> {
   return [...EVENTS.flatMap((event) => shape.on(event, 0)), ...(await shape.done(ANSWER, 0)), ...shape.end([ANSWER])]
 }
@@ -83,7 +83,7 @@ describe('shapes of streams', () => {
     })
   })
 
-  it('OpenAI chat: several answers side by side, and an error in the middle', () => {
+  it('OpenAI chat: several answers in turn, and an error in the middle', () => {
     const shape = new ChatStream({ id: 'c', created: 1 }, { kvfold: undefined, ignored: [], logprobs: false, usage: false })
     const frames = [shape.on(EVENTS[1]!, 1), shape.on(EVENTS[1]!, 0), shape.on(EVENTS[7]!, 1), shape.done(ANSWER, 1)].flat()
     expect(frames.map(({ data }) => (data as { choices: { index: number }[] }).choices[0]?.index)).toEqual([1, 0, 1, 1])
@@ -166,7 +166,7 @@ describe('shapes of streams', () => {
 })
 
 describe('the pace of a stream', () => {
-  it('is the client’s: writes wait while it does not read, and go on when it does', async () => {
+  it("is the client's: writes wait while it does not read, and continue when it does", async () => {
     const frames = 400
     let written = 0
     const server = createServer((_request, response) => {

@@ -1,4 +1,4 @@
-/** `kvfold serve` as a person starts and stops it, in a process of its own. */
+/** Tests starting and stopping `kvfold serve` in a separate process. */
 import { spawn, type ChildProcess } from 'node:child_process'
 import { mkdtempSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { request as plain, type IncomingMessage, type RequestOptions } from 'node:http'
@@ -26,12 +26,12 @@ afterAll(() => {
 
 interface Started {
   readonly child: ChildProcess
-  /** What the first line says after `at`. */
+  /** The address in the first line, after `at`. */
   readonly where: string
   readonly ended: Promise<{ code: number | null; signal: string | null; stderr: string }>
 }
 
-/** Resolves when the server says where it is. */
+/** Resolves when the server prints its address. */
 function start(...words: readonly string[]): Promise<Started> {
   const child = spawn(process.execPath, [...KVFOLD, 'serve', '--gpu', 'cpu', '--store', folder, ...words], { cwd: ROOT })
   children.add(child)
@@ -82,7 +82,7 @@ const chat = (url: string, body: object) =>
 
 // A process may have to translate the sources first.
 describe('kvfold serve', { timeout: 180_000 }, () => {
-  it('serves until it is told to stop: the first signal lets streams end, and the exit code is 0', async () => {
+  it('serves until a signal: the first one lets streams end, and the exit code is 0', async () => {
     const { child, where, ended } = await start('--port', '0', '--grace', '0.5', '--model', 'small=builtin', '--model', 'builtin')
     expect(where).toMatch(/^http:\/\/127\.0\.0\.1:\d+$/)
     const models = (await (await fetch(`${where}/v1/models`)).json()) as { data: { id: string }[] }
@@ -101,7 +101,7 @@ describe('kvfold serve', { timeout: 180_000 }, () => {
     expect(stderr).toContain('"status":200')
   })
 
-  it('takes any name of a model where it is told to, and says at its start who reaches it and what requests get', async () => {
+  it('accepts any model name on request, and prints at its start who can reach it and its settings', async () => {
     const words = [
       '--alias',
       'gpt-5',
@@ -150,7 +150,7 @@ describe('kvfold serve', { timeout: 180_000 }, () => {
     await stream.text().catch(() => undefined)
   })
 
-  it('listens on a UNIX socket that only its owner can open, also where a dead server left one', async () => {
+  it('listens on a UNIX socket that only its owner can open, even if a dead server left one', async () => {
     const path = join(folder, 'kvfold.sock')
     const first = await start('--unix-socket', path)
     expect(statSync(path).mode & 0o777).toBe(0o600)
@@ -165,7 +165,7 @@ describe('kvfold serve', { timeout: 180_000 }, () => {
     expect((await second.ended).code).toBe(0)
   })
 
-  it('speaks TLS and takes keys from a file', async () => {
+  it('uses TLS and keys from a file', async () => {
     const { cert, key } = selfSigned()
     const [certFile, keyFile, keysFile] = [join(folder, 'cert.pem'), join(folder, 'key.pem'), join(folder, 'keys')]
     writeFileSync(certFile, cert)

@@ -1,4 +1,4 @@
-/** The server around the routes: keys, tenants, pages of others, figures, threads, streams and the end. */
+/** Tests the server around the routes: keys, tenants, foreign pages, metrics, threads, streams and shutdown. */
 import { request as ask } from 'node:http'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { MemoryStore } from '../../../src/runtime/server/threads/memory-store.js'
@@ -24,7 +24,7 @@ const post = (url: string, body: object, headers: Readonly<Record<string, string
 
 const bearer = (key: string) => ({ authorization: `Bearer ${key}` })
 
-/** Data of a stream's events, and its comments. */
+/** Returns the data of a stream's events, and the number of its comments. */
 async function eventsOf(answer: Response): Promise<{ data: string[]; comments: number }> {
   const text = await answer.text()
   const blocks = text.split('\n\n').filter((block) => block !== '')
@@ -39,7 +39,7 @@ describe('without keys', () => {
   })
   afterAll(() => served.close())
 
-  it('goes on with the thread that a request continues, and says what it cost', async () => {
+  it('continues the thread of a request, and reports the cost', async () => {
     const messages = [user('The value of red is 4.')]
     const first = (await (await post(served.url + CHAT, { messages, max_tokens: 4, kvfold: {} })).json()) as Completion
     const more = [...messages, { role: 'assistant', content: first.choices[0].message.content }, user('What is red?')]
@@ -55,12 +55,12 @@ describe('without keys', () => {
     expect(first.kvfold).not.toHaveProperty('ledger')
   })
 
-  it('says nothing of itself to those who do not ask', async () => {
+  it('adds no kvfold field unless it is requested', async () => {
     const answer = (await (await post(served.url + CHAT, { messages: [user('Hi')], max_tokens: 2 })).json()) as Completion
     expect(answer).not.toHaveProperty('kvfold')
   })
 
-  it('takes calls whose arguments nest deeper than anybody reads as text', async () => {
+  it('accepts calls whose arguments nest too deep to be read, as text', async () => {
     const depth = 20_000
     const text = `{"a":${'['.repeat(depth)}${']'.repeat(depth)}}`
     const call = { id: 'call_x', type: 'function', function: { name: 'look', arguments: text } }
@@ -73,18 +73,18 @@ describe('without keys', () => {
     expect([answer.status, await answer.json()]).toMatchObject([400, { error: { code: 'context_length_exceeded' } }])
   })
 
-  it('says what a path takes that was asked in another way', async () => {
+  it('names the allowed method when another one is used', async () => {
     const answer = await fetch(served.url + CHAT)
     expect([answer.status, answer.headers.get('allow')]).toEqual([405, 'POST'])
   })
 
-  it('gives every one of several answers a seed that there is', async () => {
+  it('gives each of several answers a valid seed', async () => {
     const answer = await post(served.url + CHAT, { messages: [user('Hi')], max_tokens: 2, n: 3, seed: 2 ** 32 - 3 })
     expect(answer.status).toBe(200)
     expect(((await answer.json()) as Completion).choices).toHaveLength(3)
   })
 
-  it('tells events in a stream only when asked', async () => {
+  it('adds events to a stream only on request', async () => {
     const body = { messages: [user('The value of blue is 9.')], max_tokens: 3, stream: true }
     const plain = await eventsOf(await post(served.url + CHAT, body))
     expect(plain.data.at(-1)).toBe('[DONE]')
@@ -97,7 +97,7 @@ describe('without keys', () => {
     expect(types).toContain('plan')
   })
 
-  it('keeps threads for people and programs', async () => {
+  it('serves threads to people and programs', async () => {
     const text = 'START one two three four five six seven eight nine ten END'
     const body = { messages: [user(text)], max_tokens: 3, kvfold: {} }
     const { kvfold } = (await (await post(served.url + CHAT, body)).json()) as Completion
@@ -133,7 +133,7 @@ describe('without keys', () => {
     expect((await fetch(at)).status).toBe(404)
   })
 
-  it('streams what changes', async () => {
+  it('streams changes of threads', async () => {
     const controller = new AbortController()
     const changes = await fetch(`${served.url}/kvfold/events`, { signal: controller.signal })
     const { kvfold } = (await (
@@ -149,7 +149,7 @@ describe('without keys', () => {
     expect(seen).toContain(kvfold!.thread)
   })
 
-  it('does not run ahead of a client that does not read', async () => {
+  it('loses nothing when a client reads late', async () => {
     const { port } = new URL(served.url)
     const answer = await new Promise<import('node:http').IncomingMessage>((resolve, reject) => {
       const request = ask(
@@ -176,7 +176,7 @@ describe('without keys', () => {
     for (const block of blocks.slice(0, -1)) expect(() => JSON.parse(block.slice(6)) as unknown).not.toThrow()
   })
 
-  it('stops computing when a client leaves that waits for a whole answer', async () => {
+  it('stops computing when a client that waits for a whole answer leaves', async () => {
     const before = served.service.status().asks.cancelled
     const controller = new AbortController()
     const body = JSON.stringify({ messages: [user('Go on for ever.')], max_tokens: 3000, ...endless })
@@ -193,7 +193,7 @@ describe('without keys', () => {
     expect(served.service.status().running).toBe(0)
   })
 
-  it('measures itself', async () => {
+  it('has metrics', async () => {
     const text = await (await fetch(`${served.url}/metrics`)).text()
     for (const name of [
       'gen_ai_server_time_to_first_token_seconds_count',
@@ -212,7 +212,7 @@ describe('without keys', () => {
     expect(submitted).toBe(served.service.status().models[0]!.loaded!.submitted)
   })
 
-  it('describes itself', async () => {
+  it('has an OpenAPI document', async () => {
     const document = (await (await fetch(`${served.url}/openapi.json`)).json()) as {
       openapi: string
       paths: Record<string, object>
@@ -237,7 +237,7 @@ describe('without keys', () => {
     expect(JSON.stringify(document.paths[CHAT])).toContain('parallel_tool_calls')
   })
 
-  it('logs who asked and how it went, and nothing of what was said', async () => {
+  it('logs requests and their outcome, and none of their content', async () => {
     const secret = 'xyzzy-plugh'
     const id = 'my-request.1'
     const answer = await post(
@@ -255,10 +255,10 @@ describe('without keys', () => {
     expect(served.log.join('')).not.toContain(secret)
   })
 
-  it('lets no page of others in', async () => {
+  it('lets no foreign page in', async () => {
     const answer = await fetch(`${served.url}/v1/models`, { headers: { origin: 'https://evil.example' } })
     expect(answer.headers.get('access-control-allow-origin')).toBeNull()
-    // A form or a script without permission can only send this.
+    // A form, or a script without permission, can only send this.
     const simple = await fetch(served.url + CHAT, {
       method: 'POST',
       headers: { 'content-type': 'text/plain' },
@@ -292,14 +292,14 @@ describe('with keys', () => {
     ['an endless one', bearer('x'.repeat(9000))],
   ])('answers 401 to %s', async (what, headers) => {
     const answer = await fetch(`${served.url}/v1/models`, { headers })
-    // Blanks around a key are no part of it.
+    // White space around a key is ignored.
     expect(answer.status).toBe(what === 'one and more' ? 200 : 401)
     expect(answer.headers.get('www-authenticate')).toBe(answer.status === 401 ? 'Bearer' : null)
     if (answer.status === 401)
       expect(await answer.json()).toMatchObject({ error: { code: 'invalid_api_key', type: 'authentication_error' } })
   })
 
-  it('takes keys as either maker’s clients send them', async () => {
+  it("accepts keys in the headers of both OpenAI's and Anthropic's clients", async () => {
     expect((await fetch(`${served.url}/v1/models`, { headers: bearer('sk-anna') })).status).toBe(200)
     expect((await fetch(`${served.url}/v1/models`, { headers: { 'x-api-key': 'sk-anna' } })).status).toBe(200)
     const answer = await post(`${served.url}/v1/messages`, {})
@@ -348,7 +348,7 @@ describe('with keys', () => {
     expect([theirs.status, await theirs.json()]).toMatchObject([404, { error: { code: 'server/no-thread' } }])
   })
 
-  it('shows figures of all to the admin only', async () => {
+  it('shows the metrics of all tenants to the admin only', async () => {
     for (const path of ['/metrics', '/kvfold/status']) {
       expect((await fetch(served.url + path)).status).toBe(401)
       expect((await fetch(served.url + path, { headers: bearer('sk-anna') })).status).toBe(403)
@@ -357,7 +357,7 @@ describe('with keys', () => {
     expect((await fetch(`${served.url}/health`)).status).toBe(200)
   })
 
-  it('lets pages of ours in', async () => {
+  it('lets allowed pages in', async () => {
     const preflight = await fetch(served.url + CHAT, {
       method: 'OPTIONS',
       headers: {
@@ -375,7 +375,7 @@ describe('with keys', () => {
     )
     expect(stream.headers.get('access-control-allow-origin')).toBe('https://ours.example')
     expect(stream.headers.get('content-type')).toMatch(/^text\/event-stream/)
-    // What both makers' clients read in a browser.
+    // Both clients read these headers in a browser.
     for (const header of ['x-request-id', 'request-id', 'retry-after', 'x-should-retry'])
       expect(stream.headers.get('access-control-expose-headers')).toContain(header)
     await stream.text()
@@ -385,7 +385,7 @@ describe('with keys', () => {
 })
 
 describe('when there is too much to do', () => {
-  it('queues, says so, and refuses what it cannot queue', async () => {
+  it('queues requests, sends comments meanwhile, and refuses those beyond the queue', async () => {
     const served = await serving({ slots: 1, service: { queueLimit: 1 } })
     try {
       const long = { messages: [user('Go on for ever.')], max_tokens: 3000, stream: true, ...endless }
@@ -415,10 +415,10 @@ describe('when there is too much to do', () => {
   })
 })
 
-describe('at the end', () => {
+describe('at shutdown', () => {
   const long = { messages: [user('Go on for ever.')], max_tokens: 3000, stream: true, ...endless }
 
-  it('lets short answers finish, ends long ones properly, and takes no new ones', async () => {
+  it('lets short answers finish, ends long ones properly, and accepts no new ones', async () => {
     const served = await serving()
     const streams = await Promise.all([post(served.url + CHAT, long), post(`${served.url}/v1/messages`, long)])
     const texts = streams.map((stream) => stream.text())

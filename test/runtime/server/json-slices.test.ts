@@ -5,7 +5,7 @@ import { readJson, writeJson } from '../../../src/runtime/core/written-json.js'
 import { parseJsonBody, readJsonBody } from '../../../src/runtime/server/json-body.js'
 import { writtenInSteps } from '../../../src/runtime/server/json-slices.js'
 
-/** Longer than what is read at once, with a value somewhere in it. */
+/** Returns a body longer than one slice, with a value somewhere in it. */
 const around = (inner: string, before: number): string =>
   `{ "list" : [${Array.from({ length: 3_000 }, (_, at) => `{"at":${at},"text":"some [text] {with} \\"quotes\\" ${at}"}`).join(' , ')}],
    "${'k'.repeat(before)}": {"inner": ${inner}, "more": [${'"x", '.repeat(20_000)}${inner}]}, "last": "${'y'.repeat(100_000)}"}\n`
@@ -19,7 +19,7 @@ const outcome = async (work: () => unknown): Promise<unknown> => {
 }
 
 describe('a long body', () => {
-  it('is what it is when it is read at once, whatever is in it', async () => {
+  it('reads the same in slices as at once, whatever is in it', async () => {
     await fc.assert(
       fc.asyncProperty(fc.json({ depthSize: 'medium' }), fc.nat(200), async (inner, before) => {
         const body = Buffer.from(around(inner, before))
@@ -29,12 +29,12 @@ describe('a long body', () => {
     )
   })
 
-  it('keeps keys that a body has twice, and the mark of its encoding out', async () => {
+  it('may repeat keys, and begin with a byte order mark', async () => {
     const body = Buffer.from(`\ufeff{${'"a": [1, 2, 3], "b": 1, '.repeat(5_000)}"a": 7}`)
     expect(await readJsonBody(body)).toEqual(parseJsonBody(body))
   })
 
-  it('keeps digits and the order of keys, read and written, wherever a part ends', async () => {
+  it('keeps digits and the order of keys, read and written, wherever a slice ends', async () => {
     const numbers = Array.from({ length: 20_000 }, (_, at) => `${9_007_199_254_740_993n + BigInt(at)},1.0,${at}`).join(',')
     const keys = Array.from({ length: 9_000 }, (_, at) => `"${9_000 - at}":-0,"k${at}":{"2":1e400,"1":[1E5]}`).join(',')
     const text = `{"numbers":[${numbers}],"keys":{${keys}},"10":"${'x'.repeat(100_000)}","9":12345678901234567890}`
@@ -44,8 +44,8 @@ describe('a long body', () => {
     expect(value).toEqual(readJson(text))
   })
 
-  it('keeps long strings, wherever a part of them ends', async () => {
-    // Escapes of two and of six characters, and characters of one to four bytes, at every offset from where parts end.
+  it('keeps long strings, wherever a slice ends in them', async () => {
+    // Escapes of two and of six characters, and characters of one to four bytes, at every offset from the ends of slices.
     for (const piece of ['\n"', '\u0007', 'é', '\u{1f600}', 'x', '\\'])
       for (let before = 0; before < 6; before++) {
         const text = '-'.repeat(before) + piece.repeat(300_000 / piece.length)
@@ -54,7 +54,7 @@ describe('a long body', () => {
       }
   })
 
-  it('with more numbers whose text is kept than can be looked through is refused', async () => {
+  it('with too many numbers whose text is kept is refused', async () => {
     expect(await outcome(() => readJsonBody(Buffer.from(`{"a":[${'1.0,'.repeat(2 ** 17 + 1)}1]}`)))).toBe(
       'The body has a list or an object of more than 131072 numbers such as 1.0 and 1e5, whose text is kept.',
     )
@@ -79,7 +79,7 @@ describe('a long body', () => {
     `{"a": [${'1, '.repeat(50_000)}]}`,
     `{"a": [${'1, '.repeat(50_000)} x]}`,
     `{"a": "${long}", "b": "\n"}`,
-  ])('that is no JSON is refused: %#', async (text) => {
+  ])('that is not JSON is refused: %#', async (text) => {
     expect(await outcome(() => readJsonBody(Buffer.from(text)))).toMatch(/^The body is (not JSON|empty)/)
     expect(await outcome(() => parseJsonBody(Buffer.from(text)))).toMatch(/^The body is (not JSON|empty)/)
   })
@@ -108,7 +108,7 @@ describe('a long body', () => {
     expect(await readJsonBody(deepest)).toEqual(parseJsonBody(deepest))
   })
 
-  it('with more members than can be looked through is refused', async () => {
+  it('with too many members is refused', async () => {
     const body = `{${Array.from({ length: 70_000 }, (_, at) => `"${at}":1`).join()}}`
     expect(await outcome(() => readJsonBody(Buffer.from(body)))).toBe(
       'The body has a list or an object of more than 65536 members.',
@@ -122,7 +122,7 @@ describe('a long body', () => {
 })
 
 describe('a long answer', () => {
-  it('is what JSON.stringify writes', () => {
+  it('is written as by JSON.stringify', () => {
     fc.assert(
       fc.property(fc.jsonValue(), fc.nat(100), (value, size) => {
         const long = {

@@ -1,4 +1,4 @@
-/** Which names a server without keys answers to. */
+/** Tests which host names a server without keys answers to. */
 import { request } from 'node:http'
 import { expect, it } from 'vitest'
 import { ScriptedEngine } from '../../support/scripted.js'

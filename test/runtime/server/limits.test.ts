@@ -1,4 +1,4 @@
-/** What a key may ask a minute, what is told of it, what a refused request leaves behind, and what the log says of a request. */
+/** Tests the rate limits of keys and the headers about them, the effects of a refused request, and the log lines of requests. */
 import { afterEach, describe, expect, it } from 'vitest'
 import { PUBLIC } from '../../../src/runtime/server/ask.js'
 import { parseKeys, RateLimits } from '../../../src/runtime/server/keys.js'
@@ -30,7 +30,7 @@ function post(path: string, body: object, key = 'a'): Promise<Response> {
 }
 
 describe('limits', () => {
-  it('are said in the file of keys, and what is none is refused', () => {
+  it('are written in the file of keys, and invalid ones are refused', () => {
     expect(parseKeys('ann:k1 requests=2 tokens=50\nbob:k2\nk3  tokens=7\n# no\n')).toMatchObject([
       { name: 'ann', key: 'k1', limit: { requests: 2, tokens: 50 } },
       { name: 'bob', key: 'k2' },
@@ -47,7 +47,7 @@ describe('limits', () => {
     ['/detokenize', { tokens: [300] }],
     ['/apply-template', { messages: [user('Hi')] }],
     ['/v1/messages/count_tokens', { messages: [user('Hi')] }],
-  ])('count requests of %s, of which no model is asked', async (path, body) => {
+  ])('also count requests of %s, which need no model', async (path, body) => {
     await start({ rateLimit: { requests: 2 } })
     expect((await post(path, body)).status).toBe(200)
     const last = await post(path, body)
@@ -56,7 +56,7 @@ describe('limits', () => {
     expect((await post(CHAT, { messages: [user('Hi')] })).status).toBe(429)
   })
 
-  it('fill up evenly, whoever they are of apart', () => {
+  it('refill evenly, separately for each key', () => {
     let now = 0
     const limits = new RateLimits([{ name: 'ann', key: 'k', limit: { requests: 2, tokens: 60 } }], { requests: 1 }, () => now)
     limits.take('ann')
@@ -66,7 +66,7 @@ describe('limits', () => {
     expect(() => limits.take('bob')).toThrow('try again in 60 s')
     now = 30_000
     limits.take('ann')
-    // More than there was: what is missing comes first.
+    // This spends more than was left, so the debt comes first.
     spend(90)
     now = 60_000
     expect(() => limits.take('ann')).toThrow('limit of 60 tokens a minute is reached; try again in 1 s')
@@ -80,7 +80,7 @@ describe('limits', () => {
     limits.take('ann')
   })
 
-  it('are kept to, in the words of each dialect, and told on every answer', async () => {
+  it('are enforced, in the words of each dialect, and are in the headers of every answer', async () => {
     let now = 0
     await start({
       engine: scripted(9),
@@ -109,19 +109,19 @@ describe('limits', () => {
     const anthropic = await post('/v1/messages', ask)
     expect([anthropic.status, anthropic.headers.get('anthropic-ratelimit-requests-remaining')]).toEqual([429, '0'])
     expect(await anthropic.json()).toMatchObject({ type: 'error', error: { type: 'rate_limit_error' } })
-    // Nothing that asks no model counts, and others have their own.
+    // Requests without a prompt do not count, and other keys have their own limits.
     expect((await fetch(`${served.url}/v1/models`, { headers: { authorization: 'Bearer a' } })).status).toBe(200)
     expect((await post(CHAT, ask, 'b')).headers.get('x-ratelimit-limit-requests')).toBeNull()
     now = 30_000
     expect((await post(CHAT, ask)).status).toBe(200)
   })
 
-  it('of tokens count what was computed and generated', async () => {
+  it('of tokens count computed and generated tokens', async () => {
     await start({ rateLimit: { tokens: 1000 }, clock: () => 0 })
     const body = { prompt: Array.from({ length: 100 }, (_, at) => 300 + at), max_tokens: 2, temperature: 0 }
     const left = async () => Number((await post('/v1/completions', body)).headers.get('x-ratelimit-remaining-tokens'))
     const before = [await left(), await left(), await left()]
-    // Headers tell what was left when the request came.
+    // Headers have the amount left when the request came.
     expect(before[0]).toBe(1000)
     expect(before[0]! - before[1]!).toBeGreaterThan(100)
     expect(before[1]! - before[2]!).toBeLessThan(10)
@@ -129,7 +129,7 @@ describe('limits', () => {
 })
 
 describe('a refused request', () => {
-  it('leaves no thread, and a thread as it was', async () => {
+  it('creates no thread, and leaves a thread as it was', async () => {
     await start()
     const threads = () => served.service.threads.list(PUBLIC)
     const long = user('word '.repeat(200_000))
@@ -157,7 +157,7 @@ describe('a refused request', () => {
 })
 
 describe('the log', () => {
-  it('has one line a request, with what it came to', async () => {
+  it('has one line per request, with its outcome', async () => {
     await start({ keys: [{ name: 'ann', key: 'a' }] })
     const ask = { messages: [user('Which colour is the sky?')], max_tokens: 4, temperature: 0 }
     await (await post(CHAT, ask)).text()
@@ -167,7 +167,7 @@ describe('the log', () => {
     await fetch(`${served.url}/%`)
     await fetch(`${served.url}/health`)
     const all = () => served.log.map((line) => JSON.parse(line) as object).filter((line) => 'path' in line)
-    // A line is written when all of the answer is on its way.
+    // The log line is written when the whole answer is on its way.
     await expect.poll(all, { timeout: 30_000 }).toHaveLength(5)
     const lines = all()
     const figures = { key: 'ann', model: 'builtin', prompt: expect.any(Number) as number, ttft: expect.any(Number) as number }
@@ -181,7 +181,7 @@ describe('the log', () => {
     expect(lines[0]).toMatchObject({ generated: expect.any(Number) as number, saved: 0, cached: expect.any(Number) as number })
   })
 
-  it('is text for people where it is asked for', async () => {
+  it('is readable text on request', async () => {
     await start({ keys: [{ name: 'ann', key: 'a' }], logFormat: 'text' })
     await (await post(CHAT, { messages: [user('Hello.')], max_tokens: 3 })).text()
     await post(CHAT, { messages: [user('Hello.')], model: 'other' })
@@ -194,7 +194,7 @@ describe('the log', () => {
     expect(second).toMatch(/404 POST \/v1\/chat\/completions {2}.+ {2}key ann {2}model\/not-found\n$/)
   })
 
-  it('tells of a client that went away', async () => {
+  it('reports a client that left', async () => {
     await start()
     const controller = new AbortController()
     const body = { messages: [user('Go on.')], stream: true, kvfold: { grammar: 'root ::= [a-z ] root' } }

@@ -1,4 +1,7 @@
-/** Agents that prune as agents in use do, over the AI SDK against a real server: what it computes for them under `splice`, by the ledger. */
+/**
+ * Tests agents that prune as real ones do, over the AI SDK against a real server. The ledger counts the tokens computed for them under
+ * `splice`.
+ */
 import { createOpenAICompatible } from '@ai-sdk/openai-compatible'
 import { generateText, jsonSchema, type ModelMessage, pruneMessages, type ToolSet } from 'ai'
 import { afterAll, beforeAll, expect, it } from 'vitest'
@@ -17,7 +20,10 @@ const tools: ToolSet = {
 
 type Prune = (messages: ModelMessage[]) => ModelMessage[]
 
-/** What the server computed for an agent that reads a file a turn. `of`: what it is about, no other agent's. */
+/**
+ * Runs an agent that reads a file in each turn. Returns the tokens that the server computed for it. `of`: its topic, which no other agent
+ * shares.
+ */
 async function computedFor(of: string, prune: Prune): Promise<{ readonly computed: number; readonly shown: number }> {
   const provider = createOpenAICompatible({ name: 'kvfold', baseURL: `${served.url}/v1` })
   const known = new Set(served.service.threads.list('public').map(({ id }) => id))
@@ -49,7 +55,7 @@ async function computedFor(of: string, prune: Prune): Promise<{ readonly compute
   return { computed: ledger.reduce((sum, { submitted }) => sum + submitted, 0), shown: ledger.at(-1)!.shown }
 }
 
-/** As opencode prunes: old results keep their calls and lose their text. */
+/** Prunes as opencode does: old results keep their calls and lose their text. */
 const cleared: Prune = (messages) => {
   const results = messages.flatMap(({ role }, at) => (role === 'tool' ? [at] : []))
   const old = new Set(results.slice(0, -2))
@@ -63,7 +69,7 @@ const cleared: Prune = (messages) => {
 it.each<[string, Prune]>([
   ["the AI SDK's pruneMessages", (messages) => pruneMessages({ messages, toolCalls: 'before-last-4-messages' })],
   ['a prune as opencode has it', cleared],
-])('%s computes little more than what is new', async (name, prune) => {
+])('%s computes little more than the new text', async (name, prune) => {
   const whole = await computedFor(`${name}, whole`, (messages) => messages)
   const pruned = await computedFor(`${name}, pruned`, prune)
   expect(pruned.shown).toBeLessThan((2 / 3) * whole.shown)

@@ -1,4 +1,4 @@
-/** Coding agents against the server: installed by this test and set up as docs/clients.md says, in the long run only. */
+/** Runs coding agents against the server, installed by this test and configured as docs/clients.md says; only in the long run. */
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -15,7 +15,7 @@ import { endless, serving, type Serving } from './support/serving.js'
 
 const isShell = ({ name }: ToolDefinition) => /^(shell|bash|exec|run_?(shell|terminal))/i.test(name)
 
-/** A call of the agent's own shell. */
+/** Makes a call of the agent's own shell. */
 function callOf({ name, parameters }: ToolDefinition, command: string) {
   const { properties, required = [] } = parameters as {
     properties: Record<string, { type?: string }>
@@ -32,7 +32,7 @@ function callOf({ name, parameters }: ToolDefinition, command: string) {
   }
 }
 
-/** Has the shell add what it is asked for, then says what all commands have said. */
+/** Plays a model that has the shell add two numbers, and then repeats the output of all commands. */
 function runner({ messages, tools = [] }: EngineRequest): ScriptedReply {
   const shell = tools.find(isShell)
   if (shell === undefined) return { content: 'A title, or a summary' }
@@ -43,12 +43,12 @@ function runner({ messages, tools = [] }: EngineRequest): ScriptedReply {
   return { calls: [callOf(shell, `echo hello-$((40 + ${number}))`)] }
 }
 
-/** A `SpokenEngine` that goes on without end where it is asked to, and tells when it has begun. */
+/** A `SpokenEngine` whose answer does not end if the prompt says so, and which reports that it has begun. */
 class Talker extends EngineAround {
   readonly #spoken = new SpokenEngine(this.engine, runner)
   #began: () => void = () => undefined
 
-  /** Resolves with the first words of the next answer without end. */
+  /** Resolves with the first words of the next endless answer. */
   begins(): Promise<void> {
     return new Promise((resolve) => (this.#began = resolve))
   }
@@ -68,7 +68,7 @@ class Talker extends EngineAround {
   }
 }
 
-it.each(AGENTS)('docs/clients.md has the settings of $name and the version that is run', (agent) => {
+it.each(AGENTS)('docs/clients.md has the settings of $name and the tested version', (agent) => {
   const { file, env, words } = documented(agent, 'http://127.0.0.1:8080')
   expect([file?.text, ...Object.values(env), ...words].join('\n')).toMatch(
     agent.name === 'pi' ? /kvfold/ : /http:\/\/127.0.0.1:8080/,
@@ -82,7 +82,7 @@ describe.runIf(process.env['KVFOLD_LONG'] !== undefined)('coding agents', { time
   const engines: LlamaEngine[] = []
   let talker: Talker
   let served: Serving
-  /** Holds no agent's prompt. */
+  /** A server whose context holds no agent's prompt. */
   let small: Serving
 
   const serve = async (cells: number) => {
@@ -110,10 +110,10 @@ describe.runIf(process.env['KVFOLD_LONG'] !== undefined)('coding agents', { time
     await small.close()
     for (const engine of engines) await engine.dispose()
     rmSync(folder, { recursive: true })
-    // Six agents' packages are more than a hundred thousand files: removing them took 45 of the 46 seconds on two busy cores.
+    // The packages of six agents are more than a hundred thousand files: removing them took 45 of the 46 seconds on two busy cores.
   }, 600_000)
 
-  /** What share of the prompt was in the cache, of the last two requests. */
+  /** Returns the cached share of the prompts of the last two requests. */
   const cached = () =>
     served.log
       .map((line) => JSON.parse(line) as { prompt?: number; cached?: number })

@@ -1,4 +1,4 @@
-/** Packages that people build agents with, against the server: each in a process of its own, installed by this test; the long run only. */
+/** Runs packages for building agents against the server, each in a separate process, installed by this test; only in the long run. */
 import { execFile } from 'node:child_process'
 import { copyFileSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -16,7 +16,7 @@ import { endless, serving, type Serving } from './support/serving.js'
 const run = promisify(execFile)
 const SCRIPTS = join(import.meta.dirname, 'clients')
 
-/** docs/clients.md has the same. */
+/** docs/clients.md names the same versions. */
 const VERSIONS = {
   ...{ ai: '6.0.326', '@ai-sdk/openai': '3.0.141', '@ai-sdk/anthropic': '3.0.140', '@ai-sdk/openai-compatible': '2.0.92' },
   ...{ '@openai/agents': '0.20.0', openai: '6.49.0' },
@@ -24,14 +24,14 @@ const VERSIONS = {
   ...{ llamaindex: '0.12.1', '@llamaindex/openai': '0.4.22', zod: '4.6.7' },
 }
 
-/** Says nothing that ends. */
+/** An engine whose answers do not end. */
 class Endless extends EngineAround {
   respond({ tools: _, ...request }: EngineRequest): Generation {
     return this.engine.respond({ ...request, toolChoice: 'none', grammar: endless.kvfold.grammar })
   }
 }
 
-/** Asks for the weather of the city that is asked about, and says what it hears. */
+/** Plays a model that calls the weather tool for the city in the prompt, and then says its result. */
 function weatherman({ messages }: EngineRequest) {
   const last = messages.at(-1)!
   if (last.role === 'tool') return { content: `It is ${last.content}.` }

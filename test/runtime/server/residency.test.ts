@@ -1,4 +1,7 @@
-/** Where the cells of hidden text are said to be, held against what a step finds when the text is shown again: the real service, engine and tiers. */
+/**
+ * Tests the reported residency of hidden text against the cells that a step finds when the text is shown again; on the real service, engine
+ * and tiers.
+ */
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -30,7 +33,7 @@ afterEach(async () => {
   rmSync(folder, { recursive: true })
 })
 
-/** A cache with room for about one of our threads. */
+/** Opens a service whose cache has room for about one of these threads. */
 async function open(options: LlamaEngineOptions): Promise<void> {
   const load = async () =>
     (engine = await LlamaEngine.load(await openNative({ gpu: TEST_GPU }), builtinModel(), {
@@ -42,7 +45,7 @@ async function open(options: LlamaEngineOptions): Promise<void> {
 const ask = (messages: readonly ChatMessage[], more: Partial<Ask> = {}): Promise<Answer> =>
   service.ask({ tenant: TENANT, messages, tools: [], toolChoice: 'auto', maxTokens: 8, ...more }).answer
 
-/** A thread with one folded fragment of two. */
+/** Makes a thread with two fragments, one of them folded. */
 async function talk() {
   const first = await ask([user(`${notes}\nWhat is the value of key 3?`)])
   const cut = { startMarker: 'Line 5:', endMarker: 'Line 35:', numFragments: 2 }
@@ -59,14 +62,14 @@ async function talk() {
 const goOn = (thread: string) => ask([user('And of key 4?')], { thread, appended: true })
 const nowhere = { live: 0, parked: 0, host: 0, disk: 0, gone: 0 }
 
-/** Fills the cache for somebody else, until nothing of ours is left in it. */
+/** Fills the cache for another tenant, until no cell of the thread is left in it. */
 async function crowd(): Promise<void> {
   for (let at = 0; at < 3; at++)
     await ask([user(`Somebody else writes ${at} ${'quite other words. '.repeat(110)}`)], { tenant: 'other' })
 }
 
 describe('a fold that forgets', () => {
-  it('has dropped the cells when it is answered, of what was parked too; the next step is exact', async () => {
+  it('has dropped the cells when it is answered, including parked ones, and the next step is exact', async () => {
     await open({ hostBytes: 2 ** 26 })
     const { thread, fragment } = await talk()
     await goOn(thread)
@@ -84,7 +87,7 @@ describe('a fold that forgets', () => {
 })
 
 describe('the cells of a folded fragment', () => {
-  it('are live until a step carries the fold out, then parked, then in memory; restoring finds them there', async () => {
+  it('are live until a step carries out the fold, then parked, then in host memory; a restore finds them there', async () => {
     await open({ hostBytes: 2 ** 26 })
     const { thread, fragment, cells } = await talk()
     const { tokens } = cells()!
@@ -101,7 +104,7 @@ describe('the cells of a folded fragment', () => {
     await engine.check('full')
   })
 
-  it('are gone where there are no tiers, and computed again', async () => {
+  it('are gone if there are no tiers, and recomputed', async () => {
     await open({ hostBytes: 0 })
     const { thread, fragment, cells } = await talk()
     await goOn(thread)
@@ -127,7 +130,7 @@ describe('the cells of a folded fragment', () => {
   })
 })
 
-it('GET /kvfold/threads/:id says where they are, and what policies did; the OpenAPI document explains both', async () => {
+it('GET /kvfold/threads/:id has the residency and the events of policies; the OpenAPI document explains both', async () => {
   await open({ hostBytes: 0 })
   const { thread } = await talk()
   const server = await Server.create({ service, version: 'test' })

@@ -1,11 +1,11 @@
-/** What an engine behind this server says about trying again reaches this server's clients. */
+/** Tests that an engine's retry-after reaches the clients of a server in front of it. */
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { afterAll, beforeAll, expect, it } from 'vitest'
 import { RemoteEngine } from '../../../src/fleet/engines/remote.js'
 import { serving, type Serving } from './support/serving.js'
 
-/** What the endpoint answers to a chat. */
+/** The endpoint's answer to a chat completion. */
 let refusal: { status: number; headers: Record<string, string> } = { status: 500, headers: {} }
 const endpoint = createServer((request, response) => {
   if (request.url === '/v1/models') response.end(JSON.stringify({ data: [{ id: 'm', max_model_len: 1000 }] }))
@@ -19,7 +19,7 @@ let served: Serving
 beforeAll(async () => {
   await new Promise<void>((resolve) => endpoint.listen(0, '127.0.0.1', resolve))
   const url = `http://127.0.0.1:${(endpoint.address() as AddressInfo).port}`
-  // One more try where the endpoint does not say when.
+  // The engine tries once more if the endpoint gives no time.
   served = await serving({ engine: () => RemoteEngine.connect({ url, patience: { busy: 600 } }) })
 })
 afterAll(async () => {

@@ -1,4 +1,4 @@
-/** What requests without sampling fields are sampled with, over a real server: what the file says, the server's flags, and each field by itself. */
+/** Tests how requests without sampling fields are sampled, over a real server: by the file, by the server's flags, and field by field. */
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import type { Sampling } from '../../../src/runtime/engine/engine.js'
 import { LlamaEngine } from '../../../src/runtime/engine/llama.js'
@@ -21,7 +21,7 @@ const started = (path: () => Promise<string>, sampling: Sampling = {}): Promise<
       LlamaEngine.load(await openNative({ gpu: TEST_GPU }), await path(), { cells: 2048, threads: 1, batchThreads: 1 }),
   })
 
-/** One token is all that there is to choose from, however warm it is. */
+/** With this recommendation only one token is left to choose, at any temperature. */
 const recommending = () =>
   layerNormModel(4, [
     ['general.sampling.temp', { f32: 1.5 }],
@@ -46,24 +46,24 @@ const settings = async (served: Serving): Promise<unknown> => {
   const props = (await (await fetch(`${served.url}/props`)).json()) as { default_generation_settings: { params: object } }
   return props.default_generation_settings.params
 }
-/** Answers to several seeds. */
+/** Returns how many different answers several seeds give. */
 const answers = async (served: Serving, more: object = {}): Promise<number> =>
   new Set(await Promise.all([1, 2, 3, 4].map((seed) => said(served, { seed, ...more })))).size
 
-describe('a model whose file recommends how it is sampled', () => {
+describe('a model whose file recommends sampling settings', () => {
   let served: Serving
   beforeAll(async () => {
     served = await started(recommending)
   })
   afterAll(() => served.close())
 
-  it('is sampled so, and /props says so', async () => {
+  it('uses them, and /props shows them', async () => {
     expect(await settings(served)).toMatchObject({ temperature: 1.5, top_k: 1, top_p: 0.95, min_p: 0.05, repeat_penalty: 1 })
     expect(await answers(served)).toBe(1)
     expect(await said(served, { seed: 1 })).toBe(await said(served, { temperature: 0 }))
   })
 
-  it('is sampled as a request says where it says something, and as the file says in the rest', async () => {
+  it("uses a request's fields where given, and the file's for the rest", async () => {
     expect(await answers(served, { top_k: 0, top_p: 1, min_p: 0 })).toBeGreaterThan(1)
     expect(await answers(served, { temperature: 100 })).toBe(1)
     expect(await answers(served, { top_k: 0, top_p: 1, min_p: 0, temperature: 0 })).toBe(1)
@@ -82,7 +82,7 @@ describe('a model whose file recommends how it is sampled', () => {
     ['/v1/completions', { prompt: 'Say something.', max_tokens: 8 }],
     ['/v1/messages', { messages: ASK.messages, max_tokens: 8 }],
     ['/api/generate', { prompt: 'Say something.', stream: false, options: { num_predict: 8 } }],
-  ])('is sampled so on %s', async (path, body) => {
+  ])('uses them on %s', async (path, body) => {
     const text = async (seed: number) => {
       const { choices, content, response } = await post(served, path, {
         model: 'builtin',
@@ -94,7 +94,7 @@ describe('a model whose file recommends how it is sampled', () => {
     expect(new Set(await Promise.all([1, 2, 3].map(text))).size).toBe(1)
   })
 
-  it('tells the log-probabilities of the model, not those of what was left to choose from', async () => {
+  it('reports log-probabilities of the model, before filtering', async () => {
     const first = async (more: object) => {
       const { choices } = await post(served, CHAT, { ...ASK, ...more, logprobs: true, top_logprobs: 5 })
       return (choices as { logprobs: { content: { top_logprobs: { logprob: number }[] }[] } }[])[0]!.logprobs.content[0]!
@@ -108,8 +108,8 @@ describe('a model whose file recommends how it is sampled', () => {
   })
 })
 
-describe('a model whose file says nothing', () => {
-  it('is sampled as llama-server does', async () => {
+describe('a model whose file has no recommendation', () => {
+  it("uses llama-server's defaults", async () => {
     const served = await started(() => layerNormModel())
     try {
       expect(await settings(served)).toMatchObject({ temperature: 0.8, top_k: 40, top_p: 0.95, min_p: 0.05 })
@@ -118,7 +118,7 @@ describe('a model whose file says nothing', () => {
     }
   })
 
-  it('is sampled as the server was started, which goes before the file', async () => {
+  it("uses the server's flags, which take precedence over the file", async () => {
     const served = await started(recommending, { topK: 5, temperature: 0 })
     try {
       expect(await settings(served)).toMatchObject({ temperature: 0, top_k: 5, top_p: 0.95 })

@@ -1,4 +1,4 @@
-/** The service over the built-in model: what is really computed, for whom, and what becomes of slots when clients leave. */
+/** Tests the service over the built-in model: the tokens computed, for whom, and the slots of clients that leave. */
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import type { ChatMessage, ToolDefinition } from '../../../src/runtime/chat/message.js'
 import { builtinModel } from '../../../src/runtime/cli/builtin.js'
@@ -15,16 +15,16 @@ const notes = (from: number, lines: number): string =>
     '\n',
   )
 
-/** An answer that does not end. */
+/** A format whose answer does not end. */
 const endless: NonNullable<Ask['format']> = { kind: 'grammar', grammar: 'root ::= "a" root' }
 
 let engine: LlamaEngine
 const opened: ThreadService[] = []
 
-/** A service of its own over the engine that all tests share. */
+/** Opens a new service over the engine that all tests share. */
 async function serve(options: Partial<ServiceOptions> & { slots?: number } = {}) {
   const { slots = 4, ...rest } = options
-  // It is the engine itself, but that its end is the tests' own business.
+  // This is the shared engine, but the service cannot dispose of it.
   const lent = new Proxy(engine, {
     get: (_, key) => {
       if (key === 'dispose') return () => Promise.resolve()
@@ -72,7 +72,7 @@ describe('two requests that share a beginning of 4,000 tokens', () => {
     expect(second.ledger[0]!.sources.shared).toBe(cachedTokens)
   })
 
-  it('nothing of it for another tenant, whatever thread id or text he sends', async () => {
+  it('another tenant has none of it cached, whatever thread id or text it sends', async () => {
     const service = await serve()
     const question = [user(`${notes(900, 100)}\nWhat is the value of key 5?`)]
     const mine = await ask(service, question, { tenant: 'anna' })
@@ -82,13 +82,13 @@ describe('two requests that share a beginning of 4,000 tokens', () => {
     const theirs = await ask(service, question, { tenant: 'bert' })
     expect(theirs.usage.cachedTokens).toBe(0)
     expect(engine.submitted - before).toBeGreaterThanOrEqual(theirs.usage.promptTokens)
-    // Bare completions of the same text are as separate.
+    // Bare completions of the same text are separate, too.
     const bare = { prompt: notes(900, 30), maxTokens: 2 }
     const cached = async (tenant: string) => (await service.complete({ tenant, ...bare }).answer).usage.cachedTokens
     expect(await cached('anna')).toBe(0)
     await ask(service, question, { tenant: 'anna' })
     expect(await cached('carl')).toBe(0)
-    // What was cached is what the ledger says.
+    // The cached count is the ledger's.
     const repeated = await service.complete({ tenant: 'carl', ...bare }).answer
     expect(repeated.usage.cachedTokens).toBe(repeated.ledger.reused)
     expect(repeated.usage.cachedTokens).toBe(repeated.usage.promptTokens)
@@ -96,7 +96,7 @@ describe('two requests that share a beginning of 4,000 tokens', () => {
 })
 
 describe('a fold between two requests', () => {
-  it.each(['exact', 'splice'] as const)('keeps under %s what that contract keeps', async (contract) => {
+  it.each(['exact', 'splice'] as const)('keeps the cells under %s that this contract keeps', async (contract) => {
     const service = await serve()
     const tenant = contract
     const text = notes(1, 120)
@@ -117,7 +117,7 @@ describe('a fold between two requests', () => {
     const [entry] = second.ledger
     expect([entry!.contract, entry!.fallback]).toEqual([contract, null])
 
-    // What is shown before the fold, and the marker, by the engine's own count.
+    // The tokens before the fold, and those of the marker, as the engine counts them.
     const base = service.threads.get(tenant, first.thread)
     const marker = base.all[0]!.shown.match(/\[folded [^\]]+\]/u)![0]
     const markerTokens = engine.model.tokenize(marker).length
@@ -128,7 +128,7 @@ describe('a fold between two requests', () => {
       expect(cachedTokens).toBeGreaterThanOrEqual(beforeFold)
       expect(cachedTokens).toBeLessThan(beforeFold + 12)
     } else {
-      // The marker, the new messages, the answer's end, and nothing else.
+      // The step computes only the marker, the new messages and the answer's end.
       expect(computed).toBeLessThanOrEqual(markerTokens + fresh + 2)
       expect(computed).toBeGreaterThanOrEqual(markerTokens)
       expect(entry!.recomputed).toBe(0)
@@ -141,7 +141,7 @@ describe('a fold between two requests', () => {
     }
   })
 
-  it('costs nothing in requests that only go on', async () => {
+  it('costs nothing in requests that only continue', async () => {
     const service = await serve()
     const messages = [user(notes(1, 40))]
     for (let turn = 0; turn < 4; turn++) {
@@ -165,7 +165,7 @@ describe('a fold between two requests', () => {
 })
 
 describe('answers', () => {
-  it('keep to a format, and force a tool by name', async () => {
+  it('keep to a format, and a tool can be forced by name', async () => {
     const service = await serve()
     const json = await ask(service, [user('Say something in JSON.')], {
       format: { kind: 'json' },
@@ -194,7 +194,7 @@ describe('answers', () => {
     }
   })
 
-  it('report logprobs, and tokens by what they were', async () => {
+  it('report logprobs and tokens; a bare completion keeps to a format', async () => {
     const service = await serve()
     const asked = begin(service, [user('Hello.')], { logprobs: 2, maxTokens: 5 })
     const events: AskEvent[] = []
@@ -214,7 +214,7 @@ describe('answers', () => {
     await expect(service.tokenize('other', 'x')).rejects.toMatchObject({ code: 'model/not-found' })
   })
 
-  it('several to one prompt compute it once', async () => {
+  it('to one prompt compute it once', async () => {
     const service = await serve()
     const before = engine.submitted
     const asked = service.several(
@@ -236,7 +236,7 @@ describe('answers', () => {
 })
 
 describe('slots', () => {
-  it('are freed at once when a client leaves, whether it waits or runs', async () => {
+  it('are freed at once when a client leaves, waiting or running', async () => {
     const service = await serve({ slots: 1, queueLimit: 2 })
     const leave = new AbortController()
     const running = begin(service, [user('Count.')], { maxTokens: 4000, signal: leave.signal, format: endless })
@@ -259,12 +259,12 @@ describe('slots', () => {
     expect(performance.now() - left).toBeLessThan(5000)
     const asks = { done: 1, failed: 0, cancelled: 2, refused: 1 }
     expect(service.status()).toMatchObject({ running: 0, queue: { waiting: 0 }, asks })
-    // The partial answer is no message: the same request goes on with its thread, not beside it.
+    // The partial answer is not a message, so the same request continues the thread.
     const again = await ask(service, [user('Count.')])
     expect(again.thread).toBe(cut.thread)
   })
 
-  it('are freed when the time is over, and when the server goes down', async () => {
+  it('are freed when time is up, and when the server closes', async () => {
     const service = await serve({ slots: 1 })
     const late = ask(service, [user('Count on.')], { maxTokens: 4000, timeoutMs: 300, format: endless })
     const waits = ask(service, [user('And I?')], { timeoutMs: 100 })

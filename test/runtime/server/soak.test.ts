@@ -1,4 +1,4 @@
-/** A server that runs for long: each conversation stays, and what they cost in memory is bounded and known. */
+/** Tests a long-running server: every conversation is kept, and their memory is bounded and known. */
 import { once } from 'node:events'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -9,11 +9,11 @@ import { serverProcess, type ServerProcess } from './support/process.js'
 
 const LONG = process.env['KVFOLD_LONG'] !== undefined
 const CONVERSATIONS = LONG ? 5000 : 300
-/** Those before the first look: what is made once is made. */
+/** Conversations before the first measurement, by when one-time allocations are done. */
 const WARM = CONVERSATIONS / 5
-/** Bytes of JavaScript's memory that a conversation may take, loaded: about twice what these take. */
+/** The most bytes of JavaScript memory for a loaded conversation: about twice of what these need. */
 const EACH = 32_000
-/** Bytes that the process may grow by otherwise while it runs: what allocators keep. */
+/** How many bytes the process may grow by otherwise, for memory that allocators keep. */
 const OTHERWISE = 64 * 2 ** 20
 
 let folder: string
@@ -37,7 +37,7 @@ const start = async () =>
   ))
 
 it(
-  `keeps ${CONVERSATIONS} conversations of one key, in memory that is bounded`,
+  `keeps ${CONVERSATIONS} conversations of one key, in bounded memory`,
   { timeout: LONG ? 1_500_000 : 240_000 },
   async (context) => {
     const { child, url } = await start()

@@ -1,4 +1,7 @@
-/** Clients that send their tools in another order, or other tools, over HTTP to a real engine: what is computed, what the model sees, what is told. */
+/**
+ * Tests clients that send their tools in another order, or other tools, over HTTP to a real engine: the tokens computed, the prompt, and
+ * the report.
+ */
 import { afterAll, beforeAll, expect, it } from 'vitest'
 import type { LedgerEntry } from '../../../src/runtime/kv/ledger.js'
 import { endless, serving, type Serving } from './support/serving.js'
@@ -26,7 +29,7 @@ interface Reply {
   readonly kvfold: { readonly thread: string; readonly ledger: readonly LedgerEntry[] }
 }
 
-/** One turn a list of tools; what each came to. */
+/** Runs one turn for each list of tools. Returns the replies. */
 async function talk(about: string, lists: readonly (readonly string[])[]): Promise<readonly Reply[]> {
   const messages: { role: string; content: string }[] = []
   const replies: Reply[] = []
@@ -50,7 +53,7 @@ async function talk(about: string, lists: readonly (readonly string[])[]): Promi
 const [a, b, c, d] = NAMES as [string, string, string, string]
 const shownTo = ({ kvfold }: Reply) => served.service.threads.get('public', kvfold.thread).tools
 
-it('another order of the same tools computes and answers what the same order does', async () => {
+it('another order of the same tools computes and answers the same', async () => {
   const other = await talk('the sea', [
     [a, b, c],
     [c, a, b],
@@ -70,7 +73,7 @@ it('another order of the same tools computes and answers what the same order doe
   expect(other[2]!.kvfold.ledger[0]!.recomputeReason).toBeNull()
 })
 
-it('new tools stand behind those it knows, one that comes back where it stood, and the ledger names the change and its cost', async () => {
+it('new tools come after the known ones, one that returns gets its old place, and the ledger names the change and its cost', async () => {
   const [first, second, third, fourth] = await talk('the wind', [
     [a, b, c],
     [d, c, b, a],

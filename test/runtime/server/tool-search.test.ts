@@ -1,4 +1,7 @@
-/** Tools that are deferred and found, as clients of Anthropic's and OpenAI's APIs see it; a script says what the model is to say, a real engine computes it. */
+/**
+ * Tests deferred tools as clients of Anthropic's and OpenAI's APIs see them. A script gives the model's answers, and a real engine computes
+ * them.
+ */
 import Anthropic from '@anthropic-ai/sdk'
 import OpenAI from 'openai'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
@@ -7,7 +10,7 @@ import { serving, type Serving } from './support/serving.js'
 
 const CITIES = ['Lisbon', 'Oslo', 'Quito', 'Hanoi', 'Dakar']
 const THINGS = ['weather', 'population', 'altitude', 'mayor', 'area']
-/** 500 of them, of which 25 are about something. */
+/** 500 tools, 25 of them with a topic. */
 const TOOLS = Array.from({ length: 500 }, (_, at) => {
   const [thing, city] = at < 25 ? [THINGS[at % 5]!, CITIES[Math.floor(at / 5)]!] : ['ledger', `account ${at}`]
   return {
@@ -22,7 +25,7 @@ let asked: EngineRequest[] = []
 beforeAll(async () => {
   served = await serving({
     slots: 1,
-    // Searches for what the user says; calls what was found; says what it returned.
+    // The model searches for the user's text, calls the tool found, and says its result.
     teacher: (request) => {
       asked.push(request)
       const { messages, tools = [], unlisted = [] } = request
@@ -60,7 +63,7 @@ describe('/v1/messages', () => {
     client().messages.create({ model: 'builtin', max_tokens: 64, messages, tools })
 
   it.each(['bm25', 'regex'] as const)(
-    '%s: what is found is shown and callable, and goes on as the client sends it back',
+    '%s: found tools are shown and callable, and stay so when the client sends the result back',
     async (kind) => {
       asked = []
       const words = kind === 'bm25' ? 'weather of Oslo' : 'weather_oslo'
@@ -74,7 +77,7 @@ describe('/v1/messages', () => {
       expect(found.length).toBeLessThanOrEqual(5)
       expect(found[0]).toEqual({ type: 'tool_reference', tool_name: 'weather_oslo' })
       expect(first.stop_reason).toBe('tool_use')
-      // The list at the top has the search alone.
+      // The list at the top has only the search.
       expect(asked.map((request) => request.tools!.map(({ name }) => name))).toEqual([
         [`tool_search_tool_${kind}`],
         [`tool_search_tool_${kind}`],
@@ -92,7 +95,7 @@ describe('/v1/messages', () => {
     },
   )
 
-  it('a client with 500 deferred tools pays for those it finds', async () => {
+  it('a client with 500 deferred tools pays only for those it finds', async () => {
     const messages: Anthropic.MessageParam[] = [{ role: 'user', content: 'altitude of Quito' }]
     const all = await client().messages.countTokens({
       model: 'builtin',
@@ -103,7 +106,7 @@ describe('/v1/messages', () => {
     const { usage } = await ask(messages, searching('bm25'))
     expect(all.input_tokens).toBeGreaterThan(7000)
     expect(some.input_tokens).toBeLessThan(400)
-    // Those found, the search and its call; nothing of the other 495.
+    // The prompt has the tools found, the search and its call, and nothing of the other 495.
     expect(usage.input_tokens + (usage.cache_read_input_tokens ?? 0)).toBeLessThan(all.input_tokens / 10)
   })
 
@@ -121,7 +124,7 @@ describe('/v1/messages', () => {
     expect(whole.content[1]!).toMatchObject({ type: 'server_tool_use', input: { query: 'mayor of Dakar' } })
   })
 
-  it("a client's own search: references in a tool's result are definitions; one that names nothing is refused", async () => {
+  it("a client's own search: references in its result become definitions; a reference to an unknown tool is refused", async () => {
     asked = []
     const tools: Anthropic.ToolUnion[] = [
       { name: 'my_search', description: 'Finds.', input_schema: { type: 'object' } },
@@ -148,7 +151,7 @@ describe('/v1/responses', () => {
     ...{ type: 'function' as const, name, description, parameters: schema, strict: false, defer_loading: true },
   }))
 
-  it('the server searches; the thread goes on by the items and by the id', async () => {
+  it('the server searches; the thread continues by items or by id', async () => {
     const tools = [{ type: 'tool_search' as const }, ...functions]
     const input: OpenAI.Responses.ResponseInput = [{ role: 'user', content: 'population of Lisbon' }]
     const first = await client().responses.create({ model: 'builtin', input, tools })
@@ -169,7 +172,7 @@ describe('/v1/responses', () => {
       input: [...input, ...(first.output as OpenAI.Responses.ResponseInputItem[]), result],
     })
     expect(byItems.output_text).toBe('It is 545,000.')
-    // The second of the two asks the same again, and is a fork.
+    // The second request repeats the first one, so it is a fork.
     expect(threads()).toBeLessThanOrEqual(before + 1)
   })
 
@@ -193,7 +196,7 @@ describe('/v1/responses', () => {
     expect(output[3]).toMatchObject({ name: (found.tools.at(-1) as { name: string }).name, arguments: '{"day":"today"}' })
   })
 
-  it('the client searches: what its output defines can be called', async () => {
+  it('the client searches: the tools in its output can be called', async () => {
     const tools = [{ type: 'tool_search' as const, execution: 'client' as const, description: 'Finds tools.' }]
     const input: OpenAI.Responses.ResponseInput = [{ role: 'user', content: 'mayor of Quito' }]
     const first = await client().responses.create({ model: 'builtin', input, tools })

@@ -1,4 +1,7 @@
-/** Damaged stores, as the server opens them: every thread is what it was, or named as damaged or lost; nothing is silent, nothing altered. */
+/**
+ * Opens damaged stores as the server does. Every thread is unchanged, or named as damaged or lost; no damage is silent, and no thread is
+ * altered.
+ */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { cpSync, mkdtempSync, readFileSync, rmSync, statSync, truncateSync, writeFileSync } from 'node:fs'
@@ -39,7 +42,7 @@ interface Whole {
   readonly responses: readonly KeptResponse[]
 }
 
-/** The files as a killed server leaves them: most of the threads in the file, the last changes in the WAL. */
+/** Writes the files as a killed server leaves them: most threads are in the file, the last changes in the WAL. */
 async function whole(): Promise<Whole> {
   const live = join(folder, 'live')
   const threads: ThreadRecord[] = []
@@ -175,7 +178,7 @@ function sqlOn(path: string, sql: string): void {
 
 const json = (value: unknown) => JSON.parse(JSON.stringify(value)) as unknown
 
-/** How the threads came out; throws where one is silent or altered. */
+/** Opens the store and counts the outcomes of the threads. Throws if one is altered, or is missing without a note. */
 async function opened(place: string, { threads, responses }: Whole, context: string): Promise<Record<string, number>> {
   const counts = { whole: 0, named: 0, refused: 0 }
   const lines: string[] = []
@@ -194,7 +197,7 @@ async function opened(place: string, { threads, responses }: Whole, context: str
     for (const thread of threads) {
       const { tenant, id } = thread
       try {
-        // Null is what a client gets 404 for.
+        // Null would be a 404 for the client.
         expect(store.read(tenant, id), `${context}, ${id}`).toEqual(thread)
         expect(listed.map((each) => each.id)).toContain(id)
         counts.whole++
@@ -221,7 +224,7 @@ async function opened(place: string, { threads, responses }: Whole, context: str
   return counts
 }
 
-/** All threads of a store, as `kvfold store check` and `export` find them. */
+/** Returns all threads of a store, as `kvfold store check` and `export` find them. */
 function found(place: string): readonly FoundThread[] {
   const check = checkThreads(place)!
   try {
@@ -231,7 +234,7 @@ function found(place: string): readonly FoundThread[] {
   }
 }
 
-/** What can be read is what was written, and everything else has its name; and a copy has just what is whole. */
+/** Checks that readable threads are as they were written, that the others are named, and that a copy has exactly the undamaged ones. */
 async function copied(place: string, all: Whole, context: string): Promise<Record<string, number>> {
   const counts = { salvaged: 0, cut: 0, lost: 0 }
   // A damaged file that has a WAL stays locked until the process ends.
@@ -284,14 +287,14 @@ async function copied(place: string, all: Whole, context: string): Promise<Recor
 }
 
 describe('damaged stores', () => {
-  it(`${STORES} of them: each thread is what it was, or named`, { timeout: LONG ? 1_800_000 : 240_000 }, async (context) => {
+  it(`${STORES} of them: each thread is unchanged, or named`, { timeout: LONG ? 1_800_000 : 240_000 }, async (context) => {
     const all = await whole()
     const kinds = Object.entries(DAMAGES)
     const totals: Record<string, number> = {}
     for (let round = 0; round < STORES; round++) {
       const [kind, damage] = kinds[round % kinds.length]!
       const told = `round ${round}: ${kind}`
-      // Of the responses, every third.
+      // Every third round damages the responses.
       const name = round % 3 === 2 && !kind.includes('SQL') ? 'responses.db' : 'threads.db'
       const [a, b] = [join(folder, `a${round}`), join(folder, `b${round}`)]
       for (const place of [a, b]) cpSync(all.place, place, { recursive: true })
@@ -309,16 +312,16 @@ describe('damaged stores', () => {
       expect(totals[outcome], outcome).toBeGreaterThan(0)
   })
 
-  it.each(SQL)('rows changed behind our back are noticed: %s', { timeout: 120_000 }, async (sql) => {
+  it.each(SQL)('rows changed by another program are noticed: %s', { timeout: 120_000 }, async (sql) => {
     const all = await whole()
     sqlOn(join(all.place, 'threads.db'), sql)
     const counts = await opened(all.place, all, sql)
-    // Cards alone follow from their threads.
+    // Only cards can be made again from their threads.
     expect(counts['named']).toBeGreaterThan(0)
     expect(counts['whole']! + counts['named']!).toBe(THREADS)
   })
 
-  it('of a whole one nothing is said', async () => {
+  it('an undamaged one gets no note', async () => {
     const all = await whole()
     const place = join(folder, 'copy')
     cpSync(all.place, place, { recursive: true })
@@ -341,7 +344,7 @@ describe('kvfold store, as a person runs it', () => {
 
   const run = async (...words: readonly string[]) => {
     const outcome = await kvfold(['store', ...words])
-    // Never a stack, whatever the file holds.
+    // The output never has a stack, whatever the file holds.
     expect(outcome.stderr, words.join(' ')).not.toMatch(/^ {4}at |node:internal/mu)
     return outcome
   }
@@ -354,7 +357,7 @@ describe('kvfold store, as a person runs it', () => {
       const by = new Map(all.threads.map((thread) => [thread.id, thread]))
       let round = 0
       let check = { code: 0 as number | null, stdout: '', stderr: '' }
-      // A flipped bit may be where nothing is kept, and the WAL may have the page that was overwritten.
+      // A flipped bit may be in unused space, and the WAL may still have the overwritten page.
       for (; round < 6 && check.code === 0; round++) {
         rmSync(place, { recursive: true, force: true })
         cpSync(all.place, place, { recursive: true })
@@ -403,7 +406,7 @@ describe('kvfold store, as a person runs it', () => {
 
 describe('real servers', () => {
   it(
-    `started on ${SERVERS} damaged stores answer with the thread or say what became of it`,
+    `started on ${SERVERS} damaged stores answer with the thread or say what happened to it`,
     { timeout: SERVERS * 120_000 },
     async () => {
       const all = await whole()
@@ -441,7 +444,7 @@ describe('real servers', () => {
           expect(seen.whole).toBeGreaterThan(0)
           const { damaged } = (await (await fetch(`${url}/kvfold/threads`)).json()) as { readonly damaged: readonly unknown[] }
           expect(damaged).toHaveLength(seen.told)
-          // Of all tenants.
+          // The count is over all tenants.
           const health = (await (await fetch(`${url}/health`)).json()) as { readonly damaged: { readonly threads: number } }
           expect(health.damaged.threads).toBeGreaterThanOrEqual(seen.told)
         } finally {

@@ -1,4 +1,6 @@
-/** A server whose disk is full, or whose store is taken away: it says so, keeps nothing halfway, and goes on by itself when it can. */
+/**
+ * Tests a server whose disk is full, or whose store is removed: it says so, keeps no partial change, and continues by itself when it can.
+ */
 import { spawnSync } from 'node:child_process'
 import { mkdirSync, mkdtempSync, renameSync, rmSync, statfsSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -25,7 +27,7 @@ afterEach(async () => {
   rmSync(folder, { recursive: true })
 })
 
-/** Null: there is a disk of 4 MiB at `disk` now. */
+/** Mounts a disk of 4 MiB at `disk`. Returns null, or why it cannot. */
 function mounted(): string | null {
   const { status, stderr } = spawnSync('mount', ['-t', 'tmpfs', '-o', 'size=4m', 'tmpfs', disk], { encoding: 'utf8' })
   return status === 0 ? null : `a small disk cannot be made here: ${stderr.trim()}`
@@ -58,7 +60,7 @@ const unavailable = (words: string) => ({
 const READY = { status: 200, body: { status: 'ready' } }
 
 describe('on a full disk', () => {
-  it('requests get 507, health tells, and with room again all goes on', { timeout: 120_000 }, async (context) => {
+  it('requests get 507, health reports it, and with room again the server continues', { timeout: 120_000 }, async (context) => {
     const missing = mounted()
     if (missing !== null) {
       context.skip(missing)
@@ -69,7 +71,7 @@ describe('on a full disk', () => {
     expect(await health()).toMatchObject(READY)
     const { bavail, bsize } = statfsSync(disk)
     writeFileSync(join(disk, 'ballast'), Buffer.alloc(bavail * bsize))
-    // Before anybody asked for anything.
+    // Health reports it before any request.
     expect(await health()).toMatchObject(unavailable('make room'))
     for (let at = 0; at < 5; at++) expect(await ask(`More ${at}?`)).toMatchObject(refused('store/full', 'make room on its disk'))
     expect(await respond('And?')).toMatchObject(refused('store/full', 'make room on its disk'))
@@ -82,8 +84,8 @@ describe('on a full disk', () => {
   })
 })
 
-describe('a store that is taken away', () => {
-  it.each(['moved', 'deleted', 'replaced'] as const)('is told of when it was %s', { timeout: 120_000 }, async (how) => {
+describe('a store that is removed', () => {
+  it.each(['moved', 'deleted', 'replaced'] as const)('is reported when it was %s', { timeout: 120_000 }, async (how) => {
     const { ask, health, threads } = await start()
     expect((await ask('One?')).status).toBe(200)
     const [store, elsewhere] = [join(disk, 'store'), join(disk, 'elsewhere')]

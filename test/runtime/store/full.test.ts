@@ -1,4 +1,7 @@
-/** A store that cannot be written to, seen by clients: they are told, and the conversation is as it was stored, in memory too. */
+/**
+ * Tests a store that cannot be written to, as clients see it: they get an error, and the conversation stays as it was stored, in memory
+ * too.
+ */
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -37,7 +40,7 @@ async function open(): Promise<void> {
   service = await ThreadService.open({ store, models: [{ name: 'builtin', slots: 2, load }] })
 }
 
-/** SQLite's own limit on the pages of the file: so many more than there are. */
+/** Lets the file grow by this many pages, by SQLite's own limit. */
 function room(pages: number): void {
   file.rows(`PRAGMA max_page_count=${Number(file.rows('PRAGMA page_count')[0]!['page_count']) + pages}`)
 }
@@ -46,7 +49,7 @@ const ask = (messages: readonly ChatMessage[], more: Partial<Ask> = {}): Promise
   service.ask({ tenant: TENANT, messages, tools: [], toolChoice: 'auto', maxTokens: 8, ...more }).answer
 
 it(
-  'messages that cannot be kept are refused and forgotten; with room again the thread goes on',
+  'messages that cannot be stored are refused and forgotten; with room again the thread continues',
   { timeout: 120_000 },
   async () => {
     const first = await ask([user(`start ${long('hello')} end`)])
@@ -71,7 +74,7 @@ it(
   },
 )
 
-it('a thread that cannot be begun or deleted is told so, and is there or not as before', { timeout: 120_000 }, async () => {
+it('a failed start or deletion of a thread is reported, and leaves all threads as before', { timeout: 120_000 }, async () => {
   const { thread } = await ask([user(`start ${long('hello')} end`)])
   const kept = service.threads.export(TENANT, thread)
   const others = await Promise.all(['One?', 'Two?'].map((question) => ask([user(question)])))
@@ -92,7 +95,7 @@ it('a thread that cannot be begun or deleted is told so, and is there or not as 
   expect(all()).toEqual(others.map((each) => each.thread).sort((a, b) => before.indexOf(a) - before.indexOf(b)))
 })
 
-it('a fold that cannot be kept is undone', { timeout: 120_000 }, async () => {
+it('a fold that cannot be stored is undone', { timeout: 120_000 }, async () => {
   const { thread } = await ask([user(`start ${long('hello')} end`)])
   const [fragment] = await service.threads.fragment(TENANT, thread, { startMarker: 'start', endMarker: 'end', numFragments: 1 })
   const { id } = fragment!

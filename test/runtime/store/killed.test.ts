@@ -1,4 +1,6 @@
-/** Killed in the middle of anything, nothing acknowledged is lost: a process over the real service, engine and store is killed again and again. */
+/**
+ * Tests that a kill at any time loses nothing acknowledged: a process over the real service, engine and store is killed again and again.
+ */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { cpSync, mkdtempSync, rmSync } from 'node:fs'
@@ -24,7 +26,7 @@ afterEach(() => {
   rmSync(folder, { recursive: true })
 })
 
-/** What a process said before it was killed, `patience` milliseconds after it first said this. */
+/** Returns the lines of a process that is killed `patience` milliseconds after its first line of this kind. */
 async function killedAfter(first: Said['say'], patience: number, seed: number): Promise<Said[]> {
   const child = spawn(process.execPath, ['--import', 'tsx', join(import.meta.dirname, 'support/talker.ts'), folder, String(seed)])
   let said = ''
@@ -38,14 +40,14 @@ async function killedAfter(first: Said['say'], patience: number, seed: number): 
   child.kill('SIGKILL')
   await closed
   expect(child.signalCode, errors).toBe('SIGKILL')
-  // The last line may have been cut.
+  // The last line may be incomplete.
   return said
     .slice(0, said.lastIndexOf('\n'))
     .split('\n')
     .map((line) => JSON.parse(line) as Said)
 }
 
-/** All threads by id, once the file has been found whole by SQLite itself and by the store. */
+/** Returns all threads by id, once both SQLite and the store have found the file undamaged. */
 async function stored(): Promise<ReadonlyMap<string, ExportedThread>> {
   const copy = mkdtempSync(join(tmpdir(), 'kvfold-killed-copy-'))
   cpSync(folder, copy, { recursive: true })
@@ -73,11 +75,11 @@ describe('a server that is killed', () => {
       const acknowledged: Record<string, number> = {}
       const cut: Record<string, number> = {}
       for (let round = 0; round < ROUNDS; round++) {
-        // One in five while the store is opened and read, the others in the midst of talk.
+        // Every fifth kill comes while the store is opened and read, the others during conversations.
         const said = await killedAfter(round % 5 === 4 ? 'begin' : 'ack', random.below(2500), 1000 * round)
         const after = await stored()
         const acks = new Map<string, ExportedThread | null>()
-        /** The operations that were under way, by talker. */
+        /** The operations in progress, by talker. */
         const tries = new Map<string, { readonly thread: string | null; readonly what: string }>()
         for (const each of said) {
           if (each.say === 'begin') continue

@@ -8,7 +8,7 @@ import { openNative } from '../../../src/runtime/native/binding.js'
 import { ThreadService } from '../../../src/runtime/server/service.js'
 import { SqliteStore } from '../../../src/runtime/store/sqlite-store.js'
 
-it('what is on the device when the server ends comes back from the disk tier', { timeout: 120_000 }, async () => {
+it('cells on the device when the server ends are reloaded from the disk tier', { timeout: 120_000 }, async () => {
   const folder = mkdtempSync(join(tmpdir(), 'kvfold-leave-'))
   const open = async () => {
     const store = SqliteStore.open({ folder })

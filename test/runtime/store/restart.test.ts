@@ -1,4 +1,4 @@
-/** Conversations over a restart: the real service, engine and store, closed and opened again; what was folded stays so, and the cache comes back. */
+/** Tests conversations over a restart of the real service, engine and store: folds stay, and the cache is reloaded. */
 import { existsSync, mkdtempSync, readdirSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -23,7 +23,7 @@ let service: ThreadService
 let store: SqliteStore
 let close: () => Promise<void>
 
-/** The service as `kvfold serve` puts it together. `disk`: with a disk tier, below a cache that has room for about one of our threads. */
+/** Opens the service as `kvfold serve` does. `disk`: with a disk tier, below a cache with room for about one of these threads. */
 async function open({ disk = false }: { readonly disk?: boolean } = {}): Promise<void> {
   const diskCache = join(folder, 'cache')
   store = SqliteStore.open({ folder, cells: new SavedCells([diskCache]) })
@@ -47,7 +47,7 @@ afterEach(async () => {
 const ask = (messages: readonly ChatMessage[], more: Partial<Ask> = {}): Promise<Answer> =>
   service.ask({ tenant: TENANT, messages, tools: [], toolChoice: 'auto', maxTokens: 12, ...more }).answer
 
-/** A thread of four messages, with two folded fragments of three and a search hit. */
+/** Makes a thread of four messages, with three fragments, of which two are folded, and a search hit. */
 async function talk(): Promise<{ readonly first: Answer; readonly messages: readonly ChatMessage[] }> {
   const first = await ask([user(`${notes}\nWhat is the value of key 3?`)])
   const fragments = await service.threads.fragment(TENANT, first.thread, {
@@ -62,11 +62,11 @@ async function talk(): Promise<{ readonly first: Answer; readonly messages: read
   return { first, messages: [...messages, second.message] }
 }
 
-/** Another conversation, as long: what was there before leaves the device. */
+/** Starts another conversation of the same length, which pushes the earlier one off the device. */
 const crowd = (word: string): Promise<Answer> => ask([user(`${notes.replaceAll('value', word)}\nWhat is the ${word} of key 3?`)])
 
 describe('after a restart', () => {
-  it('threads are what they were, and ids go on', { timeout: 120_000 }, async () => {
+  it('threads are unchanged, and new ids continue the old ones', { timeout: 120_000 }, async () => {
     await open()
     const { first } = await talk()
     const before = service.threads.export(TENANT, first.thread)
@@ -95,7 +95,7 @@ describe('after a restart', () => {
   })
 
   it(
-    'the cache comes back from the disk tier, and the answer is the same as with everything computed again',
+    'the cache is reloaded from the disk tier, and the answer is the same as with everything recomputed',
     { timeout: 240_000 },
     async () => {
       await open({ disk: true })
@@ -110,7 +110,7 @@ describe('after a restart', () => {
       const warm = await ask(next)
       await close()
 
-      // The same beginning without a disk tier: the answer to a question is a fork's, so the thread itself is asked as it was.
+      // The same question without a disk tier.
       await open()
       const view = service.threads.get(TENANT, first.thread)
       expect(view.all).toHaveLength(6)
@@ -128,13 +128,13 @@ describe('after a restart', () => {
   )
 
   it(
-    'edits of clients are edits of the thread that they were of, also what was hidden before, and so of its forks',
+    "clients' edits still belong to their thread, even of text hidden before the restart, and so do those of its forks",
     { timeout: 120_000 },
     async () => {
       await open()
       const [whole, pruned] = [user(piSample({ words: ownWords(), keys: 4, updates: 8, seed: 3 }).prompt), user('[cleared]')]
       const { message: answer, thread } = await ask([whole], { maxTokens: 60 })
-      // A shorter one may be another thread's as well.
+      // A shorter answer might also be that of another thread.
       expect(answer.content.length).toBeGreaterThan(64)
       await close()
 
@@ -152,7 +152,7 @@ describe('after a restart', () => {
       const asked = [answer, user('And of key 4?'), second.message, user('And of key 6?')]
       const restored = await ask([whole, ...asked], { clientEdits: 'splice' })
       expect([restored.thread, restored.edits?.changes]).toEqual([thread, [{ kind: 'restored', message: 0, was: 1 }]])
-      // Nothing of before is in this cache: all of it was computed as a fresh prefill would.
+      // The cache has no cells from before, so all of it was computed as in a fresh prefill.
       expect(restored.edits?.approximate).toBe(0)
       const forked = [answer, user('And of key 5?'), fork.message, user('And of key 6?')]
       const again = await ask([whole, ...forked], { clientEdits: 'splice' })
@@ -175,13 +175,13 @@ describe('after a restart', () => {
     await service.threads.delete(TENANT, first.thread)
     expect(items()).toBeLessThan(before)
     expect(items()).toBeGreaterThan(0)
-    // The same text again finds nothing of it; the other thread is still there.
+    // The same text again finds no cells of the deleted thread; the other thread is still there.
     const fresh = await ask([user(`${notes}\nWhat is the value of key 3?`)])
     expect(fresh.ledger[0]!.tiers.disk).toBeLessThan(20)
     expect(service.threads.list(TENANT).map(({ id }) => id)).toEqual([fresh.thread, last.thread, other.thread])
   })
 
-  it('old threads go, from memory and the store', { timeout: 120_000 }, async () => {
+  it('old threads are deleted, from memory and the store', { timeout: 120_000 }, async () => {
     await open()
     const { first } = await talk()
     const told: string[] = []

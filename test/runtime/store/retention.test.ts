@@ -1,4 +1,4 @@
-/** What is deleted for its age: what nobody used for so long, and nothing because a clock was wrong. */
+/** Tests deletion by age: threads that were unused too long are deleted, and none because of a wrong clock. */
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -26,7 +26,7 @@ afterEach(() => {
   rmSync(folder, { recursive: true })
 })
 
-/** A store with a thread of each of these ages in days, and responses of them. */
+/** Makes a store with a thread of each of these ages in days. */
 async function keep(...ages: readonly number[]): Promise<void> {
   const store = SqliteStore.open({ folder })
   for (const [at, age] of ages.entries())
@@ -34,7 +34,7 @@ async function keep(...ages: readonly number[]): Promise<void> {
   await store.close()
 }
 
-/** Ages in days, by NOW, of the threads that a server starts with when its machine says it is `time`. */
+/** Starts a server whose machine shows the time `time`. Returns the ages of its threads in days, measured from NOW. */
 async function start(time: number): Promise<readonly number[]> {
   vi.setSystemTime(time)
   const kept = (await openStore({ store: folder, retention: 30 }, (line) => lines.push(line)))!
@@ -45,14 +45,14 @@ async function start(time: number): Promise<readonly number[]> {
 }
 
 describe('a server that starts', () => {
-  it('deletes what is too old, and says so', async () => {
+  it('deletes threads that are too old, and says so', async () => {
     await keep(40, 29, 31, 0)
     expect(await start(NOW)).toEqual([29, 0])
     expect(lines).toEqual(['deleted 2 conversations that were unused for longer than --retention says'])
     expect(await start(NOW + 2 * DAY)).toEqual([0])
   })
 
-  it.each([400, 40, -400, -20_000])('deletes nothing for a clock that is wrong by %d days', async (days) => {
+  it.each([400, 40, -400, -20_000])('deletes nothing because of a clock that is wrong by %d days', async (days) => {
     await keep(40, 29, 0)
     await start(NOW)
     for (let starts = 0; starts < 3; starts++) expect(await start(NOW + days * DAY + starts * DAY)).toEqual([29, 0])
@@ -61,18 +61,18 @@ describe('a server that starts', () => {
     expect(JSON.parse(readFileSync(join(folder, 'clock.json'), 'utf8'))).toMatchObject({ ran: 0 })
   })
 
-  it('has only the uses to go by after an earlier release', async () => {
+  it('relies on the uses of threads after an earlier release, which left no clock file', async () => {
     await keep(29, 0)
     expect(await start(NOW + 400 * DAY)).toEqual([29, 0])
     rmSync(join(folder, 'clock.json'))
-    // As a clock that was ahead made it.
+    // This thread was made by a clock that was ahead.
     const store = SqliteStore.open({ folder })
     await store.create({ ...someThread(3), used: NOW + 300 * DAY }, someCard(3))
     await store.close()
     expect(await start(NOW + HOUR / 2)).toEqual([29, 0, -300])
   })
 
-  it('believes a clock that is far ahead when servers have run for a day by it', async () => {
+  it('believes a clock that is far ahead once servers have run for a day with it', async () => {
     await keep(29, 0)
     await start(NOW)
     writeFileSync(join(folder, 'clock.json'), JSON.stringify({ seen: NOW, ran: DAY - HOUR }))
@@ -83,8 +83,8 @@ describe('a server that starts', () => {
   })
 })
 
-it('threads that are used while the clock is ahead are as old as they are, and none is deleted', async () => {
-  // That of the process, which was right when it began.
+it('threads that are used while the clock is ahead get their true age, and none is deleted', async () => {
+  // The process's clock was right when it began.
   vi.useRealTimers()
   const now = Date.now()
   vi.useFakeTimers({ toFake: ['Date'], now })

@@ -1,4 +1,7 @@
-/** The store on real files: what was acknowledged is what is read, by everybody who may, and nothing else is believed or left behind. */
+/**
+ * Tests the store on real files: every acknowledged change is read back by those who may, and invalid files are neither trusted nor left
+ * unreported.
+ */
 import { spawnSync } from 'node:child_process'
 import {
   chmodSync,
@@ -61,7 +64,7 @@ function codeOf(work: () => unknown): string {
 theThreadStore('SQLite', { open: () => Promise.resolve(openStore()) })
 
 describe('the files', () => {
-  it("are their owner's only, whatever they were before", async () => {
+  it('are readable by their owner only, whatever they were before', async () => {
     const inner = join(folder, 'new', 'state')
     const modes = () => ['.', ...readdirSync(inner)].map((name) => [name, (statSync(join(inner, name)).mode & 0o777).toString(8)])
     let store = openStore(inner)
@@ -79,7 +82,7 @@ describe('the files', () => {
     expect(modes().map(([, mode]) => mode)).toEqual(['700', '600', '600', '600'])
   })
 
-  it('are one without a WAL when the store is closed', async () => {
+  it('have no WAL once the store is closed', async () => {
     const store = openStore()
     await store.create(someThread(1), someCard(1))
     await store.close()
@@ -88,7 +91,7 @@ describe('the files', () => {
     await expect(store.create(someThread(2), someCard(2))).rejects.toMatchObject({ code: 'internal/invariant' })
   })
 
-  it('hold nothing of a deleted thread, nor of one too old', async () => {
+  it('hold nothing of deleted threads, or of threads that were too old', async () => {
     const store = openStore()
     const secret = (seed: number) => `secret${seed}-`.repeat(3000)
     for (const seed of [1, 2, 3]) {
@@ -101,7 +104,7 @@ describe('the files', () => {
       const all = readdirSync(folder).map((name) => readFileSync(join(folder, name)))
       return [1, 2, 3].filter((seed) => all.some((bytes) => bytes.includes(`secret${seed}-`)))
     }
-    // Copies of the files are looked at: closing the file itself would give the lock away.
+    // The test reads copies of the files, because opening and closing the file itself would release the lock.
     expect(held()).toEqual([1, 2, 3])
     await store.delete('public', someThread(1).id)
     expect(held()).toEqual([2, 3])
@@ -123,13 +126,13 @@ describe('the files', () => {
     expect(await allIn(openStore())).toEqual([someThread(1)])
   })
 
-  it('lie in the XDG state folder, of which relative paths do not count', () => {
+  it('are in the XDG state folder; relative paths are ignored', () => {
     expect(stateFolder({ XDG_STATE_HOME: '/var/state' })).toBe('/var/state/kvfold')
     expect(stateFolder({ XDG_STATE_HOME: 'state' })).toMatch(/^\/.*\/\.local\/state\/kvfold$/u)
   })
 })
 
-/** As earlier versions kept it: their ledger did not say why tokens were computed again. */
+/** The thread as earlier versions stored it: their ledger had no reasons for recomputed tokens. */
 const withoutReasons = (thread: ThreadRecord): ThreadRecord => ({
   ...thread,
   ledger: thread.ledger.map(({ recomputeReason: _, ...entry }) => entry),
@@ -151,7 +154,7 @@ describe('a file', () => {
     expect(asked).toEqual(threads)
     expect(listed.map(({ id, card }) => [id, card])).toEqual([...cards])
     expect(await allIn(store)).toEqual(threads)
-    // Once: the cards are there now, over a restart, and change with their threads.
+    // The cards are made once. They are kept over a restart, and change with their threads.
     await store.update('public', threads[0]!.id, { events: [someEvent(1)], card: someCard(7) })
     await store.close()
     const again = openStore()
@@ -173,7 +176,7 @@ describe('a file', () => {
     expect((await store.index(() => someCard(0))).map(({ card }) => card)).toEqual(seeds.map(someCard))
   })
 
-  it('of version 4 is read as it is, and its digests are what they were', async () => {
+  it('of version 4 is read as it is, and its digests stay valid', async () => {
     const lay = (change = '') => {
       const database = new Database(path)
       database.exec(readFileSync(GOLDEN_4, 'utf8') + change)
@@ -199,7 +202,7 @@ describe('a file', () => {
     expect(cut.read('public', threads[0]!.id)).toEqual(threads[0])
   })
 
-  it('of version 1 that is damaged is brought to ours, and damaged there, too', async () => {
+  it('of version 1 with damage is migrated, and the damage stays reported', async () => {
     const database = new Database(path)
     database.exec(readFileSync(GOLDEN, 'utf8'))
     database.exec("UPDATE messages SET message = replace(message, 'x', 'y') WHERE thread = 3 AND place = 1")
@@ -214,7 +217,7 @@ describe('a file', () => {
     }
   })
 
-  it('is read where it is asked for: what is damaged in one thread keeps nobody from the others', async () => {
+  it('is read thread by thread: damage in one thread does not affect the others', async () => {
     const store = openStore()
     for (const seed of [1, 2]) await store.create(someThread(seed), someCard(seed))
     await store.close()
@@ -229,12 +232,12 @@ describe('a file', () => {
     expect(again.read('public', someThread(1).id)).toBeNull()
   })
 
-  it('is checked at the opening for as long as there is patience, and says how far; the rest when it is read', async () => {
+  it('is checked at opening until patience ends, and says how far; the rest is checked when it is read', async () => {
     const store = openStore()
     for (let seed = 1; seed <= 30; seed++) await store.create(someThread(seed), someCard(seed))
     await opened.pop()!.close()
     const database = new Database(path)
-    // The last to be checked: the first by use.
+    // This thread is checked last, because it was used first.
     database.exec('UPDATE messages SET seen = \'"nothing" \' WHERE thread = 1 AND place = 2')
     database.close()
     const { tenant, id } = someThread(1)
@@ -250,7 +253,7 @@ describe('a file', () => {
     expect(patient.damage()).toMatchObject([{ id }])
   })
 
-  it('of an earlier version is brought to the later one in one transaction', async () => {
+  it('of an earlier version is migrated in one transaction', async () => {
     await openStore().create(someThread(1), someCard(1))
     await opened.pop()!.close()
     const bad = [...migrations, "ALTER TABLE threads ADD COLUMN title TEXT NOT NULL DEFAULT ''; INSERT INTO nowhere VALUES (1);"]
@@ -264,7 +267,7 @@ describe('a file', () => {
     expect(later.rows('PRAGMA user_version')).toEqual([{ user_version: good.length }])
     later.close()
     expect(codeOf(() => openStore())).toBe('store/newer')
-    // And it is as it was.
+    // The file is unchanged.
     const again = StoreFile.open({ path, migrations: good })
     expect(again.rows('PRAGMA user_version')).toEqual([{ user_version: good.length }])
     again.close()
@@ -279,7 +282,7 @@ describe('a file', () => {
     expect(readFileSync(path).equals(before)).toBe(true)
   })
 
-  it('that cannot be is refused', () => {
+  it('that cannot be opened is refused', () => {
     writeFileSync(join(folder, 'file'), '')
     expect(codeOf(() => openStore(join(folder, 'file')))).toBe('store/unusable')
     mkdirSync(path)
@@ -288,7 +291,7 @@ describe('a file', () => {
 })
 
 describe('damage', () => {
-  it('anywhere in the file is said, or the threads are all as they were; nothing is deleted', { timeout: 120_000 }, async () => {
+  it('anywhere in the file is reported, or all threads are unchanged; nothing is deleted', { timeout: 120_000 }, async () => {
     const threads = Array.from({ length: 12 }, (_, seed) => someThread(seed))
     const store = openStore()
     for (const thread of threads) await store.create(thread, someCard(1))
@@ -319,14 +322,14 @@ describe('damage', () => {
         }
       } catch (error) {
         if (!(error instanceof KvfoldError)) throw error
-        // A changed version or mark of ours makes it the file of somebody else.
+        // If the version or our mark is changed, the file counts as that of another program.
         expect(['store/damaged', 'store/unusable', 'store/newer']).toContain(error.code)
         expect(error.message).toContain(damagedFile)
         outcomes.damaged++
         expect(existsSync(damagedFile) && statSync(damagedFile).size).toBe(length)
       }
     }
-    // Neither is empty: flipped bits in free space, and in what was written.
+    // Both outcomes occur: bits flip in free space, and in data.
     expect(outcomes.damaged).toBeGreaterThan(30)
     expect(outcomes.same).toBeGreaterThan(5)
   })
@@ -346,7 +349,7 @@ describe('a full disk', () => {
       status: 507,
     })
     limit(1_000_000)
-    // There is room again, but whoever wrote counts on a message that is not there.
+    // There is room again, but the writer relies on a message that was not stored.
     await expect(store.update('public', id, { messages: [someStored(6)], card: someCard(1) })).rejects.toMatchObject({
       code: 'store/full',
     })
@@ -387,7 +390,7 @@ describe('a full disk', () => {
   })
 })
 
-/** Sets how many pages the file may grow by: a full disk by SQLite's own rules. */
+/** Returns a function that sets how many pages the file may grow by: a full disk by SQLite's own limit. */
 function limitOf(store: SqliteStore): (pages: number) => void {
   const { file } = store as unknown as { file: StoreFile }
   return (pages) => {

@@ -1,4 +1,4 @@
-/** What every store of threads owes the server (ThreadStore): what was acknowledged is what is read, to the letter, and nothing else is. Run over each of them. */
+/** The suite that every `ThreadStore` passes: it returns exactly the acknowledged threads, to the letter. */
 import { afterEach, describe, expect, it } from 'vitest'
 import type { ChatMessage } from '../../../src/runtime/chat/message.js'
 import { Random } from '../../../src/runtime/core/random.js'
@@ -7,14 +7,14 @@ import { MemoryStore } from '../../../src/runtime/server/threads/memory-store.js
 import type { ThreadHead, ThreadStore } from '../../../src/runtime/store/port.js'
 import { allIn, byId, readIn, someCard, someEvent, someStored, someThread, someUpdate } from './support/threads.js'
 
-/** A store with what servers use of one that lasts. */
+/** A persistent store, with the methods for deletion by age. */
 export interface LastingStore extends ThreadStore {
   unusedSince(time: number): readonly Pick<ThreadHead, 'tenant' | 'id'>[] | Promise<readonly Pick<ThreadHead, 'tenant' | 'id'>[]>
   deleteUnusedSince(time: number): Promise<number>
 }
 
 export interface StoresOnTrial {
-  /** Opens what was there before, since the test began. */
+  /** Opens the store with everything stored since the test began. */
   readonly open: () => Promise<LastingStore>
 }
 
@@ -30,7 +30,7 @@ export function theThreadStore(name: string, { open }: StoresOnTrial): void {
       for (const store of opened.splice(0)) await store.close()
     })
 
-    it('come back as they were, whatever is in them, after any changes: as from the store in memory', async () => {
+    it('come back unchanged, whatever is in them, after any changes, as from the store in memory', async () => {
       const random = new Random(11)
       let store: ThreadStore = await openStore()
       const memory: ThreadStore = new MemoryStore()
@@ -79,7 +79,7 @@ export function theThreadStore(name: string, { open }: StoresOnTrial): void {
       expect(store.damage()).toEqual([])
     })
 
-    it('take messages in the place of others', async () => {
+    it('replace messages from a given one on', async () => {
       const store = await openStore()
       const thread = someThread(4)
       await store.create(thread, someCard(4))
@@ -134,7 +134,7 @@ export function theThreadStore(name: string, { open }: StoresOnTrial): void {
       expect(await allIn(store)).toEqual([thread])
     })
 
-    it('take no changes when they are not there; deleting what is not there is no error', async () => {
+    it('that do not exist take no changes; deleting one is no error', async () => {
       const store = await openStore()
       await expect(store.update('public', 'thread_x', { messages: [someStored(1)], card: someCard(1) })).rejects.toMatchObject({
         code: 'store/failed',
@@ -143,7 +143,7 @@ export function theThreadStore(name: string, { open }: StoresOnTrial): void {
       expect(await allIn(store)).toEqual([])
     })
 
-    it('unused since a time are found and deleted, the others stay', async () => {
+    it('unused since a time are found and deleted, and the others stay', async () => {
       const store = await openStore()
       for (const seed of [5, 3, 4]) await store.create(someThread(seed), someCard(seed))
       const { used } = someThread(5)
@@ -153,7 +153,7 @@ export function theThreadStore(name: string, { open }: StoresOnTrial): void {
       expect(await store.deleteUnusedSince(used)).toBe(0)
     })
 
-    it('cannot be used when the store is closed, which may be done twice', async () => {
+    it('cannot be used when the store is closed; closing it twice is allowed', async () => {
       const store = await openStore()
       await store.close()
       await store.close()

@@ -1,4 +1,4 @@
-/** The WAL never holds more than the last of what was written, so that it cannot take everything with it. */
+/** Tests that the WAL never holds more than the latest changes, so that losing it does not lose everything. */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { existsSync, mkdtempSync, rmSync, statSync } from 'node:fs'
@@ -24,7 +24,7 @@ afterEach(() => {
 const sizeOf = (file: string) => (existsSync(file) ? statSync(file).size : 0)
 const long = (at: number) => ({ message: { role: 'user', content: `${at} `.repeat(5000) }, seen: 'same' }) as const
 
-it('stays short while much is written and read, and is empty a moment after the last change', async () => {
+it('stays short during many writes and reads, and is empty a moment after the last change', async () => {
   const store = SqliteStore.open({ folder })
   const thread = someThread(1)
   await store.create(thread, someCard(1))
@@ -36,7 +36,7 @@ it('stays short while much is written and read, and is empty a moment after the 
     most = Math.max(most, sizeOf(`${path}-wal`))
   }
   expect(sizeOf(path)).toBeGreaterThan(4 * MIB)
-  // A mebibyte, and the change that goes over it.
+  // The WAL may have a mebibyte, and the change that exceeds it.
   expect(most).toBeLessThan(1.25 * MIB)
   expect(most).toBeGreaterThan(0)
   await vi.waitFor(
@@ -48,7 +48,7 @@ it('stays short while much is written and read, and is empty a moment after the 
   await store.close()
 })
 
-it('of a server that was killed can be deleted: what was in it has a name, all else is what it was', async () => {
+it('of a killed server can be deleted: the threads in it are named, and all others are unchanged', async () => {
   const source = new URL('../../../src/runtime/store/sqlite-store.ts', import.meta.url).href
   const threads = new URL('./support/threads.ts', import.meta.url).href
   const script = `import { SqliteStore } from ${JSON.stringify(source)}

@@ -18,7 +18,7 @@ const TOOLS = [
   tool('translate_text', 'Turns text into another language'),
 ]
 
-/** A text's vector says which of these words it has. */
+/** The embedder of the tests: a vector says which of these words a text has. */
 const WORDS = ['weather', 'price', 'file', 'language']
 const wordEmbedder: ToolEmbedder = {
   name: 'words',
@@ -46,7 +46,7 @@ test('words find tools by name, description and arguments, in whatever form they
   catalogue.close()
 })
 
-test('no text is an operator of the query language, and nothing finds nothing', async () => {
+test('no text is an operator of the query language, and an empty query finds nothing', async () => {
   const catalogue = await Catalogue.of(TOOLS)
   for (const words of ['"', 'price AND', 'NEAR(', 'a*b', "'; DROP TABLE tools", '-price', 'name:share', ''])
     await catalogue.search(words, 5)
@@ -55,13 +55,13 @@ test('no text is an operator of the query language, and nothing finds nothing', 
   catalogue.close()
 })
 
-test('two tools of one name are refused by name; vectors without an embedder are, too', async () => {
+test('two tools of the same name are refused by name; vectors without an embedder are refused, too', async () => {
   await expect(Catalogue.of([TOOLS[0]!, TOOLS[0]!])).rejects.toThrow('two tools called getWeather')
   const catalogue = await Catalogue.of(TOOLS)
   await expect(catalogue.search('weather', 5, 'embeddings')).rejects.toThrow('without an embedder')
 })
 
-test('with an embedder both lists are joined: what either has first comes before what neither has', async () => {
+test('with an embedder both lists are merged: the first of either comes before tools that lead neither', async () => {
   const catalogue = await Catalogue.of(TOOLS, { embedder: wordEmbedder })
   expect((await found(catalogue, 'language', 4, 'embeddings'))[0]).toBe('translate_text')
   expect((await found(catalogue, 'share price', 4, 'fused')).slice(0, 2).sort()).toEqual(['share_file', 'stock_price'])
@@ -69,7 +69,7 @@ test('with an embedder both lists are joined: what either has first comes before
   catalogue.close()
 })
 
-test('vectors that are kept are made once, by whichever process, and are those that were made', async () => {
+test('saved vectors are computed once, by whichever process, and stay the same', async () => {
   const folder = mkdtempSync(join(tmpdir(), 'kvfold-vectors-'))
   const asked: string[] = []
   let fails = false
@@ -88,7 +88,7 @@ test('vectors that are kept are made once, by whichever process, and are those t
   await expect(first.embed(['weather', 'price'])).rejects.toThrow('out of power')
   first.close()
 
-  // Stopped work goes on where it was.
+  // Interrupted work continues from where it stopped.
   fails = false
   const second = kept()
   const vectors = await second.embed(['price', 'weather', 'file'])

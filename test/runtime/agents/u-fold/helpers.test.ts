@@ -2,8 +2,8 @@ import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { extractionOf, memoryOf, sameTodo } from '../../../../src/runtime/agents/u-fold/helpers.js'
 
-describe('what helpers say', () => {
-  it('is read with words or a fence around it', () => {
+describe("a helper's answer", () => {
+  it('is read even with words or a fence around it', () => {
     const json = '{"summary": "She wants a refund.", "todo": ["Ask for the order."]}'
     const memory = { summary: 'She wants a refund.', todo: ['Ask for the order.'] }
     for (const said of [json, `Here you are:\n\`\`\`json\n${json}\n\`\`\``, `${json} That is all.`])
@@ -18,12 +18,12 @@ describe('what helpers say', () => {
     ['{"summary": x}', 'what it said is not JSON'],
     ['{"summary": "", "todo": []}', 'its JSON has the wrong form (summary:'],
     ['{"summary": "a", "todo": "b"}', 'its JSON has the wrong form (todo:'],
-  ])('that is no summary (%j) has a reason', (said, why) => {
+  ])('without a summary (%j) has a reason', (said, why) => {
     const parsed = memoryOf(said)
     expect(parsed.ok ? '' : parsed.why).toContain(why)
   })
 
-  it('chooses the lines that there are; other ranges are refused and counted', () => {
+  it('chooses existing lines; other ranges are refused and counted', () => {
     const blocks = ['3-5', '7', '5-3', '0-2', '9-11', 'all', '2 - 4', ''].map((lines) => ({ lines }))
     const parsed = extractionOf(JSON.stringify({ blocks: [...blocks, { lines: 10, hint: 'h' }] }), 10)
     expect(parsed.ok && parsed.value.blocks.map(({ lines }) => [lines.first, lines.last])).toEqual([
@@ -37,7 +37,7 @@ describe('what helpers say', () => {
     expect(extractionOf('nothing matters', 10).ok).toBe(false)
   })
 
-  it('never throws, and never chooses a line that there is not', () => {
+  it('never throws, and never chooses a missing line', () => {
     const wild = fc.oneof(
       fc.string(),
       fc.jsonValue().map((value) => JSON.stringify(value)),
@@ -67,7 +67,7 @@ describe('what helpers say', () => {
     )
   })
 
-  it('asks for the same when only spaces and case differ', () => {
+  it('has the same to-do list when only spaces and case differ', () => {
     const memory = { summary: 'a', todo: ['Cancel  #W1.'] }
     expect(sameTodo(memory, { summary: 'b', todo: ['cancel #w1.'] })).toBe(true)
     expect(sameTodo(memory, { summary: 'a', todo: ['cancel #W2.'] })).toBe(false)

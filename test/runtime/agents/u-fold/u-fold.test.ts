@@ -8,7 +8,7 @@ import type { ScriptedReply } from '../../../../src/lab/taught-engine.js'
 
 const id = conversationId('desk')
 
-/** An order with so many fields; the one that matters is the second. */
+/** An order with this many fields; only the second one matters. */
 const order = (name: string, fields = 40) =>
   JSON.stringify({
     order: name,
@@ -23,7 +23,7 @@ const clientTools = [
   },
 ]
 
-/** What helpers say, one after another; the agent looks an order up and answers. */
+/** An engine that gives these answers to helpers, one after another. The agent looks an order up and answers. */
 function scripted(helpers: readonly string[], context?: number): ScriptedEngine {
   let asked = 0
   return new ScriptedEngine(
@@ -45,7 +45,7 @@ const lines = (...ranges: string[]) =>
   JSON.stringify({ blocks: ranges.map((range) => ({ lines: range, summary: '', constraints: ['only on Monday'], hint: '' })) })
 
 describe('u-fold', () => {
-  it('shows notes and chosen lines of what is over, and the dialogue stays whole', async () => {
+  it('shows notes and chosen lines of the past, and keeps the dialogue whole', async () => {
     const engine = scripted([memory('tell the status of W1'), lines('3', '2-2')])
     const agent = session(engine)
     await agent.ask('W1')
@@ -68,7 +68,7 @@ describe('u-fold', () => {
     expect(agent.ledger.filter(({ kind }) => kind === 'summary')).toHaveLength(2)
   })
 
-  it('asks nobody below the threshold, and one helper where the to-do list is the same', async () => {
+  it('asks no helper below the threshold, and only one if the to-do list stays the same', async () => {
     const small = session(scripted([]), { fold: { foldFrom: 100_000 } })
     await small.ask('W1')
     await small.ask('W2')
@@ -91,7 +91,7 @@ describe('u-fold', () => {
     ['nothing', [''], 'The summary cannot be used: it said nothing.'],
     ['no JSON of the extractor', [memory('b'), 'lines 1 to 4'], 'The choice of lines cannot be used: there is no JSON'],
     ['a summary longer than what it hides', [memory('b', 'and so on '.repeat(400)), lines('2')], 'The view would not be shorter'],
-  ])('goes on with the last good view after %s', async (_, bad, why) => {
+  ])('continues with the last good view after %s', async (_, bad, why) => {
     const engine = scripted([memory('a'), lines('2-3'), ...bad])
     const agent = session(engine)
     for (const name of ['W1', 'W2']) await agent.ask(name)
@@ -103,7 +103,7 @@ describe('u-fold', () => {
     expect(agent.conversation.edits()).toEqual(good)
   })
 
-  it('asks nobody again after a look that did not pay before there is a quarter of the threshold more', async () => {
+  it('asks again after a view that did not pay only once the context has grown by a quarter of the threshold', async () => {
     const names = Array.from({ length: 8 }, (_, at) => `W${at + 1}`)
     const kinds = async (agent: UFoldSession) => {
       for (const name of names) await agent.ask(name)
@@ -120,7 +120,7 @@ describe('u-fold', () => {
     expect(looks).toEqual([...Array<string>(5).fill('small'), 'kept', 'small', 'folded'])
   })
 
-  it('goes on after a result that no window holds: it is hidden without a choice, and can be restored', async () => {
+  it('continues after a result larger than the window: it is hidden without a choice, and can be restored', async () => {
     const agent = session(scripted([], 1500), { fold: { foldFrom: 1000 } })
     await agent.ask('W1')
     await expect(agent.ask('BIG')).rejects.toMatchObject({ code: 'context/full' })
@@ -131,7 +131,7 @@ describe('u-fold', () => {
     expect(agent.conversation.messages.some(({ content }) => content.includes('BIG 1999'))).toBe(true)
   })
 
-  it('refuses ranges that are no lines, counts them, and takes the others', async () => {
+  it('refuses and counts ranges that are not lines, and uses the others', async () => {
     const agent = session(scripted([memory('a'), lines('3-2', '9000-9001', 'all', '2-3')]))
     for (const name of ['W1', 'W2']) await agent.ask(name)
     expect(agent.reports.at(-1)).toMatchObject({ kind: 'folded', refused: ['3-2', '9000-9001', 'all'] })
@@ -139,7 +139,7 @@ describe('u-fold', () => {
     expect(agent.folding.selected).toEqual([{ first: 2, last: 3 }])
   })
 
-  it('has another model keep the notes, and its cost apart', async () => {
+  it('may have another model keep the notes, with a separate ledger', async () => {
     const engine = scripted([])
     const folder = scripted([memory('a'), lines('2-3')])
     const agent = session(engine, { folder })
@@ -150,7 +150,7 @@ describe('u-fold', () => {
     expect(engine.requests.every(({ kind }) => kind !== 'summary')).toBe(true)
   })
 
-  it('goes on from a state as from the session that left it', async () => {
+  it('continues from a state like the session that left it', async () => {
     const agent = session(scripted([memory('a'), lines('2-3')]))
     for (const name of ['W1', 'W2']) await agent.ask(name)
     const again = new UFoldSession(
@@ -162,8 +162,8 @@ describe('u-fold', () => {
   })
 })
 
-describe('U-Fold as printed', () => {
-  it.each(['printed', 'stable'] as const)('shows the agent notes, chosen lines and the words of the user (%s)', async (form) => {
+describe('U-Fold as published', () => {
+  it.each(['printed', 'stable'] as const)("shows the agent notes, chosen lines and the user's messages (%s)", async (form) => {
     const engine = scripted([memory('tell the status of W1'), lines('3', '77-78'), 'no JSON'])
     const agent = new PaperFold({ engine, id, system: 'You keep the desk.', clientTools, order: form })
     for (const name of ['W1', 'W2']) await agent.ask(name)

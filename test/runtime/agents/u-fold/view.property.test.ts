@@ -7,7 +7,7 @@ import { conversationId } from '../../../../src/runtime/core/ids.js'
 import type { Span } from '../../../../src/runtime/core/span.js'
 import { ScriptedEngine } from '../../../support/scripted.js'
 
-/** A value as tools answer: an object, a list, text of some lines, an error. */
+/** Draws a value as tools answer: an object, a list, text of some lines, an error. */
 const results = fc.oneof(
   fc
     .dictionary(fc.string({ minLength: 1, maxLength: 8 }), fc.jsonValue({ maxDepth: 2 }), { maxKeys: 8 })
@@ -48,7 +48,7 @@ const rangesOf = (choice: readonly (readonly [number, number])[], count: number)
       })
 
 describe('lines', () => {
-  it('cover the tool results, one number a line, and nothing else', () => {
+  it('cover exactly the tool results, with one number per line', () => {
     fc.assert(
       fc.property(logs, (messages) => {
         const lines = linesOf(messages)
@@ -61,7 +61,7 @@ describe('lines', () => {
     )
   })
 
-  it('of JSON on one line are its fields, and what is written for helpers is the same JSON with numbers to count from', () => {
+  it('of one-line JSON are its fields, and helpers get the same JSON with numbers to count from', () => {
     const result = '{"id":"#W1","items":[{"name":"a, {b","price":2.5},{"name":"c"}]}'
     const messages: ChatMessage[] = [{ role: 'tool', content: result }]
     expect(linesOf(messages).map((line) => textOf(messages, line))).toEqual([
@@ -80,7 +80,7 @@ describe('lines', () => {
 })
 
 describe('the view', () => {
-  it('shows every chosen line as it stands in the log, hides only what was answered, and restoring gives all of it back', () => {
+  it('shows every chosen line as in the log, hides only answered results, and a restore gives all of it back', () => {
     const engine = new ScriptedEngine([])
     fc.assert(
       fc.property(logs, choices, share, choices, (messages, choice, where, later) => {
@@ -89,7 +89,7 @@ describe('the view', () => {
         const lines = linesOf(messages)
         const before = 1 + Math.floor(where * (messages.length - 1))
         let own: Parameters<Conversation['rearrange']>[0] = []
-        // One view after another: what the first one hid is no part of the second.
+        // A second view replaces the first; text that the first one hid may be shown.
         for (const ranges of [rangesOf(choice, lines.length), rangesOf(later, lines.length)]) {
           const options = {
             messages,
@@ -117,7 +117,7 @@ describe('the view', () => {
             if (role === 'system' || message >= before) expect(conversation.shown(message)).toBe(content)
           })
         }
-        // The log is whole, whatever is shown.
+        // The log stays complete, whatever is shown.
         expect(conversation.messages).toEqual(messages)
         for (const id of own) expect(conversation.restore(id).ok).toBe(true)
         messages.forEach(({ content }, message) => {
@@ -127,7 +127,7 @@ describe('the view', () => {
     )
   })
 
-  it('keeps the ids of what stays hidden, and leaves fragments of others alone', () => {
+  it('keeps the ids of text that stays hidden, and leaves fragments of other owners alone', () => {
     const conversation = new Conversation(conversationId('log'))
     const content = Array.from({ length: 9 }, (_, at) => `line ${at + 1}`).join('\n')
     for (const message of [

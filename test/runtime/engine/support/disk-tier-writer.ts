@@ -1,4 +1,4 @@
-/** A process that puts sequences on a disk shelf until it is killed, and says on stdout what it did; and what it puts there. */
+/** A process that puts sequences on disk until it is killed, and reports each action on stdout; and the samples that it puts. */
 import { readdirSync, writeSync } from 'node:fs'
 import { conversationId } from '../../../../src/runtime/core/ids.js'
 import { mix, Random } from '../../../../src/runtime/core/random.js'
@@ -9,7 +9,7 @@ import { WORDS } from '../../../../src/runtime/kv/cell-hash.js'
 /** The identity that the process writes under. */
 export const IDENTITY = Buffer.alloc(32, 'writer')
 
-/** A record of 1 to 300 tokens that begins with `seed`, and a state of so many bytes; the same for the same seed. */
+/** Returns a record of 1 to 300 tokens that begins with `seed`, and a state of `bytes` bytes; the same for the same seed. */
 export function sampleOf(
   seed: number,
   bytes = new Random(seed).below(3 * 2 ** 20),
@@ -36,7 +36,10 @@ export function sampleOf(
 
 const say = (line: string) => writeSync(1, `${line}\n`)
 
-/** `put <id>` once an item is kept, `drop <id>` before one is dropped, `none <folder> <counts>` when one could not be kept; never ends by itself. */
+/**
+ * Prints `put <id>` once an item is kept, `drop <id>` before one is dropped, `none <folder> <counts>` when one could not be kept. Never
+ * ends by itself.
+ */
 async function main(folder: string, budget: number, first: number): Promise<void> {
   say('begin')
   const disk = await DiskTierFolder.open({ folder, budget, identity: IDENTITY })
@@ -54,7 +57,7 @@ async function main(folder: string, budget: number, first: number): Promise<void
 }
 
 if (process.argv[1] === import.meta.filename) {
-  // Whoever starts it may have left this signal to end it; a write beyond the limit is to fail instead.
+  // The parent may have left this signal at its default, which ends the process; a write beyond the limit must fail instead.
   process.on('SIGXFSZ', () => undefined)
   const [folder = '', budget = '', first = ''] = process.argv.slice(2)
   await main(folder, Number(budget), Number(first))

@@ -1,4 +1,4 @@
-/** A process that answers one prompt for one tenant with a disk cache, and says what that took and what it was told. */
+/** A process that answers one prompt for one tenant with a disk cache, and prints the tokens it computed and its notes. */
 import { conversationId } from '../../../../src/runtime/core/ids.js'
 import { LlamaEngine } from '../../../../src/runtime/engine/llama.js'
 import { openNative } from '../../../../src/runtime/native/binding.js'

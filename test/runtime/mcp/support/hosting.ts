@@ -1,4 +1,4 @@
-/** Owns hosts in tests: MCP servers by the file that would name them, and what happened to them. */
+/** Starts hosts for tests, with MCP servers from a configuration, and records their events. */
 import { mkdtempSync } from 'node:fs'
 import { realpath } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
@@ -10,7 +10,7 @@ import { McpHost, type McpHostOptions } from '../../../../src/runtime/mcp/host.j
 
 const MODULES = join(import.meta.dirname, '../../../../node_modules/@modelcontextprotocol')
 
-/** The reference servers as npm has them, with a folder to work in. */
+/** Returns the reference servers from npm, with a folder to work in. */
 export function realServers(folder: string) {
   const program = (name: string, ...args: string[]) => ({
     command: process.execPath,
@@ -24,17 +24,17 @@ export function realServers(folder: string) {
   }
 }
 
-/** A folder without links in its path, which the filesystem server compares. */
+/** Makes a folder whose path has no symbolic links, because the filesystem server compares paths. */
 export const someFolder = (): Promise<string> => realpath(mkdtempSync(join(tmpdir(), 'kvfold-mcp-')))
 
 export interface Hosting {
   readonly host: McpHost
   readonly events: readonly McpEvent[]
-  /** Resolves when there was an event of that kind, from the beginning on. */
+  /** Resolves with the first event of that kind, even if it came before the call. */
   readonly happened: (kind: McpEvent['kind'], server?: string) => Promise<McpEvent>
 }
 
-/** A host of these servers, closed when the test ends. */
+/** Opens a host of these servers; it is closed when the test ends. */
 export async function hosting(
   mcpServers: Readonly<Record<string, object>>,
   reserved: readonly string[] = [],
@@ -54,7 +54,7 @@ export async function hosting(
     },
   })
   onTestFinished(() => host.close())
-  // What the start was told of is known.
+  // Events of the start are not part of the test.
   const before = events.splice(0)
   const happened = (kind: McpEvent['kind'], server?: string) =>
     new Promise<McpEvent>((resolve) => {

@@ -1,4 +1,4 @@
-/** Owns the odd server over Streamable HTTP, with sessions, behind a token or an authorization server of its own. */
+/** Serves the odd server over Streamable HTTP, with sessions, behind a token or its own authorization server. */
 import { WebStandardStreamableHTTPServerTransport } from '@modelcontextprotocol/server'
 import { randomUUID } from 'node:crypto'
 import Fastify, { type FastifyRequest } from 'fastify'
@@ -7,7 +7,7 @@ import { oddMcpServer } from './odd-server.js'
 export interface HttpServer {
   readonly url: string
   readonly issuer: string
-  /** Tokens given out for client credentials, and credentials refused. */
+  /** How many tokens were given for client credentials, and how many credentials were refused. */
   readonly granted: number
   readonly refused: number
   /** Ends all sessions, as a restart would. */

@@ -1,11 +1,11 @@
-/** An MCP server that does what good ones do not: it hangs, dies, answers megabytes, changes its tools. As a program it speaks over stdio. */
+/** An MCP server that misbehaves: it hangs, dies, answers megabytes, changes its tools. Run as a program, it uses stdio. */
 import { McpServer } from '@modelcontextprotocol/server'
 import { StdioServerTransport } from '@modelcontextprotocol/server/stdio'
 import { fileURLToPath } from 'node:url'
 
 const ODD = fileURLToPath(import.meta.url)
 
-/** How it is started as a process, with so many tools beside its own. */
+/** Returns the command that starts it as a process, with `many` more tools beside its own. */
 export const oddServer = (many = 0) => ({ command: process.execPath, args: ['--import', 'tsx', ODD, String(many)] })
 
 const TOOLS = ['hang', 'huge', 'die', 'change', 'count', 'say']
@@ -61,7 +61,7 @@ export function oddMcpServer(many = 0): McpServer {
   return odd
 }
 
-/** A made-up name for every number. */
+/** Returns a made-up name for every number. */
 const SYLLABLES = (number: number): string =>
   Array.from(String(number), (digit) => 'ba do ki lu me na po ri su te'.split(' ')[Number(digit)]!).join('')
 

@@ -1,6 +1,6 @@
 /**
- * An MCP server that answers by hand: its tool `raw` says what stood in the message that called it, its tool `data` answers with data. As a program it
- * speaks over stdio.
+ * An MCP server that writes its JSON by hand. Its tool `raw` answers with the message that called it, its tool `data` with data. Run as a
+ * program, it uses stdio.
  */
 import Fastify from 'fastify'
 import { createInterface } from 'node:readline'
@@ -8,15 +8,15 @@ import { fileURLToPath } from 'node:url'
 
 const RAW = fileURLToPath(import.meta.url)
 
-/** How it is started as a process. */
+/** Returns the command that starts it as a process. */
 export const rawServer = () => ({ command: process.execPath, args: ['--import', 'tsx', RAW] })
 
-/** JSON that JavaScript would write otherwise: the schema of both tools, and what `data` answers. */
+/** JSON that JavaScript would write differently: the schema of both tools, and the answer of `data`. */
 export const RAW_SCHEMA =
   '{"type":"object","properties":{"zeta":{"type":"integer","maximum":9007199254740993},"7":{"type":"number","default":1.0,"enum":[1.50,1e400]},"3":{}}}'
 export const RAW_DATA = '{"zeta":[9007199254740993,1e400,1.50],"id":12345678901234567890,"7":{"b":1.0,"3":"x"}}'
 
-/** The answer as JSON in one line; undefined for what wants none. */
+/** Returns the answer as JSON in one line, or undefined for a notification. */
 function answerTo(text: string): string | undefined {
   const { id, method, params } = JSON.parse(text) as {
     id?: number
@@ -35,7 +35,7 @@ function answerTo(text: string): string | undefined {
   return `{"jsonrpc":"2.0","id":${id},${what}}`
 }
 
-/** The same over Streamable HTTP, without sessions; `events`: it answers with server-sent events. */
+/** Serves the same over Streamable HTTP, without sessions. `events`: answers come as server-sent events. */
 export async function rawHttpServer(events: boolean): Promise<{ readonly url: string; close(): Promise<void> }> {
   const app = Fastify({ forceCloseConnections: true })
   app.removeAllContentTypeParsers()
@@ -46,7 +46,7 @@ export async function rawHttpServer(events: boolean): Promise<{ readonly url: st
     const answer = answerTo(request.body as string)
     if (answer === undefined) return reply.code(202).send()
     if (!events) return reply.type('application/json').send(answer)
-    // A message may stand in several lines of an event.
+    // A message may be split over several lines of an event.
     const lines = answer.replace(',', ',\n').split('\n')
     return reply
       .type('text/event-stream')

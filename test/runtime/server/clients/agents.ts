@@ -1,4 +1,4 @@
-/** Coding agents that people run: how each is had, asked and kept from other machines, and set up as docs/clients.md says. */
+/** Coding agents: how each is installed, asked and kept away from other machines, and configured as docs/clients.md says. */
 import { execFile, spawn, type ChildProcess } from 'node:child_process'
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -6,18 +6,21 @@ import { dirname, join } from 'node:path'
 import { promisify } from 'node:util'
 
 export interface Agent {
-  /** As docs/clients.md calls it. */
+  /** The name in docs/clients.md. */
   readonly name: string
   readonly command: string
-  /** docs/clients.md has the same version. */
+  /** The package and its version, which docs/clients.md also names. */
   readonly package: readonly [name: string, version: string]
-  /** Arguments besides those of docs/clients.md. @param again in the session that was last */
+  /**
+   * Returns arguments besides those of docs/clients.md.
+   * @param again Whether the prompt continues the last session.
+   */
   readonly ask: (prompt: string, again: boolean) => readonly string[]
-  /** No telemetry, no looking for updates. */
+  /** Variables that turn off telemetry and update checks. */
   readonly env: Readonly<Record<string, string>>
-  /** Settings for that which have no variable: by path from home. */
+  /** Files with such settings, for agents without variables for them: by path from home. */
   readonly quiet?: Readonly<Record<string, string>>
-  /** What it says of a prompt that does not fit. */
+  /** Matches the agent's message about a prompt that does not fit. */
   readonly full: RegExp
 }
 
@@ -62,7 +65,7 @@ export const AGENTS: readonly Agent[] = [
     package: ['@mariozechner/pi-coding-agent', '0.73.1'],
     ask: (prompt, again) => [...(again ? ['--continue'] : []), '-p', prompt],
     env: { PI_OFFLINE: '1', PI_TELEMETRY: '0' },
-    // It compacts what there is, asks once more, and ends without a word.
+    // This agent compacts the conversation, asks once more, and ends without a message.
     full: /^$/,
   },
   {
@@ -70,7 +73,7 @@ export const AGENTS: readonly Agent[] = [
     command: 'qwen',
     package: ['@qwen-code/qwen-code', '0.15.10'],
     ask: (prompt, again) => ['--yolo', ...(again ? ['--continue'] : []), '-p', prompt],
-    // A proxy would be asked for this machine, too.
+    // This agent would use a proxy even for this machine.
     env: { QWEN_TELEMETRY_ENABLED: 'false', HTTP_PROXY: '', HTTPS_PROXY: '' },
     quiet: {
       '.qwen/settings.json': '{ "privacy": { "usageStatisticsEnabled": false }, "general": { "enableAutoUpdate": false } }',
@@ -87,12 +90,12 @@ export const AGENTS: readonly Agent[] = [
   },
 ]
 
-/** Nothing answers there: what an agent asks of another machine fails at once. */
+/** An address where nothing listens, so that requests to other machines fail at once. */
 const NOWHERE = 'http://127.0.0.1:9'
 
 const CLIENTS = readFileSync(join(import.meta.dirname, '../../../../docs/clients.md'), 'utf8')
 
-/** What docs/clients.md tells its readers to write down and to type, with the server at `url`. */
+/** Returns the settings and the command that docs/clients.md gives its readers, with the server at `url`. */
 export function documented({ name, command }: Agent, url: string) {
   const page = CLIENTS.replaceAll('http://127.0.0.1:8080', url)
   const [, section] = new RegExp(`\\n\\*\\*${name}\\*\\*([^]*?)\\n(?:\\*\\*|## )`).exec(page)!
@@ -107,10 +110,10 @@ export function documented({ name, command }: Agent, url: string) {
   }
 }
 
-/** The version that docs/clients.md says was run. */
+/** Returns the version that was tested according to docs/clients.md. */
 export const versionRun = ({ name }: Agent) => new RegExp(`\\n\\| ${name}\\b[^|]*\\| ([^|]+) \\|`).exec(CLIENTS)?.[1]
 
-/** Agents in a folder, from npm. */
+/** The agents, installed from npm in a folder. */
 export class Agents {
   readonly #running = new Set<ChildProcess>()
 
@@ -121,12 +124,15 @@ export class Agents {
     writeFileSync(join(folder, 'package.json'), JSON.stringify({ private: true, dependencies }))
     const npm = (...words: string[]) => promisify(execFile)('npm', words, { cwd: folder })
     await npm('install', '--no-audit', '--no-fund', '--ignore-scripts')
-    // Scripts of these two put their programs where their names lead.
+    // The install scripts of these two create their programs.
     await npm('rebuild', '@anthropic-ai/claude-code', 'opencode-ai')
     return new Agents(folder)
   }
 
-  /** Begins as a shell begins a job: a signal to its group is a key pressed. A home and a folder to work in are the agent's own. */
+  /**
+   * Starts the agent in its own process group, so that a signal to the group acts like a key press. It gets its own home and working
+   * folder.
+   */
   start(agent: Agent, url: string, ...asked: Parameters<Agent['ask']>) {
     const [home, work] = [join(this.folder, agent.command, 'home'), join(this.folder, agent.command, 'work')]
     const { file, env, words } = documented(agent, url)
@@ -161,7 +167,7 @@ export class Agents {
     return { ended, interrupt }
   }
 
-  /** Ends those that still run. */
+  /** Kills the agents that still run. */
   end(): void {
     for (const { pid } of this.#running) process.kill(-pid!, 'SIGKILL')
     this.#running.clear()

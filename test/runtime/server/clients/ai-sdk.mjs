@@ -1,4 +1,4 @@
-/** AI SDK: its providers for OpenAI's responses and chat, for Anthropic, and for any compatible server. */
+/** Runs AI SDK with its providers for OpenAI's responses and chat, for Anthropic, and for any compatible server. */
 import { createAnthropic } from '@ai-sdk/anthropic'
 import { createOpenAI } from '@ai-sdk/openai'
 import { createOpenAICompatible } from '@ai-sdk/openai-compatible'

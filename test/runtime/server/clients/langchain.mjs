@@ -1,4 +1,4 @@
-/** LangChain's models for OpenAI (chat completions and responses) and Anthropic. */
+/** Runs LangChain's models for OpenAI (chat completions and responses) and Anthropic. */
 import { ChatAnthropic } from '@langchain/anthropic'
 import { HumanMessage, ToolMessage } from '@langchain/core/messages'
 import { tool } from '@langchain/core/tools'

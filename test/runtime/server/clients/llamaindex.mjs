@@ -1,4 +1,4 @@
-/** LlamaIndex.TS. */
+/** Runs LlamaIndex.TS. */
 import { OpenAI } from '@llamaindex/openai'
 import { tool } from 'llamaindex'
 import { z } from 'zod'

@@ -1,4 +1,4 @@
-/** `@openai/agents`, over responses and over chat completions. */
+/** Runs `@openai/agents` over responses and over chat completions. */
 import { Agent, run, Runner, setDefaultOpenAIClient, setOpenAIAPI, setTracingDisabled, tool, user } from '@openai/agents'
 import OpenAI from 'openai'
 import { z } from 'zod'

@@ -1,4 +1,4 @@
-/** The form of an answer by the fields that vLLM, SGLang and llama-server have for it, in both completion routes. */
+/** Tests the answer formats under the field names of vLLM, SGLang and llama-server, in both completion routes. */
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { serving, type Serving } from '../support/serving.js'
 
@@ -56,7 +56,7 @@ describe.each(ROUTES)('%s keeps an answer', (path, body) => {
     ['guided_choice', { guided_choice: choice }],
   ])('to one of some texts: %s', async (_, form) => {
     expect(choice).toContain(await said(path, { ...body, ...form }))
-    // It is the form that decides, not what the model would say.
+    // The format decides the text, even against the model.
     expect(await said(path, { ...body, structured_outputs: { choice: ['Ω'] } })).toBe('Ω')
   })
 
@@ -106,7 +106,7 @@ describe.each(ROUTES)('%s refuses', (path, body) => {
   })
 })
 
-describe('a schema that no answer can be held to is a 400 that names what it is', () => {
+describe('a schema that no grammar can keep is a 400 that names the reason', () => {
   const unkept = { type: 'object', properties: { a: { type: 'array', uniqueItems: true } } }
   const impossible = { type: 'integer', minimum: 3, maximum: 2 }
   it.each<[string, object]>([
@@ -120,7 +120,7 @@ describe('a schema that no answer can be held to is a 400 that names what it is'
     expect([answer.status, error.message]).toEqual([400, expect.stringContaining(named)])
   })
 
-  it('unless it is of a tool that is not strict: its arguments keep to what can be said', async () => {
+  it('a schema of a tool that is not strict is kept as far as possible', async () => {
     const tools = [{ type: 'function', function: { name: 'f', parameters: unkept } }]
     const answer = await post('/v1/chat/completions', { messages: [{ role: 'user', content: 'x' }], tools, max_tokens: 4 })
     expect(answer.status).toBe(200)

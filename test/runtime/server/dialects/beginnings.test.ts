@@ -1,4 +1,7 @@
-/** Answers that the request begins (prefill): the model goes on from there, clients get what is new, and the thread has both. */
+/**
+ * Tests answers that the request begins (prefill). The model continues from there, the client gets only the new text, and the thread has
+ * both.
+ */
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { LlamaEngine } from '../../../../src/runtime/engine/llama.js'
 import { builtinModel } from '../../../../src/runtime/cli/builtin.js'
@@ -56,7 +59,7 @@ async function reply(route: string, body: object, on = served): Promise<Reply> {
 
 const said = ({ content, choices }: Reply): string => content?.[0]?.text ?? choices?.[0]?.message.content ?? ''
 
-/** What the model goes on with, by a bare completion of the same prompt. */
+/** Returns the model's continuation, by a bare completion of the same prompt. */
 async function expected(): Promise<string> {
   const { tokens } = engine.format.render({
     messages: [question, { role: 'assistant', content: BEGINNING }] as Parameters<typeof engine.format.render>[0]['messages'],
@@ -72,7 +75,7 @@ describe.each([
   ['chat/completions', { continue_final_message: true, add_generation_prompt: false }],
   ['chat/completions', { add_generation_prompt: false }],
 ])('%s %j', (route, more) => {
-  it('goes on with a last message of the assistant, and says only what is new', async () => {
+  it('continues a last message of the assistant, and returns only the new text', async () => {
     const answer = said(await reply(route, { messages, ...more }))
     expect(answer).toBe(await expected())
     expect(answer).not.toBe('')
@@ -82,7 +85,7 @@ describe.each([
     expect(pieces.map(([, piece]) => JSON.parse(piece!) as string).join('')).toBe(answer)
   })
 
-  it('has both in the thread, on a cache that goes on', async () => {
+  it('keeps both parts in the thread, and reuses their cells', async () => {
     const first = await reply(route, { messages, ...more })
     const whole = { role: 'assistant', content: BEGINNING + said(first) }
     const next = { role: 'user', content: 'And of blue?' }
@@ -92,14 +95,14 @@ describe.each([
     expect(all.slice(0, 3).map(({ message: { role, content } }) => ({ role, content }))).toEqual([question, whole, next])
     const [begun, after] = ledger.slice(-2)
     expect(begun!.shown).toBe(begun!.reused + begun!.recomputed + begun!.fresh)
-    // All but the end of turn and what follows it.
+    // All tokens are reused up to the end of the turn.
     expect(after!.reused).toBeGreaterThanOrEqual(begun!.shown)
     expect(after!.messages[1]).toMatchObject({ recomputed: 0 })
     await engine.check('full')
   })
 })
 
-it('begins another answer where a request says so, or where it cannot be that one', async () => {
+it('starts a new answer if the request says so, or if its format cannot continue this one', async () => {
   const shown = (more: object) => reply('chat/completions', { messages, ...more }).then(({ usage }) => usage.prompt_tokens)
   const anew = engine.count(messages as Parameters<typeof engine.count>[0], [])
   const going = await shown({})
@@ -109,7 +112,7 @@ it('begins another answer where a request says so, or where it cannot be that on
   expect(await shown({ response_format: { type: 'json_object' } })).toBe(anew)
 })
 
-it('a thinking model answers without a thought, and it stays out of the prompt', async () => {
+it('a thinking model continues without thinking, and its empty thought stays out of the answer', async () => {
   const first = await reply('messages', { messages }, thinking)
   const { all } = thinking.service.threads.get(PUBLIC, first.kvfold.thread)
   expect(all[1]!.message.sampled).toMatchObject({ prompt: '<|im_start|>assistant\n<think>\n\n</think>\n\n' })

@@ -1,4 +1,6 @@
-/** Conversations as agents and packages of clients send them (docs/clients.md), on every real template: each is shown. */
+/**
+ * Renders conversations as agents and client packages send them (docs/clients.md), with every real template: each message must be shown.
+ */
 import { describe, expect, it } from 'vitest'
 import type { ChatMessage } from '../../../../src/runtime/chat/message.js'
 import { messagesAsk, type MessagesRequest } from '../../../../src/runtime/server/dialects/anthropic/messages-ask.js'
@@ -125,7 +127,7 @@ describe.each(realTemplates())('$name', ({ name, source }) => {
         expect(coversAll(rendered), shape).toBe(true)
         const contents = shownContents(rendered, tokenizer)
         messages.forEach(({ role, content, toolCalls }, index) => {
-          // Some templates leave out words beside calls, and this one the system message behind results.
+          // Some templates leave out text beside calls, and this one the system message behind results.
           if (toolCalls !== undefined || (role === 'system' && name === 'mistralai-Mistral-Nemo-Instruct-2407')) return
           expect(contents[index] ?? '', shape).toBe(content)
         })

@@ -1,4 +1,4 @@
-/** `/v1/completions`: the form of an answer, why it ended, its tokens' bytes, and the cells that the next one finds. */
+/** Tests `/v1/completions`: the answer's format, why it ended, its tokens' bytes, and the cells that the next completion reuses. */
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { endless, serving, type Serving } from '../support/serving.js'
 
@@ -30,7 +30,7 @@ const complete = async (body: object, key?: string): Promise<Completion> => {
   return (await answer.json()) as Completion
 }
 
-describe('the form of an answer', () => {
+describe('the format of an answer', () => {
   const schema = {
     type: 'object',
     properties: { colour: { enum: ['red', 'blue'] } },
@@ -42,13 +42,13 @@ describe('the form of an answer', () => {
   it.each([
     ['as vLLM has it', { response_format: { type: 'json_schema', json_schema: { name: 'colour', schema } } }],
     ['as llama-server has it', { json_schema: schema }],
-  ])('is that of a JSON schema, %s', async (_, form) => {
+  ])('follows a JSON schema, %s', async (_, form) => {
     const { choices } = await complete({ prompt, max_tokens: 200, ...form })
     expect(choices[0]?.finish_reason).toBe('stop')
     expect(['red', 'blue']).toContain((JSON.parse(choices[0]!.text) as { colour: string }).colour)
   })
 
-  it('is any JSON object where that is asked', async () => {
+  it('is any JSON object on request', async () => {
     const { choices } = await complete({ prompt, max_tokens: 3, response_format: { type: 'json_object' } })
     expect(choices[0]?.text).toMatch(/^\{/)
   })
@@ -59,13 +59,13 @@ describe('the form of an answer', () => {
     ['kvfold.grammar', { response_format: { type: 'json_object' }, kvfold: { grammar: 'root ::= "a"' } }],
     ['response_format.json_schema.schema', { response_format: { type: 'json_schema' } }],
     ['response_format.type', { response_format: { type: 'xml' } }],
-  ])('is one: %s', async (param, form) => {
+  ])('is given once: %s', async (param, form) => {
     const answer = await post({ prompt, ...form })
     expect([answer.status, await answer.json()]).toMatchObject([400, { error: { param } }])
   })
 })
 
-it('says which stop string ended it', async () => {
+it('names the stop string that ended the answer', async () => {
   const { choices } = await complete({ prompt: 'x', max_tokens: 20, stop: ['c', 'bb'], kvfold: { grammar: 'root ::= "aabbcc"' } })
   expect(choices[0]).toMatchObject({ text: 'aa', finish_reason: 'stop', stop_reason: 'bb' })
   const free = await complete({ prompt: 'x', max_tokens: 2, stop: ['zz'], kvfold: { grammar: 'root ::= "aabbcc"' } })
@@ -76,7 +76,7 @@ describe('a prompt of texts and token ids', () => {
   const first = 'The colour of the sky'
   const second = ' is blue.'
 
-  it('is each text’s own tokens and the ids, in order', async () => {
+  it('joins the tokens of each text and the ids, in order', async () => {
     const ids = (await (
       await fetch(`${served.url}/tokenize`, {
         method: 'POST',
@@ -107,7 +107,7 @@ describe('the cells', () => {
   const text = Array.from({ length: 40 }, (_, index) => `The value of key ${index} is ${index * 7}.`).join(' ')
   const ask = (prompt: string, key?: string) => complete({ prompt, max_tokens: 2, ...endless }, key)
 
-  it('are there for the same tenant’s next completion, and for nobody else’s', async () => {
+  it("are reused by the same tenant's next completion, and by no other tenant", async () => {
     const first = await ask(text)
     // The tests above may have begun with the same word.
     expect(first.usage.prompt_tokens_details.cached_tokens).toBeLessThan(5)
@@ -121,7 +121,7 @@ describe('the cells', () => {
     expect(other.choices[0]?.text).toBe(first.choices[0]?.text)
   })
 
-  it('are given up for newer ones', async () => {
+  it('are evicted for newer ones', async () => {
     await ask(`Old. ${text}`)
     for (let index = 0; index < 8; index++) await ask(`${index}. ${text}`)
     const { usage } = await ask(`Old. ${text}`)
@@ -152,7 +152,7 @@ describe('the log-probabilities of a prompt', () => {
     const { usage } = first
     expect(text.startsWith(prompt)).toBe(true)
     const all = usage.prompt_tokens + usage.completion_tokens
-    // More than are read at once.
+    // The prompt is longer than one read of logits.
     expect(usage.prompt_tokens).toBeGreaterThan(70)
     for (const list of Object.values(logprobs)) expect(list).toHaveLength(all)
     expect([logprobs.token_logprobs[0], logprobs.top_logprobs[0]]).toEqual([null, null])
@@ -165,7 +165,7 @@ describe('the log-probabilities of a prompt', () => {
     expect([again.text, again.logprobs.tokens]).toEqual([text, logprobs.tokens])
   })
 
-  it('are those that a step has which generates the same tokens', async () => {
+  it('equal those of a step that generates the same tokens', async () => {
     const body = { prompt, max_tokens: 6, temperature: 0, logprobs: 2 }
     const said = (await complete(body)) as unknown as Echoed
     const { text, logprobs } = said.choices[0]!
@@ -173,14 +173,14 @@ describe('the log-probabilities of a prompt', () => {
     expect(choices[0]!.text).toBe(prompt + text)
     const read = choices[0]!.logprobs
     const from = read.text_offset.findIndex((offset) => offset >= prompt.length)
-    // Where the text is cut into the same tokens again.
+    // The test needs a text that is tokenized the same again.
     expect(read.tokens.slice(from)).toEqual(logprobs.tokens)
     logprobs.token_logprobs.forEach((value, at) => {
       expect(read.token_logprobs[from + at]).toBeCloseTo(value!, 1)
     })
   })
 
-  it('are each prompt’s own where several are asked beside other work', async () => {
+  it('are separate for each of several prompts, beside other work', async () => {
     const prompts = [prompt, 'One two three.', prompt.slice(10)]
     const alone: unknown[] = []
     for (const one of prompts) alone.push((await echoed({ prompt: one, max_tokens: 0 })).choices[0]!.logprobs.tokens)
@@ -190,7 +190,7 @@ describe('the log-probabilities of a prompt', () => {
     await beside
   })
 
-  it('are not streamed, and nothing is asked for without an answer or an echo', async () => {
+  it('are not streamed; a request without an answer or an echo is refused', async () => {
     expect((await post({ prompt, echo: true, logprobs: 1, stream: true })).status).toBe(400)
     expect((await post({ prompt, max_tokens: 0 })).status).toBe(400)
   })

@@ -1,4 +1,4 @@
-/** A tool call that the token limit or a stop string cut off: no client hears of it, in any dialect, and its conversation goes on. */
+/** Tests a tool call that the token limit or a stop string cuts off: no client sees it, in any dialect, and its conversation continues. */
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { serving, type Serving } from '../support/serving.js'
 
@@ -8,7 +8,7 @@ beforeAll(async () => {
 })
 afterAll(() => served.close())
 
-/** Forced, the whole call is the same text whatever the model thinks: 40 to 100 tokens. */
+/** The parameters force the same call whatever the model does; the whole call takes 40 to 100 tokens. */
 const parameters = { type: 'object', properties: { where: { enum: ['sky'] } }, required: ['where'] }
 const question = { role: 'user', content: 'Look.' }
 const TOO_FEW = 8
@@ -59,7 +59,7 @@ const streamed = async (route: Route, tokens: number): Promise<string> =>
   (await post(route, { ...ROUTES[route].body(tokens), stream: true })).text()
 
 describe('a call that the limit cuts off', () => {
-  it('is none in a chat completion, however much of it there is', async () => {
+  it('is missing from a chat completion, however much of it there is', async () => {
     const called: boolean[] = []
     for (let tokens = 1; tokens <= ENOUGH; tokens += 9) {
       const { choices } = (await whole('chat', tokens)) as {
@@ -70,13 +70,13 @@ describe('a call that the limit cuts off', () => {
       if (message.tool_calls === undefined) expect([reason, message.content]).toEqual(['length', ''])
       else expect(message.tool_calls.map((call) => call.function)).toEqual([{ name: 'look', arguments: '{"where":"sky"}' }])
     }
-    // None until it is whole, and from then on always.
+    // The call is missing until it is complete, and present from then on.
     expect(called[0]).toBe(false)
     expect(called.at(-1)).toBe(true)
     expect([...called].sort()).toEqual(called)
   })
 
-  it('is none in a response, which is incomplete', async () => {
+  it('is missing from a response, which is incomplete', async () => {
     expect(await whole('responses', TOO_FEW)).toMatchObject({
       status: 'incomplete',
       incomplete_details: { reason: 'max_output_tokens' },
@@ -85,7 +85,7 @@ describe('a call that the limit cuts off', () => {
     expect(await whole('responses', ENOUGH)).toMatchObject({ status: 'completed', output: [{ name: 'look' }] })
   })
 
-  it('is none in a message, which ends at its limit', async () => {
+  it('is missing from a message, which ends at its limit', async () => {
     expect(await whole('messages', TOO_FEW)).toMatchObject({ stop_reason: 'max_tokens', content: [] })
     expect(await whole('messages', ENOUGH)).toMatchObject({ stop_reason: 'tool_use', content: [{ name: 'look' }] })
   })
@@ -94,15 +94,15 @@ describe('a call that the limit cuts off', () => {
     ['chat', '"tool_calls"', '"finish_reason":"length"'],
     ['responses', 'function_call', 'event: response.incomplete'],
     ['messages', 'tool_use', '"stop_reason":"max_tokens"'],
-  ])('is none in a stream of %s', async (route, call, end) => {
+  ])('is missing from a stream of %s', async (route, call, end) => {
     const cut = await streamed(route, TOO_FEW)
     expect(cut).toContain(end)
-    // A response repeats the tools and what was said of them.
+    // A response repeats the tools and their settings.
     expect(cut.replaceAll('parallel_tool_calls', '')).not.toContain(call)
     expect(await streamed(route, ENOUGH)).toContain(call)
   })
 
-  it('leaves a conversation that goes on', async () => {
+  it('does not stop its conversation from continuing', async () => {
     const first = (await whole('chat', TOO_FEW, { kvfold: {} })) as { kvfold: { thread: string } }
     const more = [question, { role: 'assistant', content: '' }, { role: 'user', content: 'Go on.' }]
     const next = (await whole('chat', ENOUGH, { messages: more, kvfold: {} })) as {
@@ -114,7 +114,7 @@ describe('a call that the limit cuts off', () => {
   })
 })
 
-it('a call that a stop string cuts off is none either', async () => {
+it('a call that a stop string cuts off is missing, too', async () => {
   expect(await whole('chat', ENOUGH, { stop: ['"look'] })).toMatchObject({
     choices: [{ finish_reason: 'stop', stop_reason: '"look', message: { content: '' } }],
   })

@@ -1,4 +1,4 @@
-/** Numbers and keys as they were written, from clients to the model and back, in every dialect. */
+/** Tests that numbers and keys stay as written, from clients to the model and back, in every dialect. */
 import { afterAll, beforeAll, expect, it } from 'vitest'
 import { readJson, writeJson } from '../../../../src/runtime/core/written-json.js'
 import type { EngineRequest } from '../../../../src/runtime/engine/engine.js'
@@ -24,7 +24,7 @@ beforeAll(async () => {
 })
 afterAll(() => served.close())
 
-/** The body is text: what a client in JavaScript would send is rounded already. */
+/** Sends the body as text; a client in JavaScript would round the numbers. */
 async function post(path: string, body: string): Promise<string> {
   const response = await fetch(`${served.url}${path}`, { method: 'POST', headers: { 'content-type': 'application/json' }, body })
   const text = await response.text()
@@ -33,7 +33,7 @@ async function post(path: string, body: string): Promise<string> {
 }
 const get = async (path: string) => (await fetch(`${served.url}${path}`)).text()
 
-/** What of the answers is looked at. */
+/** The fields of answers that the tests read. */
 interface Told {
   readonly id: string
   readonly choices: readonly [{ readonly message: Calls; readonly delta: Calls } | undefined]
@@ -48,7 +48,7 @@ interface Calls {
 }
 const told = (text: string): Told => JSON.parse(text) as Told
 
-/** What the events of a stream hold, in one. */
+/** Joins the texts in the events of a stream. */
 const streamed = (text: string, part: (data: Told) => string | undefined): string =>
   text
     .split('\n')
@@ -68,7 +68,7 @@ it('OpenAI, chat: arguments are text both ways', async () => {
   expect(shownTool()).toBe(PARAMETERS)
   const stream = await post('/v1/chat/completions', body(user, ',"stream":true'))
   expect(streamed(stream, ({ choices: [choice] }) => choice?.delta.tool_calls?.[0].function.arguments)).toBe(GIVEN)
-  // A client writes its spaces.
+  // A client writes its own spaces.
   const spaced = JSON.stringify(GIVEN.replaceAll(',', ', '))
   const history = `{"role":"assistant","tool_calls":[{"id":"c","type":"function","function":{"name":"look","arguments":${spaced}}}]}`
   await post('/v1/chat/completions', body(`${user},${history},{"role":"tool","tool_call_id":"c","content":"R"}`))
@@ -124,7 +124,7 @@ it('Ollama: arguments are objects both ways', async () => {
   expect(shownCalls()).toEqual([GIVEN])
 })
 
-it('a thread: what is exported is what was said', async () => {
+it('a thread: the export has the messages as written', async () => {
   const tools = `[{"type":"function","function":{"name":"look","parameters":${PARAMETERS}}}]`
   const asked = `{"model":"builtin","tools":${tools},"messages":[{"role":"user","content":"export"}],"kvfold":{}}`
   const { kvfold } = told(await post('/v1/chat/completions', asked))

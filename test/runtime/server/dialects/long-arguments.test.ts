@@ -1,4 +1,4 @@
-/** Arguments of calls in a request, however long: what they are read as, and that reading them ahead gives the same. */
+/** Tests long arguments of calls in a request: reading them ahead in steps gives the same as reading them at once. */
 import { describe, expect, it } from 'vitest'
 import { writeJson } from '../../../../src/runtime/core/written-json.js'
 import { argumentsAhead, argumentsOf, callOf } from '../../../../src/runtime/server/dialects/tools.js'
@@ -27,7 +27,7 @@ describe('long arguments', () => {
     ['many values', list('"twenty characters, say"', 8_000)],
     ['too many values', list('"twenty characters, say"', 8_300)],
     ['far too many values', list('1', 400_000)],
-  ])('are in steps what they are at once: %s', async (_, text) => {
+  ])('read in steps are the same as at once: %s', async (_, text) => {
     const called = { name: 'f', arguments: text }
     await read({ messages: [{ role: 'assistant', tool_calls: [{ function: called }] }] })
     const ahead = callOf('c', 'f', called, text)
@@ -36,7 +36,7 @@ describe('long arguments', () => {
     expect(argumentsOf(ahead)).toBe(argumentsOf(atOnce))
   })
 
-  it('are kept as text where they have more than 8192 values, in short texts too', () => {
+  it('with more than 8192 values are kept as text, even in a short text', () => {
     const few = list('1', 8_190)
     expect(callOf('c', 'f', {}, few)).toEqual({ id: 'c', name: 'f', arguments: JSON.parse(few) as object })
     const many = list('1', 8_200)
@@ -47,7 +47,7 @@ describe('long arguments', () => {
     ['a long text', { text: LONG }],
     ['many values', { list: Array.from({ length: 60_000 }, (_, at) => at) }],
     ['few values', { list: [1, 2] }],
-  ])('are the same of an object: %s', async (_, input) => {
+  ])('given as an object are the same: %s', async (_, input) => {
     const block = { type: 'tool_use', id: 'c', name: 'f', input }
     await read({ messages: [{ role: 'assistant', content: [block] }] })
     const call = callOf('c', 'f', block, input)
@@ -55,7 +55,7 @@ describe('long arguments', () => {
     expect(argumentsOf(call)).toBe(writeJson(input))
   })
 
-  it('are those that are asked for, where a call has both', async () => {
+  it('are found by their text if a call has two', async () => {
     const item = { type: 'function_call', arguments: JSON.stringify({ text: LONG }), input: JSON.stringify({ other: LONG }) }
     await read({ input: [item] })
     expect(callOf('c', 'f', item, item.arguments).arguments).toEqual({ text: LONG })

@@ -1,4 +1,4 @@
-/** Ollama's routes, as its clients ask them (`ollama` 0.6.4 was tried by hand). */
+/** Tests Ollama's routes as its clients use them (`ollama` 0.6.4 was tried by hand). */
 import { afterAll, beforeAll, expect, it } from 'vitest'
 import { Api } from '../../../conformance/api.js'
 import { serving, type Serving } from '../support/serving.js'
@@ -28,7 +28,7 @@ async function lines(path: string, body: object): Promise<Record<string, unknown
     .map((line) => JSON.parse(line) as Record<string, unknown>)
 }
 
-it('lists models, shows one, and tells its version', async () => {
+it('lists models, shows one, and reports its version', async () => {
   expect((await api.get('/api/tags')).body.models[0].name).toBe('builtin')
   const { capabilities, model_info: info } = (await api.post('/api/show', { model: 'builtin:latest' })).body
   expect(capabilities).toContain('tools')
@@ -58,7 +58,7 @@ it('generates from a prompt, with and without the template, and by a schema', as
   expect((await api.post('/api/generate', { model: 'builtin' })).body).toMatchObject({ done: true, done_reason: 'load' })
 })
 
-it('takes calls and results without ids, in their order', async () => {
+it('accepts calls and results without ids, in their order', async () => {
   const messages = [
     { role: 'user', content: 'Weather?' },
     {
@@ -82,7 +82,7 @@ it('takes calls and results without ids, in their order', async () => {
   expect(body.error).toContain('messages[4]')
 })
 
-it('embeds, and says what is wrong in its own form', async () => {
+it('embeds, and reports errors in its own form', async () => {
   const { body } = await api.post('/api/embed', { model: 'builtin', input: ['one', 'two three'] })
   expect(body.embeddings).toHaveLength(2)
   const refused = await api.post('/api/chat', { ...HELLO, model: 'nobody' })

@@ -1,4 +1,4 @@
-/** The tools and items that Codex and the agents' SDKs send to `/v1/responses`: tools of all types, and items that are referred to. */
+/** Tests the tools and items that Codex and the agents' SDKs send to `/v1/responses`: tools of all types, and references to items. */
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { readJson, writeJson } from '../../../../src/runtime/core/written-json.js'
 import type { EngineRequest } from '../../../../src/runtime/engine/engine.js'
@@ -50,7 +50,7 @@ const resultsOf = ({ output }: Told) => [
 
 let served: Serving
 let engine: ScriptedEngine
-/** What the model calls. */
+/** The calls that the model makes. */
 let said: NonNullable<ScriptedReply['calls']> = calls
 beforeAll(async () => {
   const reply = ({ messages }: EngineRequest) =>
@@ -70,7 +70,7 @@ const told = async (body: object): Promise<Told> => (await post(body)).json() as
 const last = (): EngineRequest => engine.requests.at(-1)!
 
 describe('tools of /v1/responses', () => {
-  it('are functions to the model, whatever their type; what no client carries out is left out and named', async () => {
+  it('are functions for the model, whatever their type; tools that no client carries out are left out and named', async () => {
     const first = await told({ input: 'Fix it.', tools })
     expect(first).toMatchObject({ status: 'completed', output: [{ type: 'message' }, ...items], kvfold: { ignored } })
     expect(last().tools?.map(({ name }) => name)).toEqual(['update_plan', 'apply_patch', 'local_shell', 'mcp__files__read'])
@@ -79,7 +79,7 @@ describe('tools of /v1/responses', () => {
     expect(kvfold).toBeUndefined()
   })
 
-  it('are called and answered in turns, sent again or gone on from', async () => {
+  it('are called and answered over turns, by resent items or by the response id', async () => {
     const first = await told({ input: 'Mend it.', tools })
     const history = [{ role: 'user', content: 'Mend it.' }, ...first.output]
     const results = resultsOf(first)
@@ -95,7 +95,7 @@ describe('tools of /v1/responses', () => {
     }
   })
 
-  it('have numbers as the model and the client wrote them', async () => {
+  it('keep numbers as the model and the client wrote them', async () => {
     const action = '{"type":"exec","command":["sleep"],"env":{},"working_directory":null,"timeout_ms":1500.0,"user":null}'
     const args = '{"command":["sleep"],"timeout_ms":1500.0}'
     said = [{ id: 'call_s', name: 'local_shell', arguments: readJson(args) as Record<string, unknown> }]
@@ -111,7 +111,7 @@ describe('tools of /v1/responses', () => {
     expect(last().messages.flatMap(({ toolCalls = [] }) => toolCalls.map((call) => writeJson(call.arguments)))).toEqual([args])
   })
 
-  it('stream as items of their types, and the response is completed', async () => {
+  it('are streamed as items of their types, and the response is completed', async () => {
     const text = await (await post({ input: 'Stream it.', tools, stream: true })).text()
     const events = [...text.matchAll(/^data: (\{.*)$/gm)].map(([, data]) => JSON.parse(data!) as Record<string, unknown>)
     const done = events.filter(({ type }) => type === 'response.output_item.done').map(({ item }) => item)
@@ -139,7 +139,7 @@ describe('tools of /v1/responses', () => {
     expect((await told({ input: 'x', tools: wrong })).error).toMatchObject({ param, code })
   })
 
-  it('complete a response whose call is whole, though the limit cut off what came behind it', async () => {
+  it('complete a response whose call is whole, though the limit cut off later text', async () => {
     const cut = new ScriptedEngine(() => ({ content: 'I ran on', finish: 'length', calls: calls.slice(2) }))
     const other = await serving({ engine: () => cut })
     try {
@@ -154,14 +154,14 @@ describe('tools of /v1/responses', () => {
     }
   })
 
-  it('cannot be required when they were left out', async () => {
+  it('cannot be required when all were left out', async () => {
     const body = { input: 'x', tools: [{ type: 'web_search' }], tool_choice: 'required' }
     expect((await told(body)).error).toMatchObject({ param: 'tool_choice' })
   })
 })
 
-describe('an item that is referred to', () => {
-  it('is the one that was told, streamed or not', async () => {
+describe('a reference to an item', () => {
+  it('stands for the item that was sent, streamed or not', async () => {
     const first = await told({ input: 'Refer to it.', tools })
     const references = first.output.map(({ id }, index) => (index === 0 ? { id } : { type: 'item_reference', id }))
     await told({ input: [{ role: 'user', content: 'Refer to it.' }, ...references, ...resultsOf(first)], tools })
@@ -178,7 +178,7 @@ describe('an item that is referred to', () => {
     expect(last().messages[1]).toMatchObject({ role: 'assistant', content: 'I work.' })
   })
 
-  it('is a 404 when it is not stored here', async () => {
+  it('is a 404 when the item is not stored here', async () => {
     const unstored = await told({ input: 'Forget it.', store: false })
     for (const id of ['msg_thread_9_2_0', 'msg_x', 'nothing', unstored.output[0]!.id]) {
       const refused = await post({ input: [{ type: 'item_reference', id }] })

@@ -1,4 +1,4 @@
-/** Results of parallel calls in any order, in each dialect: which call each answers, and what is refused. */
+/** Tests results of parallel calls in any order, in each dialect: the call that each answers, and refused ones. */
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { ScriptedEngine } from '../../../support/scripted.js'
 import { serving, type Serving } from '../support/serving.js'
@@ -10,7 +10,7 @@ beforeAll(async () => {
 })
 afterAll(() => served.close())
 
-/** Calls by name and argument, a result by its call's id (none: Ollama's), an answer, or what the user says. */
+/** Calls by name and argument, a result by its call's id (none in Ollama), an answer, or a text of the user. */
 type Step =
   | { readonly calls: readonly (readonly [id: string, item: string])[] }
   | { readonly result: string; readonly of?: string; readonly tool?: string }
@@ -42,7 +42,7 @@ const responses = (steps: readonly Step[]) => ({
   }),
 })
 
-/** Results and words of the user that follow each other are one message. */
+/** Adjacent results and texts of the user are one message. */
 const anthropic = (steps: readonly Step[]) => ({
   max_tokens: 10,
   messages: steps.reduce<{ role: string; content: object[] }[]>((messages, step) => {
@@ -92,7 +92,7 @@ async function ask(dialect: keyof typeof DIALECTS, steps: readonly Step[], more:
   return { status: response.status, text: await response.text(), said: engine.requests.at(-1)?.messages ?? [] }
 }
 
-/** What the model was shown, in few words. */
+/** Summarises the messages that the model saw. */
 const seen = ({ said }: Awaited<ReturnType<typeof ask>>) =>
   said.map(({ role, content, toolCalls }) => (toolCalls === undefined ? `${role} ${content}` : 'calls'))
 
@@ -112,18 +112,18 @@ const head = ['user Read a, b and c.', 'calls']
 describe.each(Object.keys(DIALECTS) as (keyof typeof DIALECTS)[])('%s', (dialect) => {
   const { id } = DIALECTS[dialect]
 
-  it('results in another order stand in the order of the calls', async () => {
+  it('results in another order are put in the order of the calls', async () => {
     const answer = await ask(dialect, [...called, of('c'), of('a'), of('b'), { says: 'So?' }])
     expect(answer.status, answer.text).toBe(200)
     expect(seen(answer)).toEqual([...head, 'tool is a', 'tool is b', 'tool is c', 'user So?'])
   })
 
-  it('a missing one stays missing', async () => {
+  it('a missing result stays missing', async () => {
     const answer = await ask(dialect, [...called, of('c'), of('a'), { says: 'So?' }])
     expect(seen(answer)).toEqual([...head, 'tool is a', 'tool is c', 'user So?'])
   })
 
-  it('one behind words of the user goes to its call, one behind an answer stays where it is', async () => {
+  it('a result after a text of the user moves to its call; one after an answer stays in place', async () => {
     const answer = await ask(dialect, [
       ...called,
       of('b'),
@@ -147,8 +147,8 @@ describe.each(Object.keys(DIALECTS) as (keyof typeof DIALECTS)[])('%s', (dialect
     ])
   })
 
-  it('refuses an unknown id, a second result, and two calls of one id, each by name', async () => {
-    // The three calls are items of their own in /v1/responses.
+  it('refuses an unknown id, a second result, and two calls with one id, each by name', async () => {
+    // In /v1/responses the three calls are separate items.
     const at = dialect === 'responses' ? 3 : 2
     const unknown = await ask(dialect, [...called, of('z'), { says: 'So?' }])
     expect(unknown.status).toBe(400)
@@ -168,7 +168,7 @@ describe.each(Object.keys(DIALECTS) as (keyof typeof DIALECTS)[])('%s', (dialect
   })
 })
 
-it('a thread goes on, and its prompt begins as before, however results are ordered', async () => {
+it('a thread continues, with the same beginning of its prompt, however results are ordered', async () => {
   const first = [...called, of('c'), of('b'), of('a'), { says: 'What of the three items is it?' }]
   const kvfold = { ledger: true }
   const one = await ask('openAi', first, { kvfold })
@@ -183,7 +183,7 @@ it('a thread goes on, and its prompt begins as before, however results are order
 })
 
 describe('an earlier response', () => {
-  it('has the calls that results answer, and none twice', async () => {
+  it('has the calls that results answer, each once', async () => {
     const first = await ask('responses', [...called, of('c')])
     const { id } = JSON.parse(first.text) as { id: string }
     const late = await ask('responses', [of('a'), { says: 'So?' }], { previous_response_id: id })
@@ -210,13 +210,13 @@ describe('Ollama without ids', () => {
     expect(seen(answer)).toEqual(['user Read.', 'calls', 'tool is a', 'tool is b', 'user So?'])
   })
 
-  it('and the first of any where it names none, of the last message that has one', async () => {
+  it('a result without a name answers the first open call of the last message that has one', async () => {
     const answer = await ask('ollama', [{ says: 'Read.' }, plain, { says: 'No.' }, plain, { result: '1' }, { result: '2' }])
     expect(seen(answer)).toEqual(['user Read.', 'calls', 'user No.', 'calls', 'tool 1', 'tool 2'])
     expect(answer.said.slice(-2).map(({ toolCallId }) => toolCallId)).toEqual(['call_2', 'call_3'])
   })
 
-  it('is refused where no call of the tool is open', async () => {
+  it('a result is refused if no call of its tool is open', async () => {
     const answer = await ask('ollama', [{ says: 'Read.' }, plain, { result: 'is c', tool: 'read_c' }])
     expect([answer.status, answer.text]).toEqual([
       400,

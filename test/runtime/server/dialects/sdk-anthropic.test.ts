@@ -1,4 +1,4 @@
-/** Anthropic's own package against the server. */
+/** Tests Anthropic's package against the server. */
 import Anthropic, { APIUserAbortError, BadRequestError, NotFoundError } from '@anthropic-ai/sdk'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { ScriptedEngine } from '../../../support/scripted.js'
@@ -38,7 +38,7 @@ describe('messages', () => {
     expect(again.content).toEqual(first.content)
   })
 
-  it('streams the message that it gives whole', async () => {
+  it('streams the same message as it returns whole', async () => {
     const ask = { model, messages: [user('The value of blue is 9. What is blue?')], max_tokens: 12 }
     const whole = await client.messages.create(ask)
     const streamed = await client.messages.stream(ask).finalMessage()
@@ -47,7 +47,7 @@ describe('messages', () => {
     expect(streamed.usage.output_tokens).toBe(whole.usage.output_tokens)
   })
 
-  it('says which stop sequence ended it', async () => {
+  it('names the stop sequence that ended it', async () => {
     const ask = { model, messages: [user('Hello.')], max_tokens: 20, ...{ kvfold: { grammar: 'root ::= "one two three"' } } }
     const stopped = { ...ask, stop_sequences: ['three', ' two'] }
     const whole = await client.messages.create(stopped)
@@ -57,11 +57,11 @@ describe('messages', () => {
     expect(await client.messages.create(ask)).toMatchObject({ stop_reason: 'end_turn', stop_sequence: null })
   })
 
-  it('makes the call that is asked for, and takes its result', async () => {
+  it('makes a requested call, and accepts its result', async () => {
     const messages = [user('Time?')]
     const choice = { type: 'tool' as const, name: 'get_time', disable_parallel_tool_use: true }
     const asked = await client.messages.create({ model, messages, tools, tool_choice: choice, max_tokens: 200 })
-    // The model would go on calling: the turn ends with its first call.
+    // The model would make more calls, but the turn ends with the first one.
     expect(asked.stop_reason).toBe('tool_use')
     expect(asked.usage.output_tokens).toBeLessThan(100)
     const call = asked.content.find((block) => block.type === 'tool_use')!
@@ -80,14 +80,14 @@ describe('messages', () => {
       max_tokens: 6,
     })
     expect(said.content.every((block) => block.type === 'text')).toBe(true)
-    // The call as it was sampled is in the cache; its last token was never submitted.
+    // The sampled call is in the cache; its last token was never submitted.
     const { input_tokens: prompt, output_tokens: sampled } = asked.usage
     expect(said.usage.cache_read_input_tokens).toBeGreaterThanOrEqual(
       prompt + (asked.usage.cache_read_input_tokens ?? 0) + sampled - 1,
     )
   })
 
-  it('hands on several calls', async () => {
+  it('returns several calls', async () => {
     const calls = [
       { id: 'toolu_a', name: 'get_time', arguments: { zone: 'UTC' } },
       { id: 'toolu_b', name: 'get_time', arguments: {} },
@@ -133,7 +133,7 @@ describe('messages', () => {
     await expect.poll(() => served.service.status().running, { timeout: 5000 }).toBe(0)
   })
 
-  it('tells errors so that the package knows them', async () => {
+  it('reports errors so that the package recognises them', async () => {
     const unknown = client.messages.create({ model: 'claude-9', messages: [user('Hi')], max_tokens: 5 })
     await expect(unknown).rejects.toBeInstanceOf(NotFoundError)
     await expect(unknown).rejects.toMatchObject({ status: 404, error: { type: 'error', error: { type: 'not_found_error' } } })

@@ -1,4 +1,4 @@
-/** OpenAI's own package against the server: what its users do every day. */
+/** Tests OpenAI's package against the server, in everyday use. */
 /* eslint-disable @typescript-eslint/no-deprecated -- what OpenAI has deprecated is what most clients send */
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -42,7 +42,7 @@ const time = {
 }
 
 describe('chat completions', () => {
-  it('answers, and counts what it did', async () => {
+  it('answers, and counts its tokens', async () => {
     const answer = await client.chat.completions.create({ model, messages: [user('The value of red is 4.')], max_tokens: 6 })
     expect(answer.object).toBe('chat.completion')
     expect(answer.model).toBe(model)
@@ -52,7 +52,7 @@ describe('chat completions', () => {
     expect(answer.usage?.total_tokens).toBe(answer.usage!.prompt_tokens + answer.usage!.completion_tokens)
   })
 
-  it('takes what litellm makes of the dialogues of tau2: an agent that speaks first, a name beside the function, no content with calls', async () => {
+  it("accepts litellm's form of tau2 dialogues: an agent that speaks first, a name beside the function, no content with calls", async () => {
     const parameters = { properties: { a: { title: 'A', type: 'string' } }, required: ['a'], title: 'parameters', type: 'object' }
     const call = { id: 'c1', name: 'look_up', function: { name: 'look_up', arguments: '{"a": "1"}' }, type: 'function' }
     const body = {
@@ -80,7 +80,7 @@ describe('chat completions', () => {
     ['completions', { prompt: 'Hi.' }],
     ['messages', { messages: [user('Hi.')] }],
     ['responses', { input: 'Hi.', max_output_tokens: 4 }],
-  ])('names fields that would change an answer and are not carried out: %s', async (route, body) => {
+  ])('names ignored fields that would change an answer: %s', async (route, body) => {
     const ask = async (more: object) => {
       const response = await fetch(`${served.url}/v1/${route}`, {
         method: 'POST',
@@ -98,7 +98,7 @@ describe('chat completions', () => {
     expect(await (await ask({ metadata: {} })).json()).not.toHaveProperty('kvfold')
   })
 
-  it('says which beginning of a prompt was not computed again', async () => {
+  it('reports which beginning of a prompt was cached', async () => {
     const long = Array.from({ length: 60 }, (_, index) => `The value of key ${index} is ${index * 7}.`).join(' ')
     const ask = (question: string) =>
       client.chat.completions.create({
@@ -112,7 +112,7 @@ describe('chat completions', () => {
     expect(second.usage!.prompt_tokens_details!.cached_tokens).toBeLessThan(second.usage!.prompt_tokens)
   })
 
-  it('streams the answer that it gives whole', async () => {
+  it('streams the same answer as it returns whole', async () => {
     const ask = { model, messages: [user('The value of blue is 9. What is blue?')], max_tokens: 12 }
     const whole = await client.chat.completions.create(ask)
     const stream = client.chat.completions.stream({ ...ask, stream_options: { include_usage: true } })
@@ -122,7 +122,7 @@ describe('chat completions', () => {
     expect(streamed.usage?.completion_tokens).toBe(whole.usage?.completion_tokens)
   })
 
-  it('makes a call that is required, and takes its result', async () => {
+  it('makes a required call, and accepts its result', async () => {
     const messages = [user('How is the weather in Oslo?')]
     const answer = await client.chat.completions.create({
       model,
@@ -151,7 +151,7 @@ describe('chat completions', () => {
     expect(next.usage?.prompt_tokens_details?.cached_tokens).toBeGreaterThanOrEqual(answer.usage!.prompt_tokens)
   })
 
-  it('makes a call of the tool that is named, streamed', async () => {
+  it('makes a call of the named tool, streamed', async () => {
     const stream = client.chat.completions.stream({
       model,
       messages: [user('Oslo?')],
@@ -166,12 +166,12 @@ describe('chat completions', () => {
     expect(call?.type === 'function' && JSON.parse(call.function.arguments)).toEqual({ zone: 'UTC' })
   })
 
-  it('runs several tools at once in the package’s own loop', async () => {
+  it("runs several tools at once in the package's own loop", async () => {
     const calls = [
       { id: 'call_a', name: 'double', arguments: { n: 4 } },
       { id: 'call_b', name: 'double', arguments: { n: 5 } },
     ]
-    // The built-in model was not taught tools of others; a script stands in for one that was.
+    // The built-in model was not trained on other tools, so a script plays one that was.
     const scripted = await serving({
       engine: () =>
         new ScriptedEngine(({ messages }) =>
@@ -236,7 +236,7 @@ describe('chat completions', () => {
     expect(parsed.sure).toBeTypeOf('boolean')
   })
 
-  it('answers with any JSON object when that is asked', async () => {
+  it('answers with any JSON object on request', async () => {
     const answer = await client.chat.completions.create({
       model,
       messages: [user('JSON!')],
@@ -251,7 +251,7 @@ describe('chat completions', () => {
 
   it('gives n answers, each with its own seed', async () => {
     const asked = async (seed: number) => {
-      // A prompt with many answers: that the model does not know is one in three of them.
+      // The prompt allows many answers; "I do not know" is about one in three of them.
       const messages = [user('The current value of')]
       const every = { top_p: 1, top_k: 0, min_p: 0 }
       const asks = { model, messages, n: 3, temperature: 2, seed, max_tokens: 8, ...every }
@@ -259,12 +259,13 @@ describe('chat completions', () => {
       expect(choices.map(({ index }) => index)).toEqual([0, 1, 2])
       return choices.map(({ message }) => message.content)
     }
-    // Answer i takes seed + i.
+    // Answer i uses seed + i.
     const seeds = Array.from({ length: 20 }, (_, i) => 3 * i)
     const rounds: (string | null)[][] = [[], []]
     for (const contents of rounds) for (const seed of seeds) contents.push(...(await asked(seed)))
     const [first, second] = rounds as [string[], string[]]
-    // Not all: a prompt that is computed anew, or beside another, is rounded otherwise (by 5e-3 in log-probabilities on a processor with AMX).
+    // Not all are equal: a prompt that is recomputed, or that runs beside another, is rounded differently (by 5e-3 in log-probabilities on
+    // a processor with AMX).
     expect(second.filter((content, i) => content === first[i]).length).toBeGreaterThanOrEqual(40)
     expect(second.filter((content, i) => content === first[(i + 1) % 60]).length).toBeLessThan(20)
   })
@@ -282,7 +283,7 @@ describe('chat completions', () => {
     for (const { logprob, top_logprobs: top } of tokens) {
       expect(logprob).toBeLessThanOrEqual(0)
       expect(top).toHaveLength(3)
-      // Greedy takes the likeliest.
+      // Greedy sampling takes the most likely token.
       expect(top[0]?.logprob).toBe(logprob)
     }
   })
@@ -301,7 +302,7 @@ describe('chat completions', () => {
     for (const { bytes } of tokens.flatMap(({ top_logprobs: top }) => top)) expect(bytes).not.toBeNull()
   })
 
-  it('ends where a stop string comes', async () => {
+  it('ends at a stop string', async () => {
     const ask = { model, messages: [user('The value of red is 4. What is red?')], max_tokens: 30 }
     const free = (await client.chat.completions.create(ask)).choices[0]?.message.content ?? ''
     const stop = free.slice(4, 9)
@@ -327,7 +328,7 @@ describe('chat completions', () => {
     expect(served.service.status().asks.cancelled).toBeGreaterThan(0)
   })
 
-  it('tells errors so that the package knows them', async () => {
+  it('reports errors so that the package recognises them', async () => {
     const unknown = client.chat.completions.create({ model: 'gpt-9', messages: [user('Hi')] })
     await expect(unknown).rejects.toBeInstanceOf(NotFoundError)
     await expect(unknown).rejects.toMatchObject({ status: 404, code: 'model_not_found', type: 'invalid_request_error' })
@@ -376,7 +377,7 @@ describe('embeddings', () => {
 
   it('gives a vector for each text, the same in either encoding', async () => {
     const input = ['The value of red is 4.', 'A walk by the river.', 'The value of red is 4.']
-    // The package asks for base64 unless it is told otherwise.
+    // The package requests base64 by default.
     const packed = await client.embeddings.create({ model, input })
     const plain = await client.embeddings.create({ model, input, encoding_format: 'float' })
     expect(packed.model).toBe(model)
@@ -389,7 +390,7 @@ describe('embeddings', () => {
     expect(packed.usage.total_tokens).toBe(packed.usage.prompt_tokens)
   })
 
-  it('takes a text, its tokens and lists of tokens alike', async () => {
+  it('accepts a text, its tokens and lists of tokens alike', async () => {
     const text = 'The value of blue is 7.'
     const { tokens } = (await (await fetch(`${served.url}/tokenize`, json({ content: text }))).json()) as { tokens: number[] }
     const whole = await client.embeddings.create({ model, input: text })
@@ -401,7 +402,7 @@ describe('embeddings', () => {
     expect(lists.data).toHaveLength(2)
   })
 
-  it('cuts vectors where that is asked', async () => {
+  it('shortens vectors on request', async () => {
     const whole = (await client.embeddings.create({ model, input: 'red' })).data[0]!.embedding
     const cut = (await client.embeddings.create({ model, input: 'red', dimensions: 4 })).data[0]!.embedding
     const scale = length(whole.slice(0, 4))
@@ -410,7 +411,7 @@ describe('embeddings', () => {
     await expect(client.embeddings.create({ model, input: 'red', dimensions: 1e6 })).rejects.toMatchObject({ status: 400 })
   })
 
-  it('refuses what it cannot embed, and says which it is', async () => {
+  it('refuses an input that it cannot embed, and says which', async () => {
     const long = client.embeddings.create({ model, input: ['short', 'word '.repeat(4000)] })
     await expect(long).rejects.toMatchObject({ status: 400, code: 'context_length_exceeded' })
     await expect(long).rejects.toThrow('Text 1 has')
@@ -429,7 +430,7 @@ describe('embeddings', () => {
     expect(answer.usage?.completion_tokens).toBeGreaterThan(0)
   })
 
-  it('is made by a model of its own where there is one', async () => {
+  it('are made by a separate model if there is one', async () => {
     const own = () => Embedder.load(native, encoder, { threads: 1, batchThreads: 1 })
     const folder = mkdtempSync(join(tmpdir(), 'kvfold-sdk-'))
     const encoder = join(folder, 'encoder.gguf')
@@ -457,7 +458,7 @@ describe('embeddings', () => {
     }
   })
 
-  it('is refused where the server was not asked to make any', async () => {
+  it('are refused if the server was started without them', async () => {
     const without = await serving()
     try {
       const asks = new OpenAI({ baseURL: `${without.url}/v1`, apiKey: 'none', maxRetries: 0 })
@@ -472,7 +473,7 @@ describe('embeddings', () => {
 })
 
 describe('responses', () => {
-  it('answers and goes on from an earlier response', async () => {
+  it('answers and continues from an earlier response', async () => {
     const first = await client.responses.create({
       model,
       instructions: 'Be short.',
@@ -490,7 +491,7 @@ describe('responses', () => {
       max_output_tokens: 6,
     })
     expect(next.usage?.input_tokens).toBeGreaterThan(first.usage!.total_tokens)
-    // Everything but the new message was there already.
+    // Everything but the new message was cached.
     expect(next.usage!.input_tokens_details.cached_tokens).toBeGreaterThanOrEqual(first.usage!.input_tokens)
     const branch = await client.responses.create({
       model,
@@ -506,7 +507,7 @@ describe('responses', () => {
     })
   })
 
-  it('streams the response that it gives whole', async () => {
+  it('streams the same response as it returns whole', async () => {
     const ask = { model, input: 'The value of green is 2. What is green?', max_output_tokens: 12 }
     const whole = await client.responses.create(ask)
     const types: string[] = []
@@ -523,7 +524,7 @@ describe('responses', () => {
     expect(numbers).toEqual(numbers.map((_, index) => index))
   })
 
-  it('calls functions and takes their output', async () => {
+  it('calls functions and accepts their output', async () => {
     const tools = [
       { type: 'function' as const, name: 'get_time', description: 'Time', strict: false, parameters: time.function.parameters },
     ]

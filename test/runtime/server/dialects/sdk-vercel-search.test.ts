@@ -1,4 +1,7 @@
-/** Tool search as Vercel's `ai` has it, through its providers for Anthropic's and OpenAI's APIs; a script says what the model is to say, a real engine computes it. */
+/**
+ * Tests tool search in Vercel's `ai`, through its providers for Anthropic's and OpenAI's APIs. A script gives the answers, and a real
+ * engine computes them.
+ */
 import { createAnthropic } from '@ai-sdk/anthropic'
 import { createOpenAI } from '@ai-sdk/openai'
 import { generateText, jsonSchema, stepCountIs, streamText, tool, type ToolSet } from 'ai'
@@ -13,7 +16,7 @@ let asked: EngineRequest[] = []
 beforeAll(async () => {
   served = await serving({
     slots: 1,
-    // Searches for what the user says, calls what was found first, says what it returned.
+    // The model searches for the user's text, calls the first tool found, and says its result.
     teacher: (request) => {
       asked.push(request)
       const { messages, tools = [], unlisted = [] } = request
@@ -26,7 +29,7 @@ beforeAll(async () => {
 })
 afterAll(() => served.close())
 
-/** Carried out by the caller, and not shown to the model before they are found. */
+/** Tools that the caller carries out, and that the model sees only once they are found. */
 const deferred = (provider: 'anthropic' | 'openai'): ToolSet =>
   Object.fromEntries(
     CITIES.map((city) => [
@@ -40,7 +43,7 @@ const deferred = (provider: 'anthropic' | 'openai'): ToolSet =>
     ]),
   )
 
-/** The providers' packages bring copies of their own of what a tool's type is made of. */
+/** Widens the type, because the providers' packages bring their own copies of it. */
 const searching = (search: unknown): ToolSet => ({ tool_search: search as ToolSet[string] })
 
 const setups = {
@@ -68,7 +71,7 @@ it.each(['anthropic', 'openai'] as const)(
     expect(text).toBe('It is rain in Dakar today.')
     const calls = (await stream.steps).flatMap(({ toolCalls }) => toolCalls.map(({ toolName }) => toolName))
     expect(calls).toEqual([Object.keys(options.tools)[0], 'weather_dakar'])
-    // What is listed never changes: the search alone.
+    // The list always has the search alone.
     for (const { tools } of asked) expect(tools).toHaveLength(1)
   },
 )

@@ -1,4 +1,4 @@
-/** Vercel's `ai` against the server, through its provider for OpenAI-compatible servers. */
+/** Tests Vercel's `ai` against the server, through its provider for OpenAI-compatible servers. */
 import { createOpenAICompatible } from '@ai-sdk/openai-compatible'
 import { APICallError, generateText, jsonSchema, Output, stepCountIs, streamText, tool } from 'ai'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
@@ -36,7 +36,7 @@ describe('the ai package', () => {
     expect(usage.inputTokenDetails.cacheReadTokens).toBeGreaterThan(0)
   })
 
-  it('runs several tools at once and goes on', async () => {
+  it('runs several tools at once and continues', async () => {
     const calls = [4, 5].map((n) => ({ id: `call_${n}`, name: 'double', arguments: { n } }))
     const scripted = await serving({
       engine: () =>
@@ -66,7 +66,7 @@ describe('the ai package', () => {
     }
   })
 
-  it('generates an object of a schema', async () => {
+  it('generates an object that follows a schema', async () => {
     const schema = jsonSchema<{ colour: 'red' | 'blue' }>({
       type: 'object',
       properties: { colour: { enum: ['red', 'blue'] } },
@@ -83,7 +83,7 @@ describe('the ai package', () => {
     expect(['red', 'blue']).toContain(output.colour)
   })
 
-  it('makes the call that is required', async () => {
+  it('makes the required call', async () => {
     const { toolCalls } = await generateText({
       model: modelAt(served),
       prompt: 'Double it.',
@@ -105,7 +105,7 @@ describe('the ai package', () => {
     expect(toolCalls[0]).toMatchObject({ toolName: 'zone', input: { zone: 'UTC' } })
   })
 
-  it('is told what went wrong, and can leave', async () => {
+  it('gets errors it recognises, and can leave', async () => {
     const unknown = generateText({ model: modelAt(served, 'gpt-9'), prompt: 'Hi', maxRetries: 0 })
     await expect(unknown).rejects.toSatisfy(
       (error: unknown) => APICallError.isInstance(error) && error.statusCode === 404 && !error.isRetryable,

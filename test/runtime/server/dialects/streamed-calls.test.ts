@@ -1,4 +1,7 @@
-/** Arguments of tool calls, streamed as they are generated: their sum is what the whole answer has, and calls of our own tools are not told. */
+/**
+ * Tests arguments of tool calls that are streamed as they are generated. Their sum equals the whole answer's, and calls of server tools are
+ * not streamed.
+ */
 import Anthropic from '@anthropic-ai/sdk'
 import OpenAI from 'openai'
 import { afterAll, beforeAll, expect, it } from 'vitest'
@@ -19,7 +22,7 @@ beforeAll(async () => {
 afterAll(() => served.close())
 
 const model = 'builtin'
-/** Forced, the arguments are the same text whatever the model thinks. */
+/** The schema forces the same arguments whatever the model does. */
 const note = 'The quick brown fox jumps over the lazy dog, "twice" at that; pack my box with five dozen liquor jugs.'
 const parameters = {
   type: 'object' as const,
@@ -68,7 +71,7 @@ const message = async (max: number) => {
 }
 
 const respond = async (max: number) => {
-  // It puts the items together, and throws where the events do not fit.
+  // The package joins the items, and throws if the events do not fit.
   const stream = openai.responses.stream({
     model,
     input: 'Look.',
@@ -83,7 +86,7 @@ const respond = async (max: number) => {
   return { events, deltas, kinds: events.map(({ type }) => type).filter((type, at, all) => type !== all[at - 1]) }
 }
 
-it('come piece by piece in a chat completion, and are those of the whole answer', async () => {
+it('come piece by piece in a chat completion, and equal those of the whole answer', async () => {
   const whole = await openai.chat.completions.create({
     model,
     messages,
@@ -129,8 +132,8 @@ it('come piece by piece in a response', async () => {
   })
 })
 
-it('end where the limit cuts them off, and say so', async () => {
-  // In the middle of the note: the call ends in fewer tokens than that.
+it('end where the limit cuts them off, which is reported', async () => {
+  // The limit falls in the middle of the note.
   const cut = (await message(ENOUGH)).final.usage.output_tokens - 25
   const expectCut = (told: string) => {
     expect(WHOLE.startsWith(told)).toBe(true)
@@ -152,7 +155,7 @@ it('end where the limit cuts them off, and say so', async () => {
   expect(last.type === 'response.incomplete' ? last.response.output : null).toEqual([])
 })
 
-it('are not told of calls of our own tools', async () => {
+it('are not sent for calls of server tools', async () => {
   const scripted = await serving({
     engine: () =>
       new ScriptedEngine([

@@ -1,4 +1,7 @@
-/** Thinking as requests ask for it: what reaches the template of a thinking model, what is told apart, what the cache makes of a change. */
+/**
+ * Tests the fields that control thinking: how they reach the template of a thinking model, how thoughts are separated, and how the cache
+ * handles a change.
+ */
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -21,7 +24,7 @@ const load = async (template: string) =>
     chatTemplate: templateOf(template),
   })
 
-/** What the model says, as far as the prompt has not said it. */
+/** A grammar for the thought and the answer that follow the prompt. */
 const thinks = { grammar: String.raw`root ::= "<think>\nA hue.\n</think>\n\nRed."` }
 const answers = { grammar: 'root ::= "Red."' }
 const question = [{ role: 'user', content: 'Which colour?' }]
@@ -53,7 +56,7 @@ async function json(route: string, body: object, on = served): Promise<unknown> 
   return JSON.parse(text)
 }
 
-/** What the newest answer came after. */
+/** Returns the prompt that the newest answer was sampled after. */
 function lastPrompt(): string {
   const [newest] = served.service.threads.list(PUBLIC)
   const { all } = served.service.threads.get(PUBLIC, newest!.id)
@@ -84,7 +87,7 @@ describe.each([
     }),
   }
 
-  it('opens the answer with an empty thought or leaves the thought to the model, and tells it apart', async () => {
+  it('opens the answer with an empty thought or leaves the thought to the model, and returns it separately', async () => {
     expect(await json(route, { ...asked, ...on, kvfold: thinks })).toMatchObject(shape[route]!('A hue.'))
     expect(lastPrompt()).toContain('the usual prompt')
     const silent = await json(route, { ...asked, ...off, kvfold: answers })
@@ -105,7 +108,7 @@ describe.each([
   })
 })
 
-it('a thread that changes its mind is shown with the new values, on the cache of all that stayed the same', async () => {
+it('a thread whose settings change is shown with the new ones, and reuses the unchanged beginning', async () => {
   const long = [{ role: 'user', content: `Which colour? ${'Name one colour. '.repeat(20)}` }]
   interface Completion {
     readonly choices: readonly { readonly message: { readonly content: string; readonly reasoning_content?: string } }[]
@@ -120,7 +123,7 @@ it('a thread that changes its mind is shown with the new values, on the cache of
   expect(second.kvfold.thread).toBe(first.kvfold.thread)
   const { all, ledger } = served.service.threads.get(PUBLIC, first.kvfold.thread)
   const messages = all.slice(0, 3).map(({ message }) => message)
-  // The empty thought stays before the answer that came after it.
+  // The empty thought stays before the answer that was sampled after it.
   const shown = engine.format.render({ messages })
   expect(shown.text).toContain(`${EMPTY}Red.`)
   expect(second.usage.prompt_tokens).toBe(shown.tokens.length)
@@ -132,7 +135,7 @@ it('a thread that changes its mind is shown with the new values, on the cache of
   expect(fresh).toMatchObject({ shown: second.usage.prompt_tokens, reused: 0 })
 })
 
-it('what an answer came after survives a restart', async () => {
+it('the prompt of a sampled answer survives a restart', async () => {
   const folder = mkdtempSync(join(tmpdir(), 'kvfold-thinking-'))
   try {
     const counts: number[] = []
@@ -182,7 +185,7 @@ describe('fields that the template does not read', () => {
     })
   })
 
-  it('are counted where they are read', async () => {
+  it('are counted if the template reads them', async () => {
     const count = async (more: object) =>
       ((await json('messages/count_tokens', { messages: question, ...more })) as { input_tokens: number }).input_tokens
     expect((await count({ thinking: { type: 'disabled' } })) - (await count({}))).toBe(
@@ -190,7 +193,7 @@ describe('fields that the template does not read', () => {
     )
   })
 
-  it('that other fields say are refused', async () => {
+  it('that the request has other fields for are refused', async () => {
     const { status, text } = await post('chat/completions', { messages: question, chat_template_kwargs: { tools: [] } })
     expect(status).toBe(400)
     expect(text).toContain('chat_template_kwargs.tools is what other fields of the request say')
@@ -201,7 +204,7 @@ describe('fields that the template does not read', () => {
 describe('a budget', () => {
   const SPEND = 7
   let thinker: Serving
-  /** Letters without end where nobody closes the reasoning: what could close it is banned. */
+  /** Letters without end unless the server closes the reasoning; the model's own closing tokens are banned. */
   let ponders: object
 
   beforeAll(async () => {
@@ -239,7 +242,7 @@ describe('a budget', () => {
     ['thinking_budget_tokens', { thinking_budget_tokens: SPEND }],
     ['thinking_token_budget', { thinking_token_budget: SPEND, reasoning_budget: SPEND }],
     ['reasoning.max_tokens', { reasoning: { max_tokens: SPEND } }],
-  ])('that is spent closes the reasoning, and the answer follows: %s', async (_, budget) => {
+  ])('that is used up closes the reasoning, and the answer follows: %s', async (_, budget) => {
     const { choices, usage, kvfold } = await ask(budget)
     expect(choices).toMatchObject([{ message: { content: 'Red.' }, finish_reason: 'stop' }])
     expect(usage).toMatchObject({ completion_tokens_details: { reasoning_tokens: SPEND } })
@@ -250,7 +253,7 @@ describe('a budget', () => {
     expect(kvfold).not.toHaveProperty('ignored')
   })
 
-  it('of nothing closes it at once; -1 and none let it go on', async () => {
+  it('of 0 closes it at once; -1 and no budget let it continue', async () => {
     const { choices } = await ask({ reasoning_budget: 0 })
     expect(choices).toMatchObject([{ message: { content: 'Red.' } }])
     expect(choices[0]!.message).not.toHaveProperty('reasoning_content')
@@ -258,7 +261,7 @@ describe('a budget', () => {
       expect((await ask(more)).choices).toMatchObject([{ message: { content: '' }, finish_reason: 'length' }])
   })
 
-  it('is each one’s own where several are answered at once, as when each is alone', async () => {
+  it('holds for each of several answers in one batch, with the same results as alone', async () => {
     const budgets = [2, 5, 11, 3, 0, 8].map((thinking_budget_tokens) => ({ thinking_budget_tokens }))
     const alone: unknown[] = []
     for (const budget of budgets) alone.push((await ask(budget)).choices)
@@ -280,13 +283,13 @@ describe('a budget', () => {
     expect(whole.choices[0]!.message).toMatchObject(joined)
   })
 
-  it('is Anthropic’s, too', async () => {
+  it("can be Anthropic's field, too", async () => {
     const body = { ...ponders, logit_bias: undefined, thinking: { type: 'enabled', budget_tokens: SPEND } }
     const { content } = (await json('messages', body, thinker)) as { content: { type: string; thinking?: string }[] }
     expect(content).toMatchObject([{ type: 'thinking' }, { type: 'text', text: 'Red.' }])
   })
 
-  it('that two fields say differently is refused', async () => {
+  it('that two fields give differently is refused', async () => {
     const { status, text } = await post(
       'chat/completions',
       { ...ponders, reasoning_budget: 1, thinking: 2, thinking_budget: 3 },

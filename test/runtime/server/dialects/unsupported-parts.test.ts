@@ -1,4 +1,6 @@
-/** Parts of messages that are no text, in each dialect: a placeholder in tool results, and elsewhere where the server was started so. */
+/**
+ * Tests parts of messages other than text, in each dialect. Tool results get a placeholder; user messages do if the server was started so.
+ */
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { ScriptedEngine } from '../../../support/scripted.js'
 import { serving, type Serving } from '../support/serving.js'
@@ -20,7 +22,7 @@ const image = { type: 'image', source: { type: 'base64', media_type: 'image/png'
 const openAiCall = { id: 'c', type: 'function', function: { name: 'shoot', arguments: '{}' } }
 const user = (content: unknown) => ({ role: 'user', content })
 
-/** A request whose tool result has text and an image, and one whose user message does. */
+/** A request whose tool result has text and an image, and one whose user message has them. */
 const DIALECTS = {
   '/v1/chat/completions': {
     result: {
@@ -72,18 +74,18 @@ async function ask(how: keyof typeof served, path: string, body: object) {
 }
 
 describe.each(Object.entries(DIALECTS))('%s', (path, { result, said }) => {
-  it('an image in a tool result leaves a placeholder, so that the conversation goes on', async () => {
+  it('an image in a tool result becomes a placeholder, so that the conversation continues', async () => {
     const answer = await ask('refuse', path, result)
     expect(answer.status, answer.text).toBe(200)
     expect(answer.shown).toMatch(/^Shot\n\[\w+ left out: this server takes text only\]$/)
   })
 
-  it('one that the user sends is refused, with what to do', async () => {
+  it('an image of the user is refused, with a way out', async () => {
     const answer = await ask('refuse', path, said)
     expect([answer.status, answer.text]).toEqual([400, expect.stringContaining('--unsupported placeholder')])
   })
 
-  it('and leaves a placeholder where the server was started so', async () => {
+  it('an image of the user becomes a placeholder if the server was started so', async () => {
     const answer = await ask('placeholder', path, said)
     expect(answer.status, answer.text).toBe(200)
     expect(answer.shown).toMatch(/^Look\n\[\w+ left out: this server takes text only\]$/)

@@ -1,4 +1,4 @@
-/** `previous_response_id` after a turn in which the server carried out calls of its own. */
+/** Tests `previous_response_id` after a turn in which the server carried out calls of its own. */
 import { describe, expect, it } from 'vitest'
 import { ScriptedEngine } from '../../../support/scripted.js'
 import { PUBLIC } from '../../../../src/runtime/server/ask.js'
@@ -7,7 +7,7 @@ import { serving } from '../support/serving.js'
 const weather = { type: 'function', name: 'weather', description: 'Weather', parameters: { type: 'object', properties: {} } }
 const inner = { name: 'search_context', arguments: { query: 'Rome' } }
 
-/** Text before a call of ours in the first step; a call of ours beside one of the client's in the second. */
+/** The first step has text before a server call; the second has a server call beside one of the client's. */
 const script = [
   { content: 'Let me look.', calls: [inner] },
   { content: 'I ask.', calls: [{ name: 'weather' }, inner] },
@@ -25,7 +25,7 @@ interface Response {
 }
 
 describe('previous_response_id', () => {
-  it('goes on with the thread, whatever was carried out inside', async () => {
+  it('continues the thread, whatever calls were carried out inside', async () => {
     const engine = new ScriptedEngine(script)
     const served = await serving({ engine: () => engine })
     try {
@@ -50,7 +50,7 @@ describe('previous_response_id', () => {
       await respond({ input: 'And now?', previous_response_id: second.id })
       const threads = served.service.threads.list(PUBLIC)
       expect(threads.map(({ parent }) => parent)).toEqual([null])
-      // The model has its own words, each once.
+      // The model sees its own text, each part once.
       const said = engine.requests
         .at(-1)!
         .messages.filter(({ role }) => role === 'assistant')

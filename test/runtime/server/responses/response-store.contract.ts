@@ -1,11 +1,11 @@
-/** What every store of responses owes the server (ResponseStore): a response is read as it was kept, until it is deleted, alone or with its thread. Run over each of them. */
+/** The suite that every `ResponseStore` passes: a response is read as it was kept, until it or its thread is deleted. */
 import { afterEach, describe, expect, it } from 'vitest'
 import type { KeptResponse, ResponseStore } from '../../../../src/runtime/server/responses/responses.js'
 
 export interface ResponsesOnTrial {
-  /** Opens what was there before, since the test began; threads of these names are there. */
+  /** Opens the store with everything stored since the test began. Threads of these names exist. */
   readonly open: (threads: readonly string[]) => Promise<ResponseStore>
-  /** The thread is deleted, as the server does it. */
+  /** Deletes the thread as the server does. */
   readonly deleteThread: (store: ResponseStore, tenant: string, thread: string) => Promise<void>
 }
 
@@ -32,7 +32,7 @@ export function theResponseStore(name: string, { open, deleteThread }: Responses
       for (const store of opened.splice(0)) store.close()
     })
 
-    it('are read as they were kept, over a restart, by their tenant alone', async () => {
+    it('are read as they were kept, over a restart, only by their tenant', async () => {
       const store = await openStore()
       for (const at of [1, 2, 3]) await store.keep(some(at))
       store.close()
@@ -45,14 +45,14 @@ export function theResponseStore(name: string, { open, deleteThread }: Responses
       expect(again.damage()).toEqual([])
     })
 
-    it('take the place of one of the same id', async () => {
+    it('replace a response with the same id', async () => {
       const store = await openStore()
       await store.keep(some(1))
       await store.keep({ ...some(1), messages: 7, body: '{}' })
       expect(await store.read(TENANT, 'resp_1')).toEqual({ ...some(1), messages: 7, body: '{}' })
     })
 
-    it('are known without their body when they were erased', async () => {
+    it('are known without their body once they were erased', async () => {
       const store = await openStore()
       await store.keep(some(1))
       await store.erase(TENANT, 'resp_1')
@@ -60,7 +60,7 @@ export function theResponseStore(name: string, { open, deleteThread }: Responses
       expect(await store.read(TENANT, 'resp_1')).toEqual({ ...some(1), body: null })
     })
 
-    it('go with their thread', async () => {
+    it('are deleted with their thread', async () => {
       const store = await openStore()
       for (const at of [1, 2, 3]) await store.keep(some(at))
       await deleteThread(store, TENANT, THREADS[1]!)

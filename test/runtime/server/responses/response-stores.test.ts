@@ -1,4 +1,4 @@
-/** The stores of responses: each does what all owe. */
+/** Runs the suite of response stores on each of them. */
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'

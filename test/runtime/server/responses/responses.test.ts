@@ -1,4 +1,4 @@
-/** `/v1/responses/:id`: what is kept of responses, for whom, and what is left when they are deleted. */
+/** Tests `/v1/responses/:id`: which responses are kept, for whom, and the effects of deleting them. */
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -13,7 +13,7 @@ const model = 'builtin'
 const ask = { model, max_output_tokens: 4 }
 const clientOf = ({ url }: Serving, apiKey = 'none') => new OpenAI({ baseURL: `${url}/v1`, apiKey, maxRetries: 0 })
 
-/** Without what the package adds. */
+/** Removes the field that OpenAI's package adds. */
 const bare = ({ output_text: _, ...response }: OpenAI.Responses.Response & { readonly output_text: string }) => response
 
 describe('a response', () => {
@@ -25,7 +25,7 @@ describe('a response', () => {
   })
   afterAll(() => served.close())
 
-  it('is given again as it was told, whole or streamed', async () => {
+  it('is returned again as it was sent, whole or streamed', async () => {
     const whole = await client.responses.create({
       ...ask,
       input: 'The value of red is 4.',
@@ -40,7 +40,7 @@ describe('a response', () => {
     expect(bare(await client.responses.retrieve((told as OpenAI.Responses.Response).id))).toEqual(told)
   })
 
-  it('is not there when it was not to be stored, or never was', async () => {
+  it('is not found if it was not stored, or never existed', async () => {
     const unstored = await client.responses.create({ ...ask, input: 'The value of red is 6.', store: false })
     for (const id of [unstored.id, 'resp_thread_0_2', 'nothing', '..%2F..']) {
       await expect(client.responses.retrieve(id)).rejects.toBeInstanceOf(NotFoundError)
@@ -59,7 +59,7 @@ describe('a response', () => {
     expect([answer.status, await answer.json()]).toMatchObject([400, { error: { param: 'stream' } }])
   })
 
-  it('that is deleted is nobody’s to go on from; those that went on from it stay', async () => {
+  it('that is deleted cannot be continued; later responses after it stay', async () => {
     const first = await client.responses.create({ ...ask, input: 'The value of green is 1.' })
     const second = await client.responses.create({ ...ask, input: 'And red?', previous_response_id: first.id })
     const answer = await fetch(`${served.url}/v1/responses/${first.id}`, { method: 'DELETE' })
@@ -74,7 +74,7 @@ describe('a response', () => {
     expect(third.usage!.input_tokens).toBeGreaterThan(second.usage!.total_tokens)
   })
 
-  it('that is the last of its thread takes the thread with it, in whichever order they go', async () => {
+  it('that is the last of its thread takes the thread with it, in either order', async () => {
     const threads = () => served.service.threads.list(PUBLIC).map(({ id }) => id)
     for (const order of [
       [0, 1],
@@ -93,7 +93,7 @@ describe('a response', () => {
     }
   })
 
-  it('leaves a thread alone that was gone on with otherwise', async () => {
+  it('leaves its thread alone if that was continued in another way', async () => {
     const input = 'The value of grey is 12.'
     const { id, output } = await client.responses.create({ ...ask, input })
     const said = output.flatMap((item) => (item.type === 'message' ? item.content : []))[0] as { text: string }
@@ -112,7 +112,7 @@ describe('a response', () => {
     expect(served.service.threads.view(PUBLIC, chat.kvfold.thread)).toHaveLength(4)
   })
 
-  it('goes with its thread', async () => {
+  it('is deleted with its thread', async () => {
     const { id } = await client.responses.create({ ...ask, input: 'The value of pink is 8.' })
     const [thread] = served.service.threads.list(PUBLIC)
     expect(id).toContain(thread!.id)
@@ -122,7 +122,7 @@ describe('a response', () => {
 })
 
 describe('with keys', () => {
-  it('is nobody else’s', async () => {
+  it('belongs to its tenant only', async () => {
     const served = await serving({
       keys: [
         { name: 'anna', key: 'sk-anna' },
@@ -164,7 +164,7 @@ describe('after a restart', () => {
   }
   const isOnDisk = (text: string) => readdirSync(folder).some((name) => readFileSync(join(folder, name)).includes(text))
 
-  it('is what it was; deleted, it is not to be found', { timeout: 60_000 }, async () => {
+  it('is unchanged; a deleted one leaves no trace on disk', { timeout: 60_000 }, async () => {
     const [kept, gone] = await within(async (client) => {
       const first = await client.responses.create({ ...ask, input: 'The value of red is 4.', metadata: { of: 'keeper' } })
       const second = await client.responses.create({
@@ -189,7 +189,7 @@ describe('after a restart', () => {
     })
   })
 
-  it('is dropped when its thread was deleted meanwhile', { timeout: 60_000 }, async () => {
+  it('is dropped if its thread was deleted in the meantime', { timeout: 60_000 }, async () => {
     const { id } = await within((client) =>
       client.responses.create({ ...ask, input: 'The value of jade is 3.', metadata: { of: 'orphan' } }),
     )

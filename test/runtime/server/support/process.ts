@@ -1,4 +1,4 @@
-/** A server in a process of its own, which tests stop, kill and look into. */
+/** Runs a server in a separate process, which tests stop, kill and inspect. */
 import { spawn, type ChildProcessByStdio } from 'node:child_process'
 import { once } from 'node:events'
 import { join } from 'node:path'
@@ -8,14 +8,14 @@ import { KVFOLD } from '../../cli/support/process.js'
 export interface ServerProcess {
   readonly child: ChildProcessByStdio<null, Readable, Readable>
   readonly url: string
-  /** Kills it, and resolves when it is gone. */
+  /** Kills the process. Resolves when it has ended. */
   kill(): Promise<void>
 }
 
 /**
- * Resolves when it takes requests. It computes on one CPU thread, and listens on a port of its own.
- * @param more words of `serve`
- * @param node words of node
+ * Starts a server. Resolves when it accepts requests. It computes on one CPU thread, and listens on a free port.
+ * @param more More arguments of `serve`.
+ * @param node Arguments of node.
  */
 export async function serverProcess(more: readonly string[], node: readonly string[] = []): Promise<ServerProcess> {
   const words = ['serve', '--gpu', 'cpu', '--threads', '1', '--port', '0', ...more]

@@ -1,7 +1,7 @@
-/** Makes a certificate for localhost that nobody but a test should trust: written by hand in DER, so that no tool is needed. */
+/** Makes a certificate for localhost that only tests should trust. It writes the DER by hand, so it needs no tool. */
 import { createSign, generateKeyPairSync, randomBytes } from 'node:crypto'
 
-/** PEM texts; valid for a day. */
+/** Returns PEM texts that are valid for a day. */
 export function selfSigned(): { readonly cert: string; readonly key: string } {
   const { publicKey, privateKey } = generateKeyPairSync('ec', { namedCurve: 'P-256' })
   const algorithm = sequence(objectId(0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x02))

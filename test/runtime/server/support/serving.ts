@@ -1,4 +1,4 @@
-/** A real server over the built-in model on a port of its own, for tests of what clients see. */
+/** Starts a real server over the built-in model on a free port, for tests that act as clients. */
 import { builtinModel } from '../../../../src/runtime/cli/builtin.js'
 import { Embedder } from '../../../../src/runtime/engine/embedder.js'
 import type { Engine } from '../../../../src/runtime/engine/engine.js'
@@ -13,23 +13,23 @@ export interface Serving {
   readonly url: string
   readonly server: Server
   readonly service: ThreadService
-  /** The log, a line an entry. */
+  /** The log, one line per entry. */
   readonly log: readonly string[]
   close(): Promise<void>
 }
 
 export type ServingOptions = Partial<Omit<ServerOptions, 'service' | 'version'>> & {
   readonly service?: Partial<ServiceOptions>
-  /** Default: the built-in model, which requests call `builtin`. */
+  /** Returns the engine. Default: the built-in model, which requests call `builtin`. */
   readonly engine?: () => Engine | Promise<Engine>
-  /** Says what the built-in model is to say; its engine computes it. Default: the model says it itself. */
+  /** Gives the answers of the built-in model, which its engine then computes. Default: the model answers itself. */
   readonly teacher?: Teacher
   readonly slots?: number
-  /** The built-in model makes embeddings, too. Default false. */
+  /** Whether the built-in model makes embeddings, too. Default: false. */
   readonly embeds?: boolean
 }
 
-/** What a request adds to get an answer that ends with `max_tokens` and not before. */
+/** Fields of a request whose answer ends with `max_tokens` and not before. */
 export const endless = { kvfold: { grammar: 'root ::= [a-z ] root' } } as const
 
 export async function serving(given: ServingOptions = {}): Promise<Serving> {

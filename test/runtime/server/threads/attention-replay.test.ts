@@ -1,4 +1,4 @@
-/** Where a thread's last answer looked, on the built-in model: against requests made by hand on an engine of our own. */
+/** Tests the attention of a thread's last answer on the built-in model, against requests made by hand on a separate engine. */
 import { freshConversation } from '../../../../src/runtime/core/ids.js'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { place } from '../../../../src/runtime/attention/places.js'
@@ -65,7 +65,7 @@ afterAll(async () => {
 const ask = (messages: readonly ChatMessage[], more: Partial<Ask> = {}) =>
   service.ask({ tenant: PUBLIC, messages, tools: [], toolChoice: 'auto', maxTokens: 12, ...more }).answer
 
-/** Two answers, between which a third of the notes was folded. */
+/** Asks twice, and folds a third of the notes in between. */
 async function folded(contract: Contract, lines: number) {
   const text = notes(lines)
   const question = user(`${text}\nWhat is the value of key 3?`)
@@ -88,7 +88,7 @@ async function folded(contract: Contract, lines: number) {
   return { thread: first.thread, all: view.all.map(({ message }) => message), edits, hidden: hidden!, open: open! }
 }
 
-/** Mean weights of the answer on each of these spans, and on the first token, by a request made by hand. */
+/** Returns the answer's mean weights on each of these spans, and on the first token, by a request made by hand. */
 async function byHand(
   messages: readonly ChatMessage[],
   edits: readonly Edit[],
@@ -122,8 +122,8 @@ async function byHand(
 const whole = ({ messages, own: itself, rest }: ThreadAttention): number =>
   messages.reduce((sum, { mass }) => sum + mass, 0) + itself + rest
 
-describe('where the last answer looked', () => {
-  it('is what a request made by hand says, fold and all', async () => {
+describe('the attention of the last answer', () => {
+  it('equals a request made by hand, including the fold', async () => {
     const { thread, all, edits, hidden, open } = await folded('exact', 60)
     const seen = await service.threads.attention(PUBLIC, thread)
     expect(seen.message).toBe(3)
@@ -148,14 +148,14 @@ describe('where the last answer looked', () => {
     expect(whole(seen)).toBeCloseTo(1, 10)
     expect(Math.abs(seen.rest)).toBeLessThan(1e-4)
 
-    // What is folded afterwards the answer did not see.
+    // The answer did not see later folds.
     await service.threads.fold(PUBLIC, thread, open.id)
     expect(await service.threads.attention(PUBLIC, thread)).toEqual(seen)
     expect(await service.threads.attention(PUBLIC, thread, { layers: [1] })).toMatchObject({ layers: [1] })
     expect(loads).toBe(1)
   })
 
-  it('has the trace that a splice leaves', async () => {
+  it('shows the effect of a splice', async () => {
     const { thread, all, edits } = await folded('splice', 48)
     const seen = await service.threads.attention(PUBLIC, thread)
     expect(seen.replay).toMatchObject({ kind: 'steps', prompts: 2, contract: 'splice' })
@@ -170,16 +170,16 @@ describe('where the last answer looked', () => {
     said.forEach((mass, at) => {
       expect(mass).toBeCloseTo(spliced.masses[at]!, 5)
     })
-    // It is no prefill of the same text.
+    // It differs from a prefill of the same text.
     expect(Math.max(...said.map((mass, at) => Math.abs(mass - exact.masses[at]!)))).toBeGreaterThan(1e-4)
 
-    // Once it was made exact and has answered again there is none.
+    // Once the thread was made exact and has answered again, the effect is gone.
     await service.threads.refresh(PUBLIC, thread)
     await ask([...all, user('And of key 5?')], { contract: 'splice' })
     expect((await service.threads.attention(PUBLIC, thread)).replay.kind).toBe('prefill')
   })
 
-  it('says so where what was shown is not known any more', async () => {
+  it('is marked as a guess if the earlier prompts are not known any more', async () => {
     const { thread, all } = await folded('splice', 36)
     const records = service.threads.export(PUBLIC, thread)
     const { MemoryStore } = await import('../../../../src/runtime/server/threads/memory-store.js')
@@ -200,7 +200,7 @@ describe('where the last answer looked', () => {
       const guessed = await again.threads.attention(PUBLIC, thread)
       expect(guessed.replay).toMatchObject({ kind: 'guess', prompts: 2, contract: 'splice' })
       expect(guessed.replay.text).toContain('not known any more')
-      // It is not far off: the notes were there in full before.
+      // The guess is close, because the notes were there in full before.
       const known = await service.threads.attention(PUBLIC, thread)
       expect(guessed.messages[0]!.mass).toBeCloseTo(known.messages[0]!.mass, 2)
     } finally {
@@ -208,7 +208,7 @@ describe('where the last answer looked', () => {
     }
   })
 
-  it("is for the thread's tenant only, and leaves nothing behind", async () => {
+  it("is for the thread's tenant only, and leaves no cells behind", async () => {
     const { thread } = await ask([user(notes(20))], { tenant: 'anna' })
     await expect(service.threads.attention('bert', thread)).rejects.toMatchObject({ code: 'server/no-thread' })
     const before = looker!.submitted
@@ -217,12 +217,12 @@ describe('where the last answer looked', () => {
     await looker!.check('books')
     expect(looker!.cacheTotals.used).toBe(0)
     await service.threads.attention('anna', thread)
-    // Nothing was lent: all is computed again.
+    // No cells were reused: all is computed again.
     expect(looker!.submitted - before).toBe(2 * first)
     expect(first).toBeGreaterThanOrEqual(seen.messages[0]!.tokens)
   })
 
-  it('works beside a stream, and one at a time', async () => {
+  it('is computed beside a stream, one request at a time', async () => {
     const { thread } = await ask([user(notes(25))])
     const stop = new AbortController()
     const stream = service.ask({
@@ -250,7 +250,7 @@ describe('where the last answer looked', () => {
     await counted.catch(() => undefined)
   })
 
-  it('comes over HTTP, for the layers that are asked for', async () => {
+  it('is served over HTTP, for the requested layers', async () => {
     const { thread } = await ask([user('The value of red is 4. What is red?')])
     const at = (query: string) => fetch(`${served.url}/kvfold/threads/${thread}/attention${query}`)
     const answered = await at('?layers=0,1')
@@ -265,7 +265,7 @@ describe('where the last answer looked', () => {
   })
 })
 
-describe('what cannot be looked at', () => {
+describe('attention that is not available', () => {
   const scripted = () => new ScriptedEngine(() => ({ content: 'Yes.' }))
   const question = { tenant: PUBLIC, messages: [user('Well?')], tools: [], toolChoice: 'auto' } as const
 
@@ -283,7 +283,7 @@ describe('what cannot be looked at', () => {
       'memory/insufficient',
       /Too large/u,
     ],
-  ] as const)('%s is refused, and stays served', async (_, more, code, message) => {
+  ] as const)('%s is refused, and the model stays served', async (_, more, code, message) => {
     const other = await ThreadService.open({
       models: [{ name: 'm', slots: 1, load: () => Promise.resolve(scripted()), ...more }],
     })
@@ -314,7 +314,7 @@ describe('what cannot be looked at', () => {
 })
 
 describe('the second context', () => {
-  it('makes room for models that are served', async () => {
+  it('is unloaded to make room for served models', async () => {
     const gone: string[] = []
     const scripted = (name: string) => {
       const engine = new ScriptedEngine(() => ({ content: name }))
@@ -344,7 +344,7 @@ describe('the second context', () => {
     }
   })
 
-  it('is given up after a while, and loaded again', async () => {
+  it('is unloaded after a while, and loaded again', async () => {
     const [engines, text]: [LlamaEngine[], ChatMessage] = [[], user('The value of red is 4.')]
     const source = { name: 'builtin', slots: 1, load }
     const loadForAttention = async () => {

@@ -1,4 +1,4 @@
-/** Which thread begins as a request does, held against a search through all of them. */
+/** Tests the search for the thread with the longest common beginning, against a search through all threads. */
 import fc from 'fast-check'
 import { expect, it } from 'vitest'
 import type { ChatMessage } from '../../../../src/runtime/chat/message.js'
@@ -22,7 +22,7 @@ function sharedBy(view: readonly ChatMessage[], request: readonly ChatMessage[])
   return shared
 }
 
-/** Few texts, so that beginnings are often shared. */
+/** Few texts, so that threads often share a beginning. */
 const messages = fc.array(
   fc.record({ role: fc.constantFrom('user' as const, 'assistant' as const), content: fc.constantFrom('a', 'b', ' a') }),
   { maxLength: 6 },
@@ -38,7 +38,10 @@ const doings = fc.array(
   { maxLength: 30 },
 )
 
-/** @param copies of each thread: with many of them not all that begin alike are looked at */
+/**
+ * Compares both searches after these operations.
+ * @param copies How many copies of each thread exist; with many, not all threads with an equal beginning are visited.
+ */
 function check(
   list: typeof doings extends fc.Arbitrary<infer T> ? T : never,
   request: readonly ChatMessage[],
@@ -89,7 +92,7 @@ function check(
   }
 }
 
-it('finds what a search through everything finds', () => {
+it('finds the same as a search through all threads', () => {
   fc.assert(
     fc.property(doings, messages, (list, request) => {
       check(list, request, 1)
@@ -98,7 +101,7 @@ it('finds what a search through everything finds', () => {
   )
 })
 
-it('finds it among hundreds that begin alike', () => {
+it('finds it among hundreds with the same beginning', () => {
   fc.assert(
     fc.property(doings, messages, (list, request) => {
       check(list, request, 300)

@@ -8,7 +8,7 @@ import { ScriptedEngine } from '../../../support/scripted.js'
 const tools: readonly ToolDefinition[] = [{ name: 'read', description: 'Reads.', parameters: { type: 'object', properties: {} } }]
 const result = Array.from({ length: 60 }, (_, at) => `line ${at + 1} says ${at * 7} and more`).join('\n')
 
-/** A dialogue of one turn that is over, and what the user says next. */
+/** A dialogue with one finished turn, and the next message of the user. */
 const dialogue: readonly ChatMessage[] = [
   { role: 'user', content: 'Read it.' },
   { role: 'assistant', content: '', toolCalls: [{ id: 'c', name: 'read', arguments: {} }] },
@@ -35,7 +35,7 @@ async function asked(acm: Acm, helpers: readonly string[], pinned: readonly stri
 const notes = JSON.stringify({ summary: 'The file was read.', todo: ['Tell what line 7 says.'] })
 const lines = JSON.stringify({ blocks: [{ lines: '7', summary: '', constraints: [], hint: '' }, { lines: '99' }] })
 
-it('u-fold shows notes and chosen lines of what is over, tells what it did, and everything comes back', async () => {
+it('u-fold shows notes and chosen lines of the past, reports its folds, and everything can be restored', async () => {
   const { shown, policy, service, thread, engine } = await asked('u-fold', [notes, lines])
   expect(shown).toContain('Step 1. Tell what line 7 says.')
   expect(shown).toContain('line 7 says 42 and more')
@@ -49,7 +49,7 @@ it('u-fold shows notes and chosen lines of what is over, tells what it did, and 
   expect(service.threads.get('t', thread).all[2]!.shown).toBe(result)
 })
 
-it('goes on with all in sight when the helpers say nothing of use, and says so; a pinned result stays', async () => {
+it('u-fold shows everything and says so when its helper gives no summary; a pinned result stays', async () => {
   const bad = await asked('u-fold', ['Sorry.'])
   expect(bad.shown).toContain('line 30 says')
   expect(bad.policy[0]).toMatchObject({
@@ -60,7 +60,7 @@ it('goes on with all in sight when the helpers say nothing of use, and says so; 
   expect(pinned.shown).toContain('line 30 says')
 })
 
-it('resum waits for a window that is nearly full, and then shows a summary alone', async () => {
+it('resum waits for a nearly full window, and then shows only a summary', async () => {
   const early = await asked('resum', [])
   expect(early.policy).toEqual([])
 })

@@ -1,4 +1,7 @@
-/** A server that puts every thread away as soon as nobody uses it does what one does that keeps them all, whatever is done to them, restarts included. */
+/**
+ * Compares a server that unloads every idle thread at once with one that keeps them all in memory: both must behave the same, even over
+ * restarts.
+ */
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -28,11 +31,11 @@ function counted<S extends ThreadStore>(store: S): S & { reads: number } {
   return counting
 }
 
-/** A server with its clients: the same calls to two of them have the same results, but for ids and times. */
+/** A server with its clients. The same calls on two of them give the same results, except for ids and times. */
 class Side {
   service!: ThreadService
   store!: ThreadStore & { reads: number }
-  /** In the order of their making. */
+  /** The ids of threads, in the order of their creation. */
   readonly #ids: string[] = []
   #steps = 0
   #plan = 'answer'
@@ -62,7 +65,7 @@ class Side {
     private readonly options: Partial<ServiceOptions>,
   ) {
     this.engine = new ScriptedEngine(this.#script, { context: 600 })
-    // It outlives its servers, with its cache, as if nobody had restarted them.
+    // The engine outlives its servers, with its cache, as if they had not been restarted.
     this.engine.dispose = () => Promise.resolve()
   }
 
@@ -82,7 +85,7 @@ class Side {
     await this.open()
   }
 
-  /** What came of it: the result, or the code of the error; ids by their order, times left out. */
+  /** Returns the result, or the code of the error; ids are replaced by their order, times are left out. */
   async told(work: () => unknown): Promise<unknown> {
     try {
       return this.#plain(await work())
@@ -91,7 +94,7 @@ class Side {
     }
   }
 
-  /** One of the tenant's threads; sometimes one that is not. */
+  /** Returns the id of one of the tenant's threads, or sometimes of a missing one. */
   id(tenant: string, place: number): string {
     const live = this.#ids.filter((id) => this.service.threads.list(tenant).some((one) => one.id === id))
     return place === 9 ? (this.#ids[0] ?? 'thread_none') : (live[place % Math.max(1, live.length)] ?? 'thread_none')
@@ -112,7 +115,7 @@ class Side {
     })
   }
 
-  /** Everything there is to see. */
+  /** Returns everything visible of the tenant's threads. */
   all(tenant: string): Promise<unknown> {
     const { threads } = this.service
     return this.told(() => {
@@ -124,7 +127,7 @@ class Side {
 
   async #letGo(): Promise<void> {
     for (let turn = 0; this.#release === null && turn < 100; turn++) await new Promise((resolve) => setImmediate(resolve))
-    // What runs beside it gets as far as it can.
+    // Work that runs beside it gets as far as it can.
     for (let turn = 0; turn < 5; turn++) await new Promise((resolve) => setImmediate(resolve))
     this.#release?.()
     this.#release = null
@@ -149,13 +152,13 @@ class Side {
       ?.replace(/thread_[0-9a-f]{32}/gu, (id) => this.#name(id))
       // Ids of calls are random.
       .replace(/call_[0-9a-f]{24}/gu, (id) => `call ${orderOf(calls, id)}`)
-      // And so are keys of messages that have such ids in them.
+      // Keys of messages that contain such ids are random, too.
       .replace(/(?<=")[A-Za-z0-9+/]{22}(?=")/gu, (key) => `key ${orderOf(keys, key)}`)
     return named === undefined ? undefined : (JSON.parse(named) as unknown)
   }
 }
 
-/** Which one it is of those that came up. */
+/** Returns the index of `one` among the known values, and adds it if it is new. */
 function orderOf(known: string[], one: string): number {
   const at = known.indexOf(one)
   return at < 0 ? known.push(one) - 1 : at
@@ -191,7 +194,7 @@ const doings = fc.array(
   { minLength: 5, maxLength: 25 },
 )
 
-/** So that there is something to do things to. */
+/** Operations that create something for the random ones to work on. */
 const before = (['ask', 'cut', 'policy', 'search'] as const).map((what): Doing => ({
   what,
   tenant: 'a',
@@ -203,7 +206,7 @@ const before = (['ask', 'cut', 'policy', 'search'] as const).map((what): Doing =
 
 type Doing = (typeof doings extends fc.Arbitrary<infer T> ? T : never) extends readonly (infer D)[] ? D : never
 
-/** The client goes on from what the thread at that place is known to say, or begins. */
+/** Returns the messages of a client that continues the thread at that place, or starts one. */
 function messagesOf(side: Side, { tenant, at, what }: Doing): ChatMessage[] {
   const known = side.service.threads.list(tenant).find(({ id }) => id === side.id(tenant, at))
   const view = known === undefined ? [] : [...side.service.threads.view(tenant, known.id)]
@@ -274,10 +277,10 @@ const requestsOf = ({ engine }: Side) =>
     messages.map(({ role, content }) => [role, content]),
   ])
 
-describe('threads that are read when they are needed', () => {
-  it('are what they would be in memory', { timeout: 240_000 }, async (context) => {
+describe('threads that are loaded on demand', () => {
+  it('behave as in memory', { timeout: 240_000 }, async (context) => {
     let reads = 0
-    /** By what was done: how often it went well, and not. */
+    /** For each operation, how often it succeeded and how often it was refused. */
     const done: Record<string, [number, number]> = {}
     await fc.assert(
       fc.asyncProperty(doings, async (list) => {
@@ -297,7 +300,7 @@ describe('threads that are read when they are needed', () => {
             ;(done[doing.what] ??= [0, 0])[isRefused ? 1 : 0]++
             for (const tenant of ['a', 'b']) expect(await lazy.all(tenant)).toEqual(await kept.all(tenant))
             expect(lazy.service.status().threads).toBe(kept.service.status().threads)
-            // The one that was looked at last may still be there.
+            // The thread that was read last may still be loaded.
             expect(lazy.service.status().loaded).toBeLessThanOrEqual(1)
           }
           expect(requestsOf(lazy)).toEqual(requestsOf(kept))
@@ -317,7 +320,7 @@ describe('threads that are read when they are needed', () => {
       expect(done[what]?.[0], `${what}: ${told}`).toBeGreaterThan(3)
   })
 
-  it('keep what only this process knows of them: what answers were shown, which tools the model had', async () => {
+  it('keep the state that only this process has: the prompts of answers, and the tools of the model', async () => {
     const book = await ThreadManager.open({
       store: new MemoryStore(),
       portsOf: () => ({}),
@@ -354,7 +357,7 @@ describe('threads that are read when they are needed', () => {
     expect(none.loaded).toBe(3)
     const slow = none.quietly(none.get('t', taken[0]!.thread.id), 'fragments', () => Promise.resolve('done'))
     for (const { thread } of taken) await none.give(thread)
-    // The first one has somebody who waited for it.
+    // An operation was waiting for the first one.
     expect(none.loaded).toBe(1)
     expect(await slow).toBe('done')
     const size = taken[0]!.thread.size
@@ -364,7 +367,7 @@ describe('threads that are read when they are needed', () => {
     expect(two.of('t').map(({ card }) => card.title)).toEqual(['d', 'c', 'b', 'a'])
   })
 
-  it('that cannot be read keep nobody from the others, and may be deleted', async () => {
+  it('that cannot be read do not affect the others, and may be deleted', async () => {
     const store = new MemoryStore()
     const models = [{ name: 'm', slots: 1, load: () => Promise.resolve(new ScriptedEngine(() => ({ content: 'So.' }))) }]
     const service = await ThreadService.open({ models, store, idleBytes: 0 })
@@ -383,7 +386,7 @@ describe('threads that are read when they are needed', () => {
     expect(read('t', one.thread)).toBeNull()
   })
 
-  it('that can be neither written nor read for a while are there afterwards, as they are stored', async () => {
+  it('that cannot be read or written for a while are there afterwards, as they were stored', async () => {
     const store = new MemoryStore()
     const models = [{ name: 'm', slots: 1, load: () => Promise.resolve(new ScriptedEngine(() => ({ content: 'So.' }))) }]
     const service = await ThreadService.open({ models, store })

@@ -1,4 +1,4 @@
-/** When messages are the same. */
+/** Tests which messages count as the same. */
 import { describe, expect, it } from 'vitest'
 import type { ChatMessage } from '../../../../src/runtime/chat/message.js'
 import { readJson } from '../../../../src/runtime/core/written-json.js'
@@ -16,7 +16,7 @@ describe('messages', () => {
     ['reasoning', { ...base, reasoning: 'Hm.' }],
     ['what was sampled', { ...base, sampled: { text: 'So.', tokens: Int32Array.of(1) } }],
     ['whitespace around an answer', { ...base, content: '\nSo.  ' }],
-  ])('are the same but for %s', (_, other) => {
+  ])('are the same in spite of %s', (_, other) => {
     expect(canonical(other)).toBe(canonical(base))
   })
 
@@ -51,14 +51,14 @@ describe('messages', () => {
     expect(isSame(one, other)).toBe(false)
   })
 
-  it('have the keys that stores have kept', () => {
-    // Another key here loses the beginnings of stored conversations: their cards need a migration.
+  it('have the same keys as in existing stores', () => {
+    // A different key would break the lookup of stored conversations: their cards would need a migration.
     expect(messageKey(base)).toBe('gv8tnTOah/sAufuU4c1e82')
     const odd = call({ '7': 1.5, b: 9007199254740992, c: -0, d: 1e22 })
     expect(messageKey({ ...base, toolCalls: [odd] })).toBe('Eavo/L950nvF4h1P+/f0LN')
   })
 
-  it('are told apart in words', () => {
+  it('differ with a reason in words', () => {
     const user = (content: string): ChatMessage => ({ role: 'user', content })
     expect(difference(user('abc'), user('abd'))).toBe('it differs from character 2 on')
     expect(difference(user('abc'), user('ab'))).toBe('it ends at character 2, and went on')

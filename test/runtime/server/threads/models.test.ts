@@ -1,4 +1,4 @@
-/** Which models are loaded: on demand, for a while, and one in the place of another where memory is short. */
+/** Tests when models are loaded and unloaded: on demand, for a while, and one instead of another when memory is short. */
 import { describe, expect, it } from 'vitest'
 import { KvfoldError } from '../../../../src/runtime/core/errors.js'
 import { ScriptedEngine } from '../../../support/scripted.js'
@@ -44,7 +44,7 @@ const ask = (service: ThreadService, model?: string) =>
   }).answer
 
 describe('models', () => {
-  it('are loaded when they are asked for, the first by default', async () => {
+  it('are loaded on demand, the first one by default', async () => {
     const { models, history } = shop(2, ['a', 'b'])
     const service = await ThreadService.open({ models })
     expect(service.models().map(({ name, state, loaded }) => [name, state, loaded])).toEqual([
@@ -63,7 +63,7 @@ describe('models', () => {
     expect(history).toEqual(['+a', '+b', '-a', '-b'])
   })
 
-  it('are called by other names, too, and by any where one takes it', async () => {
+  it('have other names, too, and one may accept any name', async () => {
     const { models } = shop(2, ['a', 'b'])
     const [a, b] = models as [(typeof models)[0], (typeof models)[0]]
     const service = await ThreadService.open({ models: [a, { ...b, aliases: ['gpt', '*'] }] })
@@ -76,7 +76,7 @@ describe('models', () => {
     await expect(ThreadService.open({ models: [a, { ...b, aliases: ['a'] }] })).rejects.toThrow('Two models are called a.')
   })
 
-  it('give way to others when memory is short, the one unused for longest first, and threads outlive that', async () => {
+  it('are unloaded when memory is short, the least recently used first, and threads outlive that', async () => {
     const { models, history, loaded } = shop(2, ['a', 'b', 'c'])
     const service = await ThreadService.open({ models })
     const first = await ask(service, 'a')
@@ -93,14 +93,14 @@ describe('models', () => {
     })
     expect((await on.answer).thread).toBe(first.thread)
     expect([...loaded].sort()).toEqual(['a', 'c'])
-    // An operation on a thread brings its model back, too.
+    // An operation on a thread also loads its model.
     await ask(service, 'b')
     await service.threads.fragment('t', first.thread, { startMarker: 'Who', endMarker: '?', numFragments: 1 })
     expect(loaded.has('a')).toBe(true)
     await service.close()
   })
 
-  it('that are in use do not give way: the request is told that there is no room', async () => {
+  it('that are in use are not unloaded, so the request fails for lack of memory', async () => {
     const { models, hold, loaded } = shop(1, ['a', 'b'])
     const service = await ThreadService.open({ models })
     let release = (): void => undefined
@@ -115,7 +115,7 @@ describe('models', () => {
     await service.close()
   })
 
-  it('leave by themselves when nobody used them for a while', async () => {
+  it('are unloaded when they were idle for a while', async () => {
     const { models, history } = shop(2, ['a'])
     const service = await ThreadService.open({ models, keepAliveMs: 30 })
     await ask(service)
@@ -128,7 +128,7 @@ describe('models', () => {
     await service.close()
   })
 
-  it('have names of their own', async () => {
+  it('need distinct names', async () => {
     await expect(ThreadService.open({ models: shop(1, ['a', 'a']).models })).rejects.toMatchObject({ code: 'engine/bad-request' })
     await expect(ThreadService.open({ models: [] })).rejects.toMatchObject({ code: 'engine/bad-request' })
   })

@@ -1,6 +1,6 @@
 /**
- * MCP servers behind `acm: memtool`: a script says what the model is to say, the built-in model's engine computes every prompt, and a real server that
- * hangs, dies and answers megabytes carries the calls out.
+ * Tests MCP servers behind `acm: memtool`. A script gives the model's answers, the built-in model's engine computes every prompt. A real
+ * server that hangs, dies and answers megabytes carries the calls out.
  */
 import { beforeAll, describe, expect, it, onTestFinished } from 'vitest'
 import { builtinModel } from '../../../../src/runtime/cli/builtin.js'
@@ -65,8 +65,8 @@ async function talking(script: (ScriptedReply | 'say')[], servers: Readonly<Reco
 
 const SPLICED = { recomputed: 0, isApproximate: true, isShort: true }
 
-describe('tools of the operator’s MCP servers', () => {
-  it('are searched for, called inside and removed; the response goes on after the result, and nothing is computed twice', async () => {
+describe("tools of the operator's MCP servers", () => {
+  it('are searched for, called inside and removed; the response continues after the result, and nothing is recomputed', async () => {
     const { ask, asked, view, script } = await talking([
       search('say'),
       call('odd_say', { text: 'The crow is black.' }),
@@ -82,7 +82,7 @@ describe('tools of the operator’s MCP servers', () => {
       ['odd_say', false],
     ])
     expect(first.inside[1]!.result).toBe('The crow is black.')
-    // The list at the top is the search alone, whatever was found.
+    // The list at the top has only the search, whatever was found.
     expect(asked.map(({ tools }) => named(tools))).toEqual([['search_tools'], ['search_tools'], ['search_tools']])
     expect(named(asked[1]!.unlisted)).toContain('odd_say')
     expect(view().found.find(({ name }) => name === 'odd_say')).toEqual({ name: 'odd_say', loaded: true })
@@ -99,7 +99,7 @@ describe('tools of the operator’s MCP servers', () => {
   })
 
   it.each(['exact', 'splice'] as const)(
-    'a removed one costs what follows it under exact and nothing under splice: %s',
+    'cost what follows them when removed under exact, and nothing under splice: %s',
     async (contract) => {
       const { ask, view } = await talking([
         search('say', 'count'),
@@ -118,7 +118,7 @@ describe('tools of the operator’s MCP servers', () => {
     },
   )
 
-  it('stand beside the client’s own, whose calls are the client’s, and which go before one of the same name', async () => {
+  it("are offered beside the client's tools, which win over equal names and whose calls go to the client", async () => {
     const own = (name: string): ToolDefinition => ({
       name,
       description: `What ${name} does here`,
@@ -135,7 +135,7 @@ describe('tools of the operator’s MCP servers', () => {
     expect((await ask(result, { tools })).answer.message.content).toBe('painted')
   })
 
-  it('are not there for requests that do not ask for them', async () => {
+  it('are not offered to requests without memtool', async () => {
     const { ask, asked, view } = await talking([{ content: 'Hello.' }])
     await ask('Hello?', { acm: 'tools' })
     expect(named(asked[0]!.tools)).not.toContain('search_tools')
@@ -143,7 +143,7 @@ describe('tools of the operator’s MCP servers', () => {
     expect(view().found).toEqual([])
   })
 
-  it('that hang, die or answer megabytes are told to the model, and the next call works', async () => {
+  it('that hang, die or answer megabytes are reported to the model, and the next call works', async () => {
     const { ask, happened, service } = await talking(
       [
         search('hang', 'huge', 'die', 'say'),

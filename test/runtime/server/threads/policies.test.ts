@@ -1,4 +1,4 @@
-/** Folding without a model's decision: what goes, in which order, when it is worth it, and that it can all be undone. */
+/** Tests folding by policies: which results they fold, in which order, when it pays, and that all of it can be undone. */
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -13,7 +13,7 @@ import { SqliteStore } from '../../../../src/runtime/store/sqlite-store.js'
 const read: ToolDefinition = { name: 'read', description: 'Reads.', parameters: { type: 'object', properties: {} } }
 const words = (count: number, word: string): string => Array.from({ length: count }, (_, at) => `${word}${at}`).join(' ')
 
-/** A conversation in which a tool was called once for every size, with a result of so many words. */
+/** Returns a conversation with a tool call for every size, whose result has that many words. */
 function calls(...sizes: readonly number[]): ChatMessage[] {
   return [
     { role: 'user', content: 'Read them all.' },
@@ -34,12 +34,12 @@ async function serve(context: number, options: Partial<ServiceOptions> = {}) {
     const policy = events.flatMap((event) => (event.type === 'policy' ? [event] : []))
     return { ...(await asked.answer), policy }
   }
-  /** Indices of messages of which the last request showed a marker alone. */
+  /** Returns the indices of messages that the last request showed only as a marker. */
   const folded = () => engine.requests.at(-1)!.edits?.map(({ message }) => message) ?? []
   return { engine, service, ask, folded }
 }
 
-/** One fold at a time, as soon as half of the context is shown. */
+/** Settings that fold one result at a time, as soon as half of the context is used. */
 const EAGER = { threshold: 0.5, target: 0.5 }
 
 describe('auto-policy', () => {
@@ -49,12 +49,12 @@ describe('auto-policy', () => {
     expect([policy, folded()]).toEqual([[], []])
   })
 
-  it('folds old results, oldest first, and no more than it takes; the rest of the text stays as it was', async () => {
+  it('folds old results, oldest first, and no more than necessary; the rest of the text stays', async () => {
     const { ask, folded, service } = await serve(2000)
     const { policy, thread, usage } = await ask(calls(400, 400, 100, 100, 100, 100), { policy: EAGER })
     expect(folded()).toEqual([2])
     expect(policy).toHaveLength(1)
-    // The count before, less the count after, as the engine shows it.
+    // The saving is the engine's count before, less its count after.
     expect(policy[0]!.saves).toBeGreaterThan(380)
     expect(usage.promptTokens).toBeLessThanOrEqual(1000)
     const view = service.threads.get('t', thread)
@@ -63,7 +63,7 @@ describe('auto-policy', () => {
     expect(service.threads.get('t', thread).all[2]!.shown).toBe(words(400, 'w0-'))
   })
 
-  it('leaves recent results alone but for large ones, and those that were never answered in any case', async () => {
+  it('keeps recent results except large ones, and always keeps results without an answer after them', async () => {
     const recent = await serve(1000)
     await recent.ask(calls(200, 200, 200, 300), { policy: { olderThanTurns: 9 } })
     expect(recent.folded()).toEqual([])
@@ -75,7 +75,7 @@ describe('auto-policy', () => {
     expect(old.folded()).toEqual([2, 4])
   })
 
-  it('folds only what clears enough', async () => {
+  it('folds only if it clears enough', async () => {
     const { ask, folded } = await serve(2000)
     const six = calls(200, 200, 200, 200, 200, 200)
     await ask(six, { policy: { ...EAGER, clearAtLeast: 5000 } })
@@ -85,7 +85,7 @@ describe('auto-policy', () => {
     expect(other.folded()).toEqual([2, 4])
   })
 
-  it('stays in force for a client that sends everything again, and folds further as the conversation grows, where that pays', async () => {
+  it('stays in force when a client resends everything, and folds more as the conversation grows, if that pays', async () => {
     const { ask, folded, service } = await serve(2000)
     const begun = calls(400, 400, 100, 100, 100, 100)
     const first = await ask(begun, { policy: EAGER })
@@ -105,11 +105,11 @@ describe('auto-policy', () => {
   it('folds down to its target, so that the next fold is many turns away', async () => {
     const { ask, folded } = await serve(2000)
     await ask(calls(300, 300, 300, 300, 100, 100, 100, 100))
-    // Some 1,700 of 2,000 are beyond three quarters; half is two thirds of those.
+    // Some 1,700 of 2,000 tokens exceed three quarters. Half of the context is two thirds of those.
     expect(folded()).toEqual([2, 4, 6])
   })
 
-  it('waits under exact until the tokens that are not shown pay for what is computed again, and not where the context is full soon', async () => {
+  it('waits under exact until the saved tokens pay for the recomputed ones, unless the context is soon full', async () => {
     const waits = async (contract: ContractChoice, text: number, more: Partial<Ask> = {}) => {
       const { ask } = await serve(4000)
       const begun = calls(100, 100, 100, 100, 600, 600)
@@ -117,25 +117,25 @@ describe('auto-policy', () => {
       const next: ChatMessage[] = [...begun, first.message, { role: 'user', content: words(text, 'q') }]
       return (await ask(next, { policy: { threshold: 0.4 }, contract, ...more })).policy.length === 0
     }
-    // Four hundred tokens less in some six turns, at a tenth, are worth 240; a thousand stand behind them.
+    // Four hundred tokens less in some six turns, at a tenth of the price, are worth 240. A thousand tokens follow them.
     expect(await waits('exact', 200)).toBe(true)
     expect(await waits('splice', 200)).toBe(false)
     expect(await waits('exact', 2000)).toBe(false)
-    // The client may know how many turns there will be: in a hundred it pays, and after the last one nothing does.
+    // The client may know the number of turns to come: with a hundred it pays, and after the last one nothing does.
     expect(await waits('exact', 200, { expectedReuse: 100 })).toBe(false)
     expect(await waits('splice', 200, { expectedReuse: 1 })).toBe(false)
     expect(await waits('splice', 200, { expectedReuse: 0 })).toBe(true)
     expect(await waits('exact', 2000, { expectedReuse: 0 })).toBe(false)
   })
 
-  it('the engine is told of the last request of a thread', async () => {
+  it('marks the last request of a thread for the engine', async () => {
     const { ask, engine } = await serve(4000)
     await ask(calls(10), { expectedReuse: 1 })
     await ask(calls(20), { expectedReuse: 0 })
     expect(engine.requests.map(({ last }) => last)).toEqual([undefined, true])
   })
 
-  it('folds for nothing what is computed again anyway, because the client changed what stands before it', async () => {
+  it('folds text that is recomputed anyway, because the client changed an earlier message', async () => {
     const { ask, folded } = await serve(4000)
     const begun = calls(100, 100, 100, 100, 600, 600)
     const first = await ask(begun, { acm: 'off' })
@@ -144,7 +144,7 @@ describe('auto-policy', () => {
     expect(folded()).toEqual([2, 4, 6])
   })
 
-  it('leaves what the model, a person or the client had shown again', async () => {
+  it('keeps text that the model, a person or the client had restored', async () => {
     const { ask, folded, service } = await serve(2000)
     const begun = calls(400, 400, 100, 100, 100, 100)
     const first = await ask(begun, { policy: EAGER })
@@ -161,8 +161,8 @@ describe('auto-policy', () => {
   })
 })
 
-describe('what policies did', () => {
-  it('is told with the thread, at the step that it counts from, and comes back after a restart', async () => {
+describe('the folds of policies', () => {
+  it('are listed with the thread, at the step from which they count, and survive a restart', async () => {
     const folder = mkdtempSync(join(tmpdir(), 'kvfold-policies-'))
     const begun = calls(200, 200, 100, 100, 100, 100)
     const one = await serve(1000, { store: SqliteStore.open({ folder }) })
@@ -180,7 +180,7 @@ describe('what policies did', () => {
         ['policy', 0, 'the context is past its threshold'],
         ['policy', 1, 'the context is past its threshold'],
       ],
-      // It has the calls of the first with other results, and no answer of it: another conversation.
+      // This conversation has the calls of the first with other results, and none of its answers, so it is a separate one.
       [['policy', 0, 'the context is full']],
     ])
     expect(Math.abs(Date.now() - before[0]![0]!.at)).toBeLessThan(60_000)
@@ -193,7 +193,7 @@ describe('what policies did', () => {
     rmSync(folder, { recursive: true })
   })
 
-  it('that is then too little stays no more than the request does', async () => {
+  it('are dropped with a request that is refused for lack of room', async () => {
     const { ask, service } = await serve(500, { defaults: { overflow: 'fold-tool-results' } })
     const messages: readonly ChatMessage[] = [...calls(200, 200), { role: 'user', content: words(600, 'q') }]
     await expect(ask(messages, { policy: { threshold: 0.1, olderThanTurns: 0 } })).rejects.toMatchObject({ code: 'context/full' })
@@ -213,7 +213,7 @@ describe('a conversation that outgrows the context', () => {
     expect(engine.requests).toHaveLength(1)
   })
 
-  it('has its oldest tool results folded where the server or the request says so', async () => {
+  it('has its oldest tool results folded if the server or the request says so', async () => {
     for (const [server, request] of [
       [{ overflow: 'fold-tool-results' }, {}],
       [{}, { overflow: 'fold-tool-results' }],
@@ -224,7 +224,7 @@ describe('a conversation that outgrows the context', () => {
     }
   })
 
-  it('is refused when folding them is not enough, and nothing is folded then', async () => {
+  it('is refused when folding them is not enough, and then nothing is folded', async () => {
     const { ask, service } = await serve(500, { defaults: { overflow: 'fold-tool-results' } })
     const messages = [
       ...calls(200, 200),
@@ -239,7 +239,7 @@ describe('a conversation that outgrows the context', () => {
     expect(service.status().running).toBe(0)
   })
 
-  it('is answered at once when it is hopeless', async () => {
+  it('is refused at once if it can never fit', async () => {
     const { ask } = await serve(500, { defaults: { overflow: 'fold-tool-results' } })
     const begun = performance.now()
     await expect(ask([{ role: 'user', content: 'many words '.repeat(1e5) }])).rejects.toMatchObject({ code: 'context/full' })

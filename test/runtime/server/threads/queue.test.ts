@@ -1,11 +1,11 @@
-/** Who begins next: turns between tenants, priority and age within one, limits, cancellation. */
+/** Tests the order of the queue: turns between tenants, priority and age within one, limits, cancellation. */
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { Queue, QueueFull } from '../../../../src/runtime/server/threads/queue.js'
 
 const settled = () => new Promise<void>((resolve) => setImmediate(resolve))
 
-/** A queue whose entries are written down as they begin, each with what gives its slot up again. */
+/** A queue that records its entries as they begin, each with the function that frees its slot. */
 function watchedQueue(slots: number, limit = 100) {
   const queue = new Queue({ slots, limit })
   const begun: string[] = []
@@ -26,7 +26,7 @@ function watchedQueue(slots: number, limit = 100) {
 }
 
 describe('the queue', () => {
-  it('begins at once while there are slots, and then in turns between tenants', async () => {
+  it('starts requests at once while slots are free, and then in turns between tenants', async () => {
     const { begun, leave, enter, queue } = watchedQueue(1)
     void enter('a1', 'a')
     for (const name of ['a2', 'a3', 'a4']) void enter(name, 'a')
@@ -41,7 +41,7 @@ describe('the queue', () => {
     expect([queue.running, queue.waiting]).toEqual([0, 0])
   })
 
-  it("lets priority go before age, among a tenant's own only", async () => {
+  it('orders by priority before age, but only within a tenant', async () => {
     const { begun, leave, enter } = watchedQueue(1)
     void enter('first', 'a')
     void enter('a-low', 'a', -1)
@@ -56,7 +56,7 @@ describe('the queue', () => {
     expect(begun).toEqual(['first', 'a-high', 'b', 'a-old', 'a-low'])
   })
 
-  it('refuses who comes when as many wait as may, and takes the next when one has left', async () => {
+  it('refuses requests beyond its limit, and accepts the next one when there is room', async () => {
     const { leave, enter, begun } = watchedQueue(1, 1)
     void enter('a', 'a')
     void enter('b', 'a')
@@ -71,7 +71,7 @@ describe('the queue', () => {
     await expect(enter('e', 'a')).rejects.toMatchObject({ waiting: 1 })
   })
 
-  it('tells places as they change, and gives up the place of who leaves', async () => {
+  it('reports places as they change, and removes a request whose client leaves', async () => {
     const { leave, enter, begun, queue } = watchedQueue(1)
     const told: Record<string, number[]> = { b: [], c: [], d: [] }
     const gone = new AbortController()
@@ -90,7 +90,7 @@ describe('the queue', () => {
     await expect(enter('e', 'x', 0, gone.signal)).rejects.toMatchObject({ code: 'engine/cancelled' })
   })
 
-  it('never runs more than there are slots, forgets nobody, and takes turns, whatever happens', async () => {
+  it('never exceeds the slots, loses no request, and takes turns, whatever happens', async () => {
     await fc.assert(
       fc.asyncProperty(
         fc.integer({ min: 1, max: 3 }),
@@ -118,7 +118,7 @@ describe('the queue', () => {
               const waited = ['a', 'b', 'c'].filter((tenant) => waitingOf(tenant) > 0)
               if (name !== undefined) leave.get(name)!()
               await look()
-              // Whoever began is of a tenant that waited.
+              // The request that began is of a tenant that waited.
               if (name !== undefined && waited.length > 0) expect(waited).toContain(begun.at(-1)![0])
             } else {
               const name = `${move.tenant}${entered.length}`
@@ -132,7 +132,7 @@ describe('the queue', () => {
             await look()
           }
           expect([...begun].sort()).toEqual([...entered].sort())
-          // A tenant's own begin in the order in which they came.
+          // The requests of one tenant begin in the order in which they came.
           for (const tenant of ['a', 'b', 'c'])
             expect(begun.filter((name) => name.startsWith(tenant))).toEqual(entered.filter((name) => name.startsWith(tenant)))
         },

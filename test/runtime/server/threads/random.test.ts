@@ -1,4 +1,7 @@
-/** Whatever stateless clients do with their copies of a conversation, the model sees what they sent, and every thread what its client knows. */
+/**
+ * Tests random actions of stateless clients on their copies of a conversation: the model sees what they sent, and every thread has what its
+ * client knows.
+ */
 import fc from 'fast-check'
 import { expect, it } from 'vitest'
 import type { ChatMessage, ToolDefinition } from '../../../../src/runtime/chat/message.js'
@@ -9,11 +12,11 @@ import { MemoryStore } from '../../../../src/runtime/server/threads/memory-store
 
 const look: ToolDefinition = { name: 'look', description: 'Looks.', parameters: { type: 'object', properties: {} } }
 
-/** What the model does in a step, and what the client then does with what it has. */
+/** Draws the model's behaviour in each step, and what the client then does with its copy. */
 const moves = fc.array(
   fc.record({
     tenant: fc.constantFrom('a', 'b'),
-    /** Whose copy it is: one of the conversations the client has had so far, or a new one. */
+    /** The index of the copy: one of the client's conversations so far, or a new one. */
     from: fc.nat(6),
     change: fc.constantFrom<'go on' | 'again' | 'edit' | 'remove' | 'insert' | 'truncate' | 'fold'>(
       ...(['go on', 'go on', 'go on', 'again', 'edit', 'remove', 'insert', 'truncate', 'fold'] as const),
@@ -45,14 +48,14 @@ it('threads keep what clients know, however they fork, fold and fail', async () 
         }
       })
       const store = new MemoryStore()
-      /** What a fragment hides, in whatever thread. */
+      /** The text that each fragment hides, over all threads. */
       const texts = new Map<string, string>()
       const service = await ThreadService.open({
         models: [{ name: 'm', slots: 1, load: () => Promise.resolve(engine) }],
         store,
         costlyFolds: 'allow',
       })
-      /** By tenant: every conversation that a client has a copy of, with the thread it had. */
+      /** For each tenant, every conversation that a client has a copy of, with its thread. */
       const copies = new Map<string, { thread: string; messages: readonly ChatMessage[] }[]>([
         ['a', []],
         ['b', []],
@@ -67,7 +70,7 @@ it('threads keep what clients know, however they fork, fold and fail', async () 
           const place = at % messages.length
           messages[place] = { ...messages[place]!, content: `${messages[place]!.content}!` }
         } else if (change === 'remove' && messages.length > 2) {
-          // With its results, if it calls something.
+          // A message with calls is removed with their results.
           const place = at % (messages.length - 1)
           if (messages[place]!.role !== 'tool') {
             const end = messages.findIndex((message, index) => index > place && message.role !== 'tool')
@@ -98,7 +101,7 @@ it('threads keep what clients know, however they fork, fold and fail', async () 
         const asked = service.ask({ tenant, messages, tools: [look], toolChoice: 'auto', acm: 'tools' })
         const answer = await asked.answer.catch(() => null)
 
-        // What the model saw, less what was carried out inside: what the client sent.
+        // Without the calls carried out inside, the model saw what the client sent.
         const known = messages.map(canonical)
         const request = engine.requests.at(-1)!
         const visible = request.messages.filter(
@@ -114,20 +117,20 @@ it('threads keep what clients know, however they fork, fold and fail', async () 
         expect(visible.flatMap(({ role, content }) => (role === 'assistant' ? [] : [content]))).toEqual(
           messages.flatMap(({ role, content }) => (role === 'assistant' ? [] : [content])),
         )
-        // Results stand in the order of their calls, each after its answer.
+        // Results are in the order of their calls, after the message with the calls.
         for (const [place, { role, toolCalls = [] }] of request.messages.entries())
           if (role === 'assistant' && toolCalls.length > 0) {
             const ids = request.messages.slice(place + 1, place + 1 + toolCalls.length).map(({ toolCallId }) => toolCallId)
             expect(ids).toEqual(toolCalls.map(({ id }) => id))
           }
         if (answer === null) continue
-        // The thread has what the client knows now, and all others are what they were.
+        // The thread has what the client knows now, and all other threads are unchanged.
         const now = service.threads.export(tenant, answer.thread)
         const view = now.messages.flatMap(({ message, seen }) => (seen === 'nothing' ? [] : [seen === 'same' ? message : seen]))
         expect(view.map((message) => canonical(message as ChatMessage))).toEqual([...known, canonical(answer.message)])
         for (const [id, text] of before)
           if (id !== answer.thread) expect(JSON.stringify(service.threads.export(tenant, id).messages)).toBe(text)
-        // Fragments lie in messages that are there, and the store has it all.
+        // Fragments are in existing messages, and the store has everything.
         for (const { id, message, span } of now.edits.fragments) {
           const text = now.messages[message]!.message.content.slice(span.start, span.end)
           expect([message, text, texts.get(`${tenant} ${id}`) ?? text]).toEqual([message, text, text])
@@ -138,7 +141,7 @@ it('threads keep what clients know, however they fork, fold and fail', async () 
         const stored = store.read(tenant, answer.thread)!
         expect(stored).toEqual({ ...stored, edits: now.edits, ledger: now.ledger, held: now.held, used: now.used })
         expect(stored.messages.map(({ message }) => message.content)).toEqual(now.messages.map(({ message }) => message.content))
-        // Nobody has a thread that another tenant has, too.
+        // No tenant can read another tenant's threads.
         for (const { id } of service.threads.list(tenant === 'a' ? 'b' : 'a'))
           expect(() => service.threads.get(tenant, id)).toThrow(expect.objectContaining({ code: 'server/no-thread' }))
       }

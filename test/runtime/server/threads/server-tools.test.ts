@@ -1,4 +1,4 @@
-/** `acm: memtool`: the client's tools as a catalogue of its thread, in the three modes. */
+/** Tests `acm: memtool`: the client's tools become a catalogue of its thread, in the three modes. */
 import { expect, it } from 'vitest'
 import type { MemToolMode } from '../../../../src/runtime/agents/memtool-asides.js'
 import type { ChatMessage, ToolDefinition } from '../../../../src/runtime/chat/message.js'
@@ -15,7 +15,7 @@ const tools: readonly ToolDefinition[] = ['size_moon', 'age_moon', 'size_mars', 
 
 const namesOf = (list: readonly ToolDefinition[] = []) => list.map(({ name }) => name)
 
-/** A client that says these one after another and carries out what it is asked to. */
+/** Runs a client that sends these messages one after another and carries out the calls it gets. */
 async function talk(mode: MemToolMode, said: readonly string[], script: (request: EngineRequest) => ScriptedReply) {
   const engine = new ScriptedEngine(script)
   const service = await ThreadService.open({
@@ -37,7 +37,7 @@ async function talk(mode: MemToolMode, said: readonly string[], script: (request
   return { engine, messages, threads, service }
 }
 
-/** Searches for what is asked, removes what a question aside names, calls what was found. */
+/** Plays a model that searches for the user's topic, removes tools when asked aside, and calls the tool it found. */
 const plays = ({ messages, schema, tools: listed, unlisted = [] }: EngineRequest): ScriptedReply => {
   const asks = Object.keys((schema as { properties?: object } | undefined)?.properties ?? {})[0]
   const last = messages.at(-1)!
@@ -61,7 +61,7 @@ it.each<[MemToolMode, readonly string[]]>([
   ['hybrid', ['search_tools']],
   ['workflow', ['search_tools']],
 ])(
-  '%s: the list at the top never changes, calls of found tools are the client’s, and what is not needed goes',
+  '%s: the list at the top stays the same, the client gets calls of found tools, and unneeded tools are removed',
   async (mode, own) => {
     const { engine, messages, threads, service } = await talk(mode, ['size moon', 'age mars'], plays)
     const answers = engine.requests.filter(({ kind }) => kind !== 'summary')
@@ -71,7 +71,7 @@ it.each<[MemToolMode, readonly string[]]>([
       'age_mars is 7',
     ])
     expect(messages.at(-1)!.content).toBe('age_mars is 7')
-    // The client sees nothing of searches, and goes on in its thread.
+    // The client sees nothing of searches, and continues its thread.
     expect(JSON.stringify(messages)).not.toContain('search_tools')
     expect(threads.size).toBe(1)
     const [first] = answers.filter(({ unlisted = [] }) => unlisted.length > 0)
@@ -86,7 +86,7 @@ it.each<[MemToolMode, readonly string[]]>([
   },
 )
 
-it('a call of a tool that is not loaded is told so, and none can be forced', async () => {
+it('a call of a tool that is not loaded gets an error, and no tool can be forced', async () => {
   let tries = 0
   const { messages } = await talk('hybrid', ['hello'], ({ messages: all }) => {
     if (tries++ === 0) return { calls: [{ name: 'age_mars' }] }

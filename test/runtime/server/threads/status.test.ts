@@ -1,4 +1,4 @@
-/** What was saved today: counted from midnight, and known again after a restart. */
+/** Tests the count of tokens saved today: it starts at midnight, and survives a restart. */
 import { mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -13,7 +13,7 @@ afterEach(() => {
   rmSync(folder, { recursive: true })
 })
 
-it('goes on after a restart, and begins anew at midnight', () => {
+it('continues after a restart, and starts again at midnight', () => {
   const file = join(folder, 'saved-today.json')
   let now = new Date(2026, 10, 23, 23, 59)
   const open = () => new SavedToday(file, () => now)
@@ -29,7 +29,7 @@ it('goes on after a restart, and begins anew at midnight', () => {
   expect(open().tokens).toBe(5)
 })
 
-it('is counted without a file, and with one that cannot be read or written', () => {
+it('works without a file, and with one that cannot be read or written', () => {
   const bad = join(folder, 'bad.json')
   for (const text of ['', 'null', '{"day":7,"tokens":"many"}']) {
     writeFileSync(bad, text)

@@ -1,4 +1,4 @@
-/** What clients know of a thread is the same whether it was worked out anew or taken over from the thread before. */
+/** Tests that a thread's view is the same whether it is computed from its messages or taken over from the previous thread. */
 import fc from 'fast-check'
 import { expect, it } from 'vitest'
 import type { ChatMessage } from '../../../../src/runtime/chat/message.js'
@@ -14,7 +14,7 @@ const POOL: readonly StoredMessage[] = Array.from({ length: 12 }, (_, at): Store
 const stored = fc.array(fc.constantFrom(...POOL), { maxLength: 9 })
 const told = ({ seen, messages, keys, places, chain, size }: View) => ({ seen, messages, keys, places, chain: chain.bytes, size })
 
-it('a view that takes over from another is the one made of the messages alone, and grows as that does', () => {
+it('a view taken over from another one equals the one computed from the messages, and grows the same', () => {
   fc.assert(
     fc.property(stored, stored, stored, (before, prefix, rest) => {
       const known = View.of([...prefix, ...before])

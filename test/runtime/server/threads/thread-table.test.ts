@@ -1,4 +1,4 @@
-/** What one tenant has costs another nothing: a look-up touches the entries of its own tenant, however many others there are. */
+/** Tests that one tenant's threads cost another tenant nothing: a look-up visits entries of its own tenant only. */
 import { describe, expect, it } from 'vitest'
 import type { ChatMessage } from '../../../../src/runtime/chat/message.js'
 import { ThreadEntry } from '../../../../src/runtime/server/threads/thread-table.js'
@@ -27,7 +27,7 @@ async function open(store = new CountedStore()) {
   return { store, book, ask }
 }
 
-/** How often `work` looks at anything of any entry. */
+/** Counts how often `work` reads any property of any entry. */
 async function touches(work: () => Promise<unknown>): Promise<number> {
   const own = Object.entries(Object.getOwnPropertyDescriptors(ThreadEntry.prototype))
   let count = 0
@@ -49,13 +49,16 @@ async function touches(work: () => Promise<unknown>): Promise<number> {
 }
 
 describe('a look-up', () => {
-  /** What anna's requests touch beside so many threads of bert's: to go on, to begin, to name a thread, to list. */
+  /**
+   * Counts what anna's requests read beside this many threads of bert's: continue, start, start without anything in common, name a thread,
+   * list.
+   */
   async function cost(threads: number, isStored: boolean): Promise<readonly number[]> {
     const before = await open()
     const id = await before.ask('anna', [system, user('One?')])
     await before.ask('anna', [system, user('Two?')])
     for (let at = 0; at < threads; at++) await before.ask('bert', [system, user(`One? ${at}`)])
-    // Afterwards only what was asked for is in memory.
+    // With a stored table, only the threads asked for are then in memory.
     const { book, ask } = isStored ? await open(before.store) : before
     return [
       await touches(() => ask('anna', [system, user('One?'), user('More.')])),
@@ -66,13 +69,13 @@ describe('a look-up', () => {
     ]
   }
 
-  it.each([false, true])('costs the same whatever others have (stored: %s)', async (isStored) => {
+  it.each([false, true])('costs the same whatever other tenants have (stored: %s)', async (isStored) => {
     const alone = await cost(0, isStored)
     expect(Math.min(...alone)).toBeGreaterThan(0)
     expect(await cost(200, isStored)).toEqual(alone)
   })
 
-  /** What a request of somebody with so many threads touches: to go on, to begin, to ask the same again, to change an earlier message, to name a thread. */
+  /** Counts what a tenant's requests read with this many threads: continue, start, repeat, change an earlier message, name a thread. */
   async function ownCost(threads: number, isStored: boolean): Promise<readonly number[]> {
     const before = await open()
     const said = { role: 'assistant', content: 'Done.' } as const
@@ -99,7 +102,7 @@ describe('a look-up', () => {
     for (const [at, touched] of many.entries()) expect(touched).toBeLessThan(2 * few[at]! + 50)
   })
 
-  it('deletes no thread for the number of them', async () => {
+  it('deletes no thread, however many there are', async () => {
     const { book, ask } = await open()
     const first = await ask('anna', [system, user('Question 0?')])
     for (let at = 1; at < 1100; at++) await ask('anna', [system, user(`Question ${at}?`)])
@@ -107,7 +110,7 @@ describe('a look-up', () => {
     expect(book.get('anna', first).view.map(({ content }) => content)).toEqual([system.content, 'Question 0?'])
   })
 
-  it('reads no thread that shares a system message alone', async () => {
+  it('reads no thread that shares only a system message', async () => {
     const { store, ask } = await open()
     await ask('anna', [system, user('One?')])
     const { ask: later } = await open(store)

@@ -1,4 +1,4 @@
-/** Threads behind the service, above an engine that says what a script tells it to: which thread a request goes on with, and what clients see of it. */
+/** Tests threads behind the service, on a scripted engine: which thread a request continues, and what clients see of it. */
 import { describe, expect, it } from 'vitest'
 import type { ChatMessage, ToolDefinition } from '../../../../src/runtime/chat/message.js'
 import type { EngineRequest } from '../../../../src/runtime/engine/engine.js'
@@ -40,10 +40,10 @@ async function eventsOf(asked: Asked): Promise<AskEvent[]> {
   return events
 }
 
-/** What the engine was last asked to show. */
+/** Returns the messages of the engine's last request. */
 const shown = (engine: ScriptedEngine) => engine.requests.at(-1)!.messages.map(({ role, content }) => `${role}: ${content}`)
 
-it('edits of people and programs are noted between the steps, and kept', async () => {
+it('edits of people and programs are recorded between the steps, and kept', async () => {
   const store = new MemoryStore()
   const { ask, service } = await serve(numbered, { store })
   const { thread } = await ask([user(`Once. ${'All of this is out of date. '.repeat(40)}`)])
@@ -63,12 +63,12 @@ it('edits of people and programs are noted between the steps, and kept', async (
   expect(store.read('t', thread)!.events).toEqual(noted)
 })
 
-describe('the note on a long message', () => {
+describe('the length hint of a long message', () => {
   const long = user('word '.repeat(1000).trim())
   const note = '\n\n[This message has about 5 thousand characters.]'
   const prompt = (engine: ScriptedEngine) => engine.prompt(engine.requests.at(-1)!)
 
-  it('is shown to a model that has the context tools, after a fold as before, and nobody else gets it', async () => {
+  it('is shown to a model with the context tools, and to no other', async () => {
     const { ask, service, engine } = await serve(numbered)
     const first = await ask([long], { acm: 'tools', toolChoice: 'auto' })
     expect(prompt(engine)).toContain(`word${note}<end>`)
@@ -79,7 +79,7 @@ describe('the note on a long message', () => {
     expect(prompt(engine)).not.toContain('This message has about')
   })
 
-  it('stays behind the content when the content is folded', async () => {
+  it('stays after the content when the content is folded', async () => {
     const { ask, service, engine } = await serve(numbered, { costlyFolds: 'allow' })
     const first = await ask([long], { acm: 'tools' })
     const [fragment] = await service.threads.fragment('t', first.thread, {
@@ -96,21 +96,21 @@ describe('the note on a long message', () => {
 })
 
 describe('a stateless client', () => {
-  it('goes on with its thread when it sends everything again', async () => {
+  it('continues its thread when it sends everything again', async () => {
     const { ask, service } = await serve(numbered)
     const first = await ask([system, user('One?')])
     expect(first).toMatchObject({ message: assistant('Answer 0.'), finish: 'stop', lost: null, contextCalls: 0 })
     const second = await ask([system, user('One?'), first.message, user('Two?')])
     expect([second.thread, second.lost]).toEqual([first.thread, null])
     expect(second.usage.cachedTokens).toBeGreaterThan(5)
-    // Whitespace around the answer, a lost id: still the same.
+    // White space around the answer does not matter.
     const third = await ask([system, user('One?'), assistant(' Answer 0.\n'), user('Two?'), second.message, user('Three?')])
     expect(third.thread).toBe(first.thread)
     expect(service.threads.list('t')).toHaveLength(1)
     expect(first.thread).toMatch(/^thread_[0-9a-f]{32}$/)
   })
 
-  it('goes on with its thread beside others that are answered the same, however many', async () => {
+  it('continues its thread beside any number of threads with the same answers', async () => {
     const { ask, service } = await serve(() => ({ content: 'Done.' }))
     const clients = Array.from({ length: 20 }, (_, client) => ({ client, messages: [system], thread: '' }))
     for (let turn = 0; turn < 3; turn++)
@@ -125,13 +125,13 @@ describe('a stateless client', () => {
     expect(service.threads.list('t')).toHaveLength(20)
   })
 
-  it('gets a fork where it changed something, and is told what; the old thread lives on', async () => {
+  it('gets a fork when it changes a message, with the reason; the old thread stays', async () => {
     const { ask, service, engine } = await serve(numbered)
     const first = await ask([system, user('One?')])
     const second = await ask([system, user('One?'), first.message, user('Two?')])
     const forked = await ask([system, user('One?'), assistant('Answer X.'), user('Two?')])
     expect(forked.thread).not.toBe(first.thread)
-    // The client had no right to call that a loss of a conversation: nothing of the model's was in common.
+    // No answer of the model was in common, so this is not reported as a loss.
     expect(forked.lost).toBeNull()
     const edited = await ask([system, user('One?'), first.message, user('Two, please?')])
     expect(edited.lost).toEqual({
@@ -145,18 +145,18 @@ describe('a stateless client', () => {
     expect([old.thread, old.lost]).toEqual([first.thread, null])
   })
 
-  it('gets another answer in a fork when it asks the same again', async () => {
+  it('gets another answer in a fork when it sends the same request again', async () => {
     const { ask, service } = await serve(numbered)
     const first = await ask([user('One?')])
     const again = await ask([user('One?')])
     expect([again.thread === first.thread, again.lost, again.message.content]).toEqual([false, null, 'Answer 1.'])
     expect(service.threads.get('t', first.thread).messages).toBe(2)
-    // Each goes on with its own answer.
+    // Each client continues with its own answer.
     expect((await ask([user('One?'), again.message, user('x')])).thread).toBe(again.thread)
     expect((await ask([user('One?'), first.message, user('x')])).thread).toBe(first.thread)
   })
 
-  it('shares no thread for a system message alone', async () => {
+  it('shares no thread because of a system message alone', async () => {
     const { ask, service } = await serve(numbered)
     const first = await ask([system, user('One?')])
     const other = await ask([system, user('Else?')])
@@ -164,7 +164,7 @@ describe('a stateless client', () => {
     expect(service.threads.get('t', other.thread).parent).toBeNull()
   })
 
-  it('gets a thread of its own while another request runs on the one it would go on with', async () => {
+  it('gets a new thread while another request runs on the one it would continue', async () => {
     let release = (): void => undefined
     const gate = new Promise<void>((resolve) => (release = resolve))
     const { ask, begin } = await serve(async (_, step) => {
@@ -181,7 +181,7 @@ describe('a stateless client', () => {
     expect((await slow.answer).thread).toBe(first.thread)
   })
 
-  it('runs several answers to one prompt in threads of their own', async () => {
+  it('gets several answers to one prompt in separate threads', async () => {
     const { service } = await serve(numbered)
     const asked = service.several(
       { tenant: 't', messages: [user('One?')], tools: [], toolChoice: 'auto', sampling: { seed: 5 } },
@@ -208,7 +208,7 @@ describe('a client that names its thread', () => {
     expect([same.thread, same.lost]).toEqual([first.thread, null])
   })
 
-  it('can append, and then waits for what runs', async () => {
+  it('can append, and then waits for the running request', async () => {
     let release = (): void => undefined
     const gate = new Promise<void>((resolve) => (release = resolve))
     const { ask, begin, engine } = await serve(async (_, step) => {
@@ -239,7 +239,7 @@ describe('a client that names its thread', () => {
   })
 })
 
-/** Cuts the first user message and folds all but the last piece, then answers. */
+/** Plays a model that cuts the first user message, folds all pieces but the last, and answers. */
 const folds = (request: EngineRequest, step: number): ScriptedReply => {
   const ids = request.messages.at(-1)?.content.match(/\bf[0-9a-f]{5}\b/gu) ?? []
   if (step === 0)
@@ -253,7 +253,7 @@ const folds = (request: EngineRequest, step: number): ScriptedReply => {
 const long = `${'old news. '.repeat(200)}the end. What now?`
 
 describe('the context tools over the service', () => {
-  it('run inside; the client sees its answer, and may send everything again', async () => {
+  it('run inside; the client sees the answer, and may send everything again', async () => {
     const { ask, begin, engine, service } = await serve(folds)
     const asked = begin([user(long)], { acm: 'tools' })
     const events = await eventsOf(asked)
@@ -269,7 +269,7 @@ describe('the context tools over the service', () => {
 
     const second = await ask([user(long), first.message, user('And?')], { acm: 'tools' })
     expect(second.thread).toBe(first.thread)
-    // The folds stay in force though the client sent the text again, and the steps inside are still there.
+    // The folds stay in force though the client resent the text, and the inner steps are still there.
     const request = engine.requests.at(-1)!
     expect(request.edits).toHaveLength(3)
     expect(request.messages.map(({ role }) => role)).toEqual([
@@ -279,13 +279,13 @@ describe('the context tools over the service', () => {
     expect(second.usage.promptTokens).toBeLessThan(first.ledger[0]!.shown)
   })
 
-  it('keep their folds in a fork when these lie wholly before it, and drop the others', async () => {
+  it('keep folds before the divergence in a fork, and drop the others', async () => {
     const { ask, engine, service } = await serve(folds, { costlyFolds: 'allow' })
     const first = await ask([user(long)], { acm: 'tools' })
     const second = await ask([user(long), first.message, user('old things at the end?')], { acm: 'tools' })
     await service.threads.fragment('t', first.thread, { startMarker: 'old things', endMarker: 'end', numFragments: 1 })
     const late = service.threads.get('t', first.thread).all.at(-2)!.fragments
-    // The first message that holds the markers is cut already, so the late one is found in its own words.
+    // The first message with both markers is already cut, so the markers are found in the late message.
     expect(late).toHaveLength(1)
     await service.threads.fold('t', first.thread, late[0]!.id)
     const forked = await ask([user(long), first.message, user('Something else?')], { acm: 'tools' })
@@ -295,12 +295,12 @@ describe('the context tools over the service', () => {
     expect(service.threads.get('t', second.thread).fragments.folded).toBe(4)
     const folded = (id: string) => service.threads.get('t', id).all.flatMap(({ fragments }) => fragments.map((one) => one.id))
     expect(folded(forked.thread)).toEqual(folded(first.thread).slice(0, 4))
-    // Before the divergence nothing was computed again.
+    // A change of the first message leaves no folds.
     const fresh = await ask([user(`${long}!`)], { thread: first.thread })
     expect([fresh.lost?.message, service.threads.get('t', fresh.thread).fragments.folded]).toEqual([0, 0])
   })
 
-  it("end the step at the client's calls, keep the order of results, and hide their own", async () => {
+  it("end the step at the client's calls, keep the order of results, and hide inner calls", async () => {
     const script: Script = (request, step) => {
       if (step === 0)
         return {
@@ -338,7 +338,7 @@ describe('the context tools over the service', () => {
     )
     expect([second.thread, second.lost]).toEqual([first.thread, null])
     expect(second.message.content).toBe('1 match |sunny|1 match |noon')
-    // The next request goes on, too: the view has the client's results alone.
+    // The next request continues, too: the view has only the client's results.
     const third = await ask(
       [
         ...[user('Rome or Oslo?'), first.message, result(calls[0]!.id, 'sunny'), result(calls[1]!.id, 'noon')],
@@ -347,7 +347,7 @@ describe('the context tools over the service', () => {
       { acm: 'tools', tools },
     )
     expect(third.thread).toBe(first.thread)
-    // A fork between the results keeps what was carried out inside, in its place.
+    // A fork between the results keeps the inner calls in their place.
     const forked = await ask([user('Rome or Oslo?'), first.message, result(calls[0]!.id, 'rain'), result(calls[1]!.id, 'noon')], {
       acm: 'tools',
       tools,
@@ -360,7 +360,7 @@ describe('the context tools over the service', () => {
     ])
   })
 
-  it('keep what waits for the results of two requests that bring them at once', async () => {
+  it('keep held results for two requests that bring the missing ones at once', async () => {
     const script: Script = (request, step) =>
       step === 0
         ? { calls: [{ name: 'weather' }, { name: 'search_context', arguments: { query: 'Rome' } }] }
@@ -375,14 +375,14 @@ describe('the context tools over the service', () => {
     for (const { messages } of engine.requests.slice(1)) expect(messages[2]!.content).toBe('sunny')
   })
 
-  it('are limited to 20 calls, and then the model must answer', async () => {
+  it('are limited to 20 calls; then the model must answer', async () => {
     const script: Script = (request) =>
       request.toolChoice === 'none' ? { content: 'Enough.' } : { calls: [{ name: 'search_context', arguments: { query: 'x' } }] }
     const { ask } = await serve(script)
     expect(await ask([user('x?')], { acm: 'tools' })).toMatchObject({ message: assistant('Enough.'), contextCalls: 20 })
   })
 
-  it("refuse a client's tool of the same name", async () => {
+  it("refuse a client's tool with the name of a context tool", async () => {
     const { ask, service } = await serve(numbered)
     const tools = [{ ...weather, name: 'fold_fragment' }]
     await expect(ask([user('x')], { acm: 'tools', tools })).rejects.toMatchObject({ code: 'engine/bad-request' })
@@ -392,7 +392,7 @@ describe('the context tools over the service', () => {
 })
 
 describe('tool choice', () => {
-  it("forces one of the client's tools, by name if asked, while the model sees all", async () => {
+  it("forces one of the client's tools, by name if requested, while the model sees all", async () => {
     const { ask, engine } = await serve((request) => ({ calls: [{ name: request.callable?.[0] ?? 'none' }] }))
     const named = await ask([user('x')], { tools: [time, weather], toolChoice: { name: 'weather' }, acm: 'tools' })
     expect(named.message.toolCalls?.map(({ name }) => name)).toEqual(['weather'])
@@ -405,7 +405,7 @@ describe('tool choice', () => {
     })
   })
 
-  it('none: calls are not carried out nor shown', async () => {
+  it('none: calls are neither carried out nor shown', async () => {
     const { ask, begin } = await serve((request, step) =>
       step === 0
         ? { content: 'Hm.', calls: [{ name: 'weather' }], finish: 'stop' }
@@ -419,7 +419,7 @@ describe('tool choice', () => {
     expect(told.message.content).toBe('y')
   })
 
-  it('parallel calls: only the first when the client takes one at a time', async () => {
+  it('parallel calls: only the first is kept when the client takes one at a time', async () => {
     const { begin } = await serve([{ calls: [{ name: 'weather' }, { name: 'time' }] }])
     const asked = begin([user('x')], { tools: [weather, time], parallelCalls: false })
     const events = await eventsOf(asked)
@@ -432,7 +432,7 @@ describe('tool choice', () => {
 describe('a call that is not JSON', () => {
   const broken = { name: 'weather', malformed: '{"where": "sk' }
 
-  it.each(['off', 'tools'] as const)('is none where the limit cut it off, and those before it are (acm: %s)', async (acm) => {
+  it.each(['off', 'tools'] as const)('is dropped if the limit cut it off, and earlier calls are kept (acm: %s)', async (acm) => {
     const { begin, engine, service } = await serve([
       { content: 'So.', calls: [{ name: 'time', id: 'a' }, broken], finish: 'length' },
       { content: 'Well.', calls: [acm === 'off' ? broken : { ...broken, name: 'search_context' }], finish: 'length' },
@@ -450,7 +450,7 @@ describe('a call that is not JSON', () => {
     expect(engine.requests).toHaveLength(2)
   })
 
-  it('is the client’s to refuse where the model ended it itself', async () => {
+  it('is passed to the client if the model ended it itself', async () => {
     const { begin } = await serve([{ calls: [broken, { name: 'time' }] }, { calls: [broken] }])
     for (const names of [['weather', 'time'], ['weather']]) {
       const asked = begin([user('x')], { tools: [weather, time] })
@@ -464,7 +464,7 @@ describe('a call that is not JSON', () => {
 })
 
 describe('the store', () => {
-  it('has everything that was acknowledged, and brings it back', async () => {
+  it('has everything that was acknowledged, and a new service continues from it', async () => {
     const store = new MemoryStore()
     const one = await serve(folds, { store })
     const first = await one.ask([user(long)], { acm: 'tools' })
@@ -477,7 +477,7 @@ describe('the store', () => {
     const second = await two.ask([user(long), first.message, user('And?')], { acm: 'tools' })
     expect(second.thread).toBe(first.thread)
     expect(two.engine.requests[0]!.edits).toHaveLength(3)
-    // Ids go on where they were.
+    // New ids continue the old ones.
     await two.service.threads.fragment('t', first.thread, { startMarker: 'And', endMarker: '?', numFragments: 1 })
     const ids = two.service.threads.get('t', first.thread).all.flatMap(({ fragments }) => fragments.map(({ id }) => id))
     expect(new Set(ids).size).toBe(5)
@@ -486,7 +486,7 @@ describe('the store', () => {
     await expect(two.ask([user('x')], { thread: first.thread })).rejects.toMatchObject({ code: 'server/no-thread' })
   })
 
-  it('has the steps of a turn that failed, and the turn goes on from them', async () => {
+  it('has the steps of a failed turn, and the turn continues from them', async () => {
     const store = new MemoryStore()
     const { ask, engine, service } = await serve(
       (request, step) => {
@@ -512,7 +512,7 @@ describe('the store', () => {
     expect(service.status().asks).toEqual({ done: 1, failed: 1, cancelled: 0, refused: 0 })
   })
 
-  it('keeps no more threads than a tenant may have, the latest used', async () => {
+  it('keeps the most recently used threads up to the limit of a tenant', async () => {
     const store = new MemoryStore()
     const told: string[] = []
     const tell = (sentence: string) => told.push(sentence)
@@ -530,7 +530,7 @@ describe('the store', () => {
 })
 
 describe('operations', () => {
-  it('show, change and tell, and wait while an ask runs', async () => {
+  it('show, change and report, and wait while a request runs', async () => {
     let release = (): void => undefined
     const gate = new Promise<void>((resolve) => (release = resolve))
     const { ask, begin, service, engine } = await serve(async (_, step) => {

@@ -1,4 +1,4 @@
-/** A process that serves itself conversations over a store until it is killed, and says on stdout what was acknowledged. */
+/** A process that runs conversations over a store until it is killed, and prints every acknowledged operation on stdout. */
 import { writeSync } from 'node:fs'
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import { builtinModel } from '../../../../src/runtime/cli/builtin.js'
@@ -10,7 +10,10 @@ import { ThreadService } from '../../../../src/runtime/server/service.js'
 import type { ExportedThread } from '../../../../src/runtime/server/threads/thread-api.js'
 import { SqliteStore } from '../../../../src/runtime/store/sqlite-store.js'
 
-/** `begin`: the store is about to be opened. `try`: an operation begins. `ack`: it was acknowledged, and this is what there must be from now on, null when it is deleted. */
+/**
+ * `begin`: the store is about to be opened. `try`: an operation begins. `ack`: it was acknowledged; `is` has the thread as it must be from
+ * now on, or null when it was deleted.
+ */
 export type Said =
   | { readonly say: 'begin' }
   | { readonly say: 'try'; readonly talker: string; readonly thread: string | null; readonly what: string }
@@ -25,7 +28,7 @@ export type Said =
 const TENANT = 'public'
 const say = (said: Said) => writeSync(1, `${JSON.stringify(said)}\n`)
 
-/** Two talkers of this many operations a service; then the store is closed and opened again. */
+/** Two talkers run this many operations on each service; then the store is closed and opened again. */
 const OPERATIONS = 12
 
 async function talk(service: ThreadService, random: Random, mine: Set<string>, talker: string): Promise<void> {
@@ -38,7 +41,7 @@ async function talk(service: ThreadService, random: Random, mine: Set<string>, t
     const thread = random.below(4) === 0 ? undefined : known[random.below(Math.max(1, known.length))]?.id
     const fragments = thread === undefined ? [] : threads.export(TENANT, thread).edits.fragments
     const { id: fragment = '', state = { kind: 'open' } } = fragments[random.below(Math.max(1, fragments.length))] ?? {}
-    // A kill between a thread's beginning and its first message, of which nothing was acknowledged, leaves it empty.
+    // A kill between a thread's start and its first message leaves it empty; nothing of it was acknowledged.
     const empty = thread !== undefined && threads.export(TENANT, thread).messages.length === 0
     const kind = thread === undefined || empty ? 0 : random.below(10)
     if (thread !== undefined && kind === 9 && known.length > 4) {
@@ -83,7 +86,7 @@ async function main(folder: string, seed: number): Promise<void> {
         ...{ threads: 1, batchThreads: 1, slots: 2, cells: 4096, hostBytes: 0 },
       })
     const service = await ThreadService.open({ store, models: [{ name: 'builtin', slots: 2, load }], costlyFolds: 'allow' })
-    // Each has half of what there is, and what it begins.
+    // Each talker has half of the existing threads, and those that it starts.
     const half = (parity: number) => {
       const ids = service.threads.list(TENANT).map(({ id }) => id)
       return new Set(ids.filter((id) => parseInt(id.slice(-1), 16) % 2 === parity))

@@ -1,4 +1,4 @@
-/** Threads that store tests keep: made from a seed, with everything that may be hard to write down. */
+/** Makes threads from seeds for the tests of stores, with everything that may be hard to store. */
 import type { ChatMessage } from '../../../../src/runtime/chat/message.js'
 import { fragmentId, searchId } from '../../../../src/runtime/core/ids.js'
 import { Random } from '../../../../src/runtime/core/random.js'
@@ -26,7 +26,7 @@ const TEXTS = [
   "'; DROP TABLE threads; --",
 ]
 
-/** A message of any role, with any of its fields. */
+/** Returns a message of any role, with any of its fields. */
 export function someMessage(seed: number): ChatMessage {
   const random = new Random(seed, 3)
   const text = () => TEXTS[random.below(TEXTS.length)]! + 'x'.repeat(random.below(40))
@@ -73,7 +73,7 @@ export function someEdits(seed: number): ThreadEdits {
   }
 }
 
-/** An entry with `messages` messages. */
+/** Returns a ledger entry with `messages` messages. */
 export function someEntry(step: number, messages = 2): LedgerEntry {
   return {
     step,
@@ -124,7 +124,7 @@ export const someCard = (seed: number): ThreadCard => ({
   last: seed % 2 === 0 ? null : { shown: 100, reused: seed },
 })
 
-/** With some of what an update may have, by the bits of `seed`. */
+/** Returns an update; the bits of `seed` choose its parts. */
 export function someUpdate(seed: number, of: { readonly tenant: string; readonly id: string }): ThreadUpdate {
   const has = (bit: number) => ((seed >>> bit) & 1) === 1
   const small = seed % 97
@@ -138,7 +138,7 @@ export function someUpdate(seed: number, of: { readonly tenant: string; readonly
   }
 }
 
-/** As version 1 of the file had them, too: without events. */
+/** Returns a thread without events, which version 1 of the file could also store. */
 export const someThread = (seed: number, tenant?: string): ThreadRecord => ({
   ...someHead(seed, tenant),
   messages: [someStored(seed), someStored(seed + 1), someStored(seed + 2)],
@@ -150,11 +150,11 @@ export const someThread = (seed: number, tenant?: string): ThreadRecord => ({
 export const byId = <T extends { readonly id: string; readonly tenant: string }>(threads: readonly T[]) =>
   [...threads].sort((a, b) => (a.id + a.tenant < b.id + b.tenant ? -1 : 1))
 
-/** As the server reads it. */
+/** Reads a thread as the server does. */
 export const readIn = (store: ThreadStore, tenant: string, id: string): Promise<ThreadRecord | null> =>
   store.shared?.reading(() => store.read(tenant, id)) ?? Promise.resolve(store.read(tenant, id))
 
-/** All of a store whose threads have cards. */
+/** Returns all threads of a store; each must have a card. */
 export async function allIn(store: ThreadStore): Promise<readonly ThreadRecord[]> {
   const listed = await store.index(() => {
     throw new Error('A thread has no card.')
