@@ -1,4 +1,4 @@
-/** A server before three real engines, each a process: conversations keep their cache, and what becomes of them when an engine dies. */
+/** Tests a server in front of three real engines, each a process: conversations keep their cache, and survive the death of an engine. */
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
@@ -47,7 +47,7 @@ async function start(...more: readonly string[]): Promise<Process> {
 
 const engine = () => start('--gpu', 'cpu', '--slots', '8', '--context', '24576', '--host-cache', '0')
 
-/** A server here before these engines. */
+/** Starts a server in this process in front of these engines. */
 async function front(of: readonly string[]): Promise<Serving> {
   const engines = of.map((url) => ({ url }))
   const made = await serving({ slots: 8, engine: () => RemoteEngine.connect({ url: of[0]!, engines, healthEvery: 1e9 }) })
@@ -72,11 +72,11 @@ const post = (url: string, body: object) =>
 const user = (content: string) => ({ role: 'user', content })
 
 it.runIf(process.env['KVFOLD_LONG'] !== undefined)(
-  'reuses with three engines at least 95 % of what one reuses; a random router does not',
+  'with three engines reuses at least 95 % of what one reuses; a random router does not',
   { timeout: 180_000 },
   async () => {
     const options = { clients: 8, turns: 6, characters: 250, seed: 7 }
-    // Each time with engines that know nothing yet.
+    // Each round uses new engines with empty caches.
     const fresh = async (count: number) => {
       await Promise.all(processes.splice(0).map((each) => each.kill()))
       return (await Promise.all(Array.from({ length: count }, engine))).map(({ url }) => url)
@@ -95,7 +95,7 @@ it.runIf(process.env['KVFOLD_LONG'] !== undefined)(
     expect(share(random)).toBeLessThan(0.9)
     const { engines } = served.service.status().models[0]!.loaded!
     expect(engines!.every(({ requests, failures, moved }) => requests > 0 && failures + moved === 0)).toBe(true)
-    // What we expected is what was there, but for beginnings that conversations have in common.
+    // The expected tokens were cached; common beginnings of conversations were cached in addition.
     const total = (part: 'cached' | 'expected') => engines!.reduce((sum, each) => sum + each[part], 0)
     expect(total('cached')).toBe(three.cached)
     expect(total('expected') / total('cached')).toBeGreaterThan(0.9)
@@ -103,7 +103,7 @@ it.runIf(process.env['KVFOLD_LONG'] !== undefined)(
   },
 )
 
-it('tells what an engine had said that dies, keeps nothing of it, and goes on with another', async () => {
+it('reports the text of an engine that dies during an answer, stores none of it, and continues with another engine', async () => {
   const all = await Promise.all([engine(), engine()])
   const served = await front(all.map(({ url }) => url))
   const first = (await (await post(served.url, { messages: [user('Which is red?')], kvfold: { ledger: true } })).json()) as {
@@ -150,7 +150,7 @@ it('tells what an engine had said that dies, keeps nothing of it, and goes on wi
   expect(engines.find(({ name }) => name === other.url)).toMatchObject({ state: 'up', failures: 0, moved: 1 })
   const metrics = await (await fetch(`${served.url}/metrics`)).text()
   expect(metrics).toContain(`kvfold_engine_up{gen_ai_request_model="builtin",engine="${home.url}"} 0`)
-  // Nobody is left: no engine was at fault for this request, and it is worth coming again.
+  // When no engine is left, a client is told to try again.
   expect((await fetch(`${served.url}/health`)).status).toBe(200)
   await other.kill()
   const asked = () => post(served.url, { messages: [user('Is anybody there?')] })
@@ -165,7 +165,7 @@ it('tells what an engine had said that dies, keeps nothing of it, and goes on wi
   expect(metrics).toContain(`kvfold_engine_moved_total{gen_ai_request_model="builtin",engine="${other.url}"} 1`)
 })
 
-it('follows its file of engines: on SIGHUP, and a bad one is told and not followed', async () => {
+it('reloads its file of engines on SIGHUP; an invalid one is reported and ignored', async () => {
   const [one, two] = await Promise.all([engine(), engine()])
   const file = join(folder, 'engines.json')
   const write = (content: unknown) => {

@@ -1,4 +1,6 @@
-/** Two `kvfold serve` over one database, one of them killed in the middle of an answer again and again: the other takes its threads over. */
+/**
+ * Runs two `kvfold serve` over one database and kills one in the middle of an answer, again and again: the other takes its threads over.
+ */
 import { spawn, type ChildProcess } from 'node:child_process'
 import { once } from 'node:events'
 import { join } from 'node:path'
@@ -15,7 +17,7 @@ if (noPostgres !== null) console.warn(`skipped: ${noPostgres}`)
 interface Front {
   readonly child: ChildProcess
   readonly where: string
-  /** All that it said. */
+  /** Returns everything it printed. */
   readonly said: () => string
 }
 
@@ -81,7 +83,7 @@ describe.skipIf(noPostgres !== null)('a server that is killed beside another', (
   const get = async <T>(front: Front, path: string): Promise<T> => (await (await fetch(`${front.where}${path}`)).json()) as T
 
   it(
-    `leaves threads that the other goes on with, each answer once (${ROUNDS} kills)`,
+    `leaves threads that the other continues, with each answer once (${ROUNDS} kills)`,
     { timeout: 60_000 + ROUNDS * 20_000 },
     async () => {
       let [victim, other] = await Promise.all([start(), start()])
@@ -96,7 +98,7 @@ describe.skipIf(noPostgres !== null)('a server that is killed beside another', (
         victim.child.kill('SIGKILL')
         await gone
         await reader.cancel().catch(() => undefined)
-        // The lock goes with the connection, which the database has to notice.
+        // The lock ends with the connection, whose end the database has to notice.
         const locks = () => postgres.sql("SELECT 1 FROM pg_locks WHERE locktype = 'advisory'", url)
         await expect.poll(locks).toEqual([])
         const response = await post(other, { messages, max_tokens: 6, kvfold: {} })

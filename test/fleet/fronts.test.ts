@@ -1,4 +1,6 @@
-/** Two servers over one database are one memory: whichever a client asks, the conversation goes on; they never write over each other. */
+/**
+ * Tests two servers over one database, which act as one: a conversation continues on either, and they never overwrite each other's changes.
+ */
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -15,7 +17,7 @@ import { TEST_GPU } from '../support/device.js'
 import { IMPATIENT, noPostgres, TestPostgres, wayTo } from '../support/postgres.js'
 import { endless, serving, type Serving } from '../runtime/server/support/serving.js'
 
-/** What `/health` says without a database. */
+/** The answer of `/health` without a database. */
 const AWAY = [503, { status: 'unavailable', problems: ['The database that conversations are kept in does not answer.'] }]
 
 if (noPostgres !== null) console.warn(`skipped: ${noPostgres}`)
@@ -84,7 +86,7 @@ describe.skipIf(noPostgres !== null)('two servers over one database', { timeout:
     await Promise.all([one.close(), other.close()])
   })
 
-  it('go on with one thread, asked by turns, and what they know of it is brought up by the prompt', async () => {
+  it('continue one thread in turns, and the prompt brings its state up to date', async () => {
     const messages = [user(`${notes}\nWhat is the value of key 3?`)]
     const threads = new Set<string>()
     const cached: number[] = []
@@ -96,7 +98,7 @@ describe.skipIf(noPostgres !== null)('two servers over one database', { timeout:
       messages.push({ role, content }, user(`And of key ${turn}?`))
     }
     expect(threads.size).toBe(1)
-    // Each computes the beginning once, and afterwards what is new to it.
+    // Each server computes the beginning once, and afterwards only tokens new to it.
     expect(cached.slice(0, 2)).toEqual([0, 0])
     for (const [turn, hit] of cached.entries()) if (turn > 1) expect(hit).toBeGreaterThan(200)
     const [thread = ''] = threads
@@ -106,7 +108,7 @@ describe.skipIf(noPostgres !== null)('two servers over one database', { timeout:
     expect(here.ledger).toHaveLength(6)
   })
 
-  it('list, fold and delete for each other', async () => {
+  it("list, fold and delete each other's threads", async () => {
     const { kvfold, choices } = await chat(one, [user(`${notes}\nWhat is the value of key 3?`)])
     expect(await idsAt(other)).toEqual([kvfold.thread])
     const path = `/kvfold/threads/${kvfold.thread}`
@@ -125,7 +127,7 @@ describe.skipIf(noPostgres !== null)('two servers over one database', { timeout:
     expect((await call(other, 'DELETE', path)).status).toBe(404)
   })
 
-  it('let requests that name a thread wait for each other, wherever they come', async () => {
+  it('let requests that name a thread wait for each other, on either server', async () => {
     const { kvfold } = await chat(one, [user('Begin.')])
     const words = Array.from({ length: 8 }, (_, at) => `Word ${at}.`)
     const answers = await Promise.all(words.map((word, at) => append(at % 2 === 0 ? one : other, kvfold.thread, word)))
@@ -143,7 +145,7 @@ describe.skipIf(noPostgres !== null)('two servers over one database', { timeout:
     expect(await exportAt(one, kvfold.thread)).toEqual(await exportAt(other, kvfold.thread))
   })
 
-  it('give whoever sends the same while the other answers a copy of his own', async () => {
+  it('give a request that repeats a running one on the other server a fork of its own', async () => {
     const first = await chat(one, [user('Begin.')])
     const messages = [user('Begin.'), first.choices[0]!.message, user('Go on for long.')]
     const stream = await call(one, 'POST', '/v1/chat/completions', { messages, max_tokens: 400, stream: true, ...endless })
@@ -156,7 +158,7 @@ describe.skipIf(noPostgres !== null)('two servers over one database', { timeout:
     await reader.cancel()
   })
 
-  it('keep responses for each other', async () => {
+  it("serve each other's responses", async () => {
     const ask = (at: Serving, body: object) =>
       json<{ id: string; output_text?: string }>(at, 'POST', '/v1/responses', { max_output_tokens: 6, ...body })
     const first = await ask(one, { input: 'Remember 17.' })
@@ -189,7 +191,7 @@ describe.skipIf(noPostgres !== null)('two servers over one database', { timeout:
       readonly engine: () => LlamaEngine
       readonly disk: string
     }
-    /** A server with a disk cache of its own, which it uses at once, and one that it shares. */
+    /** A server with its own disk cache, loaded at once, and a shared cells folder. */
     const open = async (name: string): Promise<Front> => {
       const disk = join(folder, name)
       const shared = { folder: join(folder, 'shared'), bytes: 2 ** 28, secret: Buffer.alloc(32, 'all') }
@@ -206,9 +208,9 @@ describe.skipIf(noPostgres !== null)('two servers over one database', { timeout:
       await serves.service.load()
       return { ...serves, engine: () => engine!, disk }
     }
-    /** The tokens of the secret, but for those at its ends, which depend on what is beside it. */
+    /** The tokens of the secret without those at its ends, which depend on the text beside it. */
     const tokens = (of: Front) => of.engine().model.tokenize(SECRET, { parseSpecial: false, addSpecial: false }).subarray(2, -2)
-    /** Files that have it. */
+    /** Returns the files that contain the secret. */
     const filesWith = (secret: Buffer): readonly string[] =>
       readdirSync(folder, { recursive: true, encoding: 'utf8' })
         .filter((name) => /\.kv(?:shelf|cells)$/u.test(name))
@@ -222,7 +224,7 @@ describe.skipIf(noPostgres !== null)('two servers over one database', { timeout:
       readonly unforgotten?: readonly { readonly server: string; readonly silentSeconds: number }[]
     }
 
-    it('in every tier of every server, before the fold is answered; who went away without a word does it before it serves', async () => {
+    it('in every tier of every server, before the fold is answered; a closed server does it when it opens again', async () => {
       const [first, second] = [await open('first'), await open('second')]
       let third: Front | null = null
       const secret = Buffer.from(tokens(first).slice().buffer)
@@ -235,7 +237,7 @@ describe.skipIf(noPostgres !== null)('two servers over one database', { timeout:
         messages.push(next.choices[0]!.message, user('And then?'))
         await Promise.all([first, second].map((each) => each.engine().published()))
         expect(filesWith(secret).some((name) => name.startsWith('shared'))).toBe(true)
-        // The third has it on its disk, and is closed.
+        // The third server has it on its disk, and is closed.
         third = await open('third')
         await chat(third, messages)
         await third.close()
@@ -247,7 +249,7 @@ describe.skipIf(noPostgres !== null)('two servers over one database', { timeout:
         const secondCells = () => second.engine().cacheTotals.used
         expect(secondCells()).toBeGreaterThan(300)
         const answered = await json<Forgotten>(first, 'POST', `${path}/fragments/${fragment!.id}/fold`, { forget: true })
-        // The two that are there have done it when it is answered; the one that is not is named.
+        // The two running servers are done when the fold is answered; the closed one is named.
         expect(secondCells()).toBe(0)
         expect(second.engine().cacheTotals.tiers).toMatchObject({ host: { sequences: 0 }, disk: { sequences: 0 } })
         expect(filesWith(secret)).toEqual(saved)
@@ -257,7 +259,7 @@ describe.skipIf(noPostgres !== null)('two servers over one database', { timeout:
 
         third = await open('third')
         expect(filesWith(secret)).toEqual([])
-        // Nor does it come back: what is shown goes on without it, everywhere.
+        // The text does not come back either: conversations continue without it, on every server.
         for (const front of [third, second, first]) {
           const more = await chat(front, messages)
           messages.push(more.choices[0]!.message, user('Go on.'))
@@ -277,14 +279,14 @@ describe.skipIf(noPostgres !== null)('two servers over one database', { timeout:
       expect(filesWith(secret)).toEqual([])
     })
 
-    it('as often as it takes: a server that could not do it does nothing else before it has, and is named until then', async () => {
+    it('as often as necessary: a server that failed to do so serves no other request until it has, and is named', async () => {
       const [first, second] = [await open('first'), await open('second')]
       try {
         const { kvfold, choices } = await chat(first, [user(told)])
         await chat(second, [user(told), choices[0]!.message, user('And now?')])
         const path = `/kvfold/threads/${kvfold.thread}`
         const [fragment] = (await cut(first, path)).fragments
-        // Its disk takes nothing away, whatever it is asked.
+        // Its disk fails every deletion.
         const erase = vi.spyOn(second.engine(), 'erase').mockRejectedValue(new Error('EIO'))
         const folding = json<Forgotten>(first, 'POST', `${path}/fragments/${fragment!.id}/fold`, { forget: true })
         await expect.poll(() => erase.mock.calls.length, { timeout: 10_000 }).toBeGreaterThan(1)
@@ -296,7 +298,7 @@ describe.skipIf(noPostgres !== null)('two servers over one database', { timeout:
           unforgotten: [{ server: expect.stringContaining('process') as string }],
         })
         expect(second.engine().cacheTotals.used).toBeGreaterThan(300)
-        // It is well again: done before the next thing that it is asked, though the others told it once.
+        // It works again, so it forgets before its next request, though it heard of the fold only once.
         erase.mockRestore()
         expect((await other()).status).toBe(200)
         expect(second.engine().cacheTotals.used).toBeLessThan(100)
@@ -308,7 +310,7 @@ describe.skipIf(noPostgres !== null)('two servers over one database', { timeout:
       }
     })
 
-    it('so that another server computes again all that it had computed', async () => {
+    it('so that another server recomputes everything that saw the text', async () => {
       const { kvfold, choices } = await chat(one, [user(told)])
       const messages = [user(told), choices[0]!.message, user('And now?')]
       const next = await chat(other, messages)
@@ -318,12 +320,12 @@ describe.skipIf(noPostgres !== null)('two servers over one database', { timeout:
       messages.push(next.choices[0]!.message, user('And then?'))
       const last = await chat(other, messages)
       expect(last.kvfold.thread).toBe(kvfold.thread)
-      // Nothing of it was there any more: all that is shown was computed.
+      // No cell was left, so the whole prompt was computed.
       expect(last.usage.prompt_tokens_details.cached_tokens).toBe(0)
     })
   })
 
-  it('say so in time when the network cuts one of them off from the database, and go on when it does not', async () => {
+  it('say so in time when the network cuts one off from the database, and continue when it is healed', async () => {
     const way = await wayTo(url)
     const store = await PostgresStore.open({ url: way.url, patience: IMPATIENT })
     const far = await serving({ service: { store, responses: new PostgresResponses(store.database) } })
@@ -334,7 +336,7 @@ describe.skipIf(noPostgres !== null)('two servers over one database', { timeout:
       const reader = stream.body!.pipeThrough(new TextDecoderStream()).getReader()
       await reader.read()
       way.cut()
-      // One is in the middle of its answer, the others come when nobody knows it yet, and when it is known.
+      // One request is in the middle of its answer. The others come before the server knows of the cut, and after.
       const told = async () => {
         const began = performance.now()
         const response = await call(far, 'POST', '/v1/chat/completions', { messages: [user('Are you there?')] })
@@ -343,7 +345,7 @@ describe.skipIf(noPostgres !== null)('two servers over one database', { timeout:
       }
       const slowest = await Promise.all(Array.from({ length: 4 }, told))
       slowest.push(await told())
-      // With two slots: those that come when it is known do not wait for those before them.
+      // There are two slots. Requests that come once the cut is known do not wait for earlier ones.
       const { silent, connect } = IMPATIENT
       expect(Math.max(...slowest)).toBeLessThan(1.25 * silent + connect + 1000)
       expect(slowest.at(-1)).toBeLessThan(500)
@@ -352,10 +354,10 @@ describe.skipIf(noPostgres !== null)('two servers over one database', { timeout:
       expect(said).toContain('store/unreachable')
       expect(await healthOf(far)).toEqual(AWAY)
       expect(await healthOf(one)).toEqual([200, { status: 'ready' }])
-      // By itself: nobody asks for anything.
+      // The server reconnects by itself, without a request.
       way.heal()
       await expect.poll(() => healthOf(far), { timeout: 10_000 }).toEqual([200, { status: 'ready' }])
-      // What it had claimed is free when the database has noticed.
+      // Its claims are free once the database has noticed.
       await expect.poll(() => postgres.sql("SELECT 1 FROM pg_locks WHERE locktype = 'advisory'", url)).toEqual([])
       const again = await json<Answered>(far, 'POST', '/v1/chat/completions', { messages, max_tokens: 6, kvfold: {} })
       expect(again.kvfold.thread).toBe(kvfold.thread)
@@ -410,7 +412,7 @@ describe.skipIf(noPostgres !== null)('two servers over one database', { timeout:
     for (const [at, { message }] of messages.entries())
       if (message.role === 'user' && acknowledged.includes(message.content))
         expect(messages[at + 1]?.message.role, message.content).toBe('assistant')
-    // Never two answers to one question.
+    // No question has two answers.
     for (const [at, { message }] of messages.entries())
       if (message.role === 'assistant') expect(messages[at - 1]?.message.role).toBe('user')
   })

@@ -1,4 +1,6 @@
-/** Files out of the source bundle of the installed node-llama-cpp (real chat templates, real vocabularies), kept in the ignored .cache. */
+/**
+ * Extracts files from the source bundle of the installed node-llama-cpp (real chat templates, real vocabularies) into the ignored .cache.
+ */
 import { execFileSync } from 'node:child_process'
 import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, renameSync, rmSync } from 'node:fs'
 import { dirname, join } from 'node:path'
@@ -12,7 +14,7 @@ function bundleFolder(): string {
   return join(root, '.cache', `bundle-${version}`)
 }
 
-/** Paths on this machine of a file or folder of the bundle's newest commit. */
+/** Returns the local path of a file or folder in the bundle's newest commit. */
 export function fromBundle(path: string): string {
   const folder = bundleFolder()
   return made(folder, path, (temporary) => {
@@ -26,7 +28,7 @@ export function fromBundle(path: string): string {
   })
 }
 
-/** Paths in a folder of the bundle's newest commit. */
+/** Returns the paths in a folder of the bundle's newest commit. */
 function inBundle(folder: string): string[] {
   const repository = repositoryIn(bundleFolder())
   return execFileSync('git', ['--git-dir', repository, 'ls-tree', '--name-only', 'HEAD', `${folder}/`], {
@@ -34,7 +36,7 @@ function inBundle(folder: string): string[] {
   }).split('\n')
 }
 
-/** Takes seconds to make, so it is made once for all that is ever wanted. */
+/** Clones the bundle. That takes seconds, so it is done once for all files. */
 const repositoryIn = (folder: string): string =>
   made(folder, 'repository', (temporary) => {
     const clone = join(temporary, 'clone')
@@ -42,7 +44,7 @@ const repositoryIn = (folder: string): string =>
     return clone
   })
 
-/** The file or folder `name` of `folder`; if it is not there, what `make` makes of an empty folder and returns the path of. */
+/** Returns the file or folder `name` of `folder`. If it is missing, `make` makes it in an empty folder and returns its path. */
 function made(folder: string, name: string, make: (temporary: string) => string): string {
   const wanted = join(folder, name)
   if (existsSync(wanted)) return wanted
@@ -53,7 +55,7 @@ function made(folder: string, name: string, make: (temporary: string) => string)
     try {
       renameSync(whole, wanted)
     } catch (error) {
-      // Another process may have made it meanwhile.
+      // Another process may have made it in the meantime.
       if (!existsSync(wanted)) throw error
     }
   } finally {
@@ -67,7 +69,7 @@ export interface RealTemplate {
   readonly source: string
 }
 
-/** All real templates of the bundle, by name. */
+/** Returns all real templates of the bundle, by name. */
 export function realTemplates(): RealTemplate[] {
   const folder = fromBundle('models/templates')
   return readdirSync(folder)
@@ -77,14 +79,14 @@ export function realTemplates(): RealTemplate[] {
 }
 
 export function realTemplate(name: string): string {
-  // The folder as a whole: a part of it must never pass for all of it.
+  // The whole folder is extracted at once, so that a part of it never counts as complete.
   return readFileSync(join(fromBundle('models/templates'), `${name}.jinja`), 'utf8')
 }
 
-/** Path of a real vocabulary, e.g. `llama-bpe`. */
+/** Returns the path of a real vocabulary, e.g. `llama-bpe`. */
 export const realVocabulary = (name: string): string => fromBundle(`models/ggml-vocab-${name}.gguf`)
 
-/** The names of all real vocabularies of the bundle. */
+/** Returns the names of all real vocabularies of the bundle. */
 export function realVocabularies(): string[] {
   return inBundle('models')
     .flatMap((file) => /^models\/ggml-vocab-(.*)\.gguf$/.exec(file)?.[1] ?? [])

@@ -1,4 +1,4 @@
-/** Chat formats of real templates over a tokenizer of rules, and what they should show. */
+/** Makes chat formats of real templates with a rule tokenizer, and the text that they should show. */
 import { ChatFormat, type Rendered } from '../../src/runtime/chat/format.js'
 import { assistantMessage, type ChatMessage } from '../../src/runtime/chat/message.js'
 import { realTemplate } from './bundle.js'
@@ -6,7 +6,7 @@ import { controlTexts, RuleTokenizer } from './tokenizers.js'
 
 export const fixedNow = () => new Date(2026, 0, 2, 3, 4, 5)
 
-/** The built-in model's template, in our words. */
+/** The built-in model's template, written down again for the tests. */
 export const builtinTemplate = `
 {%- set system = messages[0].content if messages[0].role == 'system' else '' -%}
 {%- if system or tools -%}
@@ -33,7 +33,9 @@ export interface RuledFormat {
   readonly tokenizer: RuleTokenizer
 }
 
-/** Bytes as tokens, control-like texts of the template as control tokens; `words` instead of bytes where given. */
+/**
+ * Makes a format whose tokenizer has the template's control-like texts as control tokens. Other tokens are bytes, or `words` where given.
+ */
 export function ruledFormat(
   source: string,
   { words, addBos = false }: { readonly words?: RegExp; readonly addBos?: boolean } = {},
@@ -42,14 +44,14 @@ export function ruledFormat(
   return { format: ChatFormat.create({ template: source, tokenizer, bosText: '<s>', eosText: '</s>', now: fixedNow }), tokenizer }
 }
 
-/** What the template makes of the messages' own contents, as the tokens of each say. */
+/** Returns the text of each message's content tokens, or null for a message without content tokens. */
 export function shownContents({ tokens, messages }: Rendered, tokenizer: RuleTokenizer): (string | null)[] {
   return messages.map(({ content }) =>
     content === null ? null : tokenizer.text(tokens.subarray(content.tokens.start, content.tokens.end)),
   )
 }
 
-/** Throws unless the messages cover all tokens in order. */
+/** Returns whether the messages cover all tokens in order. */
 export function coversAll({ tokens, messages }: Rendered): boolean {
   let at = 0
   for (const { span } of messages) {
@@ -59,7 +61,7 @@ export function coversAll({ tokens, messages }: Rendered): boolean {
   return at === tokens.length
 }
 
-/** A message the model sampled: its text and its tokens. */
+/** Makes a message as the model sampled it, with its text and its tokens. */
 export function sampledMessage({ format, tokenizer }: RuledFormat, text: string): ChatMessage {
   const parser = format.parser()
   parser.push(text)
@@ -69,7 +71,7 @@ export function sampledMessage({ format, tokenizer }: RuledFormat, text: string)
   }
 }
 
-/** A template a family, and what a call begins with where it is not a trigger. */
+/** One template for each family, and how a call begins if the family has no trigger. */
 export const callingFamilies: readonly (readonly [template: string, begins?: string])[] = [
   ['built-in'],
   ...[

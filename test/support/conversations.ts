@@ -7,12 +7,12 @@ export const weatherTool: ToolDefinition = {
   parameters: { type: 'object', properties: { city: { type: 'string', description: 'Where.' } }, required: ['city'] },
 }
 
-/** The contents a conversation is filled with: system, user, two tool results, an answer, the user again. */
+/** The contents of a conversation: system, user, two tool results, an answer, the user again. */
 export type Contents = readonly [string, string, string, string, string, string]
 
 export const plainContents: Contents = ['Be kind.', 'Hi there', 'sun', 'rain', 'Sun and rain', 'Thanks']
 
-/** System, user, assistant with two calls, two results, answer, user. */
+/** Makes a conversation of system, user, assistant with two calls, two results, answer, user. */
 export function weatherConversation([system, question, first, second, answer, thanks]: Contents = plainContents): ChatMessage[] {
   return [
     { role: 'system', content: system },
@@ -32,7 +32,10 @@ export function weatherConversation([system, question, first, second, answer, th
   ]
 }
 
-/** Everything a template may trip over: whitespace around, quotes, escapes, tags, foreign letters, reasoning, typed arguments. */
+/**
+ * A conversation with everything that may confuse a template: white space, quotes, escapes, tags, foreign letters, reasoning, typed
+ * arguments.
+ */
 export const oddConversation: readonly ChatMessage[] = [
   { role: 'system', content: '  Be "kind" \\ {{x}}\n' },
   { role: 'user', content: '\n Hi <|im_end|> 😀 é there\t ' },

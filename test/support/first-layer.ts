@@ -1,4 +1,4 @@
-/** Owns a second opinion on attention: the first layer of a Llama GGUF by hand, whose keys depend on nothing but token and position. */
+/** Computes the attention of a Llama GGUF's first layer independently of llama.cpp. Its keys depend only on token and position. */
 import { readFileSync } from 'node:fs'
 
 interface Tensor {
@@ -40,7 +40,7 @@ export class FirstLayer {
     this.#keyBias = tensor('blk.0.attn_k.bias')
   }
 
-  /** The row of a head, over places up to the query's: the tokens that are seen, each at its position. */
+  /** Returns a head's weights for a query over the places up to it. `tokens` and `positions` describe the tokens seen. */
   row(head: number, query: number, tokens: Int32Array, positions: ArrayLike<number>): Float64Array {
     const kvHead = Math.floor(head / (this.heads / this.#kvHeads))
     const looking = this.#turned(this.#query, this.#queryBias, head, tokens[query]!, positions[query]!)
@@ -54,7 +54,7 @@ export class FirstLayer {
     return weights.map((weight) => weight / sum)
   }
 
-  /** RMSNorm, one head's projection and its bias, rotary positions over neighbouring pairs. */
+  /** Applies RMSNorm, one head's projection and its bias, and rotary positions over neighbouring pairs. */
   #turned(weights: Tensor, bias: Tensor | null, head: number, token: number, position: number): Float64Array {
     const size = this.#norm.data.length
     const embedded = this.#embedding.data.subarray(token * size, (token + 1) * size)
@@ -76,7 +76,7 @@ export class FirstLayer {
   }
 }
 
-/** Numbers of the metadata, and tensors in f32 or f16. */
+/** Reads the metadata's numbers, and tensors in f32 or f16. */
 function readGguf(path: string) {
   const file = readFileSync(path)
   let at = 8

@@ -8,9 +8,9 @@ type Node =
   | { readonly kind: 'any'; readonly parts: readonly Node[] }
   | { readonly kind: 'repeat'; readonly part: Node; readonly least: number; readonly most: number }
 
-/** What negated classes draw from: plain letters, what JSON escapes, and what takes more than two bytes. */
+/** Characters that negated classes draw from: plain letters, characters that JSON escapes, and ones of more than two bytes. */
 const SAMPLES = Array.from('abcxyz019 _-<>/{}[]():,;.\'"\\\n\té€漢😀').map((char) => char.codePointAt(0)!)
-/** Repetitions without an end take at most so many. */
+/** The most iterations of a repetition without an upper bound. */
 const MANY = 4
 
 export class Grammar {
@@ -35,7 +35,7 @@ export class Grammar {
     }
   }
 
-  /** `random`: 0 to below 1. `effort`: rules after which it comes to an end as soon as it can. */
+  /** Draws a text. `random` returns numbers from 0 to below 1. After `effort` rules the text ends as soon as it can. */
   draw(random: () => number, effort = 60): string {
     let left = effort
     const of = (node: Node): string => {

@@ -1,4 +1,4 @@
-/** Owns the synthetic models that tests run on: made on demand, kept in the temporary folder under a name that tells their shape. */
+/** Makes the synthetic models of the tests on demand. They are kept in the temporary folder under a name that describes their shape. */
 import { createHash } from 'node:crypto'
 import { existsSync, mkdirSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -11,7 +11,7 @@ import {
   vocabularyMetadata,
 } from '../../src/runtime/native/synthetic.js'
 import { writeGguf, type GgufTensor, type GgufValue } from '../../src/runtime/native/gguf-writer.js'
-/** Raise it when the writer changes what it writes. */
+/** Raise this number when the writer's output changes. */
 const GENERATION = 1
 
 export const TINY: SyntheticShape = {
@@ -28,13 +28,13 @@ export const TINY: SyntheticShape = {
   seed: 1,
 }
 
-/** Path of a Llama of 2 layers and width 64, unless `change` says otherwise. */
+/** Returns the path of a Llama of 2 layers and width 64, unless `change` says otherwise. */
 export function tinyModel(change: Partial<SyntheticShape> = {}): Promise<string> {
   const shape = { ...TINY, ...change }
   return cached('tiny', shape, (path) => synthesizeModel(path, shape))
 }
 
-/** Path of a Cohere2 whose first layer sees only the last 64 tokens and whose second sees all. */
+/** Returns the path of a Cohere2 whose first layer sees only the last 64 tokens and whose second sees all. */
 export function slidingModel(): Promise<string> {
   return cached('sliding', {}, (path) => {
     const arch = 'cohere2'
@@ -58,8 +58,8 @@ export function slidingModel(): Promise<string> {
 }
 
 /**
- * Path of a Command R of 2 layers and width 64. It has no RMS norm, whose kernel alone takes a software device as long to compile as all that
- * this model needs. `more`: metadata beside its own.
+ * Returns the path of a Command R of 2 layers and width 64. It has no RMS norm: a software device compiles that kernel alone as long as all
+ * others of this model together. `more`: further metadata.
  */
 export function layerNormModel(heads: 2 | 4 = 4, more: readonly (readonly [string, GgufValue])[] = []): Promise<string> {
   return cached('layer-norm', more.length === 0 ? { heads } : { heads, more }, (path) => {
@@ -82,7 +82,7 @@ export function layerNormModel(heads: 2 | 4 = 4, more: readonly (readonly [strin
   })
 }
 
-/** Path of a Mamba of 2 layers: a recurrent state instead of cells. */
+/** Returns the path of a Mamba of 2 layers, which has a recurrent state instead of cells. */
 export function mambaModel(): Promise<string> {
   return cached('mamba', {}, (path) => {
     const arch = 'mamba'

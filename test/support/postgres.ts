@@ -1,4 +1,7 @@
-/** A real PostgreSQL of Debian's package, in a folder of its own, that tests start, stop and start again; it listens on a UNIX socket, and elsewhere where asked to. */
+/**
+ * Runs a real PostgreSQL of Debian's package in a temporary folder; tests can stop and start it. It listens on a UNIX socket, and on an
+ * address on request.
+ */
 import { execFile, spawn, spawnSync, type ChildProcess } from 'node:child_process'
 import { once } from 'node:events'
 import { appendFileSync, chmodSync, existsSync, mkdtempSync, readdirSync, rmSync } from 'node:fs'
@@ -11,7 +14,7 @@ import pg from 'pg'
 
 const INSTALLED = '/usr/lib/postgresql'
 
-/** The folder of its programs; the newest. Null: it is not installed. */
+/** Returns the folder of the newest installed PostgreSQL's programs, or null if none is installed. */
 export function postgresPrograms(): string | null {
   if (!existsSync(INSTALLED)) return null
   const versions = readdirSync(INSTALLED)
@@ -20,7 +23,7 @@ export function postgresPrograms(): string | null {
   return versions[0] === undefined ? null : join(INSTALLED, versions[0], 'bin')
 }
 
-/** Why tests of it are skipped; null: they are not. */
+/** The reason why its tests are skipped, or null if they run. */
 export const noPostgres: string | null =
   postgresPrograms() === null
     ? 'PostgreSQL is not installed: node scripts/test-parts.mjs postgresql'
@@ -28,14 +31,14 @@ export const noPostgres: string | null =
       ? 'PostgreSQL does not run as root, and there is no user postgres'
       : null
 
-/** A machine of its own for it. */
+/** Options to run it on a simulated machine. */
 export interface ElsewhereOptions {
   readonly address: string
-  /** The words that run a program there, as the same process. */
+  /** Returns the command that runs a program on that machine, as the same process. */
   readonly on: (words: readonly string[]) => readonly string[]
 }
 
-/** Tries to start after a crash: what its last processes have in memory goes with them, a moment later. */
+/** How often a start is tried after a crash, while its last processes still hold shared memory. */
 const TRIES = 50
 
 export class TestPostgres {
@@ -48,7 +51,11 @@ export class TestPostgres {
     private readonly elsewhere: ElsewhereOptions | null,
   ) {}
 
-  /** It runs. @param elsewhere default: here, and reached by its socket alone; there, whoever reaches it needs no password */
+  /**
+   * Makes and starts a server.
+   * @param elsewhere Default: this machine, where only its socket is open. On another machine every connection is accepted without a
+   * password.
+   */
   static async make(elsewhere: ElsewhereOptions | null = null): Promise<TestPostgres> {
     const folder = mkdtempSync(join(tmpdir(), 'kvfold-pg-'))
     chmodSync(folder, 0o777)
@@ -62,14 +69,14 @@ export class TestPostgres {
     return postgres
   }
 
-  /** A database of its own. */
+  /** Makes a new database, and returns its URL. */
   async database(): Promise<string> {
     const name = `test_${++this.#databases}`
     await this.sql(`CREATE DATABASE ${name}`)
     return this.url(name)
   }
 
-  /** As other machines reach it. */
+  /** Its address for other machines. */
   get address(): string {
     const { address = '' } = this.elsewhere ?? {}
     return `postgres://kvfold@${address}:5432`
@@ -79,7 +86,7 @@ export class TestPostgres {
     return `postgres://kvfold@/${database}?host=${encodeURIComponent(this.folder)}`
   }
 
-  /** One statement, as somebody else. */
+  /** Runs one statement over a separate connection. */
   async sql(statement: string, url = this.url()): Promise<readonly Record<string, unknown>[]> {
     const client = new pg.Client({ connectionString: url })
     client.on('error', () => undefined)
@@ -91,7 +98,7 @@ export class TestPostgres {
     }
   }
 
-  /** Resolves when it takes connections. */
+  /** Starts it. Resolves when it accepts connections. */
   async start(): Promise<void> {
     for (let tries = 1; ; tries++)
       try {
@@ -107,7 +114,7 @@ export class TestPostgres {
     const { address = '', on = same } = this.elsewhere ?? {}
     const own = this.#command('postgres', [
       ...['-D', this.#data, '-k', this.folder, '-c', `listen_addresses=${address}`, '-c', 'max_connections=60'],
-      // Its tests kill processes, not machines.
+      // The tests kill processes, not machines, so fsync is off.
       ...['-c', 'fsync=off', '-c', 'shared_buffers=16MB'],
     ])
     const [program, ...args] = on(own)
@@ -125,7 +132,7 @@ export class TestPostgres {
     })
   }
 
-  /** Without a word (`kill`), as a crash of it (`immediate`), or breaking connections off in order. Resolves when it is gone. */
+  /** Stops it: killed (`kill`), as after a crash (`immediate`), or with connections closed in order. Resolves when it has ended. */
   async stop(how: 'fast' | 'immediate' | 'kill' = 'fast'): Promise<void> {
     const server = this.#server
     if (server === null) return
@@ -144,7 +151,10 @@ export class TestPostgres {
     return join(this.folder, 'data')
   }
 
-  /** It refuses to run as root. The program takes the place of what changes the user, and gets its signals. */
+  /**
+   * Returns the command for one of its programs. It refuses to run as root, so `setpriv` changes the user and then becomes the program,
+   * which gets its signals.
+   */
   #command(name: string, args: readonly string[]): readonly string[] {
     const own = [join(this.programs, name), ...args]
     return process.getuid?.() === 0 ? ['setpriv', '--reuid=postgres', '--regid=postgres', '--clear-groups', '--', ...own] : own
@@ -153,10 +163,13 @@ export class TestPostgres {
 
 const same = (words: readonly string[]): readonly string[] => words
 
-/** Of servers that are cut off from it: enough for one that answers. */
+/** Timeouts for servers that may be cut off; long enough for a database that answers. */
 export const IMPATIENT = { connect: 1000, query: 30_000, silent: 800 } as const
 
-/** A way to the database that nothing passes while it is cut, not even a word that it is; whoever comes then is let in and not answered. */
+/**
+ * A connection to the database that passes nothing while it is cut, not even the end of a connection. New connections are then accepted and
+ * not answered.
+ */
 export interface Way {
   readonly url: string
   cut(): void
@@ -198,7 +211,7 @@ export async function wayTo(url: string): Promise<Way> {
       isCut = true
       for (const [here, beyond] of pairs) for (const socket of [here, beyond]) socket.pause()
     },
-    // What was sent meanwhile arrives, and so does the end of what was given up.
+    // Data sent during the cut arrives, and so do the ends of connections that were given up.
     heal: () => {
       isCut = false
       for (const [here, beyond] of pairs) {

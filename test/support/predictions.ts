@@ -1,8 +1,8 @@
-/** Reads what an engine or a context predicts, and compares it. */
+/** Reads and compares the predictions of engines and contexts. */
 import type { TokenLogprob } from '../../src/runtime/engine/engine.js'
 import type { NativeContext } from '../../src/runtime/native/types.js'
 
-/** Log-probabilities of the first token of an answer, by token. Ask for as many as the vocabulary has. */
+/** Returns the log-probabilities of an answer's first token, by token. The request must ask for as many as the vocabulary has. */
 export function firstPrediction(logprobs: readonly Pick<TokenLogprob, 'top'>[] | undefined, vocabulary: number): Float32Array {
   const next = new Float32Array(vocabulary)
   for (const { token, logprob } of logprobs?.[0]?.top ?? []) next[token] = logprob
@@ -18,7 +18,7 @@ export function logSoftmax(logits: Float32Array): Float32Array {
   return logits.map((logit) => logit - max - Math.log(sum))
 }
 
-/** Decodes these tokens at a position of a sequence; logits of the last one can be asked for. */
+/** Decodes these tokens at a position of a sequence, and requests the logits of the last one. */
 export async function decodeInto(context: NativeContext, sequence: number, start: number, tokens: Int32Array): Promise<void> {
   const outputs = new Uint8Array(tokens.length).fill(1, tokens.length - 1)
   const positions = Int32Array.from(tokens, (_, offset) => start + offset)
@@ -28,8 +28,9 @@ export async function decodeInto(context: NativeContext, sequence: number, start
 }
 
 /**
- * Log-probabilities of the next token after a fresh prefill. `beside`: another sequence of this many tokens a chunk lies between its cells,
- * as other conversations' do in the engine's cache; without flash attention that changes the order of sums far more than chunking does.
+ * Returns the log-probabilities of the next token after a fresh prefill. With `beside`, a chunk of this many tokens of another sequence
+ * lies between its cells, as other conversations' cells do in the engine's cache. Without flash attention that changes the order of sums
+ * far more than chunking does.
  */
 export async function freshPrediction(context: NativeContext, tokens: Int32Array, beside = 0): Promise<Float32Array> {
   context.clear()

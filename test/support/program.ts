@@ -1,4 +1,4 @@
-/** Owns what the processes that tests start run: `dist` where it was compiled from these sources, else the sources themselves. */
+/** Chooses the modules for processes that tests start: `dist` if it was compiled from these sources, otherwise the sources. */
 import { readdirSync, statSync } from 'node:fs'
 import { join } from 'node:path'
 
@@ -6,7 +6,7 @@ const ROOT = join(import.meta.dirname, '../..')
 
 const changed = (path: string): number => statSync(join(ROOT, path), { throwIfNoEntry: false })?.mtimeMs ?? -Infinity
 
-/** No source of the program is younger than what was compiled from them. */
+/** Whether no source of the program is newer than its compiled files. */
 function isCompiled(): boolean {
   const compiled = changed('dist/cli/main.js')
   return readdirSync(join(ROOT, 'src'), { recursive: true, encoding: 'utf8' }).every(
@@ -14,11 +14,11 @@ function isCompiled(): boolean {
   )
 }
 
-/** The folder of the project whose modules are run. */
+/** The folder of the project whose modules run. */
 export const RUN = isCompiled() ? 'dist' : 'src'
 
-/** Arguments of node that let it run those modules; sources have to be translated, so a process starts a second later. */
+/** Arguments of node for those modules. Sources have to be translated, so such a process starts a second later. */
 export const LOADER: readonly string[] = RUN === 'dist' ? [] : ['--import', 'tsx']
 
-/** The file of a module within the project, e.g. of `cli/main`. */
+/** Returns the path of a module in the project, e.g. of `cli/main`. */
 export const moduleOf = (name: string): string => `${RUN}/${name}.${RUN === 'dist' ? 'js' : 'ts'}`

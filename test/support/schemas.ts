@@ -1,4 +1,4 @@
-/** Random JSON schemas for property tests, and ajv, which says what satisfies them. */
+/** Draws random JSON schemas for property tests, and makes validators with ajv. */
 import { createRequire } from 'node:module'
 import fc from 'fast-check'
 
@@ -13,7 +13,7 @@ type Make<T> = new (options: object) => T
 const Ajv = own('ajv/dist/2020.js') as Make<{ compile(schema: unknown): Validator }>
 const addFormats = own('ajv-formats') as (ajv: object) => void
 
-/** Null where ajv follows a reference to itself for ever, in a place where no value need be. */
+/** Returns a validator, or null if ajv follows a reference to itself for ever, which it does even where no value is required. */
 export function validator(schema: unknown): Validator | null {
   const ajv = new Ajv({ strict: false, allErrors: false, logger: false })
   addFormats(ajv)
@@ -51,7 +51,7 @@ const decimal = fc.oneof(
 )
 const json = fc.constantFrom<unknown>(null, true, 0, -1.5, 'x"', '', 'é', [], [1, 'a'], {}, { a: 1, 'b\\': [null] })
 
-/** Schemas of every keyword there is, some of which nothing satisfies. */
+/** Draws schemas with every keyword; no value satisfies some of them. */
 const { schema: anySchema } = fc.letrec<{ schema: unknown; leaf: unknown }>((tie) => ({
   leaf: fc.oneof(
     fc.constantFrom({}, true, { type: 'boolean' }, { type: 'null' }, { type: ['string', 'null'] }, { $ref: '#/$defs/one' }),
@@ -113,7 +113,7 @@ const { schema: anySchema } = fc.letrec<{ schema: unknown; leaf: unknown }>((tie
     },
   ),
 }))
-/** One definition, which may refer to itself. */
+/** Draws a schema with one definition, which may refer to itself. */
 export const anyWholeSchema = fc
   .tuple(anySchema, anySchema)
   .map(([schema, one]) =>

@@ -1,4 +1,4 @@
-/** An engine that says what a script tells it to, with a ledger of its own small token model; for tests of what stands above engines. */
+/** An engine that answers from a script, with a ledger of its own small token model; for tests of the rooms above engines. */
 import {
   assistantMessage,
   type ChatMessage,
@@ -24,31 +24,31 @@ import {
 } from '../../src/runtime/engine/engine.js'
 import type { ScriptedReply } from '../../src/lab/taught-engine.js'
 
-/** One reply a step, in order; or what the model would say to a request, `step` counting from 0 over all conversations. */
+/** One reply for each step, in order; or a function that returns the reply to a request. `step` counts from 0 over all conversations. */
 export type Script = readonly ScriptedReply[] | ((request: EngineRequest, step: number) => ScriptedReply | Promise<ScriptedReply>)
 
 export interface ScriptedEngineOptions {
-  /** Tokens one conversation may show. Default: no limit. */
+  /** The most tokens that a conversation may show. Default: no limit. */
   readonly context?: number
 }
 
-/** What a conversation's cache holds, and what its last step showed. */
+/** The tokens in a conversation's cache, and those of its last step. */
 interface Sequence {
   readonly held: Int32Array
   readonly shown: Prompt
   readonly steps: number
 }
 
-/** A conversation's steps, which run one after another. */
+/** The steps of a conversation, which run one after another. */
 interface Queue {
   readonly steps: Set<AbortController>
-  /** Settles when the last of them is over; null: there is none before. */
+  /** Settles when the last step is over; null if there is none. */
   tail: Promise<unknown> | null
 }
 
 /**
- * A token is a word with the whitespace before it. The cache of a conversation is what its last step left: a step reuses the
- * longest common prefix and computes the rest. Reasoning is neither shown nor counted. Not for tests of the engine.
+ * A token is a word with the white space before it. The cache of a conversation has the tokens of its last step: a step reuses the longest
+ * common prefix and computes the rest. Reasoning is neither shown nor counted. Do not use it in tests of the engine.
  */
 export class ScriptedEngine implements Engine {
   readonly info: EngineInfo
@@ -57,7 +57,7 @@ export class ScriptedEngine implements Engine {
   readonly #sequences = new Map<ConversationId, Sequence>()
   readonly #vocabulary = new Map<string, number>()
   readonly #script: Script
-  /** By conversation: what cancels its steps, and when the last of them is over. */
+  /** For each conversation, the controller that cancels its steps, and the end of the last one. */
   readonly #running = new Map<ConversationId, Queue>()
   #disposed = false
 
@@ -83,7 +83,7 @@ export class ScriptedEngine implements Engine {
     return this.#show(messages, tools, edits).tokens.length
   }
 
-  /** The text a request shows the model, as this engine writes it out. */
+  /** Returns the prompt's text of a request, as this engine writes it. */
   prompt({ messages, tools = [], edits = [] }: Pick<EngineRequest, 'messages' | 'tools' | 'edits'>): string {
     const { tokens } = this.#show(messages, tools, edits)
     const texts = [...this.#vocabulary.keys()]
@@ -202,7 +202,10 @@ export class ScriptedEngine implements Engine {
     }
   }
 
-  /** Header, content under its edits and end of every message, then the header of the answer; tools go before the first message. */
+  /**
+   * Builds the prompt: header, content under its edits and end of every message, then the header of the answer. Tools come before the first
+   * message.
+   */
   #show(messages: readonly ChatMessage[], tools: readonly ToolDefinition[], edits: readonly Edit[]): Prompt {
     const tokens: number[] = []
     const add = (text: string) => {
@@ -240,14 +243,14 @@ export class ScriptedEngine implements Engine {
   }
 }
 
-/** Tokens as spans of characters; they cover the text. */
+/** Returns tokens as spans of characters, which cover the text. */
 function words(text: string): Span[] {
   return Array.from(text.matchAll(/\s*\S+|\s+$/gu), ({ index, 0: word }) => span(index, index + word.length))
 }
 
 const halves = (text: string): readonly string[] => [text.slice(0, text.length / 2), text.slice(text.length / 2)]
 
-/** What an assistant writes: its content, then its calls in Hermes' syntax, on lines of their own. */
+/** Returns an assistant's text: its content, then its calls in Hermes' syntax, on separate lines. */
 function body({ content, toolCalls = [] }: ChatMessage): string {
   const calls = toolCalls.map(
     ({ name, arguments: args, malformed }) =>
@@ -256,7 +259,10 @@ function body({ content, toolCalls = [] }: ChatMessage): string {
   return content + calls.join('')
 }
 
-/** The content as shown, in pieces that are tokenized apart. @throws KvfoldError internal/invariant when a border splits a token */
+/**
+ * Returns the shown content in pieces that are tokenized separately.
+ * @throws KvfoldError internal/invariant when a border splits a token
+ */
 function* pieces(content: string, edits: readonly Edit[]): Generator<string> {
   const tokens = words(content)
   let at = 0
@@ -271,7 +277,7 @@ function* pieces(content: string, edits: readonly Edit[]): Generator<string> {
   yield content.slice(at)
 }
 
-/** The request as it was when it came: callers go on to change what it refers to. */
+/** Copies the request as it came, because callers change the objects it refers to. */
 function copyOf({ signal, endsWith: _, ...request }: EngineRequest): EngineRequest {
   return { ...cloned(request), ...(signal === undefined ? {} : { signal }) }
 }

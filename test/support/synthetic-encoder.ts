@@ -1,4 +1,4 @@
-/** Owns a small made-up text encoder, for tests of embeddings. */
+/** Writes a small synthetic text encoder, for tests of embeddings. */
 import { mix } from '../../src/runtime/core/random.js'
 import { writeGguf, type GgufTensor, type GgufValue } from '../../src/runtime/native/gguf-writer.js'
 import { poolingNumber } from '../../src/runtime/native/context-options.js'
@@ -6,13 +6,13 @@ import { randomTensor, vocabularyMetadata } from '../../src/runtime/native/synth
 import type { Pooling } from '../../src/runtime/native/types.js'
 
 export interface EncoderShape {
-  /** `bert` looks positions up in a table, `nomic-bert` rotates. */
+  /** `bert` has a table of positions, `nomic-bert` rotates. */
   readonly architecture: 'bert' | 'nomic-bert'
-  /** What its file says; null: nothing. `rank`: a reranker. Default `mean`. */
+  /** The pooling in its file; null for none. `rank` makes a reranker. Default: `mean`. */
   readonly pooling?: Pooling | null
-  /** Of a reranker: `deep`, a layer and one number; `none`, which makes no sense. Default `deep`. */
+  /** The head of a reranker: `deep` has a layer and one number; `none` makes an invalid reranker. Default: `deep`. */
   readonly head?: 'deep' | 'none'
-  /** Default 512. */
+  /** Default: 512. */
   readonly context?: number
   readonly seed?: number
 }
@@ -22,11 +22,11 @@ const WIDTH = 64
 const FORWARD = 128
 const HEADS = 4
 const VOCABULARY = 400
-/** Some token, to stand between two texts. */
+/** Some token, which separates two texts. */
 export const SEPARATOR = 300
 
 /**
- * Writes the model to `path`: random weights in f32, and the tokenizer of synthetic models, which puts a token at either end of a text. The
+ * Writes the model to `path`: random weights in f32, and the tokenizer of synthetic models, which adds a token at either end of a text. The
  * same shape gives the same bytes; an existing file is replaced. Tensors and keys are those that llama.cpp's src/models/bert.cpp and
  * nomic-bert.cpp ask for.
  * @throws the file system's error when the file cannot be written

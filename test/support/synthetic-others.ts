@@ -1,18 +1,19 @@
-/** Owns small made-up models of architectures whose cache is no plain table of cells; for tests of what cannot be done with them. */
+/** Writes small synthetic models of architectures whose cache is not a plain table of cells, for tests of their limits. */
 import { mix } from '../../src/runtime/core/random.js'
 import { writeGguf, type GgufTensor, type GgufValue } from '../../src/runtime/native/gguf-writer.js'
 import { poolingNumber } from '../../src/runtime/native/context-options.js'
 import { CHATML_TEMPLATE, randomTensor, vocabularyMetadata } from '../../src/runtime/native/synthetic.js'
 /**
  * `mamba`: a recurrent state. `jamba`: recurrent layers beside one of attention. `lfm2`: short convolutions beside attention with rotary
- * positions. `gemma3`: one layer that sees the last WINDOW tokens, one that sees all. `qwen2vl`: rotary positions of several dimensions. `qwen3`: a reranker, with two labels and a template.
+ * positions. `gemma3`: one layer that sees the last WINDOW tokens, one that sees all. `qwen2vl`: rotary positions of several dimensions.
+ * `qwen3`: a reranker, with two labels and a template.
  */
 export type OtherArchitecture = 'mamba' | 'jamba' | 'lfm2' | 'gemma3' | 'qwen2vl' | 'qwen3'
 
-/** How `qwen3` is shown what it scores. */
+/** The template of `qwen3` for query and document. */
 export const RERANK_TEMPLATE = '<|im_start|>user\n<Query>: {query}\n<Document>: {document}<|im_end|>\n<|im_start|>assistant\n'
 
-/** Tokens that gemma3's first layer sees. */
+/** How many tokens gemma3's first layer sees. */
 export const WINDOW = 64
 
 const LAYERS = 2
@@ -21,22 +22,23 @@ const FORWARD = 128
 const VOCABULARY = 400
 const HEADS = 4
 const KV_HEADS = 2
-/** Of one head. */
+/** The size of one head. */
 const HEAD = WIDTH / HEADS
 const KEYS = HEAD * KV_HEADS
-/** Of a Mamba layer: width inside, numbers of state a channel, width of the step's projection, tokens of the convolution. */
+/** For a Mamba layer: inner width, numbers of state per channel, width of the step's projection, tokens of the convolution. */
 const [INNER, STATE, RANK, KERNEL] = [2 * WIDTH, 16, 4, 4]
-/** Tokens that a short convolution sees. */
+/** How many tokens a short convolution sees. */
 const SHORT = 3
 
 type Metadata = readonly (readonly [string, GgufValue])[]
 
-/** Adds a tensor: normal numbers of this deviation and mean. */
+/** Adds a tensor of normally distributed numbers with this deviation and mean. */
 type Add = (name: string, size: readonly number[], deviation: number, mean?: number) => void
 
 /**
- * Writes the model to `path`: two layers of width 64 in f32 with random weights, the tokenizer of synthetic models and ChatML. The same seed
- * gives the same bytes; an existing file is replaced. Tensors and keys are those that llama.cpp's src/models/<architecture>.cpp asks for.
+ * Writes the model to `path`: two layers of width 64 in f32 with random weights, the tokenizer of synthetic models and ChatML. The same
+ * seed gives the same bytes; an existing file is replaced. Tensors and keys are those that llama.cpp's src/models/<architecture>.cpp asks
+ * for.
  * @throws the file system's error when the file cannot be written
  */
 export async function synthesizeOther(path: string, architecture: OtherArchitecture, seed = 1): Promise<void> {
@@ -98,7 +100,7 @@ const keys: Readonly<Record<OtherArchitecture, Metadata>> = {
     ['attention.sliding_window', { u32: WINDOW }],
     ['attention.sliding_window_pattern', { bools: [true, false] }],
   ],
-  // Pairs of a head's numbers by dimension: time, height, width, none.
+  // The number of pairs for each dimension: time, height, width, none.
   qwen2vl: [...attentionKeys, ...rotaryKeys, ['rope.dimension_sections', { i32s: [2, 3, 3, 0] }]],
   qwen3: [...attentionKeys, ...rotaryKeys, ['pooling_type', { u32: poolingNumber('rank') }], labels],
 }
@@ -161,7 +163,7 @@ function norm(add: Add, name: string, size = WIDTH): void {
   add(`${name}.weight`, [size], 0.1, 1)
 }
 
-/** A deviation of 1 / sqrt(inputs), so that what passes through keeps its size. */
+/** Adds a matrix with a deviation of 1 / sqrt(inputs), so that activations keep their size. */
 function matrix(add: Add, name: string, inputs: number, outputs: number, gain = 1): void {
   add(`${name}.weight`, [inputs, outputs], gain / Math.sqrt(inputs))
 }
@@ -186,8 +188,8 @@ function forward(add: Add, name: string): void {
 }
 
 /**
- * A Mamba layer without its norms. `ssm_a` is a little below 0, so that the state decays, and slowly enough for a token to be felt hundreds of
- * tokens later; it and `ssm_d` carry no `.weight`.
+ * Adds a Mamba layer without its norms. `ssm_a` is a little below 0, so the state decays slowly enough for a token to have an effect
+ * hundreds of tokens later. It and `ssm_d` carry no `.weight`.
  */
 function recurrence(add: Add, name: string): void {
   matrix(add, `${name}.ssm_in`, WIDTH, 2 * INNER)

@@ -1,4 +1,4 @@
-/** Small tokenizers made of rules, for tests of what stands above a vocabulary. */
+/** Small tokenizers made of rules, for tests of the rooms above a vocabulary. */
 import type { Tokenizer } from '../../src/runtime/chat/tokens/encoder.js'
 
 const encoder = new TextEncoder()
@@ -7,17 +7,17 @@ interface Rules {
   /** Texts that are control tokens; the first is BOS, the last EOS. */
   readonly controls: readonly string[]
   readonly addBos?: boolean
-  /** How plain text is divided; tokens are bytes without it. */
+  /** How plain text is divided; without it, tokens are bytes. */
   readonly words?: RegExp
 }
 
-/** Texts in a template that look like control tokens. */
+/** Returns the texts in a template that look like control tokens. */
 export function controlTexts(source: string): string[] {
   const found = source.match(/<\|[^|<>\s{}]{1,40}\|>|<｜[^｜<>\s{}]{1,40}｜>|\[\/?[A-Z_]{3,}\]|<(?:start|end)_of_turn>/g) ?? []
   return ['<s>', ...new Set(found), '</s>']
 }
 
-/** Ids below 256 are bytes; then the control tokens; then words in the order they are first seen. */
+/** Ids below 256 are bytes; then come the control tokens; then words in the order in which they first appear. */
 export class RuleTokenizer implements Tokenizer {
   readonly special: Tokenizer['special']
   readonly #words = new Map<string, number>()
@@ -64,7 +64,7 @@ export class RuleTokenizer implements Tokenizer {
     return token >= 256 && token < 256 + this.rules.controls.length
   }
 
-  /** Tokens as text again. */
+  /** Returns the text of these tokens. */
   text(tokens: Int32Array | readonly number[]): string {
     return Buffer.concat(Array.from(tokens, (token) => this.piece(token))).toString('utf8')
   }
@@ -86,5 +86,5 @@ export class RuleTokenizer implements Tokenizer {
   }
 }
 
-/** Words with the space before them, runs of newlines, single other characters: tokens that cross the border of a content. */
+/** Words with the space before them, runs of newlines, and single other characters: such tokens cross the borders of a content. */
 export const WORDS = / ?[A-Za-z]{1,6}|\n+|[^]/gu

@@ -1,6 +1,6 @@
 /**
- * Engines that share a folder find each other's cells in it, and never anything wrong: whatever the others write, delete, damage or leave half done
- * meanwhile, an answer is that of a fresh prefill.
+ * Tests engines that share cells through a folder. They find each other's cells there, and never wrong ones: whatever other engines write,
+ * delete, damage or leave unfinished, an answer is that of a fresh prefill.
  */
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
@@ -26,7 +26,7 @@ const LONG = process.env['KVFOLD_LONG'] !== undefined
 const ROOT = join(import.meta.dirname, '../../..')
 const SECRET = Buffer.alloc(32, 'a secret of all')
 const MIB = 2 ** 20
-/** Log-probabilities of the same tokens from cells that came and from a fresh prefill: batches of other shapes round differently. */
+/** The tolerance of log-probabilities with shared cells and after a fresh prefill; batches of other shapes round differently. */
 const CLOSE = 0.02
 
 let folder: string
@@ -46,7 +46,7 @@ const ask = (more: Partial<Ask> = {}): Ask => ({
 })
 const place = (bytes = 64 * MIB) => ({ folder, bytes, secret: SECRET })
 
-// The reference.
+// The reference engine.
 
 let reference: LlamaEngine
 let asked = 0
@@ -57,7 +57,7 @@ beforeAll(async () => {
 })
 afterAll(() => reference.dispose())
 
-/** Of a fresh prefill: nobody else is of its tenant. */
+/** Returns the log-probabilities of a fresh prefill, under a tenant of its own. */
 function fresh({ family, length, fork, own }: Ask): Promise<readonly number[]> {
   const key = [family, length, fork, own].join()
   const name = `fresh ${asked++}`
@@ -90,7 +90,7 @@ describe('two engines', () => {
     engines.push(engine)
     return engine
   }
-  it('compute a text once: the other takes its whole blocks, and goes on as a fresh prefill would', async () => {
+  it('compute a text once: the other takes its whole blocks, and continues as a fresh prefill would', async () => {
     const [one, other] = [await load(), await load()]
     const first = await answer(one, ask())
     expect(first).toMatchObject({ shared: 0, computed: 701 })
@@ -99,7 +99,7 @@ describe('two engines', () => {
     const second = await answer(other, ask({ conversation: 'b' }))
     expect(second).toMatchObject({ shared: 512, computed: 701 - 512 })
     await expectFresh(second, ask())
-    // What is there is not written again; what is new is.
+    // Existing blocks are not written again; new ones are.
     const longer = ask({ conversation: 'b', length: 1100 })
     expect(await answer(other, longer)).toMatchObject({ computed: 1101 - 700 })
     await other.published()
@@ -136,12 +136,12 @@ describe('two engines', () => {
     expect(blocksIn()).toHaveLength(4)
   })
 
-  it('share nothing that was computed beside hidden text, and take nothing for it', async () => {
+  it('share no cells computed beside hidden text, and use exact cells for the folded prompt', async () => {
     const [one, other] = [await load(), await load()]
     const base = tokensOf(ask({ length: 1200 }))
     await answer(one, ask({ length: 1200 }))
     await one.published()
-    // A splice hides places 300 to 400: what follows has read them.
+    // A splice hides places 300 to 400; the tokens after them were computed with them in sight.
     const tokens = Int32Array.from([...base.subarray(0, 300), 9, 9, ...base.subarray(400)])
     const terms = { contract: 'splice' as const }
     const origin = { base, holes: [{ span: { start: 300, end: 400 }, marker: 2 }] }
@@ -156,7 +156,7 @@ describe('two engines', () => {
     expect(Math.abs(exact.logprobs[0]!.logprob - whole.logprobs[0]!.logprob)).toBeLessThan(CLOSE)
   })
 
-  it('take nothing damaged, cut or exchanged: it is deleted, counted and computed', async () => {
+  it('use no damaged, cut or exchanged block: it is deleted, counted and recomputed', async () => {
     const one = await load()
     await answer(one, ask({ length: 1100 }))
     await one.published()
@@ -193,7 +193,7 @@ describe('two engines', () => {
     }
   })
 
-  it('leave nothing of a conversation that is erased, and another conversation keeps its own', async () => {
+  it('keep nothing of a conversation that is erased, and other conversations keep theirs', async () => {
     const [one, other] = [await load(), await load()]
     await answer(one, ask())
     await answer(one, ask({ family: 2, conversation: 'kept' }))
@@ -203,7 +203,7 @@ describe('two engines', () => {
     expect(blocksIn()).toHaveLength(2)
     expect(await answer(other, ask({ conversation: 'b' }))).toMatchObject({ shared: 0 })
     expect(await answer(other, ask({ family: 2, conversation: 'b2' }))).toMatchObject({ shared: 512 })
-    // What is on its way when it is erased does not come after all.
+    // A block still being written during the erasure does not appear afterwards.
     await answer(one, ask({ family: 3, length: 2000, conversation: 'late' }))
     await one.erase(conversationId('late'))
     await one.published()
@@ -212,7 +212,7 @@ describe('two engines', () => {
   })
 })
 
-// Processes.
+// From here on, engines in separate processes.
 
 class Node {
   readonly #waiting = new Map<number, (said: { result?: unknown; error?: string }) => void>()
@@ -255,7 +255,7 @@ class Node {
     return this.#call({ forget: conversation })
   }
 
-  /** All is published, and the books are those of llama.cpp. */
+  /** Waits until everything is published, and checks the cell table against llama.cpp. */
   settled(): Promise<SharedCounts> {
     return this.#call({})
   }
@@ -301,7 +301,7 @@ describe('two processes', () => {
   }
 
   it('answer as a fresh prefill does, whatever else happens in the folder at the same time', { timeout: 600_000 }, async () => {
-    // Room for some 20 blocks: they evict what the other reads.
+    // There is room for some 20 blocks, so each evicts blocks that the other reads.
     const bytes = 1.5 * MIB
     const [one, other] = [await start(bytes), await start(bytes)]
     const [sum, most] = [{ shared: 0, answers: 0 }, { bytes: 0 }]
@@ -343,7 +343,7 @@ describe('two processes', () => {
           }
           most.bytes = Math.max(most.bytes, sizeOf())
         }
-        // A conversation that is erased under way is told so, and nothing else goes wrong.
+        // A request of a conversation erased meanwhile gets an error, and nothing else fails.
         for (const result of await Promise.allSettled(running))
           if (
             result.status === 'rejected' &&
@@ -364,7 +364,7 @@ describe('two processes', () => {
   })
 
   it(
-    'killed while they write leave nothing that another takes for whole; what they left is cleared away later',
+    'killed while they write leave no incomplete block that counts as whole; their leftovers are deleted later',
     { timeout: 120_000 },
     async () => {
       const rounds = LONG ? 12 : 1
@@ -393,8 +393,8 @@ describe('two processes', () => {
     },
   )
 
-  it('on a full disk answer all the same, and leave nothing half', { timeout: 60_000 }, async () => {
-    // A limit on the size of its files is the full disk that needs no rights: 32 KiB or 64, by shell, of the 70 that a block takes.
+  it('on a full disk still answer, and leave no partial file', { timeout: 60_000 }, async () => {
+    // A limit on file sizes acts as a full disk and needs no rights: 32 KiB or 64, depending on the shell, of the 70 that a block needs.
     const node = await start(64 * MIB, '64')
     const found = await node.ask(ask())
     await expectFresh(found, ask())
@@ -403,7 +403,7 @@ describe('two processes', () => {
   })
 })
 
-// The folder alone.
+// From here on, the folder alone.
 
 describe('the folder', () => {
   const identity = Buffer.alloc(32, 'a model')
@@ -424,7 +424,7 @@ describe('the folder', () => {
   const stateOf = (seed: number) => Buffer.alloc(3000 + 997 * (seed % 7), seed)
   const open = (bytes: number) => SharedCellsFolder.open({ folder, bytes, secret: SECRET, identity })
 
-  it('keeps to its size whoever writes, and hands out what was put or nothing', { timeout: 60_000 }, async () => {
+  it('keeps to its size whoever writes, and returns the stored state or nothing', { timeout: 60_000 }, async () => {
     const operation = fc.record({
       do: fc.constantFrom('put', 'put', 'put', 'take', 'forget'),
       who: fc.nat(2),
@@ -457,11 +457,11 @@ describe('the folder', () => {
     )
   })
 
-  it('gives up the end of a text before its beginning, and what is used later', async () => {
+  it('evicts the end of a text before its beginning, and the least recently used block first', async () => {
     const node = await open(400_000)
     const states = [0, 1, 2, 3].map((seed) => record(seed))
     for (const each of states) await node.put(each, Buffer.alloc(15_000), () => true)
-    // As it is a while later.
+    // Age the files.
     for (const name of blocksIn()) {
       const { mtimeMs } = statSync(join(folder, name))
       utimesSync(join(folder, name), mtimeMs / 1000 - 1000, mtimeMs / 1000 - 1000)
@@ -472,7 +472,7 @@ describe('the folder', () => {
     expect(left).toEqual([true, true, false, false])
   })
 
-  it('shows no hash, no text and no name of anybody in its names, and is for its user alone', async () => {
+  it('shows no hash, text or name in its file names, and is readable by its user alone', async () => {
     const node = await open(1_000_000)
     await node.put(record(1), stateOf(1), () => true)
     const again = await SharedCellsFolder.open({

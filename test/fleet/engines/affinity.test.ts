@@ -1,4 +1,4 @@
-/** Which engine a conversation goes to: against naive models, for any engines, weights and loads. */
+/** Tests which engine a conversation goes to, against naive models, for any engines, weights and loads. */
 import { createHash } from 'node:crypto'
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
@@ -40,7 +40,7 @@ function best(root: string, all: readonly Candidate[]): string | null {
 }
 
 describe('a beginning', () => {
-  it('is the same as long as the conversation goes on, and in its forks', () => {
+  it('stays the same while the conversation continues, and in its forks', () => {
     const start = [said('system', 'Be brief.'), said('user', 'Which is red?')]
     const grown = [...start, said('assistant', 'Nine.'), said('user', 'Why?')]
     expect(beginningOf(grown).root).toBe(beginningOf(start).root)
@@ -48,7 +48,7 @@ describe('a beginning', () => {
     expect(beginningOf(grown).chain).toHaveLength(3)
   })
 
-  it('of another tenant, or with parts that run together elsewhere, is another', () => {
+  it('differs for another tenant, and for other borders between messages', () => {
     const messages = [said('user', 'ab')]
     expect(beginningOf(messages, 'one').root).not.toBe(beginningOf(messages, 'two').root)
     const [left, right] = [beginningOf([said('user', 'a'), said('user', 'b')]), beginningOf([said('user', 'ab')])]
@@ -62,7 +62,7 @@ describe('a beginning', () => {
 })
 
 describe('rendezvous hashing', () => {
-  it('is what its definition says', () => {
+  it('follows its definition', () => {
     fc.assert(
       fc.property(fc.string(), engines, (root, all) => {
         expect(ranked(root, all)[0]?.name ?? null).toBe(best(root, all))
@@ -70,7 +70,7 @@ describe('rendezvous hashing', () => {
     )
   })
 
-  it('moves only the conversations of the engine that leaves, and leaves the order of the others', () => {
+  it('moves only the conversations of an engine that leaves, and keeps the order of the others', () => {
     fc.assert(
       fc.property(fc.string(), engines, fc.nat(), (root, all, at) => {
         const gone = all[at % Math.max(1, all.length)]
@@ -84,7 +84,7 @@ describe('rendezvous hashing', () => {
     )
   })
 
-  it('gives each its weight: within five standard deviations of 6,000 conversations', () => {
+  it('gives each engine its weight: within five standard deviations of 6,000 conversations', () => {
     const all = [engine('a', { weight: 1 }), engine('b', { weight: 2 }), engine('c', { weight: 3 })]
     const counts = new Map<string, number>()
     const TIMES = 6000
@@ -98,7 +98,7 @@ describe('rendezvous hashing', () => {
     }
   })
 
-  it('that was given more weight takes conversations from others, and gives none away', () => {
+  it('lets an engine with more weight gain conversations, and lose none', () => {
     fc.assert(
       fc.property(fc.string(), engines, fc.nat(), (root, all, at) => {
         const grown = all[at % Math.max(1, all.length)]
@@ -111,7 +111,7 @@ describe('rendezvous hashing', () => {
 })
 
 describe('the choice', () => {
-  it('is never one that takes no requests, stays where it was, and else has room', () => {
+  it('is an available engine: the previous one, or else one with room', () => {
     fc.assert(
       fc.property(
         engines,
@@ -131,7 +131,7 @@ describe('the choice', () => {
             return
           }
           expect(isOpen(chosen!.name)).toBe(true)
-          // The naive model: every rule in its order, over the list of who has room.
+          // The naive model applies every rule in order, over the list of engines with room.
           const total = open.reduce((sum, each) => sum + each.open, 0)
           const weights = open.reduce((sum, { weight }) => sum + weight, 0)
           const roomy = open.filter((each) => each.open < Math.ceil((1.25 * (total + 1) * each.weight) / weights))
@@ -149,7 +149,7 @@ describe('the choice', () => {
     )
   })
 
-  it('keeps the loads of newcomers within their bound, whatever they are', () => {
+  it('keeps the loads from new conversations within their bound', () => {
     fc.assert(
       fc.property(fc.array(fc.nat(5), { maxLength: 60 }), (texts) => {
         const affinity = new Affinity(1.25)
@@ -167,7 +167,7 @@ describe('the choice', () => {
     )
   })
 
-  it('goes where a longer beginning is before a shorter one, and to nobody who lost it', () => {
+  it('prefers a longer beginning to a shorter one, and no engine that lost it', () => {
     const affinity = new Affinity(4)
     const start = [said('user', 'Which is red?')]
     const grown = [...start, said('assistant', 'Nine.'), said('user', 'Why?')]
@@ -184,7 +184,7 @@ describe('the choice', () => {
     expect(affinity.choose({ beginning: fork, ...nowhere }, all)).toEqual({ name: 'a', why: 'prefix' })
   })
 
-  it('lets who goes on from a step stay under any name and load, and of many that do the first; those behind it are spread', () => {
+  it('keeps the first conversation that continues a step, whatever the load; later forks of it are spread', () => {
     fc.assert(
       fc.property(fc.integer({ min: 0, max: 40 }), fc.integer({ min: 1, max: 12 }), (load, forks) => {
         const affinity = new Affinity(1.25)
@@ -199,14 +199,14 @@ describe('the choice', () => {
           expect([name, why]).toEqual(load < roomOf(all[0]!, all, 1.25) ? ['a', 'prefix'] : [name, 'spilled'])
           if (why === 'spilled') expect(name).not.toBe('a')
         }
-        // Its own end is there, and nobody has gone on from it.
+        // The engine holds the end of this turn, and no conversation has continued it.
         affinity.ran(turn('Why?'), 'a')
         const later = beginningOf([
           ...[...start, said('assistant', 'Nine.'), said('user', 'Why?')],
           ...[said('assistant', 'It is.'), said('user', 'Is it?')],
         ])
         expect(affinity.choose({ beginning: later, ...nowhere }, all)).toEqual({ name: 'a', why: 'stays' })
-        // Where it takes no requests, it is for others.
+        // If that engine is not available, another one is chosen.
         const closed = all.map((each) => (each.name === 'a' ? { ...each, available: false } : each))
         affinity.ran(turn('Why?'), 'a')
         expect(affinity.choose({ beginning: later, ...nowhere }, closed)!.name).not.toBe('a')
@@ -214,7 +214,7 @@ describe('the choice', () => {
     )
   })
 
-  it('remembers so many beginnings, the last used ones', () => {
+  it('remembers a limited number of beginnings, the most recently used ones', () => {
     const affinity = new Affinity(4, 2)
     const all = ['a', 'b', 'c'].map((name) => engine(name))
     for (const text of ['one', 'two', 'one', 'three']) affinity.ran(asked(text), 'c')

@@ -1,4 +1,7 @@
-/** Why there is no option that puts LMCache's separator between fragments: it is looked for as tokens, and a text that is sent as a chat message has others. */
+/**
+ * Shows why no option puts LMCache's separator between fragments. LMCache looks for its tokens, and in a chat message the same text has
+ * other tokens.
+ */
 import { describe, expect, it } from 'vitest'
 import { builtinModel } from '../../../src/runtime/cli/builtin.js'
 import { openNative } from '../../../src/runtime/native/binding.js'
@@ -7,7 +10,7 @@ import { openNative } from '../../../src/runtime/native/binding.js'
 const SEPARATOR = ' # # '
 
 describe("LMCache's separator in the text of a message", () => {
-  it('is other tokens before a word, and its own before a line break', async () => {
+  it('has other tokens before a word, and its own before a line break', async () => {
     const native = await openNative({ gpu: 'cpu' })
     const vocabulary = await native.loadModel(builtinModel(), { vocabOnly: true })
     try {

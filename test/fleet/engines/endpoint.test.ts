@@ -1,4 +1,6 @@
-/** What goes wrong between us and an endpoint: each failure has its code, a closed connection is noticed, and the key is never told. */
+/**
+ * Tests failures between kvfold and an endpoint: each has its code, a closed connection is noticed, and the key never appears in an error.
+ */
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
 import { createServer as createSocketServer, type AddressInfo, type Server as SocketServer, type Socket } from 'node:net'
 import { mkdtempSync, writeFileSync } from 'node:fs'
@@ -73,7 +75,7 @@ async function withEngine<T>(run: (engine: RemoteEngine) => Promise<T>, options:
   }
 }
 
-/** The error of a step, which carries nothing of the key. */
+/** Returns the error of a step, and checks that it does not contain the key. */
 const failure = (options: Partial<RemoteEngineOptions> = {}, change: Partial<EngineRequest> = {}) =>
   withEngine(async (engine) => {
     const error: unknown = await engine.respond({ ...request, ...change }).reply.then(
@@ -110,7 +112,7 @@ describe('an endpoint that refuses', () => {
     expect(await failure({ patience: { busy: 0 } })).toMatchObject({ code })
   })
 
-  it('is asked again after as long as it says, if that is not too long', async () => {
+  it('is asked again after the time it gives, if that is short', async () => {
     let count = 0
     chat = (_, response) => {
       if (count++ === 0) refuse(response, 429, {}, { 'retry-after': '0.2' })
@@ -134,7 +136,7 @@ describe('an endpoint that refuses', () => {
 })
 
 describe('a connection', () => {
-  it('that nobody takes is remote/unreachable', async () => {
+  it('that is refused is remote/unreachable', async () => {
     const probe: SocketServer = createSocketServer()
     await new Promise<void>((resolve) => probe.listen(0, '127.0.0.1', resolve))
     const { port } = probe.address() as AddressInfo
@@ -158,14 +160,14 @@ describe('a connection', () => {
     expect(await failure()).toMatchObject({ code: 'remote/broken-stream' })
   })
 
-  it('on which nothing comes is remote/timeout, before the answer and within it', async () => {
+  it('without data is remote/timeout, before the answer and within it', async () => {
     chat = () => undefined
     expect(await failure({ patience: { idle: 100 } })).toMatchObject({ code: 'remote/timeout' })
     chat = (_, response) => stream(response).write(text('Ni'))
     expect(await failure({ patience: { idle: 100 } })).toMatchObject({ code: 'remote/timeout' })
   })
 
-  it('that brings something else than JSON is remote/bad-answer', async () => {
+  it('that returns something other than JSON is remote/bad-answer', async () => {
     chat = (_, response) => stream(response).end('data: <html>\n\n')
     expect(await failure()).toMatchObject({ code: 'remote/bad-answer' })
     chat = (_, response) => response.writeHead(200, { 'content-type': 'text/html' }).end('<html>')
@@ -204,7 +206,7 @@ describe('a connection', () => {
     await expect(engine.respond(request).reply).rejects.toMatchObject({ code: 'engine/disposed' })
   })
 
-  it('is kept for the next step, and replaced when the endpoint has closed it meanwhile', async () => {
+  it('is kept for the next step, and replaced when the endpoint has closed it in the meantime', async () => {
     const sockets = new Set<unknown>()
     chat = ({ socket }, response) => {
       sockets.add(socket)
@@ -219,12 +221,12 @@ describe('a connection', () => {
     })
   })
 
-  it('that is kept and closed with all others while a request is written is replaced by a new one, and no failure', async () => {
+  it('that was kept and is closed while a request is written is replaced, which is not a failure', async () => {
     const sockets = new Set<Socket>()
     const waiting: ServerResponse[] = []
     let resets = 0
     chat = ({ socket }, response) => {
-      // Whoever comes by a kept connection finds it closed.
+      // A request on a kept connection finds it closed.
       if (sockets.has(socket)) {
         resets++
         socket.resetAndDestroy()
@@ -246,7 +248,7 @@ describe('a connection', () => {
     })
   })
 
-  it('that is closed before the answer, the new one too, is a failure: a request is sent twice and no more', async () => {
+  it('closed twice before the answer is a failure: a request is sent twice at most', async () => {
     let sent = 0
     chat = ({ socket }) => {
       sent++
@@ -264,7 +266,7 @@ describe('a request', () => {
     return asked.at(-1)!
   }
 
-  it('shows messages under their edits, and calls that were malformed as JSON', async () => {
+  it('shows messages under their edits, and malformed calls as JSON', async () => {
     const sent = await body({
       messages: [
         { role: 'user', content: 'abcdefghij' },
@@ -296,7 +298,7 @@ describe('a request', () => {
     })
   })
 
-  it('asks each engine in its own words, and never for what it does not have', async () => {
+  it("uses each engine's own fields, and omits fields that it does not have", async () => {
     expect(await failure({}, { sampling: { topK: 3 } })).toMatchObject({ code: 'remote/unsupported' })
     expect(await failure({}, { grammar: 'root ::= "a"' })).toMatchObject({ code: 'remote/unsupported' })
     expect(await failure({}, { grammar: 'root ::= "a"', schema: {} })).toMatchObject({ code: 'engine/bad-request' })
@@ -310,14 +312,14 @@ describe('a request', () => {
     expect(sent).toMatchObject({ temperature: 1, top_k: 3, repetition_penalty: 1.1, logit_bias: { 5: -100 } })
     expect(sent).toMatchObject({ response_format: { type: 'json_schema', json_schema: { schema: { type: 'object' } } } })
     expect(sent['cache_salt']).toMatch(/^[\w-]{43}$/)
-    // Filters that were left out are off, whatever the server would take by itself; nothing is filtered from the likeliest token.
+    // Filters that the request leaves out are off, whatever the server's defaults; a greedy request has no filters.
     expect(sent).toMatchObject({ top_p: 1, min_p: 0 })
     expect(await body({ sampling: { temperature: 0 } })).not.toHaveProperty('top_p')
     expect(JSON.stringify(sent)).not.toContain('ours')
     expect((await body({ tenant: 'theirs' }))['cache_salt']).not.toBe(sent['cache_salt'])
   })
 
-  it('says variables of the template where the engine takes them, and an effort everywhere', async () => {
+  it('passes template variables to engines that accept them, and the reasoning effort to all', async () => {
     const variables = { enable_thinking: false, reasoning_effort: 'low' }
     expect(await body({ variables })).toMatchObject({ reasoning_effort: 'low' })
     expect(await body({ variables })).not.toHaveProperty('chat_template_kwargs')
@@ -327,7 +329,7 @@ describe('a request', () => {
     expect(await body({ variables: {} })).not.toHaveProperty('chat_template_kwargs')
   })
 
-  it('names the tool that has to be called, and shows only those that may be', async () => {
+  it('names the required tool, and shows only the callable ones', async () => {
     const tools = ['x', 'y', 'z'].map((name) => ({ name, description: name, parameters: { type: 'object' } }))
     const named = await body({ tools, toolChoice: 'required', callable: ['y'] })
     expect(named).toMatchObject({ tools: { length: 3 }, tool_choice: { type: 'function', function: { name: 'y' } } })
@@ -339,13 +341,13 @@ describe('a request', () => {
     })
   })
 
-  it('asks for any JSON object as every engine takes it, and cannot ask for attention', async () => {
+  it("asks for any JSON object in each engine's way, and cannot ask for attention", async () => {
     expect(await body({ grammar: anyObject })).toMatchObject({ response_format: { type: 'json_object' } })
     const attention = { layers: 'all' } as unknown as NonNullable<EngineRequest['attention']>
     expect(await failure({}, { attention })).toMatchObject({ code: 'attention/unavailable' })
   })
 
-  it('carries the key, and the model that was asked for', async () => {
+  it('carries the key, and the requested model', async () => {
     let header: string | undefined
     chat = ({ headers }, response) => {
       header = headers.authorization
@@ -357,7 +359,7 @@ describe('a request', () => {
     await expect(RemoteEngine.connect({ url, model: 'other' })).rejects.toMatchObject({ code: 'model/not-found' })
   })
 
-  it('of one conversation waits for the one before', async () => {
+  it('waits for the one before in the same conversation', async () => {
     let open = 0
     let most = 0
     chat = (_, response) => {
@@ -376,7 +378,7 @@ describe('a request', () => {
     })
   })
 
-  it('that is not streamed, or has no usage, is answered all the same, and the notes say so', async () => {
+  it('is answered without a stream or usage, too, and the notes say so', async () => {
     chat = (_, response) =>
       response
         .writeHead(200, { 'content-type': 'application/json' })
@@ -395,14 +397,14 @@ describe('a request', () => {
     })
   })
 
-  it('that is stopped by a content filter is an error', async () => {
+  it('that a content filter stops is an error', async () => {
     chat = (_, response) => stream(response).end(text('Ni', 'content_filter') + usage)
     expect(await failure()).toMatchObject({ code: 'remote/refused' })
   })
 })
 
-describe('a router that does not know what its engines serve', () => {
-  it('is asked for the model that is named, and without a name says that it lists none', async () => {
+describe("a router that does not list its engines' models", () => {
+  it('is asked for the named model; without a name it lists none, which is an error', async () => {
     listed = ['unknown']
     chat = (_, response) => stream(response).end(text('Nine.', 'stop') + usage)
     await withEngine((engine) => engine.respond(request).reply, { model: 'bench' })
@@ -415,7 +417,7 @@ describe('a router that does not know what its engines serve', () => {
 })
 
 describe('an engine that cannot list its models', () => {
-  it('is asked for the one that is named, and is an error without a name', async () => {
+  it('is asked for the named model; without a name it is an error', async () => {
     listed = null
     chat = (_, response) => stream(response).end(text('Nine.', 'stop') + usage)
     await withEngine((engine) => engine.respond(request).reply, { model: 'bench' })
@@ -431,7 +433,7 @@ describe('addresses and keys', () => {
     expect((error as Error).message).not.toContain('secret')
   })
 
-  it('reads a key from a file or a variable, and says when there is none without saying what there is', () => {
+  it('reads a key from a file or a variable; the error of a missing key shows no contents', () => {
     const file = join(mkdtempSync(join(tmpdir(), 'kvfold-key-')), 'key')
     writeFileSync(file, ` ${KEY} \nmore`)
     expect(readKey({ file })).toBe(KEY)

@@ -1,4 +1,6 @@
-/** Several engines behind one: who is asked, who is left alone, and what becomes of a step whose engine dies. What engines compute is another test's. */
+/**
+ * Tests several engines behind one: which engine is asked, which is left alone, and a step whose engine dies. The engines here are stubs.
+ */
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
 import type { AddressInfo, Socket } from 'node:net'
 import { afterEach, describe, expect, it } from 'vitest'
@@ -12,17 +14,17 @@ const chunk = (content: string, finish: string | null = null) =>
 const usage = (prompt: number, cached: number) =>
   `data: ${JSON.stringify({ choices: [], usage: { prompt_tokens: prompt, completion_tokens: 1, prompt_tokens_details: { cached_tokens: cached } } })}\n\ndata: [DONE]\n\n`
 
-/** Something that answers as an engine does. */
+/** A server that answers as an engine does. */
 interface Stub {
   readonly url: string
   readonly asked: IncomingMessage[]
   healthy: boolean
-  /** It is there and says nothing. */
+  /** The server accepts connections and does not answer. */
   dumb: boolean
   chat: (response: ServerResponse) => void
-  /** Nobody is there any more: open connections break. */
+  /** Closes the server and breaks open connections. */
   die(): Promise<void>
-  /** Nobody is there any more, and what was begun is not ended: the machine is cut off. */
+  /** Closes the server and leaves open connections hanging, as when a machine is cut off. */
   vanish(): void
 }
 
@@ -74,7 +76,7 @@ async function connect(of: readonly Stub[], options: Partial<RemoteEngineOptions
   const engine = await RemoteEngine.connect({
     url: of[0]!.url,
     engines: of.map(({ url }) => ({ url })),
-    // Looked after when the test says so.
+    // The tests check the engines' health themselves.
     healthEvery: 1e9,
     ...options,
   })
@@ -96,7 +98,7 @@ const request = (id: string, more: readonly string[] = []): EngineRequest => ({
 })
 const stateOf = (engine: RemoteEngine) => engine.engines.map(({ state }) => state)
 
-/** An id whose conversation the engine at that place gets. */
+/** Returns an id whose conversation goes to this engine. */
 async function idFor(engine: RemoteEngine, at: number, what = 'question'): Promise<string> {
   for (let count = 0; ; count++) {
     const id = `${what} ${at} ${count}`
@@ -106,7 +108,7 @@ async function idFor(engine: RemoteEngine, at: number, what = 'question'): Promi
 }
 
 describe('conversations', () => {
-  it('go to all engines, and stay where they are', async () => {
+  it('are spread over all engines, and stay with theirs', async () => {
     const engine = await connect([await stub(), await stub(), await stub()])
     for (let count = 0; count < 30; count++) {
       const { message, ledger } = await engine.respond(request(`${count}`)).reply
@@ -118,7 +120,7 @@ describe('conversations', () => {
     expect(engine.engines.every(({ open, failures, moved }) => open + failures + moved === 0)).toBe(true)
   })
 
-  it('are where another front with the same engines has them', async () => {
+  it('go to the same engines from another front', async () => {
     const all = [await stub(), await stub(), await stub()]
     const [one, two] = [await connect(all), await connect([...all].reverse())]
     for (let count = 0; count < 10; count++) {
@@ -127,7 +129,7 @@ describe('conversations', () => {
     }
   })
 
-  it('have what the engine reused beside what we expected on the ledger, and the sums in the status', async () => {
+  it('have the reused tokens and the expected ones on the ledger, and their sums in the status', async () => {
     const all = [await stub()]
     const engine = await connect(all)
     all[0]!.chat = (response) => response.end(chunk('Nine.', 'stop') + usage(40, 0))
@@ -141,7 +143,7 @@ describe('conversations', () => {
     expect(engine.engines).toMatchObject([{ prompt: 100, cached: 32, expected: ledger.engine!.expected }])
   })
 
-  it('are told to a router in between by a header that stays the same', async () => {
+  it('are identified for a router in between by a constant header', async () => {
     const all = [await stub()]
     const engine = await connect(all, { sessionHeader: 'x-session-id' })
     await engine.respond(request('red')).reply
@@ -156,7 +158,7 @@ describe('conversations', () => {
 })
 
 describe('an engine that fails', () => {
-  it('before it said anything is left for the next, each once, and the conversation stays there', async () => {
+  it('before its answer is replaced by the next, each tried once, and the conversation stays there', async () => {
     const all = [await stub(), await stub(), await stub()]
     const engine = await connect(all)
     const id = await idFor(engine, 0)
@@ -171,7 +173,7 @@ describe('an engine that fails', () => {
     expect(engine.engines.reduce((sum, { moved }) => sum + moved, 0)).toBe(1)
   })
 
-  it('after it said something is an error with what it said, and nobody else is asked', async () => {
+  it('during its answer is an error with the text so far, and no other engine is asked', async () => {
     const all = [await stub(), await stub()]
     const engine = await connect(all)
     const id = await idFor(engine, 1)
@@ -186,12 +188,12 @@ describe('an engine that fails', () => {
     expect(error).toMatchObject({ code: 'remote/broken-stream', said: { content: 'Nine' } })
     await expect(running.reply).rejects.toBe(error)
     expect(all.map(({ asked }) => asked.length)).toEqual([before[0], before[1]! + 1])
-    // The next step goes elsewhere, as if the broken one had never been.
+    // The next step goes to another engine, without the broken one.
     const { ledger } = await engine.respond(request(id, ['Nine.', 'Why?'])).reply
     expect(ledger).toMatchObject({ step: 1, engine: { name: all[0]!.url } })
   })
 
-  it('without a word is noticed by looks: what was not answered goes elsewhere, and what was begun is an error', async () => {
+  it('silently is noticed by health checks: an unanswered request moves, and a started answer is an error', async () => {
     const all = [await stub(), await stub()]
     const engine = await connect(all, { healthEvery: 600 })
     const [one, other] = [await idFor(engine, 0), await idFor(engine, 0, 'another question')]
@@ -207,7 +209,7 @@ describe('an engine that fails', () => {
     await expect(begun.reply).rejects.toMatchObject({ code: 'remote/unreachable', said: { content: 'Nine' } })
   })
 
-  it('after it said nothing but that it begins, with nobody left to ask, says so and what to do', async () => {
+  it('after its headers, with no other engine left, gives an error that says what to do', async () => {
     const only = await stub()
     const engine = await connect([only])
     only.chat = (response) => {
@@ -220,7 +222,7 @@ describe('an engine that fails', () => {
     })
   })
 
-  it('everywhere is the error of the last, after each was asked once; a request that is wrong is asked once', async () => {
+  it('like all others gives the last error, each being asked once; an invalid request is sent once', async () => {
     const all = [await stub(), await stub(), await stub()]
     const engine = await connect(all)
     for (const each of all)
@@ -233,7 +235,7 @@ describe('an engine that fails', () => {
     expect(all.reduce((sum, { asked }) => sum + asked.length, 0)).toBe(4)
   })
 
-  it('is down after two looks, gets nothing, and is up again after one', async () => {
+  it('is down after two failed checks, gets nothing, and is up again after one success', async () => {
     const all = [await stub(), await stub()]
     const engine = await connect(all)
     all[0]!.healthy = false
@@ -260,7 +262,7 @@ describe('an engine that fails', () => {
 })
 
 describe('the list of engines', () => {
-  it('may have some that are not there yet, and one of another model is not used', async () => {
+  it('may have engines that are not there yet, and one with another model is not used', async () => {
     const [there, other] = [await stub(), await stub('n')]
     const gone = await stub()
     await gone.die()
@@ -273,7 +275,7 @@ describe('the list of engines', () => {
     await expect(connect([there, there])).rejects.toMatchObject({ code: 'remote/bad-endpoint' })
   })
 
-  it('does not hold the start up by those that say nothing: two seconds after the first, and they come when they speak', async () => {
+  it('does not delay the start for silent engines by more than two seconds, and uses them later', async () => {
     const [there, dumb] = [await stub(), await stub()]
     dumb.dumb = true
     const begun = performance.now()
@@ -287,7 +289,7 @@ describe('the list of engines', () => {
     await expect.poll(() => stateOf(engine), { timeout: 5000 }).toEqual(['up', 'up'])
   })
 
-  it('changes while it is used: newcomers are asked, and what drains or leaves finishes what it has', async () => {
+  it('can change in use: new engines get requests, and draining or removed ones finish theirs', async () => {
     const all = [await stub(), await stub()]
     const engine = await connect(all)
     const id = await idFor(engine, 0)

@@ -1,4 +1,6 @@
-/** The remote engine over kvfold's own server: a served model behind a served engine behaves like the model itself, and its counts are its own. */
+/**
+ * Tests the remote engine over kvfold's own server: a served model behind a served engine behaves like the model itself, with its counts.
+ */
 import { fileURLToPath } from 'node:url'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { sculptor } from '../../../src/runtime/agents/sculptor.js'
@@ -49,7 +51,7 @@ afterAll(async () => {
 })
 
 describe('over kvfold', () => {
-  it('knows what it is, and needs its key', async () => {
+  it('describes itself, and needs its key', async () => {
     expect(remote.flavour.name).toBe('kvfold')
     expect(remote.info).toMatchObject({ engine: 'remote', model: 'builtin' })
     await expect(RemoteEngine.connect({ url })).rejects.toMatchObject({ code: 'remote/unauthorized' })
@@ -58,14 +60,14 @@ describe('over kvfold', () => {
 
   it('gets the same answer as the engine behind it, and counts what the addon counts', async () => {
     const conversation = conversationId('same')
-    // What the model was taught: where it guesses, two answers are as likely but for rounding.
+    // The prompt has the form of the training data. On other prompts two tokens may be equally likely, and rounding decides.
     const { prompt, keys } = piSample({ words: ownWords(), keys: 4, updates: 4, seed: 1 })
     const messages = [user(prompt)]
     for (const next of keys.slice(0, 3)) {
       const turn = messages.length
       const before = local.submitted
       const { message, ledger, timing } = await remote.respond({ conversation, messages, maxTokens: 12 }).reply
-      // The last of the sampled tokens is submitted by nobody.
+      // The last sampled token is never submitted.
       expect(local.submitted - before).toBe(ledger.submitted)
       expect(ledger.messages.at(-1)?.fresh).toBeGreaterThanOrEqual(timing.generatedTokens - 1)
       const own = await local.respond({ conversation: conversationId(`own-${turn}`), messages, maxTokens: 12 }).reply
@@ -77,7 +79,7 @@ describe('over kvfold', () => {
     }
   })
 
-  it('prices folds by estimates, and says so', async () => {
+  it('estimates the prices of folds, and says so', async () => {
     const id = conversationId('priced')
     const conversation = new Conversation(id, portsOf(remote, id))
     conversation.add(user('Just a line.'))
@@ -87,7 +89,7 @@ describe('over kvfold', () => {
       /This does not pay: the marker takes about \d+ tokens more than the text \(about \d+ tokens shown with the text, about \d+ with the marker\)/,
     )
     expect(conversation.fragments[0]!.price).toMatchObject({ about: true })
-    // The same of a server before the endpoint, to programs and people.
+    // A server in front of the endpoint does the same, for programs and people.
     const send = async (path: string, body: object) => {
       const headers = { 'content-type': 'application/json' }
       const response = await fetch(`${outerUrl}${path}`, { method: 'POST', headers, body: JSON.stringify(body) })
@@ -105,7 +107,7 @@ describe('over kvfold', () => {
     expect(folded.body).toMatchObject({ fragment: { state: { kind: 'folded' }, price: { about: true } } })
   })
 
-  it('hears which stop string ended the answer, and the bytes of parts of characters', async () => {
+  it('reports the stop string that ended the answer, and the bytes of parts of characters', async () => {
     const request = {
       conversation: conversationId('stop'),
       messages: [user('Well?')],
@@ -131,7 +133,7 @@ describe('over kvfold', () => {
     expect(await answer.json()).toMatchObject({ stop_reason: 'stop_sequence', stop_sequence: 'good' })
   })
 
-  it('has what follows an edit computed again, and nothing before it', async () => {
+  it('recomputes the tokens after an edit, and none before it', async () => {
     const conversation = conversationId('edit')
     const text = lines(60)
     const messages = [user(text), user('Well?')]
@@ -146,11 +148,11 @@ describe('over kvfold', () => {
     expect(Math.abs(ledger.reused - kept)).toBeLessThan(20)
   })
 
-  it('streams calls of tools, forced and by name', async () => {
+  it('streams tool calls, forced and by name', async () => {
     const running = remote.respond({
       conversation: conversationId('call'),
       messages: [user('Ring the bell.')],
-      // Without arguments, so that the call comes to its end: one that the limit cuts off is none.
+      // The tool has no arguments, so that the call is complete within the limit.
       tools: [...tools, { name: 'ring', description: 'Rings the bell.', parameters: { type: 'object', properties: {} } }],
       toolChoice: 'required',
       callable: ['ring'],
@@ -172,7 +174,7 @@ describe('over kvfold', () => {
     expect(cut!.calls.map(({ call }) => call.name)).toEqual(['fragment_context'])
     expect(new Set(fold!.calls.map(({ call }) => call.name))).toEqual(new Set(['fold_fragment']))
     expect(outcome.steps.flatMap(({ calls }) => calls).filter(({ failed }) => failed)).toEqual([])
-    // Cutting changes nothing that is shown, so the second step goes on where the first ended.
+    // Cutting does not change the prompt, so the second step continues where the first ended.
     expect(fold!.ledger.reused).toBeGreaterThanOrEqual(cut!.ledger.shown - 5)
     expect(answer!.ledger.recomputed).toBeGreaterThan(0)
     expect(outcome.contextAfter).toBeLessThan(0.4 * outcome.contextBefore)
@@ -180,7 +182,7 @@ describe('over kvfold', () => {
     expect(local.submitted - before).toBe(outcome.ledger.reduce((sum, { submitted }) => sum + submitted, 0))
   })
 
-  it('cancels what runs there when it is cancelled here', async () => {
+  it('cancels the remote step when it is cancelled', async () => {
     const abort = new AbortController()
     const running = remote.respond({
       conversation: conversationId('cancel'),
@@ -233,8 +235,8 @@ describe('a server over a remote engine', () => {
     expect(entry!.shown - prompt).toBeLessThanOrEqual(generated)
   })
 
-  it('keeps the folds of a conversation, though the client sends its whole text again', async () => {
-    // Another text than above, or the conversation there would be the one to go on with.
+  it("keeps a conversation's folds, though the client resends its whole text", async () => {
+    // The text differs from the one above; otherwise the request would continue that conversation.
     const text = `Other lines.\n${lines(80)}`
     const messages = [{ role: 'user', content: text }]
     const { body } = await ask({ messages, kvfold: {} })

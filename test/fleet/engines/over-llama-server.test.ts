@@ -1,4 +1,7 @@
-/** The remote engine over a real llama-server, where one was built (bench/runtime/peers builds it): its cache figures are what its own slots say. */
+/**
+ * Tests the remote engine over a real llama-server, if one was built (bench/runtime/peers builds it): its cache figures equal those of the
+ * server's slots.
+ */
 import { existsSync, readdirSync } from 'node:fs'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -59,7 +62,7 @@ describe.skipIf(binary === undefined)('over llama-server', () => {
     return engine
   }
 
-  it('knows what it is', async () => {
+  it('describes itself', async () => {
     const engine = await connect()
     expect(engine.flavour.name).toBe('llama-server')
     expect(engine.info).toMatchObject({
@@ -70,7 +73,7 @@ describe.skipIf(binary === undefined)('over llama-server', () => {
     expect(engine.info.model).toMatch(/kvfold-tiny/)
   })
 
-  it('has trajectories collected token for token as the model loaded here, with the same probabilities', async () => {
+  it('collects the same trajectories as the model loaded here, token for token, with the same probabilities', async () => {
     const task = await openTask({ task: 'pi-llm', options: { updates: [4, 12], keys: 8, samples: 1, order: 'start-last' } })
     const source = taskSource({ task, agent: 'sculptor' })
     const rows = async (engine: Engine, tokens: StepWording | 'engine') => {
@@ -101,7 +104,7 @@ describe.skipIf(binary === undefined)('over llama-server', () => {
     }
   })
 
-  it('goes on where the cache ends, token for token, and counts what an edit has computed again', async () => {
+  it('continues from the end of the cache, token for token, and counts the tokens that an edit recomputes', async () => {
     const engine = await connect()
     const conversation = conversationId('goes-on')
     const messages = [user(lines(0, 40)), user('Which is the value of key 3?')]
@@ -111,7 +114,7 @@ describe.skipIf(binary === undefined)('over llama-server', () => {
     expect(first.ledger.shown).toBe((await engine.countExactly(messages, []))! + first.timing.generatedTokens - 1)
     messages.push(first.message, user('And the value of key 4?'))
     const second = await step()
-    // All of the first step is cached, but its last token, which no engine computes.
+    // All of the first step is cached except its last token, which no engine computes.
     expect(second.ledger).toMatchObject({ reused: first.ledger.shown, recomputed: 0, fallback: null, contract: 'exact' })
     expect(second.ledger.messages.slice(0, 2).map(({ shown, fresh }) => [shown, fresh])).toEqual(
       first.ledger.messages.slice(0, 2).map(({ shown }) => [shown, 0]),
@@ -124,20 +127,20 @@ describe.skipIf(binary === undefined)('over llama-server', () => {
     const folded = await step([fold])
     const before = (await engine.countExactly([user(text.slice(0, start))], []))!
     expect(folded.ledger.fallback).toMatch(/beginnings/)
-    // The end of turn and the generation prompt, which `before` has, are behind the fold; a token may straddle its border.
+    // `before` includes the end of turn and the generation prompt, which come after the fold; a token may also cross its border.
     expect(folded.ledger.reused).toBeLessThan(before)
     expect(folded.ledger.reused).toBeGreaterThan(before - 20)
     expect(folded.ledger.recomputed).toBeGreaterThan(100)
     expect(folded.ledger.reused + folded.ledger.recomputed + folded.ledger.fresh).toBe(folded.ledger.shown)
 
-    // What is taken back is computed again from there, too: nothing is parked.
+    // A restore also recomputes from there, because nothing is parked.
     messages.push(folded.message, user('And the value of key 6?'))
     const restored = await step()
     expect(Math.abs(restored.ledger.reused - folded.ledger.reused)).toBeLessThan(5)
     expect(restored.ledger.submitted).toBe(restored.ledger.shown - restored.ledger.reused)
   })
 
-  it('tells what it plans and how far it is, before and while it computes', async () => {
+  it('reports plan and progress, before and while it computes', async () => {
     const engine = await connect()
     const events: EngineEvent[] = []
     const running = engine.respond({ conversation: conversationId('events'), messages: [user(lines(100, 200))], maxTokens: 4 })
@@ -151,7 +154,7 @@ describe.skipIf(binary === undefined)('over llama-server', () => {
     expect(rest.findIndex(({ type }) => type === 'text')).toBeGreaterThan(rest.findLastIndex(({ type }) => type === 'prefill'))
   })
 
-  it('estimates near the truth once it has seen a prompt, and says that it does', async () => {
+  it('estimates well once it has seen a prompt, and says that it estimates', async () => {
     const engine = await connect()
     const messages = [user(lines(0, 60)), user('Well?')]
     await engine.respond({ conversation: conversationId('estimate'), messages, maxTokens: 1 }).reply
@@ -174,7 +177,7 @@ describe.skipIf(binary === undefined)('over llama-server', () => {
       maxTokens: 3,
       logprobs: 2,
     }).reply
-    // An answer that ended by itself has an end-of-turn token, which llama-server counts and a stream of it tells nothing of.
+    // An answer that ended by itself has an end-of-turn token, which llama-server counts but does not stream.
     const told = logit.timing.generatedTokens - (logit.finish === 'stop' ? 1 : 0)
     expect(told).toBeGreaterThan(0)
     expect(logit.logprobs).toHaveLength(told)
@@ -190,12 +193,12 @@ describe.skipIf(binary === undefined)('over llama-server', () => {
       maxTokens: 100,
       sampling: { temperature: 1, seed: 4, topK: 20 },
     }).reply
-    // A model that likes blanks may not come to an end, but nothing else than the schema is ever said.
+    // A model that likes white space may not finish, but it writes only text of the schema.
     if (finish === 'stop') expect(typeof (JSON.parse(message.content) as { sure: unknown }).sure).toBe('boolean')
     else expect(message.content).toMatch(/^[\s{"sure:truefalse}]*$/)
   })
 
-  it('says that a prompt is too long as the other engines do', async () => {
+  it('reports a prompt that is too long as the other engines do', async () => {
     const engine = await connect()
     const { reply } = engine.respond({ conversation: conversationId('long'), messages: [user(lines(0, 600))] })
     await expect(reply).rejects.toMatchObject({ code: 'context/full', status: 400 })
@@ -220,8 +223,11 @@ describe.skipIf(binary === undefined)('over llama-server', () => {
     await expect.poll(busy, { timeout: 5000 }).toBe(false)
   })
 
-  it('folds at the hands of a program, and has less computed when edits wait', async () => {
-    /** Eight parts folded one a turn from first to last, and four turns more; tokens that the server computed, and those of the last prompt. */
+  it('folds for a program, and computes less when edits are deferred', async () => {
+    /**
+     * Folds eight parts from first to last, one in each turn, and runs four more turns. Returns the tokens that the server computed, the
+     * steps with deferred edits, and the tokens of the last prompt.
+     */
     const episode = async (deferEdits?: DeferralOptions) => {
       const engine = await connect(deferEdits)
       const session = plain({ engine, id: conversationId('episode'), generation: { maxTokens: 2 } })
@@ -248,7 +254,7 @@ describe.skipIf(binary === undefined)('over llama-server', () => {
     expect(atOnce.waited).toBe(0)
     expect(waiting.waited).toBeGreaterThan(0)
     expect(waiting.submitted).toBeLessThan(atOnce.submitted / 3)
-    // In the end all of them are made.
+    // In the end all folds are made.
     expect(waiting.waited).toBeLessThan(12)
     expect(waiting.shown).toBe(atOnce.shown)
   })

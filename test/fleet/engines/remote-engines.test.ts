@@ -1,4 +1,4 @@
-/** `--engine`, `--engines` and what belongs to them: options and a file become an engine, under the name that the model has where it runs. */
+/** Tests `--engine`, `--engines` and related options: they become an engine under the model's remote name. */
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { createServer, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
@@ -39,7 +39,7 @@ const flags = (...words: string[]): EngineFlags =>
 const source = (...words: string[]) => engineSource(flags(...words), 3, notes, new AbortController().signal)
 
 describe('engineSource', () => {
-  it('is null without --engine, and refuses what belongs to it', async () => {
+  it('is null without --engine, and refuses options that need it', async () => {
     expect(await source()).toBeNull()
     for (const words of [['--engine-model', 'x'], ['--engine-key-file', 'x'], ['--engine-context', '5'], ['--defer-edits']])
       await expect(source(...words)).rejects.toMatchObject({
@@ -78,7 +78,7 @@ describe('several engines', () => {
   const write = (content: unknown) => {
     writeFileSync(file, typeof content === 'string' ? content : JSON.stringify(content))
   }
-  /** Nobody is there. */
+  /** An address where nothing listens. */
   const gone = 'http://127.0.0.1:9'
 
   beforeAll(() => {
@@ -88,7 +88,7 @@ describe('several engines', () => {
     rmSync(folder, { recursive: true })
   })
 
-  it('come of the option given several times, and one of them may be away', async () => {
+  it('can be given by repeated options, and one of them may be unavailable', async () => {
     const words = ['--engine', url, '--engine', gone, '--engine-key-env', 'KVFOLD_TEST_ENGINE_KEY', '--engine-model', 'one']
     const engine = await (await source(...words))!.load()
     expect(engine.engines).toMatchObject([
@@ -99,7 +99,7 @@ describe('several engines', () => {
     expect(() => flags('--engine', url, '--engines', file)).toThrow(/cannot be used/)
   })
 
-  it('come of a file with what belongs to each', async () => {
+  it('can be given by a file, each with its own settings', async () => {
     write({ engines: [{ url, weight: 2, keyEnv: 'KVFOLD_TEST_ENGINE_KEY', model: 'two', flavour: 'vllm' }] })
     const made = (await source('--engines', file))!
     expect(made.name).toBe('two')
@@ -115,12 +115,12 @@ describe('several engines', () => {
     [{ engines: [{ url: 'x', weight: 0 }] }, /weight: must be/],
     [{ engines: [{ url: 'x', keyEnv: 'KVFOLD_TEST_NOT_SET' }] }, /KVFOLD_TEST_NOT_SET is not set/],
     [{ engines: [{ url: 'nonsense' }] }, /this is none/],
-  ])('are refused where the file says %j', async (content, words) => {
+  ])('are refused if the file has %j', async (content, words) => {
     write(content)
     await expect(source('--engines', file)).rejects.toMatchObject({ message: expect.stringMatching(words) as string })
   })
 
-  it('change with the file; a bad one keeps the last good one and says so', async () => {
+  it('change with the file; an invalid one keeps the last valid list, and is reported', async () => {
     const entry = { url, keyEnv: 'KVFOLD_TEST_ENGINE_KEY' }
     write({ engines: [entry] })
     const list = new EnginesFile(file, null)

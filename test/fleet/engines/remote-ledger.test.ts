@@ -1,4 +1,7 @@
-/** The ledger of a remote engine: its sums are the endpoint's, whatever happens; and edits wait as long as the rent is less than the price. */
+/**
+ * Tests the ledger of a remote engine: its sums are always the endpoint's, and edits are deferred while their rent is less than their
+ * price.
+ */
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import type { Edit } from '../../../src/runtime/chat/message.js'
@@ -28,8 +31,8 @@ const entered = (
     engine: 'there',
   })
 
-describe('what is sent', () => {
-  it('has the note of a message behind its content under the edits', () => {
+describe('the text sent', () => {
+  it('has the length hint of a message after its content under the edits', () => {
     const message = { role: 'user', content: 'one two three', note: '\n\n[noted]' } as const
     expect(contentOf(message, [{ message: 0, span: span(4, 13), replacement: '[folded]' }])).toBe('one [folded]\n\n[noted]')
     expect(contentOf({ role: 'user', content: 'one' }, [])).toBe('one')
@@ -37,7 +40,7 @@ describe('what is sent', () => {
 })
 
 describe('RemoteLedger', () => {
-  it('expects what the last step left on the same engine, answers without words too, and of another engine nothing', () => {
+  it('expects the tokens of the last step on the same engine, even after an empty answer, and none on another engine', () => {
     const books = new RemoteLedger()
     const first = [row('a long text'), row('well')]
     expect(entered(books, first, 100, 0, 5, '').engine).toEqual({ name: 'there', expected: 0, reported: 0 })
@@ -62,7 +65,7 @@ describe('RemoteLedger', () => {
     expect(moved).toMatchObject({ engine: { name: 'here', expected: 0, reported: 30 }, sources: { own: 0, shared: 30 } })
   })
 
-  it('has sums that are what the endpoint says, whatever it says', () => {
+  it("has the endpoint's sums, whatever they are", () => {
     const step = fc.record({
       texts: fc.array(fc.string({ maxLength: 30 }), { minLength: 1, maxLength: 6 }),
       prompt: fc.nat(500),
@@ -100,7 +103,7 @@ describe('RemoteLedger', () => {
     )
   })
 
-  it('gives a message that did not change the tokens it had, and the rest to what is new', () => {
+  it('gives an unchanged message its earlier count, and the rest to new messages', () => {
     const books = new RemoteLedger()
     const first = entered(books, [row('system text', 'system'), row('a question')], 50, 0, 4)
     const second = entered(
@@ -115,7 +118,7 @@ describe('RemoteLedger', () => {
     expect(second).toMatchObject({ reused: 53, recomputed: 0, sources: { own: 53, shared: 0 } })
   })
 
-  it('counts text that the step before showed, too, as recomputed when it is not cached', () => {
+  it('counts text that the last step also showed as recomputed if it is not cached', () => {
     const books = new RemoteLedger()
     const long = 'x'.repeat(400)
     entered(books, [row(long), row(long)], 820, 0, 2)
@@ -125,7 +128,7 @@ describe('RemoteLedger', () => {
     expect(entry.messages[0]?.reused).toBe(110)
   })
 
-  it('enters the one token that is computed again when all of the prompt is cached', () => {
+  it('counts the one token that is recomputed when the whole prompt is cached', () => {
     expect(entered(new RemoteLedger(), [row('a question')], 30, 30, 4)).toMatchObject({
       reused: 30,
       side: 1,
@@ -136,7 +139,7 @@ describe('RemoteLedger', () => {
     expect(entered(new RemoteLedger(), [row('a question')], 30, 29, 4)).toMatchObject({ reused: 29, side: 0, submitted: 4 })
   })
 
-  it('knows that the end of an answer was not there before: it is new, though the answer is not', () => {
+  it('counts the end of an answer as fresh, and the answer itself as recomputed', () => {
     const books = new RemoteLedger()
     const rows = [row('a question')]
     const first = entered(books, rows, 30, 0, 10, 'the answer')
@@ -146,12 +149,12 @@ describe('RemoteLedger', () => {
     expect(messages[1]!.recomputed).toBeGreaterThan(0)
     expect(messages[2]).toMatchObject({ recomputed: 0, reused: 0 })
     const long = entered(books, [...rows, row('the answer', 'assistant'), row('more'), row('yes', 'assistant')], 200, 62, 4)
-    // The row of the last answer is large here because the prompt is; only what there was of it can be computed again.
+    // The prompt's size makes the last answer's row large here, and only its earlier tokens can count as recomputed.
     expect(long.messages[3]!.fresh).toBeGreaterThan(0)
   })
 })
 
-/** A prompt of one message of ten parts of a hundred characters, a token each character; folds hide a part behind ten tokens. */
+/** A prompt of one message with ten parts of a hundred characters, one token per character. A fold shows ten tokens for a part. */
 function deferringBooks(cachedPrice: number | (() => number), window = Number.MAX_SAFE_INTEGER) {
   const content = 'abcdefghij'.repeat(100)
   const deferral = new Deferral({ cachedPrice })
@@ -162,7 +165,10 @@ function deferringBooks(cachedPrice: number | (() => number), window = Number.MA
     replacement: `[folded_${part}]`.padEnd(10),
   })
   const text = (edits: readonly Edit[]) => shownText(content, edits)
-  /** One step with these parts folded; the parts that are shown folded, and what the endpoint would have to compute. */
+  /**
+   * Runs one step with these parts folded. Returns the parts shown as folded, the number of deferred edits, and the tokens that the
+   * endpoint would compute.
+   */
   const step = (parts: readonly number[]) => {
     const edits = parts.map(fold)
     const before = books.held?.rows[0]?.text ?? ''
@@ -185,7 +191,7 @@ function deferringBooks(cachedPrice: number | (() => number), window = Number.MA
 }
 
 describe('CachedPrice', () => {
-  it("finds the price in an engine's times, whatever each request costs beside its tokens, and says none before", () => {
+  it("finds the price in an engine's times, whatever the fixed cost of requests, and reports none before", () => {
     fc.assert(
       fc.property(
         fc.double({ min: 0, max: 0.9, noNaN: true }),
@@ -196,7 +202,7 @@ describe('CachedPrice', () => {
           const learned = new CachedPrice()
           for (const [at, [cached, fresh]] of steps.entries()) {
             if (at < 8) expect([learned.ratio, learned.price]).toEqual([null, 0.1])
-            // A hundredth more or less, by turns.
+            // The times are a hundredth too high and too low in turn.
             const noise = 1 + (at % 2 === 0 ? 0.01 : -0.01)
             learned.observe(cached, fresh, (fixed + computed * (price * cached + fresh)) * noise)
           }
@@ -207,34 +213,34 @@ describe('CachedPrice', () => {
     )
   })
 
-  it('says none where all steps are alike', () => {
+  it('reports none if all steps are alike', () => {
     const learned = new CachedPrice()
     for (let step = 0; step < 50; step++) learned.observe(1000, 100, 50)
     expect(learned.ratio).toBeNull()
   })
 
-  it('decides by what it says then: the same fold waits while what is cached costs nothing', () => {
+  it('decides by its current value: a fold is deferred while cached tokens cost nothing', () => {
     let price = 0
     const { step } = deferringBooks(() => price)
     step([])
     for (let turn = 0; turn < 60; turn++) expect(step([0]).folded).toEqual([])
     price = 0.9
-    // Two steps of 81 tokens pay for the 90 that 900 cost.
+    // Two steps of 81 tokens pay for the 90 tokens' worth that recomputing 900 costs.
     step([0])
     expect(step([0])).toMatchObject({ folded: [0], waiting: 0 })
   })
 })
 
 describe('Deferral', () => {
-  it('shows edits of the first step at once: nothing is cached yet', () => {
+  it('shows edits of the first step at once, because nothing is cached yet', () => {
     expect(deferringBooks(0.1).step([0, 5])).toMatchObject({ folded: [0, 5], waiting: 0 })
   })
 
-  it('makes a fold at the end at once, and lets one at the beginning wait until its rent is its price', () => {
+  it('makes a fold at the end at once, and defers one at the beginning until its rent equals its price', () => {
     const { step } = deferringBooks(0.2)
     step([])
     expect(step([9])).toMatchObject({ folded: [9], waiting: 0 })
-    // Hides 90 tokens at 0.2 a step; has about 820 computed again at 0.8.
+    // The fold hides 90 tokens at 0.2 each step; it recomputes about 820 tokens at 0.8.
     const waits: number[] = []
     for (;;) {
       const { folded } = step([0, 9])
@@ -245,7 +251,7 @@ describe('Deferral', () => {
     expect(waits.length).toBeLessThan(42)
   })
 
-  it('computes less than at once when a model folds from first to last, one fragment a step', () => {
+  it('computes less than without it when a model folds from first to last, one fragment in each step', () => {
     const cost = (cachedPrice: number | null) => {
       const { step } = deferringBooks(cachedPrice ?? 1)
       step([])
@@ -253,21 +259,21 @@ describe('Deferral', () => {
       for (let count = 1; count <= 8; count++) computed += step([...Array(count).keys()]).computed
       return computed
     }
-    // At the price of computed tokens there is nothing to wait for.
+    // If cached tokens cost as much as computed ones, no fold is deferred.
     expect(cost(1)).toBeGreaterThan(3000)
     expect(cost(0.1)).toBeLessThan(1000)
   })
 
-  it('shows restored text at once, and makes what waits behind it, for nothing', () => {
+  it('shows restored text at once, and makes deferred edits after it at no cost', () => {
     const { step } = deferringBooks(0.01)
     step([1])
     expect(step([1, 4])).toMatchObject({ folded: [1], waiting: 1 })
     expect(step([4])).toMatchObject({ folded: [4], waiting: 0 })
-    // What was made stays made.
+    // Edits that were made stay made.
     expect(step([4])).toMatchObject({ folded: [4], waiting: 0, computed: 0 })
   })
 
-  it('keeps nothing back where the context has no room for it', () => {
+  it('defers no edit if the context has no room for the text', () => {
     const { step } = deferringBooks(0.01, 950)
     step([2])
     expect(step([0, 2])).toMatchObject({ folded: [2], waiting: 1 })

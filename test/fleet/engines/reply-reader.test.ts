@@ -1,4 +1,7 @@
-/** Answers of remote engines are read as their documents describe them: streams cut anywhere, calls in parts, every engine's usage fields. */
+/**
+ * Tests how answers of remote engines are read, as their documents describe them: streams cut anywhere, calls in parts, every engine's
+ * usage fields.
+ */
 import { readFileSync } from 'node:fs'
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
@@ -7,7 +10,7 @@ import { eventReader, ReplyReader, usageIn } from '../../../src/fleet/engines/re
 
 const encoder = new TextEncoder()
 
-/** The events of bytes that come in pieces which end at `cuts`. */
+/** Returns the events of bytes that arrive in pieces which end at `cuts`. */
 function parse(bytes: Uint8Array, cuts: readonly number[] = []): { readonly name: string; readonly data: string }[] {
   const eventsIn = eventReader()
   const places = [0, ...[...cuts].sort((a, b) => a - b), bytes.length]
@@ -27,7 +30,7 @@ function read(name: string): { readonly reader: ReplyReader; readonly events: re
 }
 
 describe('eventReader', () => {
-  it('takes every kind of line end, comments, names, and data in several lines', () => {
+  it('accepts every kind of line end, comments, names, and data in several lines', () => {
     const text =
       '\uFEFF: hello\r\ndata: one\r\n\r\nevent: ping\rdata:two\rdata\rid: 7\rretry: 5\r\rdata:  three\n\n\n\ndata: never ended\n'
     expect(parse(encoder.encode(text))).toEqual([
@@ -37,7 +40,7 @@ describe('eventReader', () => {
     ])
   })
 
-  it('makes the same of a stream however it is cut', () => {
+  it('reads the same events however the stream is cut', () => {
     const line = fc.oneof(
       fc.constantFrom('', '', ': note', 'event: x', 'data', 'data:', 'id: 1'),
       fc.string({ unit: 'grapheme', maxLength: 12 }).map((text) => `data: ${text.replace(/[\r\n]/g, '')}`),
@@ -77,23 +80,23 @@ describe('ReplyReader', () => {
     expect(reader.finish).toBe('tool-calls')
     expect(reader.usage).toEqual({ prompt: 512, cached: 480, generated: 48, milliseconds: null })
     expect(events.map(({ type }) => type).filter((type) => type !== 'tokens')).toEqual(['reasoning', 'reasoning', 'call', 'call'])
-    // One for every chunk that something was sampled for, so that their times can be told.
+    // There is one event for every sampled chunk, so that their times can be reported.
     expect(events.filter(({ type }) => type === 'tokens')).toHaveLength(6)
   })
 
-  it('knows that vLLM without --enable-prompt-tokens-details says nothing of its cache', () => {
+  it('reports unknown cached tokens for vLLM without --enable-prompt-tokens-details', () => {
     const { reader } = read('vllm-no-details')
     expect(reader.usage).toEqual({ prompt: 40, cached: null, generated: 5, milliseconds: null })
     expect(reader.content).toBe('Red is nine.')
   })
 
-  it("reads SGLang's stream, whose chunks have null in every field that has nothing", () => {
+  it("reads SGLang's stream, whose chunks have null in every empty field", () => {
     const { reader } = read('sglang')
     expect(reader).toMatchObject({ content: 'Red is nine.', reasoning: 'Look it up.', finish: 'stop', calls: [] })
     expect(reader.usage).toMatchObject({ prompt: 300, cached: 256, generated: 9 })
   })
 
-  it("reads DeepSeek's stream: comments, its own name for cached tokens", () => {
+  it("reads DeepSeek's stream, with comments and its own name for cached tokens", () => {
     const { reader } = read('deepseek')
     expect(reader).toMatchObject({ content: 'Nine.', finish: 'length' })
     expect(reader.usage).toMatchObject({ prompt: 100, cached: 64, generated: 2 })
@@ -105,7 +108,7 @@ describe('ReplyReader', () => {
     )
   })
 
-  it('reads which stop string ended an answer, where that is what the engine says', () => {
+  it('reads which stop string ended an answer, if the engine says it', () => {
     const stopOf = (fields: object) => {
       const reader = new ReplyReader('the endpoint')
       reader.push({ choices: [{ index: 0, delta: { content: 'a' }, finish_reason: 'stop', ...fields }] })
@@ -113,7 +116,7 @@ describe('ReplyReader', () => {
     }
     expect(stopOf({ stop_reason: 'END' })).toBe('END')
     expect(stopOf({ matched_stop: 'END' })).toBe('END')
-    // A token's number is no string.
+    // A token's number is not a stop string.
     for (const fields of [{}, { stop_reason: null }, { stop_reason: 128009 }, { matched_stop: 2 }])
       expect(stopOf(fields)).toBeNull()
   })
@@ -140,7 +143,7 @@ describe('ReplyReader', () => {
   it.each([
     ['length', { arguments: {}, malformed: '' }],
     ['tool_calls', { arguments: {} }],
-  ])('knows whether a call without arguments was cut off: %s', (reason, said) => {
+  ])('distinguishes a call without arguments from one that was cut off: %s', (reason, said) => {
     const reader = new ReplyReader('the endpoint')
     const part = { index: 0, id: 'c', function: { name: 'a', arguments: '' } }
     reader.push({ choices: [{ index: 0, delta: { tool_calls: [part] } }] })
@@ -148,7 +151,7 @@ describe('ReplyReader', () => {
     expect(reader.calls).toEqual([{ id: 'c', name: 'a', ...said }])
   })
 
-  it('takes a whole answer as one chunk, and another choice than the first for nothing', () => {
+  it('accepts a whole answer as one chunk, and ignores choices other than the first', () => {
     const reader = new ReplyReader('here')
     const message = { role: 'assistant', content: 'Whole.', tool_calls: null }
     reader.push({
@@ -160,7 +163,7 @@ describe('ReplyReader', () => {
     expect(reader).toMatchObject({ content: 'Whole.', finish: 'stop' })
   })
 
-  it('never fails in another way than by an error of ours, whatever comes', () => {
+  it('throws only a KvfoldError, whatever arrives', () => {
     const reader = () => new ReplyReader('here')
     const chunk = fc.oneof(
       fc.jsonValue(),
@@ -184,7 +187,7 @@ describe('ReplyReader', () => {
 })
 
 describe('usageIn', () => {
-  it("prefers the engine's usage, takes llama-server's timings for what it lacks, and never has more cached than there is", () => {
+  it("prefers the engine's usage, takes missing counts from llama-server's timings, and never has more cached tokens than prompt tokens", () => {
     expect(usageIn({})).toBeNull()
     expect(usageIn({ usage: null })).toBeNull()
     expect(usageIn({ timings: { cache_n: 90, prompt_n: 10, prompt_ms: 5, predicted_n: 3, predicted_ms: 7 } })).toEqual({

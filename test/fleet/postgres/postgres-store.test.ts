@@ -1,4 +1,4 @@
-/** The store in a real PostgreSQL: what all stores owe, what several servers owe each other, and what is said when nobody answers. */
+/** Tests the store in a real PostgreSQL: the suite of all stores, several servers over one store, and a database that does not answer. */
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it, vi } from 'vitest'
 import { openStore as openKept } from '../../../src/runtime/cli/store-options.js'
 import { Database } from '../../../src/fleet/postgres/database.js'
@@ -47,7 +47,7 @@ describe.skipIf(noPostgres !== null)('PostgreSQL', () => {
     deleteThread: (_, tenant, id) => opened.at(-1)!.delete(tenant, id),
   })
 
-  it('deletes nothing for the clock of a server that is ahead: the database has one, too', async () => {
+  it("deletes nothing because of a server's clock that is ahead, because it uses the database's", async () => {
     const now = Date.now()
     const store = await openStore()
     expect(Math.abs((await store.time()) - now)).toBeLessThan(60_000)
@@ -64,12 +64,12 @@ describe.skipIf(noPostgres !== null)('PostgreSQL', () => {
   })
 
   describe('its tables', () => {
-    it('are made once by servers that begin at the same time', async () => {
+    it('are made once by servers that start at the same time', async () => {
       await Promise.all(Array.from({ length: 6 }, () => openStore()))
       expect(await postgres.sql('SELECT version FROM kvfold.version', url)).toEqual([{ version: 2 }])
     })
 
-    it('of a later kvfold are refused by name, and left as they are', async () => {
+    it('of a later kvfold are refused by name, and stay unchanged', async () => {
       await openStore()
       await postgres.sql('UPDATE kvfold.version SET version = 7', url)
       await expect(openStore()).rejects.toMatchObject({
@@ -79,7 +79,7 @@ describe.skipIf(noPostgres !== null)('PostgreSQL', () => {
       expect(await postgres.sql('SELECT version FROM kvfold.version', url)).toEqual([{ version: 7 }])
     })
 
-    it('that cannot be had are said, without the password', async () => {
+    it('that cannot be opened are reported, without the password', async () => {
       const bad = [url.replace('/test', '/no_test'), url.replace('kvfold@', 'kvfold:secret@').replace('host=', 'port=1&host=')]
       await expect(Database.open(bad[0]!)).rejects.toMatchObject({ code: 'store/unusable' })
       const refused: unknown = await Database.open(bad[1]!).catch((error: unknown) => error)
@@ -87,7 +87,7 @@ describe.skipIf(noPostgres !== null)('PostgreSQL', () => {
       expect(String(refused)).not.toContain('secret')
     })
 
-    it('hold nothing of a deleted thread but its name', async () => {
+    it('hold nothing of a deleted thread except its name', async () => {
       const store = await openStore()
       await store.create(someThread(1), someCard(1))
       await new PostgresResponses(store.database).keep({
@@ -98,7 +98,7 @@ describe.skipIf(noPostgres !== null)('PostgreSQL', () => {
         expect(await postgres.sql(`SELECT * FROM kvfold.${table}`, url), table).toEqual([])
     })
 
-    it('that somebody changed by hand show no thread that is not what was written', async () => {
+    it('that were changed by hand show no altered thread', async () => {
       const store = await openStore()
       for (const seed of [1, 2, 3]) await store.create(someThread(seed), someCard(seed))
       await postgres.sql('UPDATE kvfold.messages SET seen = \'"nothing" \' WHERE thread = 1 AND place = 2', url)
@@ -113,7 +113,7 @@ describe.skipIf(noPostgres !== null)('PostgreSQL', () => {
   })
 
   describe('two servers', () => {
-    it('hear of what the other did, once, and not of what they did themselves', async () => {
+    it("see each other's changes, once, and not their own", async () => {
       const [one, other] = [await openStore(), await openStore()]
       for (const store of [one, other]) await store.index()
       await one.create(someThread(1), someCard(1))
@@ -130,7 +130,7 @@ describe.skipIf(noPostgres !== null)('PostgreSQL', () => {
       expect(await one.shared.changes()).toEqual({ changed: [], deleted: [], forgotten: [] })
     })
 
-    it('hear of a change that was begun before another one and ended after it', async () => {
+    it('see a change that began before another one and ended after it', async () => {
       const [one, other] = [await openStore(), await openStore()]
       await one.create(someThread(1), someCard(1))
       await one.create(someThread(2), someCard(2))
@@ -144,7 +144,7 @@ describe.skipIf(noPostgres !== null)('PostgreSQL', () => {
       expect((await other.shared.changes()).changed.map(({ id }) => id)).toEqual([someThread(1).id])
     })
 
-    it('cannot write over what they did not read, and go on from it when they have', async () => {
+    it('cannot overwrite changes that they have not read, and continue once they have', async () => {
       const [one, other] = [await openStore(), await openStore()]
       const { tenant, id, messages } = someThread(1)
       await one.create(someThread(1), someCard(1))
@@ -178,14 +178,14 @@ describe.skipIf(noPostgres !== null)('PostgreSQL', () => {
       await claim!.release()
       const got = await waiting
       expect(order).toEqual(['released', 'got'])
-      // It never read it.
+      // The other server never read the thread.
       expect(got?.isCurrent).toBe(false)
       expect(await one.shared.claim(tenant, id, false)).toBeNull()
       await got!.release()
       expect(await one.shared.claim(tenant, id, false)).not.toBeNull()
     })
 
-    it('have what a server that died had claimed', async () => {
+    it('get the claims of a server that died', async () => {
       const [one, other] = [await openStore(), await openStore()]
       const { tenant, id } = someThread(1)
       await one.create(someThread(1), someCard(1))
@@ -195,7 +195,7 @@ describe.skipIf(noPostgres !== null)('PostgreSQL', () => {
       await postgres.sql(`SELECT pg_terminate_backend(${String(pid)})`, url)
       const claim = await waiting
       expect(claim).not.toBeNull()
-      // Whoever lost it claims it as anybody else, when the end of its connection has come to it.
+      // The server that lost it may claim it again like any other, once it has noticed the end of its connection.
       const claimed = async () => {
         const got = await one.shared.claim(tenant, id, false)
         await got?.release()
@@ -207,7 +207,7 @@ describe.skipIf(noPostgres !== null)('PostgreSQL', () => {
   })
 
   describe('with text that is to be forgotten', () => {
-    it('tells the others, and says who has not done it yet, until it is there and has', async () => {
+    it('tells the other servers, and names those that have not done it yet', async () => {
       const [one, other] = [await openStore(), await openStore()]
       const { tenant, id } = someThread(1)
       await one.create(someThread(1), someCard(1))
@@ -219,28 +219,28 @@ describe.skipIf(noPostgres !== null)('PostgreSQL', () => {
       await one.update(tenant, id, { messages: [someStored(5)], card: someCard(1), forgets: true })
       const left = await one.shared.unforgotten(tenant, id, 0)
       expect(left.map(({ server }) => server)).toEqual([expect.stringContaining(`process ${process.pid}`)])
-      // To have heard of it is not to have done it.
+      // Having heard of it is not enough.
       expect(await other.shared.changes()).toMatchObject({ forgotten: [{ tenant, id }] })
       expect(await one.shared.unforgotten(tenant, id, 100)).toHaveLength(1)
       await other.shared.done()
       expect(await one.shared.unforgotten(tenant, id, 5000)).toEqual([])
-      // Who had it forgotten is not told.
+      // The server that asked for it is not told.
       expect((await one.shared.changes()).forgotten).toEqual([])
-      // A server that comes later, and had been there, has nothing in memory: what is on its disk goes when it opens.
+      // A server that opens again has nothing in memory; it deletes the text from its disk when it opens.
       const dropped: string[] = []
       const cells = { drop: (threads: readonly string[]) => Promise.resolve(dropped.push(...threads)) }
       const late = await openStore({ cells, place: 'here' })
       await late.index()
       expect(dropped).toEqual([id])
       expect(await one.shared.unforgotten(tenant, id, 5000)).toEqual([])
-      // A change that was not kept tells nobody.
+      // Once the thread is deleted, no server is waited for.
       await other.delete(tenant, id)
       expect(await one.shared.unforgotten(tenant, id, 0)).toEqual([])
     })
   })
 
   describe('that goes away', () => {
-    it('is said, nothing is half stored, and it is used again when it is back', async () => {
+    it('is reported, nothing is half stored, and it is used again when it is back', async () => {
       const store = await openStore()
       const { tenant, id } = someThread(1)
       await store.create(someThread(1), someCard(1))
@@ -254,7 +254,7 @@ describe.skipIf(noPostgres !== null)('PostgreSQL', () => {
       await expect(store.shared.changes()).rejects.toMatchObject(away)
       await expect(store.shared.claim(tenant, id, false)).rejects.toMatchObject(away)
       await postgres.start()
-      // What it has in memory is not what is stored.
+      // The thread in memory may differ from the stored one, so it must be read first.
       await expect(store.update(tenant, id, update)).rejects.toMatchObject(away)
       expect(await readIn(store, tenant, id)).toEqual(before)
       await store.update(tenant, id, update)
@@ -263,7 +263,7 @@ describe.skipIf(noPostgres !== null)('PostgreSQL', () => {
       expect(await allIn(store)).toEqual([{ ...before, messages: [...before!.messages, someStored(5)] }, someThread(2)])
     }, 30_000)
 
-    it('without a word is noticed by who waits for it, even for a claim; who has a way to it waits on', async () => {
+    it('silently is noticed by requests that wait for it, even for a claim; others keep waiting', async () => {
       const [holder, other] = [await openStore({ patience: IMPATIENT }), await openStore({ patience: IMPATIENT })]
       const { tenant, id } = someThread(1)
       await holder.create(someThread(1), someCard(1))
@@ -281,7 +281,7 @@ describe.skipIf(noPostgres !== null)('PostgreSQL', () => {
       await expect(lost).rejects.toMatchObject(away)
       expect(performance.now() - began).toBeLessThan(limit(IMPATIENT))
       expect(cutOff.shared.problem).toContain('does not answer')
-      // Those that come later are told at once, however many they are.
+      // Later requests fail at once, however many there are.
       const later = performance.now()
       const all = await Promise.allSettled(Array.from({ length: 30 }, () => cutOff.shared.changes()))
       for (const each of all) expect(each).toMatchObject({ status: 'rejected', reason: away })
@@ -289,7 +289,7 @@ describe.skipIf(noPostgres !== null)('PostgreSQL', () => {
       let isOver = false
       void waiting.then(() => (isOver = true))
       expect([isOver, other.shared.problem]).toEqual([false, null])
-      // It is used again when there is a way, without that anybody asks.
+      // The server reconnects by itself, without a request.
       way.heal()
       await expect.poll(() => cutOff.shared.problem, { timeout: 5000 }).toBeNull()
       expect((await cutOff.shared.changes()).changed).toHaveLength(1)
@@ -319,5 +319,5 @@ describe.skipIf(noPostgres !== null)('PostgreSQL', () => {
   })
 })
 
-/** Milliseconds, and some for a busy machine. */
+/** The time limit in milliseconds, with some reserve for a busy machine. */
 const limit = ({ silent, connect }: typeof IMPATIENT): number => silent + silent / 4 + connect + 1000

@@ -1,4 +1,7 @@
-/** `kvfold store move`: a store in a folder becomes one in PostgreSQL and back, with nothing lost; and what else the command does with a database. */
+/**
+ * Tests `kvfold store move`: a store moves from a folder to PostgreSQL and back, with nothing lost; and the other store commands on a
+ * database.
+ */
 import { cpSync, existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -43,7 +46,7 @@ describe.skipIf(noPostgres !== null)('a store that moves', { timeout: 60_000 }, 
     await store.close()
     const kept = SqliteResponses.open(folder)
     for (const response of responses) await kept.keep(response)
-    // Of a thread that was deleted while nobody watched.
+    // The thread of this response was deleted in the meantime.
     await kept.keep({ tenant: 'public', id: 'resp_lone', thread: 'thread_gone', messages: 1, body: '{}' })
     kept.close()
   })
@@ -58,7 +61,7 @@ describe.skipIf(noPostgres !== null)('a store that moves', { timeout: 60_000 }, 
     return stdout.trim().split('\n').sort()
   }
 
-  it('is all there in the database, and back in another folder, to the letter; the source stays as it was', async () => {
+  it('is complete in the database, and back in another folder, to the letter; the source stays unchanged', async () => {
     const before = bytesOf(folder)
     const there = await kvfoldHere(['store', 'move', folder, url])
     expect([there.code, there.stdout], there.stderr).toEqual([
@@ -87,7 +90,7 @@ describe.skipIf(noPostgres !== null)('a store that moves', { timeout: 60_000 }, 
     kept.close()
   })
 
-  it('goes nowhere where there is one already, where a server runs, or from what is damaged', async () => {
+  it('is refused if the target has one, a server uses it, or the source is damaged', async () => {
     await moveStore(folder, url)
     const counts = () => postgres.sql('SELECT count(*)::int AS threads FROM kvfold.threads', url)
     await expect(moveStore(folder, url)).rejects.toMatchObject({ code: 'store/not-empty' })
@@ -124,7 +127,7 @@ describe.skipIf(noPostgres !== null)('a store that moves', { timeout: 60_000 }, 
     expect(existsSync(join(broken, 'threads.db'))).toBe(true)
   })
 
-  it('shows no password when it cannot', async () => {
+  it('shows no password when it fails', async () => {
     const secret = url.replace('kvfold@', 'kvfold:sesame@').replace('/test', '/no_test')
     for (const words of [
       ['move', folder, secret],

@@ -1,4 +1,7 @@
-/** Owns what clients of a fleet do: each has conversations, one after the other, asks any front, asks again what it got no answer to, and remembers what was acknowledged. */
+/**
+ * The clients of a simulated fleet. Each has one conversation after the other, asks any front, retries until it gets an answer, and
+ * remembers what was acknowledged.
+ */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Random } from '../../../src/runtime/core/random.js'
 import { words } from '../../../bench/runtime/client-edits/clients.js'
@@ -8,24 +11,24 @@ export interface Message {
   readonly content: string
 }
 
-/** What a server said was done. */
+/** What a server acknowledged. */
 export type Acknowledged =
-  /** All of the thread up to the answer, as the client has it. */
+  /** All messages of the thread up to the answer, as the client has them. */
   | { readonly kind: 'answer'; readonly thread: string; readonly messages: readonly Message[] }
   | { readonly kind: 'response'; readonly id: string; readonly said: string; readonly previous: string | null }
   | { readonly kind: 'fold'; readonly thread: string; readonly fragment: string }
   | { readonly kind: 'deletion'; readonly thread: string }
 
-/** An answer that was none, as the client was told. */
+/** An error, as the client received it. */
 export interface Refused {
-  /** 0: in the middle of a stream. */
+  /** The HTTP status; 0 for an error in the middle of a stream. */
   readonly status: number
   readonly code: string
   readonly message: string
   readonly retryAfter: number | null
 }
 
-/** How often a question was asked, whatever came of it. */
+/** How many attempts were made for each question. */
 export type Attempts = Map<string, number>
 
 export interface ClientOptions {
@@ -33,17 +36,17 @@ export interface ClientOptions {
   readonly seed: number
   readonly fronts: readonly string[]
   readonly key: string
-  /** Asked before every turn: whether it begins no further conversation. */
+  /** Called before every turn. Returns true when the client is to start no further conversation. */
   readonly isOver: () => boolean
-  /** An answer came, or something else was done. */
+  /** Called after every answer or other operation. */
   readonly onDone: () => void
 }
 
-/** Milliseconds until a client gives up waiting, and asks the other front: whoever waits for a machine that is cut off is not told. */
+/** Milliseconds until a client gives up waiting and asks the other front. A client of a machine that is cut off gets no error. */
 const PATIENCE = 15_000
-/** Of a pause between two attempts, the longest that it waits, whatever it is asked. */
+/** The longest pause between two attempts in milliseconds, whatever retry-after says. */
 const LONGEST_PAUSE = 1000
-/** What the first question of a conversation is about; some of it is folded. */
+/** The text of a conversation's first question; some of it is folded. */
 const NOTES = Array.from({ length: 24 }, (_, at) => `Line ${at}: the value of key ${at % 7} is ${at * 7}.`).join('\n')
 
 class Refusal extends Error {
@@ -56,7 +59,7 @@ interface Sent {
   readonly method: 'POST' | 'DELETE'
   readonly path: string
   readonly body?: object
-  /** What its answer is. */
+  /** Reads the answer. */
   readonly read: (response: Response) => Promise<unknown>
 }
 
@@ -69,10 +72,10 @@ export class Client {
   readonly acknowledged: Acknowledged[] = []
   readonly refused: Refused[] = []
   readonly attempts: Attempts = new Map()
-  /** Connections that broke or were refused, and those that the client gave up. */
+  /** Connections that broke or were refused, and attempts that the client gave up. */
   broken = 0
   givenUp = 0
-  /** The longest that one attempt took, in milliseconds. */
+  /** The longest time of one attempt, in milliseconds. */
   slowest = 0
   readonly #random: Random
   #front = 0
@@ -114,7 +117,7 @@ export class Client {
       }
   }
 
-  /** By ids of responses, not by messages. */
+  /** Runs a conversation by ids of responses instead of messages. */
   async #respond(conversation: number): Promise<void> {
     let previous: string | null = null
     const turns = 2 + this.#random.below(4)
@@ -153,7 +156,10 @@ export class Client {
     this.options.onDone()
   }
 
-  /** Asks until it is done. @param question counts the attempts; null: what may be done twice */
+  /**
+   * Retries until it succeeds.
+   * @param question Counts the attempts; null for requests that may be repeated.
+   */
   async #until(question: string | null, sent: Sent): Promise<unknown> {
     for (let tries = 0; ; tries++) {
       if (question !== null) this.attempts.set(question, (this.attempts.get(question) ?? 0) + 1)
@@ -165,7 +171,7 @@ export class Client {
         else if (error instanceof DOMException && error.name === 'TimeoutError') this.givenUp++
         else if (isConnection(error)) this.broken++
         else throw error
-        // To the other front, and not in lockstep with all others.
+        // The next attempt goes to the other front, and not in lockstep with other clients.
         this.#front++
         const asked = error instanceof Refusal ? (error.refused.retryAfter ?? 0) * 1000 : 0
         await sleep(
@@ -191,10 +197,10 @@ export class Client {
   }
 }
 
-/** An answer ends with `max_tokens` and not before. */
+/** Makes an answer end with `max_tokens` and not before. */
 const endless = { kvfold: { grammar: 'root ::= [a-z ] root' } }
 
-/** What fetch throws of a connection that broke, and of an answer without its end. */
+/** Recognises the errors of fetch for a connection that broke, and for an answer without its end. */
 const isConnection = (error: unknown): boolean =>
   error instanceof TypeError || error instanceof Unfinished || (error instanceof SyntaxError && error.message.includes('JSON'))
 

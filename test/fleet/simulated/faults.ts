@@ -1,25 +1,25 @@
-/** Owns what befalls a fleet: a seeded series of deaths, freezes and cuts, each with an end, and how they are brought about. */
+/** The faults of a simulated fleet: a seeded series of kills, freezes and cuts, each with an end, and the code that causes them. */
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Random } from '../../../src/runtime/core/random.js'
 import { type Machine, Served } from './machines.js'
 import type { Host, Network } from './network.js'
 
 export type Kind =
-  /** The process ends at once, and is there again after a while. */
+  /** The process ends at once, and is started again after a while. */
   | 'kill'
-  /** The process stands still; its connections are open. */
+  /** The process stands still; its connections stay open. */
   | 'freeze'
-  /** Nothing passes between two machines. */
+  /** No packet passes between two machines. */
   | 'cut'
-  /** A machine loses its network, then its processes: nobody hears of their end. */
+  /** A machine loses its network, then its processes, so their connections end without a packet. */
   | 'loss'
 
 export interface Fault {
   readonly kind: Kind
-  /** Seconds since the beginning, and how long it lasts. */
+  /** Seconds since the beginning, and its duration. */
   readonly at: number
   readonly lasts: number
-  /** A machine; of a cut, another one, too. */
+  /** The machine; a cut has a second one. */
   readonly of: string
   readonly from: string | null
 }
@@ -30,7 +30,7 @@ export interface Struck {
   readonly network: Network
 }
 
-/** A series of faults over so many seconds. Cuts and losses need a network that can be cut. */
+/** Returns a series of faults over these seconds. Cuts and losses need a network that can be cut. */
 export function faultsOf(
   seed: number,
   count: number,
@@ -47,7 +47,7 @@ export function faultsOf(
     const of = pick(named(pick(kind === 'freeze' ? ['front', 'engine'] : ['front', 'front', 'engine', 'engine', 'database'])))
     const others =
       of.kind === 'front' ? [...named('engine'), ...named('database'), ...(clients === null ? [] : [clients])] : named('front')
-    // One in six outlasts what the database waits for a connection that is silent.
+    // One in six outlasts the database's timeout for a silent connection.
     const lasts = kind === 'cut' && random.below(6) === 0 ? 25 + random.below(10) : 1 + random.below(60) / 10
     const step = (end - begin) / count
     return {
@@ -60,13 +60,13 @@ export function faultsOf(
   })
 }
 
-/** Brings faults about; those of one machine one after the other, where they would overlap. */
+/** Causes the faults. Overlapping faults of one machine come one after the other. */
 export class Fate {
   readonly #lines = new Map<string, Promise<void>>()
 
   constructor(private readonly struck: Struck) {}
 
-  /** Resolves when it is over and the machine serves again. */
+  /** Resolves when the fault is over and the machine serves again. */
   strike(fault: Fault): Promise<void> {
     const { of, kind } = fault
     if (kind === 'cut') return this.#strike(fault)

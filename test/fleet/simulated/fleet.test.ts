@@ -1,4 +1,7 @@
-/** Two fronts, a database and several engines that die while clients talk: what was acknowledged is there, nothing twice, and clients know what to do. The long run cuts networks, too. */
+/**
+ * Tests two fronts, a database and several engines that die while clients talk. Acknowledged answers are there, nothing is there twice, and
+ * clients know what to do. The long run cuts networks, too.
+ */
 import { execFile } from 'node:child_process'
 import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -27,13 +30,13 @@ describe.skipIf(!isLong || noPostgres !== null)('a fleet', () => {
     expect(response).toBeGreaterThan(0)
   }
 
-  it('whose processes die and stand still loses nothing', { timeout: 180_000 }, async () => {
+  it('whose processes die or freeze loses nothing', { timeout: 180_000 }, async () => {
     const [seed, seconds] = [Number(process.env['KVFOLD_SEED'] ?? 5), isLong ? 60 : 6]
     const size = { clients: 4, engines: 2, faults: isLong ? 15 : 3 }
     expectWhole(await run({ ...size, seed, seconds, network: 'loopback', say: () => undefined }))
   })
 
-  it.skipIf(noNetworks !== null)('whose machines are cut off and lost loses nothing', { timeout: 600_000 }, async () => {
+  it.skipIf(noNetworks !== null)('whose machines are cut off or lost loses nothing', { timeout: 600_000 }, async () => {
     const file = join(folder, 'report.json')
     const words = ['--import', 'tsx', join(import.meta.dirname, 'main.ts'), '--write', file]
     const seed = ['--seed', process.env['KVFOLD_SEED'] ?? String(Date.now() % 100_000)]

@@ -1,4 +1,7 @@
-/** Owns the processes of a fleet: fronts, engines and the database, each started again when it ends, as whoever runs a fleet has them. */
+/**
+ * The processes of a simulated fleet: fronts, engines and the database. Each is started again when it ends, as an operator's service
+ * manager would do.
+ */
 import { spawn, type ChildProcess } from 'node:child_process'
 import { once } from 'node:events'
 import { createServer, type AddressInfo } from 'node:net'
@@ -9,18 +12,18 @@ import type { TestPostgres } from '../../support/postgres.js'
 import type { Host } from './network.js'
 
 const ROOT = join(import.meta.dirname, '../../..')
-/** Milliseconds between the end of a process that nobody killed and its next start. */
+/** Milliseconds between an unexpected end of a process and its next start. */
 const AGAIN = 500
-/** Milliseconds for a start. */
+/** The time limit of a start, in milliseconds. */
 const START_LIMIT = 120_000
 
 export interface Machine {
   readonly name: string
   readonly kind: 'front' | 'engine' | 'database'
   readonly host: Host
-  /** Ends it as a power cut does, and resolves when it is gone. */
+  /** Ends it as a power cut does. Resolves when it has ended. */
   kill(): Promise<void>
-  /** Resolves when it is there again. */
+  /** Resolves when it serves again. */
   start(): Promise<void>
 }
 
@@ -28,13 +31,13 @@ export interface Machine {
 export class Served implements Machine {
   readonly url: string
   #child: ChildProcess | null = null
-  /** What was asked for last. */
+  /** The state that was requested last. */
   #wanted: 'started' | 'killed' = 'killed'
-  /** Ends that nobody asked for while it served, with its last words. */
+  /** Unexpected ends while it served, with its last output. */
   readonly deaths: string[] = []
-  /** Starts that ended before it served: what it said. */
+  /** Starts that failed, with their output. */
   readonly refusals: string[] = []
-  /** What it wrote to stderr. */
+  /** Its stderr. */
   log = ''
 
   private constructor(
@@ -79,7 +82,7 @@ export class Served implements Machine {
     await gone
   }
 
-  /** Stops it in the middle of what it does, without ending it; its connections stay open. */
+  /** Stops it in the middle of its work without ending it; its connections stay open. */
   freeze(): void {
     this.#child?.kill('SIGSTOP')
   }
@@ -92,7 +95,7 @@ export class Served implements Machine {
     return this.#wanted === 'killed'
   }
 
-  /** Whether it serves; false: it ended. */
+  /** Starts it. Resolves with true when it serves, with false when it ended. */
   #started(): Promise<boolean> {
     const [program = '', ...words] = this.host.on([process.execPath, ...KVFOLD, 'serve', ...this.words])
     const child = spawn(program, words, {
@@ -147,7 +150,7 @@ export class Database implements Machine {
   }
 }
 
-/** A machine of its own has all ports; on a shared one it is one that nobody listened on a moment ago. */
+/** Returns a free port. On a separate machine all ports are free; on a shared one it takes one where nothing listened a moment ago. */
 async function portOn({ address }: Host): Promise<number> {
   if (address !== '127.0.0.1') return 8080
   const probe = createServer()

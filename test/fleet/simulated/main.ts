@@ -1,8 +1,9 @@
 /**
- * Two fronts, one PostgreSQL, three engines and sixteen clients, while machines die, stand still and are cut off from one another, each in a
- * network namespace of its own (as root, on Linux): `node --import tsx test/fleet/simulated/main.ts [--seed 2026] [--seconds 300] [--faults 50]
- * [--clients 16] [--engines 3] [--network namespaces | loopback] [--series <faults as JSON>] [--write <file>] [--beside <file>]`. Says what is wrong afterwards, and ends with 1 where anything is.
- * `--beside`: the record of a run of as long without faults (`--faults 0 --write`), which goes into the record of this one.
+ * Runs two fronts, one PostgreSQL, three engines and sixteen clients, while machines die, freeze and are cut off from one another. Each is
+ * in its own network namespace (as root, on Linux): `node --import tsx test/fleet/simulated/main.ts [--seed 2026] [--seconds 300] [--faults
+ * 50] [--clients 16] [--engines 3] [--network namespaces | loopback] [--series <faults as JSON>] [--write <file>] [--beside <file>]`.
+ * Reports what is wrong afterwards, and exits with 1 if anything is. `--beside`: the record of an equally long run without faults
+ * (`--faults 0 --write`), which becomes part of this run's record.
  */
 import { spawn } from 'node:child_process'
 import { readFileSync, writeFileSync } from 'node:fs'
@@ -30,7 +31,7 @@ const { values } = parseArgs({
 })
 
 if (values.network === 'namespaces' && !values.inside) {
-  // Whatever becomes of us, the namespaces and all that runs in them go with the process that they were made for.
+  // The namespaces and everything in them end with the process that they were made for, even if this one is killed.
   const own = ['--net', '--mount', '--pid', '--fork', '--kill-child', '--mount-proc', process.execPath, ...process.execArgv]
   const child = spawn('unshare', [...own, fileURLToPath(import.meta.url), ...process.argv.slice(2), '--inside'], {
     stdio: 'inherit',

@@ -1,24 +1,29 @@
-/** Owns where the machines of a fleet are: in network namespaces with a router between them, whose links can be cut, or all on this one's loopback. */
+/**
+ * The network of a simulated fleet: machines are network namespaces with a router between them, whose links can be cut; or all share this
+ * machine's loopback.
+ */
 import { execFileSync } from 'node:child_process'
 
 /** A machine that processes run on. */
 export interface Host {
   readonly name: string
   readonly address: string
-  /** The words that run a program there, as the same process. */
+  /** Returns the command that runs a program on it, as the same process. */
   on(words: readonly string[]): readonly string[]
 }
 
 export interface Network {
-  /** One more machine, that all others reach. */
+  /** Adds a machine that all others reach. */
   host(name: string): Host
-  /** From now on nothing passes between the two, and neither is told: packets vanish. Healed as often as it was cut. Null where links cannot be cut. */
+  /**
+   * Drops all packets between the two from now on, without an error for either. Each cut must be healed once. Null if links cannot be cut.
+   */
   readonly cut: ((one: Host, other: Host) => void) | null
   heal(one: Host, other: Host): void
   close(): void
 }
 
-/** Everything on 127.0.0.1; a port apart. */
+/** Puts everything on 127.0.0.1, with separate ports. */
 export const loopback = (): Network => ({
   host: (name) => ({ name, address: '127.0.0.1', on: (words) => words }),
   cut: null,
@@ -26,7 +31,7 @@ export const loopback = (): Network => ({
   close: () => undefined,
 })
 
-/** Why there can be no namespaces; null: there can. */
+/** Returns why namespaces are not available, or null if they are. */
 export const noNamespaces = (): string | null => {
   if (process.platform !== 'linux') return 'network namespaces are of Linux'
   if (process.getuid?.() !== 0) return 'network namespaces are made by root'
@@ -43,13 +48,13 @@ const ip = (...words: readonly string[]): void => {
 }
 
 /**
- * Each machine is a namespace with a link of its own to a router. This process is a machine, too, so it has to run in a namespace that is nobody's
- * else (`unshare --net`).
+ * Makes each machine a namespace with its own link to a router. This process is a machine, too, so it must run in a namespace that no other
+ * process uses (`unshare --net`).
  */
 export class Namespaces implements Network {
   readonly #mark = `kvfold-${process.pid}`
   readonly #made: string[] = []
-  /** Cuts by the addresses between which nothing passes. */
+  /** How many cuts apply between each pair of addresses. */
   readonly #cuts = new Map<string, number>()
 
   constructor() {
@@ -109,7 +114,7 @@ export class Namespaces implements Network {
     return space
   }
 
-  /** @param inside words that name the machine's namespace; none: this process's */
+  /** @param inside The command that enters the machine's namespace; empty for this process's. */
   #link(number: number, inside: readonly string[]): void {
     const router = ['-n', this.#space('router')]
     const [here, there] = [`to-router${number}`, `to-host${number}`]

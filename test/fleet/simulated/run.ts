@@ -1,4 +1,4 @@
-/** Owns a run of a fleet: everything is started, asked by all clients at once, struck by faults, healed, and judged. */
+/** Runs a simulated fleet: it starts all machines and clients, causes the faults, lets everything heal, and checks the result. */
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -12,27 +12,27 @@ import { wrongAt } from './verdict.js'
 
 export interface RunOptions {
   readonly seed: number
-  /** Of the faults, and of the calm before and after them. */
+  /** The duration of the faults, and of the calm before and after them. */
   readonly seconds: number
   readonly faults: number
   readonly clients: number
   readonly engines: number
   readonly network: 'namespaces' | 'loopback'
-  /** Instead of the seeded ones. */
+  /** Faults to use instead of the seeded ones. */
   readonly series?: readonly Fault[]
   readonly say: (line: string) => void
 }
 
-/** A fault, and what was done a second before and after it; beside it at the same time of a run without faults. */
+/** A fault, and the operations per second before and after it, with those of a run without faults at the same times. */
 export interface Felt extends Fault {
   readonly before: number
   readonly after: number
-  /** Seconds from its beginning to the next thing that was done. */
+  /** Seconds from its beginning to the next completed operation. */
   readonly next: number
 }
 
 export interface Report extends Omit<RunOptions, 'say' | 'series'> {
-  /** What is not as it was promised; empty: all is. */
+  /** What is wrong; empty if everything is as promised. */
   readonly wrong: readonly string[]
   readonly acknowledged: Readonly<Record<string, number>>
   readonly attempts: number
@@ -41,22 +41,22 @@ export interface Report extends Omit<RunOptions, 'say' | 'series'> {
   readonly givenUp: number
   /** Seconds of the slowest attempt. */
   readonly slowest: number
-  /** By code, how often clients were told so, and one of the sentences. */
+  /** For each error code, how often clients got it, and one of the messages. */
   readonly told: Readonly<Record<string, { readonly count: number; readonly message: string }>>
-  /** Things done a second: before the first fault, while they came, and after the last was over. */
+  /** Operations per second: before the first fault, during the faults, and after the last was over. */
   readonly throughput: { readonly calm: number; readonly struck: number; readonly healed: number }
   readonly felt: readonly Felt[]
-  /** Things done in each second. */
+  /** Completed operations in each second. */
   readonly bySecond: readonly number[]
-  /** Starts of fronts that were refused, since the database or all engines were away. */
+  /** Starts of fronts that failed because the database or all engines were away. */
   readonly refusals: number
 }
 
-/** Shares of the seconds that are calm, before the faults and after them. */
+/** The share of the seconds that is calm, before the faults and after them. */
 const CALM = 0.1
-/** Seconds before and after a fault that its throughput is of. */
+/** The seconds before and after a fault over which throughput is measured. */
 const AROUND = 5
-/** Milliseconds for all to be healed, and for clients to end what they began. */
+/** Milliseconds for everything to heal, and for clients to finish their conversations. */
 const HEAL_LIMIT = 120_000
 
 export async function run(options: RunOptions): Promise<Report> {
@@ -182,7 +182,7 @@ export async function run(options: RunOptions): Promise<Report> {
   }
 }
 
-/** What a fault is called in the docs. */
+/** Returns the fault's name in the docs. */
 const named = ({ kind, of, from }: Fault): string => {
   const what = /^(engine|front|database)/u.exec(of)![0]
   if (kind === 'kill') return `${what} killed`
@@ -197,11 +197,14 @@ export interface KindFelt {
   readonly before: number
   readonly after: number
   readonly next: number
-  /** Of the run without faults, at the same times. */
+  /** Means of the run without faults, at the same times. */
   readonly control: { readonly before: number; readonly after: number } | null
 }
 
-/** By kind of fault. @param control by second; null: there is no run without faults */
+/**
+ * Summarises the faults by kind.
+ * @param control Operations in each second of the run without faults; null if there is none.
+ */
 export function kindsOf(felt: readonly Felt[], control: readonly number[] | null): Record<string, KindFelt> {
   const mean = (values: readonly number[]) => values.reduce((sum, value) => sum + value, 0) / values.length
   const done = (from: number, to: number) => mean((control ?? []).slice(Math.round(from), Math.round(to)))

@@ -1,4 +1,4 @@
-/** Owns the judgement of a fleet after its faults: that what was acknowledged is there, nothing twice, and that clients were told what to do. */
+/** Checks a fleet after its faults: acknowledged answers are there, nothing is there twice, and errors told clients what to do. */
 import type { Acknowledged, Client, Message, Refused } from './clients.js'
 
 interface Stored {
@@ -7,7 +7,7 @@ interface Stored {
   readonly ledger: readonly { readonly kind: string }[]
 }
 
-/** A front, asked by a client's key. */
+/** Asks a front with a client's key. */
 type Ask = (path: string) => Promise<{ readonly status: number; readonly body: unknown }>
 
 const asking =
@@ -17,7 +17,7 @@ const asking =
     return { status: response.status, body: await response.json() }
   }
 
-/** A sentence of what is wrong for each thing that is; none: all is as it was promised. */
+/** Returns a sentence for each thing that is wrong; none if everything is as promised. */
 export async function wrongAt(fronts: readonly string[], client: Client, key: string): Promise<string[]> {
   const wrong: string[] = []
   const [one, other] = fronts.map((front) => asking(front, key))
@@ -42,7 +42,7 @@ async function threadsAt(ask: Ask): Promise<ReadonlyMap<string, Stored>> {
   return stored
 }
 
-/** What of it is not there. */
+/** Returns what is missing of an acknowledged operation. */
 async function missing(
   what: Acknowledged,
   threads: ReadonlyMap<string, Stored>,
@@ -74,7 +74,7 @@ async function missing(
   return messages[0]?.shown.includes('Line 10:') === true ? [`fold ${what.fragment} of thread ${what.thread} is lost`] : []
 }
 
-/** In one thread a question is once, and has one answer, or none at the end. */
+/** Checks that a thread has each question once, with one answer, or none at the end. */
 function twiceIn({ id, messages }: Stored): string[] {
   const wrong: string[] = []
   const roles = messages.map(({ message }) => message.role)
@@ -85,7 +85,7 @@ function twiceIn({ id, messages }: Stored): string[] {
   return wrong
 }
 
-/** Answers that were made in a thread, which a copy of it has not: no more of them than the question was asked times. */
+/** Counts the answers made in each thread, without those copied into forks. There may be as many as the question had attempts. */
 function twiceAmong(threads: readonly Stored[], { attempts }: Client): string[] {
   const made = new Map<string, number>()
   for (const { messages, ledger } of threads) {
@@ -101,9 +101,9 @@ function twiceAmong(threads: readonly Stored[], { attempts }: Client): string[] 
     .map(([question, count]) => `${count} answers are stored to a question that was asked ${attempts.get(question) ?? 0} times`)
 }
 
-/** Words that an error for whoever asks has: what he can do. */
+/** Words that an error must have to tell a client what to do. */
 const ADVICE = /\b(ask again|try again|start (one|the engine)|name another|waiting|wait)\b/iu
 
-/** What cannot be said better than to come again says when. */
+/** Checks that the message gives advice, and that a 503 says when to come again. */
 const saysWhatToDo = ({ status, message, retryAfter }: Refused): boolean =>
   ADVICE.test(message) && (status !== 503 || retryAfter !== null)

@@ -1,4 +1,4 @@
-/** Bundles: what is in them, that they run on an empty machine, that damage is named, that they can be made again from themselves. */
+/** Tests bundles: their contents, that they run on an empty machine, that damage is named, and that a bundle can make itself again. */
 import { spawnSync } from 'node:child_process'
 import {
   cpSync,
@@ -39,7 +39,7 @@ afterAll(() => {
 
 const text = (...path: string[]): string => readFileSync(join(...path), 'utf8')
 
-/** Every file below a folder, by its path in it. */
+/** Returns every file below a folder, by its path in it. */
 const filesOf = (at: string): string[] =>
   readdirSync(at, { recursive: true, withFileTypes: true })
     .filter((item) => item.isFile())
@@ -48,7 +48,7 @@ const filesOf = (at: string): string[] =>
 
 const check = (at: string) => spawnSync('sha256sum', ['--quiet', '-c', 'SHA256SUMS'], { cwd: at, encoding: 'utf8' })
 
-/** The program as it is compiled: `dist` if it is of these sources, as the program that is tested is this one; else in `to`, file by file. */
+/** Returns the compiled program: `dist` if it is newer than the sources; otherwise it compiles to `to`, file by file. */
 function compiled(to: string): string {
   const dashboard = join(ROOT, 'dist/dashboard')
   if (RUN === 'dist' && existsSync(dashboard)) return join(ROOT, 'dist')
@@ -92,7 +92,7 @@ describe('the reading of binaries', () => {
     }
   })
 
-  it('knows what is no binary', () => {
+  it('recognises files that are not binaries', () => {
     expect(readElf(join(ROOT, 'package.json'))).toBeNull()
   })
 
@@ -102,7 +102,7 @@ describe('the reading of binaries', () => {
     expect(highest([], 'GLIBC_')).toBeNull()
   })
 
-  it('tells what a machine must have', () => {
+  it('lists the requirements of a machine', () => {
     const elf = (needs: string[], needsVersions: string[]) => ({
       machine: 'Advanced Micro Devices X86-64',
       interpreter: null,
@@ -130,7 +130,7 @@ describe('the reading of binaries', () => {
 })
 
 describe('the packages', () => {
-  it('are those that the lock file has for production on this machine', async () => {
+  it("are the lock file's production packages for this machine", async () => {
     const { packages: locked } = JSON.parse(text(ROOT, 'package-lock.json')) as { packages: Record<string, { dev?: boolean }> }
     const found = await productionPackages(ROOT, (name) => !name.startsWith('@node-llama-cpp/'))
     const paths = found.slice(1).map((each) => each.folder.slice(ROOT.length + 1))
@@ -139,7 +139,7 @@ describe('the packages', () => {
     for (const name of ['typescript', 'vitest', '@node-llama-cpp/linux-x64']) expect(paths).not.toContain(`node_modules/${name}`)
   })
 
-  it('are missed by name', async () => {
+  it('that are missing are named', async () => {
     const root = join(folder, 'lonely')
     mkdirSync(root)
     writeFileSync(
@@ -173,9 +173,9 @@ describe('an archive', () => {
     expect(stdout).toMatch(/^-rw-r--r-- 0\/0 +0 1970-01-01 .* top\/empty$/m)
   })
 
-  it('is refused where its parts are damaged or missing, and put together where they are not', async () => {
+  it('with damaged or missing parts is refused, and a complete one is put together', async () => {
     const at = join(folder, 'parts')
-    // Does not get smaller, so that there are several parts.
+    // This content does not compress, so that there are several parts.
     const noise = Array.from({ length: 3000 }, (_, index) => Math.sin(index).toString(36)).join('')
     await writeArchive(at, 'top', [textEntry('noise', noise)], 5000, forever)
     const parts = readdirSync(at).filter((name) => name.startsWith('top.tar.gz.'))
@@ -207,7 +207,7 @@ describe.runIf(process.env['KVFOLD_LONG'] !== undefined)('a bundle', { timeout: 
   let machine: EmptyMachine
   let contents: Contents
   let dist: string
-  /** On the empty machine. */
+  /** The bundle on the empty machine. */
   let bundle: string
   let made: readonly string[]
 
@@ -220,12 +220,12 @@ describe.runIf(process.env['KVFOLD_LONG'] !== undefined)('a bundle', { timeout: 
     made = filesOf(bundle)
   }, 600_000)
 
-  // Thousands of files.
+  // There are thousands of files to remove.
   afterAll(() => {
     machine.remove()
   }, 600_000)
 
-  it('holds what runs, in order, with licences, and nothing of the machine or of development', () => {
+  it('holds everything that runs, in order, with licences, and nothing of the build machine or of development', () => {
     const files = [...made]
     const listed = text(bundle, 'SHA256SUMS')
       .trimEnd()
@@ -244,7 +244,7 @@ describe.runIf(process.env['KVFOLD_LONG'] !== undefined)('a bundle', { timeout: 
     expect(text(bundle, 'README.md')).toContain(`glibc ${contents.requirements.glibcForOurs} or later`)
   })
 
-  it('runs with nothing but a C library and a shell', async () => {
+  it('runs with only a C library and a shell', async () => {
     const { version } = JSON.parse(text(ROOT, 'package.json')) as { version: string }
     expect(await machine.run('kvfold/kvfold', ['--version'])).toMatchObject({ code: 0, stdout: `${version}\n`, stderr: '' })
     const { code, stdout, stderr } = await machine.run('kvfold/kvfold', [
@@ -259,12 +259,12 @@ describe.runIf(process.env['KVFOLD_LONG'] !== undefined)('a bundle', { timeout: 
     expect(JSON.parse(stdout)).toMatchObject({ finish: 'length', timing: { generatedTokens: 2 } })
   })
 
-  it('says where it is to lie as a service, and nothing of what is not there', async () => {
+  it('has a Dockerfile and a service file that name its place and only existing files', async () => {
     const [image, unit] = [text(bundle, 'Dockerfile'), text(bundle, 'kvfold.service')]
     const named = [...`${image}${unit}`.matchAll(/\/opt\/kvfold\/([\w.]+)/g)].map(([, name]) => name)
     expect([...new Set(named)].sort()).toEqual(['README.md', 'kvfold', 'node'])
     for (const name of named) expect(made).toContain(name)
-    // What is said of the state folder is what the service takes for it.
+    // XDG_STATE_HOME and StateDirectory must name the same folder.
     const [, states] = /XDG_STATE_HOME=(\S+)/.exec(unit) ?? []
     expect([states, /^StateDirectory=(.*)$/m.exec(unit)?.[1]]).toEqual(['/var/lib', 'kvfold'])
     const entry = JSON.parse(/^ENTRYPOINT (.*)$/m.exec(image)?.[1] ?? '[]') as string[]
@@ -274,20 +274,20 @@ describe.runIf(process.env['KVFOLD_LONG'] !== undefined)('a bundle', { timeout: 
       expect(await machine.run('kvfold/kvfold', [...words, '--help'])).toMatchObject({ code: 0 })
     }
     const health = JSON.parse(/^HEALTHCHECK .*? CMD (.*)$/m.exec(image)?.[1] ?? '[]') as string[]
-    // Nothing listens there: it says so by its status.
+    // Nothing listens here, so the test only reads the health check.
     expect(health.slice(1, 2)).toEqual(['-e'])
     expect(health[2]).toContain('/health')
   })
 
-  it.skipIf(spawnSync('systemd-analyze', ['--version']).status !== 0)('has a unit that systemd takes', () => {
+  it.skipIf(spawnSync('systemd-analyze', ['--version']).status !== 0)('has a unit that systemd accepts', () => {
     const at = join(folder, 'kvfold.service')
     writeFileSync(at, text(bundle, 'kvfold.service').replaceAll('/opt/kvfold', bundle))
-    // It may find fault with others of this machine's units.
+    // systemd may also report faults in other units of this machine.
     const { stderr } = spawnSync('systemd-analyze', ['verify', at], { encoding: 'utf8' })
     expect(stderr).not.toContain('kvfold')
   })
 
-  it('serves there, with its store and its page', async () => {
+  it('serves on the empty machine, with its store and its page', async () => {
     const words = ['serve', '--unix-socket', machine.path('tmp/s'), '--store', machine.path('tmp/store'), '--log-level', 'warn']
     const server = machine.start('kvfold/kvfold', words)
     const ended = new Promise<number | null>((resolve) => server.once('close', resolve))
@@ -306,7 +306,7 @@ describe.runIf(process.env['KVFOLD_LONG'] !== undefined)('a bundle', { timeout: 
       const answer = await ask(join(machine.folder, 'tmp/s'), '/v1/chat/completions', {
         messages: [{ role: 'user', content: 'Hello' }],
         max_tokens: 4,
-        // It does not end by itself before.
+        // Without this grammar the answer could end earlier.
         kvfold: { grammar: 'root ::= [a-z ] root' },
       })
       expect(answer.status).toBe(200)
@@ -320,7 +320,7 @@ describe.runIf(process.env['KVFOLD_LONG'] !== undefined)('a bundle', { timeout: 
     }
   })
 
-  it('is as it was after all that, and names what is not', () => {
+  it('is unchanged after all that, and its checksums name a damaged file', () => {
     expect(check(bundle)).toMatchObject({ status: 0, stdout: '' })
     expect(filesOf(bundle)).toEqual(made)
     const victim = 'app/build/kvfold.node'
@@ -332,7 +332,7 @@ describe.runIf(process.env['KVFOLD_LONG'] !== undefined)('a bundle', { timeout: 
     writeFileSync(join(bundle, victim), bytes)
   })
 
-  it('starts through links, from other folders, and makes itself once more, byte for byte', () => {
+  it('starts through links, from other folders, and makes itself again, byte for byte', () => {
     mkdirSync(join(folder, 'bin'))
     symlinkSync(relative(join(folder, 'bin'), join(bundle, 'kvfold')), join(folder, 'bin/one'))
     symlinkSync(join(folder, 'bin/one'), join(folder, 'bin/two'))
@@ -348,7 +348,7 @@ describe.runIf(process.env['KVFOLD_LONG'] !== undefined)('a bundle', { timeout: 
     expect(text(folder, 'twice', contents.name, 'SHA256SUMS')).toBe(text(bundle, 'SHA256SUMS'))
   })
 
-  it('takes all parts of a model, and only models whose names differ', async () => {
+  it('includes all parts of a model, and refuses models of the same name', async () => {
     const gguf = join(ROOT, 'native-models/builtin/kvfold-tiny.gguf')
     const [one, two] = ['big-00001-of-00002.gguf', 'big-00002-of-00002.gguf'].map((name) => join(folder, name))
     for (const file of [one!, two!]) cpSync(gguf, file)

@@ -1,4 +1,4 @@
-/** The commands as processes: exit codes, streams, bad input, on tiny models with random weights. */
+/** Tests the commands as processes: exit codes, streams, bad input, on tiny models with random weights. */
 import { mkdtempSync, readFileSync, rmSync, truncateSync, writeFileSync, copyFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -7,7 +7,7 @@ import type { LedgerEntry } from '../../../src/runtime/kv/ledger.js'
 import { mambaModel, tinyModel } from '../../support/models.js'
 import { kvfold, kvfoldHere, type Outcome } from './support/process.js'
 
-/** More threads than free cores make tiny models wait for each other. */
+/** Options for one thread: more threads than free cores make tiny models wait. */
 const ONE = ['--threads', '1']
 
 let model: string
@@ -28,7 +28,7 @@ const file = (name: string, content: string): string => {
   return path
 }
 
-/** One line on stderr, no stack. */
+/** Checks for one line on stderr, and no stack. */
 function expectFailure({ code, stdout, stderr }: Outcome, exit: number, line: RegExp): void {
   expect(stderr.trimEnd().split('\n').at(-1)).toMatch(line)
   expect(stderr).not.toMatch(/^\s+at /m)
@@ -36,7 +36,7 @@ function expectFailure({ code, stdout, stderr }: Outcome, exit: number, line: Re
   expect(code).toBe(exit)
 }
 
-/** Of several commands, which run side by side. */
+/** Checks several commands, which run in parallel. */
 async function expectFailures(exit: number, failures: readonly (readonly [readonly string[], RegExp])[]): Promise<void> {
   const outcomes = await Promise.all(failures.map(([words]) => kvfoldHere(words)))
   for (const [index, outcome] of outcomes.entries()) expectFailure(outcome, exit, failures[index]![1])
@@ -70,7 +70,7 @@ describe('a recorded conversation', () => {
     )
   const begin = (path: string) => ['--model', model, ...ONE, '--max-tokens', '2', '--temperature', '0', '--transcript', path]
 
-  it('is gone on with by run, with a prompt and without, and with its folds', async () => {
+  it('is continued by run, with a prompt and without, and with its folds', async () => {
     const messages = [
       { role: 'user', content: 'abc '.repeat(50) },
       { role: 'assistant', content: 'def' },
@@ -89,7 +89,7 @@ describe('a recorded conversation', () => {
     expect(entries[2]!.shown).toBeLessThan(entries[1]!.shown)
   })
 
-  it('is gone on with by chat, until /clear', async () => {
+  it('is continued by chat, until /clear', async () => {
     const { stdout, code } = await kvfoldHere(['chat', '--no-tools', ...begin(recorded())], {
       input: '/messages\n/clear\n/messages\n',
     })
@@ -99,7 +99,7 @@ describe('a recorded conversation', () => {
     expect(after).not.toMatch(/abc/)
   })
 
-  it('is refused in words', async () => {
+  it('is refused in words if it is invalid', async () => {
     await expectFailures(2, [
       [['run', '--transcript', file('not.json', '{"type":')], /The transcript .*not\.json cannot be used: it is not JSON/],
     ])
@@ -141,7 +141,7 @@ describe('usage', () => {
 })
 
 describe('bad models', () => {
-  it('are one line each', async () => {
+  it('give one line each', async () => {
     const cut = join(folder, 'cut.gguf')
     copyFileSync(model, cut)
     truncateSync(cut, 100_000)
@@ -155,10 +155,10 @@ describe('bad models', () => {
     ])
   })
 
-  it('with a recurrent state run, and what they cannot do is said once', async () => {
+  it('with a recurrent state run, and their limits are named once', async () => {
     const mamba = await mambaModel()
     const [{ code, stderr }, { stdout }] = await Promise.all([
-      // As many threads as there are by default.
+      // This command uses the default number of threads.
       kvfoldHere(['run', '-p', 'x', '--model', mamba, '--max-tokens', '3']),
       kvfoldHere(['model', 'info', mamba]),
     ])
@@ -168,7 +168,7 @@ describe('bad models', () => {
     expect(stdout).toMatch(/^note +mamba keeps a recurrent state/m)
   })
 
-  it('without a chat template complete raw text only', async () => {
+  it('without a chat template only complete raw text', async () => {
     const bare = await tinyModel({ chatTemplate: null })
     const [asked, begun, { code, stdout }] = await Promise.all([
       kvfoldHere(['run', '-p', 'Hello', '--model', bare]),
@@ -191,7 +191,7 @@ describe('bad models', () => {
 })
 
 describe('run', () => {
-  it('answers as text and as JSON alike, with an account that balances', async () => {
+  it('answers the same as text and as JSON, with a ledger that balances', async () => {
     const words = ['run', '--model', model, '--max-tokens', '12', '-p', 'Hello there', ...ONE]
     const [text, json] = await Promise.all([kvfold(words), kvfold([...words, '--json'])])
     expect(json).toMatchObject({ code: 0, stderr: '' })
@@ -226,7 +226,7 @@ describe('run', () => {
     expect(Array.isArray(calls)).toBe(true)
   })
 
-  it('holds to a schema', async () => {
+  it('keeps to a schema', async () => {
     const schema = file(
       'schema.json',
       JSON.stringify({ type: 'object', properties: { ok: { type: 'boolean' } }, required: ['ok'] }),
@@ -257,8 +257,8 @@ describe('run', () => {
     }
   })
 
-  it('does not mind when nobody reads on', async () => {
-    // Long enough that there is much left to say when nobody reads any more.
+  it('survives a reader that closes the pipe', async () => {
+    // The answer is so long that much is left when the reader stops.
     const endless = ['--grammar', file('endless.gbnf', 'root ::= [a-z ] root'), '--max-tokens', '3000']
     const { code, stderr } = await kvfold(['run', '--model', model, ...endless, '-p', 'Once', ...ONE], { hangUp: true })
     expect(stderr).toBe('')
@@ -312,7 +312,7 @@ describe('model', () => {
       trainedContext: 1024,
       edits: { exact: true },
       template: { kind: 'usable' },
-      // 3 layers x 2 heads x 16 wide x keys and values x 2 bytes
+      // the product: 3 layers x 2 heads x 16 wide x keys and values x 2 bytes
       cacheBytesPerToken: 384,
     })
     expect(lines).toMatch(/^edits exact +yes: /m)
@@ -384,14 +384,14 @@ describe('demo on the built-in model', () => {
       expect(row['accuracy']).toBeLessThanOrEqual(1)
       expect(row['samples']).toBe(1)
     }
-    // One step and a fresh conversation: nothing to reuse, nothing to recompute.
+    // With one step in a fresh conversation there is nothing to reuse or recompute.
     expect(rows[0]).toMatchObject({ agent: 'plain', reused: 0, recomputed: 0, steps: 1, calls: 0 })
-    // The tools have to be used at first (firstStep required), so the second step reuses the first one's prompt.
+    // The first step must use the tools (firstStep required), so the second step reuses its prompt.
     expect(rows[1]!['steps']).toBeGreaterThanOrEqual(2)
     expect(rows[1]!['reused']).toBeGreaterThan(0)
   })
 
-  it('prints plain lines, a table and what was seen without a terminal', async () => {
+  it('prints plain lines, a table and a summary if there is no terminal', async () => {
     const { code, stdout } = await kvfold(['demo', '--n', '2', '--samples', '1'])
     expect(code).toBe(0)
     // eslint-disable-next-line no-control-regex -- no escape sequences at all

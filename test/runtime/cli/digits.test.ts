@@ -1,4 +1,4 @@
-/** Numbers and the order of keys stay as they were written in what commands read and tell. */
+/** Tests that commands keep numbers and the order of keys as written, in their input and their output. */
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -64,7 +64,7 @@ describe('a transcript', () => {
     expect(read(text)).toEqual({ calls: [GIVEN], results: [GIVEN], tools: [GIVEN] })
   })
 
-  it('arguments that are no object', () => {
+  it('arguments that are not an object', () => {
     const list = '[1.0,9007199254740993]'
     expect(read(`[{"type":"function_call","call_id":"c","name":"look","arguments":${list}}]`).calls).toEqual([list])
   })

@@ -91,7 +91,7 @@ describe('model options', () => {
     expect(sampling(flags)).toEqual({ temperature: 0.7, topK: 40, topP: 0.9, minP: 0.05, seed: 7 })
   })
 
-  it('read the template file, or say which option could not', () => {
+  it('read the template file, or name the option whose file cannot be read', () => {
     const folder = mkdtempSync(join(tmpdir(), 'kvfold-options-'))
     try {
       const file = join(folder, 'template.jinja')
@@ -111,6 +111,6 @@ describe('model options', () => {
   })
 })
 
-it('given drops what has no value and keeps zero', () => {
+it('`given` drops undefined values and keeps zero', () => {
   expect(definedFields({ a: 0, b: undefined, c: '', d: false })).toEqual({ a: 0, c: '', d: false })
 })

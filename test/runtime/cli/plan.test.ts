@@ -1,4 +1,4 @@
-/** `kvfold calibrate` and `kvfold plan` as processes, on the built-in model. */
+/** Tests `kvfold calibrate` and `kvfold plan` as processes, on the built-in model. */
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -78,7 +78,7 @@ describe('plan', () => {
     expect(nothing.stderr).toMatch(/nothing worth a fold/)
   })
 
-  it('as JSON counts what the contracts differ in', async () => {
+  it('as JSON counts the differences between the contracts', async () => {
     const { stdout } = await plan(transcript({ folds: [...folds, { message: 3, summary: 'Fine.' }] }), '--json', '--blend', '0.5')
     const { tokens, forecasts, folds: made, calibration } = JSON.parse(stdout) as Planned
     expect(forecasts.map(({ asked }) => asked)).toEqual(['exact', 'splice', 'blend'])
@@ -93,7 +93,7 @@ describe('plan', () => {
     expect(calibration.file).toBeNull()
   })
 
-  it('refuses transcripts and folds it cannot use', async () => {
+  it('refuses invalid transcripts and folds', async () => {
     for (const [input, why] of [
       ['{"messages":', /on stdin cannot be used: it is not JSON/],
       [transcript({ folds: [...folds, ...folds] }), /folds\.1 cannot be made: .*fragment/],

@@ -1,4 +1,4 @@
-/** kvfold on the lines of Node under long-term support, which npm fetches: build, demo, folds in a program and over HTTP. */
+/** Runs kvfold on the long-term releases of Node, which npm fetches: build, demo, folds in a program and over HTTP. */
 import { spawnSync } from 'node:child_process'
 import { cpSync, mkdtempSync, rmSync, symlinkSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -8,7 +8,7 @@ import { describe, expect, it } from 'vitest'
 const ROOT = join(import.meta.dirname, '../../..')
 const IN_A_COPY = ['src', 'scripts', 'examples', 'native-models/builtin', 'package.json', 'tsconfig.json', 'tsconfig.build.json']
 
-// They build from nothing, in a copy: other tests run what is built here.
+// Each one builds from scratch in a copy, because other tests run the build of this folder.
 describe.runIf(process.env['KVFOLD_LONG'] !== undefined)('on other releases of Node', { timeout: 1_200_000 }, () => {
   it.each(['22', '24', '26'])('%s', (version) => {
     const folder = mkdtempSync(join(tmpdir(), 'kvfold-smoke-'))

@@ -52,7 +52,7 @@ describe('a terminal', () => {
     expect(new Terminal(output(true), { ...utf8, NO_COLOR: '' }).colours.red('x')).toBe('\u001b[31mx\u001b[39m')
   })
 
-  it('knows what its locale can write', () => {
+  it('knows which characters its locale can write', () => {
     expect(new Terminal(output(true), { TERM: 'xterm', LANG: 'en_US.UTF-8' }).unicode).toBe(true)
     if (process.platform !== 'darwin') expect(new Terminal(output(true), { TERM: 'xterm', LANG: 'C' }).unicode).toBe(false)
     expect(new Terminal(output(false), {}).unicode).toBe(true)

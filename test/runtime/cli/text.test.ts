@@ -1,4 +1,4 @@
-/** Tables, figures, colour-aware measuring and error lines. */
+/** Tests tables, figures, the width of coloured text, and error lines. */
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { fit, printable, visibleLength, wrap } from '../../../src/runtime/cli/terminal.js'
@@ -9,7 +9,7 @@ import { KvfoldError } from '../../../src/runtime/core/errors.js'
 const red = (text: string) => `\u001b[31m${text}\u001b[39m`
 
 describe('fit', () => {
-  it('counts what is seen', () => {
+  it('counts visible characters', () => {
     expect(visibleLength(red('abc'))).toBe(3)
     expect(visibleLength('a🦊b')).toBe(3)
   })
@@ -31,7 +31,7 @@ describe('fit', () => {
 })
 
 describe('wrap', () => {
-  it('breaks between words, counting what is seen', () => {
+  it('breaks between words, counting visible characters', () => {
     expect(wrap('one two three', 7)).toEqual(['one two', 'three'])
     expect(wrap(`${red('one')} two three`, 7)).toEqual([`${red('one')} two`, 'three'])
     expect(wrap('incomprehensibilities are long', 10)).toEqual(['incomprehensibilities', 'are long'])
@@ -51,7 +51,7 @@ describe('wrap', () => {
 })
 
 describe('printable', () => {
-  it('leaves no control characters but newline and tab', () => {
+  it('leaves no control characters except newline and tab', () => {
     expect(printable('a\u001b[31mb\r\n\tc\u0007\u007f\u009b')).toBe('a␛[31mb␍\n\tc␇␡\ufffd')
     fc.assert(
       fc.property(fc.string({ unit: 'binary' }), (text) => {
@@ -94,7 +94,7 @@ describe('errors', () => {
     expect(describeError('just text', false)).toContain('kvfold: just text [unexpected')
   })
 
-  it('exit with 2 for usage and 1 for all else', () => {
+  it('exit with 2 for usage and 1 for everything else', () => {
     expect(exitCode(new KvfoldError('cli/bad-usage', 'no'))).toBe(2)
     expect(exitCode(new KvfoldError('context/full', 'no'))).toBe(1)
     expect(exitCode(new Error('no'))).toBe(1)

@@ -1,4 +1,4 @@
-/** Transcripts that people write by hand: what they become, and what is wrong with them. */
+/** Tests transcripts that people write by hand: the messages they become, and the errors in them. */
 import { describe, expect, it } from 'vitest'
 import { parseTranscript, readRecorded } from '../../../src/runtime/cli/transcript.js'
 
@@ -24,7 +24,7 @@ const messages = [
 const parse = (change: object = {}) => parseTranscript(JSON.stringify({ messages, folds: [{ message: 1 }], ...change }), 'x.json')
 
 describe('a transcript', () => {
-  it('becomes messages and tools of ours', () => {
+  it("becomes kvfold's messages and tools", () => {
     const parameters = { type: 'object', properties: {} }
     const tools = [{ type: 'function', function: { name: 'look', description: 'Looks.', parameters } }]
     expect(parse({ tools })).toMatchObject({
@@ -45,7 +45,7 @@ describe('a transcript', () => {
     })
   })
 
-  it('folds from the first to the first after it, or to the ends', () => {
+  it('folds from the first match to the next one after it, or to the ends', () => {
     const stretch = (fold: object) => parse({ folds: [{ message: 1, ...fold }] }).folds[0]!.span
     expect(stretch({})).toEqual({ start: 0, end: 17 })
     expect(stretch({ from: 'two' })).toEqual({ start: 4, end: 17 })
@@ -54,7 +54,7 @@ describe('a transcript', () => {
     expect(parse({ folds: [{ message: 1, summary: 'Numbers.' }] }).folds[0]!.summary).toBe('Numbers.')
   })
 
-  it('is refused with what is wrong', () => {
+  it('is refused with the error', () => {
     for (const [change, why] of [
       [{ folds: [] }, /x\.json cannot be used: folds: /],
       [{ messages: [{ role: 'robot', content: 'x' }] }, /messages\.0\.role: /],
@@ -73,7 +73,7 @@ describe('a transcript', () => {
   })
 })
 
-// One conversation in every form that people have it: each becomes the same messages.
+// One conversation in every recorded form: each must give the same messages.
 
 const MESSAGES = [
   { role: 'system', content: 'You help.' },
@@ -190,7 +190,7 @@ describe('proposed folds', () => {
     expect(folds).toEqual([2, 6].map((message) => ({ message, span: { start: 0, end: 500 }, summary: null })))
   })
 
-  it('are long messages before the last one where no tool was used, or nothing', () => {
+  it('are long messages before the last one if no tool was used, or none', () => {
     const messages = [2500, 100, 3000].map((length) => ({ role: 'user', content: 'y'.repeat(length) }))
     expect(parseTranscript(JSON.stringify(messages), 'x').folds.map(({ message }) => message)).toEqual([0])
     expect(parseTranscript(JSON.stringify(messages.slice(1, 2)), 'x').folds).toEqual([])

@@ -2,7 +2,7 @@ import { expect, it } from 'vitest'
 import { Terminal } from '../../../src/runtime/cli/terminal.js'
 import { TurnView } from '../../../src/runtime/cli/turn-view.js'
 
-it('shows a call while it is carried out, and its result in its place', () => {
+it('shows a call while it runs, and then its result in the same place', () => {
   const written: string[] = []
   const out = { isTTY: true, columns: 80, write: (text: string) => written.push(text) }
   const terminal = new Terminal(out, { TERM: 'xterm', LANG: 'C.UTF-8', NO_COLOR: '1' })

@@ -1,4 +1,4 @@
-/** The dashboard as a place to work: answers that are scripted, so that each can be held, stopped and asked for again. */
+/** Tests working in the dashboard on a scripted engine, so that every answer can be held, stopped and repeated. */
 import { readFileSync } from 'node:fs'
 import type { Browser, Page } from 'playwright-core'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
@@ -34,7 +34,7 @@ const lamp = '<b>3</b>'
 const builtin = async (): Promise<Engine> =>
   LlamaEngine.load(await openNative({ gpu: TEST_GPU }), builtinModel(), { threads: 1, batchThreads: 1 })
 
-/** Its answers end when they are stopped, but for those that go on with a stopped one. */
+/** An engine whose answers end only when they are stopped, except those that continue a stopped one. */
 class EndlessEngine extends EngineAround {
   respond(request: EngineRequest): Generation {
     const held = request.continues === true ? { maxTokens: 8 } : { grammar: 'root ::= [a-z ] root' }
@@ -42,13 +42,13 @@ class EndlessEngine extends EngineAround {
   }
 }
 
-/** A server whose model says this, and a page of it. */
+/** Starts a server with this script, and opens its page. */
 async function served(browser: Browser, script: Script): Promise<Watched & { readonly server: Serving }> {
   const server = await serving({ engine: () => new ScriptedEngine(script) })
   return { server, ...(await open(browser, server.url)) }
 }
 
-/** A thread of these messages and an answer, made by another client. */
+/** Makes a thread with these messages and an answer, as another client would. */
 async function begun({ service }: Pick<Serving, 'service'>, messages: readonly ChatMessage[]): Promise<string> {
   const { thread } = await service.ask({ tenant: PUBLIC, messages, tools: [], toolChoice: 'auto' }).answer
   return thread
@@ -65,7 +65,7 @@ describe.skipIf(missing !== null)(`work in the dashboard${missing === null ? '' 
   }, 120_000)
   afterAll(() => browser.close())
 
-  it('asks as the server was started, and otherwise where that is chosen', async () => {
+  it("uses the server's settings, or those chosen on the page", async () => {
     const { page, server } = await served(browser, () => ({ content: 'Yes.' }))
     const asked = () => page.waitForRequest('**/v1/chat/completions')
     let request = asked()
@@ -77,7 +77,7 @@ describe.skipIf(missing !== null)(`work in the dashboard${missing === null ? '' 
     await page.locator('summary').filter({ hasText: 'Settings' }).click()
     await page.getByRole('combobox', { name: 'Who folds' }).selectOption('tools')
     await page.getByLabel('Longest answer, tokens').fill('40')
-    // What is typed stays when the page draws its figures anew.
+    // The input stays when the page redraws its figures.
     for (let drawn = 0; drawn < 2; drawn++) await page.waitForResponse('**/metrics')
     request = asked()
     await ask(page, 'And now?')
@@ -85,7 +85,7 @@ describe.skipIf(missing !== null)(`work in the dashboard${missing === null ? '' 
     await server.close()
   })
 
-  it('shows Markdown and code, copies them, and takes no HTML from the model', async () => {
+  it('shows Markdown and code, copies them, and shows no HTML of the model', async () => {
     const { page, errors, origins, server } = await served(browser, () => ({ content: MARKDOWN }))
     await ask(page, 'Show it.')
     const answer = row(page, 1)
@@ -131,7 +131,7 @@ describe.skipIf(missing !== null)(`work in the dashboard${missing === null ? '' 
     await server.close()
   })
 
-  it('keeps what was said of a stopped answer, and has it go on', async () => {
+  it('keeps the text of a stopped answer, and continues it', async () => {
     const server = await serving({ engine: async () => new EndlessEngine(await builtin()) })
     const { page } = await open(browser, server.url)
     await page.getByLabel('Message', { exact: true }).fill('Tell me all.')
@@ -152,7 +152,7 @@ describe.skipIf(missing !== null)(`work in the dashboard${missing === null ? '' 
     await server.close()
   })
 
-  it('answers again and asks otherwise in branches, and leaves the thread as it is', async () => {
+  it('makes branches for new answers and edited messages, and leaves the thread as it is', async () => {
     const { page, server } = await served(browser, (_, step) => ({ content: `Answer ${step}.` }))
     await ask(page, 'One?')
     await row(page, 1).getByText('Answer 0.').waitFor()
@@ -181,7 +181,7 @@ describe.skipIf(missing !== null)(`work in the dashboard${missing === null ? '' 
     await server.close()
   })
 
-  it('folds where the text stands: a closed card that opens and restores', async () => {
+  it('folds in the text: a closed card that opens and restores', async () => {
     const server = await serving({ engine: () => new ScriptedEngine(() => ({ content: 'Yes.' })) })
     const text = `First line.\n${'All of this is out of date. '.repeat(40)}`
     const id = await begun(server, [user(text)])
@@ -199,7 +199,7 @@ describe.skipIf(missing !== null)(`work in the dashboard${missing === null ? '' 
     await button(page, `Restore ${fragment().id}`).click()
     await page.locator('.told').getByText(`Restored ${fragment().id}`).waitFor()
     await row(page, 0).locator('.piece').and(page.locator(':not(.folded)')).waitFor()
-    // The same by the button of the map, which does what was last touched there.
+    // The button of the map does the same to the fragment.
     await stop(page, `fragment-${fragment().id}`).click()
     await page
       .locator('.map')
@@ -210,7 +210,7 @@ describe.skipIf(missing !== null)(`work in the dashboard${missing === null ? '' 
     await server.close()
   })
 
-  it('shows calls and their results as such, and no empty answer', async () => {
+  it('shows calls and their results, and no empty answer', async () => {
     const server = await serving({ engine: () => new ScriptedEngine(() => ({ content: 'Read.' })) })
     const call = { id: 'c1', name: 'read_file', arguments: { path: 'notes.md' } }
     const lines = Array.from({ length: 30 }, (_, at) => `line ${at} of the notes`).join('\n')
@@ -290,7 +290,7 @@ describe.skipIf(missing !== null)(`work in the dashboard${missing === null ? '' 
     await server.close()
   })
 
-  it('says what was saved today', async () => {
+  it('shows the tokens saved today', async () => {
     const { page, server } = await served(browser, () => ({ content: 'Yes.' }))
     await page.getByText('Saved today: 0 tokens').waitFor()
     await server.close()

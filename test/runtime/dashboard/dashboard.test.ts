@@ -1,4 +1,4 @@
-/** The dashboard as a person uses it: a real browser, a real server, the built-in model. */
+/** Tests the dashboard as a person uses it: a real browser, a real server, the built-in model. */
 import { readFileSync } from 'node:fs'
 import type { Browser } from 'playwright-core'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
@@ -13,7 +13,7 @@ import { PUBLIC } from '../../../src/runtime/server/ask.js'
 import { serving, type Serving } from '../server/support/serving.js'
 import { ask, build, hasFocus, launch, missing, open, row, stop, tab, tabTo, type Watched } from './support/browser.js'
 
-/** Asked as in training, so that the answer is longer than the two tokens of "I do not know". */
+/** The question has the form of the training data, so that the answer is longer than the two tokens of "I do not know". */
 const KEYS = ['lamp', 'hat', 'boat', 'river', 'tree', 'lake', 'tool', 'bread']
 const STREAM = Array.from({ length: 32 }, (_, at) => ({ key: KEYS[at % KEYS.length]!, value: `value${at}` }))
 const UPDATES = piText(KEYS, STREAM).join('\n\n')
@@ -23,7 +23,7 @@ const load = (options: Pick<LlamaEngineOptions, 'slots' | 'attention'>) => async
   LlamaEngine.load(await openNative({ gpu: 'cpu' }), builtinModel(), { threads: 1, batchThreads: 1, ...options })
 const model = { name: 'builtin', slots: 2, load: load({ slots: 2 }), loadForAttention: load({ slots: 1, attention: true }) }
 
-/** Notes in `lengths` how long the answer is whenever the page changes. */
+/** Records in `lengths` how long the answer is whenever the page changes. */
 const GROWTH = `
   window.lengths = new Set()
   new MutationObserver(() => {
@@ -56,7 +56,7 @@ describe.skipIf(missing !== null)(`the dashboard in a browser${missing === null 
     await page.evaluate(GROWTH)
     await ask(page, UPDATES)
     expect(thread().messages).toBe(2)
-    // The answer came bit by bit.
+    // The answer came in several pieces.
     expect(await page.evaluate('window.lengths.size')).toBeGreaterThan(1)
     const answer = view().all[1]!.message.content
     await page.getByRole('log').getByText(answer.split('\n')[0]!).first().waitFor()
@@ -73,7 +73,7 @@ describe.skipIf(missing !== null)(`the dashboard in a browser${missing === null 
   it('cuts, folds and restores by the keyboard alone', async () => {
     const { page } = watched
     await tab(page, 'Chat')
-    // The chat takes the focus when it comes.
+    // The chat takes the focus when it appears.
     await page.getByLabel('Message', { exact: true }).and(page.locator(':focus')).waitFor()
     await stop(page, 'message-0').focus()
     await page.keyboard.press('Enter')
@@ -104,7 +104,7 @@ describe.skipIf(missing !== null)(`the dashboard in a browser${missing === null 
     await ask(page, 'And the hat?')
     const last = view().ledger.at(-1)!
     expect(last.recomputed).toBeGreaterThan(0)
-    // The margin of the message says where its tokens came from.
+    // The margin of the message shows where its tokens came from.
     const cost = last.messages[0]!
     await row(page, 0)
       .getByRole('button', { name: new RegExp(`^Message 1, ${cost.shown} tokens: .*${cost.recomputed} computed again`) })
@@ -124,7 +124,7 @@ describe.skipIf(missing !== null)(`the dashboard in a browser${missing === null 
     expect(view().all[0]!.fragments.map(({ state }) => state.kind)).toEqual(['open', 'folded', 'open', 'open'])
   })
 
-  it('shows where the last answer looked, part by part', async () => {
+  it("shows the last answer's attention, part by part", async () => {
     const { page } = watched
     await tab(page, 'Attention')
     const looked = page.getByRole('switch', { name: 'Where the last answer looked' })
@@ -143,7 +143,7 @@ describe.skipIf(missing !== null)(`the dashboard in a browser${missing === null 
     await table.waitFor()
     await page.getByText(/^A replay\. .*without flash attention.*in one prefill\.$/).waitFor()
     const { messages, own } = await server.service.threads.attention(PUBLIC, thread().id)
-    // The second answer was given while two parts were folded; one of them was restored since.
+    // Two parts were folded during the second answer; one of them has been restored since.
     expect(messages[0]!.cuts.map(({ shows }) => shows)).toEqual(['marker', 'marker', 'text', 'text'])
     const rows = messages.flatMap(({ tokens, mass, cuts }) => [{ tokens, mass }, ...cuts])
     const cells = await table.getByRole('row').getByRole('cell').allTextContents()
@@ -157,17 +157,17 @@ describe.skipIf(missing !== null)(`the dashboard in a browser${missing === null 
     await table.waitFor({ state: 'detached' })
   })
 
-  it('says what the server refuses', async () => {
+  it("shows the server's refusals", async () => {
     const { page } = watched
     const first = fragment(0).id
     await stop(page, `fragment-${first}`).focus()
     await page.keyboard.press('r')
     await page.getByRole('alert').getByText(`${first} is open`).waitFor()
-    // The browser says so, too; nothing else went wrong so far.
+    // The browser reports it, too; there was no other error so far.
     expect(watched.errors.splice(0)).toEqual([expect.stringContaining('409')])
   })
 
-  it('searches hidden text, too, and leads to it', async () => {
+  it('searches hidden text, too, and jumps to it', async () => {
     const { page } = watched
     const second = fragment(1)
     const inside = /value\d+/.exec(UPDATES.slice(second.span.start, second.span.end))![0]
@@ -180,7 +180,7 @@ describe.skipIf(missing !== null)(`the dashboard in a browser${missing === null 
     await page.getByRole('heading', { name: `Fragment ${second.id}` }).waitFor()
   })
 
-  it('has the model summarise', async () => {
+  it('asks the model for a summary', async () => {
     const { page } = watched
     const third = fragment(2).id
     await stop(page, `fragment-${third}`).click()
@@ -212,7 +212,7 @@ describe.skipIf(missing !== null)(`the dashboard in a browser${missing === null 
     expect(exported).toEqual(JSON.parse(JSON.stringify(server.service.threads.export(PUBLIC, thread().id))))
   })
 
-  it('shows what other clients do without being asked', async () => {
+  it("shows other clients' work without a reload", async () => {
     const { page } = watched
     const answered = await fetch(`${server.url}/v1/chat/completions`, {
       method: 'POST',
@@ -231,7 +231,7 @@ describe.skipIf(missing !== null)(`the dashboard in a browser${missing === null 
     await page.getByRole('img', { name: /^Cache, cells: now used/ }).waitFor()
   })
 
-  it('takes no text for HTML', async () => {
+  it('shows HTML in messages as text', async () => {
     const { page } = watched
     await page.getByRole('link', { name: 'kvfold' }).click()
     await ask(page, HOSTILE)
@@ -246,20 +246,20 @@ describe.skipIf(missing !== null)(`the dashboard in a browser${missing === null 
     expect(await page.evaluate('window.broken')).toBeUndefined()
   })
 
-  it('goes on with a thread in which the model called its tools', async () => {
+  it('continues a thread in which the model called its tools', async () => {
     const { page } = watched
     await page.getByRole('link', { name: 'New thread' }).click()
     await page.locator('summary').filter({ hasText: 'Settings' }).click()
     await page.getByRole('combobox', { name: 'Who folds' }).selectOption('tools')
     await page.getByLabel('Temperature').fill('0')
-    // The small model goes on calling for as long as it may.
+    // The small model continues its answer up to the limit.
     await page.getByLabel('Longest answer, tokens').fill('40')
     await page.getByLabel('System message').fill(systemPrompts['pi-llm'])
     await ask(page, piSample({ words: ownWords(), updates: 10, keys: 8, seed: 3 }).prompt)
     await tab(page, 'Steps')
     await page.getByText(/the model: fragment_context/).waitFor()
     await tab(page, 'Chat')
-    // What the server did inside is there, and told from what clients see.
+    // The server's own steps are shown, and distinguished from what clients see.
     await page.locator('.row.inside').getByText('Calls fragment_context').first().waitFor()
     await page.locator('summary').filter({ hasText: 'Settings' }).click()
     const [before, threads] = [view(), server.service.threads.list(PUBLIC).length]
@@ -272,7 +272,7 @@ describe.skipIf(missing !== null)(`the dashboard in a browser${missing === null 
     expect(page.url()).toContain(before.id)
   })
 
-  it('fits narrow screens, and is dark where that is wanted', async () => {
+  it('fits narrow screens, and is dark on request', async () => {
     const { page } = watched
     const ground = () => page.evaluate<string>('getComputedStyle(document.body).backgroundColor')
     const light = await ground()
@@ -280,7 +280,7 @@ describe.skipIf(missing !== null)(`the dashboard in a browser${missing === null 
     expect(await ground()).not.toBe(light)
     await page.setViewportSize({ width: 360, height: 740 })
     expect(await page.evaluate('document.documentElement.scrollWidth')).toBe(360)
-    // The conversation is what is there; Send is on the screen, and the threads are behind a button.
+    // The conversation fills the page; Send is on the screen, and the threads are behind a button.
     const { y, height } = (await page.getByRole('button', { name: 'Send' }).boundingBox())!
     expect(y + height).toBeLessThanOrEqual(740)
     const list = page.getByRole('navigation', { name: /^Threads/ })
@@ -293,7 +293,7 @@ describe.skipIf(missing !== null)(`the dashboard in a browser${missing === null 
     await page.setViewportSize({ width: 1400, height: 1000 })
   })
 
-  it('deletes a thread once it is sure', async () => {
+  it('deletes a thread after a confirmation', async () => {
     const { page } = watched
     await page.getByRole('navigation').getByRole('link', { name: 'Somebody else asks.' }).click()
     await page.getByText('This thread').click()
@@ -304,12 +304,12 @@ describe.skipIf(missing !== null)(`the dashboard in a browser${missing === null 
     expect(server.service.threads.list(PUBLIC).map(({ title }) => title)).not.toContain('Somebody else asks.')
   })
 
-  it('asks nobody but the server, without an error', () => {
+  it('sends requests to the server only, without an error', () => {
     expect([...watched.origins]).toEqual([server.url])
     expect(watched.errors).toEqual([])
   })
 
-  it('says why nobody can see where an answer looked', async () => {
+  it('says why attention is not available', async () => {
     const other = await serving({ engine: () => new ScriptedEngine(() => ({ content: 'Yes.' })) })
     try {
       const asked = { tenant: PUBLIC, messages: [{ role: 'user', content: 'Well?' }], tools: [], toolChoice: 'auto' } as const
@@ -353,7 +353,7 @@ describe.skipIf(missing !== null)(`the dashboard in a browser${missing === null 
     }
   })
 
-  it('wants a key where the server does, and keeps it in the tab', async () => {
+  it('asks for a key if the server needs one, and keeps it in the tab', async () => {
     const locked = await serving({
       keys: [{ name: 'anna', key: 'secret-of-anna' }],
       engine: () => Promise.reject(new Error('not loaded')),

@@ -1,4 +1,4 @@
-/** How the dashboard's files go out. */
+/** Tests how the dashboard's files are served. */
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -31,14 +31,14 @@ function built(): void {
   writeFileSync(join(folder, 'built/assets/index-x.css'), 'p{}')
 }
 
-it('says how to build what is not built', async () => {
+it('says how to build missing files', async () => {
   const { statusCode, headers, body } = await app().inject('/')
   expect(statusCode).toBe(404)
   expect(headers['content-type']).toBe('text/plain; charset=utf-8')
   expect(body).toContain('npm run build')
 })
 
-it('sends every file as what it is, under one policy', async () => {
+it('serves every file with its type, under one policy', async () => {
   built()
   const http = app()
   for (const [url, type, caching] of [
@@ -56,7 +56,7 @@ it('sends every file as what it is, under one policy', async () => {
   }
 })
 
-it('sends nothing that Vite did not put there', async () => {
+it('serves only files that Vite made', async () => {
   built()
   const http = app()
   for (const name of [

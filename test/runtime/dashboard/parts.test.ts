@@ -1,4 +1,4 @@
-/** What the dashboard works out before it draws anything. */
+/** Tests what the dashboard computes before it draws anything. */
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { between } from '../../../src/runtime/context/stretch.js'
@@ -38,7 +38,7 @@ const fragment = (id: string, start: number, end: number, kind: 'open' | 'folded
 })
 
 describe('markers', () => {
-  it('name the stretch to the server, or nothing', () => {
+  it('identify the selected text for the server, or are null', () => {
     const letters = fc.string({ unit: fc.constantFrom('a', 'b'), maxLength: 12 })
     const role = fc.constantFrom('system' as const, 'user' as const, 'assistant' as const)
     const texts = fc.array(fc.tuple(role, letters), { minLength: 1, maxLength: 3 })
@@ -61,7 +61,7 @@ describe('markers', () => {
     )
   })
 
-  it('are there for a text of its own', () => {
+  it('exist for a text that occurs once', () => {
     const messages = [message(0, 'user', 'one two'), message(1, 'assistant', 'one two'), message(2, 'user', 'three')]
     expect(markersOf(messages, 2, 0, 5)).toEqual({ startMarker: 'th', endMarker: 'ree', role: 'all' })
     expect(markersOf(messages, 1, 0, 7)).toBeNull()
@@ -75,7 +75,7 @@ it('pieces cover the message once, in order', () => {
   expect(spans).toEqual(['f1', [2, 4], 'f2', 'f3'])
 })
 
-it('says where the cells of what is hidden are', () => {
+it("says where a folded fragment's cells are", () => {
   const cells = { tokens: 9, live: 0, parked: 6, host: 0, disk: 1, gone: 2 }
   expect(whereIs({ cells })).toEqual(['6 tokens parked in the cache', '1 token on disk', '2 tokens to be computed again'])
   expect(whereIs({})).toEqual([])
@@ -117,7 +117,7 @@ describe('the timeline', () => {
   })
 })
 
-it('clients are sent back what they know', () => {
+it('the view of a client has the messages it knows', () => {
   const call = { id: 'c1', name: 'add', arguments: { a: 1 } }
   const seen = clientView({
     messages: [
@@ -138,7 +138,7 @@ it('clients are sent back what they know', () => {
   ])
 })
 
-it('arguments keep their digits and their order, and what a key that stood twice was', () => {
+it('arguments keep their digits and order, and repeated keys', () => {
   const json = '{"id":9007199254740993,"7":{"b":1.0}}'
   const call = { id: 'c1', name: 'add', arguments: readJson(json) as Record<string, unknown> }
   const message = { role: 'assistant', content: '', toolCalls: [call] } as const
@@ -150,7 +150,7 @@ it('arguments keep their digits and their order, and what a key that stood twice
   expect(argumentsOf({ ...call, malformed: 'no JSON' })).toBe('no JSON')
 })
 
-it('server-sent events come whole, however they are cut', async () => {
+it('server-sent events are read whole, however they are cut', async () => {
   const text = ': ping\n\nevent: message\ndata: {"a":"ä"}\n\ndata: one\ndata: two\r\n\r\ndata: lost'
   const bytes = new TextEncoder().encode(text)
   for (const size of [1, 2, 3, 7, bytes.length]) {
@@ -164,7 +164,7 @@ it('server-sent events come whole, however they are cut', async () => {
   }
 })
 
-it('metrics are summed by name, and rates begin anew with their counter', () => {
+it('metrics are summed by name, and rates start again with their counter', () => {
   const text = '# HELP a_total x\na_total{model="b {c}"} 3\na_total{model="d"} 4.5\na_total_more 9\nplain 7\n'
   expect(metricIn(text, 'a_total')).toBe(7.5)
   expect(metricIn(text, 'plain')).toBe(7)

@@ -1,4 +1,4 @@
-/** An engine in a process of its own that shares cells with others: it carries out what it reads, a line each, and says what came of it. */
+/** Runs an engine that shares cells in a separate process. It carries out one request per input line, and prints the result. */
 import { createInterface } from 'node:readline'
 import { writeSync } from 'node:fs'
 import { sharedCells, type SharedPlace } from '../../../../src/fleet/cells/shared-cells-folder.js'
@@ -10,7 +10,7 @@ import { neverEnding } from '../../../../bench/random-tokens.js'
 import { TEST_GPU } from '../../../support/device.js'
 import { tinyModel } from '../../../support/models.js'
 
-/** A text of so many tokens; those of one family begin alike. */
+/** A text of this many tokens; texts of one family begin alike. */
 export interface Ask {
   readonly family: number
   readonly length: number
@@ -22,14 +22,14 @@ export interface Ask {
 }
 
 export interface Answered {
-  /** Fewer where it was cancelled. */
+  /** Fewer if the request was cancelled. */
   readonly logprobs: readonly number[]
   readonly cancelled: boolean
   readonly shared: number
   readonly computed: number
 }
 
-/** What is asked of the tiny model: it has 256 tokens and more, of which these are plain. */
+/** Returns the tokens of the text. The tiny model has more than 256 tokens; these are plain ones. */
 export function tokensOf({ family, length, fork, own }: Pick<Ask, 'family' | 'length' | 'fork' | 'own'>): Int32Array {
   const [common, alone] = [new Random(family, 7), new Random(family, 11 + own)]
   return Int32Array.from({ length }, (_, at) => 5 + (at < fork ? common : alone).below(200))

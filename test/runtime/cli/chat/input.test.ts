@@ -1,4 +1,4 @@
-/** The syntax of slash commands. */
+/** Tests the syntax of slash commands. */
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { chatHelp, messageOf, parseCommand } from '../../../../src/runtime/cli/chat/input.js'

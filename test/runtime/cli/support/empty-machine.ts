@@ -1,17 +1,17 @@
-/** Runs programs as on a machine that has nothing but a C library and a shell: an empty root, no network, no environment. */
+/** Runs programs as on a machine with only a C library and a shell: an empty root, no network, no environment. */
 import { spawn, spawnSync, type ChildProcess } from 'node:child_process'
 import { copyFileSync, mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { basename, dirname, join } from 'node:path'
 import type { Outcome } from './process.js'
 
-/** Where programs of a system's owner lie; a bare environment finds them by their full names only. */
+/** The full names of programs for the administrator; a bare environment does not find them by short names. */
 const ENV = '/usr/bin/env'
 const CHROOT = '/usr/sbin/chroot'
 const BARE = ['-i', 'PATH=/nonexistent']
 
 export class EmptyMachine {
-  /** What it sees as `/`, or a plain folder where this system lets nobody change the root. */
+  /** The root folder that the programs see, or a plain folder if this system does not allow chroot. */
   readonly folder = mkdtempSync(join(tmpdir(), 'kvfold-empty-'))
   readonly isolated: boolean
 
@@ -20,7 +20,7 @@ export class EmptyMachine {
     this.isolated = process.getuid?.() === 0 && this.#furnish()
   }
 
-  /** A path of the machine as its programs see it. */
+  /** Returns a path of the machine as its programs see it. */
   path(within: string): string {
     return this.isolated ? `/${within}` : join(this.folder, within)
   }
@@ -50,7 +50,7 @@ export class EmptyMachine {
     rmSync(this.folder, { recursive: true, force: true })
   }
 
-  /** Mounts and network of its own: its /proc goes away with it. */
+  /** Arguments for separate mounts and a separate network. The mounted /proc ends with the process. */
   get #apart(): string[] {
     const mount = 'mount -t proc proc "$1/proc" && shift && exec "$@"'
     return ['--mount', '--net', '/bin/sh', '-c', mount, 'sh', this.folder, ENV]
@@ -60,14 +60,16 @@ export class EmptyMachine {
     return this.isolated ? [CHROOT, this.folder] : []
   }
 
-  /** A shell, the C library and /dev/null, laid out as distributions do. False where this system does not allow that. */
+  /**
+   * Copies a shell and the C library and makes /dev/null, laid out as distributions do. Returns false if this system does not allow that.
+   */
   #furnish(): boolean {
     const shell = '/bin/sh'
     for (const folder of ['bin', 'dev', 'proc', 'usr/lib', 'lib64']) mkdirSync(join(this.folder, folder), { recursive: true })
     symlinkSync('usr/lib', join(this.folder, 'lib'))
     copyFileSync(shell, join(this.folder, shell))
     for (const library of cLibrary()) {
-      // Where the loader looks for it; `/lib` is a link.
+      // The loader looks for it in this place; `/lib` is a link.
       const place = join(this.folder, library.replace(/^\/lib\//, '/usr/lib/'))
       mkdirSync(dirname(place), { recursive: true })
       copyFileSync(library, place)
@@ -81,7 +83,7 @@ export class EmptyMachine {
   }
 }
 
-/** glibc's files as this process has them: what Node is linked to, less the C++ library. */
+/** Returns glibc's files as this process uses them: the libraries of Node, except the C++ library. */
 function cLibrary(): string[] {
   const { stdout } = spawnSync('ldd', [process.execPath], { encoding: 'utf8' })
   const files = [...stdout.matchAll(/(\/\S+) \(0x/g)].map(([, file = '']) => file)

@@ -1,4 +1,4 @@
-/** Runs the command line: as a person does, in a process of its own, or within this one, which takes a second less each time. */
+/** Runs the command line: in a separate process, as a person does, or within this one, which is a second faster each time. */
 import { spawn } from 'node:child_process'
 import { join } from 'node:path'
 import { Readable } from 'node:stream'
@@ -12,7 +12,7 @@ const ROOT = join(import.meta.dirname, '../../../..')
 export const KVFOLD: readonly string[] = [...LOADER, moduleOf('cli/main')]
 
 export interface Outcome {
-  /** Null when a signal ended it. */
+  /** The exit code, or null when a signal ended the process. */
   readonly code: number | null
   readonly stdout: string
   readonly stderr: string
@@ -26,7 +26,7 @@ export interface Given {
 }
 
 export interface RunOptions extends Given {
-  /** Sends SIGINT after so many milliseconds. */
+  /** Sends SIGINT after this many milliseconds. */
   readonly interruptAfter?: number
   /** Stops reading stdout after the first piece of output. */
   readonly hangUp?: boolean
@@ -62,15 +62,15 @@ export function kvfold(
       clearTimeout(timer)
       resolve({ code, stdout, stderr, milliseconds: performance.now() - begun })
     })
-    // Whoever refuses its options does not read its input.
+    // A command that refuses its options does not read its input.
     child.stdin.on('error', () => undefined)
     child.stdin.end(input)
   })
 }
 
-/** As `kvfold`, within this process: for what a command does. How processes begin, end and are killed is `kvfold`'s. */
+/** Runs a command within this process, to test what it does. Use `kvfold` to test how processes start, end and are killed. */
 export async function kvfoldHere(words: readonly string[], { input = '', environment = {} }: Given = {}): Promise<Outcome> {
-  // What is compiled starts processes that are compiled, too.
+  // A compiled program starts compiled processes, so the module must be of the same kind.
   const { kvfold } = (await import(join(ROOT, moduleOf('cli/kvfold')))) as typeof import('../../../../src/cli/kvfold.js')
   const said = { out: '', notes: '' }
   const stream = (name: keyof typeof said) => new Terminal({ write: (text) => (said[name] += text) }, {})

@@ -1,4 +1,4 @@
-/** A browser, a server and the dashboard's files as they are built from the sources, for tests of what a person sees. */
+/** Runs a browser against the dashboard's files, built from the sources, for tests of what a person sees. */
 import { execFile } from 'node:child_process'
 import { existsSync, mkdirSync, mkdtempSync, readdirSync, renameSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
@@ -7,17 +7,20 @@ import { chromium, type Browser, type Locator, type Page } from 'playwright-core
 
 const ROOT = join(import.meta.dirname, '../../../..')
 
-/** Debian's; playwright-core brings no browser of its own. */
+/** Debian's browser; playwright-core brings none of its own. */
 const CHROMIUM = '/usr/bin/chromium'
 
-/** Why nothing can be tested in a browser; null when it can. */
+/** The reason why no test can run in a browser, or null when tests can. */
 export const missing: string | null = existsSync(CHROMIUM) ? null : `there is no ${CHROMIUM}; apt-get install chromium`
 
 export const launch = (): Promise<Browser> => chromium.launch({ executablePath: CHROMIUM, args: ['--no-sandbox'] })
 
 const BUILT = join(ROOT, 'dist/dashboard')
 
-/** What is tested is what the sources are now. Several may build at once: each file takes its place whole, the page that names them last. */
+/**
+ * Builds the dashboard from the current sources. Several builds may run at once: each file is replaced as a whole, the page that names them
+ * last.
+ */
 export async function build(): Promise<void> {
   mkdirSync(join(ROOT, 'build'), { recursive: true })
   const own = mkdtempSync(join(ROOT, 'build/dashboard-'))
@@ -32,12 +35,12 @@ export async function build(): Promise<void> {
   }
 }
 
-/** A page, and what went wrong in it. */
+/** A page, and its errors. */
 export interface Watched {
   readonly page: Page
   /** Errors of scripts and of the console. */
   readonly errors: string[]
-  /** Origins that were asked for anything. */
+  /** The origins of all requests. */
   readonly origins: ReadonlySet<string>
 }
 
@@ -57,7 +60,7 @@ export async function open(browser: Browser, url: string, hash = ''): Promise<Wa
   return { page, errors, origins }
 }
 
-/** Presses Tab until the element has the focus: it can be reached without a mouse. */
+/** Presses Tab until the element has the focus, to check that it can be reached without a mouse. */
 export async function tabTo(page: Page, target: Locator): Promise<void> {
   for (let presses = 0; presses < 60; presses++) {
     if (await hasFocus(page, target)) return
@@ -69,14 +72,14 @@ export async function tabTo(page: Page, target: Locator): Promise<void> {
 export const hasFocus = async (page: Page, target: Locator): Promise<boolean> =>
   (await target.and(page.locator(':focus')).count()) === 1
 
-/** The fragment or message of the context bar. */
+/** Finds the fragment or message in the context bar. */
 export const stop = (page: Page, key: string): Locator => page.locator(`[data-stop="${key}"]`)
 
-/** One of the thread's tabs. */
+/** Opens one of the thread's tabs. */
 export const tab = (page: Page, name: 'Chat' | 'Steps' | 'Attention' | 'Search'): Promise<void> =>
   page.getByRole('navigation', { name: 'Of this thread' }).getByRole('link', { name }).click()
 
-/** The message of the conversation, by its place from 0. */
+/** Finds a message of the conversation by its index. */
 export const row = (page: Page, index: number): Locator => page.locator(`[data-row="${index}"]`)
 
 /** Asks in the chat, and waits for the end of the answer. */

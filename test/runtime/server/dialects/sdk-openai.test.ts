@@ -52,7 +52,7 @@ describe('chat completions', () => {
     expect(answer.usage?.total_tokens).toBe(answer.usage!.prompt_tokens + answer.usage!.completion_tokens)
   })
 
-  it("accepts litellm's form of tau2 dialogues: an agent that speaks first, a name beside the function, no content with calls", async () => {
+  it("accepts litellm's form of tau2 dialogues, with an agent that speaks first and a name beside the function", async () => {
     const parameters = { properties: { a: { title: 'A', type: 'string' } }, required: ['a'], title: 'parameters', type: 'object' }
     const call = { id: 'c1', name: 'look_up', function: { name: 'look_up', arguments: '{"a": "1"}' }, type: 'function' }
     const body = {
