@@ -1,4 +1,4 @@
-/** Draws what the demo plays, of the more streams that the card's record has: `node --import tsx bench/draw-demo.ts > docs/demo.svg`. */
+/** Draws the demo's figure from the longer record in the model's card: `node --import tsx bench/draw-demo.ts > docs/demo.svg`. */
 import { readFileSync } from 'node:fs'
 import { curves } from '../src/lab/figures/panels.js'
 import { COLOURS, figure } from '../src/lab/figures/figure.js'
@@ -46,7 +46,7 @@ const panel = (
     })),
   })
 
-/** Of the accuracies, in percent: from 80 on where all of them lie there, which the title says. */
+/** The lowest percentage on the accuracy axis. It is 80 if all accuracies exceed 80 %, which the title then says. */
 const floor = Math.min(...rows.map(({ interval }) => interval[0])) > 0.8 ? 80 : 0
 process.stdout.write(
   figure({

@@ -1,4 +1,4 @@
-/** Owns the driving of a cache over a bare context, without scheduler and sampling: for benches that look at one step, and at its logits. */
+/** Drives a cache over a bare context, without scheduler and sampling, for benches that measure one step and read its logits. */
 import { conversationId, seqId } from '../src/runtime/core/ids.js'
 import { OffloadTiers } from '../src/runtime/kv/offload.js'
 import { KvCache } from '../src/runtime/kv/cache.js'
@@ -12,11 +12,11 @@ export interface Driven {
   readonly entry: LedgerEntry
   /** Milliseconds from plan to last commit. */
   readonly milliseconds: number
-  /** Of the token after the last one shown. */
+  /** The logits after the last shown token. */
   readonly logits: Float32Array
 }
 
-/** Tokens with stretches of them replaced, as one message. */
+/** Returns a prompt of one message, with spans of these tokens replaced. */
 export function edited(
   base: Int32Array,
   holes: readonly { readonly start: number; readonly end: number; readonly marker: Int32Array }[],
@@ -47,7 +47,7 @@ export class Driver {
     this.cache = new KvCache(context, { offload: new OffloadTiers({ hostBytes: 2 ** 31 }) })
   }
 
-  /** One step that shows this and generates nothing. */
+  /** Runs one step that shows this prompt and generates nothing. */
   async show(shown: Prompt, terms: StepContract): Promise<Driven> {
     const { cache, context } = this
     const begun = performance.now()
@@ -67,7 +67,7 @@ export class Driver {
     return { entry: cache.finish(step, 'done', 0), milliseconds, logits: context.logits(last) }
   }
 
-  /** Milliseconds a token that is generated after what is shown: the median of some, on a sequence of its own that sees the same cells. */
+  /** Returns the median milliseconds per generated token after the prompt, on a separate sequence with the same cells. */
   async generate(count: number): Promise<number> {
     const { cache, context } = this
     const live = cache.live(this.#conversation)
@@ -84,7 +84,7 @@ export class Driver {
     return median(times)
   }
 
-  /** Moves everything that is parked off the device, and the rest together. */
+  /** Offloads all parked cells, and gathers the rest. */
   gather(): number {
     while (this.cache.tidy(0));
     return this.cache.compact(this.#conversation)
@@ -95,7 +95,7 @@ export class Driver {
   }
 }
 
-/** Decodes tokens into a sequence; the last one's logits are computed. */
+/** Decodes tokens into a sequence, and computes the last one's logits. */
 export async function decode(context: NativeContext, seq: number, position: number, tokens: Int32Array): Promise<void> {
   const outputs = new Uint8Array(tokens.length)
   outputs[tokens.length - 1] = 1
@@ -108,14 +108,14 @@ export async function decode(context: NativeContext, seq: number, position: numb
   if (status !== 'done') throw new Error(`a decode ended ${status}`)
 }
 
-/** Kullback-Leibler divergence of next-token distributions, in nats: what is lost by taking `approximate` for `exact`. */
+/** Returns the Kullback-Leibler divergence of next-token distributions, in nats: the loss from using `approximate` for `exact`. */
 export function divergence(exact: Float32Array, approximate: Float32Array): number {
   const p = logSoftmax(exact)
   const q = logSoftmax(approximate)
   return p.reduce((sum, log, index) => sum + Math.exp(log) * (log - q[index]!), 0)
 }
 
-/** Log-probabilities of the next token after a fresh prefill, in batches as large as the context takes. */
+/** Returns the log-probabilities of the next token after a fresh prefill, in batches as large as the context allows. */
 export async function freshLogprobs(context: NativeContext, tokens: Int32Array): Promise<Float64Array> {
   context.clear()
   let part = tokens

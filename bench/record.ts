@@ -1,4 +1,4 @@
-/** Owns what the benches that keep records share: options, and what a record says of where it comes from (command, commit, machine, its load, the model). */
+/** Options shared by benches that keep records, and the origin in each record: command, commit, machine, load, model. */
 import { execFileSync } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import { readFileSync, writeFileSync } from 'node:fs'
@@ -7,7 +7,7 @@ import { basename } from 'node:path'
 import * as prettier from 'prettier'
 import { BUILTIN, builtinModel } from '../src/runtime/cli/builtin.js'
 
-/** For `parseArgs`; each bench has its own beside these. */
+/** Options for `parseArgs`; each bench adds its own. */
 export const OPTIONS = {
   json: { type: 'boolean', default: false },
   model: { type: 'string', default: builtinModel() },
@@ -19,29 +19,34 @@ export const SEED = { seed: { type: 'string', default: '2026' } } as const
 
 export interface Origin {
   readonly command: string
-  /** `+changes`: the checkout had some that were not committed, other than of records. */
+  /** The suffix `+changes` means that the checkout had uncommitted changes other than records. */
   readonly commit: string
-  /** ISO 8601. */
+  /** The date in ISO 8601. */
   readonly date: string
   readonly machine: {
     readonly cpu: string
     readonly cores: number
-    /** Threads llama.cpp ran on; left out: its default. */
+    /** The threads of llama.cpp; absent for its default. */
     readonly threads?: number
     readonly node: string
     readonly llamaCpp: string
-    /** Mean number of processes that wanted a core: the minute before the run, and its last minute. This bench is one of them. */
+    /**
+     * Mean number of processes that wanted a core: in the minute before the run, and in its last minute. The bench itself is one of them.
+     */
     readonly load: { readonly before: number; readonly after: number }
   }
   readonly model: { readonly name: string; readonly sha256: string }
 }
 
-/** Notes what is so at the beginning (others may commit meanwhile); the result is called at the end. `args`: of `npm run bench --`. */
+/**
+ * Records the state at the beginning, because others may commit meanwhile. Call the result at the end. `args`: the arguments of `npm run
+ * bench --`.
+ */
 export function beginRecord(args: readonly string[], model: string, llamaCpp: string, threads?: number): () => Origin {
   const begun = { commit: commitNow(), date: new Date().toISOString() }
   const before = loadNow()
   return () => ({
-    // A record is everybody's: where the home folder lies here is nobody's business.
+    // A record is published, so it must not show this machine's home folder.
     command: `npm run --silent bench -- ${args.join(' ')}`.replaceAll(homedir(), '~'),
     ...begun,
     machine: {
@@ -66,7 +71,7 @@ function commitNow(): string {
 
 const loadNow = (): number => Number(loadavg()[0]!.toFixed(2))
 
-/** Where a model lies that may be called `builtin`, as commands have it. */
+/** Returns the path of a model, which may be called `builtin` as in commands. */
 export const fileOf = (model: string): string => (model === BUILTIN ? builtinModel() : model)
 
 export const modelNow = (path: string): Origin['model'] => ({
@@ -74,7 +79,10 @@ export const modelNow = (path: string): Origin['model'] => ({
   sha256: createHash('sha256').update(readFileSync(path)).digest('hex'),
 })
 
-/** A record as its file has it: numbers with four significant digits, more than any of these measurements has; from a thousand on, where means of counts are, with one decimal. */
+/**
+ * Returns a record as written to its file: numbers have four significant digits, which is more than any of these measurements has. From a
+ * thousand on they have one decimal, because those are means of counts.
+ */
 export const written = (record: object): Promise<string> => {
   const text = JSON.stringify(record, (_, value: unknown) =>
     typeof value === 'number' && !Number.isInteger(value)
@@ -84,7 +92,7 @@ export const written = (record: object): Promise<string> => {
   return prettier.format(text, { parser: 'json', printWidth: 130 })
 }
 
-/** As `--write` asks: nothing without a name. */
+/** Writes the record if `--write` gives a name. */
 export async function keep(name: string | undefined, record: object): Promise<void> {
   if (name !== undefined) writeFileSync(new URL(`results/${name}.json`, import.meta.url), await written(record))
 }
@@ -96,11 +104,11 @@ const WANTED = {
   processor: ['cpu'],
 } as const
 
-/** What a record does not say of where it comes from: `model` (its hash), `commit`, `load`, `processor`. */
+/** Returns which parts of the origin a record lacks: `model` (its hash), `commit`, `load`, `processor`. */
 export const lacking = (record: unknown): string[] =>
   Object.entries(WANTED).flatMap(([what, names]) => (names.some((name) => valuesOf(record, name).length > 0) ? [] : [what]))
 
-/** Every value that stands under a name, at any depth. */
+/** Returns every value under this name, at any depth. */
 export function valuesOf(record: unknown, name: string): unknown[] {
   if (typeof record !== 'object' || record === null) return []
   return Object.entries(record).flatMap(([key, value]: [string, unknown]) => (key === name ? [value] : valuesOf(value, name)))

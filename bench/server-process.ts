@@ -1,4 +1,4 @@
-/** Owns a server's process: started on a free port, ready before anybody asks it, gone with us. */
+/** Runs a server's process: started on a free port, ready before the first request, ended with this process. */
 import { spawn, type ChildProcess } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 import { createServer, type AddressInfo } from 'node:net'
@@ -6,29 +6,29 @@ import { setTimeout as sleep } from 'node:timers/promises'
 
 const START_LIMIT = 60_000
 const POLL = 50
-/** Milliseconds from the polite end to the other one. */
+/** Milliseconds between SIGTERM and SIGKILL. */
 const STOP_LIMIT = 10_000
 
 export interface ServerProcess {
   readonly url: string
-  /** Resident memory in bytes; Linux only, elsewhere null. */
+  /** Resident memory in bytes; null except on Linux. */
   memory(): number | null
-  /** CPU time of the process so far, in milliseconds; Linux only, elsewhere null. */
+  /** CPU time of the process so far in milliseconds; null except on Linux. */
   cpu(): number | null
   close(): Promise<void>
 }
 
-/** How a server differs from others. */
+/** How a server is started. */
 export interface Starting {
   readonly env?: NodeJS.ProcessEnv
-  /** What is fine once it is ready. Default `/health`. */
+  /** A path that answers 200 once the server is ready. Default: `/health`. */
   readonly path?: string
-  /** Milliseconds that it has to get ready. Default: a minute. */
+  /** The time limit for getting ready, in milliseconds. Default: a minute. */
   readonly limit?: number
 }
 
 /**
- * Starts a program that serves HTTP on 127.0.0.1 at the port it is told, and resolves when it is ready.
+ * Starts a program that serves HTTP on 127.0.0.1 at the given port. Resolves when it is ready.
  * @throws Error with the program's last lines when it ends or is not ready in time.
  */
 export async function startServer(
@@ -69,7 +69,7 @@ async function isReady(url: string): Promise<boolean> {
   try {
     return (await fetch(url)).ok
   } catch {
-    // Nobody listens yet.
+    // The server does not listen yet.
     return false
   }
 }
@@ -92,7 +92,7 @@ function residentMemory(pid: number | undefined): number | null {
   }
 }
 
-/** User and system time, in ticks of 10 ms as Linux has them. */
+/** Returns user and system time in Linux's ticks of 10 ms, or null. */
 function cpuTime(pid: number | undefined): number | null {
   try {
     const fields = readFileSync(`/proc/${pid}/stat`, 'utf8')
@@ -104,7 +104,7 @@ function cpuTime(pid: number | undefined): number | null {
   }
 }
 
-/** A port that nobody listened on a moment ago. */
+/** Returns a port on which nothing listened a moment ago. */
 async function freePort(): Promise<number> {
   const probe = createServer()
   await new Promise<void>((resolve, reject) => probe.once('error', reject).listen(0, '127.0.0.1', resolve))

@@ -1,20 +1,20 @@
-/** Owns the statistics of benches: an interval for the mean of a few independent measurements, and the tail of many. */
+/** Statistics of benches: an interval for the mean of a few independent measurements, and the tail of many. */
 import { Random } from '../src/runtime/core/random.js'
 
-/** Both ends included. */
+/** An interval; both ends are included. */
 export type Interval = readonly [low: number, high: number]
 
 const RESAMPLES = 10_000
 const LEVEL = 0.95
 
-/** Half, 95 and 99 of a hundred values are at most so large. */
+/** The values that half, 95 and 99 percent of the measurements do not exceed. */
 export interface Quantiles {
   readonly p50: number
   readonly p95: number
   readonly p99: number
 }
 
-/** @param none where there are no values */
+/** @param none The result if there are no values. */
 export function quantiles(values: readonly number[], none = Number.NaN): Quantiles {
   const sorted = [...values].sort((a, b) => a - b)
   const at = (share: number) => sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))] ?? none
@@ -24,8 +24,8 @@ export function quantiles(values: readonly number[], none = Number.NaN): Quantil
 export const mean = (values: readonly number[]): number => values.reduce((sum, value) => sum + value, 0) / values.length
 
 /**
- * A 95 % percentile bootstrap interval of the mean: the values, at least one, are what is independent (streams, say, not the questions about
- * one stream). With few values it is a little too narrow. The same values and seed give the same interval.
+ * Returns a 95 % percentile bootstrap interval of the mean. The values, at least one, must be independent (streams, for example, not the
+ * questions about one stream). With few values the interval is a little too narrow. The same values and seed give the same interval.
  */
 export function bootstrap(values: readonly number[], seed = 1): Interval {
   const random = new Random(seed, values.length)

@@ -5,14 +5,14 @@
 import { builtinModel, LlamaEngine, openNative } from 'kvfold'
 import { findingOf, ownWords, studyValues, type PromptRecord } from 'kvfold/lab'
 
-// `attention: true` keeps the weights where they can be read: no flash attention.
+// `attention: true` loads the model without flash attention, so that the weights can be read.
 const engine = await LlamaEngine.load(await openNative({ gpu: 'cpu' }), builtinModel(), {
   cells: 8192,
   threads: 1,
   attention: true,
 })
 
-// Four prompts with 12 keys of 8 updates each. Older values of every key are folded away, and both answers are compared.
+// Four prompts with 12 keys of 8 updates each. The older values of every key are folded, and both answers are compared.
 const records = await studyValues({
   engine,
   words: ownWords(),
@@ -20,7 +20,7 @@ const records = await studyValues({
   keys: 12,
   seeds: [0, 1, 2, 3],
   contracts: ['exact', 'splice'],
-  // The right answer is put into the model's mouth, so that both sides answer alike.
+  // The model is given the right answer, so that both sides have the same one.
   mode: 'given',
   onProgress: (done, total, next) => {
     console.error(`${done} of ${total}: ${next}`)

@@ -1,5 +1,5 @@
 /**
- * A fold in a program: a long message is cut into fragments, the old ones are folded, and the ledger says what that cost.
+ * A fold in a program: it cuts a long message into fragments and folds the old ones; the ledger shows the cost.
  * Run it with `node --import tsx examples/fold.ts`.
  */
 import { builtinModel, conversationId, LlamaEngine, openNative, plain, type LedgerEntry } from 'kvfold'
@@ -12,7 +12,7 @@ const engine = await LlamaEngine.load(await openNative({ gpu: 'cpu' }), builtinM
 const session = plain({
   engine,
   id: conversationId('fold'),
-  // Under `splice` a fold computes its marker and nothing else; try `exact`.
+  // Under `splice` a fold computes only its marker; try `exact`.
   generation: { contract: 'splice', maxTokens: 200, sampling: { temperature: 0 } },
 })
 
@@ -28,7 +28,7 @@ const first = await session.ask(prompt)
 line('all of it', first.ledger[0]!)
 console.log(`           ${right(first.answer)}`)
 
-// Cut the stream into eight fragments. What is shown stays the same.
+// Cut the stream into eight fragments. The prompt stays the same.
 const { conversation } = session
 const cut = conversation.fragment({
   startMarker: 'The stream of updates starts here.',
@@ -37,13 +37,13 @@ const cut = conversation.fragment({
 })
 if (!cut.ok) throw new Error(cut.message)
 
-// Fold the first six: one short marker is shown instead of each. The cache follows at the next step.
+// Fold the first six: a short marker is shown instead of each. The cache follows at the next step.
 for (const { id } of cut.fragments.slice(0, 6)) conversation.fold(id)
 const folded = await session.ask('And now?')
 line('folded', folded.ledger[0]!)
 console.log(`           the model sees ${/\[folded.*?\]/.exec(conversation.shown(0))?.[0] ?? ''} and five more like it`)
 
-// Restore one: its cells were parked, so nothing of it is computed again.
+// Restore one: its cells were parked, so none of its tokens is computed again.
 conversation.restore(cut.fragments[5]!.id)
 line('restored', (await session.ask('And now?')).ledger[0]!)
 

@@ -1,12 +1,12 @@
 /**
- * A tool of your own: the model calls it inside its turn, and the program carries it out.
+ * A tool of your own: the model calls it during its turn, and the program carries it out.
  * Run it with `node --import tsx examples/own-tool.ts`.
  */
 import { builtinModel, conversationId, LlamaEngine, openNative, Session, type ClientTool } from 'kvfold'
 
 const STOCK: Readonly<Record<string, number>> = { apples: 12, pears: 0, plums: 7 }
 
-/** The schema bounds what the model can write: its call is sampled under a grammar made from it. */
+/** The schema limits the arguments: the call is sampled under a grammar made from it. */
 const stockTool: ClientTool = {
   definition: {
     name: 'stock_of',
@@ -28,10 +28,10 @@ const engine = await LlamaEngine.load(await openNative({ gpu: 'cpu' }), builtinM
 const session = new Session({
   engine,
   id: conversationId('own-tool'),
-  // Only the tool above. `sculptor({ ..., clientTools })` has the six context tools beside it.
+  // This session has only the tool above. `sculptor({ ..., clientTools })` adds the six context tools.
   contextTools: false,
   clientTools: [stockTool],
-  // The built-in model was never taught this tool; it is made to call something at first, and then let go.
+  // The built-in model was not trained on this tool, so its first step must make a call; later steps are free.
   firstStep: 'required',
   maxCalls: 1,
   generation: { maxTokens: 64, sampling: { temperature: 0 } },

@@ -1,17 +1,17 @@
 /**
- * A policy of your own: after every turn a program folds what it thinks is old. Here: tool results, all but the newest two.
+ * A policy of your own: after every turn the program folds old text. Here it folds all tool results except the newest two.
  * Run it with `node --import tsx examples/policy.ts`.
  */
 import { builtinModel, conversationId, LlamaEngine, openNative, plain, type Conversation } from 'kvfold'
 
-/** Folds every tool result except the newest `keep`; returns how many it folded. A refused fold changes nothing. */
+/** Folds every tool result except the newest `keep`. Returns how many it folded. A refused fold changes nothing. */
 function foldOldResults(conversation: Conversation, keep: number): number {
   const results = conversation.messages.flatMap(({ role }, message) => (role === 'tool' ? [message] : []))
   const old = results.slice(0, -keep)
   const touched = new Set(conversation.fragments.map(({ message }) => message))
   let folded = 0
   for (const message of old.filter((each) => !touched.has(each))) {
-    // All of the message as one fragment.
+    // Make the whole message one fragment.
     const { length } = conversation.messages[message]!.content
     const cut = conversation.cut([{ message, span: { start: 0, end: length } }], 1)
     if (cut.ok && conversation.fold(cut.fragments[0]!.id).ok) folded += 1
@@ -29,7 +29,7 @@ const { conversation } = session
 
 console.log('turn  folded  shown  computed')
 for (let turn = 1; turn <= 8; turn++) {
-  // An agent that reads a file in every turn. The calls are ours here, so that the example does not depend on the model.
+  // The agent reads a file in every turn. The program adds the calls itself, so that the example does not depend on the model.
   const id = `call-${turn}`
   conversation.add({ role: 'user', content: `Look at file ${turn}.` })
   conversation.add({ role: 'assistant', content: '', toolCalls: [{ id, name: 'read_file', arguments: { number: turn } }] })

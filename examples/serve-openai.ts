@@ -1,8 +1,8 @@
 /**
- * `kvfold serve` with the OpenAI SDK. Start the server, then this:
+ * `kvfold serve` with the OpenAI SDK. Start the server, then this program:
  *
  *     npx kvfold serve
- *     node --import tsx examples/serve-openai.ts      # OPENAI_BASE_URL: where the server is, if not at its default
+ *     node --import tsx examples/serve-openai.ts      # OPENAI_BASE_URL: the server's address, if not the default
  */
 import OpenAI from 'openai'
 
@@ -11,7 +11,7 @@ const openai = new OpenAI({ baseURL, apiKey: process.env['OPENAI_API_KEY'] ?? 'n
 const [model] = (await openai.models.list()).data
 if (model === undefined) throw new Error(`${baseURL} serves no model.`)
 
-/** A request as any client sends it: the whole conversation, every time. `kvfold` asks for the name of its thread. */
+/** Sends the whole conversation every time, as any client does. The `kvfold` field asks for the name of its thread. */
 const messages: OpenAI.ChatCompletionMessageParam[] = []
 async function ask(content: string) {
   messages.push({ role: 'user', content })
@@ -27,7 +27,7 @@ const log = Array.from({ length: 120 }, (_, line) => `${line}: request ${line * 
 const thread = await ask(`The log begins here.\n${log}\nThe log ends here. What is in it?`)
 await ask('And what is not?')
 
-/** What OpenAI's API has no word for is under /kvfold: here the log is cut in two and both parts are folded. */
+/** Routes under /kvfold do what OpenAI's API cannot: here the log is cut in two and both parts are folded. */
 const post = async (path: string, body: object) => {
   const url = new URL(`/kvfold/threads/${thread}/${path}`, baseURL)
   const headers = { 'content-type': 'application/json', authorization: `Bearer ${openai.apiKey}` }
@@ -43,5 +43,5 @@ const { fragments } = await post('fragments', {
 for (const { id } of fragments) await post(`fragments/${id}/fold`, {})
 console.log(`folded ${fragments.length} fragments`)
 
-// The client still sends everything. The server knows the thread, and shows the markers.
+// The client still sends everything. The server finds the thread, and shows the markers.
 await ask('In short?')

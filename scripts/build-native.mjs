@@ -1,8 +1,8 @@
 /**
- * Builds the addon: headers out of the installed node-llama-cpp package's source bundle, one compiler call, the result at build/kvfold.node
- * with build/kvfold.json beside it (release and hash of what it was made of). Skips what is up to date, and copies the one in the package
- * (prebuilds/, see release.mjs) if it was made of the same and loads here. Runs when the package is installed, so whatever is missing is
- * named in one sentence.
+ * Builds the addon: headers from the source bundle of the installed node-llama-cpp package, one compiler call, the result in
+ * build/kvfold.node. Beside it, build/kvfold.json has the release and the hash of the inputs. It skips steps that are up to date, and
+ * copies the package's addon (prebuilds/, see release.mjs) if that was made of the same inputs and loads here. It runs when the package is
+ * installed, so it names any missing program in one sentence.
  */
 import { spawnSync } from 'node:child_process'
 import { createHash } from 'node:crypto'
@@ -27,13 +27,13 @@ const sourceFolder = join(root, 'src', 'runtime', 'native')
 const require = createRequire(import.meta.url)
 const DISK_FULL = 'the disk is full; free some space and run npm ci again'
 
-/** Its message is the sentence the user sees. */
+/** Its message is the sentence that the user sees. */
 class Missing extends Error {}
 
-/** A caller's own git settings must not lead our git astray (npm may run within a git hook). */
+/** The environment without git's own variables, which npm sets when it runs within a git hook. */
 const environment = Object.fromEntries(Object.entries(process.env).filter(([name]) => !name.startsWith('GIT_')))
 
-/** Runs a program and returns what it printed; its own last words become the error. */
+/** Runs a program and returns its output. If it fails, its last lines become the error. */
 function run(program, args) {
   const { status, signal, stdout, stderr, error } = spawnSync(program, args, {
     env: environment,
@@ -53,7 +53,10 @@ function works(program) {
   return !error && status === 0
 }
 
-/** Where a package is installed, hoisted or not; some hide their package.json from require.resolve, so its folders are asked in order. */
+/**
+ * Returns the folder of an installed package, hoisted or not. Some packages hide their package.json from require.resolve, so the folders
+ * are tried in order.
+ */
 function packageFolder(name) {
   const folders = (require.resolve.paths(name) ?? []).map((folder) => join(folder, name))
   const found = folders.find((folder) => existsSync(join(folder, 'package.json')))
@@ -63,13 +66,13 @@ function packageFolder(name) {
 
 const readJson = (file) => JSON.parse(readFileSync(file, 'utf8'))
 
-/** Never leaves half a file under its name. */
+/** Writes a file that is complete as soon as it has its name. */
 function writeWhole(file, text) {
   writeFileSync(`${file}.${process.pid}`, text)
   renameSync(`${file}.${process.pid}`, file)
 }
 
-/** llama.h and ggml's headers of the release that node-llama-cpp ships, in build/llama.cpp/<release>. */
+/** Extracts llama.h and ggml's headers of node-llama-cpp's release to build/llama.cpp/<release>. */
 function extractHeaders(bundle, release) {
   const folder = join(output, 'llama.cpp', release)
   if (existsSync(join(folder, 'complete'))) return folder
@@ -94,7 +97,7 @@ function extractHeaders(bundle, release) {
   }
 }
 
-/** Changes whenever the addon would come out different. */
+/** Returns a hash of everything that affects the addon. */
 function hashOf(release, sources, packages) {
   const hash = createHash('sha256').update(`${release} ${process.platform} ${process.arch}`)
   for (const folder of packages) hash.update(readJson(join(folder, 'package.json')).version)
@@ -102,7 +105,7 @@ function hashOf(release, sources, packages) {
   return hash.digest('hex')
 }
 
-/** True when a build of this hash is there. */
+/** Whether a build with this hash exists. */
 function isBuilt(addon, stampFile, hash) {
   try {
     return existsSync(addon) && readJson(stampFile).hash === hash
@@ -111,7 +114,10 @@ function isBuilt(addon, stampFile, hash) {
   }
 }
 
-/** Why the addon in build/ cannot be loaded here (an older C or C++ library, another CPU), null when it can; in a process of its own. */
+/**
+ * Returns why the addon in build/ does not load here (an older C or C++ library, another CPU), or null when it does. Tries it in a separate
+ * process.
+ */
 function refusal() {
   const loader = pathToFileURL(join(root, 'dist', 'runtime', 'native', 'addon.js')).href
   const load = `import(${JSON.stringify(loader)}).then(({ loadAddon }) => loadAddon('cpu')).then(() => process.exit(0))`
@@ -120,7 +126,7 @@ function refusal() {
   return /^\w*Error: (.*)/m.exec(stderr)?.[1] ?? `it ended with ${signal ?? `exit code ${status}`}`
 }
 
-/** The addon that came with the package is put in place if it fits. */
+/** Copies the package's addon to build/ if it fits. */
 function usePrebuilt(addon, stampFile, hash) {
   const folder = join(root, 'prebuilds', `${process.platform}-${process.arch}`)
   const stamp = join(folder, 'kvfold.json')
@@ -172,7 +178,7 @@ function build() {
   try {
     run(compiler, [
       ...['-std=c++17', '-O2', '-fPIC', '-shared', '-pthread', '-fexceptions', '-fvisibility=hidden', '-DNAPI_CPP_EXCEPTIONS'],
-      // llama.cpp's functions are found at load time, in whichever variant of the library node-llama-cpp chose.
+      // llama.cpp's functions are found at load time, in the variant of the library that node-llama-cpp chose.
       ...(process.platform === 'darwin' ? ['-undefined', 'dynamic_lookup'] : []),
       ...[headers, packages[0], join(packages[1], 'include')].map((folder) => `-I${folder}`),
       ...sources.filter((name) => name.endsWith('.cc')),

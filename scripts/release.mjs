@@ -1,6 +1,6 @@
 /**
- * Makes build/kvfold-<version>.tgz, the package as it is published: `dist/` from nothing, the compiled addon of this machine in prebuilds/,
- * and nothing in it that is not meant to be. Says what the addon asks of a machine.
+ * Makes build/kvfold-<version>.tgz, the package as published: `dist/` built from scratch, this machine's addon in prebuilds/, and only the
+ * listed files. Prints what the addon requires of a machine.
  */
 import { spawnSync } from 'node:child_process'
 import { copyFileSync, existsSync, mkdirSync, readFileSync, rmSync } from 'node:fs'
@@ -11,7 +11,7 @@ const root = dirname(dirname(fileURLToPath(import.meta.url)))
 const platform = `${process.platform}-${process.arch}`
 const prebuilds = join(root, 'prebuilds')
 
-/** What may be in the package, and whether it must be. */
+/** The files allowed in the package, and whether each is required. */
 const CONTENT = [
   { name: /^package\.json$|^README\.md$|^LICENSE$|^scripts\/build-native\.mjs$|^src\/lab\/words\.json$/, least: 5 },
   { name: /^dist\/(?!dashboard\/).*\.(js|js\.map|d\.ts)$/, least: 600 },
@@ -20,7 +20,7 @@ const CONTENT = [
   { name: /^native-models\/builtin\/(kvfold-tiny\.gguf|manifest\.json|golden\.json)$/, least: 3 },
   { name: new RegExp(`^prebuilds/${platform}/kvfold\\.(node|json)$`), least: 2 },
 ]
-/** It is read once and kept by many: more than this is a mistake. */
+/** The largest allowed package in bytes; a larger one is a mistake. */
 const LARGEST = 12_000_000
 
 class Wrong extends Error {}
@@ -39,7 +39,7 @@ function run(program, ...args) {
 
 const readJson = (file) => JSON.parse(readFileSync(join(root, file), 'utf8'))
 
-/** The sentence that README and docs rely on: what of a machine the addon needs. */
+/** Returns the sentence that README and docs rely on: what the addon requires of a machine. */
 async function requirementOf(addon) {
   const { highest, readElf } = await import('../dist/runtime/cli/bundle/requirements.js')
   const elf = readElf(addon)
@@ -48,11 +48,14 @@ async function requirementOf(addon) {
   return `needs glibc ${glibc} and a C++ library with GLIBCXX_${cpp}`
 }
 
-/** @throws Wrong with every file that has no place in the package, and every part that is not there */
+/**
+ * Checks the package's files.
+ * @throws Wrong with every file that is not allowed and every required file that is missing
+ */
 function check({ files, size, version }) {
   const names = files.map(({ path }) => path)
   const strange = names.filter((path) => !CONTENT.some(({ name }) => name.test(path)))
-  // What was compiled of a source that is gone.
+  // Files compiled from sources that no longer exist.
   const orphans = names.filter((path) => {
     const source = /^dist\/(?!dashboard\/)(.*?)(\.js|\.js\.map|\.d\.ts)$/.exec(path)?.[1]
     return source !== undefined && !existsSync(join(root, 'src', `${source}.ts`))
@@ -93,6 +96,6 @@ try {
   console.error(`kvfold: ${error.message}`)
   process.exitCode = 1
 } finally {
-  // Else the next install here would take it instead of what the sources say.
+  // Otherwise the next install in this folder would use the copied addon instead of building from the sources.
   rmSync(prebuilds, { recursive: true, force: true })
 }

@@ -1,7 +1,7 @@
 /**
- * kvfold on other releases of Node: `node scripts/smoke.mjs [version ...]`, by default the lines under long-term support. Each is fetched by npm
- * (its package `node`), builds addon, `dist/` and dashboard from nothing, plays two samples of the demo, folds in a program, and serves a
- * conversation that is folded over HTTP. Fails at the first thing that is not as it should be, and says which.
+ * Runs kvfold on other releases of Node: `node scripts/smoke.mjs [version ...]`, by default the long-term releases. npm fetches each (its
+ * package `node`). The script builds addon, `dist/` and dashboard from scratch, plays two samples of the demo, folds in a program, and
+ * folds in a conversation over HTTP. It fails at the first error, and names it.
  */
 import { spawn, spawnSync } from 'node:child_process'
 import { rmSync } from 'node:fs'
@@ -35,14 +35,14 @@ const numbers = (text, line) =>
     .filter((each) => each.includes(line))
     .map((each) => [...each.matchAll(/\d+/g)].map(([number]) => Number(number)))
 
-/** The program of a version, as npm has it. */
+/** Returns the program of a Node version from npm. */
 function nodeOf(version) {
   const file = run('npx', ['--yes', '--package', `node@${version}`, '--', 'node', '-p', 'process.execPath']).trim()
   expect(file.includes('_npx') || file.includes('node_modules'), `npx gave this machine's own Node for ${version}: ${file}`)
   return file
 }
 
-/** A server of this Node while `use` runs. */
+/** Runs a server with this Node while `use` runs. */
 async function serving(node, env, use) {
   const words = ['dist/cli/main.js', 'serve', '--port', '0', '--store', 'none', '--log-level', 'warn']
   const server = spawn(node, words, { cwd: root, env, stdio: ['ignore', 'pipe', 'ignore'] })
@@ -72,7 +72,7 @@ async function smoke(version) {
   const env = { ...process.env, PATH: `${dirname(node)}${delimiter}${process.env.PATH}` }
   console.log(`Node ${run(node, ['-p', 'process.version']).trim()}`)
 
-  // Both by this Node; the stamp says that the addon is built.
+  // Both builds run with this Node. Without its stamp the addon is built again.
   rmSync(join(root, 'build', 'kvfold.json'), { force: true })
   rmSync(join(root, 'dist'), { recursive: true, force: true })
   run('npm', ['run', 'build'], env)

@@ -1,7 +1,7 @@
 /**
- * Owns the device of Vulkan that computes in software (Mesa's llvmpipe): where its driver is, what a process needs in its environment to take
- * it, and how it is had. Releases before 25 write to freed memory and end the process, in plain decodes, too; Debian 12 has 22.3, so the
- * driver of its backports is laid beside it in .cache/mesa, and nothing of the system is replaced.
+ * Finds and installs Vulkan's software device (Mesa's llvmpipe), and sets the environment in which a process uses it. Releases before 25
+ * write to freed memory and end the process, even in plain decodes. Debian 12 has 22.3, so the driver of its backports is unpacked beside
+ * it in .cache/mesa; the system stays unchanged.
  */
 import { spawnSync } from 'node:child_process'
 import { existsSync, mkdirSync, readdirSync, readFileSync, realpathSync, rmSync, writeFileSync } from 'node:fs'
@@ -15,7 +15,7 @@ const manifest = join(cache, 'lvp_icd.json')
 
 const folders = () => ['/usr/lib', '/usr/lib64', ...['x86_64', 'aarch64'].map((machine) => `/usr/lib/${machine}-linux-gnu`)]
 
-/** Of the system's driver, e.g. 22; null where there is none. */
+/** Returns the release of the system's driver, e.g. 22, or null if there is none. */
 function installedRelease() {
   const path = folders()
     .map((folder) => join(folder, LIBRARY))
@@ -28,8 +28,8 @@ function installedRelease() {
 export const hasSoftwareVulkan = () => existsSync(manifest) || (installedRelease() ?? 0) >= OLDEST
 
 /**
- * What a process needs to take it. ggml takes a software device only by its index. Compiled kernels are kept for the next process, because
- * one takes the device seconds to half a minute; LLVM's optimisation is off, which costs these small models nothing that can be noticed.
+ * Returns the environment for a process that uses it. ggml uses a software device only by its index. Compiled kernels are cached for later
+ * processes, because each takes seconds to half a minute. LLVM's optimisation is off, which does not slow these small models noticeably.
  */
 export function softwareVulkan() {
   return {
@@ -45,7 +45,7 @@ const say = (program, ...words) => {
   return status === 0 ? stdout : ''
 }
 
-/** Fetches the newer driver of Debian's backports where the installed one is too old; its libraries are those of the installed one. */
+/** Fetches the newer driver of Debian's backports if the installed one is too old. Its libraries are the installed ones. */
 export function fetchSoftwareVulkan() {
   const codename = /^VERSION_CODENAME=(\w+)$/m.exec(readFileSync('/etc/os-release', 'utf8'))?.[1]
   const format = ['--format', '$(REPO_URI) $(RELEASE) $(COMPONENT) $(CREATED_BY)']
@@ -60,7 +60,7 @@ export function fetchSoftwareVulkan() {
   for (const folder of ['lists/partial', 'archives/partial']) mkdirSync(join(cache, 'apt', folder), { recursive: true })
   const sources = join(cache, 'apt', 'sources.list')
   writeFileSync(sources, `deb ${signed}${site} ${codename}-backports main\n`)
-  // Lists and packages of its own, so that no right of the system's is needed and its sources stay as they are.
+  // apt gets separate lists and packages, so it needs no rights and leaves the system's sources as they are.
   const own = {
     'Dir::Etc::sourcelist': sources,
     'Dir::Etc::sourceparts': '-',

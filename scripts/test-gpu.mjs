@@ -1,6 +1,6 @@
 /**
- * Runs the tests that can run on a GPU on one: `npm run test:gpu [-- --gpu cuda|vulkan|metal] [--short] [vitest's words]`. Without a name
- * it takes the first backend that has a device, and a software device of Vulkan where there is no GPU. Fails where there is none at all.
+ * Runs the tests that can run on a GPU: `npm run test:gpu [-- --gpu cuda|vulkan|metal] [--short] [vitest's arguments]`. Without a backend
+ * it uses the first one with a device, or Vulkan's software device if there is no GPU. Fails if there is neither.
  */
 import { spawnSync } from 'node:child_process'
 import { dirname, join } from 'node:path'
@@ -31,7 +31,10 @@ const SUITES = [
   'test/runtime/server/embeddings',
 ]
 
-/** A software device compiles a kernel for every small size of batch and type of matrix, half a minute each; these suites need few. */
+/**
+ * Suites for a software device, which compiles a kernel for every small batch size and matrix type, half a minute each. These need few
+ * kernels.
+ */
 const SOFTWARE = ['test/device']
 const SHORT = ['test/device/folds']
 const COMPUTES_IN_SOFTWARE = /llvmpipe|swiftshader/i
@@ -40,7 +43,7 @@ const { values, positionals } = parseArgs({
   options: {
     gpu: { type: 'string' },
     short: { type: 'boolean', default: false },
-    /** Says which backend and device it would be, and runs nothing. */
+    /** Prints the backend and device, and runs nothing. */
     which: { type: 'boolean', default: false },
     probe: { type: 'string' },
   },
@@ -48,8 +51,8 @@ const { values, positionals } = parseArgs({
 })
 
 /**
- * In a process of its own, because a process has one backend: what this one finds here. A CUDA library computes a token first: one without machine code
- * for the device lists it all the same, and ends the process where the driver is too old for its PTX.
+ * Returns the device of a backend. Runs in a separate process, because a process has one backend. A CUDA library computes a token first:
+ * one without machine code for the device still lists it, and ends the process if the driver is too old for its PTX.
  */
 async function probe(gpu) {
   const { openNative, LlamaEngine, builtinModel } = await import(pathToFileURL(join(root, 'dist', 'index.js')).href)
@@ -63,7 +66,7 @@ async function probe(gpu) {
   console.log(JSON.stringify(backend))
 }
 
-/** The backend as it is in this environment; null where it has no library or no device. */
+/** Returns the backend in this environment, or null if it has no library or no device. */
 function found(gpu, extra) {
   const { status, stdout } = spawnSync(process.execPath, [fileURLToPath(import.meta.url), '--probe', gpu], {
     env: { ...process.env, ...extra },

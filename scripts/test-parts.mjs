@@ -1,7 +1,7 @@
 /**
- * Puts in place what some tests need and a clean clone has not, so that none of them is skipped: `node scripts/test-parts.mjs [part ...]`,
- * by default all. Debian's packages where they are missing; llama-server is built (bench/runtime/peers). Says in one sentence what cannot be had,
- * and fails.
+ * Installs what some tests need beyond a clean clone, so that none of them is skipped: `node scripts/test-parts.mjs [part ...]`, by default
+ * all. It installs missing Debian packages and builds llama-server (bench/runtime/peers). If a part is not available, it says so in one
+ * sentence and fails.
  */
 import { spawnSync } from 'node:child_process'
 import { existsSync, readdirSync } from 'node:fs'
@@ -16,7 +16,7 @@ const isBuilt = () =>
   existsSync(join(root, '.cache')) &&
   readdirSync(join(root, '.cache')).some((name) => existsSync(join(root, '.cache', name, 'llama-server')))
 
-/** What a part is for, whether it is there, and Debian's package of it. */
+/** For each part: its purpose, whether it is installed, and Debian's package. */
 const PARTS = {
   chromium: { for: 'the dashboard and reports in a browser', there: () => existsSync('/usr/bin/chromium'), package: 'chromium' },
   vulkan: {
@@ -41,7 +41,7 @@ const PARTS = {
   },
 }
 
-/** The start of a command line that may install; null where that needs a password. */
+/** Returns the beginning of a command that may install packages, or null if that needs a password. */
 function installer() {
   if (!works('apt-get', '--version')) return null
   if (process.getuid?.() === 0) return ['apt-get']

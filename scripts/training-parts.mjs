@@ -1,7 +1,8 @@
 /**
- * What trainers need, in a virtual environment outside the repository: `node scripts/training-parts.mjs` makes it with TRL, transformers, datasets and verl in exact
- * versions (several GB: PyTorch's wheel brings CUDA). `loaders` collects 1,000 trajectories of the built-in model in both forms and has TRL's and verl's own loaders
- * read them, token for token. KVFOLD_TRAINING says where (default ~/.cache/kvfold/training); KVFOLD_TORCH may name a site-packages folder that has PyTorch.
+ * Installs trainers in a virtual environment outside the repository: `node scripts/training-parts.mjs` installs TRL, transformers, datasets
+ * and verl in exact versions (several GB: PyTorch's wheel includes CUDA). `loaders` collects 1,000 trajectories of the built-in model in
+ * both forms, and checks that TRL's and verl's own loaders read them token for token. KVFOLD_TRAINING names the folder (default
+ * ~/.cache/kvfold/training); KVFOLD_TORCH may name a site-packages folder with PyTorch.
  */
 import { spawnSync } from 'node:child_process'
 import { existsSync, mkdirSync, writeFileSync } from 'node:fs'
@@ -12,7 +13,7 @@ import { fileURLToPath } from 'node:url'
 
 const PINNED = ['trl==1.16.0', 'transformers==5.10.4', 'datasets==5.2.0', 'gguf==0.19.0', 'verl==0.9.1', 'tensordict==0.10.0']
 const TORCH = 'torch==2.15.0'
-/** Imported by verl's SFT trainer and not among its requirements. */
+/** Packages that verl's SFT trainer imports without requiring them. */
 const FORGOTTEN = ['uvicorn==0.54.0', 'fastapi==0.165.0', 'cachetools==8.0.2']
 
 const root = dirname(dirname(fileURLToPath(import.meta.url)))

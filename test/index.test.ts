@@ -3,7 +3,7 @@ import { expect, it } from 'vitest'
 import * as kvfold from '../src/index.js'
 import * as lab from '../src/lab/index.js'
 
-it('exports what it promises', () => {
+it('kvfold exports these names', () => {
   expect(Object.keys(kvfold).sort()).toEqual([
     'CONTRACTS',
     'ChatFormat',
@@ -38,7 +38,7 @@ it('exports what it promises', () => {
   ])
 })
 
-it('exports of the laboratory what it promises', () => {
+it('kvfold/lab exports these names', () => {
   expect(Object.keys(lab).sort()).toEqual([
     'compareSpans',
     'findingOf',

@@ -1,4 +1,7 @@
-/** What pages say can be followed: links, paths, commands with their options, tests by name. The changelog's commands are of their time; its links hold. */
+/**
+ * Tests that readers can follow the pages: links, paths, commands with their options, tests by name. The changelog's commands belong to
+ * their releases, so only its links are checked.
+ */
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { Command } from 'commander'
@@ -12,13 +15,13 @@ const PAGES = [
 ]
 const read = (path: string) => readFileSync(path, 'utf8')
 
-/** A finding names its page. */
+/** Prefixes each finding with its page. */
 const among = (pages: readonly string[], of: (text: string, page: string) => readonly string[]): string[] =>
   pages.flatMap((page) => of(read(page), page).map((what) => `${page}: ${what}`))
 
 const all = (text: string, pattern: RegExp): string[] => [...text.matchAll(pattern)].map((match) => match[1]!)
 
-/** Code in the text, a line an element: spans, and the lines of blocks without their comments. */
+/** Returns the code in a page, line by line: spans, and the lines of blocks without their comments. */
 function codeIn(text: string): string[] {
   const blocks = all(text, /^```\w*\n([^]*?)^```/gm)
   const lines = blocks.flatMap((block) => block.replaceAll('\\\n', ' ').split('\n'))
@@ -26,7 +29,7 @@ function codeIn(text: string): string[] {
   return [...lines, ...spans].map((code) => code.replaceAll(/\s+/g, ' ').replace(/ #.*/, ''))
 }
 
-/** A heading's name in a link, as GitHub makes it. */
+/** Returns the anchor that GitHub makes of a heading. */
 const anchor = (heading: string): string =>
   heading
     .toLowerCase()
@@ -46,7 +49,7 @@ for (const name of ['runtime', 'lab'].flatMap((part) =>
     if (key.startsWith('add')) (add as (to: Command, shell: object, version: string) => void)(program, {}, '')
 }
 
-/** What a line asks of `kvfold` that no command is or takes. */
+/** Returns the commands and options in a line that `kvfold` does not have. */
 function strangers(code: string): string[] {
   const words = /^(?:npx )?kvfold (.*)/.exec(code)?.[1]?.split(' ') ?? []
   if (!/^[a-z]/.test(words[0] ?? '')) return []
@@ -62,7 +65,7 @@ const benches = read('bench/main.ts')
 const tests = readdirSync('test', { recursive: true, encoding: 'utf8' }).filter((name) => name.endsWith('.ts'))
 
 describe('pages', () => {
-  it('link to files and headings that are there', () => {
+  it('link to existing files and headings', () => {
     const broken = among([...PAGES, 'CHANGELOG.md', 'bench/results/NOTES.md'], (text, page) =>
       all(text, /\]\(([^)\s]+)\)/g).filter((target) => {
         if (/^[a-z]+:/.test(target)) return false
@@ -74,7 +77,7 @@ describe('pages', () => {
     expect(broken).toEqual([])
   })
 
-  it('name paths that are there', () => {
+  it('name existing paths', () => {
     const missing = among(PAGES, (text) =>
       codeIn(text)
         .flatMap((code) =>
@@ -85,7 +88,7 @@ describe('pages', () => {
     expect(missing).toEqual([])
   })
 
-  it('give commands that are there, with options that they take', () => {
+  it('give existing commands, with options that they accept', () => {
     const unknown = among(PAGES, (text) =>
       codeIn(text).flatMap((code) => {
         const [, script, rest = ''] =
@@ -93,7 +96,7 @@ describe('pages', () => {
         if (/^npm (run|test|start)/.test(code) && script !== undefined && !(script in scripts)) return [code]
         const name = script === 'bench' ? /^[a-z][\w-]*/.exec(rest)?.[0] : undefined
         if (name === undefined) return strangers(code)
-        // It carries out a command of `kvfold`.
+        // This bench runs a command of `kvfold`.
         if (name === 'kvfold') return strangers(rest.replace(/ --write.*/, ''))
         const source = [
           ...['runtime', 'fleet', 'lab'].map((part) => `bench/${part}/${name}.ts`),
@@ -111,7 +114,7 @@ describe('pages', () => {
     )
     expect(unknown).toEqual([])
   })
-  it('name tests and settings of the environment that are there', () => {
+  it('name existing tests and environment variables', () => {
     const texts = tests.map((name) => [`test/${name}`, read(`test/${name}`)] as const)
     const sources = ['src', 'scripts', 'bench', 'native-models/train']
       .flatMap((folder) => readdirSync(folder, { recursive: true, encoding: 'utf8' }).map((name) => `${folder}/${name}`))

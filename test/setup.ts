@@ -1,6 +1,6 @@
 /**
- * Property tests draw the same cases every time, so that a red gate is about the change and not about luck; the long run draws new ones, and
- * so does `KVFOLD_SEED=<number>`. fast-check prints the seed of what fails.
+ * Makes property tests draw the same cases every time, so that a failure comes from the change and not from luck. The long run draws new
+ * ones, and so does `KVFOLD_SEED=<number>`. fast-check prints the seed of a failure.
  */
 import fc from 'fast-check'
 
@@ -8,5 +8,5 @@ const given = process.env['KVFOLD_SEED']
 const seed = given === undefined ? 20_261_123 : Number(given)
 if (process.env['KVFOLD_LONG'] === undefined || given !== undefined) fc.configureGlobal({ seed })
 
-// What is compared to the last digit was written down for the library that everybody has.
+// Exact expected values were recorded with the shipped library.
 process.env['KVFOLD_CPU_LIBRARY'] ??= 'shipped'

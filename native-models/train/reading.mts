@@ -1,5 +1,5 @@
-// The words of the tasks that are read rather than streamed, from samples of them: `node --import tsx native-models/train/reading.mts`
-// (from the repository's root) writes train/reading.json. A word with a capital is a token without the space before it, others with it.
+// Collects the words of the reading tasks from samples. Run `node --import tsx native-models/train/reading.mts` in the repository's root;
+// it writes train/reading.json. A word with a capital becomes a token without the space before it, other words one with it.
 import { writeFileSync } from 'node:fs'
 import { openTask } from '../../src/eval/tasks/open.js'
 import { given } from '../../src/eval/tasks/needles.js'
@@ -18,7 +18,7 @@ for (const [task, needles] of asked) {
       for (const [word] of content.matchAll(/(?<![A-Za-z0-9])[A-Za-z][a-z]+(?![A-Za-z0-9])/gu))
         counts.set(word, (counts.get(word) ?? 0) + 1)
 }
-// Not what was cut off at the end of a text.
+// Words that occur rarely are left out: they may be cut off at the end of a text.
 const words = [...counts].flatMap(([word, count]) => (count > 4 ? [word] : [])).sort()
 const spaced = (word: string) => /^[a-z]/u.test(word)
 const lists = { spaced: words.filter(spaced), capital: words.filter((word) => !spaced(word)), given }

@@ -1,6 +1,6 @@
 /**
- * Rollouts for gspo.py, made by the runtime. A line of JSON on the standard input asks for some: the model file, how to sample, and cells, each a
- * task's spec. Every snapshot (`kvfold collect` has the form) is a line of the output, and `{"done": true}` the last one of a request.
+ * Makes rollouts for gspo.py with the runtime. A line of JSON on standard input requests some: the model file, the sampling, and cells,
+ * each with a task's spec. Every output line is a snapshot in the form of `kvfold collect`; `{"done": true}` ends a request.
  */
 import { createInterface } from 'node:readline'
 import { LlamaEngine } from '../../src/engine/llama.js'
@@ -11,7 +11,7 @@ import { openMemToolSource, type OwnMemToolOptions, taskSource, type TrajectoryS
 import { openTask } from '../../src/eval/tasks/open.js'
 import { openNative } from '../../src/native/binding.js'
 
-/** As `kvfold collect memtool` plays them. */
+/** The spec of a task that `kvfold collect memtool` plays. */
 interface MemToolSpec {
   readonly task: 'memtool'
   readonly options: OwnMemToolOptions
@@ -40,7 +40,7 @@ async function sourceOf(cell: Cell, limits: Pick<Asked, 'maxTokens' | 'maxCalls'
 const native = await openNative({ gpu: 'cpu' })
 for await (const line of createInterface({ input: process.stdin })) {
   const { model: path, cells, temperature, seed, rollouts, ...limits } = JSON.parse(line) as Asked
-  // Cells in F32: what the model says is compared with what the trainer computes.
+  // Keys and values are in F32, because the log-probabilities are compared with the trainer's.
   const engine = await LlamaEngine.load(native, path, {
     cells: 16384,
     keyType: 'f32',

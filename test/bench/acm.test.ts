@@ -1,4 +1,4 @@
-/** `bench acm` on the built-in model: small, so its times say nothing. */
+/** Tests `bench acm` on the built-in model, in so small a size that its times mean nothing. */
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -19,7 +19,7 @@ afterAll(() => {
   rmSync(folder, { recursive: true })
 })
 
-/** What the bench prints. `watch` sees every frame of its progress. */
+/** Returns the bench's output. `watch` gets every frame of its progress. */
 async function run(words: readonly string[], watch?: (frame: string, interrupt: Interrupt) => void): Promise<string> {
   let said = ''
   const interrupt = new Interrupt()
@@ -58,12 +58,12 @@ describe('bench acm', () => {
       ['splice', 21, 2],
       ['blend', expect.any(Number), 2],
     ])
-    // Whatever was measured, a fold pays from where its line is below the other.
+    // A fold pays exactly from the token on where its line is below the other.
     for (const { line, pays } of ways) {
       if (pays?.from == null) continue
       const at = (tokens: number) => (of: typeof line) =>
         of.first + (tokens - 1) * of.perToken + (of.growth * (tokens - 1) * (tokens - 2)) / 2
-      // Numbers are rounded on their way here.
+      // The report's numbers are rounded.
       expect(at(pays.from + 1)(line)).toBeLessThan(at(pays.from + 1)(ways[0]!.line) + 0.01 * pays.from)
     }
     expect(report.claim.measured?.point).toEqual({ before: 600, after: 150, share: 0 })
@@ -81,10 +81,10 @@ describe('bench acm', () => {
     expect(svg).not.toMatch(/NaN|Infinity|undefined/)
   })
 
-  it('calibrates as long as it is told to', async () => {
+  it('calibrates within the given time', async () => {
     const said = await run([...SMALL, '--shares', '0', '--rounds', '1', '--calibration', '0.001', '--json'])
     const { calibration } = JSON.parse(said) as AcmRecord
-    // 60 ms; the 8 s of --quick suffice for 18 folds and restores.
+    // The budget is 60 ms; the 8 s of --quick are enough for 18 folds and restores.
     expect(calibration.books.samples).toBeLessThan(18)
   })
 

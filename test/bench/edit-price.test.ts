@@ -1,4 +1,4 @@
-/** What engines that are not run have of prompts, by arithmetic. */
+/** Tests the arithmetic about the caches of engines that are not run. */
 import { describe, expect, it } from 'vitest'
 import { kept } from '../../bench/runtime/edit-price.js'
 
@@ -8,17 +8,17 @@ const step = (prompt: readonly number[], said: readonly number[]) => ({
   all: Int32Array.from([...prompt, ...said]),
 })
 
-describe('what is kept', () => {
+describe('the kept tokens', () => {
   const first = numbers(0, 40)
   const later = [...first, ...numbers(100, 8)]
   const folded = [...numbers(0, 20), ...numbers(200, 10)]
   const steps = [step(first, numbers(100, 4)), step(later, [300]), step(folded, [400]), step(later, [300])]
 
-  it('is every token of the longest beginning, but for the last of a prompt', () => {
+  it('are those of the longest common beginning, except the last token of a prompt', () => {
     expect(kept(steps, 1)).toEqual({ computed: 44 + 5 + 11 + 2, cached: 44 + 20 + 47 })
   })
 
-  it('is whole blocks of it, where blocks are kept', () => {
+  it('are whole blocks if the engine keeps blocks', () => {
     expect(kept(steps, 16)).toEqual({ computed: 44 + 17 + 15 + 17, cached: 32 + 16 + 32 })
   })
 })

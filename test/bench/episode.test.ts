@@ -4,7 +4,7 @@ import { eightFolds, ORDERS, PREFILL, type Order } from '../../bench/runtime/pee
 const VOCABULARY = 8192
 const episode = (order: Order, seed = 1) => eightFolds(order, VOCABULARY, seed)
 
-/** Tokens after the longest common beginning with what was shown before: what a cache of prefixes computes. */
+/** Returns the tokens after the longest common beginning with the previous prompt, which a prefix cache computes. */
 function computedByPrefixCache(order: Order): number {
   const { prefill, steps } = episode(order)
   return steps.reduce((total, { tokens }, index) => {
@@ -29,7 +29,7 @@ describe.each(ORDERS)('the eight-folds episode, %s', (order) => {
     }
   })
 
-  it('shows the unedited tokens with every hole replaced by its marker', () => {
+  it('shows the unedited tokens with every folded span replaced by its marker', () => {
     for (const { tokens, base, holes } of steps) {
       const replaced = [...base]
       for (const { start, end, marker } of [...holes].reverse()) replaced.splice(start, end - start, ...marker)
@@ -37,7 +37,7 @@ describe.each(ORDERS)('the eight-folds episode, %s', (order) => {
     }
   })
 
-  it('keeps the prefill, earlier results and earlier holes from step to step', () => {
+  it('keeps the prefill, earlier results and earlier folds from step to step', () => {
     for (const [index, { base, holes }] of steps.entries()) {
       const before = steps[index - 1] ?? { base: prefill, holes: [] }
       expect(base.subarray(0, before.base.length)).toEqual(before.base)
@@ -58,7 +58,7 @@ describe.each(ORDERS)('the eight-folds episode, %s', (order) => {
   })
 })
 
-describe('what a cache of prefixes computes for the episode', () => {
+describe('a prefix cache computes for the episode', () => {
   it.each([
     ['first-to-last', 38_368],
     ['last-to-first', 15_992],
@@ -76,7 +76,7 @@ describe('the tokens of the episode', () => {
     for (const order of ORDERS) expect(episode(order).steps.at(-1)!.tokens).toEqual(tokens)
   })
 
-  it('are the same for the same seed, and others for another', () => {
+  it('are the same for the same seed, and others for another seed', () => {
     expect(episode('together').prefill).toEqual(prefill)
     expect(episode('together', 2).prefill).not.toEqual(prefill)
   })
@@ -87,7 +87,7 @@ describe('the tokens of the episode', () => {
     expect(Math.max(...all)).toBeLessThan(VOCABULARY - 100)
   })
 
-  it('never match by accident: markers and results stand nowhere else, and no four tokens come twice', () => {
+  it('never match by accident: markers and results are unique, and no four tokens repeat', () => {
     const rare = [...holes.flatMap(({ marker }) => [...marker]), ...base.subarray(PREFILL)]
     expect(new Set(rare).size).toBe(rare.length)
     const common = new Set(prefill)

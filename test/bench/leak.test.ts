@@ -16,7 +16,7 @@ beforeAll(async () => {
 afterAll(() => stage.engine.dispose())
 
 describe('twins', () => {
-  it('differ in the secret and in nothing that is shown once it is folded', () => {
+  it('differ only in the secret, and not in any text shown once it is folded', () => {
     const { prompts, secrets, shown, current } = twinsOf(stage.engine.format, ownWords(), setting, 1)
     const [one, other] = prompts
     expect(one.folded.tokens).toEqual(other.folded.tokens)
@@ -32,7 +32,7 @@ describe('twins', () => {
 })
 
 describe('leaks', () => {
-  it('are none under exact, and told in full where nothing is folded', async () => {
+  it('are zero under exact, and complete without a fold', async () => {
     const watch = new Watch()
     const options = { settings: [{ ...setting, again: 'never' as const }], streams: 1, seed: 1 }
     const rows = rowsOf(await measureLeaks(stage, ownWords(), options, watch))

@@ -1,4 +1,4 @@
-/** Records say where they come from, and those of the built-in model are of the weights that are shipped, or listed as of which. */
+/** Tests that records name their origin, and that records of the built-in model are of the shipped weights or listed below with theirs. */
 import { createHash } from 'node:crypto'
 import { readdirSync, readFileSync } from 'node:fs'
 import { describe, expect, it } from 'vitest'
@@ -9,9 +9,9 @@ import { modelFingerprint } from '../../src/runtime/engine/model-facts.js'
 const FOLDER = new URL('../../bench/results/', import.meta.url)
 const NAME = 'kvfold-tiny'
 /**
- * Records of weights that were shipped before the present ones, which have the same shape and vocabulary, by the hash of these weights. The lists get shorter:
- * one that is measured again fails here until it is struck off. They are of times, of counts of tokens of what a script says, which weights do not change,
- * and of `gspo`, whose runs began with them.
+ * Records of weights shipped earlier, with the same shape and vocabulary, by the hash of these weights. Remove a record from the list when
+ * it is measured again; the test fails until then. They have times, counts of a script's tokens, which do not depend on weights, and
+ * `gspo`, whose runs began with these weights.
  */
 const EARLIER: Readonly<Record<string, readonly string[]>> = {
   d1f032ae15565fb7a68471e580d81bf484585feb4c1cb55993deb30062a1e6c6: ['gpu-cuda'],
@@ -22,7 +22,7 @@ const EARLIER: Readonly<Record<string, readonly string[]>> = {
   ],
 }
 
-/** Every model that a record names with a hash. */
+/** Returns every model that a record names with a hash. */
 function modelsIn(value: unknown): { readonly name: unknown; readonly hash: unknown }[] {
   if (typeof value !== 'object' || value === null) return []
   const { name, sha256, fingerprint } = value as Record<string, unknown>
@@ -30,7 +30,10 @@ function modelsIn(value: unknown): { readonly name: unknown; readonly hash: unkn
   return [...(hash === undefined ? [] : [{ name, hash }]), ...Object.values(value).flatMap(modelsIn)]
 }
 
-/** Records from before benches said all of it, and what they lack. The list gets shorter: one that says all, or is gone, fails here until it is struck off. */
+/**
+ * Records from before benches recorded the whole origin, and the parts that they lack. Remove a record from the list when it is complete or
+ * gone; the test fails until then.
+ */
 const OLD: Readonly<Record<string, string>> = {
   'acm-0.6b.json': 'model',
   'acm-1.7b.json': 'model',
@@ -46,14 +49,14 @@ describe('records', () => {
     expect(Object.fromEntries(found)).toEqual(OLD)
   })
 
-  it('name no place of the machine that they were made on', () => {
+  it('show no path of the machine that they were made on', () => {
     const text = readdirSync(FOLDER)
       .map((file) => readFileSync(new URL(file, FOLDER), 'utf8'))
       .join('\n')
     expect(text.match(/(?<=[\s"'=`])\/[^\s"'`]+\.(?:gguf|jinja|jsonl?|onnx|parquet)\b/gu)).toBeNull()
   })
 
-  it('of the built-in model are of the shipped weights, or of earlier ones that are named', async () => {
+  it('of the built-in model are of the shipped weights, or of listed earlier ones', async () => {
     const shipped = [
       createHash('sha256').update(readFileSync(builtinModel())).digest('hex'),
       (await modelFingerprint(builtinModel())).toString('hex'),

@@ -3,7 +3,7 @@ import { bootstrap, mean } from '../../bench/statistics.js'
 import { Random } from '../../src/runtime/core/random.js'
 
 describe('bootstrap', () => {
-  it('is the same for the same values, and a point where there is nothing to vary', () => {
+  it('is the same for the same values, and a point if all values are equal', () => {
     expect(bootstrap([0.2, 0.9, 0.4])).toEqual(bootstrap([0.2, 0.9, 0.4]))
     expect(bootstrap([0.7])).toEqual([0.7, 0.7])
     expect(bootstrap([0.5, 0.5, 0.5])).toEqual([0.5, 0.5])
@@ -29,7 +29,7 @@ describe('bootstrap', () => {
     expect(Math.abs(high - (average + half))).toBeLessThan(0.15 * half)
   })
 
-  it('covers the true mean about as often as it says', () => {
+  it('covers the true mean about as often as it claims', () => {
     const random = new Random(4)
     let covered = 0
     for (let round = 0; round < 25; round++) {

@@ -1,15 +1,15 @@
-/** Owns how checks of conformance ask a server, ours or a peer's. */
+/** Sends the requests of conformance checks to a server, kvfold's or a peer's. */
 import { EventSourceParserStream } from 'eventsource-parser/stream'
 import { isRecord } from '../../src/runtime/core/json.js'
 
 export interface Reply {
   readonly status: number
   readonly headers: Headers
-  /** Parsed where it is JSON. */
+  /** The body, parsed if it is JSON. */
   readonly body: any
 }
 
-/** One server that is asked. */
+/** A server under check. */
 export class Api {
   constructor(
     readonly url: string,
@@ -28,7 +28,7 @@ export class Api {
     return this.#ask('OPTIONS', path, undefined, headers)
   }
 
-  /** The data of all events, `[DONE]` left out. */
+  /** Returns the data of all events, without `[DONE]`. */
   async stream(path: string, body: object): Promise<Reply['body'][]> {
     const response = await this.#fetch('POST', path, { stream: true, ...body }, {})
     if (!response.ok) throw new Error(`${path}: ${response.status} ${await response.text()}`)
@@ -45,7 +45,7 @@ export class Api {
     try {
       parsed = JSON.parse(text)
     } catch {
-      // Not all answers are JSON.
+      // Some answers are not JSON.
     }
     return { status: response.status, headers: response.headers, body: parsed }
   }
@@ -60,7 +60,7 @@ export class Api {
   }
 }
 
-/** What a server promises its clients, and how that is seen. */
+/** A promise of a server to its clients, and how to check it. */
 export interface Check {
   readonly name: string
   readonly run: (api: Api) => Promise<void>

@@ -1,4 +1,4 @@
-/** What clients of llama-server and vLLM rely on, seen on our server over the built-in model; `docs/clients.md` has the count. */
+/** Tests what clients of llama-server and vLLM rely on, on kvfold's server over the built-in model; `docs/clients.md` has the count. */
 import { afterAll, beforeAll, describe, it } from 'vitest'
 import { serving, type Serving } from '../runtime/server/support/serving.js'
 import { Api } from './api.js'

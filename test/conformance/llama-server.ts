@@ -1,4 +1,7 @@
-/** What clients of llama-server rely on, as its own server tests (v0.5.0) describe it: each check holds for llama-server, too (`over-llama-server.test.ts`). */
+/**
+ * What clients of llama-server rely on, as its own server tests (v0.5.0) describe it. Each check also passes on llama-server
+ * (`over-llama-server.test.ts`).
+ */
 import { expect } from 'vitest'
 import { type Api, check, type Check } from './api.js'
 
@@ -464,7 +467,7 @@ const messages: readonly Check[] = [
   }),
 ]
 
-/** By the server's own keys: `key` is one of them. */
+/** Checks of a server with keys; `key` is one of them. */
 export const LOCKED: readonly Check[] = [
   check('/health and the page need no key', async (api) => {
     const open = new (api.constructor as typeof Api)(api.url)

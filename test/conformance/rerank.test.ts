@@ -1,4 +1,4 @@
-/** Rankings as their clients see them, over real GGUFs; and beside llama-server's, where it was built. */
+/** Tests rankings as clients see them, over real GGUFs, and beside llama-server's if it was built. */
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -45,7 +45,7 @@ afterAll(async () => {
   rmSync(folder, { recursive: true })
 })
 
-it.each(PATHS)('%s: the best first, each with its place', async (path) => {
+it.each(PATHS)('%s: the best first, each with its index', async (path) => {
   const { status, body } = await api.post(path, { model: 'ranker', query, documents })
   expect(status).toBe(200)
   expect(body).toMatchObject({ object: 'list', model: 'ranker', usage: { prompt_tokens: body.usage.total_tokens } })
@@ -55,7 +55,7 @@ it.each(PATHS)('%s: the best first, each with its place', async (path) => {
   expect(scores).toEqual([...scores].sort((a, b) => b - a))
 })
 
-it('takes documents as objects, and gives them back if asked', async () => {
+it('accepts documents as objects, and returns them on request', async () => {
   const plain = await api.post('/v1/rerank', { query, documents })
   const { body } = await api.post('/v1/rerank', { query, documents: documents.map((text) => ({ text })), return_documents: true })
   for (const [at, { index, document, relevance_score: score }] of body.results.entries()) {
@@ -96,13 +96,13 @@ it.each([
   expect(said.error.message).toContain(field)
 })
 
-it('says whose text is too long', async () => {
+it('says which text is too long', async () => {
   const { status, body } = await api.post('/v1/rerank', { query, documents: ['a', 'word '.repeat(600)] })
   expect(status).toBe(400)
   expect(body.error.message).toContain('Text 1 has')
 })
 
-it('is a model that ranks and nothing else', async () => {
+it('is offered by a model that only ranks', async () => {
   const listed = (await api.get('/v1/models')).body.data as { id: string }[]
   expect(listed.map(({ id }) => id)).toEqual(['builtin', 'ranker'])
   expect((await api.get('/v1/models/ranker')).body.kvfold).toMatchObject({ rankings_only: true, state: 'loaded', context: 512 })

@@ -1,4 +1,4 @@
-/** What clients of vLLM's OpenAI server rely on, as its documentation and its own tests of entry points describe it, where it applies to a text model. */
+/** What clients of vLLM's OpenAI server rely on, as its documentation and its own entry-point tests describe it, for text models. */
 import { expect } from 'vitest'
 import { type Api, check, type Check } from './api.js'
 
@@ -293,7 +293,7 @@ const others: readonly Check[] = [
 
 export const VLLM: readonly Check[] = [...completions, ...chats, ...others]
 
-/** What is not met, and why. */
+/** Promises that kvfold does not keep, with the reason. */
 export const UNMET: Readonly<Record<string, string>> = {
   'structured_outputs.regex': 'llama.cpp takes grammars; a grammar or a choice says the same',
 }

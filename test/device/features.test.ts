@@ -1,4 +1,7 @@
-/** What else of a device there is to see in few kernels: a quantised cache, streams side by side, attention, embeddings, a server with a tool. */
+/**
+ * Tests further features of a device that need few kernels: a quantised cache, parallel streams, attention, embeddings, a server with a
+ * tool.
+ */
 import { once } from 'node:events'
 import { request, type IncomingMessage } from 'node:http'
 import { json } from 'node:stream/consumers'
@@ -39,7 +42,7 @@ async function load(options: LlamaEngineOptions = {}, heads: 2 | 4 = 4): Promise
 const text = (count: number, salt: number) =>
   Int32Array.from({ length: count }, (_, at) => 260 + ((at * 7919 + salt * 104729) % 100))
 
-it('a cache of 8 bits folds and restores as a fresh prefill into such a cache predicts', async () => {
+it('a cache of 8 bits folds and restores as a fresh prefill into such a cache', async () => {
   const quantised = { keyType: 'q8_0', valueType: 'q8_0', flashAttention: 'on' } as const
   const base = text(160, 1)
   const hole = { start: 48, end: 112 }
@@ -53,7 +56,7 @@ it('a cache of 8 bits folds and restores as a fresh prefill into such a cache pr
     })
     return { ledger, next: firstPrediction(logprobs, vocabulary) }
   }
-  // Blocks of 32 want heads of 32.
+  // Blocks of 32 need heads of 32.
   const engine = await load(quantised, 2)
   const before = await show(engine, { tokens: base })
   const there = await show(engine, folded)
@@ -65,7 +68,7 @@ it('a cache of 8 bits folds and restores as a fresh prefill into such a cache pr
   expect(largestDifference(there.next, before.next)).toBeGreaterThan(0.05)
 })
 
-it('streams side by side say what each says alone', async () => {
+it('parallel streams write the same as each alone', async () => {
   const engine = await load({ slots: 2 })
   const banned = neverEnding(engine.model)
   const ask = (name: string, salt: number) =>
@@ -79,7 +82,7 @@ it('streams side by side say what each says alone', async () => {
   expect(both[0].tokens).toHaveLength(12)
 })
 
-it('attention of a token is the same alone as in a batch, and its weights make one', async () => {
+it('attention of a token is the same alone and in a batch, and its weights sum to 1', async () => {
   const model = await native.loadModel(await layerNormModel())
   open.push(model)
   const rows: Float32Array[] = []
@@ -102,7 +105,7 @@ it('attention of a token is the same alone as in a batch, and its weights make o
   expect(largestDifference(rows[0]!, rows[1]!)).toBeLessThan(1e-3)
 })
 
-it('the embedding of a text is the same beside others', async () => {
+it('the embedding of a text is the same beside other texts', async () => {
   const embedder = await Embedder.load(native, await layerNormModel(), ALONE)
   open.push(embedder)
   const texts = [text(16, 1), text(16, 2)]
@@ -112,7 +115,7 @@ it('the embedding of a text is the same beside others', async () => {
   expect(largestDifference(vectors[0]!, vectors[1]!)).toBeGreaterThan(0.01)
 })
 
-it('a server makes a call that is required, and goes on from its result', async () => {
+it('a server makes a required call, and continues from its result', async () => {
   const served = await serving({ engine: () => load({ cells: 2048 }), slots: 1 })
   try {
     const parameters = { type: 'object', properties: { where: { enum: ['sky'] } }, required: ['where'] }

@@ -1,7 +1,7 @@
 /**
- * The whole path between us and a device in few kernels, for devices that compile for long: a decode is of one token or of 9 to 16, the model has no
- * RMS norm. Folds and restores under every contract, cells in every tier, sequences side by side; the reference is a fresh prefill on the
- * same device.
+ * Tests all layers down to a device with few kernels, for devices that compile slowly: a decode has one token or 9 to 16, and the model has
+ * no RMS norm. The tests cover folds and restores under every contract, cells in every tier, and several sequences. The reference is a
+ * fresh prefill on the same device.
  */
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -19,7 +19,7 @@ import { firstPrediction, largestDifference } from '../support/predictions.js'
 
 const UBATCH = 16
 const SETTINGS = { cells: 512, sequences: 8, threads: 1, batchThreads: 1, ubatch: UBATCH, flashAttention: 'on' } as const
-/** What batches of other sizes move; cells are of 16 bits. */
+/** How much other batch sizes may change; cells have 16 bits. */
 const FLOOR = 0.02
 const HOLE = { start: 48, end: 112 }
 const MARKER = 15
@@ -49,7 +49,7 @@ const folded = {
   origin: { base, holes: [{ span: HOLE, marker: MARKER }] },
 }
 
-/** Shows this and samples one token; the ledger entry, and log-probabilities of the next token. */
+/** Shows this prompt and samples one token. Returns the ledger entry and the log-probabilities of the next token. */
 async function show(
   on: LlamaEngine,
   request: Pick<Completion, 'tokens' | 'origin'>,
@@ -65,7 +65,7 @@ async function show(
   return { ledger, next: firstPrediction(logprobs, vocabulary) }
 }
 
-/** What an engine that never saw anything else predicts. */
+/** Returns the prediction of an engine with an empty cache. */
 async function fresh(tokens: Int32Array): Promise<Float32Array> {
   const alone = await LlamaEngine.load(native, await layerNormModel(), { ...SETTINGS, hostBytes: 0 })
   try {
@@ -75,13 +75,13 @@ async function fresh(tokens: Int32Array): Promise<Float32Array> {
   }
 }
 
-it('computes where it was told to', () => {
+it('computes on the requested device', () => {
   expect(native.backend.gpu).toBe(TEST_GPU)
   expect(native.backend.devices.length).toBeGreaterThan(ON_GPU ? 1 : 0)
 })
 
 describe.each(CONTRACTS)('%s', (contract) => {
-  it('folds, and restores from memory of the host as what a fresh prefill predicts', async () => {
+  it('folds, and restores from host memory with the predictions of a fresh prefill', async () => {
     const on = await load({ cells: 256 })
     const before = await show(on, { tokens: base }, contract)
     expect(before.ledger.submitted).toBe(BASE)
@@ -89,7 +89,7 @@ describe.each(CONTRACTS)('%s', (contract) => {
     const there = await show(on, folded, contract)
     if (contract === 'exact') expect(largestDifference(there.next, await fresh(folded.tokens))).toBeLessThan(FLOOR)
     expect(largestDifference(there.next, before.next)).toBeGreaterThan(FLOOR)
-    // Another conversation takes the room of what nobody sees.
+    // Another conversation takes the room of the parked cells.
     await show(on, { tokens: text(BASE, 3) }, 'exact', conversationId('d'))
     const back = await show(on, { tokens: base }, contract)
     expect(back.ledger).toMatchObject({ submitted: 1, approximate: 0 })
@@ -98,7 +98,7 @@ describe.each(CONTRACTS)('%s', (contract) => {
   })
 })
 
-it('what was on disk is on the device again for the next engine', async () => {
+it('cells on disk are reloaded to the device by the next engine', async () => {
   const folder = mkdtempSync(join(tmpdir(), 'kvfold-device-'))
   try {
     const options = { cells: 256, hostBytes: 1, disk: { folder, bytes: 2 ** 26 } }
@@ -136,7 +136,7 @@ it('sequences of one decode do not see each other, and cells come back bit for b
   }
 })
 
-it('cells for which no memory is there are refused, and the model goes on', async () => {
+it('cells without memory for them are refused, and the model still works', async () => {
   const { message } = await refused('memory/insufficient', () => load({ cells: 2 ** 30 }))
   expect(message).toMatch(ON_GPU ? /of GPU memory, and .* are free/ : /of memory, and .* are free/)
   expect((await show(await load(), { tokens: base }, 'exact')).ledger.submitted).toBe(BASE)

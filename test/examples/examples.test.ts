@@ -1,4 +1,4 @@
-/** The examples run as they are told to run, and print what they are there to show. */
+/** Tests that the examples run by the command in their header, and print what they show. */
 import { spawn } from 'node:child_process'
 import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
@@ -8,7 +8,7 @@ import { KVFOLD } from '../runtime/cli/support/process.js'
 const ROOT = join(import.meta.dirname, '../..')
 const EXAMPLES = join(ROOT, 'examples')
 
-/** What an example printed. `kvfold` is what the sources are, by tsconfig.json; in a program of yours it is the package. */
+/** Returns an example's output. Here `kvfold` means the sources, by tsconfig.json; in other programs it means the package. */
 function example(name: string, environment: Readonly<Record<string, string>> = {}): Promise<string> {
   return new Promise((resolve, reject) => {
     const words = ['--import', 'tsx', join('examples', `${name}.ts`)]
@@ -26,7 +26,7 @@ function example(name: string, environment: Readonly<Record<string, string>> = {
 
 const numbers = (line: string | undefined): number[] => [...(line ?? '').matchAll(/\d+/g)].map(Number)
 
-it('each of them fits on a page, imports the package by its name and says how it is run', () => {
+it('each of them fits on a page, imports the package by its name and says how to run it', () => {
   const files = readdirSync(EXAMPLES).filter((file) => file.endsWith('.ts'))
   expect(files.sort()).toEqual(['attention.ts', 'fold.ts', 'own-tool.ts', 'policy.ts', 'serve-openai.ts'])
   for (const file of files) {
@@ -37,7 +37,7 @@ it('each of them fits on a page, imports the package by its name and says how it
   }
 })
 
-it('a fold computes a marker under splice, and a restore no token of what comes back', async () => {
+it('a fold computes a marker under splice, and a restore computes no token of the text', async () => {
   const lines = (await example('fold')).split('\n')
   const [, , recomputed, fresh] = numbers(lines.find((line) => line.startsWith('folded')))
   const [restored, reused, again] = numbers(lines.find((line) => line.startsWith('restored')))
@@ -49,7 +49,7 @@ it('a fold computes a marker under splice, and a restore no token of what comes 
   expect(lines.join()).toMatch(/the model sees \[folded f[0-9a-f]{5}: \d+ characters/)
 })
 
-it('a policy keeps what is computed in a turn the same, and the context grows by a marker a turn', async () => {
+it('a policy keeps the tokens computed in a turn constant, and the context grows by a marker each turn', async () => {
   const rows = (await example('policy')).trim().split('\n').slice(1).map(numbers)
   expect(rows).toHaveLength(8)
   expect(rows.map(([, folded]) => folded)).toEqual([0, 0, 1, 1, 1, 1, 1, 1])
@@ -57,12 +57,12 @@ it('a policy keeps what is computed in a turn the same, and the context grows by
   expect(rows[7]![2]! - rows[6]![2]!).toBeLessThan(rows[1]![2]! / 5)
 })
 
-it('a tool of a program is called, and its answer told to the model', async () => {
+it("a program's tool is called, and the model gets its answer", async () => {
   const said = await example('own-tool')
   const [, fruit] = /the model calls stock_of\(\{"fruit":"(\w+)"\}\)/.exec(said) ?? []
   expect(['apples', 'pears', 'plums']).toContain(fruit)
   expect(said).toMatch(new RegExp(`it is told: There are \\d+ ${fruit!}\\.`))
-  // A call beyond the one that is allowed, which is up to the model, is told so and carried out by nobody: a step more, and no call.
+  // If the model makes a second call, it is refused, which takes another step but is not counted as a call.
   expect(said).toContain(`${said.split('it is told: ').length} steps, 1 call,`)
 })
 

@@ -1,4 +1,7 @@
-/** The fleets of examples/fleet: what they ask of kvfold is what it takes, and their parts find each other. Neither Docker nor Kubernetes is run. */
+/**
+ * Tests the fleets of examples/fleet: their options for kvfold are valid, and their parts name each other. Neither Docker nor Kubernetes is
+ * run.
+ */
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { Command } from 'commander'
@@ -16,14 +19,17 @@ const read = (name: string): unknown[] =>
     },
   )
 
-/** What the arguments come to. @throws CommanderError for one that is not there, has no value or a wrong one */
+/**
+ * Parses the arguments of `kvfold serve`.
+ * @throws CommanderError for an unknown option, or a missing or invalid value
+ */
 function served(args: readonly string[]): Record<string, unknown> {
   const program = new Command().exitOverride()
   addServe(program, {} as Shell, 'test')
   const [serve] = program.commands
   serve!.exitOverride().configureOutput({ writeErr: () => undefined })
   serve!.action(() => undefined)
-  // As the image's entry point has it.
+  // These are the arguments in the image's entry point.
   program.parse(['serve', '--host', '0.0.0.0', '--port', '8080', ...args], { from: 'user' })
   return serve!.opts()
 }
@@ -64,7 +70,7 @@ interface Probe {
 const hostOf = (url: string): string => new URL(url).host
 
 describe('examples/fleet', () => {
-  it('of Docker Compose names options that there are, and machines that there are', () => {
+  it('of Docker Compose names only existing options and machines', () => {
     const [file] = read('compose.yaml') as [{ services: Record<string, Service>; secrets: object }]
     const own = Object.entries(file.services).filter(([, { image }]) => image === 'kvfold')
     expect(own.map(([name]) => name)).toEqual(['engine-1', 'engine-2', 'engine-3', 'front-1', 'front-2'])
@@ -81,7 +87,7 @@ describe('examples/fleet', () => {
     }
   })
 
-  it('of Kubernetes names options, routes and machines that there are', async () => {
+  it('of Kubernetes names only existing options, routes and machines', async () => {
     const kinds = read('kubernetes.yaml') as Kind[]
     expect(kinds.map(({ kind, metadata }) => `${kind} ${metadata.name}`)).toEqual([
       ...['Service engine', 'StatefulSet engine', 'Deployment front', 'Service kvfold', 'NetworkPolicy engine'],

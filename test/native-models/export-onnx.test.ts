@@ -1,4 +1,7 @@
-/** The recipe's ONNX export: it makes the folder that is here, and graphs of other shapes that compute what llama.cpp computes. Needs python3 with NumPy. */
+/**
+ * Tests the recipe's ONNX export: it reproduces the shipped folder, and its graphs of other shapes compute the same as llama.cpp. Needs
+ * python3 with NumPy.
+ */
 import { spawnSync } from 'node:child_process'
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -13,7 +16,7 @@ import { someTokens } from '../runtime/native/support/fixture.js'
 import { slidingModel, tinyModel } from '../support/models.js'
 
 const recipe = fileURLToPath(new URL('../../native-models/', import.meta.url))
-/** Debian's numpy is Debian's Python's, which need not be the first in the path. */
+/** Debian's NumPy needs Debian's Python, which may not be the first in the path. */
 const pythons = [process.env['PYTHON'] ?? 'python3', '/usr/bin/python3']
 const found = pythons.find((each) => spawnSync(each, ['-c', 'import numpy']).status === 0)
 const missing = found === undefined
@@ -35,7 +38,7 @@ const run = (...args: string[]) => {
 const FILES = ['config.json', 'generation_config.json', 'tokenizer.json', 'tokenizer_config.json', 'onnx/model.onnx']
 
 describe.skipIf(missing)('the ONNX export', () => {
-  it('makes the folder of the built-in model, byte for byte', () => {
+  it("makes the built-in model's folder, byte for byte", () => {
     const out = join(folder, 'builtin')
     expect(run('--out', out)).toEqual({ status: 0, stderr: '' })
     const differing = FILES.filter((file) => !readFileSync(join(out, file)).equals(readFileSync(join(recipe, 'builtin/onnx', file))))
@@ -47,7 +50,7 @@ describe.skipIf(missing)('the ONNX export', () => {
     ['one head for keys and values', { layers: 1, embedding: 96, heads: 6, kvHeads: 1, ropeBase: 500 }],
     ['Qwen2: biases and the other rotary order', { architecture: 'qwen2', heads: 4, kvHeads: 2 }],
   ]
-  it.each(shapes)('computes what llama.cpp computes: %s', async (name, shape) => {
+  it.each(shapes)('computes the same as llama.cpp: %s', async (name, shape) => {
     const path = await tinyModel(shape)
     const out = join(folder, name.replaceAll(/\W+/gu, '-'))
     expect(run('--gguf', path, '--out', out, '--no-tokenizer')).toEqual({ status: 0, stderr: '' })
@@ -62,7 +65,7 @@ describe.skipIf(missing)('the ONNX export', () => {
     await onnx.dispose()
   })
 
-  it('reads Q8_0: a scale and 32 bytes a block', () => {
+  it('reads Q8_0: a scale and 32 bytes for each block', () => {
     const path = join(folder, 'q8.gguf')
     const u32 = (...values: number[]) => Buffer.from(Uint32Array.from(values).buffer)
     const u64 = (...values: number[]) => Buffer.from(BigUint64Array.from(values.map(BigInt)).buffer)
@@ -76,11 +79,11 @@ describe.skipIf(missing)('the ONNX export', () => {
     writeFileSync(path, Buffer.concat([header, Buffer.alloc(-header.length & 31), ...blocks]))
     const print = `from train.gguf_read import read; import sys; print(read(sys.argv[1])[1]['w'].tolist())`
     const { stdout } = spawnSync(python, ['-c', print, path], { cwd: recipe, encoding: 'utf8' })
-    // 0x3800 is 0.5 as a half, 0xc000 is -2.
+    // As a half, 0x3800 is 0.5 and 0xc000 is -2.
     expect(JSON.parse(stdout)).toEqual([Array.from({ length: 32 }, (_, at) => (at - 16) / 2), new Array<number>(32).fill(-254)])
   })
 
-  it('refuses what it would get wrong', async () => {
+  it('refuses models that it would export wrongly', async () => {
     const foreign = run('--gguf', await tinyModel(), '--out', join(folder, 'foreign'))
     expect(foreign).toMatchObject({ status: 1, stderr: expect.stringContaining('SentencePiece') as string })
     const sliding = run('--gguf', await slidingModel(), '--out', join(folder, 'sliding'), '--no-tokenizer')

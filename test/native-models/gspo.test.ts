@@ -1,4 +1,4 @@
-/** Learning by reward: the equations, what texts share, and whether the trainer sees what the runtime saw. Needs python3 with PyTorch. */
+/** Tests learning by reward: the equations, common beginnings of texts, and that trainer and runtime agree. Needs python3 with PyTorch. */
 import { spawnSync } from 'node:child_process'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -7,7 +7,7 @@ import { fileURLToPath } from 'node:url'
 import { afterAll, describe, expect, it } from 'vitest'
 
 const checks = fileURLToPath(new URL('gspo_checks.py', import.meta.url))
-/** Debian's PyTorch is Debian's Python's, which need not be the first in the path. */
+/** Debian's PyTorch needs Debian's Python, which may not be the first in the path. */
 const pythons = [process.env['PYTHON'] ?? 'python3', '/usr/bin/python3']
 const python = pythons.find((each) => spawnSync(each, ['-c', 'import torch, numpy']).status === 0)
 const folder = mkdtempSync(join(tmpdir(), 'kvfold-gspo-'))
@@ -37,7 +37,7 @@ describe.skipIf(python === undefined)('GSPO', () => {
     check(name)
   })
 
-  it('sees what the runtime saw: log-probabilities 1e-4 apart at most in the mean, ratios a tenth of the lower clip', () => {
+  it('agrees with the runtime: log-probabilities differ by 1e-4 on average, ratios by a tenth of the lower clip', () => {
     const { tokens, mean, most, ratio } = JSON.parse(check('agreement')) as Record<string, number>
     expect(tokens).toBeGreaterThan(200)
     expect(mean).toBeLessThan(1e-4)
@@ -45,7 +45,7 @@ describe.skipIf(python === undefined)('GSPO', () => {
     expect(ratio).toBeLessThan(3e-5)
   }, 120_000)
 
-  it('goes on where it was stopped', () => {
+  it('continues from where it was stopped', () => {
     check('resumes')
   }, 120_000)
 })

@@ -1,10 +1,10 @@
-/** The step that trains the built-in model and what it is shown, against computations by the letter. Needs python3 with PyTorch 2. */
+/** Tests the training step of the built-in model and its data against direct computations. Needs python3 with PyTorch 2. */
 import { spawnSync } from 'node:child_process'
 import { fileURLToPath } from 'node:url'
 import { describe, expect, it } from 'vitest'
 
 const checks = fileURLToPath(new URL('training_checks.py', import.meta.url))
-/** Debian's PyTorch is Debian's Python's, which need not be the first in the path. */
+/** Debian's PyTorch needs Debian's Python, which may not be the first in the path. */
 const pythons = [process.env['PYTHON'] ?? 'python3', '/usr/bin/python3']
 const python = pythons.find((each) => spawnSync(each, ['-c', 'import torch, numpy']).status === 0)
 
@@ -20,7 +20,7 @@ function check(name: string): readonly Record<string, unknown>[] {
 if (python === undefined) console.log('Training is not tested: there is no python3 with PyTorch (Debian: apt install python3-torch).')
 
 describe.skipIf(python === undefined)('training', () => {
-  it('has the loss and gradients of a computation by the letter in float64: packed, fused and in float32, in bfloat16 as far as that reaches, from a sample of the tokens, and by two processes', () => {
+  it('has the loss and gradients of a direct computation in float64: packed, fused, in float32 and bfloat16, sampled, by two processes', () => {
     const [single, half, sampled, beside] = check('step')
     expect(single?.['loss']).toBeLessThan(1e-5)
     expect(single?.['gradient']).toBeLessThan(1e-3)
@@ -32,7 +32,7 @@ describe.skipIf(python === undefined)('training', () => {
     expect({ ...beside, products: 'sampled' }).toEqual(sampled)
   }, 120_000)
 
-  it('samples tokens so that in the mean each counts once', () => {
+  it('samples tokens so that on average each counts once', () => {
     const [sample] = check('sample')
     expect(sample?.['taken']).toBeLessThan(0.15)
     for (const largest of sample?.['large'] as readonly number[]) expect(largest).toBeCloseTo(1, 1)
@@ -40,7 +40,7 @@ describe.skipIf(python === undefined)('training', () => {
     expect(sample?.['whole']).toBeCloseTo(1, 1)
   }, 60_000)
 
-  it('tells conversations of visitors their true places', () => {
+  it('gives conversations of visitors their true positions', () => {
     const [told] = check('visits')
     expect(told?.['asked']).toBeGreaterThan(1000)
     expect(told).toMatchObject({ told: 1, newest: 1 })

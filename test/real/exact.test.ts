@@ -13,13 +13,13 @@ import { NEEDED, REAL_MODELS } from './support/models.js'
 const MODELS = ['smollm2-f32', 'gemma3-f32'].filter((name) => REAL_MODELS[name] !== undefined)
 /** In F32, too, are keys and values: with quantised products or F16 keys two fresh prefills of one prompt differ by 0.3 nats and more. */
 const SETTINGS = { threads: 1, batchThreads: 1, flashAttention: 'off', keyType: 'f32', valueType: 'f32' } as const
-/** Folds, and the restore of the first: stretches of about a hundred tokens. The one with the number 4 ends just before what is predicted. */
+/** The folds, and the restore of the first, of spans of about a hundred tokens. Fold number 4 ends just before the predicted token. */
 const EDITS = [1, 4, 1]
-/** Likeliest tokens whose log-probabilities are compared. */
+/** How many of the likeliest tokens are compared. */
 const COMPARED = 20
 /**
- * Nats. Seen: 2e-3 for two fresh prefills, whole and a token at a time, 4e-3 for a step after edits; and the control, cells that are not what a fresh prefill
- * makes, is off by 1.6.
+ * The bound in nats. Measured: 2e-3 for two fresh prefills, whole and token by token, and 4e-3 for a step after edits. The control,
+ * approximate cells, differs by 1.6.
  */
 const BOUND = 2e-2
 type Likely = { readonly token: number; readonly logprob: number }
@@ -31,7 +31,10 @@ describe.each(MODELS)('%s', (name) => {
   let engine: LlamaEngine
   let reference: NativeModel
   let whole: NativeContext
-  /** Computes a token at a time: how much that differs from `whole` is what rounding alone does. Larger batches may differ by nothing (61 on a Xeon with AMX). */
+  /**
+   * Computes token by token: its difference from `whole` is that of rounding alone. Larger batches may not differ at all (61 on a Xeon with
+   * AMX).
+   */
   let single: NativeContext
 
   beforeAll(async () => {
@@ -46,13 +49,13 @@ describe.each(MODELS)('%s', (name) => {
     await engine.dispose()
   })
 
-  it('predicts after random folds and restores what a fresh prefill predicts, and after a splice does not', async () => {
+  it('predicts the same as a fresh prefill after random folds and restores, and not after a splice', async () => {
     const random = new Random(2026)
     const facts = Array.from(
       { length: 33 },
       (_, at) => `In the year ${1500 + random.below(500)} harbour ${at} had ${random.below(90)} boats.`,
     )
-    // Longer than a window of 512, so that the guard has work.
+    // The text is longer than the window of 512, so that the window matters.
     const base = engine.model.tokenize([...facts, 'In the year 1868 harbour'].join(' '), { addSpecial: true })
     expect(base.length).toBeGreaterThan(580)
     const marker = engine.model.tokenize('[folded]')
@@ -77,7 +80,7 @@ describe.each(MODELS)('%s', (name) => {
       if (!holes.delete(at)) holes.set(at, { start: end - 30 - random.below(70), end })
       const spans = [...holes.values()].sort((a, b) => a.start - b.start)
       const isLast = edit === EDITS.length - 1
-      // Before the exact step: a splice takes exact cells where there are some.
+      // The splice comes before the exact step, whose cells it would use.
       if (isLast) await show([], 'splice')
       const spliced = isLast ? await show(spans, 'splice') : null
       const { shown, ledger, top } = await show(spans, 'exact')

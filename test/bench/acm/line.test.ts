@@ -1,20 +1,20 @@
-/** Crossings of cost lines against counting one by one. */
+/** Tests where cost lines cross, against counting token by token. */
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { below, cheapest, MOST_TOKENS, total, winsFrom, type CostLine, type TokenRange } from '../../../bench/runtime/acm/line.js'
 
-/** Whole numbers, so that sums are exact; growth even, so that its half is whole. */
+/** Draws lines of whole numbers, so that sums are exact; growth is even, so that its half is whole. */
 const anyLine = fc.record({
   first: fc.integer({ min: 0, max: 3000 }),
   perToken: fc.integer({ min: 0, max: 60 }),
   growth: fc.integer({ min: 0, max: 3 }).map((half) => 2 * half),
 })
-/** The lines above meet for the last time within this many tokens, if they do. */
+/** Lines drawn above cross for the last time within this many tokens, if they do. */
 const FAR = 4000
 const has = (stretches: readonly TokenRange[], tokens: number): boolean =>
   stretches.some(({ start, end }) => start <= tokens && (end === null || tokens < end))
 
-/** One token after the other. */
+/** Returns the totals token by token. */
 function* stepwise({ first, perToken, growth }: CostLine): Generator<number, never> {
   for (let [sum, step] = [first, perToken]; ; sum += step, step += growth) yield sum
 }
@@ -47,7 +47,7 @@ describe('below', () => {
     )
   })
 
-  it('gives stretches that are in order, apart, two at most and not empty', () => {
+  it('gives at most two spans, in order, separate and not empty', () => {
     fc.assert(
       fc.property(anyLine, anyLine, (line, other) => {
         const stretches = below(line, other)
@@ -63,7 +63,7 @@ describe('below', () => {
   })
 
   it('finds a win that comes and goes, and one that comes twice', () => {
-    // The fold costs 10 at once and saves 4, 2, 0, -2, ... a token.
+    // The fold costs 10 at once and saves 4, 2, 0, -2, ... with each token.
     const other = { first: 0, perToken: 10, growth: 0 }
     const bent = { first: 5, perToken: 6, growth: 2 }
     expect(below(bent, other)).toEqual([{ start: 3, end: 5 }])
@@ -75,14 +75,14 @@ describe('below', () => {
     expect(winsFrom(other, bent)).toBe(5)
   })
 
-  it('says that equal lines never win', () => {
+  it('reports no win for equal lines', () => {
     const line = { first: 3, perToken: 2, growth: 0.5 }
     expect(below(line, line)).toEqual([])
   })
 })
 
 describe('cheapest', () => {
-  it('names the first of the least, for every number of tokens', () => {
+  it('names the first of the cheapest lines, for every number of tokens', () => {
     fc.assert(
       fc.property(fc.array(anyLine, { minLength: 1, maxLength: 4 }), (all) => {
         const lines = all.map((line, index) => ({ name: `w${index}`, line }))
@@ -102,7 +102,7 @@ describe('cheapest', () => {
     )
   })
 
-  it('has nothing to say about no lines', () => {
+  it('returns nothing for no lines', () => {
     expect(cheapest([])).toEqual([])
   })
 })

@@ -1,4 +1,4 @@
-/** The cost study on a real engine: what is counted must be right; times differ from machine to machine and are only put to use. */
+/** Tests the cost study on a real engine. Counts must be right; times differ between machines, so they are only used. */
 import fc from 'fast-check'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { LlamaEngine } from '../../../src/runtime/engine/llama.js'
@@ -36,7 +36,7 @@ const BLEND = 0.25
 
 const fit = <T extends string>(rates: Record<T, number>) => ({ rates, residual: { median: 0, worst: 0 }, samples: 9 })
 
-/** Made up, so that everything can be worked out from it. */
+/** A made-up cost model, from which every expected value can be computed. */
 const COST: CostModel = {
   version: 1,
   on: {
@@ -71,7 +71,7 @@ const anyPoint = fc
   .map(({ after, more, share }): Point => ({ before: after + more, after, share }))
 
 describe('a folded text', () => {
-  it('has the length asked for, its marker at the share, and its end unchanged', () => {
+  it('has the requested length, its marker at the share, and its end unchanged', () => {
     fc.assert(
       fc.property(anyPoint, (point) => {
         const text = randomText(point.before, 1000, 7)
@@ -91,7 +91,7 @@ describe('a folded text', () => {
 })
 
 describe('the schedule', () => {
-  it('fills in order and times every way once a round, while the text is as long as its point', () => {
+  it('fills in order and times every way once in each round, while the text is as long as its point', () => {
     fc.assert(
       fc.property(fc.array(anyPoint, { minLength: 1, maxLength: 4 }), fc.integer({ min: 1, max: 4 }), (points, rounds) => {
         let filled = 0
@@ -121,7 +121,7 @@ describe('the schedule', () => {
     expect(new Set(firsts).size).toBe(4)
   })
 
-  it('expects what the cost model says of each task', () => {
+  it('expects the times of the cost model for each task', () => {
     const point = { before: 600, after: 200, share: 0.5 }
     const tasks: TimedTask[] = [
       { kind: 'fill', from: 100, to: 600 },
@@ -136,7 +136,7 @@ describe('the schedule', () => {
 describe('contexts', () => {
   const limits = { cost: COST, shares: [0], rounds: 3, generated: 10, blend: BLEND, memory: 1e12 }
 
-  it('are the longest that are done in time, have room, and were trained on', () => {
+  it('are the longest that fit the time, the memory and the trained positions', () => {
     expect(longest({ ...limits, budget: 1e12, trained: null })).toEqual(PAPER)
     const short = longest({ ...limits, budget: 60_000, trained: null })
     expect(short.before).toBeLessThan(PAPER.before)
@@ -146,7 +146,7 @@ describe('contexts', () => {
     expect(() => longest({ ...limits, budget: 1e12, trained: 256 })).toThrow(/too short/)
   })
 
-  it('that cannot be are refused', () => {
+  it('that cannot be folded are refused', () => {
     const rest = { trained: 4096, generated: 10 }
     expect(() => {
       checkContext({ before: 100, after: 90 }, rest)
@@ -160,7 +160,7 @@ describe('contexts', () => {
     checkContext({ before: 4000, after: 1000 }, rest)
   })
 
-  it('beyond those measured double up to the paper', () => {
+  it('beyond the measured ones double up to the paper', () => {
     const all = longer(8000).map(({ before }) => before)
     expect(all.at(-1)).toBe(PAPER.before)
     expect(all[0]).toBeGreaterThan(8000)
@@ -169,7 +169,7 @@ describe('contexts', () => {
 })
 
 describe('results', () => {
-  /** As if the machine did exactly what the cost model says. */
+  /** Returns the measurements of a machine that follows the cost model exactly. */
   function ideal(points: readonly Point[], rounds: number): Measured {
     const turns: TimedTurn[] = []
     const decode = (attended: number, cells: number) => 5 + 0.01 * (attended + 1) + 0.002 * (cells + 1)
@@ -196,7 +196,7 @@ describe('results', () => {
     return { fills, depths, turns, whole: true }
   }
 
-  it('are what the cost model predicts where the machine does what it says', () => {
+  it('equal the predictions if the machine follows the cost model', () => {
     const points = pointsOf([{ before: 2000, after: 500 }], [0, 0.5, 0.9])
     const results = pointResults(ideal(points, 3), points, COST, BLEND)
     expect(results.length).toBe(3)
@@ -208,17 +208,17 @@ describe('results', () => {
         expect(own.lines[way].perToken).toBeCloseTo(line.perToken, 3)
         expect(own.lines.exact.first / calibration.lines.exact.first).toBeCloseTo(1, 2)
       }
-    // The more stands before the fold, the less exact has to compute.
+    // With more tokens before the fold, exact computes less.
     const exact = results.map(({ ways }) => ways.find(({ way }) => way === 'exact')!)
     expect(exact[0]!.pays!.from!).toBeGreaterThan(exact[1]!.pays!.from!)
     expect(exact[1]!.pays!.from!).toBeGreaterThan(exact[2]!.pays!.from!)
-    // Moved off, what is parked is not passed over: cells of 0.002 ms each.
+    // Offloaded cells are not scanned; a cell costs 0.002 ms.
     const first = exact[0]!
     expect(first.line.perToken - first.movedOff!.perToken).toBeCloseTo(0.002 * 2000, 3)
     expect(first.movedOff!.saving).toBeCloseTo((2000 * 100) / 1e6)
   })
 
-  it('leave out points of which a way was never timed', () => {
+  it('leave out points with a way that was never timed', () => {
     const points = pointsOf([{ before: 2000, after: 500 }], [0, 0.5])
     const whole = ideal(points, 1)
     const cut = { ...whole, turns: whole.turns.slice(0, -1), whole: false }
@@ -251,7 +251,7 @@ describe('a study on a real engine', () => {
 
   afterAll(() => engine.dispose())
 
-  it('times turns that compute what the planner says, and leaves nothing of them behind', async () => {
+  it('times turns that compute the planned tokens, and leaves no cells behind', async () => {
     const shares: number[] = []
     const { turns, depths, fills, whole } = await study({ ...options, onProgress: (share) => shares.push(share) })
     expect(whole).toBe(true)
@@ -261,7 +261,7 @@ describe('a study on a real engine', () => {
       const prospect = prospects(point, BLEND)[way]
       expect(computed, way).toBe(prospect.runs.reduce((sum, { tokens }) => sum + tokens, 0))
       expect(shown).toBe(prospect.shown)
-      // At most two cells more, of the last token decoded again; and what a blend replaces is still the text's.
+      // There are at most two more cells, for the last token decoded again. A blend keeps the cells that it replaces.
       const more = way === 'blend' ? computed : 2
       expect(cells).toBeGreaterThanOrEqual(prospect.cells)
       expect(cells).toBeLessThanOrEqual(prospect.cells + more)
@@ -272,7 +272,7 @@ describe('a study on a real engine', () => {
       if (way === 'splice' && point.share === 0) expect(approximate).toBeGreaterThan(100)
     }
     const exact = turns.filter(({ way, point }) => way === 'exact' && point === POINTS[0])
-    // A second fold finds nothing of the first.
+    // A second fold finds no cells of the first.
     expect(exact.map(({ computed }) => computed)).toEqual([200, 200])
     expect(depths.map((turn) => turn.shown)).toEqual(fills.map(({ to }) => to))
     expect(shares).toEqual([...shares].sort((a, b) => a - b))
@@ -281,7 +281,7 @@ describe('a study on a real engine', () => {
     engine.forget('acm-text' as Parameters<LlamaEngine['forget']>[0])
   })
 
-  it('that is stopped hands over what it has, and nothing where there is nothing', async () => {
+  it('that is stopped returns the results so far, or throws if there are none', async () => {
     const early = new AbortController()
     const late = new AbortController()
     early.abort()
