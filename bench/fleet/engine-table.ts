@@ -1,9 +1,9 @@
 /**
- * What engines of others do as kvfold's client asks them: which routes they have, whether forced calls, schemas and log-probabilities come as asked,
- * whether they say what they had cached, and what folds cost there: eight parts of a text folded one a turn from first to last, then four turns more, at
- * once and deferred (`--defer-edits`). Tokens are the engine's own counters where it has some, else what its answers report. Those that
- * scripts/engine-parts.mjs and scripts/test-parts.mjs put in place are run; which are not there is said.
- *
+ * Compares other engines through kvfold's client: which routes an engine has; whether forced calls, schemas and log-probabilities come as
+ * asked; whether it reports its cached tokens; and what folds cost there. For the folds, the bench folds eight parts of a text one a turn
+ * from first to last and takes four turns more, once with each fold sent at once and once deferred (`--defer-edits`). Tokens are the
+ * engine's own counters where it has some, else the usage in its answers. The bench runs the engines that scripts/engine-parts.mjs and
+ * scripts/test-parts.mjs installed, and names the missing ones.
  * `npm run --silent bench -- engine-table [--only vLLM,SGLang] [--json] [--write engine-table]`
  */
 import { spawnSync } from 'node:child_process'
@@ -28,7 +28,7 @@ const READ: ToolDefinition = {
 const SCHEMA = { type: 'object', properties: { sure: { type: 'boolean' } }, required: ['sure'], additionalProperties: false }
 
 const asked = { model: 'bench', max_tokens: 1, messages: [{ role: 'user', content: 'Well?' }] }
-/** By path: what it is asked; null: GET. */
+/** Maps each path to the request body; null: a GET request. */
 const ROUTES: Readonly<Record<string, object | null>> = {
   '/health': null,
   '/metrics': null,
@@ -40,13 +40,13 @@ const ROUTES: Readonly<Record<string, object | null>> = {
   '/tokenize': { model: 'bench', content: 'Well?', prompt: 'Well?' },
 }
 
-/** Tokens of an episode, the first prompt not among them. */
+/** The tokens of an episode without its first prompt. */
 interface Episode {
-  /** That the engine computed: by its own counters, or by its answers' usage where it has none. */
+  /** Tokens that the engine computed: by its own counters, or by the usage in its answers where it has none. */
   readonly computed: number
-  /** By our ledger. */
+  /** Tokens that our ledger counts as computed. */
   readonly ledger: number
-  /** Steps of which edits waited. */
+  /** How many steps had edits that waited. */
   readonly waited: number
   readonly lastPrompt: number
 }
@@ -55,17 +55,20 @@ interface Seen {
   readonly engine: string
   readonly version: string
   readonly model: EngineKind['model']
-  /** As our client takes it. */
+  /** The kind of engine that our client takes it for. */
   readonly flavour: string
-  /** Those of `ROUTES` that answer 200, and by status those that are there and refuse. */
+  /** The paths of `ROUTES` that answer with 200. `refusing` maps each path that exists and refuses to its status. */
   readonly routes: readonly string[]
   readonly refusing: Readonly<Record<string, number>>
-  /** What became of: a forced call, a history with a call and its result, a schema, log-probabilities. */
+  /** The results, in a few words, of a forced call, a history with a call and its result, a schema, and log-probabilities. */
   readonly forcedCall: string
   readonly callHistory: string
   readonly schema: string
   readonly logprobs: string
-  /** Of the second turn of a conversation, tokens said to be cached and those that the first left; null: it does not say. */
+  /**
+   * In the second turn of a conversation: the tokens that the engine reports as cached (null: it reports none), and the tokens that the
+   * first turn left.
+   */
   readonly cached: number | null
   readonly left: number
   readonly counted: 'its counters' | 'its usage'
@@ -78,7 +81,7 @@ const user = (content: string): ChatMessage => ({ role: 'user', content })
 const lines = (first: number, last: number) =>
   Array.from({ length: last - first }, (_, at) => `Line ${first + at}: key ${first + at} is ${(first + at) * 7 + 1}.`).join('\n')
 
-/** In a few words, whatever happens. */
+/** Runs the work and returns its result in a few words, also when it throws. */
 async function became(work: () => Promise<string>): Promise<string> {
   try {
     return await work()
@@ -99,7 +102,7 @@ async function routesOf(url: string): Promise<Pick<Seen, 'routes' | 'refusing'>>
   return { routes, refusing }
 }
 
-/** A kind, started. */
+/** An engine of one kind that has been started. */
 class Running {
   constructor(
     private readonly kind: EngineKind,
@@ -164,7 +167,7 @@ class Running {
     return RemoteEngine.connect({ url, model: named, ...(deferEdits === undefined ? {} : { deferEdits }) })
   }
 
-  /** Tokens by the engine's own counters; null: it has none. */
+  /** Returns the tokens computed so far by the engine's own counters; null when it has none. */
   async #computed(): Promise<number | null> {
     if (this.kind.counters === null) return null
     const { plus, minus } = this.kind.counters
@@ -172,7 +175,7 @@ class Running {
     return (await sum(plus)) - (await sum(minus))
   }
 
-  /** @param first number of a line: episodes have no line in common */
+  /** @param first number of the text's first line; each episode takes its own range, so that no two share a line */
   async #episode(first: number, deferEdits?: DeferralOptions): Promise<Episode> {
     const engine = await this.#connect(deferEdits)
     const session = plain({ engine, id: conversationId(`episode ${first}`), generation: { maxTokens: 2 } })

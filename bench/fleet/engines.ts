@@ -1,14 +1,14 @@
 /**
- * Tokens that one engine reuses of many clients' conversations, and those that three reuse: by affinity (`kvfold serve --engine` three times), and with a
- * router in between: one that draws for every request, SGLang's gateway, vLLM's router, nginx (routers.ts). The engines are processes over the
- * built-in model: kvfold, or llama-server where it was built. All clients talk at once, each sends its whole conversation every turn. Reused tokens are
- * those that the engines report in their answers; computed ones are the engines' own counters.
- *
- * What is reused is told in two parts, each beside the most there can be. Later turns: what a client's turn before left, all of it where the
- * conversation stays. First turns: the beginning that all have in common, which each engine computes once, so that no router can have it more than
- * (clients - engines) times.
- *
- * `npm run --silent bench -- engines [--json] [--clients 16] [--turns 6] [--seeds 2026,2027,2028] [--kind kvfold | llama-server] [--routers all | none | nginx,...] [--write engines]`
+ * How many tokens of many clients' conversations one engine reuses, and how many three engines reuse: with kvfold's affinity (`kvfold serve
+ * --engine` three times), and with a router in between: a random one, SGLang's gateway, vLLM's router, nginx (routers.ts). The engines are
+ * processes that serve the built-in model: kvfold, or llama-server where it was built. All clients talk at once, and each sends its whole
+ * conversation every turn. Reused tokens are the ones that the engines report in their answers; computed tokens come from the engines' own
+ * counters.
+ * The bench reports reused tokens in two parts, each beside the largest possible number. Later turns can reuse what the client's previous
+ * turn left, which is all of it when the conversation stays on its engine. First turns can reuse the beginning that all conversations
+ * share. Each engine computes that beginning once, so no router can reuse it more than (clients - engines) times.
+ * `npm run --silent bench -- engines [--json] [--clients 16] [--turns 6] [--seeds 2026,2027,2028] [--kind kvfold | llama-server] [--routers
+ * all | none | nginx,...] [--write engines]`
  */
 import { cpus } from 'node:os'
 import { parseArgs } from 'node:util'
@@ -24,9 +24,9 @@ import { HERE, type Serving, startFront, startKvfold, startLlamaServer } from '.
 import type { ServerProcess } from '../server-process.js'
 import { bootstrap, mean } from '../statistics.js'
 
-/** Of every message of a client's; the first of a conversation is three times as long. */
+/** Characters of each client message; the first one of a conversation is three times as long. */
 const CHARACTERS = 500
-/** Engines where there are several. */
+/** How many engines there are where there are several. */
 const SEVERAL = 3
 
 type Kind = 'kvfold' | 'llama-server'
@@ -34,20 +34,23 @@ type Kind = 'kvfold' | 'llama-server'
 interface Run {
   readonly seed: number
   readonly prompt: number
-  /** Of the prompts, as the engines report: of first turns, and of later ones. */
+  /** Reused prompt tokens, as the engines report them: of first turns, and of later ones. */
   readonly first: number
   readonly later: number
-  /** The most that these can be: what all conversations have in common, but once an engine that is used, and what turns before left. */
+  /**
+   * The most that `first` and `later` can be. First turns: the shared beginning of every conversation, less once for each engine in use.
+   * Later turns: what the turns before left.
+   */
   readonly mostFirst: number
   readonly mostLater: number
-  /** Later turns that did not find all that the turn before left. */
+  /** Later turns that did not reuse all that the turn before left. */
   readonly strayed: number
-  /** Of all the engines, generated tokens included, by their own counters. */
+  /** Tokens that all engines computed, generated ones included, by their own counters. */
   readonly computed: number
-  /** Conversations that went to another engine, and requests that an engine failed, as the front tells. */
+  /** Conversations that moved to another engine, and requests that failed on an engine, as the front reports them. */
   readonly moved: number
   readonly failures: number
-  /** Reused, as a share of what one engine reuses of the same conversations. */
+  /** The reused tokens as a share of what one engine reuses of the same conversations. */
   readonly share: number
   readonly seconds: number
 }
@@ -56,7 +59,7 @@ interface Row {
   readonly engines: Kind
   readonly route: string
   readonly runs: readonly Run[]
-  /** Mean of the shares, and its 95 % interval over the seeds. */
+  /** The mean of the shares, and its 95 % interval over the seeds. */
   readonly share: number
   readonly interval: readonly [number, number]
 }
@@ -119,7 +122,7 @@ export async function engines(args: readonly string[]): Promise<void> {
       const of = (part: 'later' | 'mostLater' | 'first' | 'mostFirst' | 'computed' | 'strayed') =>
         count(mean(runs.map((run) => run[part])))
       const [low, high] = row.interval.map((share) => share.toFixed(3))
-      // A router may take the counts of cached tokens out of the answers: then only what the engines computed is known.
+      // A router may remove the counts of cached tokens from the answers. Then we only know what the engines computed.
       const told = runs.some(({ first, later }) => first + later > 0)
       const share = told ? `${row.share.toFixed(3)} (${low} to ${high})` : 'not told'
       const later = told ? `${of('later')} | ${of('mostLater')}` : ' | '
@@ -134,7 +137,7 @@ export async function engines(args: readonly string[]): Promise<void> {
     return { ...origin(), clients, turns, characters: CHARACTERS, seeds, rows }
   }
 
-  /** @param one runs of one engine, by seed */
+  /** @param one the runs with one engine, by seed */
   async function measured(kind: Kind, { name, count, between }: Route, one: readonly Run[] | undefined): Promise<readonly Run[]> {
     const open: { close(): Promise<unknown> }[] = []
     const opened = <T extends { close(): Promise<unknown> }>(each: T): T => {
@@ -145,7 +148,7 @@ export async function engines(args: readonly string[]): Promise<void> {
       const servers = (await Promise.all(Array.from({ length: count }, () => start(kind, serving)))).map(opened)
       const urls = servers.map(({ url }) => url)
       const router = between === null ? null : opened(await between.start(urls, seeds[0]!))
-      // A router goes by the header, and may not list the model.
+      // The router routes by this header, and it may not list the model.
       const header = between?.header == null ? [] : ['--engine-session-header', between.header]
       const served = opened(
         await startFront(router === null ? urls : [router.url], clients, ['--engine-model', 'bench', ...header]),

@@ -1,7 +1,7 @@
 /**
- * What it takes to move a conversation's cells from one engine to another through a folder, against computing them: bytes, and milliseconds to the first
- * token. Each engine is loaded alone, one after the other; the folder is on this machine's disk, and what was just written may be read from memory.
- *
+ * Compares moving a conversation's cells from one engine to another through a folder with computing them: bytes, and milliseconds to the
+ * first token. The engines are loaded one after the other, and each runs alone. The folder is on this machine's disk, so the system may
+ * read freshly written files from memory.
  * `npm run --silent bench -- travel [--model FILE] [--tokens 16384] [--threads 2] [--rounds 3] [--folder DIR] [--json] [--write NAME]`
  */
 import { mkdtempSync, readdirSync, rmSync, statSync } from 'node:fs'
@@ -20,19 +20,22 @@ import { beginRecord, keep, OPTIONS } from '../record.js'
 const SECRET = Buffer.alloc(32, 'of this bench')
 
 interface Round {
-  /** Milliseconds to the first token: all computed. */
+  /** Milliseconds to the first token when the engine computes everything. */
   readonly computed: number
-  /** Milliseconds from the answer until the other engine can take all; steps of others go on meanwhile. */
+  /** Milliseconds from the answer until the other engine can take all cells; other requests' steps continue meanwhile. */
   readonly put: number
-  /** Milliseconds to the first token where the cells came from the folder. */
+  /** Milliseconds to the first token when the cells come from the folder. */
   readonly taken: number
   readonly bytes: number
-  /** Tokens that came, and those that were computed all the same. */
+  /** Tokens whose cells came from the folder, and tokens that the engine still computed. */
   readonly came: number
   readonly rest: number
-  /** Differences of the first token's log-probability: between the cells that came and those where they were computed, the last token decoded alone in both; */
+  /**
+   * By how much the first token's log-probability differs between moved cells and the same cells on the first engine. Both decode the last
+   * token alone.
+   */
   readonly difference: number
-  /** and between those and a prefill in whole batches: what the shape of a batch does. */
+  /** By how much it differs between the first engine's cells and its prefill in whole batches: the effect of a batch's shape. */
   readonly batches: number
 }
 
@@ -115,7 +118,7 @@ async function play(of: {
   const from = performance.now()
   await one.published()
   const put = performance.now() - from
-  // From the same cells, where they are.
+  // From the first engine's own cells.
   const again = await ask(one, 'again')
   await one.dispose()
   const names = readdirSync(folder).filter((name) => name.endsWith('.kvcells'))

@@ -1,9 +1,10 @@
 /**
- * From how many generated tokens on a fold is cheaper than keeping a long context that is all cached: turns of both kinds are timed through the engine,
- * beside what the calibrated model expects and what follows for the paper's 85.2K and 20.3K tokens. "Before the fold" is the share of what is still shown
- * that stands before it: at 0 % `exact` computes all of it again. Ctrl-C ends the study early with what was measured.
- *
- * `npm run --silent bench -- acm [--model MODEL] [--threads 1] [--before 8k --after 2k] [--points 4k:1k,2k:500] [--out FOLDER] [--json] [--write NAME]`;
+ * From how many generated tokens on a fold is cheaper than keeping a long context that is fully cached. The study times turns of both kinds
+ * through the engine and sets them beside what the calibrated model expects and what follows for the paper's 85.2K and 20.3K tokens.
+ * "Before the fold" is the share of the remaining text that stands before the fold: at 0 %, `exact` computes all of it again. Ctrl-C ends
+ * the study early with the measurements so far.
+ * `npm run --silent bench -- acm [--model MODEL] [--threads 1] [--before 8k --after 2k] [--points 4k:1k,2k:500] [--out FOLDER] [--json]
+ * [--write NAME]`;
  * `--help` lists the rest.
  */
 import { mkdirSync, writeFileSync } from 'node:fs'
@@ -55,21 +56,21 @@ interface AcmFlags extends Omit<
   readonly write?: string
 }
 
-/** What the study says, and where it comes from. */
+/** The study's report and its origin. */
 export type AcmRecord = Origin & CostReport & { readonly seconds: number }
 
-/** Of the shared options, those that this command decides itself. */
+/** The shared options that this command sets itself. */
 const DECIDED = ['--contract', '--context', '--host-cache', '--disk-cache', '--disk-cache-size', '--chat-template']
 
 const WHOLE = { rounds: 3, generated: 24, shares: [0, 0.5, 0.9], minutes: 10 }
 const QUICK = { rounds: 2, generated: 8, shares: [0, 0.5], minutes: 1 }
 const DEFAULT_BLEND = 0.2
-/** A sequence for the text, one for the turn, what its fold parks, one to work in, and some to spare. */
+/** One sequence for the text, one for the turn, one for what its fold parks, one to work in, and some to spare. */
 const SEQUENCES = 16
-/** Of the free memory, for the cache. */
+/** The share of free memory that the cache gets. */
 const MEMORY = 0.5
 
-/** `words`: behind the bench's name. */
+/** `words`: the arguments after the bench's name. */
 export async function acm(words: readonly string[], shell: Shell = openShell()): Promise<void> {
   const command = new Command('acm')
     .exitOverride()
@@ -181,7 +182,7 @@ async function run(flags: AcmFlags, words: readonly string[], { out, notes, inte
   }
 }
 
-/** What was asked for, and where nothing was, what is usual. */
+/** Returns the flags' values, with the usual ones for flags that are not given. */
 function asked({ quick, before, after, points = [], shares, rounds, generate, minutes, blend = DEFAULT_BLEND, seed }: AcmFlags) {
   if (before === undefined && after !== undefined) throw new KvfoldError('cli/bad-usage', '--after needs --before.')
   const main = before === undefined ? [] : [{ before, after: after ?? foldedLike(before) }]
@@ -235,7 +236,7 @@ function show(report: AcmRecord, { out: folder, json }: AcmFlags, out: Terminal)
   if (folder !== undefined) out.print(`\nKept in ${folder}: result.json, tables.md, turns.svg`)
 }
 
-/** A line that is redrawn in a terminal; elsewhere now and then a line. */
+/** A progress line: redrawn in place in a terminal; elsewhere a new line now and then. */
 class BenchProgress {
   #told = -Infinity
 

@@ -1,7 +1,8 @@
 /**
- * What the books of the cache cost: a turn of a conversation that shows 16K tokens, of which all but a few are held, and generates one. Everything the
- * cache does in it (plan, cell hashes, verification, ledger) against the decodes of the same turn. Then the same with a past: 64 versions that folds
- * left are kept, most in memory, and under `splice` those 64 folds are in force. Its decodes are those of the turn without (it shows as many tokens).
+ * The cost of the cache's bookkeeping. A turn shows 16K tokens, of which the cache holds all but a few, and generates one token. The bench
+ * compares everything the cache does in the turn (plan, cell hashes, verification, ledger) with the turn's decodes. Then it repeats this
+ * with a past: the cache keeps 64 versions that folds left, most of them in memory, and under `splice` those 64 folds are in force. The
+ * turn with a past uses the decodes of the turn without one, because both show the same number of tokens.
  */
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -23,13 +24,13 @@ const LENGTH = 16_384
 /** Tokens of each new message. */
 const NEW = 8
 const ROUNDS = 60
-/** Rounds that are not counted: code is compiled in them. */
+/** Rounds that are not counted, because code is still being compiled. */
 const WARM = 20
 const VOCABULARY = 1024
 const CONTRACTS = ['exact', 'splice'] as const
 const CELLS = LENGTH + 8192
 const SEQUENCES = 16
-/** Folds of a past: tokens that each hides, and that its marker takes. */
+/** The number of folds in a past; below, the tokens that each hides and the tokens of its marker. */
 const FOLDS = 64
 const HIDDEN = 64
 const MARKER = 8
@@ -50,7 +51,7 @@ interface Turn {
 
 export async function books(json: boolean): Promise<void> {
   const synthetic = join(tmpdir(), 'kvfold-bench-books.gguf')
-  // Of almost no work: what a fast device leaves of a decode.
+  // A model of almost no work: that is what a fast device leaves of a decode.
   await synthesizeModel(synthetic, {
     ...{ architecture: 'llama', layers: 1, embedding: 64, heads: 1, kvHeads: 1, feedForward: 64, vocabulary: VOCABULARY },
     ...{ context: 32_768, type: 'f16', seed: 1 },
@@ -113,14 +114,14 @@ const textOf = (tokens: Int32Array): Prompt => ({
   messages: [{ index: 0, role: 'text', span: span(0, tokens.length) }],
 })
 
-/** The text with these stretches hidden, each behind a marker of its own. */
+/** The text with these spans hidden, each behind its own marker. */
 const folded = (base: Int32Array, holes: readonly ReplacedSpan[]): Prompt =>
   edited(
     base,
     holes.map(({ span: hole, marker }) => ({ ...hole, marker: randomTokens(marker, hole.start, VOCABULARY) })),
   )
 
-/** Turns of one conversation, while two others are there to lend. */
+/** Takes turns of one conversation, while two other conversations hold cells that it could copy. */
 async function play(cache: KvCache, terms: StepContract, decoded: Decode): Promise<Turn[]> {
   for (const other of [1, 2]) await turn(cache, `other ${other}`, textOf(randomTokens(2048, other, VOCABULARY)), terms, decoded)
   await turn(cache, MEASURED, textOf(randomTokens(LENGTH, 3, VOCABULARY)), terms, decoded)
@@ -128,8 +129,8 @@ async function play(cache: KvCache, terms: StepContract, decoded: Decode): Promi
 }
 
 /**
- * Turns that fold, after which the conversation shows LENGTH tokens. Under `exact` each shows what the one before it hid, and parks half of the
- * text, which it computes anew; under `splice` all that was hidden stays so.
+ * Takes turns that fold, until the conversation shows LENGTH tokens. Under `exact`, each turn shows what the previous one hid and parks
+ * half of the text, which it computes again. Under `splice`, all hidden text stays hidden.
  */
 async function leavePast(cache: KvCache, terms: StepContract): Promise<void> {
   const stays = terms.contract === 'splice'
@@ -142,7 +143,7 @@ async function leavePast(cache: KvCache, terms: StepContract): Promise<void> {
   }
 }
 
-/** Turns that add NEW tokens each to what the conversation showed. */
+/** Takes turns that each add NEW tokens to the conversation. */
 async function goOn(cache: KvCache, terms: StepContract, decoded: Decode): Promise<Turn[]> {
   const turns: Turn[] = []
   for (let round = 0; round < ROUNDS; round++) {
@@ -153,7 +154,7 @@ async function goOn(cache: KvCache, terms: StepContract, decoded: Decode): Promi
   return turns.slice(WARM)
 }
 
-/** As the scheduler has it: fetch, prepare, begin, decodes and commits, finish. */
+/** Runs one turn in the scheduler's order: fetch, prepare, begin, decodes and commits, finish. */
 async function turn(cache: KvCache, name: string, shown: Prompt, terms: StepContract, decode: Decode): Promise<Turn> {
   const started = performance.now()
   const opened = cache.open(conversationId(name))

@@ -1,12 +1,14 @@
 /**
- * Tokens that a server computes for clients that change what they sent before: prune, remove, insert, restore, compact, branch, four at once, as agents in use do. 24 turns of about 450 tokens, 12 of about 200 in
- * the table, the built-in model; kvfold by contract of client edits, and llama-server where it was built
- * (`node --import tsx bench/runtime/peers/main.ts` builds it): with `--cache-reuse 256`, which shifts what it finds behind a change and is approximate, and without it,
- * which is exact. All are made to give the same answers, so that the prompts are the same, too. Counts are the servers' own.
- *
- * `npm run --silent bench -- client-edits [--json | --table] [--rounds 3] [--beside folder] [--write name]`; `--json`: one line about the pruning and the forking client, seconds
- * and the servers' CPU seconds as medians of rounds in turn; `--beside`: another kvfold's package, for example this one over a CPU library that was compiled for the processor; `--table`: all
- * clients, kept in `bench/results/client-edits.json`.
+ * Tokens that a server computes for clients that change earlier messages: they prune, remove, insert, restore, compact, branch, run four at
+ * once, or act as agents in use do. Sessions have 24 turns of about 450 tokens, in the table 12 of about 200, on the built-in model. The
+ * bench runs kvfold with each contract of client edits, and llama-server where it was built (`node --import tsx
+ * bench/runtime/peers/main.ts` builds it). llama-server runs with `--cache-reuse 256`, which shifts text it finds again after a change and
+ * is approximate, and without it, which is exact. All servers are made to give the same answers, so that the prompts are the same, too.
+ * Counts are the servers' own.
+ * `npm run --silent bench -- client-edits [--json | --table] [--rounds 3] [--beside folder] [--write name]`; `--json`: one line about the
+ * pruning and the branching client, with seconds and the servers' CPU seconds as medians of alternating rounds; `--beside`: another
+ * kvfold's package, for example this one over a CPU library that was compiled for the processor; `--table`: all clients, kept in
+ * `bench/results/client-edits.json`.
  */
 import { existsSync, readFileSync } from 'node:fs'
 import { cpus } from 'node:os'
@@ -33,18 +35,18 @@ import { median } from '../random-tokens.js'
 import { beginRecord, keep } from '../record.js'
 import { HERE, type Serving, startKvfold, startLlamaServer } from './serve/servers.js'
 
-/** Of a turn's long message: about 430 tokens of the built-in model's. */
+/** Characters of a turn's long message: about 430 tokens of the built-in model. */
 const CHARACTERS = 950
 const SERVING = { model: builtinModel(), slots: 1, threads: Math.max(1, cpus().length - 1), cells: 16_384 }
 const USUAL: SessionOptions = { turns: TURNS, characters: CHARACTERS, tools: false }
-/** llama-server, which is approximate where it finds text again behind a change; and the same without that. */
+/** llama-server as an approximate server, which reuses text that it finds again after a change; below, the same without that. */
 const REUSING = 'llama-server --cache-reuse 256'
 const PLAIN = 'llama-server'
 /** The kvfold of another folder. */
 const BESIDE = 'beside'
-/** Of every answer's tokens the only one: it says itself again when it is read. */
+/** The only token of every answer. Read back, it is the same token. */
 const WORD = ' the'
-/** Folding begins early enough to matter in a session that fits. */
+/** Folding begins early enough to matter in a session that fits into the context. */
 const POLICY = { acm: 'auto-policy', contract: 'splice', policy: { threshold: 0.25 } }
 
 interface Scenario {
@@ -77,7 +79,7 @@ const SCENARIOS = (): readonly Scenario[] => [
   { name: "AI SDK's pruneMessages", clients: [aiSdk], options: tools },
 ]
 
-/** A fresh server for each session: nothing is left of the one before. */
+/** Starts a fresh server for each session, so that no state is left of the one before. */
 async function measured(
   name: string,
   clients: readonly Client[],
@@ -122,14 +124,14 @@ const LEDGER = { fields: { kvfold: { ledger: true } } }
 
 interface TableRow {
   readonly name: string
-  /** Tokens computed where the same clients change nothing, by `exact`. */
+  /** Tokens that `exact` computes when the same clients change nothing. */
   readonly new: number
   readonly llamaServer: number | null
   /** Without `--cache-reuse`. */
   readonly llamaServerExact: number | null
   readonly exact: number
   readonly splice: number
-  /** Of the last step under `splice`. */
+  /** Approximate tokens of the last step under `splice`. */
   readonly approximate: number | null
   readonly shown: number
 }
@@ -139,9 +141,9 @@ const RESULTS = fileURLToPath(new URL('results/client-edits.json', import.meta.u
 const begin = async () =>
   beginRecord(process.argv.slice(2), SERVING.model, (await openNative({ gpu: 'cpu' })).backend.release, SERVING.threads)
 
-/** A record that was begun at this commit is gone on with. @throws Error where llama-server is not built */
+/** Continues a record that was begun at this commit. @throws Error when llama-server is not built */
 async function writeTable(): Promise<void> {
-  // Its column is not written over with nothing.
+  // Without llama-server its column would be overwritten with nothing.
   if (builtLlamaServer() === null)
     throw new Error(
       'The table has llama-server beside: `node --import tsx bench/runtime/peers/main.ts` builds it; without it leave --table out.',
@@ -192,7 +194,7 @@ async function tableRow(scenario: Scenario, news: Map<string, number>): Promise<
   }
 }
 
-/** In this order in every round. */
+/** The order of every round. */
 const PRUNING = { llamaServer: REUSING, llamaServerExact: PLAIN, exact: 'exact', [BESIDE]: BESIDE, splice: 'splice' }
 
 const flags = () =>

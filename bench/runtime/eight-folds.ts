@@ -1,8 +1,7 @@
 /**
- * The eight-folds episode (issue of the contracts): of ten fragments in 8,192 tokens the first eight are folded, each behind a marker of 20
- * tokens, and every fold brings a tool result of 60. What is computed is counted by the addon; the prefill is not counted.
- *
- * `npm run --silent bench -- eight-folds [--model path] [--length tokens] [--json] [--write name]`; without a model one of random weights.
+ * The eight-folds episode (issue of the contracts): a text of 8,192 tokens has ten fragments, of which the first eight are folded. Each
+ * fold leaves a marker of 20 tokens and brings a tool result of 60. The addon counts the computed tokens; the prefill is not counted.
+ * `npm run --silent bench -- eight-folds [--model path] [--length tokens] [--json] [--write name]`; without a model, one of random weights.
  */
 import { parseArgs } from 'node:util'
 import type { Contract } from '../../src/runtime/core/contract.js'
@@ -13,7 +12,7 @@ import { eightFolds, PREFILL, type Order } from './peers/episode.js'
 import { beginRecord, keep } from '../record.js'
 import { benchModel, SHAPE } from '../shape.js'
 
-/** Calls made one at a time from first to last under `splice`, as llama-server is shown them; under `exact` in every order. */
+/** Under `splice`, folds one at a time from first to last, as llama-server is shown them; under `exact`, every order. */
 const RUNS = {
   splice: { order: 'first-to-last', contract: 'splice' },
   exactLastToFirst: { order: 'last-to-first', contract: 'exact' },

@@ -1,6 +1,6 @@
 /**
- * What a fold of the middle half of a 16K context costs under `splice`, against decoding its marker alone and against `exact`; and its restore.
- *
+ * What a fold of the middle half of a 16K context costs under `splice`, compared with decoding its marker alone and with `exact`; and what
+ * its restore costs.
  * `npm run --silent bench -- fold [--json] [--write name]`
  */
 import { tmpdir } from 'node:os'
@@ -19,14 +19,14 @@ import { beginRecord, keep } from '../record.js'
 import { SHAPE as NARROW } from '../shape.js'
 
 const SHAPE = { ...NARROW, context: 32_768 } as const
-/** For the host tier: 16 KiB a cell. Real models have more; with few bytes a cell llama.cpp's own books outweigh the copying. */
+/** For the host tier: 16 KiB a cell. Real models have more; with few bytes a cell, llama.cpp's own bookkeeping outweighs the copying. */
 const HOST_SHAPE = { ...SHAPE, layers: 8, embedding: 512, heads: 8, kvHeads: 8, feedForward: 1408 } as const
 const HOST_LENGTH = 8192
 const LENGTH = 16_384
 const HOLE = { start: LENGTH / 4, end: (3 * LENGTH) / 4 }
 const MARKER = 20
 const ROUNDS = 20
-/** An exact fold computes 4K tokens anew. */
+/** An exact fold computes 4K tokens again. */
 const EXACT_ROUNDS = 3
 const SPLICE: StepContract = { contract: 'splice' }
 const EXACT: StepContract = { contract: 'exact' }
@@ -55,7 +55,7 @@ export async function fold(args: readonly string[]): Promise<void> {
   const folded = edited(base, [{ ...HOLE, marker }])
 
   await driver.show(open, EXACT)
-  // Once more, so that the last token is decoded alone as it is after a restore.
+  // Once more, so that the last token is decoded alone, as after a restore.
   const never = await driver.show(open, EXACT)
   const folds: number[] = []
   const restores: number[] = []
@@ -118,7 +118,7 @@ export async function fold(args: readonly string[]): Promise<void> {
   } else console.log(JSON.stringify(result))
 }
 
-/** Milliseconds a generated token: nothing folded, folded, and folded with only what is shown on the device. */
+/** Milliseconds for a generated token: with nothing folded, folded, and folded with only the shown cells on the device. */
 async function generating(driver: Driver, open: Prompt, folded: Prompt) {
   await driver.show(open, SPLICE)
   const unfolded = await driver.generate(ROUNDS)
@@ -130,7 +130,7 @@ async function generating(driver: Driver, open: Prompt, folded: Prompt) {
   return { open: unfolded, spliced, gathered }
 }
 
-/** How fast folded cells come back from host memory, everything but decoding counted, and how fast this machine copies memory. */
+/** How fast folded cells come back from host memory, with everything but decoding counted, and how fast this machine copies memory. */
 async function fromHost(native: Native) {
   const path = join(tmpdir(), 'kvfold-bench-host.gguf')
   await synthesizeModel(path, { ...HOST_SHAPE, type: 'f16', seed: 1 })

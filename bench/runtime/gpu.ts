@@ -1,7 +1,7 @@
 /**
- * What a backend does for us: prefill, decode, folds and restores under every contract, and a server under load. `npm run bench -- gpu
- * [--gpu <backend>] [--small] [--model <gguf>] [--json]`. Rows say which device they are from; figures of a software device prove functions and
- * nothing else.
+ * How fast a backend is: prefill, decode, folds and restores under every contract, and a server under load.
+ * `npm run bench -- gpu [--gpu <backend>] [--small] [--model <gguf>] [--json]`.
+ * Each row names its device. Figures of a software device only prove that functions work.
  */
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -76,7 +76,7 @@ interface Step {
   readonly milliseconds: number
 }
 
-/** Medians over rounds, each in a conversation of its own. */
+/** Returns medians over rounds, each in its own conversation. */
 async function episodes(engine: LlamaEngine, { length, generated, rounds }: Sizes): Promise<Step[]> {
   const { vocabulary } = engine.modelInfo
   const ban = neverEnding(engine.model)
@@ -128,7 +128,7 @@ interface LoadOptions extends Sizes {
   readonly vocabulary: number
 }
 
-/** Clients that ask again and again of `kvfold serve` in a process of its own; every stream is checked to its end. */
+/** Has clients send requests without pause to `kvfold serve` in its own process, and checks every stream to its end. */
 async function load(path: string, backend: GpuChoice, { clients, seconds, generated, length, banned, vocabulary }: LoadOptions) {
   const main = fileURLToPath(new URL('../../dist/cli/main.js', import.meta.url))
   const server = await startServer('kvfold serve', process.execPath, (port) => [

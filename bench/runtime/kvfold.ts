@@ -1,7 +1,7 @@
 /**
- * A record of what a `kvfold` command says: `npm run --silent bench -- kvfold <its words> --write name`, without `--json`, which is added; with the summary that stands
- * beside its report, where it writes one. Where the command says of
- * itself what a record says (command, commit, machine, model), the record's stands, with what only the command knows beside it.
+ * Records the report of a `kvfold` command: `npm run --silent bench -- kvfold <its words> --write name`, without `--json`, which the bench
+ * adds. If the command writes a summary beside its report, the record has it, too. Where both the command and the record have a field
+ * (command, commit, machine, model), the record's value counts; fields that only the command has are added.
  */
 import { existsSync, readFileSync } from 'node:fs'
 import { basename, dirname, isAbsolute, join } from 'node:path'
@@ -15,7 +15,7 @@ export async function kvfold(args: readonly string[]): Promise<void> {
   const [, model = BUILTIN] = taken(words, '--model')
   const [, threads] = taken(words, '--threads')
   const { release } = (await openNative({ gpu: 'cpu' })).backend
-  // Where something lies on this machine is nobody's business: neither in the command nor in what it says of itself.
+  // Paths of this machine do not belong into a record, neither in the command nor in its report.
   const paths = args.filter((word) => isAbsolute(word))
   const told = (text: string) => paths.reduce((shown, path) => shown.replaceAll(path, basename(path)), text)
   const origin = beginRecord(
@@ -39,13 +39,13 @@ export async function kvfold(args: readonly string[]): Promise<void> {
   console.log(JSON.stringify(said))
 }
 
-/** All numbers of a report, of which the line has some. */
+/** The summary beside a report, with all its numbers; the printed line has only some. */
 function summaryBeside(report: unknown): Record<string, unknown> | null {
   const path = typeof report === 'string' ? join(dirname(report), 'summary.json') : null
   return path === null || !existsSync(path) ? null : (JSON.parse(readFileSync(path, 'utf8')) as Record<string, unknown>)
 }
 
-/** The words without a flag and its value, and the value. */
+/** Returns the words without a flag and its value, and the value. */
 function taken(words: readonly string[], flag: string): readonly [readonly string[], string | undefined] {
   const at = words.indexOf(flag)
   return at < 0 ? [words, undefined] : [words.toSpliced(at, 2), words[at + 1]]

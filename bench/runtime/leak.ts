@@ -1,7 +1,7 @@
 /**
- * What a fold leaves behind of what it hides: a secret stands in the folded stretch, and text behind it has read it. How likely is it still told, every way of
- * folding, against a secret that was never mentioned? Prints a table; with --write it is also a record.
- *
+ * What a fold leaves behind of the text it hides. A secret stands in the folded text, and text after it has read the secret. The bench
+ * measures how likely the model still says it, for each way of folding, compared with a secret that was never mentioned. It prints a table;
+ * with --write it also writes a record.
  * `npm run --silent bench -- leak [--streams 16] [--seed 2026] [--words file] [--keys 46] [--model path]
  * [--chat-template file] [--settings 1,3] [--json] [--write name]`. `--settings`: numbers of those below, from 1; default: all.
  */

@@ -1,9 +1,10 @@
 /**
- * What pruning by the client costs in fidelity: a session in turns whose client has a placeholder in the place of each older message, under `splice`, against a
- * fresh prefill of the same messages, by number of prunes. Controls: two fresh prefills of one prompt; prunes of text that nothing refers to; and, for
- * scale, what pruning itself changes, against the session that nobody pruned. Prints a table; with --write it is also a record.
- *
- * `npm run --silent bench -- prunes [--prunes 1,10,100] [--streams 6] [--questions 4] [--seed 2026] [--model path] [--json] [--write name]`.
+ * What pruning by the client costs in fidelity. In a session, the client puts a placeholder in the place of each older message. The bench
+ * compares `splice` with a fresh prefill of the same messages, by the number of prunes. Controls: two fresh prefills of one prompt; prunes
+ * of text that nothing refers to; and, for scale, the effect of pruning itself, compared with the session without prunes. It prints a
+ * table; with --write it also writes a record.
+ * `npm run --silent bench -- prunes [--prunes 1,10,100] [--streams 6] [--questions 4] [--seed 2026] [--model path] [--json] [--write
+ * name]`.
  */
 import { parseArgs } from 'node:util'
 import type { ChatMessage } from '../../src/runtime/chat/message.js'
@@ -23,14 +24,14 @@ import { bootstrap, mean, type Interval } from '../statistics.js'
 
 const PLACEHOLDER = ' [Old content cleared]'
 /**
- * Turns that stay whole, updates of the message that is pruned after them, and keys that are updated. One update more, a message of its own, always
- * stays.
+ * The number of turns that stay whole, the updates in a message that is later pruned, and the keys that are updated. One more update is its
+ * own message and always stays.
  */
 const [WHOLE, UPDATES, KEYS] = [3, 4, 8]
 /** Tokens of a greedy answer. */
 const ANSWER = 6
 const CELLS = 16_384
-/** Messages are parts of one text, as the built-in model was trained to read it; an answer is begun. */
+/** Messages are parts of one text, as the built-in model was trained to read it, and an answer is already begun. */
 const BUILTIN =
   "{{ '<|im_start|>user\\n' }}{% for message in messages %}{% if message.role == 'assistant' %}{{ '<|im_end|>\\n<|im_start|>assistant\\n' }}" +
   '{% endif %}{{ message.content }}{% endfor %}'
@@ -39,14 +40,17 @@ const COMPLETION = '{{ bos_token }}{% for message in messages %}{{ message.conte
 const user = (content: string): ChatMessage => ({ role: 'user', content })
 
 interface Session {
-  /** All that is sent for turn `turn`; `pruned`: with the placeholders. */
+  /** Returns all messages sent for turn `turn`; `pruned`: with the placeholders. */
   readonly messages: (turn: number, pruned: boolean) => ChatMessage[]
   readonly turns: number
-  /** What is asked, an answer begun; and what is right. */
+  /** The questions, each with the beginning of an answer, and the right values. */
   readonly questions: readonly { readonly ask: readonly ChatMessage[]; readonly right: string }[]
 }
 
-/** `refers`: pruned messages give values to the keys that are asked for, as those after them do; else to others, which nothing names. */
+/**
+ * `refers`: the pruned messages update the keys that the questions ask for, as later messages do; otherwise they update other keys, which
+ * nothing refers to.
+ */
 function sessionOf(prunes: number, refers: boolean, questions: number, seed: number): Session {
   const words = ownWords()
   const random = new Random(seed, prunes)
@@ -104,7 +108,7 @@ class Reader {
     return { next, answer: message.content, approximate: ledger.approximate, shown: ledger.shown }
   }
 
-  /** By a conversation of its own; `first`: these before, in a step of theirs. */
+  /** Reads the messages in a new conversation; `first`: messages that it shows before, in their own step. */
   async fresh(messages: readonly ChatMessage[], first?: readonly ChatMessage[]): Promise<Reading> {
     const conversation = freshConversation()
     if (first !== undefined) await this.show(conversation, first, false)
@@ -117,7 +121,7 @@ class Reader {
     await this.engine.respond({ conversation, messages, maxTokens: 1, ...(isPruned ? { clientEdits: 'splice' } : {}) }).reply
   }
 
-  /** The questions, one instead of the other, at the end of a session that was pruned turn by turn. */
+  /** Asks each question, one in place of the other, at the end of a session that was pruned turn by turn. */
   async spliced({ messages, turns, questions }: Session): Promise<Reading[]> {
     const conversation = freshConversation()
     for (let turn = 0; turn < turns; turn++) await this.show(conversation, messages(turn, true))
@@ -177,7 +181,7 @@ const likeliest = ({ next }: Reading): number => next.reduce((best, logprob, at)
 
 interface Row extends Omit<Measured, 'divergence'> {
   readonly streams: number
-  /** Mean, and 95 % bootstrap interval over streams; nats. */
+  /** The mean, and its 95 % bootstrap interval over streams, in nats. */
   readonly divergence: { readonly value: number; readonly interval: Interval }
 }
 

@@ -1,10 +1,12 @@
 /**
- * A real model in one table: exactness under random edits against fresh prefills and against Hugging Face's transformers, and the other benches' figures against
- * llama-server and node-llama-cpp on it. Each part says in the record of which model, commit and load it is; parts that are left out keep what was recorded.
- *
- * `npm run --silent bench -- real --model GGUF [--parts exact,plain,serve,folds,pays] [--text file] [--edits 6] [--python path] [--seed 2026] [--json] [--write name]`.
- * `exact` wants a GGUF in F32 (npm run models:real), since quantised products round too much to say anything; `--python`: one that has torch, transformers
- * and gguf, without it there is no comparison with transformers. `--text`: long and real; default an RFC of Debian's doc-rfc-std (non-free).
+ * A real model in one table: exactness under random edits, compared with fresh prefills and with Hugging Face's transformers; and the other
+ * benches' figures compared with llama-server and node-llama-cpp on it. In the record, each part names its model, its commit and the
+ * machine's load. Parts that are left out keep their earlier figures.
+ * `npm run --silent bench -- real --model GGUF [--parts exact,plain,serve,folds,pays] [--text file] [--edits 6] [--python path] [--seed
+ * 2026] [--json] [--write name]`.
+ * `exact` wants a GGUF in F32 (npm run models:real), because quantised products round too much to show anything. `--python`: a Python that
+ * has torch, transformers and gguf; without it there is no comparison with transformers. `--text`: a long, real text; default: an RFC of
+ * Debian's doc-rfc-std (non-free).
  */
 import { execFileSync } from 'node:child_process'
 import { existsSync, readFileSync } from 'node:fs'
@@ -24,33 +26,36 @@ import { mean } from '../statistics.js'
 
 const TEXT = '/usr/share/doc/RFC/standard/rfc3986.txt.gz'
 const SETTINGS = { threads: 1, batchThreads: 1, flashAttention: 'off', keyType: 'f32', valueType: 'f32' } as const
-/** Tokens of the text, of which stretches are folded: more than a sliding window of 512. */
+/** Tokens of the text that is folded: more than a sliding window of 512. */
 const LENGTH = 800
 const STRETCHES = 7
-/** Likeliest tokens whose log-probabilities are compared. */
+/** The number of likeliest tokens whose log-probabilities are compared. */
 const COMPARED = 20
 const CELLS = 4096
 
 interface Exactness {
   readonly edits: number
   readonly tokens: readonly number[]
-  /** Largest differences of log-probabilities of the likeliest tokens, nats: from a fresh prefill, */
+  /** Largest differences between log-probabilities of the likeliest tokens, in nats. First: an exact step and a fresh prefill. */
   readonly exact: number
-  /** of a fresh prefill a token at a time from a whole one, */
+  /** A fresh prefill one token at a time, and a whole one. */
   readonly fresh: number
-  /** and of a splice of the last state from its fresh prefill: what the first must not be near. */
+  /** The last state spliced, and its fresh prefill. `exact` must stay far below this. */
   readonly splice: number
   readonly transformers?: Peer
 }
 
-/** Differences of log-probabilities, nats. */
+/** Differences between log-probabilities, in nats. */
 interface Peer {
   readonly versions: string
-  /** Largest of the likeliest tokens. */
+  /** The largest, over the likeliest tokens. */
   readonly exact: number
-  /** Mean of the likeliest one. */
+  /** The mean, of the likeliest token. */
   readonly meanOfLikeliest: number
-  /** Theirs alone: a prompt read a token at a time from the same read at once, with GELU in F32, and rounded as in the table that llama.cpp has of it. */
+  /**
+   * Transformers with itself: a prompt read one token at a time and the same prompt read at once. `gelu` is GELU in F32; `table` is rounded
+   * as in llama.cpp's table of it.
+   */
   readonly tokenByToken: { readonly gelu: number; readonly table: number }
 }
 
@@ -85,13 +90,13 @@ async function exactness(native: Native, model: string, text: string, options: O
   const control: number[] = []
   await show('exact', [])
   for (let edit = 0; edit < options.edits; edit++) {
-    // The last one is a fold just before the end of the text: what follows has read most of it.
+    // The last edit is a fold just before the end of the text, because what follows has read most of it.
     const at = edit === options.edits - 1 ? STRETCHES - 1 : random.below(STRETCHES - 1)
     const end = LENGTH - 10 - 110 * (STRETCHES - 1 - at)
     if (!holes.delete(at)) holes.set(at, { start: end - 30 - random.below(70), end })
     const spans = [...holes.values()].sort((a, b) => a.start - b.start)
     const isLast = edit === options.edits - 1
-    // Before the exact step, whose cells it would take.
+    // Before the exact step, because the splice would use its cells.
     if (isLast) await show('splice', [])
     const spliced = isLast ? await show('splice', spans) : null
     const { shown, top } = await show('exact', spans)
@@ -117,7 +122,7 @@ async function exactness(native: Native, model: string, text: string, options: O
 const most = (top: Top, expected: Float64Array): number =>
   Math.max(...top.map(({ token, logprob }) => Math.abs(logprob - expected[token]!)))
 
-/** What Hugging Face's transformers say of the same prompts, from the same values. */
+/** Returns what Hugging Face's transformers say of the same prompts, with the same weights. */
 function againstTransformers(python: string, model: string, seen: readonly { shown: Int32Array; top: Top }[]): Peer {
   const script = fileURLToPath(new URL('peers/transformers_peer.py', import.meta.url))
   const input = JSON.stringify({ prompts: seen.map(({ shown }) => [...shown]), top: 200, likeliest: COMPARED })
@@ -148,10 +153,10 @@ interface Options {
   readonly python: string | undefined
 }
 
-/** Another bench's or command's JSON, run on the model by itself. */
+/** Runs another bench or command on the model by itself and returns its JSON. */
 const ran = (entry: string, ...args: readonly string[]): Record<string, unknown> =>
   JSON.parse(
-    // node-llama-cpp's own words may stand before it.
+    // node-llama-cpp may print its own lines before it.
     execFileSync(process.execPath, ['--import', 'tsx', fileURLToPath(new URL(entry, import.meta.url)), ...args, '--json'], {
       encoding: 'utf8',
       stdio: ['ignore', 'pipe', 'inherit'],

@@ -1,7 +1,8 @@
 /**
- * Where each record comes from, which pages show it, and which are old: those of another built-in model than the shipped one, and those that do not say where they
- * come from, name a commit that is not in the history, or were made beside changes. `npm run bench -- refresh [--run name,...]`: `--run` measures the named ones again by the commands in them, `--run old` all old ones that
- * are of `bench` and of the built-in or a synthetic model; tables in the pages are then written by hand.
+ * Lists where each record comes from, which pages show it, and which records are old. A record is old when its built-in model is not the
+ * shipped one, when it has no origin, when its commit is not in the history, or when it was made beside uncommitted changes.
+ * `npm run bench -- refresh [--run name,...]`: `--run` measures the named ones again by the commands in them, `--run old` all old ones that
+ * are of `bench` and of the built-in or a synthetic model. Tables in the pages are then written by hand.
  */
 import { execSync, spawnSync } from 'node:child_process'
 import { readdirSync, readFileSync } from 'node:fs'

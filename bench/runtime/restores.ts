@@ -1,7 +1,6 @@
 /**
- * Tokens that a fold and its restore submit, by cells (as a multiple of the conversation), contract and tier, with the ledger's reason where a
- * restore submits more than one. A small synthetic model: counts do not depend on it.
- *
+ * Tokens that a fold and its restore submit, by cells (as a multiple of the conversation), contract and tier. Where a restore submits more
+ * than one token, the table has the ledger's reason. The model is small and synthetic, since counts do not depend on it.
  * `npm run --silent bench -- restores [--json] [--write name]`
  */
 import { mkdtempSync, rmSync } from 'node:fs'
@@ -39,24 +38,24 @@ const HOLES = [
   [500, 560],
   [200, 206],
 ] as const
-/** A context needs a cell more than it has tokens, and the least there is are whole multiples of 32. */
+/** A context needs one cell more than it has tokens, and the smallest contexts are whole multiples of 32. */
 const ROOMS = [1, 1.3, 2, 4]
 const TIERS = ['device', 'host', 'disk'] as const
 type Tier = (typeof TIERS)[number]
 
-/** One fold and its restore; tokens submitted. */
+/** One fold and its restore, in submitted tokens. */
 interface Restore {
   readonly cells: number
   readonly room: number
   readonly contract: Contract
-  /** The lowest one there is. */
+  /** The lowest tier in use. */
   readonly tier: Tier
   readonly hole: readonly [number, number]
   readonly fold: number
   readonly foldContract: Contract
   readonly restore: number
   readonly approximate: number
-  /** Of what the restore reused, from where. */
+  /** Where the reused tokens of the restore came from. */
   readonly from: { readonly parked: number; readonly host: number; readonly disk: number }
   readonly reason: string | null
 }
@@ -64,11 +63,11 @@ interface Restore {
 const OPTIONS: Record<Tier, (folder: string) => Pick<LlamaEngineOptions, 'hostBytes' | 'disk'>> = {
   device: () => ({ hostBytes: 0 }),
   host: () => ({ hostBytes: 2 ** 28 }),
-  // Nothing stays in memory; what is still on its way to the disk comes back from memory.
+  // Keeps nothing in memory. Cells that are still on their way to the disk come back from memory.
   disk: (folder) => ({ hostBytes: 1, disk: { folder, bytes: 2 ** 30 } }),
 }
 
-/** One row for each room, contract, tier and hole. */
+/** Returns one row for each room, contract, tier and hole. */
 async function measureRestores(native: Native, path: string): Promise<Restore[]> {
   const folder = mkdtempSync(join(tmpdir(), 'kvfold-restores-'))
   try {

@@ -1,4 +1,7 @@
-/** Owns the search in a large catalogue: 10,000 tools that an MCP server lists, page by page, and how long the host takes to find among them. */
+/**
+ * The search in a large catalogue: an MCP server lists 10,000 tools page by page, and the bench measures how long the host takes to find
+ * among them.
+ */
 import { McpHost } from '../../src/runtime/mcp/host.js'
 import { parseMcpConfig } from '../../src/runtime/mcp/config.js'
 import { oddServer } from '../../test/runtime/mcp/support/odd-server.js'
@@ -21,7 +24,7 @@ export async function toolSearch(json: boolean): Promise<void> {
     const times: number[] = []
     const spent = process.cpuUsage()
     for (let at = 0; at < SEARCHES; at++) {
-      // Two words that every tool has, and one that only this one has.
+      // Two words that every tool has, and one that only this tool has.
       const { name } = host.tools[(at * 7919) % host.tools.length]!
       const from = performance.now()
       const found = await host.catalogue.search(`the figure of a company: ${name}`, 5)

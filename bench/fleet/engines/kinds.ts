@@ -1,4 +1,7 @@
-/** Owns the engines that a table compares as kvfold's client sees them: how each is started, and which of its own counters say what it computed. */
+/**
+ * The engines that a table compares through kvfold's client: how to start each, and which of its own counters report the tokens it
+ * computed.
+ */
 import { join } from 'node:path'
 import { builtinModel } from '../../../src/runtime/cli/builtin.js'
 import { builtLlamaServer } from '../../runtime/peers/llama-server.js'
@@ -8,36 +11,36 @@ import { lacks, partsFolder, pythonOf } from './parts.js'
 
 export interface EngineKind {
   readonly name: string
-  /** Python package whose version is told; null: the engine tells its own. */
+  /** The Python package whose version we report; null: the engine reports its own version. */
   readonly package: string | null
   /** Why it cannot run here; null: it can. */
   readonly missing: string | null
   readonly model: 'built-in' | 'random weights'
-  /** Prometheus counters of its own of prompt and generated tokens, and of those of the prompt that were cached; null: it has none. */
+  /** Its own Prometheus counters: `plus` counts prompt and generated tokens, `minus` the cached prompt tokens. Null: it has none. */
   readonly counters: { readonly plus: readonly string[]; readonly minus: readonly string[] } | null
   start(): Promise<ServerProcess>
 }
 
-/** What all serve. */
+/** The name under which all engines serve the model. */
 const NAME = 'bench'
 /** Tokens of a conversation. */
 export const CONTEXT = 8192
-/** Milliseconds that what loads PyTorch has to get ready. */
+/** Milliseconds that an engine with PyTorch gets to become ready. */
 const SLOW = 300_000
 
-/** Made by tiny_model.py, with the Python of any of them that has PyTorch. */
+/** The folder of the random model. tiny_model.py makes it, run by the Python of any of these engines that has PyTorch. */
 export const randomModel = (): string => join(partsFolder(), 'tiny-model')
 
 const built = { model: builtinModel(), slots: 1, threads: 1, cells: CONTEXT }
 const offline = { ...process.env, HF_HUB_OFFLINE: '1', TRANSFORMERS_OFFLINE: '1' }
 
-/** One that pip installs. */
+/** An engine that pip installs. */
 const pythonic = (
   venv: string,
   of: Pick<EngineKind, 'name' | 'package' | 'model' | 'counters'> & {
     readonly words: readonly string[]
     readonly path?: string
-    /** Of a virtual environment, where it is not a module of it. */
+    /** A program in the virtual environment, for an engine that is not started as a Python module. */
     readonly program?: string
   },
 ): EngineKind => {

@@ -1,6 +1,6 @@
 /**
- * Owns the routers to compare our affinity with, each between a front and its engines: one that draws, and those that others run, as processes of
- * their published packages (scripts/engine-parts.mjs installs them).
+ * The routers that we compare our affinity with, each placed between a front and its engines: a random router, and other projects' routers
+ * as processes of their published packages (scripts/engine-parts.mjs installs them).
  */
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { createServer, request as httpRequest } from 'node:http'
@@ -17,20 +17,20 @@ export interface Router {
   close(): Promise<void>
 }
 
-/** A router by what stands in a table. */
+/** A kind of router, under its name in the table. */
 export interface Kind {
   readonly name: string
-  /** Header that the front tells it the conversation by; null: it looks at the text itself, or at nothing. */
+  /** The header in which the front sends it the conversation; null: the router looks at the text itself, or at nothing. */
   readonly header: string | null
   /** Why it cannot run here; null: it can. */
   readonly missing: string | null
   start(engines: readonly string[], seed: number): Promise<Router>
 }
 
-/** Milliseconds that a router has to find its engines. */
+/** Milliseconds that a router gets to find its engines. */
 const FINDING = 30_000
 
-/** Routers written in Rust that came of SGLang's: they share their command line. */
+/** The Rust routers that derive from SGLang's; they share a command line. */
 const rusty = (name: string, venv: string, module: string, header: string | null, words: readonly string[]): Kind => ({
   name,
   header,
@@ -59,7 +59,7 @@ export const ROUTERS: readonly Kind[] = [
   { name: 'nginx, consistent hash', header: 'X-Session-ID', missing: lacks(nginx), start: startNginx },
 ]
 
-/** Waits until a router that has begun to listen knows an engine. @throws Error when it finds none */
+/** Waits until a router that already listens knows an engine. @throws Error when it finds none */
 async function found(url: string): Promise<void> {
   const limit = performance.now() + FINDING
   for (;;) {
@@ -99,7 +99,7 @@ http {
   return { url: server.url, close }
 }
 
-/** Each request goes to any of the engines, by a seeded draw, whatever it is of. */
+/** Starts a router that sends each request to a random engine, by a seeded draw, whichever conversation it belongs to. */
 export async function randomRouter(engines: readonly string[], seed: number): Promise<Router> {
   const random = new Random(seed)
   const server = createServer((asked, answer) => {

@@ -1,4 +1,7 @@
-/** Owns sessions of many clients at once, each a conversation that is sent whole every turn, and what servers say that they reused of each step. */
+/**
+ * Plays sessions of many clients at once, where each sends its whole conversation every turn, and collects the reuse that servers report
+ * for each step.
+ */
 import { Random } from '../../../src/runtime/core/random.js'
 import { openNative } from '../../../src/runtime/native/binding.js'
 import { words } from '../../runtime/client-edits/clients.js'
@@ -6,16 +9,16 @@ import { words } from '../../runtime/client-edits/clients.js'
 export interface SessionsOptions {
   readonly clients: number
   readonly turns: number
-  /** Of each message of a client's; the first is three times as long. */
+  /** Characters of each client message; the first one is three times as long. */
   readonly characters: number
   readonly seed: number
-  /** Default: the server's. */
+  /** Default: the server's model. */
   readonly model?: string
   /** More fields of every request. */
   readonly fields?: object
 }
 
-/** Tokens, as the server reports them. */
+/** Token counts, as the server reports them. */
 export interface Reuse {
   readonly prompt: number
   readonly cached: number
@@ -24,13 +27,16 @@ export interface Reuse {
 /** One turn of one client. */
 export interface Step extends Reuse {
   readonly client: number
-  /** From 0. */
+  /** The number of the turn, from 0. */
   readonly turn: number
-  /** Tokens that the client's turn before left in the cache of its engine and that this prompt begins with: its prompt and answer, but for the last token sampled. */
+  /**
+   * Tokens at the beginning of this prompt that the client's previous turn left in its engine's cache: that turn's prompt and answer,
+   * without the last sampled token.
+   */
   readonly left: number
-  /** Who computed it, as the server tells; null: it does not. */
+  /** The engine that computed the step, as the server reports it; null: it reports none. */
   readonly engine: string | null
-  /** From when it was sent to its whole answer. */
+  /** Seconds from sending the request to the end of the answer. */
   readonly seconds: number
 }
 
@@ -40,10 +46,10 @@ export interface Played extends Reuse {
 
 /** Tokens of an answer. */
 export const ANSWER = 8
-/** Of every answer's tokens the only one, so that all prompts are the same whoever answers. */
+/** The only token of every answer, so that all prompts are the same whichever engine answers. */
 export const WORD = ' the'
 
-/** Fields of requests that a model answers so. */
+/** Returns the request fields that make a model answer with this word only. */
 export async function oneWord(model: string): Promise<object> {
   const vocabulary = await (await openNative({ gpu: 'cpu' })).loadModel(model, { vocabOnly: true })
   const [token] = vocabulary.tokenize(WORD)
@@ -51,7 +57,7 @@ export async function oneWord(model: string): Promise<object> {
   return { logit_bias: { [token!]: 100 } }
 }
 
-/** The same for all clients of a seed, as an application's is. */
+/** The system message, the same for all clients of a seed, as in an application. */
 export const systemOf = (seed: number): Message => ({
   role: 'system',
   content: `You are asked about a text. ${words(seed, 400)}`,
@@ -62,7 +68,7 @@ interface Message {
   readonly content: string
 }
 
-/** What a client says, one text a turn: clients stop after different numbers of turns. */
+/** Returns what a client says, one text a turn. Clients stop after different numbers of turns. */
 export function saidBy(
   client: number,
   { turns, characters, seed }: Pick<SessionsOptions, 'turns' | 'characters' | 'seed'>,
@@ -72,7 +78,10 @@ export function saidBy(
   return Array.from({ length: last }, (_, turn) => words(seed + 1000 * client + turn, turn === 0 ? 3 * characters : characters))
 }
 
-/** Has all clients talk at once, each turn after the answer of the one before; clients stop after different numbers of turns. @throws Error where an answer is none */
+/**
+ * Has all clients talk at once. A client takes its next turn once the previous one is answered, and clients stop after different numbers of
+ * turns. @throws Error when an answer is missing
+ */
 export async function play(url: string, options: SessionsOptions): Promise<Played> {
   const steps: Step[] = []
   const talk = async (client: number) => {
@@ -92,7 +101,9 @@ export async function play(url: string, options: SessionsOptions): Promise<Playe
   return { steps, prompt: sumOf(steps, 'prompt'), cached: sumOf(steps, 'cached') }
 }
 
-/** Tokens that a conversation has in common with all others: what a newcomer is said to reuse, once all have talked. */
+/**
+ * Returns how many tokens a conversation shares with all others: the reuse that the server reports for a new client once all have talked.
+ */
 export async function common(url: string, options: SessionsOptions): Promise<number> {
   const messages: Message[] = [systemOf(options.seed), { role: 'user', content: words(options.seed - 1, options.characters) }]
   return (await ask(url, messages, options)).cached

@@ -1,4 +1,6 @@
-/** Owns the study's figure: a panel a point, seconds of a turn over generated tokens, one line a way, crossings marked. */
+/**
+ * Draws the study's figure: one panel for each point, a turn's seconds over generated tokens, one line for each way, with crossings marked.
+ */
 import * as Plot from '@observablehq/plot'
 import { CONTRACTS } from '../../../src/runtime/core/contract.js'
 import { count as tokens } from '../../../src/runtime/figures/numbers.js'
@@ -7,9 +9,9 @@ import { total, type CostLine } from './line.js'
 import { type CostReport, paysFrom } from './report.js'
 import { type CostLines, type Point, type Arm, ARMS } from './schedule.js'
 
-/** Points of a line: enough for its bend. */
+/** Points of a line, enough to show its bend. */
 const STEPS = 48
-/** Tokens shown where nothing crosses. */
+/** Generated tokens to draw when no lines cross. */
 const USUAL = 500
 const FEWEST = 16
 
@@ -17,13 +19,13 @@ const colourOf = (way: Arm): string => COLOURS[way === 'keep' ? 'complete' : way
 
 interface MeasuredPoint {
   readonly point: Point
-  /** Null where nothing was measured. */
+  /** Null when nothing was measured. */
   readonly measured: CostLines | null
   readonly predicted: CostLines
   readonly pays: readonly { readonly way: Arm; readonly from: number | null; readonly words: string }[]
 }
 
-/** Empty text where nothing was measured. */
+/** Returns an empty text when nothing was measured. */
 export function turnFigure(report: CostReport): string {
   if (report.measured.length === 0) return ''
   return figure({
@@ -36,7 +38,7 @@ export function turnFigure(report: CostReport): string {
   })
 }
 
-/** What was measured, and the paper's own size. */
+/** Returns the measured points and the paper's own size. */
 function turnsOf({ measured, extrapolated }: CostReport): MeasuredPoint[] {
   const own = measured.map(({ point, ways, calibration }): MeasuredPoint => {
     const lines = Object.fromEntries(ways.map(({ way, line }) => [way, line])) as Record<Arm, CostLine>

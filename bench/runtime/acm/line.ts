@@ -1,34 +1,36 @@
-/** Owns what a turn costs as a line over generated tokens, and from how many tokens on one line lies below another. Pure. */
+/** Models a turn's cost as a line over generated tokens, and finds from how many tokens on one line lies below another. Pure. */
 
-/** Milliseconds of a turn that begins with what it takes to the first token; tokens after it take longer the more there are before them. */
+/**
+ * The milliseconds of a turn. It starts with the time to the first token. Each later token takes longer the more tokens stand before it.
+ */
 export interface CostLine {
-  /** To the first generated token, the edit included. */
+  /** Milliseconds to the first generated token, the edit included. */
   readonly first: number
-  /** The second generated token. */
+  /** Milliseconds for the second generated token. */
   readonly perToken: number
-  /** What every further token takes longer than the one before it; at least 0. */
+  /** How many milliseconds longer each further token takes than the one before it; at least 0. */
   readonly growth: number
 }
 
-/** Numbers of generated tokens, half-open; `end` null: all from `start` on, as far as was looked. */
+/** A half-open range of generated-token counts. `end` is null for all from `start` on, as far as we look. */
 export interface TokenRange {
   readonly start: number
   readonly end: number | null
 }
 
-/** Answers are not longer. */
+/** We look no further: answers are not longer. */
 export const MOST_TOKENS = 1_000_000
 
-/** Milliseconds to generate so many tokens, at least 1. */
+/** Milliseconds to generate this many tokens, at least 1. */
 export function total({ first, perToken, growth }: CostLine, tokens: number): number {
   const after = tokens - 1
   return first + after * perToken + (growth * after * (after - 1)) / 2
 }
 
-/** The numbers of tokens, from 1 to MOST_TOKENS, for which `line` costs less than `other`; at most two stretches, in order. */
+/** Returns the token counts from 1 to MOST_TOKENS for which `line` costs less than `other`: at most two ranges, in order. */
 export function below(line: CostLine, other: CostLine): TokenRange[] {
   const wins = (tokens: number): boolean => total(line, tokens) < total(other, tokens)
-  // The difference of two lines is a parabola: on each side of its turning point it crosses zero once at most.
+  // The difference of two lines is a parabola, so it crosses zero at most once on each side of its turning point.
   const borders = pieces(line, other).flatMap(({ start, end }) => {
     const change = firstChange(start, end, wins)
     return change === null ? [start] : [start, change]
@@ -45,13 +47,13 @@ export function below(line: CostLine, other: CostLine): TokenRange[] {
   return stretches
 }
 
-/** The fewest tokens from which on `line` costs less for good; null: there are none. */
+/** Returns the smallest token count from which on `line` always costs less; null when there is none. */
 export function winsFrom(line: CostLine, other: CostLine): number | null {
   const last = below(line, other).at(-1)
   return last?.end === null ? last.start : null
 }
 
-/** Which of the lines costs least, for every number of tokens; of equals the first. */
+/** Returns the cheapest line for every token count; among equals, the first. */
 export function cheapest<Name extends string>(
   lines: readonly { readonly name: Name; readonly line: CostLine }[],
 ): { readonly name: Name; readonly tokens: TokenRange }[] {
@@ -75,12 +77,12 @@ export function cheapest<Name extends string>(
   return least
 }
 
-/** Numbers of tokens, both ends included, within which the difference only rises or only falls. */
+/** Returns ranges of token counts, both ends included, within which the difference only rises or only falls. */
 function pieces(a: CostLine, b: CostLine): { readonly start: number; readonly end: number }[] {
   const whole = { start: 1, end: MOST_TOKENS }
   const growth = a.growth - b.growth
   if (growth === 0) return [whole]
-  // Of f + t n + k n (n - 1) / 2 over n = tokens - 1.
+  // The turning point of f + t n + k n (n - 1) / 2, over n = tokens - 1.
   const turn = Math.floor(1 + 0.5 - (a.perToken - b.perToken) / growth)
   return turn < 1 || turn >= MOST_TOKENS
     ? [whole]
@@ -90,7 +92,10 @@ function pieces(a: CostLine, b: CostLine): { readonly start: number; readonly en
       ]
 }
 
-/** The first of `start + 1 .. end` of which `holds` says something else than of `start`, where it changes once at most; null: never. */
+/**
+ * Returns the first of `start + 1 .. end` for which `holds` differs from its value at `start`; null when it never does. It must change at
+ * most once.
+ */
 function firstChange(start: number, end: number, holds: (of: number) => boolean): number | null {
   const before = holds(start)
   if (holds(end) === before) return null

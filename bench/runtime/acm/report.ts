@@ -1,4 +1,4 @@
-/** Owns what a study reports: the results rounded, the paper’s sentence judged, in words and tables. Pure. */
+/** Turns a study into a report: rounds the results, judges the paper's sentence, and prints both as words and tables. Pure. */
 import { CONTRACTS } from '../../../src/runtime/core/contract.js'
 import { count as tokens } from '../../../src/runtime/figures/numbers.js'
 import { left, right, table, type Table } from '../../../src/runtime/figures/table.js'
@@ -27,25 +27,25 @@ export interface Settings {
   readonly clock: ClockName
 }
 
-/** The sentence of the paper's section 4.4, as a point: nothing stands before the fold, and all that is left is computed. */
+/** The claim of the paper's section 4.4 as a point: nothing stands before the fold, and everything that remains is computed again. */
 export interface CostClaim {
   readonly text: string
   readonly source: string
-  /** Of the longest context that was measured; null where no share of 0 was. */
+  /** The judgement at the longest measured context; null when no point with a share of 0 was measured. */
   readonly measured: { readonly point: Point; readonly pays: Pays; readonly inRounds: readonly (number | null)[] } | null
-  /** At the paper's own size. Null where it was measured. */
+  /** The judgement at the paper's own size; null when that size was measured. */
   readonly predicted: { readonly point: Point; readonly byFit: Pays; readonly byCalibration: Pays } | null
 }
 
 export interface CostReport {
   readonly model: CostModel['on']
   readonly settings: Settings
-  /** True: it was stopped, and has less rounds or points than asked for. */
+  /** True when the study was stopped, so it has fewer rounds or points than asked for. */
   readonly interrupted: boolean
   readonly calibration: Rates
   readonly fit: Rates
   readonly measured: PointResult[]
-  /** By the fit and the calibration, beyond what was measured. */
+  /** What the fit and the calibration predict beyond the measured points. */
   readonly extrapolated: Extrapolated[]
   readonly claim: CostClaim
   readonly fills: Measured['fills']
@@ -53,7 +53,7 @@ export interface CostReport {
   readonly turns: readonly object[]
 }
 
-/** A cost model without what it was measured on. */
+/** A cost model without the measurements it comes from. */
 type Rates = Pick<CostModel, 'deepest' | 'prefill' | 'decode' | 'books'>
 
 const CLAIM = {
@@ -97,7 +97,7 @@ function claimOf(results: readonly PointResult[], fit: CostModel, cost: CostMode
 
 const ratesOf = ({ deepest, prefill, decode, books }: CostModel): Rates => ({ deepest, prefill, decode, books })
 
-/** The same with numbers of at most four digits behind the point: nobody measured more. */
+/** Returns the report as JSON with at most four decimal places, since no measurement is finer. */
 export const rounded = (report: object): string =>
   JSON.stringify(
     report,
@@ -108,9 +108,9 @@ export const rounded = (report: object): string =>
     2,
   )
 
-// How the study's numbers and judgements are put into words and tables. Pure.
+// Puts the study's numbers and judgements into words and tables. Pure.
 
-/** A table under its title. */
+/** A table with its title. */
 export interface Titled {
   readonly title: string
   readonly table: Table
@@ -125,14 +125,14 @@ export function time(milliseconds: number): string {
 
 const spread = ({ median, low, high }: Spread): string => `${time(median)} (${time(low)} to ${time(high)})`
 
-/** From how many generated tokens on, in a cell. */
+/** Table text: from how many generated tokens on the fold is cheaper. */
 export function paysFrom({ from, stretches }: Pays): string {
   if (from !== null) return tokens(from)
   const [first] = stretches
   return first?.end == null ? 'never' : `${tokens(first.start)} to ${tokens(first.end - 1)} only`
 }
 
-/** For which answers a fold is cheaper, within a sentence. */
+/** Text within a sentence: for which answers a fold is cheaper. */
 export function forWhich({ from, stretches }: Pays): string {
   if (from === 1) return 'for every answer'
   if (from !== null) return `for answers of ${tokens(from)} tokens or more`
@@ -153,7 +153,7 @@ const PLACE = [right('before'), right('after'), right('before the fold')]
 
 const NAMES: Readonly<Record<Arm, string>> = { keep: 'kept, all cached', exact: 'exact', splice: 'splice', blend: 'blend' }
 
-/** A row for every way at every point: what was measured. */
+/** The measurements, one row for each way at each point. */
 export const measuredTable = ({ measured }: CostReport): Titled => ({
   title: 'Measured: one turn',
   table: table(
@@ -172,7 +172,7 @@ export const measuredTable = ({ measured }: CostReport): Titled => ({
   ),
 })
 
-/** What was measured beside what was expected, in pairs. */
+/** Measured and expected values, in pairs. */
 export const predictedTable = ({ measured }: CostReport): Titled => ({
   title: 'Measured, and predicted (p) by the calibration',
   table: table(
@@ -194,7 +194,7 @@ export const predictedTable = ({ measured }: CostReport): Titled => ({
   ),
 })
 
-/** Beyond what was measured. */
+/** Predictions beyond the measured points. */
 export const extrapolatedTable = ({ extrapolated }: CostReport): Titled => ({
   title: 'Extrapolated by the fit to this run, not measured: generated tokens from which a fold pays',
   table: table(
@@ -209,7 +209,7 @@ export const extrapolatedTable = ({ extrapolated }: CostReport): Titled => ({
   ),
 })
 
-/** The judgement on the paper's sentence, one line each. */
+/** The judgement of the paper's sentence, one line each. */
 export function claimLines({ claim, fit, calibration, settings }: CostReport): string[] {
   const { text, source, measured, predicted } = claim
   const sizes = ({ before, after }: Point): string => `${tokens(before)} tokens folded to ${tokens(after)}`

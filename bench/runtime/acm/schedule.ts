@@ -1,4 +1,7 @@
-/** Owns what is studied and measured: contexts before and after a fold, the arms of a turn from there, in which order, and how long it will take as far as the calibrated model knows. Pure. */
+/**
+ * Decides what the study measures: contexts before and after a fold, the ways to take a turn from there, their order, and how long it will
+ * take by the calibrated model. Pure.
+ */
 import { type Contract, CONTRACTS } from '../../../src/runtime/core/contract.js'
 import { KvfoldError } from '../../../src/runtime/core/errors.js'
 import { Random } from '../../../src/runtime/core/random.js'
@@ -11,16 +14,16 @@ import type { Prompt } from '../../../src/runtime/kv/prompt.js'
 import { paperFigure6 } from '../../../src/lab/paper.js'
 import { type CostLine, total } from './line.js'
 
-/** One thing to do. The text only grows: turns are timed while it is as long as their point's `before`. */
+/** One task. The text only grows: the study times a point's turns while the text is as long as the point's `before`. */
 export type TimedTask =
   | { readonly kind: 'fill'; readonly from: number; readonly to: number }
-  /** Generating after so many tokens, with nothing else in use. */
+  /** Generates after this many tokens, with no other cells in use. */
   | { readonly kind: 'depth'; readonly tokens: number }
-  /** A small turn that does not count: the first of a kind runs code that was not compiled yet. */
+  /** A small turn that is not counted. The first turn of each kind runs code that is not compiled yet. */
   | { readonly kind: 'warm-up'; readonly point: Point; readonly way: Arm }
   | { readonly kind: 'turn'; readonly round: number; readonly point: Point; readonly way: Arm }
 
-/** Tokens that a fold of a warm-up leaves. */
+/** Tokens that a warm-up's fold leaves. */
 const SMALL = 64
 
 interface ScheduleOptions {
@@ -29,8 +32,8 @@ interface ScheduleOptions {
 }
 
 /**
- * Fills up to every depth once. At each, every round has every way once at every point of that depth, beginning with another way each time,
- * so that a load that comes and goes meets all of them alike.
+ * Fills the text to each depth once. At a depth, every round takes every way once at every point of that depth. Each round begins with
+ * another way, so that a passing load on the machine affects all ways alike.
  */
 export function schedule({ points, rounds }: ScheduleOptions): TimedTask[] {
   const longest = Math.max(...points.map(({ before }) => before))
@@ -62,7 +65,7 @@ export function schedule({ points, rounds }: ScheduleOptions): TimedTask[] {
     })
 }
 
-/** Milliseconds each task is expected to take. */
+/** Returns the milliseconds that each task is expected to take. */
 export function expected(
   model: CostModel,
   tasks: readonly TimedTask[],
@@ -83,21 +86,21 @@ export function expected(
       case 'warm-up':
       case 'turn': {
         const { before } = task.point
-        // Before the clock starts the text's last token is decoded once more.
+        // The stopwatch decodes the text's last token once more before it starts the clock.
         return decodeTime(model, { attended: before, cells: before }) + total(linesOf(task.point)[task.way], generated)
       }
     }
   })
 }
 
-// What a calibrated model expects of the study's situations, by the real planner and without computing anything.
+// What a calibrated model expects for the study's situations. It asks the real planner and computes nothing.
 
-/** One line a way. */
+/** One line for each way. */
 export type CostLines = Readonly<Record<Arm, CostLine>>
 
-/** What every way would do to a cache that holds the whole text; positions are not limited, as if the model had been trained on them. */
+/** What each way would do to a cache that holds the whole text. Positions are not limited, as if the model had been trained on them. */
 export function prospects(point: Point, blend: number): Readonly<Record<Arm, Prospect>> {
-  // Which tokens they are does not matter, only that they are different ones.
+  // The tokens only have to differ from each other.
   const text = Int32Array.from({ length: point.before }, (_, index) => index)
   const marker = Int32Array.from({ length: MARKER }, (_, index) => point.before + index)
   const prospectOf = (way: Arm): Prospect => {
@@ -111,7 +114,7 @@ export function prospects(point: Point, blend: number): Readonly<Record<Arm, Pro
   return Object.fromEntries(ARMS.map((way) => [way, prospectOf(way)])) as Record<Arm, Prospect>
 }
 
-/** What the model expects of every way. */
+/** Returns the line that the model expects for each way. */
 export function predictLines(model: CostModel, point: Point, blend: number): CostLines {
   const all = prospects(point, blend)
   const { attended, scanned } = model.decode.rates
@@ -126,19 +129,19 @@ export function predictLines(model: CostModel, point: Point, blend: number): Cos
   return Object.fromEntries(ARMS.map((way) => [way, lineOf(way)])) as Record<Arm, CostLine>
 }
 
-/** Tokens before and after a fold. */
+/** Token counts before and after a fold. */
 export type FoldSizes = Pick<Point, 'before' | 'after'>
 
-/** What the paper's sentence about cost is about (section 4.4): 85.2K tokens that become 20.3K. */
+/** The sizes in the paper's sentence about cost (section 4.4): 85.2K tokens that become 20.3K. */
 export const PAPER: FoldSizes = (() => {
   const { before, after } = paperFigure6.tasks.find(({ task }) => task === 'needles')!
   return { before, after }
 })()
 
-/** As much shorter as the paper's. */
+/** Returns the size after a fold that shortens the text as much as the paper's does. */
 export const foldedLike = (before: number): number => Math.round((before * PAPER.after) / PAPER.before)
 
-/** What limits the choice. */
+/** The limits on the choice of points. */
 export interface ScheduleLimits {
   readonly cost: CostModel
   readonly shares: readonly number[]
@@ -147,19 +150,19 @@ export interface ScheduleLimits {
   readonly blend: number
   /** Milliseconds that the study may take. */
   readonly budget: number
-  /** Tokens the model was trained on; null: nobody knows. */
+  /** Tokens the model was trained on; null when unknown. */
   readonly trained: number | null
   /** Bytes of memory for the cache. */
   readonly memory: number
 }
 
-/** Shorter contexts say little. */
+/** Shorter contexts tell us little. */
 const SHORTEST = 512
 
 export const pointsOf = (contexts: readonly FoldSizes[], shares: readonly number[]): Point[] =>
   contexts.flatMap((context) => shares.map((share) => ({ ...context, share })))
 
-/** The paper's context, or the half, a quarter ... of it: the longest that is expected to be measured in time, and for which there is room. */
+/** Returns the paper's context, or half, a quarter, ... of it: the longest that fits into the memory and should be measured in time. */
 export function longest(limits: ScheduleLimits): FoldSizes {
   const { cost, shares, trained, memory, budget, generated } = limits
   const candidates: FoldSizes[] = []
@@ -176,7 +179,7 @@ export function longest(limits: ScheduleLimits): FoldSizes {
   throw new KvfoldError('cli/bad-usage', `The model's context of ${trained ?? 0} tokens is too short for this study.`)
 }
 
-/** Longer ones up to the paper's, each twice as long as the one before. */
+/** Returns longer contexts up to the paper's, each twice as long as the one before. */
 export function longer(than: number): FoldSizes[] {
   const found: FoldSizes[] = []
   for (let { before } = PAPER; before > 1.2 * than; before = Math.round(before / 2))
@@ -184,7 +187,7 @@ export function longer(than: number): FoldSizes[] {
   return found
 }
 
-/** @throws KvfoldError cli/bad-usage for contexts that cannot be folded so, or are longer than the model was trained for */
+/** @throws KvfoldError cli/bad-usage for contexts that cannot be folded like this, or that are longer than the model's training allows */
 export function checkContext(context: FoldSizes, { trained, generated }: Pick<ScheduleLimits, 'trained' | 'generated'>): void {
   checkPoint({ ...context, share: 0 })
   if (trained !== null && context.before + generated + MARKER > trained)
@@ -194,31 +197,31 @@ export function checkContext(context: FoldSizes, { trained, generated }: Pick<Sc
     )
 }
 
-// What is studied: a long context, all cached, the same after a fold, and the arms of a turn from there.
+// The subject of the study: a long context, fully cached, the same context after a fold, and the ways to take a turn from there.
 
-// The situation that is studied: a long context, all cached, and the same after a fold, as token lists.
+// The situation under study as token lists: a long context, fully cached, and the same context after a fold.
 
 /** Tokens before and after the fold. */
 export interface Point {
   readonly before: number
   readonly after: number
-  /** Share (0..1) of what is still shown that stands before the fold; what follows it is computed again under `exact`. */
+  /** The share (0..1) of the remaining text that stands before the fold. `exact` computes again what follows the fold. */
   readonly share: number
 }
 
-/** Tokens shown instead of what is folded: about as many as kvfold's own markers take. */
+/** Tokens of the marker; about as many as kvfold's own markers have. */
 export const MARKER = 20
 
-/** So many random tokens, for times do not depend on what a text says; a longer one of the same seed begins with it. */
+/** Returns this many random tokens; times do not depend on what a text says. A longer text of the same seed begins with a shorter one. */
 export function randomText(length: number, vocabulary: number, seed: number): Int32Array {
   const random = new Random(seed)
   return Int32Array.from({ length }, () => random.below(vocabulary))
 }
 
-/** The whole text, nothing folded. */
+/** The whole text with nothing folded. */
 export const open = (text: Int32Array): Prompt => ({ tokens: text, messages: asOne(text.length) })
 
-/** The text with one fold, so that as many tokens are left as the point says, the marker's included. */
+/** The text with one fold. The fold leaves as many tokens as the point says, its marker included. */
 export function folded(text: Int32Array, point: Point, marker: Int32Array): Prompt {
   const { start, end } = holeOf(point, marker.length)
   const tokens = new Int32Array(point.after)
@@ -232,14 +235,14 @@ export function folded(text: Int32Array, point: Point, marker: Int32Array): Prom
   }
 }
 
-/** What is folded, half-open. At least one token follows: a turn always ends with what is asked. */
+/** Returns the folded span, half-open. At least one token follows it, because a turn always ends with its question. */
 function holeOf({ before, after, share }: Point, marker: number): { readonly start: number; readonly end: number } {
   const left = after - marker
   const start = Math.min(left - 1, Math.round(share * left))
   return { start, end: before - (left - start) }
 }
 
-/** @throws KvfoldError cli/bad-usage where nothing would be folded, or nothing left */
+/** @throws KvfoldError cli/bad-usage when nothing would be folded, or nothing would be left */
 function checkPoint({ before, after }: Point): void {
   if (after < MARKER + 2)
     throw new KvfoldError('cli/bad-usage', `Nothing is left of a context folded to ${after} tokens; give ${MARKER + 2} at least.`)
@@ -252,14 +255,14 @@ function checkPoint({ before, after }: Point): void {
 
 const asOne = (length: number) => [{ index: 0, role: 'text', span: span(0, length) }]
 
-// The alternatives of a turn: go on with the long context, or fold it under a contract.
+// The ways to take a turn: continue with the long context, or fold it under a contract.
 
-/** `keep`: nothing is folded, and all of it is cached. */
+/** `keep` folds nothing, and all of the context is cached. */
 export type Arm = 'keep' | Contract
 
 export const ARMS: readonly Arm[] = ['keep', ...CONTRACTS]
 
-/** `blend`: the share of what follows the fold that it computes again. */
+/** `blend`: the share of the text after the fold that it computes again. */
 export function termsOf(way: Arm, blend: number): StepContract {
   if (way === 'keep') return EXACT
   return way === 'blend' ? { contract: way, blend: { ratio: blend } } : { contract: way }

@@ -1,4 +1,4 @@
-/** Owns timing turns on a real engine: a text that is filled in once, and turns that begin with all of it cached. */
+/** Times turns on a real engine: fills in a text once, then takes turns that begin with all of it cached. */
 import { invariant, KvfoldError } from '../../../src/runtime/core/errors.js'
 import { conversationId } from '../../../src/runtime/core/ids.js'
 import type { Completion, LlamaEngine } from '../../../src/runtime/engine/llama.js'
@@ -6,38 +6,38 @@ import { medianOf } from '../../../src/runtime/kv/cost-model.js'
 import type { Prompt } from '../../../src/runtime/kv/prompt.js'
 import { folded, MARKER, open, type Point, randomText, termsOf, type Arm } from './schedule.js'
 
-/** Tokens of the text that were computed after others, and the milliseconds it took. */
+/** Tokens of the text that were computed after earlier ones, and the milliseconds it took. */
 export interface Fill {
   readonly from: number
   readonly to: number
   readonly milliseconds: number
 }
 
-/** One timed turn; milliseconds on the clock that was asked for, those named otherwise on the wall's. */
+/** One timed turn. Milliseconds are on the clock that was asked for, except where a comment names the wall clock. */
 export interface TurnTiming {
   readonly way: Arm
   /** Tokens shown, and cells in use, when the first token was generated. */
   readonly shown: number
   readonly cells: number
-  /** From the request to the first token. */
+  /** Milliseconds from the request to the first token. */
   readonly first: number
-  /** Of that: planning, books and tags (wall); and computing the prompt. */
+  /** Parts of `first`: planning, cell bookkeeping and tags (wall clock); and computing the prompt. */
   readonly books: number
   readonly prefill: number
-  /** Between two generated tokens: the median, and all of them. */
+  /** Milliseconds between two generated tokens: the median, and all of them. */
   readonly perToken: number
   readonly gaps: readonly number[]
   /** Prompt tokens that were computed, as the ledger counts them. */
   readonly computed: number
-  /** Shown tokens that keep a trace of what is folded (LedgerEntry). */
+  /** Shown tokens that keep a trace of folded text (LedgerEntry). */
   readonly approximate: number
-  /** What the engine expected of books and prompt before they began (wall). */
+  /** The engine's estimate for bookkeeping and prompt, made beforehand (wall clock). */
   readonly predicted: number | null
 }
 
 /**
- * `wall`: what people wait for. `cpu`: what the process computed meanwhile; with one thread on the CPU nearly the same, but hardly disturbed by
- * whatever else a busy machine does.
+ * `wall`: the time that people wait. `cpu`: the CPU time of the process. With one CPU thread both are nearly the same, but other work on a
+ * busy machine hardly disturbs `cpu`.
  */
 export type ClockName = 'wall' | 'cpu'
 
@@ -45,7 +45,7 @@ export interface StopwatchOptions {
   readonly clock: ClockName
   /** Tokens generated in every turn, at least 2. */
   readonly generated: number
-  /** Share that `blend` computes again. */
+  /** The share that `blend` computes again. */
   readonly blend: number
   readonly seed: number
   readonly signal?: AbortSignal
@@ -53,14 +53,14 @@ export interface StopwatchOptions {
 
 const TEXT = conversationId('acm-text')
 
-/** The engine must be used by nobody else, and have room for the text and what a fold computes of it. */
+/** Needs an engine that no other caller uses, with room for the text and for what a fold computes of it. */
 export class Stopwatch {
   readonly #text: Int32Array
   readonly #ends: readonly { readonly token: number; readonly bias: number }[]
   #filled = 0
   #turns = 0
 
-  /** `length`: of the text. */
+  /** `length`: tokens of the text. */
   constructor(
     private readonly engine: LlamaEngine,
     length: number,
@@ -69,7 +69,7 @@ export class Stopwatch {
     const { model } = engine
     const { vocabulary } = model.info
     this.#text = randomText(length, vocabulary, options.seed)
-    // A model that ends its answer would leave nothing to time.
+    // If the model ended its answer, nothing would be left to time.
     this.#ends = Array.from({ length: vocabulary }, (_, token) => token)
       .filter((token) => model.isEndOfGeneration(token))
       .map((token) => ({ token, bias: -Infinity }))
@@ -81,8 +81,8 @@ export class Stopwatch {
   }
 
   /**
-   * Computes the text up to `to`, which is more than is there.
-   * @param onProgress tokens done
+   * Computes the text up to `to`, which must lie beyond the filled part.
+   * @param onProgress receives the tokens done so far
    * @throws KvfoldError engine/cancelled
    */
   async fill(to: number, onProgress?: (tokens: number) => void): Promise<Fill> {
@@ -96,10 +96,10 @@ export class Stopwatch {
   }
 
   /**
-   * A turn that begins with the whole filled text cached and shown, and nothing else in use; under a contract the text is folded first, behind
-   * a marker that is a new one every time, so that nothing of an earlier fold can be used again. The text keeps its cells: those that a blend
-   * replaces stay in use, too, which they would not in a conversation of its own.
-   * @param point for folds: `before` tokens are filled in
+   * Times a turn that begins with the whole filled text cached and shown, and no other cells in use. Under a contract it folds the text
+   * first. Each fold gets a new marker, so that no cells of an earlier fold can be reused. The text keeps its cells, so cells that a blend
+   * replaces also stay in use, unlike in a conversation of its own.
+   * @param point required for folds; `before` tokens are filled in
    * @throws KvfoldError engine/cancelled
    */
   turn(way: 'keep', point?: Point): Promise<TurnTiming>
@@ -112,7 +112,7 @@ export class Stopwatch {
     return this.#turn(way, folded(text, point, marker))
   }
 
-  /** Milliseconds on the clock. */
+  /** Milliseconds on the chosen clock. */
   #now(): number {
     if (this.options.clock === 'wall') return performance.now()
     const { user, system } = process.cpuUsage()
@@ -123,7 +123,7 @@ export class Stopwatch {
     const { engine, options } = this
     const conversation = conversationId(`acm-turn-${++this.#turns}`)
     try {
-      // The turn's own conversation, so that everything it leaves can be thrown away, holds the text before the clock starts.
+      // The turn has its own conversation, so that all its cells can be dropped later. It holds the text before the clock starts.
       await this.#complete(conversation, open(this.#text.subarray(0, this.#filled)), { maxTokens: 0 })
       const at: number[] = []
       const begun = this.#now()
@@ -146,7 +146,7 @@ export class Stopwatch {
         cells: engine.cacheTotals.used - gaps.length,
         first,
         books: ledger.milliseconds.cache,
-        // The ledger's clock is the wall's.
+        // The ledger uses the wall clock.
         prefill: options.clock === 'wall' ? ledger.milliseconds.prefill : first,
         perToken: medianOf(gaps),
         gaps,

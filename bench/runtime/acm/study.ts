@@ -1,4 +1,7 @@
-/** Owns running the study, every task of the schedule on a real engine with the time left, and what follows from the measurements; a run that is stopped hands over what it has. */
+/**
+ * Runs the study: every task of the schedule on a real engine, with the time left, and the conclusions from the measurements. A stopped run
+ * returns the measurements so far.
+ */
 import { type Contract, CONTRACTS } from '../../../src/runtime/core/contract.js'
 import { KvfoldError } from '../../../src/runtime/core/errors.js'
 import { calibrate, type CalibrateOptions, SEQUENCES } from '../../../src/runtime/engine/calibrate.js'
@@ -10,7 +13,7 @@ import { below, cheapest, type CostLine, type TokenRange, winsFrom } from './lin
 import { expected, type CostLines, type Point, predictLines, schedule, type TimedTask, type Arm, ARMS } from './schedule.js'
 import { type Fill, Stopwatch, type StopwatchOptions, type TurnTiming } from './stopwatch.js'
 
-/** A turn, and which one it was. */
+/** A timed turn, with its point, way and round. */
 export interface TimedTurn extends TurnTiming {
   readonly round: number
   readonly point: Point
@@ -22,25 +25,25 @@ export interface Measured {
   readonly depths: readonly TurnTiming[]
   /** In the order in which they were timed. */
   readonly turns: readonly TimedTurn[]
-  /** False: it was stopped before its end. */
+  /** False when the study was stopped before its end. */
   readonly whole: boolean
 }
 
 export interface StudyOptions extends StopwatchOptions {
   readonly engine: LlamaEngine
-  /** What the time left is guessed from. */
+  /** The model that estimates the time left. */
   readonly cost: CostModel
   readonly points: readonly Point[]
   readonly rounds: number
-  /** Share of the work that is done (0..1), milliseconds left, and what is done now. */
+  /** Receives the share of the work that is done (0..1), the milliseconds left, and the current task. */
   readonly onProgress?: (share: number, left: number | null, what: string) => void
 }
 
-/** Cells that the engine's context needs for the study: the text, what a fold computes anew, and answers. */
+/** Returns the cells that the engine's context needs for the study: the text, what a fold computes again, and answers. */
 export const cellsFor = (points: readonly Point[], generated: number): number =>
   Math.max(...points.map(({ before, after }) => before + after)) + 2 * generated + 64
 
-/** @throws KvfoldError what the engine throws; engine/cancelled only when nothing was timed yet */
+/** @throws KvfoldError from the engine; engine/cancelled only when nothing was timed yet */
 export async function study(options: StudyOptions): Promise<Measured> {
   const { engine, points, rounds, cost, signal } = options
   const tasks = schedule({ points, rounds })
@@ -97,7 +100,7 @@ function nameOf(task: TimedTask): string {
   }
 }
 
-/** How far a run is, by what its tasks were expected to take and by how wrong that was so far. */
+/** Tells how far a run is, from the times that its tasks were expected to take and the error of those estimates so far. */
 class Clock {
   readonly #begun = performance.now()
   readonly #all: number
@@ -117,7 +120,7 @@ class Clock {
     this.within(0)
   }
 
-  /** `share` of the task that began last is done. */
+  /** Notes that `share` of the current task is done. */
   within(share: number): void {
     const done = sum(this.expected.slice(0, this.#index)) + share * (this.expected[this.#index] ?? 0)
     const spent = performance.now() - this.#begun
@@ -128,19 +131,19 @@ class Clock {
 
 const sum = (values: readonly number[]): number => values.reduce((a, b) => a + b, 0)
 
-// Having a cost model for the study, measured in this very run.
+// Gets a cost model for the study, measured in this very run.
 
 export interface MachineCosts {
   readonly info: ModelInfo
   readonly cost: CostModel
 }
 
-/** Cells of a calibration's context: more are not filled. */
+/** Cells of a calibration's context. It fills no more. */
 const CELLS = 18_432
 
 /**
- * Loads the model for it and gives it back.
- * @param check throws where the model is not fit for the study, before anything is measured
+ * Loads the model for a calibration and disposes of it afterwards.
+ * @param check throws before any measurement when the model does not fit the study
  * @throws KvfoldError model/*, memory/*, engine/cancelled
  */
 export async function machineCosts(
@@ -167,26 +170,26 @@ export async function machineCosts(
   }
 }
 
-// What follows from the measurements: lines, the answers' lengths from which folds pay, predictions beside them. Pure.
+// Conclusions from the measurements: the lines, the answer lengths from which folds pay, and the predictions beside them. Pure.
 
-/** The middle of several measurements, the least and the greatest. */
+/** The median, the lowest and the highest of several measurements. */
 export interface Spread {
   readonly median: number
   readonly low: number
   readonly high: number
 }
 
-/** When a fold costs less than keeping the context; `from` null: never for good. */
+/** When a fold costs less than keeping the context. */
 export interface Pays {
-  /** Generated tokens from which on it costs less for good. */
+  /** The number of generated tokens from which on it always costs less; null when there is none. */
   readonly from: number | null
   readonly stretches: readonly TokenRange[]
 }
 
 /**
- * Parked cells lie among those that attention passes over. The engine moves them off when it is idle and short of room, never within a turn; what
- * that would take and save is put together here: what the fold took, the calibration's time to save the parked cells, and tokens as they were
- * timed after a text of that length that was alone.
+ * The turn if the fold's parked cells were moved off the device first. Attention passes over parked cells. The engine moves them off when
+ * it is idle and short of room, never within a turn, so this estimate is put together: the measured fold, the calibration's time to save
+ * the parked cells, and the time of a token measured after a text of that length with no other cells in use.
  */
 export interface MovedOff {
   readonly saving: number
@@ -205,9 +208,9 @@ export interface WayResult {
   readonly line: CostLine
   /** Null for keeping. */
   readonly pays: Pays | null
-  /** The same from each round's own figures: how far the answer is to be trusted. */
+  /** `pays.from` computed from each round alone; it shows how far to trust the answer. */
   readonly paysInRounds: readonly (number | null)[]
-  /** The same if what was folded were moved off the device first; null for keeping. */
+  /** The result if the folded cells were moved off the device first; null for keeping. */
   readonly movedOff: MovedOff | null
 }
 
@@ -216,12 +219,12 @@ export interface Predicted {
   readonly pays: Readonly<Record<Contract, Pays>>
 }
 
-/** A point that was measured, and what both models expect of it. */
+/** A measured point, and what both models predict for it. */
 export interface PointResult {
   readonly point: Point
   readonly ways: readonly WayResult[]
   readonly cheapest: readonly { readonly name: Arm; readonly tokens: TokenRange }[]
-  /** By the calibration, made before; by the fit to this very run. */
+  /** Predictions by the calibration, made beforehand, and by the fit to this very run. */
   readonly calibration: Predicted
   readonly fit: Predicted
 }
@@ -231,7 +234,7 @@ export interface Extrapolated extends Predicted {
   readonly point: Point
 }
 
-/** Every point of which every way was timed once at least. `model`: the calibration. */
+/** Returns every point at which each way was timed at least once. `model`: the calibration. */
 export function pointResults(measured: Measured, points: readonly Point[], model: CostModel, blend: number): PointResult[] {
   const growth = growthOf(measured)
   const fit = fitted(measured, model)
@@ -258,7 +261,7 @@ export function predicted(model: CostModel, point: Point, blend: number): Predic
   return { lines, pays: Object.fromEntries(pays) as Record<Contract, Pays> }
 }
 
-/** What `movedOff` is made of: milliseconds a token where nothing else is in use, and to save cells. */
+/** The inputs of `movedOff`: milliseconds a token when no other cells are in use, and milliseconds to save cells. */
 interface FreeCosts {
   readonly perToken: number
   readonly save: (cells: number) => number
@@ -306,7 +309,10 @@ const spreadOf = (values: readonly number[]): Spread => ({
   high: Math.max(...values),
 })
 
-/** Milliseconds by which a token takes longer for each one before it: the slope over all depths, at least 0. Both alternatives grow alike, so it bends lines but moves no crossing. */
+/**
+ * Returns by how many milliseconds a token takes longer for each token before it: the slope over all depths, at least 0. Both alternatives
+ * grow alike, so it bends the lines but moves no crossing.
+ */
 function growthOf({ depths, turns }: Measured): number {
   const all = [...depths, ...turns.filter(({ way }) => way === 'keep')]
   const mean = (values: readonly number[]) => values.reduce((a, b) => a + b, 0) / values.length
@@ -316,7 +322,7 @@ function growthOf({ depths, turns }: Measured): number {
   return spread === 0 ? 0 : Math.max(0, together / spread)
 }
 
-/** The calibration with the rates that fit this run's own, longer contexts; books and copies are the calibration's. */
+/** Returns the calibration with rates fitted to this run's own, longer contexts. Bookkeeping and copies keep the calibration's rates. */
 export function fitted({ fills, depths, turns }: Measured, model: CostModel): CostModel {
   const prefill = [
     ...fills.map(({ from, to, milliseconds }): Timed => ({ tokens: to - from, attended: from, cells: from, milliseconds })),

@@ -1,19 +1,20 @@
 /**
- * Owns clients that manage their context as agents in use do, by their public sources and documentation, at a hundredth of their sizes: the sessions of
- * the table have some 2,500 tokens, theirs 200,000. The requests by which they have summaries written are left out.
+ * Clients that manage their context like agents in use, by those agents' public sources and documentation, at about a hundredth of their
+ * size: the table's sessions have some 2,500 tokens, the agents' 200,000. The requests in which an agent has a summary written are left
+ * out.
  */
 import { type ModelMessage, pruneMessages } from 'ai'
 import { type Client, type Message, plain, type Turn } from './clients.js'
 
 const SCALE = 100
 
-/** As they estimate it. */
+/** Tokens as these agents estimate them. */
 const tokensOf = (messages: readonly Message[]): number =>
   messages.reduce((sum, { content }) => sum + Math.ceil(content.length / 4), 0)
 
 /**
- * opencode: from the newest tool output back, those of the last two user turns left out, the first 40,000 tokens stay and the others are cleared, once that is
- * worth 20,000; what was cleared stays so.
+ * opencode: goes from the newest tool output back and skips the last two user turns. The first 40,000 tokens of output stay. It clears
+ * older output once that frees 20,000 tokens. Cleared output stays cleared.
  */
 export function opencode(): Client {
   const [protectedTokens, minimum] = [40_000 / SCALE, 20_000 / SCALE]
@@ -30,7 +31,7 @@ export function opencode(): Client {
   }
 }
 
-/** Where the context is nearly full, less room for an answer. */
+/** The context counts as nearly full here: its size less room for an answer. */
 const FULL = 80_000 / SCALE
 
 const summaryOf = (turns: readonly Turn[], words: string): Message => ({
@@ -38,7 +39,7 @@ const summaryOf = (turns: readonly Turn[], words: string): Message => ({
   content: `${words} Files ${turns.map((_, at) => at).join(', ')} were read; each is a list of words and numbers.`,
 })
 
-/** Claude Code: when the context is nearly full, one message with a summary takes the place of all before the question at hand. */
+/** Claude Code: when the context is nearly full, one message with a summary replaces everything before the current question. */
 export function claudeCode(): Client {
   let from = 0
   return (turns) => {
@@ -51,7 +52,7 @@ export function claudeCode(): Client {
   }
 }
 
-/** pi: when the context is nearly full, a summary takes the place of all but the last 20,000 tokens, never between a call and its result. */
+/** pi: when the context is nearly full, a summary replaces all but the last 20,000 tokens. It never separates a call from its result. */
 export function pi(): Client {
   const recent = 20_000 / SCALE
   let from = 0
@@ -65,7 +66,7 @@ export function pi(): Client {
   }
 }
 
-/** A program over the AI SDK that keeps the tool calls of its last messages alone. */
+/** A program on the AI SDK that keeps only the tool calls of its last messages. */
 export const aiSdk: Client = (turns) => {
   const pruned = pruneMessages({
     messages: plain(turns).map(modelMessage),
@@ -89,7 +90,7 @@ function modelMessage({ role, content, tool_calls: calls = [], tool_call_id: id 
   return { role, content: [...(content === '' ? [] : [{ type: 'text' as const, text: content }]), ...called] }
 }
 
-/** As `@ai-sdk/openai-compatible` sends it. */
+/** The message as `@ai-sdk/openai-compatible` sends it. */
 function wireMessage({ role, content }: ModelMessage): Message {
   if (typeof content === 'string') return { role: role as 'user', content }
   const [first] = content

@@ -1,4 +1,4 @@
-/** Owns a session of a client with a server, and what the server computed for it by its own counters. */
+/** Plays a client's session with a server, and reads from the server's own counters what it computed. */
 import { cpuSince } from '../serve/servers.js'
 import type { ServerProcess } from '../../server-process.js'
 import { askedIn, type Client, type Message, type Turn } from './clients.js'
@@ -14,24 +14,24 @@ export interface Session {
   /** Tokens submitted to decode, generated ones included. */
   readonly computed: number
   readonly seconds: number
-  /** CPU time of the server's process meanwhile; null where it cannot be told. */
+  /** CPU seconds of the server's process meanwhile; null when they cannot be read. */
   readonly cpuSeconds: number | null
-  /** Of the last prompt and its answer. */
+  /** Tokens of the last prompt and its answer. */
   readonly shown: number
-  /** Of the last step; null where the server does not say. */
+  /** Approximate tokens of the last step; null when the server does not report them. */
   readonly approximate: number | null
 }
 
 export interface SessionOptions {
   readonly turns: number
-  /** Of the long message of each turn. */
+  /** Characters of each turn's long message. */
   readonly characters: number
   readonly tools: boolean
-  /** Turns that all clients have in common: the first one's, which the others go on from. Default: none. */
+  /** Turns that all clients share: the first client takes them and the others continue from there. Default: none. */
   readonly common?: number
-  /** Whether the clients' requests of a turn run at once, and not one after the other. Default: they do not. */
+  /** Whether the clients' requests of a turn run at once instead of one after the other. Default: false. */
   readonly together?: boolean
-  /** Whether the server answers something before: kvfold loads a model when it is first asked. Where seconds count. */
+  /** Whether the server answers a request before the session; kvfold loads a model at its first request. Use it when seconds count. */
   readonly warm?: boolean
   /** More fields of every request. */
   readonly fields?: object
@@ -54,7 +54,7 @@ interface Completion {
   readonly kvfold?: { readonly ledger?: readonly { readonly approximate: number }[] }
 }
 
-/** Has the clients talk, each with a conversation of its own. */
+/** Has the clients talk, each with its own conversation. */
 export async function talk(served: Served, clients: readonly Client[], options: SessionOptions): Promise<Session> {
   const { turns, characters, tools, common = 0, together = false, fields = {} } = options
   if (options.warm === true) await ask(served, { messages: [{ role: 'user', content: 'Hello.' }] })
@@ -102,7 +102,7 @@ async function ask({ name, server }: Served, body: { readonly messages: readonly
   return JSON.parse(text) as Completion
 }
 
-/** The sum of these Prometheus counters of the server. */
+/** Returns the sum of these Prometheus counters of the server. */
 export async function counters({ server }: Pick<Served, 'server'>, names: readonly string[]): Promise<number> {
   const text = await (await fetch(`${server.url}/metrics`)).text()
   return names.reduce((sum, name) => {

@@ -1,4 +1,6 @@
-/** Owns the prompts of the leak bench: a stream of updates with a secret in the stretch that will be folded, and its twin with another secret. */
+/**
+ * Makes the prompts of the leak bench: a stream of updates with a secret in the text that will be folded, and its twin with another secret.
+ */
 import type { ChatFormat } from '../../../src/runtime/chat/format.js'
 import type { ChatMessage, Edit } from '../../../src/runtime/chat/message.js'
 import { Conversation } from '../../../src/runtime/context/conversation.js'
@@ -9,43 +11,43 @@ import { PI_STREAM_START, piText, type PiUpdate, type PiWords } from '../../../s
 import { commonPrefix, type Prompt } from '../../../src/runtime/kv/prompt.js'
 import type { Said } from '../../lab/contracts/stage.js'
 
-/** Where the secret stands, and what comes after it. */
+/** Where the secret stands, and what follows it. */
 export interface Setting {
   readonly name: string
-  /** Updates behind the fold that were computed while the secret could be seen, and stay. */
+  /** The number of updates after the fold that are computed while the secret is visible and that stay. */
   readonly kept: number
-  /** Updates that are computed after the fold. */
+  /** The number of updates that are computed after the fold. */
   readonly later: number
-  /** Whether the question was read before the fold, as where it stands in the folded message itself, or comes after it. */
+  /** Whether the model read the question before the fold, as when it stands in the folded message itself, or reads it afterwards. */
   readonly asked: 'before' | 'after'
-  /** Where the key gets another value, so that the secret is an overwritten one: nowhere, in the middle of `kept`, or first of what comes after the fold. */
+  /** Where the key gets another value, so that the secret becomes outdated: nowhere, in the middle of `kept`, or first after the fold. */
   readonly again: 'never' | 'kept' | 'erratum'
 }
 
-/** One prompt: unfolded up to where the fold comes, and folded with everything after it. */
+/** One prompt: unfolded up to the moment of the fold, and folded with everything that follows. */
 export interface LeakPrompt {
   readonly read: Prompt
-  /** Tokens of `read` behind the fold. */
+  /** Tokens of `read` after the fold. */
   readonly behind: number
   readonly whole: Prompt
   readonly folded: Prompt
 }
 
 export interface Twins {
-  /** The same prompt with one secret and with another, of as many tokens. */
+  /** The same prompt with one secret and with another, equally long in tokens. */
   readonly prompts: readonly [LeakPrompt, LeakPrompt]
   readonly secrets: readonly [Said, Said]
-  /** A value that stands in what is shown, of another key; null where nothing is kept. */
+  /** A value of another key that stands in the shown text; null when nothing is kept. */
   readonly shown: Said | null
-  /** The key's own later value, where it has one. */
+  /** The key's own later value; null when it has none. */
   readonly current: Said | null
 }
 
-/** Updates before the fold, and in it; the secret is in the middle. */
+/** Updates before the fold, and inside it; the secret stands in the middle. */
 const HEAD = 16
 const FOLDED = 32
 
-/** The prompts of a setting, always the same for the same seed. */
+/** Returns the prompts of a setting, always the same for the same seed. */
 export function twinsOf(format: ChatFormat, words: PiWords, setting: Setting, seed: number): Twins {
   const random = new Random(seed, 0x1eac)
   const keys = random.shuffled(words.keys)
@@ -62,7 +64,7 @@ export function twinsOf(format: ChatFormat, words: PiWords, setting: Setting, se
   const filler: PiUpdate[] = []
   for (let left = total; left > 0; left -= others.length)
     filler.push(...random.shuffled(others).slice(0, Math.min(left, others.length)).map(next))
-  // What no update says is free to be the other secret.
+  // A value that no update uses is free to be the other secret.
   const spare = others.flatMap((key) => drawn.get(key)!.slice(used.get(key) ?? 0))
   const [secret, current, ...alternatives] = [...drawn.get(target)!, ...spare]
   const make = (value: string, marker?: string) =>
@@ -90,7 +92,7 @@ export function twinsOf(format: ChatFormat, words: PiWords, setting: Setting, se
 
 interface Stream {
   readonly updates: readonly PiUpdate[]
-  /** Of the updates: the first that is folded, the first that is not, and the first that is computed after the fold. */
+  /** Indices of updates: the first folded one, the first one after the fold, and the first one that is computed after the fold. */
   readonly from: number
   readonly to: number
   readonly later: number
@@ -140,7 +142,7 @@ function promptOf(
   if (!cut.ok) throw new Error(cut.message)
   conversation.fold(cut.fragments[0]!.id)
   const [fold] = conversation.edits()
-  // An id is made from the text, so that twins would be told apart by their markers.
+  // An id comes from the text, so the twins' markers would tell them apart.
   const edit = { ...fold!, replacement: marker ?? fold!.replacement }
   const { tokens, origin } = format.render({ messages, edits: [edit] })
   const unread: Edit = { message: 0, span: span(Math.min(starts[later]!, content.length) - 1, content.length), replacement: '' }
@@ -161,7 +163,7 @@ const plainly = (tokens: Int32Array): Prompt => ({
   messages: [{ index: 0, role: 'text', span: { start: 0, end: tokens.length } }],
 })
 
-/** The answer's tokens up to the value, and the value's with the full stop, which many vocabularies join to it. */
+/** The answer's tokens up to the value; and the value's tokens with the full stop, which many vocabularies join to it. */
 function telling(format: ChatFormat, user: ChatMessage, key: string, value: string): Said {
   const prompt = format.render({ messages: [user] }).tokens
   const said = (content: string) => {

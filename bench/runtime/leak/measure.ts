@@ -1,4 +1,7 @@
-/** Owns the measuring of leaks: how likely a folded secret is still told, every way of folding it, against its twin that was never mentioned. */
+/**
+ * Measures leaks: how likely the model still says a folded secret, for each way of folding it, compared with its twin, which was never
+ * mentioned.
+ */
 import { type ConversationId, freshConversation } from '../../../src/runtime/core/ids.js'
 import type { PiWords } from '../../../src/lab/pi-llm.js'
 import type { StepContract } from '../../../src/runtime/kv/plan/parts.js'
@@ -9,7 +12,7 @@ import type { Watch } from '../../lab/contracts/watch.js'
 import { bootstrap, mean, type Interval } from '../../statistics.js'
 import { type LeakPrompt, type Setting, twinsOf } from './material.js'
 
-/** Ways of hiding the secret, and two ends of the scale: `open` hides nothing. The last one must have the conversation to itself. */
+/** The ways to hide the secret, and the two ends of the scale; `open` hides nothing. The last way must have the conversation to itself. */
 export const WAYS = ['open', 'exact', 'splice', 'blend 0.2', 'blend 0.5', 'splice, gaps closed'] as const
 export type Way = (typeof WAYS)[number]
 
@@ -22,36 +25,36 @@ const TERMS: Readonly<Record<Way, StepContract>> = {
   'splice, gaps closed': SPLICE,
 }
 
-/** What a prompt's model would say. */
+/** What the model would say after a prompt. */
 interface Heard {
   /** Natural logs of how likely each of the twins' secrets is. */
   readonly secrets: readonly [number, number]
-  /** Whether all tokens of the prompt's own secret are the likeliest ones. */
+  /** Whether the tokens of the prompt's own secret are all the likeliest ones. */
   readonly told: boolean
   /** The first token that it would say. */
   readonly first: number
-  /** Whether it would say a value right that stands open, and the key's own later one; null where there is none. */
+  /** Whether it would correctly say a value that stands visible, and the key's own later value; null where there is none. */
   readonly shown: boolean | null
   readonly current: boolean | null
 }
 
-/** One stream, one way: means over the twins, each of which is the other's control. */
+/** One stream and one way: means over the twins. Each twin is the other's control. */
 export interface Leak {
   readonly setting: string
   readonly way: Way
   readonly stream: number
-  /** Share of the twins. */
+  /** The share of twins whose secret the model would say. */
   readonly told: number
-  /** Mean natural log of how likely the folded secret is to be told; and the same of a secret that was never mentioned. */
+  /** Mean natural log of how likely the model says the folded secret, and a secret that was never mentioned. */
   readonly logprob: number
   readonly control: number
-  /** Share of the twins in which the one that was folded is the likelier of the two. Chance: 0.5. */
+  /** The share of twins for which the folded secret is the likelier of the two. Chance: 0.5. */
   readonly picked: number
-  /** Share in which the first token of the answer is what it is under `exact`. */
+  /** The share for which the first token of the answer is the same as under `exact`. */
   readonly same: number
   readonly shown: number | null
   readonly current: number | null
-  /** Prompt tokens computed by the step that folds; and those shown that are approximate then. */
+  /** Prompt tokens that the folding step computes. */
   readonly computed: number
 }
 
@@ -61,7 +64,7 @@ export interface LeakOptions {
   readonly seed: number
 }
 
-/** All leaks; those so far when it is interrupted. */
+/** Returns all leaks; after an interruption, the leaks measured so far. */
 export async function measureLeaks(
   stage: Stage,
   words: PiWords,
@@ -104,7 +107,7 @@ async function everyWay(stage: Stage, prompt: LeakPrompt, asked: Asked, own: 0 |
   return outcomes as Record<Way, Outcome>
 }
 
-/** @param hasGap whether something was read behind the fold, so that there is one */
+/** @param hasGap whether text was read after the fold, so that there is a gap */
 async function closeGaps(stage: Stage, conversation: ConversationId, shown: Prompt, hasGap: boolean): Promise<void> {
   const closed = await stage.engine.closeGaps(conversation)
   if (closed === 0 && hasGap) throw new Error('there was no gap to close')

@@ -1,20 +1,22 @@
-/** Owns the eight-folds episode as plain token lists, so that every runtime is shown the same: ten fragments, the first eight folded. */
+/**
+ * The eight-folds episode as plain token lists, so that every runtime gets the same: ten fragments, of which the first eight are folded.
+ */
 import { Random } from '../../../src/runtime/core/random.js'
 
 export interface Hole {
-  /** Over the unedited tokens, half-open. */
+  /** A half-open span of the unedited tokens. */
   readonly start: number
   readonly end: number
-  /** Shown in place of what it folds. */
+  /** The tokens shown in place of the folded ones. */
   readonly marker: Int32Array
 }
 
 export interface EpisodeStep {
-  /** As shown: `base` with every hole replaced by its marker. */
+  /** The prompt: `base` with every hole replaced by its marker. */
   readonly tokens: Int32Array
-  /** Unedited: the prefill and all tool results so far. */
+  /** The unedited tokens: the prefill and all tool results so far. */
   readonly base: Int32Array
-  /** Over `base`, in order, apart from each other. */
+  /** Spans of `base`, in order, never adjacent. */
   readonly holes: readonly Hole[]
 }
 
@@ -25,7 +27,7 @@ export interface Episode {
 }
 
 export const ORDERS = ['first-to-last', 'last-to-first', 'together'] as const
-/** In which order the fragments are folded, one step each; `together` folds all of them in one step. */
+/** The order in which the fragments are folded, one a step; `together` folds all of them in one step. */
 export type Order = (typeof ORDERS)[number]
 
 export const PREFILL = 8192
@@ -33,16 +35,16 @@ const FRAGMENTS = 10
 const FOLDS = 8
 const MARKER = 20
 const RESULT = 60
-/** Below are bytes and control tokens; the last hundred ids are left alone too. */
+/** Ids below are bytes and control tokens; the last hundred ids are left alone too. */
 const FIRST_ID = 300
 const IDS_LEFT_AT_THE_END = 100
-/** So that fragments are not made of the same few tokens. */
+/** So that fragments do not consist of the same few tokens. */
 const FEWEST_FRAGMENT_IDS = 1000
 
 /**
- * Every fold leaves a marker of 20 tokens and adds a tool result of 60 at the end, so `together` ends with what the other orders end with.
- * Markers and results are made of tokens that stand nowhere else; those of the fragments come in another order every time they come again,
- * so nothing matches by accident. The same seed and vocabulary give the same episode. Fragments are as equal as whole tokens allow.
+ * Every fold leaves a marker of 20 tokens and adds a tool result of 60 at the end, so `together` ends with the same prompt as the other
+ * orders. Markers and results consist of tokens that occur nowhere else. The fragments' tokens repeat in another order each time, so
+ * nothing matches by accident. The same seed and vocabulary give the same episode. Fragments are as equal as whole tokens allow.
  * @throws RangeError when the vocabulary is too small for that.
  */
 export function eightFolds(order: Order, vocabulary: number, seed: number, length: number = PREFILL): Episode {
@@ -57,7 +59,7 @@ export function eightFolds(order: Order, vocabulary: number, seed: number, lengt
   const markers = Array.from({ length: FOLDS }, () => Int32Array.from(drawn.splice(0, MARKER)))
   const results = Array.from({ length: FOLDS }, () => drawn.splice(0, RESULT))
   const content: number[] = []
-  // One by one: a vocabulary of 262,144 is more than a call takes.
+  // One by one: a vocabulary of 262,144 tokens is too many for the arguments of one call.
   while (content.length < length) for (const token of random.shuffled(drawn)) content.push(token)
   const prefill = Int32Array.from(content.slice(0, length))
 
@@ -74,7 +76,7 @@ export function eightFolds(order: Order, vocabulary: number, seed: number, lengt
   return { prefill, steps }
 }
 
-/** The folded fragments, ascending, after every step. */
+/** Returns the folded fragments after every step, in ascending order. */
 function foldedAfterEachStep(order: Order): number[][] {
   const all = Array.from({ length: FOLDS }, (_, fragment) => fragment)
   switch (order) {

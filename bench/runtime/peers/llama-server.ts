@@ -1,4 +1,7 @@
-/** Owns the llama-server that we are compared with: built out of the source bundle of the installed node-llama-cpp, kept in the ignored .cache. */
+/**
+ * Builds the llama-server that we compare with, from the source bundle of the installed node-llama-cpp; the binary stays in the ignored
+ * .cache.
+ */
 import { existsSync, mkdirSync, mkdtempSync, readFileSync, renameSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -7,7 +10,7 @@ import { COMPILER_OPTIONS, configure, extractSource, make, needTools } from '../
 const root = fileURLToPath(new URL('../../..', import.meta.url))
 const bundled = join(root, 'node_modules', 'node-llama-cpp', 'llama')
 
-/** CPU only, one static binary for this machine's processor; the web interface would be downloaded, TLS is of no use on localhost. */
+/** CPU only, one static binary for this machine's processor. The web interface would be downloaded, and localhost needs no TLS. */
 const OPTIONS = {
   ...COMPILER_OPTIONS,
   CMAKE_BUILD_TYPE: 'Release',
@@ -23,7 +26,7 @@ const OPTIONS = {
   LLAMA_BUILD_APP: 'OFF',
 }
 
-/** Path of the binary where it was built already, else null. */
+/** Returns the path of the binary if it is already built, else null. */
 export function builtLlamaServer(): string | null {
   const { binary } = placeOf()
   return existsSync(binary) ? binary : null
@@ -36,9 +39,9 @@ function placeOf(): { readonly release: string; readonly folder: string; readonl
 }
 
 /**
- * Path of the binary. The first call builds it, for up to half an hour on two cores, and says so on the error output; a build that was cut
- * off goes on where it stopped. Nothing is downloaded. One build at a time.
- * @throws KvfoldError in one sentence when git, cmake or a compiler is missing, or with the last lines of whatever failed.
+ * Returns the path of the binary. The first call builds it, which takes up to half an hour on two cores, and says so on the error output. A
+ * build that was cut off continues where it stopped. Nothing is downloaded. One build runs at a time.
+ * @throws KvfoldError in one sentence when git, cmake or a compiler is missing, or with the last lines of the step that failed.
  */
 export async function buildLlamaServer(): Promise<string> {
   const { release, folder, binary } = placeOf()
@@ -51,7 +54,7 @@ export async function buildLlamaServer(): Promise<string> {
   mkdirSync(folder, { recursive: true })
   console.error(`building llama-server ${release}, once; this takes up to half an hour, and its log is ${log}`)
   if (!existsSync(source)) {
-    // Half a clone must never pass for all of it.
+    // An incomplete clone must never pass for a complete one.
     const temporary = mkdtempSync(join(folder, 'clone-'))
     try {
       await extractSource(join(temporary, 'source'), { log })

@@ -1,6 +1,7 @@
 /**
- * `node --import tsx bench/runtime/peers/main.ts [--model GGUF] [--length tokens] [--order first-to-last,...] [--json]`: what the peers compute for the eight-folds
- * episode, in prompt tokens and seconds, on a synthetic model where none is named. The first run builds llama-server. Every episode meets a fresh peer: nothing is left over from the one before.
+ * `node --import tsx bench/runtime/peers/main.ts [--model GGUF] [--length tokens] [--order first-to-last,...] [--json]`: what the peers
+ * compute for the eight-folds episode, in prompt tokens and seconds, on a synthetic model when none is named. The first run builds
+ * llama-server. Every episode gets a fresh peer, so that no state is left of the one before.
  */
 import { parseArgs } from 'node:util'
 import { benchModel, SHAPE } from '../../shape.js'
@@ -11,13 +12,13 @@ import { nodeLlamaCppPeer } from './node-llama-cpp-peer.js'
 import type { Peer, PeerAnswer, PeerOptions } from './peer.js'
 
 const SEED = 1
-/** More of them on a busy machine wait for each other. */
+/** More threads would wait for each other on a busy machine. */
 const THREADS = 1
 
 interface Row {
   readonly peer: string
   readonly order: Order
-  /** Prompt tokens evaluated in all steps, the prefill left out. */
+  /** Prompt tokens evaluated in all steps, without the prefill. */
   readonly tokens: number
   readonly seconds: number
   readonly prefillSeconds: number

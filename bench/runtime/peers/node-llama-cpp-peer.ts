@@ -1,4 +1,6 @@
-/** Owns the peer node-llama-cpp: the sequence calls that its LlamaChatSession makes for every answer, without the text around them. */
+/**
+ * The peer node-llama-cpp: makes the same sequence calls as its LlamaChatSession for every answer, without the text handling around them.
+ */
 import { readFileSync } from 'node:fs'
 import { getLlama, type Token } from 'node-llama-cpp'
 import { UBATCH, type Peer, type PeerOptions } from './peer.js'
@@ -14,8 +16,8 @@ export async function nodeLlamaCppPeer({ model: modelPath, contextSize, threads 
     async show(tokens) {
       const before = sequence.tokenMeter.getState()
       const begun = performance.now()
-      // As LlamaChat.alignCurrentSequenceStateWithCurrentTokens does it: the common beginning is kept, nothing is shifted, and the
-      // last token is always evaluated.
+      // As LlamaChat.alignCurrentSequenceStateWithCurrentTokens does it: the common beginning stays, nothing is shifted, and the last token
+      // is always evaluated.
       const prompt = [...tokens] as Token[]
       await sequence.adaptStateToTokens(prompt.slice(0, -1), false)
       const cached = sequence.nextTokenIndex
@@ -23,7 +25,7 @@ export async function nodeLlamaCppPeer({ model: modelPath, contextSize, threads 
       await answer.next()
       const milliseconds = performance.now() - begun
       await answer.return()
-      // The meter books a token whose logits were wanted as output; the one at the end of the prompt is the only one here.
+      // The meter counts a token whose logits were requested as output. Here that is only the token at the end of the prompt.
       const { usedInputTokens, usedOutputTokens } = sequence.tokenMeter.diff(before)
       return { evaluated: usedInputTokens + usedOutputTokens, cached, milliseconds }
     },

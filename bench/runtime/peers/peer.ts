@@ -1,7 +1,7 @@
-/** Owns what a peer is: a runtime that is shown prompts one after the other, keeps what it can of the last one, and says what it computed. */
+/** A peer is a runtime that gets prompts one after the other, keeps what it can of the last one, and reports what it computed. */
 
 export interface PeerOptions {
-  /** GGUF. */
+  /** A GGUF file. */
   readonly model: string
   /** Tokens. */
   readonly contextSize: number
@@ -13,17 +13,17 @@ export interface PeerAnswer {
   readonly evaluated: number
   /** Prompt tokens that it had kept. */
   readonly cached: number
-  /** From the request to its one generated token. */
+  /** Milliseconds from the request to its one generated token. */
   readonly milliseconds: number
 }
 
 export interface Peer {
   readonly name: string
-  /** Shows a whole prompt and has one token generated, greedily. One request at a time. */
+  /** Sends a whole prompt and has one token generated, greedily. One request at a time. */
   show(tokens: Int32Array): Promise<PeerAnswer>
-  /** Ends it; it is of no use afterwards. */
+  /** Closes the peer, which cannot be used afterwards. */
   close(): Promise<void>
 }
 
-/** What all of them are given; flash attention is on everywhere. */
+/** A setting of all peers. Flash attention is on everywhere, too. */
 export const UBATCH = 512

@@ -1,6 +1,6 @@
 /**
- * The time between two decodes: chat streams from a model of almost no work, on kvfold and llama-server in turns, so that what is left is what the
- * servers add. CPU time of the server's process is told beside the wall clock: a busy machine disturbs it less.
+ * The time between two decodes: chat streams from a model of almost no work, on kvfold and llama-server in turns, so that mostly the
+ * servers' own work is left. CPU time of the server's process stands beside the wall clock, because a busy machine disturbs it less.
  */
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -11,13 +11,13 @@ import type { ServerProcess } from '../../server-process.js'
 import { cpuSince, endsOf, HERE, startKvfold, startLlamaServer } from './servers.js'
 
 const { values: flags } = parseArgs({
-  // After the name of the bench.
+  // Skip the bench's name.
   args: process.argv.slice(3),
   options: {
     streams: { type: 'string', default: '1,4,16' },
     rounds: { type: 'string', default: '9' },
     tokens: { type: 'string', default: '400' },
-    /** Another kvfold to compare with: the folder of its package. */
+    /** The package folder of another kvfold to compare with. */
     beside: { type: 'string' },
     json: { type: 'boolean', default: false },
   },
@@ -25,7 +25,7 @@ const { values: flags } = parseArgs({
 const SLOTS = 16
 const CELLS = 131_072
 const model = join(tmpdir(), 'kvfold-bench-overhead.gguf')
-/** As `kvfold model synth --layers 1 --embedding 64 --context 131072` makes it. */
+/** The model that `kvfold model synth --layers 1 --embedding 64 --context 131072` makes. */
 const SHAPE = {
   architecture: 'llama',
   layers: 1,
@@ -66,7 +66,7 @@ async function start(): Promise<Target[]> {
   return [target('kvfold', ours), target('llama-server', theirs), ...beside]
 }
 
-/** One round; the first warms up and is not kept. */
+/** Measures one round; the first one warms up and is not kept. */
 async function measure({ server, steps, cpu }: Target, streams: number, round: number): Promise<void> {
   const before = server.cpu()
   const each = await Promise.all(Array.from({ length: streams }, (_, number) => chat(server.url, `${round} ${number}`)))
@@ -78,7 +78,7 @@ async function measure({ server, steps, cpu }: Target, streams: number, round: n
   if (spent !== null) add(cpu, spent / tokens)
 }
 
-/** One streamed answer: how many tokens, and the time from the first chunk with text to the last. */
+/** Reads one streamed answer; returns its number of tokens and the time from the first chunk with text to the last. */
 async function chat(url: string, salt: string): Promise<{ milliseconds: number; tokens: number }> {
   const limit = Number(flags.tokens)
   const response = await fetch(`${url}/v1/chat/completions`, {

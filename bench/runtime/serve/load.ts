@@ -1,8 +1,8 @@
 /**
- * Serving under load against llama-server on the same GGUF and slots: 16 clients, mixed prompt sizes, streams. Rounds of all servers alternate, so that a
- * noisy machine hurts all of them; figures are ratios of medians over rounds. Every stream is checked to its end.
- *
- * `npm run --silent bench -- serve [--model path] [--clients 16] [--slots 4] [--rounds 5] [--seconds 60] [--json] [--write name]`; without a model one of random weights.
+ * Serving under load compared with llama-server on the same GGUF and slots: 16 clients, mixed prompt sizes, streams. Rounds of all servers
+ * alternate, so that a noisy machine hurts all of them. Figures are ratios of medians over rounds. Every stream is checked to its end.
+ * `npm run --silent bench -- serve [--model path] [--clients 16] [--slots 4] [--rounds 5] [--seconds 60] [--json] [--write name]`; without
+ * a model, one of random weights.
  */
 import { cpus } from 'node:os'
 import { parseArgs } from 'node:util'
@@ -30,14 +30,17 @@ interface Target {
 interface Round {
   readonly streams: readonly StreamResult[]
   readonly seconds: number
-  /** Resident memory of the server at the end, in bytes; null where it cannot be told. */
+  /** Resident memory of the server at the end, in bytes; null when it cannot be read. */
   readonly memory: number | null
-  /** CPU time of the server's process in milliseconds; null where it cannot be told. Other work on the machine disturbs it less than the clock. */
+  /**
+   * CPU time of the server's process in milliseconds; null when it cannot be read. Other work on the machine disturbs it less than the wall
+   * clock.
+   */
   readonly cpu: number | null
 }
 
 const { values: flags } = parseArgs({
-  // After the name of the bench.
+  // Skip the bench's name.
   args: process.argv.slice(3),
   options: {
     clients: { type: 'string', default: '16' },
@@ -45,7 +48,7 @@ const { values: flags } = parseArgs({
     rounds: { type: 'string', default: '5' },
     seconds: { type: 'string', default: '60' },
     'max-gap': { type: 'string' },
-    /** Another kvfold to compare with: the folder of its package. */
+    /** The package folder of another kvfold to compare with. */
     beside: { type: 'string' },
     model: { type: 'string' },
     json: { type: 'boolean', default: false },
@@ -88,7 +91,7 @@ async function start(): Promise<Target[]> {
   ]
 }
 
-/** All clients ask again and again until the time is up; a round ends with its last stream. */
+/** Has all clients send requests without pause until the time is up. A round ends with its last stream. */
 async function load({ server }: Target, seconds: number): Promise<Round> {
   const before = server.cpu()
   const begun = performance.now()
@@ -112,13 +115,13 @@ interface Summary {
   readonly throughput: number
   readonly firstToken: Spread
   readonly gap: Spread
-  /** CPU milliseconds of the server per generated token; null where it cannot be told. */
+  /** CPU milliseconds of the server for each generated token; null when they cannot be read. */
   readonly cpu: number | null
-  /** Resident memory at the end of each round, MiB: what leaks goes on growing. */
+  /** Resident memory at the end of each round, in MiB; a leak keeps growing. */
   readonly memory: readonly number[]
 }
 
-/** A server that computes a whole prompt between two tokens shows it from the 99th percentile on. */
+/** The spread of times. A server that computes a whole prompt between two tokens shows it from the 99th percentile on. */
 interface Spread extends Quantiles {
   readonly max: number
 }

@@ -1,4 +1,7 @@
-/** Owns the servers that are compared under load: kvfold and llama-server with the same model, slots and threads, and what their processes spend. */
+/**
+ * Starts the servers that are compared under load, kvfold and llama-server with the same model, slots and threads, and reads the CPU time
+ * of their processes.
+ */
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { openNative } from '../../../src/runtime/native/binding.js'
@@ -19,7 +22,7 @@ export interface Serving {
 /** This package's folder. */
 export const HERE = fileURLToPath(new URL('../../..', import.meta.url))
 
-/** kvfold as the package in folder `root` has it built. */
+/** Starts kvfold from the built package in folder `root`. */
 export const startKvfold = (
   name: string,
   root: string,
@@ -32,14 +35,14 @@ export const startKvfold = (
     ...['--flash-attention', 'on', '--log-level', 'error', ...more],
   ])
 
-/** A kvfold that computes nothing itself, before these engines. */
+/** Starts a kvfold that computes nothing itself and forwards to these engines. */
 export const startFront = (engines: readonly string[], slots: number, more: readonly string[] = []): Promise<ServerProcess> =>
   startServer('the front', process.execPath, (port) => [
     ...[join(HERE, 'dist/cli/main.js'), 'serve', '--port', String(port), '--slots', String(slots), '--store', 'none'],
     ...['--log-level', 'error', ...more, ...engines.flatMap((url) => ['--engine', url])],
   ])
 
-/** Builds it first where it is not there yet. */
+/** Starts llama-server, and builds it first when it is not there yet. */
 export async function startLlamaServer(
   { model, slots, threads, cells }: Serving,
   more: readonly string[],
@@ -52,7 +55,7 @@ export async function startLlamaServer(
   return startServer('llama-server', await buildLlamaServer(), args, { env: withoutSettings(process.env) })
 }
 
-/** Tokens that end an answer of the model. */
+/** Returns the tokens that end an answer of the model. */
 export async function endsOf(path: string): Promise<number[]> {
   const vocabulary = await (await openNative({ gpu: 'cpu' })).loadModel(path, { vocabOnly: true })
   const ends = endsOfGeneration(vocabulary)
@@ -60,7 +63,7 @@ export async function endsOf(path: string): Promise<number[]> {
   return ends
 }
 
-/** CPU time that the server's process spent since `before` (ServerProcess.cpu), in milliseconds; null where it cannot be told. */
+/** CPU time in milliseconds that the server's process spent since `before` (ServerProcess.cpu); null when it cannot be read. */
 export function cpuSince(before: number | null, server: ServerProcess): number | null {
   const after = server.cpu()
   return before === null || after === null ? null : after - before

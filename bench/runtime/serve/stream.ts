@@ -5,7 +5,7 @@ export interface StreamRequest {
   readonly prompt: readonly number[]
   /** Tokens to generate, no more and no less. */
   readonly tokens: number
-  /** Banned, so that random weights do not end an answer early. */
+  /** Banned tokens, so that random weights do not end an answer early. */
   readonly banned: readonly number[]
   readonly model: string
 }
@@ -17,7 +17,7 @@ export interface StreamResult {
   readonly gaps: readonly number[]
   readonly milliseconds: number
   readonly generated: number
-  /** What was wrong with it; null for a whole stream. */
+  /** What was wrong with the stream; null for a complete one. */
   readonly fault: string | null
 }
 
@@ -26,7 +26,10 @@ interface Chunk {
   readonly usage?: { readonly prompt_tokens: number; readonly completion_tokens: number } | null
 }
 
-/** Asks for a completion of a token list (`/v1/completions`, stream with usage) and reads it to the end. Does not throw: what goes wrong is the result's fault. */
+/**
+ * Requests a completion of a token list (`/v1/completions`, stream with usage) and reads it to the end. It does not throw; an error becomes
+ * the result's fault.
+ */
 export async function streamCompletion({ url, prompt, tokens, banned, model }: StreamRequest): Promise<StreamResult> {
   const begun = performance.now()
   const times: number[] = []
@@ -43,7 +46,8 @@ export async function streamCompletion({ url, prompt, tokens, banned, model }: S
   try {
     const response = await fetch(`${url}/v1/completions`, {
       method: 'POST',
-      // A connection each: llama-server promises to keep them and closes them behind every stream, and the next request may lose that race.
+      // One connection for each request: llama-server promises to keep connections but closes them after every stream, and the next request
+      // may lose that race.
       headers: { 'content-type': 'application/json', connection: 'close' },
       body: JSON.stringify({
         model,
@@ -81,13 +85,13 @@ export async function streamCompletion({ url, prompt, tokens, banned, model }: S
   return result(null)
 }
 
-/** What went wrong, and why: `fetch failed` alone says nothing. */
+/** Returns the error with its causes; `fetch failed` alone does not explain anything. */
 function causesOf(error: unknown): string {
   if (!(error instanceof Error)) return String(error)
   return error.cause === undefined ? error.message : `${error.message}: ${causesOf(error.cause)}`
 }
 
-/** The data of server-sent events; comments are skipped. */
+/** Yields the data of server-sent events and skips comments. */
 async function* eventsOf(body: ReadableStream<Uint8Array>): AsyncGenerator<string> {
   const decoder = new TextDecoder('utf-8', { fatal: true })
   let rest = ''
