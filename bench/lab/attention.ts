@@ -1,4 +1,7 @@
-/** What a capture of attention costs: a 300-token answer at the end of 16K tokens of context, with and without it, both without flash attention. */
+/**
+ * What a capture of attention costs: a 300-token answer at the end of 16K tokens of context, with and without the capture, both without
+ * flash attention.
+ */
 import { fileURLToPath } from 'node:url'
 import { conversationId } from '../../src/runtime/core/ids.js'
 import { type AttentionPattern, attentionPlan, type AttentionRequest, type KeySet } from '../../src/runtime/engine/attention.js'
@@ -10,19 +13,19 @@ const MODEL = fileURLToPath(new URL('../../native-models/builtin/kvfold-tiny.ggu
 const LENGTH = 16_384
 const ANSWER = 300
 const ROUNDS = 5
-/** As in PI-LLM: of each key the current value and the obsolete ones. */
+/** The current and the obsolete values of each key, as in PI-LLM. */
 const PAIRS = 46
 const MESSAGES = 40
 const UBATCH = 512
 const MEBIBYTE = 2 ** 20
 
-/** An 8B model at 64K, on paper. */
+/** The sizes of an 8B model at 64K, to compute its memory on paper. */
 const LARGE = { layers: 32, heads: 32, cells: 65_536, ubatch: 512 } as const
 
 interface Sample {
-  /** Median of the milliseconds between two tokens: other programs disturb some of them. */
+  /** Median of the milliseconds between two tokens, since other programs disturb some of them. */
   readonly perToken: number
-  /** Most memory that the process had while it ran, in bytes. */
+  /** The most memory that the process had while it ran, in bytes. */
   readonly resident: number
   readonly pattern: AttentionPattern | null
 }
@@ -34,7 +37,7 @@ export async function attention(json: boolean): Promise<void> {
   const watching = await LlamaEngine.load(native, MODEL, { ...settings, attention: true })
   const tokens = randomTokens(LENGTH, 1, plain.modelInfo.vocabulary)
   const request: AttentionRequest = { queries: { generated: true }, keys: keySets() }
-  // The prompts are computed once, and everything is warm.
+  // Computes the prompts once and warms everything up.
   await answer(plain, tokens, null)
   await answer(watching, tokens, null)
   await answer(watching, tokens, request)
@@ -86,7 +89,7 @@ export async function attention(json: boolean): Promise<void> {
   await watching.dispose()
 }
 
-/** Sets as a study of PI-LLM has them: two of scattered tokens for each pair, and one a message. */
+/** Returns key sets as a study of PI-LLM has them: two of scattered tokens for each pair, and one for each message. */
 function keySets(): KeySet[] {
   const pair = (at: number, of: string, stride: number): KeySet => ({
     name: `${of} ${at}`,

@@ -1,9 +1,8 @@
 /**
- * How well the built-in model does what it was made for: the cells of its model card, each by a `kvfold eval` of its own.
- *
- * `npm run --silent bench -- builtin [--samples 20] [--seed 7] [--model path] [--beside path] [--write [--as builtin]]`. A run that was stopped goes on. Prints
- * the rows of the card's table; with `--write` all figures go to results/builtin.json, or as another record, each with its command. `--beside`: weights that the
- * same samples are put to.
+ * How well the built-in model does the tasks that it was made for: the cells of its model card, each by its own `kvfold eval`.
+ * `npm run --silent bench -- builtin [--samples 20] [--seed 7] [--model path] [--beside path] [--write [--as builtin]]`. A stopped run
+ * continues where it ended. The bench prints the rows of the card's table. With `--write` all figures go to results/builtin.json, or to
+ * another record (`--as`), each with its command. `--beside`: other weights that get the same samples.
  */
 import { spawn } from 'node:child_process'
 import { mkdirSync, readFileSync } from 'node:fs'
@@ -27,7 +26,7 @@ const COMMANDS = [
 ]
 const MAIN = new URL('../../src/cli/main.ts', import.meta.url)
 
-/** Of one cell, as `kvfold eval --json` has it. */
+/** One cell, as `kvfold eval --json` prints it. */
 export interface Cell {
   readonly task: string
   readonly agent: string
@@ -41,7 +40,7 @@ export interface Cell {
   readonly calls: number
 }
 
-/** What is read of a log's record. */
+/** The fields that we read of a log's record. */
 interface Logged {
   readonly kind: string
   readonly agent: string
@@ -89,7 +88,7 @@ export async function builtin(args: readonly string[]): Promise<void> {
   if (values.write) await keep(values.as, { ...origin(), ...beside, rows })
 }
 
-/** Puts commands to one model: the rows of each, with what tells its cells apart (`name`). */
+/** Returns a function that runs one command on one model; it returns the rows, and `name` tells a command's cells apart. */
 function rowsBy(model: string, options: string) {
   const folder = `build/builtin/${modelNow(fileOf(model)).sha256.slice(0, 12)}`
   mkdirSync(folder, { recursive: true })
@@ -108,11 +107,11 @@ function rowsBy(model: string, options: string) {
   }
 }
 
-/** The cells of one `kvfold eval`, or nothing of another command; its progress goes to the terminal. */
+/** Returns the cells of one `kvfold eval`; of another command, nothing. Its progress goes to the terminal. */
 export const evaluated = async (args: readonly string[]): Promise<readonly Cell[]> =>
   ((await saidBy(args)) as { readonly cells: readonly Cell[] }).cells
 
-/** The last line of a `kvfold` command, JSON; its progress goes to the terminal. */
+/** Returns the last line of a `kvfold` command, parsed as JSON. Its progress goes to the terminal. */
 export function saidBy(args: readonly string[]): Promise<unknown> {
   return new Promise((resolve, reject) => {
     const child = spawn(process.execPath, ['--import', 'tsx', MAIN.pathname, ...args], {
@@ -148,7 +147,10 @@ function rowOf(
   }
 }
 
-/** Of the logged samples of a cell: mean tokens of the prompt that was answered from, answers that were cut off, and sums of the score's details. */
+/**
+ * From the logged samples of a cell: mean tokens of the prompt of the answering step, answers that were cut off, and sums of the score's
+ * details.
+ */
 function details(logged: readonly Logged[], { agent, cell }: Cell) {
   const of = logged.filter(
     (one) => one.kind === 'sample' && one.agent === agent && JSON.stringify(one.cell) === JSON.stringify(cell),

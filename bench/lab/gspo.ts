@@ -1,10 +1,10 @@
 /**
- * What learning by reward did to the built-in model: curves of the runs of `python3 -m train.gspo`, and the weights before and after on prompts
- * that no run has seen, each cell by a `kvfold eval` of its own.
- *
- * `npm run --silent bench -- gspo --runs <folder>,<folder> [--samples 40] [--seed 7] [--write] [--add]`. A measurement that was stopped goes on. With
- * `--write` all figures go to results/gspo.json and are drawn (docs/gspo.svg); `--draw` draws what is there. With `--add` runs and rows that are in the
- * record stay, but for those of the same names; the weights before are not measured again. `--cells` names some, as CELLS has them, with commas.
+ * What learning by reward did to the built-in model: curves of the runs of `python3 -m train.gspo`, and the weights before and after on
+ * prompts that no run has seen, each cell by its own `kvfold eval`.
+ * `npm run --silent bench -- gspo --runs <folder>,<folder> [--samples 40] [--seed 7] [--write] [--add]`. A stopped measurement continues
+ * where it ended. With `--write` all figures go to results/gspo.json and into a figure (docs/gspo.svg); `--draw` draws the existing record.
+ * With `--add`, runs and rows of the record stay, except those with the same names, and the weights before are not measured again.
+ * `--cells` names some of CELLS, separated by commas.
  */
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { basename, join } from 'node:path'
@@ -17,7 +17,7 @@ import { evaluated } from './builtin.js'
 import { drawn, type GspoRecord, type Point, type Row } from './gspo/drawing.js'
 import { beginRecord, modelNow, type Origin, written } from '../record.js'
 
-/** The first five are asked as in training, of other prompts; the others are what the model could do before. */
+/** The first five ask as in training, with other prompts; the others test what the model could do before. */
 const CELLS = [
   { name: 'start', words: 'pi-llm --keys 6 --n 12 --order start-last' },
   { name: 'middle', words: 'pi-llm --keys 9 --n 12 --order middle-last' },
@@ -35,7 +35,7 @@ const RESULTS = new URL('results/gspo.json', import.meta.url)
 const FIGURE = new URL('../../docs/gspo.svg', import.meta.url)
 const BEFORE = 'before'
 
-/** What is read of a log's record, or of a trajectory. */
+/** The fields that we read of a log's record, or of a trajectory. */
 interface Played {
   readonly id: string
   readonly points: number
@@ -108,7 +108,7 @@ export async function gspo(args: readonly string[]): Promise<void> {
   writeFileSync(FIGURE, drawn(record))
 }
 
-/** A record with more runs. */
+/** Returns the record with more runs. */
 function joined(old: GspoRecord, origin: Origin, runs: GspoRecord['runs'], rows: readonly Row[]): GspoRecord {
   const names = runs.map(({ name }) => name)
   const kept = old.rows.filter(({ run, cell }) => !rows.some((row) => row.run === run && row.cell === cell))
@@ -133,7 +133,7 @@ function runOf(folder: string): GspoRecord['runs'][number] {
   return { name: basename(folder), seed, lm, rate, minibatches, mix, reward, curve: curve.map(slim) }
 }
 
-/** Without what only a trainer wants to know, so that the record stays small. */
+/** Removes fields that only a trainer needs, so that the record stays small. */
 const slim = ({ cells, ...point }: Point): Point => ({
   ...point,
   cells: Object.fromEntries(
@@ -144,7 +144,7 @@ const slim = ({ cells, ...point }: Point): Point => ({
   ),
 })
 
-/** A call that failed stands before everything only in trajectories. */
+/** Only a trajectory (`collect`) can begin with a failed call. */
 const commandOf = (cell: string, words: string): string =>
   cell === 'stumble' ? `collect ${words} --stumble --teacher model --temperature 0` : `eval ${words} --agent sculptor`
 

@@ -1,7 +1,7 @@
 /**
- * What makes values be lost in long streams: older values of the same key, or the length alone? Prompts of one length, with keys and updates per key varied, and
- * with the older updates renamed; errors by how far a key's last update is from the end. Intervals are by bootstrap over streams.
- *
+ * Why values are lost in long streams: because of older values of the same key, or because of the length alone? Prompts have one length.
+ * The bench varies keys and updates per key, renames the older updates, and lists errors by how far a key's last update is from the end.
+ * Intervals come from a bootstrap over streams.
  * `npm run --silent bench -- interference [--streams 20] [--updates 64] [--seed 2026] [--model path] [--json] [--write name]`
  */
 import { freshConversation } from '../../src/runtime/core/ids.js'
@@ -19,7 +19,7 @@ import { beginRecord, keep, OPTIONS, SEED } from '../record.js'
 import { bootstrap, mean, type Interval } from '../statistics.js'
 
 const KEYS = 46
-/** Updates from the end at which ranges of distance begin. */
+/** The bounds of the ranges of distance, in updates from the end. */
 const RANGES = [0, 15, 30, 60] as const
 const CELLS = 16_384
 const LONGEST_ANSWER = 1024
@@ -29,13 +29,13 @@ interface Prompt {
   readonly updates: readonly PiUpdate[]
 }
 
-/** A key that was asked for: updates after its last one, and whether its value was said. */
+/** A key that was asked for: the updates after its last one, and whether the model said its value. */
 interface Told {
   readonly distance: number
   readonly right: boolean
 }
 
-/** All of one length: as many updates in all. */
+/** Prompts of one length, with the same number of updates in all. */
 const WAYS: Readonly<Record<string, (updates: number, seed: number, sample: number) => Prompt>> = {
   'all keys asked': (updates, seed, sample) => sampled(KEYS, updates, seed, sample),
   'half as many keys, twice the updates': (updates, seed, sample) => sampled(KEYS / 2, 2 * updates, seed, sample),
@@ -62,7 +62,7 @@ function sampled(keys: number, updates: number, seed: number, sample: number): P
 
 const half = ({ asked, updates }: Prompt): Prompt => ({ asked: asked.slice(0, asked.length / 2), updates })
 
-/** All updates of these keys but their last ones go to other names. */
+/** Gives other names to all updates of these keys except each key's last one. */
 function renamed(updates: readonly PiUpdate[], keys: ReadonlySet<string>, name: () => string): PiUpdate[] {
   const last = new Map(updates.map(({ key }, at) => [key, at]))
   return updates.map((update, at) => (keys.has(update.key) && last.get(update.key) !== at ? { ...update, key: name() } : update))

@@ -1,10 +1,11 @@
 /**
- * Tokens computed in sessions of tools that come and go, those of `kvfold eval memtool`: the list in the template (today's way), the same prompts on
- * llama-server with `--cache-reuse 256`, deferral that only appends, and ours under `exact` and under `splice`. Every row is a session of its own, with
- * prompts that are really computed; a row that is in the record already, with as many turns, stays there and is not computed again.
- *
- * `npm run --silent bench -- memtool [--turns 100] [--tools 5000] [--shape 4x256 | 1x32 | builtin] [--rows list,llama-server,append,exact,splice] [--json]
- * [--write name]`; llama-server is left out where it was not built (`node --import tsx bench/runtime/peers/main.ts` builds it).
+ * Tokens computed in the sessions of `kvfold eval memtool`, where tools come and go. The rows: the tool list in the template (today's way),
+ * the same prompts on llama-server with `--cache-reuse 256`, deferral that only appends, and ours under `exact` and under `splice`. Every
+ * row is its own session, with prompts that are really computed. A row that the record already has, with as many turns, stays and is not
+ * computed again.
+ * `npm run --silent bench -- memtool [--turns 100] [--tools 5000] [--shape 4x256 | 1x32 | builtin] [--rows
+ * list,llama-server,append,exact,splice] [--json] [--write name]`; llama-server is left out where it was not built (`node --import tsx
+ * bench/runtime/peers/main.ts` builds it).
  */
 import { existsSync, readFileSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -24,7 +25,7 @@ import { builtLlamaServer } from '../runtime/peers/llama-server.js'
 import { llamaServerPeer } from '../runtime/peers/llama-server-peer.js'
 import { beginRecord, type Origin, written } from '../record.js'
 
-/** Token counts do not depend on what a model computes: the smallest is for sessions that a large one would take hours for. */
+/** Token counts do not depend on what a model computes. The smallest shape is for sessions that would take a large model hours. */
 const SHAPES = {
   '4x256': { layers: 4, embedding: 256, heads: 4, kvHeads: 2, feedForward: 704 },
   '1x32': { layers: 1, embedding: 32, heads: 1, kvHeads: 1, feedForward: 32 },
@@ -43,15 +44,15 @@ interface Row {
   readonly name: RowName
   readonly shown: number
   readonly computed: number
-  /** Null where the server that computed it does not say which messages are new. */
+  /** Null when the server that computed the row does not report which messages are new. */
   readonly new: number | null
   readonly approximate: number
-  /** Of the longest prompt. */
+  /** Tokens of the longest prompt. */
   readonly longest: number
   readonly seconds: number
   /** Tokens computed, by turn. */
   readonly byTurn: readonly number[]
-  /** Rows of one record need not be of one run. */
+  /** The row's origin, since the rows of a record may come from several runs. */
   readonly of?: Pick<Origin, 'command' | 'commit' | 'date' | 'machine'>
 }
 
@@ -87,7 +88,7 @@ export async function memtool(args: readonly string[]): Promise<void> {
     const made = await measured(name, { turns, model, native, cells, world, catalogue })
     const { command, commit, date, machine } = origin()
     const row = { ...made, of: { command, commit, date, machine } }
-    // Another process may have written others meanwhile; and this is the moment, for the next row may take hours.
+    // Read the file again, since another process may have written rows meanwhile; and write now, since the next row may take hours.
     const all = [...(path === null ? rows : rowsOf(path, turns)), row]
     rows = Object.keys(ROWS).flatMap((each) => all.find((known) => known.name === each) ?? [])
     if (path !== null) writeFileSync(path, await written({ ...origin(), shape: values.shape, turns, tools, rows }))
@@ -118,7 +119,7 @@ export async function memtool(args: readonly string[]): Promise<void> {
   for (const line of terminal(lines, '─')) console.log(line)
 }
 
-/** Of a record, if there is one. */
+/** Returns the rows of a record; empty if there is none. */
 function rowsOf(path: URL, turns: number): readonly Row[] {
   if (!existsSync(path)) return []
   const { rows } = JSON.parse(readFileSync(path, 'utf8')) as { readonly rows: readonly Row[] }
@@ -134,7 +135,7 @@ async function modelOf(shape: string): Promise<string> {
   return path
 }
 
-/** A turn leaves about 1,000 tokens behind, or 4,000 where nothing is removed; and one turn is in sight whole. */
+/** A turn leaves about 1,000 tokens, or 4,000 where no tools are removed; the rest is for one turn that is visible in full. */
 const cellsFor = (name: RowName, turns: number): number => 1024 * Math.ceil((name === 'append' ? 4.5 : 1.4) * turns + 16)
 
 interface Setting {

@@ -1,9 +1,10 @@
 /**
- * Whether looking passages up helps: a chain of facts in a long text, answered plainly, with tools, and from passages that BM25 or an embedder chose. Beside the
- * answers it counts the facts among what the answering step was shown. Each cell is `kvfold eval needles`; intervals are by bootstrap over samples.
- *
- * `npm run --silent bench -- retrieval --embedder <GGUF> [--needles 2,4] [--length 8k] [--samples 16] [--seed 7] [--agent plain,sculptor,rag-bm25,rag-dense]
- * [--filler text] [--max-tokens 256] [--model path] [--chat-template file] [--json] [--write name]`. A run that was stopped goes on.
+ * Whether retrieval helps: a chain of facts in a long text, answered plainly, with tools, and from passages that BM25 or an embedder chose.
+ * Beside the answers, the bench counts how many of the facts the answering step was shown. Each cell is `kvfold eval needles`; intervals
+ * come from a bootstrap over samples.
+ * `npm run --silent bench -- retrieval --embedder <GGUF> [--needles 2,4] [--length 8k] [--samples 16] [--seed 7] [--agent
+ * plain,sculptor,rag-bm25,rag-dense] [--filler text] [--max-tokens 256] [--model path] [--chat-template file] [--json] [--write name]`. A
+ * stopped run continues where it ended.
  */
 import { createHash } from 'node:crypto'
 import { mkdirSync, readFileSync } from 'node:fs'
@@ -17,7 +18,7 @@ import { evaluated } from './builtin.js'
 import { beginRecord, keep, modelNow, OPTIONS } from '../record.js'
 import { bootstrap, mean, type Interval } from '../statistics.js'
 
-/** What is read of a log: its first line, and its samples. */
+/** The fields that we read of a log: its first line, and its samples. */
 interface Header {
   readonly tasks: readonly { readonly options: object }[]
 }
@@ -40,17 +41,17 @@ interface Row {
   readonly agent: string
   readonly needles: number
   readonly samples: number
-  /** Of the answers. */
+  /** The share of right answers. */
   readonly right: number
   readonly rightInterval: Interval
-  /** Answers without the form that was asked for. */
+  /** Answers that do not have the requested form. */
   readonly unparsed: number
-  /** Of the facts, those that stand in the messages of the answering step; null where the model folds and restores itself. */
+  /** The share of facts in the messages of the answering step; null when the model itself folds and restores. */
   readonly facts: number | null
   readonly factsInterval: Interval | null
-  /** Of the text's tokens, those in the passages; null where the whole text is shown. */
+  /** The share of the text's tokens in the passages; null when the whole text is shown. */
   readonly passages: number | null
-  /** Tokens that the answering step was shown, mean. */
+  /** The mean number of tokens that the answering step was shown. */
   readonly shown: number
 }
 
@@ -110,7 +111,7 @@ export async function retrieval(args: readonly string[]): Promise<void> {
 
 const nameOf = ({ agent, cell }: Sample): string => `${agent} ${cell.needles}`
 
-/** Share of the chain's sentences that the answering step was shown. */
+/** Returns the share of the chain's sentences that the answering step was shown. */
 function factsShown({ truth: { chain }, agent, talks }: Sample, context: string): number | null {
   if (agent === 'sculptor') return null
   const facts = context

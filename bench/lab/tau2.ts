@@ -1,11 +1,11 @@
 /**
- * The real harness of tau2-bench (v0.2.0) against the server, with each way to look after the context: whether every request is understood, and what it costs.
- * The harness, its tasks, its tools and its reward are the originals; what customer and agent say is told by the task's own solution (no model of a size
- * that runs here could), over a real engine that computes every prompt. So the reward says that calls, results and folds arrive as they should, and
- * nothing about a model. The Python environment is made once, outside the repository.
- *
- * `npm run --silent bench -- tau2 --checkout <tau2-bench at v0.2.0> [--domain retail] [--tasks 5] [--acm off,u-fold,resum,tools] [--model path] [--context 32768]
- * [--contract splice] [--json] [--write name]`
+ * The real harness of tau2-bench (v0.2.0) against the server, with each way to manage the context: whether the server understands every
+ * request, and what it costs. The harness, its tasks, its tools and its reward are the originals. The task's own solution decides what
+ * customer and agent say (no model that fits this machine could), over a real engine that computes every prompt. So the reward shows that
+ * calls, results and folds arrive as they should, and says nothing about a model. The Python environment is made once, outside the
+ * repository.
+ * `npm run --silent bench -- tau2 --checkout <tau2-bench at v0.2.0> [--domain retail] [--tasks 5] [--acm off,u-fold,resum,tools] [--model
+ * path] [--context 32768] [--contract splice] [--json] [--write name]`
  */
 import { execFile } from 'node:child_process'
 import { existsSync, mkdirSync, readFileSync, rmSync } from 'node:fs'
@@ -32,9 +32,9 @@ import { beginRecord, keep, OPTIONS } from '../record.js'
 
 const run = promisify(execFile)
 
-/** The newest that works with v0.2.0: later ones need packages that it does not name. */
+/** The newest version that works with v0.2.0; later ones need packages that v0.2.0 does not name. */
 const LITELLM = 'litellm==1.74.9'
-/** Steps of the solution between two questions of the agent whether to go on: what makes a dialogue of a task. */
+/** Steps of the solution before the agent asks again whether to continue; these questions make a dialogue of a task. */
 const AT_ONCE = 2
 const LAST = 'That is all I can do.'
 
@@ -47,7 +47,7 @@ interface Task {
   }
 }
 
-/** What the harness writes. */
+/** The file that the harness writes. */
 interface Results {
   readonly simulations: readonly {
     readonly task_id: string
@@ -68,7 +68,7 @@ interface Row {
   readonly turns: number
   readonly shown: number
   readonly computed: number
-  /** How dialogues ended, by tau2's word. */
+  /** How many dialogues ended in each way, by tau2's name for it. */
   readonly ends: Readonly<Record<string, number>>
 }
 
@@ -93,7 +93,7 @@ export async function tau2(args: readonly string[]): Promise<void> {
   const tasks = all.filter(isPlayable).slice(0, Number(values.tasks))
   const watch = new Watch()
   const native = await openNative({ gpu: 'cpu' })
-  // The checkout is where its user has it, which is nobody else's affair.
+  // The record does not say where on this machine the checkout lies.
   const origin = beginRecord(
     ['tau2', ...args.map((arg) => (arg === checkout ? '<checkout>' : arg))],
     values.model,
@@ -126,11 +126,11 @@ export async function tau2(args: readonly string[]): Promise<void> {
 interface Harness {
   readonly checkout: string
   readonly domain: string
-  /** The program `tau2`. */
+  /** The path of the program `tau2`. */
   readonly command: string
 }
 
-/** One pass of the harness over a server of its own. */
+/** Runs the harness once against a new server. */
 async function played(
   { checkout, domain, command }: Harness,
   tasks: readonly Task[],
@@ -212,7 +212,7 @@ const tableOf = (rows: readonly Row[]) =>
     rows,
   )
 
-/** The harness in an environment of its own, made the first time; later ones find it. */
+/** Returns the path of `tau2`. The first call installs the harness in its own Python environment; later calls find it. */
 async function installed(checkout: string): Promise<string> {
   const folder = join(process.env['XDG_CACHE_HOME'] ?? join(homedir(), '.cache'), 'kvfold', 'tau2')
   const command = join(folder, 'bin', 'tau2')
@@ -224,11 +224,11 @@ async function installed(checkout: string): Promise<string> {
   return command
 }
 
-// Who talks. Each request is all there is to go by, as for a model.
+// The customer and the agent. As for a model, a request is all they have.
 
 const wordsOf = ({ user_scenario: { instructions } }: Task): string => instructions.reason_for_call.replace(/\s+/g, ' ').trim()
 
-/** Tasks are told apart by the customer's words. */
+/** The customer's words identify a task, so they must be unique. */
 const isPlayable = (task: Task, at: number, all: readonly Task[]): boolean =>
   wordsOf(task) !== '' && all.findIndex((other) => wordsOf(other) === wordsOf(task)) === at
 
@@ -237,7 +237,7 @@ const taskIn = (tasks: readonly Task[], { messages }: EngineRequest): Task | und
   return tasks.find((task) => said.some((content) => content.includes(wordsOf(task))))
 }
 
-/** The words of the task's scenario first; then "yes" until the agent has no more to do. */
+/** Says the task's scenario first, then "yes" until the agent has finished. */
 function customerOf(tasks: readonly Task[]): Teacher {
   return (request): ScriptedReply | null => {
     const task = taskIn(tasks, request)
@@ -248,7 +248,10 @@ function customerOf(tasks: readonly Task[]): Teacher {
   }
 }
 
-/** The task's own solution, two calls at a time; with context tools one search before them. Its helper notes what was done. */
+/**
+ * Plays the task's own solution, two calls at a time, and with context tools one search first. Requests for a summary get notes of the
+ * steps done.
+ */
 function agentOf(tasks: readonly Task[]): Teacher {
   return (request): ScriptedReply | null => {
     const task = taskIn(tasks, request)

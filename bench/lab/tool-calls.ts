@@ -1,10 +1,10 @@
 /**
- * Whom a model calls: tools whose definitions stand at the top of the text or late, in the result of the search that found them, and tools that were removed,
- * with the marker that says so, with one that says nothing, and with a grammar that knows what is loaded (the mask). A base model plays on a
- * transcript of searches and calls, greedily, from where a call's name begins. The control is what it does of tools that are loaded. Prints a table; with
- * --write it is also a record.
- *
- * `npm run --silent bench -- tool-calls [--samples 16] [--seed 2026] [--model path] [--json] [--write name]`; `npm run models:real` makes the model.
+ * Which tool a model calls. Definitions stand at the top of the text, or late, in the result of the search that found them. Some tools were
+ * removed: with the marker that says so, with a marker that says nothing, and with a grammar that allows only loaded tools (the mask). A
+ * base model continues a transcript of searches and calls greedily, from where a call's name begins. The control is how it calls tools that
+ * are loaded. The bench prints a table; with --write it also writes a record.
+ * `npm run --silent bench -- tool-calls [--samples 16] [--seed 2026] [--model path] [--json] [--write name]`; `npm run models:real` makes
+ * the model.
  */
 import { existsSync } from 'node:fs'
 import { homedir } from 'node:os'
@@ -26,14 +26,14 @@ import { Watch } from './contracts/watch.js'
 import { beginRecord, keep, OPTIONS, SEED } from '../record.js'
 
 const CELLS = 8192
-/** Texts below each other: the model has no chat template, and what calls say stands in the text. */
+/** Writes the texts one below the other. The model has no chat template, and calls are part of the text. */
 const PLAIN = '{{ bos_token }}{% for message in messages %}{{ message.content }}\n{% endfor %}'
-/** A call up to its name, and tokens that a name may take. */
+/** A call up to its name; and the most tokens of a name. */
 const OPENING = 'Call: {"name": "'
 const LONGEST = 32
 const TOP = 'There are thousands of tools. Loaded tools can be called; others are found and loaded with search_tools.'
 
-/** What becomes of the first definitions: the marker as it is built, one without words, or they stay. */
+/** What happens to the first definitions: they stay, or they are removed with the normal marker or with one without words. */
 type Removal = 'stay' | 'erratum' | 'silent'
 
 interface Setting {
@@ -49,14 +49,17 @@ const SETTINGS_OF_TOOLS: readonly Setting[] = [
   { definitions: 'late', removal: 'erratum', contract: 'splice' },
 ]
 
-/** What is asked last: of the first tools one that was called and one that was not; and one of those loaded after them, not called yet. */
+/**
+ * Which tool is asked for last: one of the first tools that was called, one of them that was not, or one that was loaded after them and not
+ * called yet.
+ */
 const ASKED = ['called before', 'never called', 'loaded last'] as const
 type Asked = (typeof ASKED)[number]
 
 interface Session {
   readonly before: Prompt
   readonly after: Prompt
-  /** Names of tools that are loaded at the end, and of those that were removed. */
+  /** Names of tools that are loaded at the end, and of tools that were removed. */
   readonly loaded: readonly string[]
   readonly removed: readonly string[]
   readonly wanted: string
@@ -70,7 +73,7 @@ function sessionOf(stage: Stage, world: World, at: number, { definitions, remova
     return { company: of, metric, ...(world.takesYear(metric) ? { year: YEARS[at % YEARS.length]! } : {}) }
   }
   const definition = (one: CompanyFigure) => world.tools.find(({ name }) => name === world.callOf(one).name)!
-  // Which of the five plays which part goes round.
+  // Each of the five tools plays each part in turn.
   const around = (of: typeof company) => metrics.map((_, index) => figure((index + at) % metrics.length, of))
   const [first, next, third, never] = around(company) as [CompanyFigure, CompanyFigure, CompanyFigure, CompanyFigure]
   const [last, beside, loaded] = around(second) as [CompanyFigure, CompanyFigure, CompanyFigure]
@@ -150,7 +153,7 @@ function promptOf({ engine }: Stage, conversation: Conversation): Prompt {
   return { tokens, origin, messages: [{ index: 0, role: 'text', span: { start: 0, end: tokens.length } }] }
 }
 
-/** One conversation after another under one setting: what they have in common is computed once. */
+/** Asks in one conversation after another under one setting, so that the text they share is computed once. */
 class Caller {
   readonly #conversation = freshConversation()
   #begun = false
@@ -160,10 +163,10 @@ class Caller {
     private readonly contract: Setting['contract'],
   ) {}
 
-  /** The name that the model calls. */
+  /** Returns the name that the model calls. */
   async nameIn({ before, after, loaded }: Session, masked: boolean): Promise<string> {
     const terms = this.contract === 'exact' ? EXACT : SPLICE
-    // Under `exact` there is nothing to see in what was shown before.
+    // Under `exact` the cache's past does not matter.
     if (!this.#begun && this.contract === 'splice') await this.stage.show(this.#conversation, before, terms)
     this.#begun = true
     const { model } = this.stage.engine

@@ -1,9 +1,8 @@
 /**
- * What removing tools and having them back costs in fidelity where definitions stand in the conversation (MemTool): how far the next token's distribution is
- * from a fresh prefill's after five definitions were folded away, and after they are shown where they stood, at the first token of the answer, the first of
- * a called tool's name and the first of an argument's. Beside it the noise floor: two fresh prefills, one in two pieces; and, for scale, the session that
- * removed nothing. Prints a table; with --write it is also a record.
- *
+ * What it costs in fidelity to remove tools and bring them back when definitions stand in the conversation (MemTool). The bench compares
+ * the next token's distribution with a fresh prefill's after five definitions were folded, and after they are shown again in their place.
+ * It reads it at the first token of the answer, of a called tool's name and of an argument. The noise floor is two fresh prefills, one of
+ * them in two pieces. The session that removed nothing is there for scale. The bench prints a table; with --write it also writes a record.
  * `npm run --silent bench -- tool-fidelity [--samples 16] [--seed 2026] [--model path] [--json] [--write name]`
  */
 import { parseArgs } from 'node:util'
@@ -26,18 +25,18 @@ import { beginRecord, keep, OPTIONS, SEED } from '../record.js'
 import { bootstrap, mean } from '../statistics.js'
 
 const CELLS = 8192
-/** Of models without a chat template; what calls say stands in the text. */
+/** For models without a chat template; calls are part of the text. */
 const COMPLETION = '{{ bos_token }}{% for message in messages %}{{ message.content }}\n{% endfor %}'
 const WHEN = ['removed', 'returned'] as const
 const POINTS = ['first token', "first of a tool's name", "first of an argument's name"] as const
 const WAYS = ['fresh again', 'exact', 'splice', 'not removed'] as const
 type Way = (typeof WAYS)[number]
 
-/** The steps of a session; a reading is taken at the last of each stage. */
+/** The steps of a session. The bench takes a reading at the last step of each stage. */
 interface Session {
-  /** Everything is shown; five definitions are gone; they are back. */
+  /** First everything is shown, then five definitions are removed, then they are back. */
   readonly stages: readonly [whole: Prompt, removed: Prompt, returned: Prompt]
-  /** What an answer begins with at each point, in tokens. */
+  /** The tokens that an answer begins with, at each point. */
   readonly openings: readonly Int32Array[]
 }
 
@@ -86,7 +85,7 @@ function openingOf(format: ChatFormat, content: string): Int32Array {
   return tokens.slice(from, messages[1]?.content?.tokens.end)
 }
 
-/** Distributions at each point, in the stages that the conversation goes through one after another. */
+/** Returns the distributions at each point, in the stages that the conversation goes through one after another. */
 async function readings(stage: Stage, session: Session, terms: StepContract): Promise<Float32Array[]> {
   const [whole, ...later] = session.stages
   const conversation = await stage.read(whole, terms)
@@ -99,7 +98,7 @@ async function readings(stage: Stage, session: Session, terms: StepContract): Pr
   return read
 }
 
-/** Each stage by a conversation of its own; `pieces`: its first half before. */
+/** Reads each stage in its own conversation. With `pieces` 2 it shows the first half in a step of its own. */
 async function fresh(stage: Stage, { stages, openings }: Session, pieces: 1 | 2): Promise<Float32Array[]> {
   const read: Float32Array[] = []
   for (const prompt of stages.slice(1)) {

@@ -1,9 +1,8 @@
 /**
- * What visitors ask of the built-in model beyond its card: more than one question in a conversation, other separators, sentences, markers, words and
- * names, of a list that no training run has read.
- *
- * `npm run --silent bench -- visitors [--models builtin,<path>] [--samples 10] [--seed 21] [--list native-models/held-out.json] [--write]`. All
- * models are asked the same; with `--write` the rows go to results/visitors.json.
+ * What visitors ask of the built-in model beyond its model card: several questions in a conversation, and other separators, sentences,
+ * markers, words and names, from a list that no training run has read.
+ * `npm run --silent bench -- visitors [--models builtin,<path>] [--samples 10] [--seed 21] [--list native-models/held-out.json] [--write]`.
+ * All models get the same questions; with `--write` the rows go to results/visitors.json.
  */
 import { readFileSync } from 'node:fs'
 import { parseArgs } from 'node:util'
@@ -20,7 +19,7 @@ import { percent } from '../../src/runtime/figures/numbers.js'
 import { openNative } from '../../src/runtime/native/binding.js'
 import { beginRecord, fileOf, keep, modelNow } from '../record.js'
 
-/** Held out: `opening` has `{keys}` or not, `question` has. */
+/** The held-out list. A template's `question` has `{keys}`; its `opening` may have it. */
 interface List {
   readonly keys: readonly string[]
   readonly values: readonly string[]
@@ -30,7 +29,7 @@ interface List {
   readonly templates: readonly { readonly opening: string; readonly question: string }[]
 }
 
-/** The right share of what a sample asks. */
+/** Plays a sample and returns how many of the asked values are right, and how many were asked. */
 type Played = (engine: LlamaEngine, seed: number, name: string) => Promise<{ readonly points: number; readonly asked: number }>
 
 const KEYS = 8
@@ -105,7 +104,7 @@ function cellsOf(list: List): Readonly<Record<string, Played>> {
     'three needles, known names': needles(list, false),
   }
 
-  /** One question to the plain model, put in the way of `text`. */
+  /** Asks the plain model one question, in the wording of `text`. */
   function one(text: (made: PiSample, random: Random) => string, words: PiWords = own): Played {
     return talk((seed) => {
       const made = stream(seed, words)
@@ -119,7 +118,7 @@ interface Asking {
   readonly truth: ReturnType<typeof truthOf>
 }
 
-/** Messages one after the other; the last answer counts. */
+/** Sends the messages one after the other; the last answer counts. */
 function talk(said: (seed: number) => readonly [...(readonly string[]), Asking]): Played {
   return async (engine, seed, name) => {
     const session = plain({ engine, id: conversationId(`visitors/${name}`), generation: MOST })
@@ -155,7 +154,7 @@ function inWords({ keys, updates }: PiSample, random: Random, { templates, marke
   return `${opening.replace('{keys}', listed)}\n\n${start}\n${stream};\n\n${end} ${question.replace('{keys}', listed)}`
 }
 
-/** The agent with tools and the task's own sentences, but for what the stream stands between. */
+/** Asks the agent with tools, in the task's own sentences, but with other markers around the stream. */
 function marked({ markers }: List): Played {
   return async (engine, seed, name) => {
     const made = piSample({ words: ownWords(), updates: 16, seed })
@@ -178,7 +177,7 @@ function marked({ markers }: List): Played {
   }
 }
 
-/** Chains of relatives whose names are those of the task, or become others. */
+/** Asks for chains of relatives, with the task's names, or with other names. */
 function needles({ given, family }: List, others: boolean): Played {
   return async (engine, seed, name) => {
     const task = await openTask({
@@ -206,7 +205,7 @@ function needles({ given, family }: List, others: boolean): Played {
       const { answer } = await session.resume()
       return { points: task.score({ ...asked, truth }, answer).points, asked: 1 }
     } catch (error) {
-      if (error instanceof PromptTooLong) return { points: 0, asked: 1 } // searches that find ever more
+      if (error instanceof PromptTooLong) return { points: 0, asked: 1 } // The model searched until the prompt was too long.
       throw error
     } finally {
       session.forget()

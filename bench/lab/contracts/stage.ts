@@ -1,4 +1,6 @@
-/** Owns single steps on an engine: what a step computed, how long it took, what it predicts and what the model goes on to say. */
+/**
+ * Runs single steps on an engine and returns what a step computed, how long it took, which token it predicts and how the model continues.
+ */
 import { LlamaEngine, type Completion } from '../../../src/runtime/engine/llama.js'
 import { type ConversationId, freshConversation } from '../../../src/runtime/core/ids.js'
 import type { StepContract } from '../../../src/runtime/kv/plan/parts.js'
@@ -16,7 +18,7 @@ export interface Shot {
   readonly computed: number
 }
 
-/** What a model makes of what it is shown. */
+/** How a model continues a prompt. */
 export interface Reading {
   /** Log-probabilities of the token after the opening of an answer. */
   readonly next: Float32Array
@@ -24,7 +26,7 @@ export interface Reading {
   readonly said: Int32Array
 }
 
-/** An answer up to where the model has to know something, and what it may say there. */
+/** An answer up to the point where the model must know a value, and a value that it may say there. */
 export interface Said {
   readonly opening: Int32Array
   readonly value: Int32Array
@@ -36,7 +38,7 @@ export interface Likelihood {
   readonly likeliest: number
 }
 
-/** More than any two logits lie apart. */
+/** More than the distance between any two logits. */
 const FORCED = 1e4
 
 export class Stage {
@@ -46,26 +48,26 @@ export class Stage {
     this.#noEnd = neverEnding(engine.model)
   }
 
-  /** `chatTemplate`: of models that carry none. */
+  /** `chatTemplate`: for models that have none. */
   static async open(native: Native, path: string, cells: number, chatTemplate?: string): Promise<Stage> {
     const more = chatTemplate === undefined ? {} : { chatTemplate }
     return new Stage(await LlamaEngine.load(native, path, { ...SETTINGS, cells, slots: 1, hostBytes: 0, ...more }))
   }
 
-  /** Has this shown, by a new conversation unless said otherwise; what another one holds is shared. */
+  /** Shows this prompt, in a new conversation unless one is given. Cells of other conversations may be shared. */
   async read(shown: Prompt, terms: StepContract, conversation = freshConversation()): Promise<ConversationId> {
     await this.show(conversation, shown, terms)
     return conversation
   }
 
-  /** One step, timed: the cache's work and the decode, planning left out. @throws Error when it does not keep to its terms */
+  /** Runs one step and times the cache's work and the decode, without planning. @throws Error when the step falls back from its terms */
   async show(conversation: ConversationId, shown: Prompt, terms: StepContract): Promise<Shot> {
     const { ledger } = await this.engine.complete({ conversation, ...given(shown), terms, maxTokens: 0 })
     if (ledger.fallback !== null) throw new Error(`a step fell back: ${ledger.fallback}`)
     return { milliseconds: ledger.milliseconds.cache + ledger.milliseconds.prefill, computed: ledger.submitted }
   }
 
-  /** What the model makes of what the conversation shows already. */
+  /** Returns how the model continues what the conversation already shows. */
   async ask(conversation: ConversationId, shown: Prompt, opening: Int32Array, count: number): Promise<Reading> {
     const { vocabulary } = this.engine.modelInfo
     const ask = { conversation, terms: SPLICE, sampling: { logitBias: this.#noEnd } }
@@ -77,8 +79,8 @@ export class Stage {
   }
 
   /**
-   * How likely each of these tokens is after the opening and those before it, and which token is the likeliest there. What the conversation
-   * shows already is not computed again, whatever it was computed under.
+   * Returns, for each token of the value, how likely it is after the opening and the tokens before it, and which token is the likeliest
+   * there. Tokens that the conversation already shows are not computed again, whichever contract computed them.
    */
   async follow(conversation: ConversationId, shown: Prompt, { opening, value }: Said): Promise<readonly Likelihood[]> {
     const likelihoods: Likelihood[] = []
@@ -87,7 +89,7 @@ export class Stage {
       const { logprobs } = await this.engine.complete({
         ...{ conversation, terms: SPLICE, maxTokens: 1, logprobs: 1 },
         ...given(shown, more),
-        // Log-probabilities are those before the bias.
+        // Log-probabilities are the ones before the bias.
         sampling: { logitBias: [{ token, bias: FORCED }] },
       })
       const [{ token: said, logprob, top } = this.#nothing()] = logprobs
@@ -101,7 +103,7 @@ export class Stage {
     throw new Error(`${this.engine.info.model} said nothing`)
   }
 
-  /** Gives the conversation's cells back; resolves when they are free. */
+  /** Frees the conversation's cells; resolves when they are free. */
   async forget(conversation: ConversationId): Promise<void> {
     this.engine.forget(conversation)
     await this.engine.check('books')

@@ -1,4 +1,4 @@
-/** Owns the ways of carrying out a fold that benches compare. */
+/** The ways to carry out a fold that benches compare. */
 import type { StepContract } from '../../../src/runtime/kv/plan/parts.js'
 
 export const EXACT: StepContract = { contract: 'exact' }

@@ -1,6 +1,6 @@
-/** Owns what a long bench says while it runs, on stderr, and how it is ended early: the first Ctrl-C ends it after the measurement under way. */
+/** Prints a long bench's progress on stderr, and ends it early: the first Ctrl-C ends it after the current measurement. */
 
-/** Milliseconds between two lines where nobody sees them overwritten. */
+/** Milliseconds between two lines where the output is no terminal that overwrites them. */
 const QUIET = 15_000
 
 export class Watch {
@@ -16,12 +16,12 @@ export class Watch {
     process.once('SIGINT', this.#stop)
   }
 
-  /** Whether it was interrupted. */
+  /** Returns whether it was interrupted. */
   over(): boolean {
     return this.#over
   }
 
-  /** Since it began. */
+  /** Seconds since it began. */
   get seconds(): number {
     return (performance.now() - this.#begun) / 1000
   }

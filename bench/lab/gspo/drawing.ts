@@ -1,4 +1,4 @@
-/** Owns the figure of what learning by reward did: its curves, run by run, in the manner of Sculptor's figures 10 to 13. */
+/** Draws what learning by reward did: its curves, run by run, in the manner of Sculptor's figures 10 to 13. */
 import * as Plot from '@observablehq/plot'
 import { figure, type Panel, PALETTE } from '../../../src/lab/figures/figure.js'
 import type { Origin } from '../../record.js'
@@ -6,24 +6,24 @@ import type { Origin } from '../../record.js'
 /** Means over some tries. */
 export interface Means {
   readonly reward: number
-  /** Share of tries in which everything asked for is right. */
+  /** Share of tries in which all asked values are right. */
   readonly right: number
   readonly points: number
   readonly calls: number
-  /** Calls a try, by tool. */
+  /** Calls in a try, by tool. */
   readonly tools: Readonly<Record<string, number>>
-  /** Tokens in the end. */
+  /** Tokens at the end. */
   readonly context: number
   readonly failed: number
   readonly cutOff: number
 }
 
-/** An iteration: means over all of its tries, and of each cell's. */
+/** An iteration: means over all of its tries, and over each cell's. */
 export interface Point extends Means {
   readonly iteration: number
-  /** Bits. */
+  /** In bits. */
   readonly entropy: number
-  /** Share of trajectories whose gradient the clips held back. */
+  /** Share of trajectories whose gradient was clipped. */
   readonly clipped: number
   readonly cells: Readonly<Record<string, Means>>
 }
@@ -36,7 +36,7 @@ export interface Row {
   readonly accuracy: number
   readonly interval: readonly [number, number]
   readonly allRight: number
-  /** Than the weights before, on the same samples. */
+  /** By how much the accuracy exceeds that of the weights before, on the same samples. */
   readonly more?: number
   readonly moreInterval?: readonly [number, number] | null
   readonly p?: number
@@ -48,7 +48,7 @@ export interface Row {
 }
 
 export interface GspoRecord extends Origin {
-  /** Where runs come from that were added later. */
+  /** The origins of runs that were added later. */
   readonly added?: readonly (Origin & { readonly runs: readonly string[] })[]
   readonly runs: readonly {
     readonly name: string
@@ -66,14 +66,14 @@ export interface GspoRecord extends Origin {
 
 type Run = GspoRecord['runs'][number]
 
-/** Iterations that a point of a line is the mean of. */
+/** The number of iterations that a line's point averages. */
 const WINDOW = 5
 
-/** What runs have in common that differ by their seed alone. */
+/** The common name of runs that differ only by their seed. */
 const kindOf = ({ lm, reward }: Run): string =>
   `${reward === 'parts' ? 'the share that is right as reward' : "appendix F's reward"}${lm === 0 ? ', no LM term' : ''}`
 
-/** SVG of the curves of all runs of the mix `short`, a colour for those that differ by their seed alone. */
+/** SVG of the curves of all runs of the mix `short`. Runs that differ only by their seed share a colour. */
 export function drawn({ runs }: GspoRecord): string {
   const shown = runs.filter(({ mix }) => mix === 'short')
   const kinds = [...new Set(shown.map(kindOf))]

@@ -1,4 +1,7 @@
-/** Owns llama-server as what computes a session's prompts: what is said comes from elsewhere, and how many tokens of it were evaluated from the server. */
+/**
+ * An engine that has llama-server compute a session's prompts. The answers come from elsewhere; the counts of evaluated tokens come from
+ * the server.
+ */
 import {
   EngineAround,
   type EngineReply,
@@ -10,7 +13,7 @@ import type { LlamaEngine } from '../../../src/runtime/engine/llama.js'
 import type { LedgerEntry } from '../../../src/runtime/kv/ledger.js'
 import type { Peer } from '../../runtime/peers/peer.js'
 
-/** Prompts are rendered by the engine within, which computes nothing; `peer` is shown the same tokens. */
+/** The inner engine renders prompts and computes nothing; `peer` gets the same tokens. */
 export class LlamaServerEngine extends EngineAround<LlamaEngine> {
   constructor(
     engine: LlamaEngine,
