@@ -1,4 +1,4 @@
-/** Accuracy and its interval: within 0 and 1, defined for every number of samples, and as wide as it has to be. */
+/** Accuracy and its interval: within 0 and 1, defined for every number of samples, and wide enough. */
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { accuracyOf, rowsOf, totalOf, totalsOf, wilson } from '../../src/lab/accuracy.js'
@@ -21,7 +21,7 @@ describe('accuracy', () => {
     )
   })
 
-  it("is Wilson's where samples are right or wrong once", () => {
+  it("is Wilson's interval where each sample is right or wrong", () => {
     expect(accuracyOf(scores([1, 1, 0, 1]))).toEqual({ accuracy: 0.75, interval: wilson(3, 4), by: 'wilson' })
     // Newcombe 1998, table I: 81 of 263.
     const [low, high] = wilson(81, 263)
@@ -29,14 +29,14 @@ describe('accuracy', () => {
     expect(high).toBeCloseTo(0.3662, 4)
   })
 
-  it('counts samples and not their questions, where they differ', () => {
+  it('counts samples, not their questions, where samples differ', () => {
     const found = accuracyOf(scores([0, 1, 0, 1, 0, 1, 0, 1], 46))!
     expect(found.by).toBe('bootstrap')
-    // As wide as eight answers are, not 368.
+    // As wide as for eight answers, not as for 368.
     expect(found.interval[1] - found.interval[0]).toBeGreaterThan(0.5)
   })
 
-  it('is defined where nothing differs', () => {
+  it('is defined where all samples are equal', () => {
     expect(accuracyOf([])).toBeNull()
     const [low, high] = accuracyOf(scores([45 / 46], 46))!.interval
     expect([low < 0.3, high > 0.99]).toEqual([true, true])
@@ -64,7 +64,7 @@ describe('the rows of a run', () => {
     answer('mem0', 0, 1, 50),
   ]
 
-  it('are by cell and agent; errors are counted and no more', () => {
+  it('have one row for each cell and agent; errors are only counted', () => {
     const rows = rowsOf(results)
     expect(rows.map(({ cell, agent, samples, errors, accuracy }) => [cell, agent, samples, errors, accuracy])).toEqual([
       [{ n: 0 }, 'plain', 2, 1, 1],

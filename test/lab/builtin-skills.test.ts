@@ -1,4 +1,4 @@
-/** What the built-in model learned that no task of the evaluation asks for, on held-out seeds. */
+/** Skills of the built-in model that no evaluation task tests, on held-out seeds. */
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { Session } from '../../src/runtime/agents/session.js'
 import { builtinModel } from '../../src/runtime/cli/builtin.js'
@@ -14,7 +14,7 @@ beforeAll(async () => {
 })
 afterAll(() => engine.dispose())
 
-/** Share of last values that are right when the older two thirds of a stream are hidden in this way. */
+/** Returns the share of last values that are right when `hide` has hidden the older two thirds of a stream. */
 async function read(hide: (session: Session, id: string, keys: readonly string[]) => Promise<unknown> | undefined) {
   const shares: number[] = []
   for (let sample = 0; sample < 10; sample++) {
@@ -38,7 +38,7 @@ async function read(hide: (session: Session, id: string, keys: readonly string[]
 }
 
 describe.runIf(process.env['KVFOLD_LONG'] !== undefined)('the built-in model', () => {
-  it('writes summaries that keep what they are to be about, and answers from them', async () => {
+  it('writes summaries that keep their focus, and answers from them', async () => {
     const folded = await read((session, id) => {
       session.conversation.fold(id)
       return undefined

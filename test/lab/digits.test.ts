@@ -1,4 +1,6 @@
-/** Numbers and the order of keys stay as a model, a tool or a record has them, in all that is kept of runs and sessions. */
+/**
+ * Numbers keep their digits and objects their key order, as a model, a tool or a record wrote them, in all records of runs and sessions.
+ */
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -20,7 +22,7 @@ import { ScriptedEngine } from '../support/scripted.js'
 import { asker, headerFor, sums } from './support/run-fixture.js'
 
 const GIVEN = '{"zeta":[9007199254740993,1e400,1.50],"id":12345678901234567890,"7":{"b":1.0,"3":"x"}}'
-/** The same to JavaScript, and another number. */
+/** The same value in JavaScript, but another number. */
 const OTHER = GIVEN.replace('993', '992')
 
 const folder = mkdtempSync(join(tmpdir(), 'kvfold-digits-'))
@@ -34,7 +36,7 @@ const user: ChatMessage = { role: 'user', content: 'Look.' }
 const argumentsIn = (messages: readonly Pick<ChatMessage, 'toolCalls'>[]) =>
   messages.flatMap(({ toolCalls = [] }) => toolCalls.map(({ arguments: args }) => writeJson(args)))
 
-it('the log of a run: what was said, in the file and read back', async () => {
+it('the log of a run keeps digits, in the file and when it is read back', async () => {
   const engine = new ScriptedEngine([{ calls: [call(GIVEN)] }, { content: 'Done.' }])
   const recorder = new Recorder(engine)
   const ask = (messages: readonly ChatMessage[]) => recorder.respond({ conversation: conversationId('one'), messages }).reply
@@ -67,7 +69,7 @@ it('a recorder keeps messages apart that differ in a digit', async () => {
   expect(recorder.talks.map(({ messages }) => argumentsIn(messages as ChatMessage[]))).toEqual([[GIVEN], [OTHER]])
 })
 
-it('an episode goes on from the numbers of its checkpoint', async () => {
+it('an episode continues with the numbers of its checkpoint', async () => {
   const path = join(folder, 'episode.jsonl')
   const state = { messages: [user, { ...asks(GIVEN), sampled: { text: '', tokens: Int32Array.of(1, 2) } }] }
   const file = await EpisodeFile.open(path, {}, 'test')
@@ -84,7 +86,7 @@ it('an episode goes on from the numbers of its checkpoint', async () => {
   expect(argumentsIn((again.checkpoint?.actor as typeof state).messages)).toEqual([GIVEN])
 })
 
-it('collected trajectories: arguments and tools are text, and steps that differ in a digit are others', () => {
+it('collected trajectories have arguments and tools as text, and separate steps that differ in a digit', () => {
   const tools = [{ name: 'look', description: '', parameters: readJson(GIVEN) as Record<string, unknown> }]
   const step = (messages: readonly ChatMessage[], completion: ChatMessage): TrajectoryStep => ({
     ...{ messages, edits: [], tools, completion, finish: 'stop', calls: [] },
@@ -101,7 +103,7 @@ it('collected trajectories: arguments and tools are text, and steps that differ 
   expect(first?.truth).toBe('{"n":1.0}')
 })
 
-it('recorded dialogues, with arguments as text and as an object', () => {
+it('recorded dialogues keep digits, with arguments as text and as an object', () => {
   const spoken = [JSON.stringify(GIVEN), GIVEN].flatMap((args) => [
     '{"role":"user","content":"Look."}',
     `{"role":"assistant","tool_calls":[{"id":"c","name":"look","arguments":${args}}]}`,
@@ -117,7 +119,7 @@ it('recorded dialogues, with arguments as text and as an object', () => {
   ])
 })
 
-it('catalogues of tools', () => {
+it('catalogues of tools keep digits', () => {
   const tool = `{"name":"look","inputSchema":${GIVEN}}`
   const parametersIn = (text: string) => lookupsIn(text, 'file').tools.map(({ parameters }) => writeJson(parameters))
   expect(parametersIn(`[${tool}]`)).toEqual([GIVEN])

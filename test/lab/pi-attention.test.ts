@@ -1,4 +1,4 @@
-/** Values in PI-LLM prompts and answers: where they stand, which ones count, and what is missing. */
+/** Values in PI-LLM prompts and answers: their places, which of them count, and which are missing. */
 import { describe, expect, it } from 'vitest'
 import { valuesSaid, watchedPairs } from '../../src/lab/pi-attention.js'
 import { lastValues, ownWords, piSample } from '../../src/lab/pi-llm.js'
@@ -7,7 +7,7 @@ import type { Span } from '../../src/runtime/core/span.js'
 const cut = (text: string, { start, end }: Span) => text.slice(start, end)
 
 describe('watchedPairs', () => {
-  it('has every value of every key, the last one as the current', () => {
+  it('has every value of every key, with the last one as the current value', () => {
     const sample = piSample({ words: ownWords(), updates: 5, seed: 3 })
     const pairs = watchedPairs(sample)
     expect(pairs.map(({ key }) => key)).toEqual(sample.keys)
@@ -18,7 +18,7 @@ describe('watchedPairs', () => {
     }
   })
 
-  it('tells the occurrences of a value apart', () => {
+  it('distinguishes the occurrences of a value', () => {
     const updates = ['a', 'b', 'a', 'b', 'a'].map((key, index) => ({ key, value: index === 3 ? 'y' : 'x' }))
     const stream = updates.map(({ key, value }) => `${key}: ${value};`).join(' ')
     const prompt = `x x.\n\nThe stream of updates starts here.\n${stream}\n\nThe stream of updates ends here.`
@@ -45,14 +45,14 @@ describe('valuesSaid', () => {
     )
   })
 
-  it('reads sentences, lines and emphasis, whatever the case', () => {
+  it('reads sentences, lines and emphasis, in any case', () => {
     expect(said('The current value of Herb is **Velvetbrook**.\n- boat (old): two words')).toEqual([
       ['herb', 31, 'Velvetbrook'],
       ['boat (old)', 60, 'two words'],
     ])
   })
 
-  it('takes the last of several, and leaves out what is missing, wrong or only begins like the value', () => {
+  it('takes the last of several, and leaves out values that are missing, wrong or longer than the value', () => {
     expect(said('herb is noblefield. No: herb is velvetbrook.')).toEqual([['herb', 32, 'velvetbrook']])
     expect(said('herb is velvetbrook. No: herb is noblefield.')).toEqual([])
     expect(said('herb is velvetbrooks. boat (old) is two wordsmiths.')).toEqual([])

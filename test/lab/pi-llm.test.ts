@@ -8,12 +8,12 @@ import { lastValues, ownWords, piSample, piScore, type PiTruth, wordsFrom } from
 const words = ownWords()
 
 describe('piSample', () => {
-  it('writes the text the built-in model was trained on', async () => {
+  it('writes the text that the built-in model was trained on', async () => {
     const sample = piSample({ words, updates: 3, keys: 4, seed: 1 })
     await expect(`${sample.prompt}\n---\n${sample.answer}\n`).toMatchFileSnapshot('../golden/eval/pi-llm.txt')
   })
 
-  it('is the same for the same options, another for any other', () => {
+  it('is the same for the same options, and different for any others', () => {
     const base = { words, updates: 3, keys: 6, seed: 5, sample: 2 }
     const prompt = (options: Partial<typeof base>) => piSample({ ...base, ...options }).prompt
     expect(prompt({})).toBe(prompt({}))
@@ -21,7 +21,7 @@ describe('piSample', () => {
     expect(new Set(others).size).toBe(others.length)
   })
 
-  it('has every key as often as asked for, all values different, no neighbours of one key, and the last values as the answer', () => {
+  it('has every key as often as requested, no value and no neighbouring key twice, and the last values as the answer', () => {
     const options = fc.record({
       updates: fc.integer({ min: 1, max: 24 }),
       keys: fc.integer({ min: 2, max: 46 }),
@@ -54,7 +54,7 @@ describe('piSample', () => {
     )
   })
 
-  it('spreads the last values: how near to the end a key’s last update is differs from sample to sample', () => {
+  it('spreads the last values: the distance of a key’s last update from the end differs from sample to sample', () => {
     const places = Array.from({ length: 200 }, (_, sample) => {
       const { keys, updates } = piSample({ words, updates: 4, seed: 9, sample })
       return updates.findLastIndex(({ key }) => key === keys[0]) / updates.length
@@ -64,7 +64,7 @@ describe('piSample', () => {
     expect(Math.abs(mean - 0.8)).toBeLessThan(0.05)
   })
 
-  it('keeps every order of two keys alternating, the only one possible', () => {
+  it('alternates two keys in every order, because no other order is possible', () => {
     const { updates } = piSample({ words, updates: 50, keys: 2, seed: 1 })
     expect(new Set(updates.filter((_, at) => at % 2 === 0).map(({ key }) => key)).size).toBe(1)
   })
@@ -84,7 +84,7 @@ describe('piSample', () => {
   it.each([
     ['start-last', 0, 1 / 3],
     ['middle-last', 1 / 3, 2 / 3],
-  ] as const)('puts all that counts where %s says, and others around it', (order, from, to) => {
+  ] as const)('puts all keys that count where %s says, and other keys around them', (order, from, to) => {
     const options = fc.record({
       updates: fc.integer({ min: 1, max: 20 }),
       keys: fc.integer({ min: 6, max: 46 }),
@@ -98,7 +98,7 @@ describe('piSample', () => {
         expect(made.keys).toHaveLength(Math.ceil(keys / 3))
         const places = made.updates.flatMap(({ key }, at) => (made.keys.includes(key) ? [at] : []))
         expect(places).toHaveLength(made.keys.length * updates)
-        // Together, and in that third up to a key more or less.
+        // They are adjacent, and in that third up to a key more or less.
         expect(places.at(-1)! - places[0]! + 1).toBe(places.length)
         expect(Math.abs(places[0]! / total - from)).toBeLessThan(1.5 / keys)
         expect(Math.abs((places.at(-1)! + 1) / total - to)).toBeLessThan(1.5 / keys)
@@ -111,7 +111,7 @@ describe('piSample', () => {
     )
   })
 
-  it('shows the last part of the same stream, and asks for every key all the same', () => {
+  it('shows the last part of the same stream, and still asks for every key', () => {
     const whole = piSample({ words, updates: 10, seed: 4 })
     for (const tail of [0.1, 0.2, 0.3, 0.999]) {
       const made = piSample({ words, updates: 10, seed: 4, tail })
@@ -175,7 +175,7 @@ describe('wordsFrom', () => {
     }
   })
 
-  it('says what is missing or wrong, and where', () => {
+  it('reports missing or wrong parts, and where', () => {
     expect(() => wordsFrom(join(folder, 'nowhere.json'))).toThrow(/Cannot read words from .*nowhere\.json: ENOENT/u)
     expect(() => wordsFrom(file('no JSON'))).toThrow(/Cannot read words from .*words\.json: .*JSON/u)
     expect(() => wordsFrom(file({ fruit: 'Apple' }))).toThrow(/Cannot read words from .*fruit/u)
@@ -184,7 +184,7 @@ describe('wordsFrom', () => {
   })
 })
 
-/** Our own answers; verdicts by hand from the authors' rule, a letter for each key: Right, Older, Foreign, Missing. */
+/** Our own answers. Verdicts by hand from the authors' rule, a letter for each key: Right, Older, Foreign, Missing. */
 const golden = JSON.parse(readFileSync(new URL('../golden/eval/pi-answers.json', import.meta.url), 'utf8')) as PiTruth & {
   readonly answers: readonly { readonly why: string; readonly answer: string; readonly verdict: string }[]
 }
@@ -222,7 +222,7 @@ describe('piScore', () => {
     },
   )
 
-  it('has fifty answers and more to agree on', () => {
+  it('has at least fifty answers to compare', () => {
     expect(golden.answers.length).toBeGreaterThanOrEqual(50)
     expect(new Set(golden.answers.map(({ answer }) => answer)).size).toBe(golden.answers.length)
   })
@@ -233,7 +233,7 @@ describe('piScore', () => {
     expect(piScore(sample, answer)).toEqual({ accuracy: 1 / 3, correct: 1, older: 1, foreign: 1, missing: 0 })
   })
 
-  it('scores what the prompt asks for with the share of keys that are right', () => {
+  it('scores answers in the requested form with the share of right keys', () => {
     const words = ownWords()
     fc.assert(
       fc.property(
@@ -266,7 +266,7 @@ describe('piScore', () => {
     )
   })
 
-  it('reads answers that run away in no time', () => {
+  it('reads endless answers quickly', () => {
     const started = performance.now()
     for (const answer of [
       'The current value of '.repeat(50_000),

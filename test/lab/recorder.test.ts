@@ -1,4 +1,4 @@
-/** The record of a sample: everything that was shown and said can be read back from it, and its sums are the engine's. */
+/** The record of a sample: every prompt and reply can be read back from it, and its sums equal the engine's. */
 import fc from 'fast-check'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { sculptor } from '../../src/runtime/agents/sculptor.js'
@@ -23,13 +23,13 @@ async function all(running: Generation): Promise<readonly EngineEvent[]> {
   return events
 }
 
-/** All steps with the messages they showed, in the order in which they were asked for. */
+/** Returns all steps with their prompts' messages, in the order of the requests. */
 const shown = (talks: readonly RecordedConversation[]) =>
   talks
     .flatMap(({ messages, steps }) => steps.map((step) => ({ ...step, contents: messages.slice(0, step.messages) })))
     .sort((one, other) => one.place! - other.place!)
 
-/** Throws when the log would refuse it. */
+/** Throws when the log would refuse the record. */
 function valid(recorder: Recorder) {
   const { talks, tokens, work, milliseconds } = recorder
   const read = runLog.read({
@@ -53,7 +53,7 @@ function valid(recorder: Recorder) {
 }
 
 describe('Recorder', () => {
-  it('keeps every message once, and what was said only where no later step shows it', async () => {
+  it('keeps every message once, and a reply only where no later step shows it', async () => {
     const engine = new ScriptedEngine([{ content: 'First.' }, { content: 'Second.' }, { content: 'Aside.' }])
     const recorder = new Recorder(engine)
     const messages = [user('Hello.')]
@@ -77,7 +77,7 @@ describe('Recorder', () => {
     valid(recorder)
   })
 
-  it('records what was said in place of a message that went on without its calls, call syntax and all', async () => {
+  it('records the reply itself, with its call syntax, when the conversation continued without its calls', async () => {
     const engine = new ScriptedEngine([{ content: 'So.', calls: [{ name: 'x', arguments: { a: 1 } }] }, { content: 'End.' }])
     const recorder = new Recorder(engine)
     await recorder.respond({ conversation: id, messages: [user('Hello.')] }).reply
@@ -86,7 +86,7 @@ describe('Recorder', () => {
     expect(recorder.talks[0]?.steps[0]?.said).toBe('So.\n<tool_call>\n{"name":"x","arguments":{"a":1}}\n</tool_call>')
   })
 
-  it('takes messages as they were, whatever their owner does to the list', async () => {
+  it('records messages as they were at the request, even if the caller changes the list later', async () => {
     const engine = new ScriptedEngine(() => ({ content: 'Yes.' }))
     const recorder = new Recorder(engine)
     const messages = [user('One.')]
@@ -96,7 +96,7 @@ describe('Recorder', () => {
     expect(recorder.talks[0]?.messages).toEqual([user('One.')])
   })
 
-  it('has steps that failed and steps that were cancelled, and none that still run', async () => {
+  it('has failed and cancelled steps, and no steps that still run', async () => {
     const stop = new AbortController()
     stop.abort()
     let go: () => void = () => undefined
@@ -130,7 +130,7 @@ describe('Recorder', () => {
     valid(recorder)
   })
 
-  it('hands on every event and the reply as they are, and forgets and counts as the engine does', async () => {
+  it('passes on every event and the reply unchanged, and forgets and counts like the engine', async () => {
     const script = [{ content: 'A b c.', calls: [{ name: 'x' }] }]
     const request: EngineRequest = {
       conversation: id,
@@ -151,7 +151,7 @@ describe('Recorder', () => {
     await expect(engine.respond({ conversation: id, messages: [] }).reply).rejects.toThrow('no reply for step 2')
   })
 
-  it('can be read back: every request, in its order, from messages that are stored once', async () => {
+  it('can be read back: every request, in order, from messages that are stored once', async () => {
     const step = fc.record({
       conversation: fc.constantFrom('a', 'b'),
       how: fc.constantFrom('on', 'on', 'on', 'again', 'anew'),
@@ -200,7 +200,7 @@ describe('Recorder', () => {
           submitted: sum(spent),
           generated: sum(record.map(({ timing }) => timing.generatedTokens)),
         })
-        // Each answer stands in the record: as a message that a later step shows, or as what was said.
+        // Each answer is in the record: as a message that a later step shows, or as the step's reply.
         for (const [at, { messages: many, said }] of record.entries()) {
           const talk = recorder.talks.find((one) => one.steps.some(({ place }) => place === at))!
           expect(said ?? talk.messages[many]?.content).toBe(`said ${at}`)
@@ -219,7 +219,7 @@ describe('Recorder on the built-in model', () => {
   })
   afterAll(() => engine.dispose())
 
-  it('has the sums of the engine and of the addon', async () => {
+  it('has the same sums as the engine and the addon', async () => {
     const before = engine.submitted
     const recorder = new Recorder(engine)
     const session = sculptor({ engine: recorder, id: conversationId('recorded'), generation: { maxTokens: 48 }, maxCalls: 3 })
@@ -231,7 +231,7 @@ describe('Recorder on the built-in model', () => {
     const milliseconds = recorder.milliseconds
     expect(milliseconds.prefill + milliseconds.decode + milliseconds.cache).toBeLessThanOrEqual(milliseconds.total)
     expect(milliseconds.prefill).toBeGreaterThan(0)
-    // Messages carry tokens of the engine's, and the record does not.
+    // Messages carry the engine's tokens; the record does not.
     expect(JSON.stringify(recorder.talks)).not.toContain('sampled')
     expect(recorder.talks).toHaveLength(1)
     valid(recorder)

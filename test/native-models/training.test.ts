@@ -20,7 +20,7 @@ function check(name: string): readonly Record<string, unknown>[] {
 if (python === undefined) console.log('Training is not tested: there is no python3 with PyTorch (Debian: apt install python3-torch).')
 
 describe.skipIf(python === undefined)('training', () => {
-  it('has the loss and gradients of a direct computation in float64: packed, fused, in float32 and bfloat16, sampled, by two processes', () => {
+  it('has the loss and gradients of a float64 computation: packed, fused, in float32 and bfloat16, sampled, by two processes', () => {
     const [single, half, sampled, beside] = check('step')
     expect(single?.['loss']).toBeLessThan(1e-5)
     expect(single?.['gradient']).toBeLessThan(1e-3)

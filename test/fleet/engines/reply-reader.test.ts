@@ -187,7 +187,7 @@ describe('ReplyReader', () => {
 })
 
 describe('usageIn', () => {
-  it("prefers the engine's usage, takes missing counts from llama-server's timings, and never has more cached tokens than prompt tokens", () => {
+  it("prefers the engine's usage, then llama-server's timings, and never has more cached tokens than prompt tokens", () => {
     expect(usageIn({})).toBeNull()
     expect(usageIn({ usage: null })).toBeNull()
     expect(usageIn({ timings: { cache_n: 90, prompt_n: 10, prompt_ms: 5, predicted_n: 3, predicted_ms: 7 } })).toEqual({

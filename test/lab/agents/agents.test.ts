@@ -1,4 +1,4 @@
-/** What each agent sends at each step, what it makes of the replies, and how it ends. */
+/** What each agent sends at each step, how it handles the replies, and how it ends. */
 import { describe, expect, it, vi } from 'vitest'
 import { ScriptedEngine } from '../../support/scripted.js'
 import type { ScriptedReply } from '../../../src/lab/taught-engine.js'
@@ -12,7 +12,7 @@ const golden = (name: string) => `../../golden/eval/agents/${name}.txt`
 const json = (value: unknown): ScriptedReply => ({ content: JSON.stringify(value) })
 const addition = (text: string) => ({ event: 'ADD', id: '', text })
 
-/** An agent's run on a script, recorded. */
+/** Runs an agent on a script and records its requests. */
 async function run(
   kind: AgentKind,
   said: readonly ScriptedReply[],
@@ -38,7 +38,7 @@ const fold: readonly ScriptedReply[] = [
   },
   { content: 'She is called Orla.' },
 ]
-/** Of three parts. */
+/** Replies for a text of three parts. */
 const facts: readonly ScriptedReply[] = [
   json({ facts: ['The hat was red in 1800.', 'The boat was green in 1801.'] }),
   json({ decisions: [addition('The hat was red in 1800.'), addition('The boat was green in 1801.')] }),
@@ -58,14 +58,14 @@ const facts: readonly ScriptedReply[] = [
 ]
 
 describe('what agents ask', () => {
-  it('plain: the sample as it is, once', async () => {
+  it('plain: sends the sample unchanged, once', async () => {
     const { transcript, answered, recorder } = await run('plain', [{ content: 'Orla.' }], { contract: 'splice' })
     await expect(transcript).toMatchFileSnapshot(golden('plain'))
     expect(answered).toEqual({ answer: 'Orla.', end: 'stop', calls: [], refusedCalls: 0, details: {} })
     expect(recorder.work.steps).toBe(1)
   })
 
-  it('sculptor: the prompt of the task, six tools, a call to begin with', async () => {
+  it('sculptor: sends the prompt of the task and six tools, and begins with a call', async () => {
     const { transcript, answered, recorder } = await run('sculptor', fold)
     await expect(transcript).toMatchFileSnapshot(golden('sculptor'))
     expect(answered).toEqual({
@@ -82,7 +82,7 @@ describe('what agents ask', () => {
     expect(recorder.talks).toHaveLength(1)
   })
 
-  it('rag-bm25: the best chunks first, and nothing else of the text', async () => {
+  it('rag-bm25: sends the best chunks first, and nothing else of the text', async () => {
     const options = { chunkTokens: 24, retrievedTokens: 60 }
     const { transcript, answered } = await run('rag-bm25', [{ content: 'Orla.' }], { options })
     await expect(transcript).toMatchFileSnapshot(golden('rag-bm25'))
@@ -90,14 +90,14 @@ describe('what agents ask', () => {
     expect(answered.details).toMatchObject({ contextTokens: 436, chunks: 20, passages: 3 })
   })
 
-  it('rag-dense: the same by likeness', async () => {
+  it('rag-dense: sends the most similar chunks first, and nothing else of the text', async () => {
     const options = { chunkTokens: 24, retrievedTokens: 60, queryPrefix: 'Query: ' }
     const { transcript, answered } = await run('rag-dense', [{ content: 'Orla.' }], { options })
     await expect(transcript).toMatchFileSnapshot(golden('rag-dense'))
     expect(answered.details).toMatchObject({ chunks: 20, passages: 3, embeddedTexts: 21 })
   })
 
-  it('memagent: part by part with the memory so far, then the memory alone', async () => {
+  it('memagent: sends each part with the memory so far, then only the memory', async () => {
     const said = ['Nothing yet.', 'The keeper is called Orla.', 'Still Orla.', 'Orla.'].map((content) => ({ content }))
     const { transcript, answered, engine } = await run('memagent', said, { options: { chunkTokens: 150 } })
     await expect(transcript).toMatchFileSnapshot(golden('memagent'))
@@ -112,7 +112,7 @@ describe('what agents ask', () => {
     expect(engine.requests[3]!.messages[0]!.content).not.toContain('In the year')
   })
 
-  it('mem0: facts of each part, what they change, and an answer from those found again', async () => {
+  it('mem0: asks for facts of each part and their changes, then for an answer from the facts it finds again', async () => {
     const { transcript, answered } = await run('mem0', facts, { options: { chunkTokens: 150, nearest: 2 } })
     await expect(transcript).toMatchFileSnapshot(golden('mem0'))
     expect(answered).toMatchObject({
@@ -134,7 +134,7 @@ describe('what agents ask', () => {
 })
 
 describe('options', () => {
-  it('are the paper’s unless said otherwise', () => {
+  it('have the paper’s values by default', () => {
     expect(Object.fromEntries(agentKinds.map((kind) => [kind, openAgent(kind).options]))).toEqual({
       plain: {},
       sculptor: { prompt: 'task', maxCalls: 20, firstStep: 'required', hints: false },
@@ -153,18 +153,18 @@ describe('options', () => {
     ['memagent', { chunkTokens: 0 }, 'chunkTokens'],
     ['plain', { prompt: 'pi-llm' }, 'prompt'],
     ['sculptor', { prompt: 'poem' }, 'prompt'],
-  ] as const)('that %s cannot use are named: %j', (kind, options, name) => {
+  ] as const)('are named in the error when %s cannot use them: %j', (kind, options, name) => {
     expect(() => openAgent(kind, options)).toThrow(
       expect.objectContaining({ code: 'eval/bad-agent', message: expect.stringContaining(name) as unknown }),
     )
   })
 
-  it('cannot make an agent that is none', () => {
+  it('are refused for an unknown agent', () => {
     expect(() => openAgent('react' as AgentKind)).toThrow(expect.objectContaining({ code: 'eval/bad-agent' }))
     expect(() => openAgent('toString' as AgentKind)).toThrow(/There is no agent "toString"/u)
   })
 
-  it('change what they say: sculptor’s prompt and calls', async () => {
+  it('change the sculptor’s prompt and calls', async () => {
     const calls = Array.from({ length: 2 }, () => ({ name: 'search_context', arguments: { query: 'hat' } }))
     const options = { prompt: 'general', maxCalls: 1, firstStep: 'auto' }
     const { answered, engine } = await run('sculptor', [{ calls }, { content: 'Orla.' }], { options })
@@ -173,7 +173,7 @@ describe('options', () => {
     expect(answered).toMatchObject({ refusedCalls: 1, calls: [{ step: 0, name: 'search_context', failed: false }] })
   })
 
-  it('change what they say: the query is made of the text’s ends', async () => {
+  it('change the query to the two ends of the text', async () => {
     const asked: string[] = []
     const embedder: TextEmbedder = {
       name: 'spy',
@@ -191,7 +191,7 @@ describe('options', () => {
     expect(asked).toEqual([expect.stringMatching(both), expect.stringMatching(both), sample.question])
   })
 
-  it('change what they say: schemas are left out, terms are characters', async () => {
+  it('leave schemas out, and count characters as terms', async () => {
     const { engine } = await run('mem0', [json({ facts: [] }), { content: '' }], { options: { schema: false } })
     expect(engine.requests.map(({ schema }) => schema)).toEqual([undefined, undefined])
     const { transcript } = await run('rag-bm25', [{ content: '' }], {
@@ -202,7 +202,7 @@ describe('options', () => {
 })
 
 describe('the sculptor’s steps', () => {
-  it('are those of the record, summaries and failed summaries among them', async () => {
+  it('have the same numbers as in the record, including summaries and failed summaries', async () => {
     const said: ScriptedReply[] = [
       {
         calls: [
@@ -249,33 +249,33 @@ describe('the sculptor’s steps', () => {
 })
 
 describe('embedders', () => {
-  it.each(embeddingAgents)('are what %s cannot do without', async (kind) => {
+  it.each(embeddingAgents)('are required by %s', async (kind) => {
     await expect(openAgent(kind).answer(settingOn(new ScriptedEngine([])))).rejects.toMatchObject({
       code: 'eval/bad-agent',
       message: /--embedder/u,
     })
   })
 
-  it.each(embeddingAgents)('that fail are errors of %s', async (kind) => {
+  it.each(embeddingAgents)('make %s fail when they fail', async (kind) => {
     const embedder: TextEmbedder = { name: 'broken', embed: () => Promise.reject(new KvfoldError('native/failed', 'No.')) }
     await expect(run(kind, facts, { embedder })).rejects.toMatchObject({ code: 'native/failed' })
   })
 })
 
 describe('the window', () => {
-  it.each(['plain', 'sculptor'] as const)('of %s is full when it does not hold the sample', async (kind) => {
+  it.each(['plain', 'sculptor'] as const)('makes %s fail as full when the sample does not fit', async (kind) => {
     await expect(run(kind, fold, { window: 200 })).rejects.toMatchObject({ code: 'context/full' })
     await expect(run(kind, fold, { context: 200 })).rejects.toMatchObject({ code: 'context/full' })
   })
 
-  it('limits the answer to what is left of it', async () => {
+  it('limits the answer to the room that is left', async () => {
     const { engine } = await run('plain', [{ content: 'Orla.' }], { window: 480 })
     const prompt = engine.count(sample.messages, [])
     expect(engine.requests[0]!.maxTokens).toBe(480 - prompt)
     expect(480 - prompt).toBeLessThan(task.maxTokens)
   })
 
-  it('of retrieving agents holds fewer passages', async () => {
+  it('lets retrieving agents show fewer passages when it is small', async () => {
     const wide = await run('rag-bm25', [{ content: '' }], { options: { chunkTokens: 24 } })
     const narrow = await run('rag-bm25', [{ content: '' }], { options: { chunkTokens: 24 }, window: 240 })
     expect(wide.answered.details['passages']).toBe(20)
@@ -289,7 +289,7 @@ describe('the window', () => {
     })
   })
 
-  it('of reading agents holds smaller parts', async () => {
+  it('lets reading agents take smaller parts when it is small', async () => {
     const said = Array.from({ length: 40 }, () => ({ content: 'Orla it is.' }))
     const options = { newTokens: 40 }
     const { answered, engine } = await run('memagent', said, { options, window: 260 })
@@ -303,7 +303,7 @@ describe('the window', () => {
       await expect(run(kind, said, { options, window: 120 })).rejects.toMatchObject({ code: 'context/full', message: /no room/u })
   })
 
-  it('that is never full loses the middle of a text that is longer than memagent reads', async () => {
+  it('is never full for memagent, which drops the middle of a text that is too long to read', async () => {
     const said = Array.from({ length: 3 }, () => ({ content: 'So.' }))
     const { answered, engine } = await run('memagent', said, { options: { contextTokens: 100 } })
     expect(answered.details).toMatchObject({ contextTokens: 436, parts: 1 })
@@ -330,7 +330,7 @@ describe('the end of an agent', () => {
   }
   const each = agentKinds.flatMap((kind) => Array.from({ length: scripts[kind].length }, (_, step) => [kind, step] as const))
 
-  it.each(each)('of %s is a cancelled one when the caller stops its step %i', async (kind, at) => {
+  it.each(each)('%s ends as cancelled when the caller stops its step %i', async (kind, at) => {
     const stop = new AbortController()
     const engine = new ScriptedEngine((_, step) => {
       if (step === at) stop.abort()
@@ -343,21 +343,21 @@ describe('the end of an agent', () => {
     expect(engine.requests.length).toBeLessThanOrEqual(at + 1)
   })
 
-  it.each(agentKinds)('of %s is a cancelled one when it was stopped before it began', async (kind) => {
+  it.each(agentKinds)('%s ends as cancelled when the caller stops it before it begins', async (kind) => {
     const engine = new ScriptedEngine([])
     const answered = await openAgent(kind).answer(settingOn(engine, { embedder: wordEmbedder, signal: AbortSignal.abort() }))
     expect(answered).toMatchObject({ answer: '', end: 'cancelled' })
     expect(engine.requests).toHaveLength(0)
   })
 
-  it.each(agentKinds)('of %s is an error when somebody else cancels its step', async (kind) => {
+  it.each(agentKinds)('%s fails when its step is cancelled and the caller did not cancel it', async (kind) => {
     const engine = new ScriptedEngine((_, step) => ({ ...scripts[kind][step]!, finish: 'cancelled' }))
     await expect(openAgent(kind).answer(settingOn(engine, { embedder: wordEmbedder }))).rejects.toMatchObject({
       code: 'engine/cancelled',
     })
   })
 
-  it.each(each)('of %s is the engine’s error when step %i fails', async (kind, at) => {
+  it.each(each)('%s fails with the engine’s error when step %i fails', async (kind, at) => {
     const engine = new ScriptedEngine((_, step) => {
       if (step === at) throw new KvfoldError('remote/overloaded', 'Later.')
       return scripts[kind][step]!
@@ -366,7 +366,7 @@ describe('the end of an agent', () => {
     await expect(failing).rejects.toMatchObject({ code: 'remote/overloaded' })
   })
 
-  it.each(each)('of %s leaves no conversation behind, also when step %i fails', async (kind, at) => {
+  it.each(each)('%s leaves no conversation on the engine, also when step %i fails', async (kind, at) => {
     const engine = new ScriptedEngine((_, step) => {
       if (step === at) throw new Error('Broken.')
       return scripts[kind][step]!
@@ -380,7 +380,7 @@ describe('the end of an agent', () => {
     for (const conversation of used) expect(conversation).toMatch(/^run-0\//u)
   })
 
-  it('of an answer that was cut off says so', async () => {
+  it('reports an answer that was cut off', async () => {
     const cut: ScriptedReply = { content: 'Or', finish: 'length' }
     expect((await run('plain', [cut])).answered.end).toBe('length')
     expect((await run('rag-bm25', [cut])).answered.end).toBe('length')
@@ -388,7 +388,7 @@ describe('the end of an agent', () => {
     expect(answered).toMatchObject({ end: 'stop', details: { memoriesCutOff: 1, memoryTokens: 1 } })
   })
 
-  it('is the same for samples that run at once', async () => {
+  it('does not mix samples that run at once', async () => {
     const agent = openAgent('memagent', { chunkTokens: 150 })
     const engine = new ScriptedEngine(({ conversation }) => ({ content: `memory of ${conversation}` }))
     const names = ['s1', 's2', 's3']
@@ -401,7 +401,7 @@ describe('the end of an agent', () => {
   })
 })
 
-it('the built-in model was trained for two agents on one task', () => {
+it('the built-in model was trained for two agents, on pi-llm and needles only', () => {
   expect(agentKinds.filter((kind) => isBuiltinTrained(kind, 'pi-llm'))).toEqual(['plain', 'sculptor'])
   expect(agentKinds.filter((kind) => isBuiltinTrained(kind, 'needles'))).toEqual(['plain', 'sculptor'])
   expect(agentKinds.filter((kind) => isBuiltinTrained(kind, 'frames'))).toEqual([])

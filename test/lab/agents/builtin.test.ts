@@ -1,4 +1,4 @@
-/** Each agent, whole, on the built-in model: its answers to prompts it was not trained on are nonsense, its books are not. */
+/** Each agent in full on the built-in model. Its answers to untrained prompts are nonsense, but its counts must be right. */
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -61,7 +61,7 @@ async function run(kind: AgentKind, options: Record<string, unknown> = {}, chang
   return { answered, recorder, submitted: engine.submitted - before }
 }
 
-/** Stops the first step as soon as it is planned. */
+/** An engine that stops the first step as soon as it is planned. */
 class Hasty extends EngineAround {
   constructor(
     engine: LlamaEngine,
@@ -102,13 +102,13 @@ describe.each(agentKinds)('%s', (kind) => {
     expect(['stop', 'length']).toContain(answered.end)
     if (kind === 'memagent') expect(answered.details['parts']).toBe(recorder.done.length - 1)
     if (kind === 'memagent' || kind === 'mem0') expect(answered.details['parts']).toBeGreaterThan(1)
-    // Its cells are given back: none of its conversations has a ledger any more.
+    // Its cells are free: none of its conversations has a ledger any more.
     for (const label of ['turn', 'answer', 'memory', 'facts', 'decisions'])
       expect(engine.ledger(`builtin-${kind}/${label}` as never)).toEqual([])
     await engine.check('books')
   })
 
-  it('stops in the middle when it is told to', async () => {
+  it('stops in the middle when the caller stops it', async () => {
     const stop = new AbortController()
     const hasty = new Hasty(engine, stop)
     const { answered } = await run(kind, small[kind], { engine: hasty, signal: stop.signal, name: `stopped-${kind}` })
@@ -125,7 +125,7 @@ it('plain and sculptor answer as they were trained to', async () => {
   }
 })
 
-it('what mem0 asks for in JSON comes in JSON, or is cut off', async () => {
+it('mem0 gets valid JSON where it asks for JSON, unless the reply is cut off', async () => {
   const { answered, recorder } = await run('mem0', { chunkTokens: 300, newTokens: 256 })
   const said = recorder.talks.flatMap(({ steps }) => steps).filter(({ said }) => said?.trimStart().startsWith('{') === true)
   expect(said).toHaveLength(recorder.done.length - 1)
@@ -134,7 +134,7 @@ it('what mem0 asks for in JSON comes in JSON, or is cut off', async () => {
   expect(answered.details['unreadable']).toBe(said.length - whole.length)
 })
 
-/** Likeness of a text to itself in other company, and to another. */
+/** Checks vectors: of a text alone and beside other texts, of a different text, and of a long one. */
 async function isSound(embedder: OwnedTextEmbedder, long: string): Promise<void> {
   const embed = (texts: readonly string[], signal?: AbortSignal) => embedder.embed(texts, signal)
   const [vector, other, ofLong] = await embed(['The hat is red.', 'animal: amberbell; bird: ashbloom;', long])
@@ -148,7 +148,7 @@ async function isSound(embedder: OwnedTextEmbedder, long: string): Promise<void>
 }
 
 describe('text embedders', () => {
-  it('of an encoder in a GGUF', async () => {
+  it('can use an encoder in a GGUF', async () => {
     const path = join(folder, 'bert.gguf')
     await synthesizeEncoder(path, { architecture: 'bert' })
     const embedder = ggufEmbedder(await Embedder.load(native, path, { threads: 1, batchThreads: 1 }), 'bert')
@@ -159,13 +159,13 @@ describe('text embedders', () => {
     await expect(embedder.embed(['x'])).rejects.toMatchObject({ code: 'native/disposed' })
   })
 
-  it('of the model under evaluation itself, named as what it is', async () => {
+  it('can use the model under evaluation itself, and are named accordingly', async () => {
     expect(fallback.name).toBe("fallback: mean of kvfold-tiny's own hidden states")
     await isSound(fallback, 'animal: amberbell; '.repeat(800))
   })
 
-  it('of an ONNX model in Transformers.js', async () => {
-    // The model that we ship has no hidden states among its outputs: what is pooled are its logits, and the name says so.
+  it('can use an ONNX model in Transformers.js', async () => {
+    // The model that we ship has no hidden states among its outputs, so its logits are pooled, and the name says so.
     const embedder = await onnxEmbedder(ONNX, { tokens: 64 })
     expect(embedder.name).toBe('onnx (Transformers.js, mean of logits: the model has no hidden states)')
     await isSound(embedder, 'animal: amberbell; bird: ashbloom; '.repeat(60))
@@ -174,7 +174,7 @@ describe('text embedders', () => {
     await embedder.dispose()
   })
 
-  it('in ONNX need Transformers.js, which a plain installation does not bring', async () => {
+  it('in ONNX need Transformers.js, which a plain installation does not include', async () => {
     vi.resetModules()
     vi.doMock('@huggingface/transformers', () => {
       throw new Error('Cannot find package')
@@ -187,7 +187,7 @@ describe('text embedders', () => {
     vi.doUnmock('@huggingface/transformers')
   })
 
-  it('of a folder that is no model', async () => {
+  it('refuse a folder without a model', async () => {
     await expect(onnxEmbedder(folder)).rejects.toMatchObject({ code: 'model/not-found', message: /config.json/u })
   })
 })

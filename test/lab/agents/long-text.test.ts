@@ -1,4 +1,4 @@
-/** How agents cut long texts and rank what they cut. */
+/** How agents cut long texts and rank the parts. */
 import { readFileSync } from 'node:fs'
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
@@ -16,7 +16,7 @@ const prose = fc.string({
 const lone = /[\uD800-\uDBFF](?![\uDC00-\uDFFF])|(?<![\uD800-\uDBFF])[\uDC00-\uDFFF]/
 
 describe('sentencesOf', () => {
-  it('ends them where people do, and at semicolons and lines', () => {
+  it('ends sentences where people do, and at semicolons and lines', () => {
     expect(sentencesOf('It rained. Who knew? X; who? A line\n\nAnother 3.5 metres. Key: blue; key: red;\n')).toEqual([
       'It rained.',
       ' Who knew?',
@@ -41,7 +41,7 @@ describe('sentencesOf', () => {
 })
 
 describe('halvesOf', () => {
-  it('cuts at the space nearest to the middle, between characters where there is none, and never within one', () => {
+  it('cuts at the space nearest to the middle or, without a space, between two characters, but never within a character', () => {
     expect(halvesOf('one two three')).toEqual(['one two', ' three'])
     expect(halvesOf('abcd')).toEqual(['ab', 'cd'])
     expect(halvesOf('a')).toBeNull()
@@ -68,7 +68,7 @@ describe('LongText', () => {
   const texts = fc.array(prose, { maxLength: 8 }).map((parts) => parts.join(''))
   const { countText } = counter
 
-  it('comes in chunks that are the text, none too long', async () => {
+  it('comes in chunks that make up the text and are never too long', async () => {
     await fc.assert(
       fc.asyncProperty(texts, most, async (text, limit) => {
         const chunks = await new LongText(text, counter).chunks(limit)
@@ -82,7 +82,7 @@ describe('LongText', () => {
     )
   })
 
-  it('comes in chunks that no sentence could be added to', async () => {
+  it('comes in chunks that have no room for another sentence', async () => {
     const sentences = fc.array(fc.integer({ min: 1, max: 20 }), { maxLength: 60 })
     await fc.assert(
       fc.asyncProperty(sentences, fc.integer({ min: 20, max: 90 }), async (lengths, limit) => {
@@ -96,7 +96,7 @@ describe('LongText', () => {
     )
   })
 
-  it('is counted a few times a chunk', async () => {
+  it('counts tokens only a few times for each chunk', async () => {
     const sentences = Array.from({ length: 2000 }, (_, at) => ` This is sentence ${'so '.repeat(at % 7)}number ${at}.`)
     let counted = 0
     const chunks = await new LongText(sentences.join(''), {
@@ -110,7 +110,7 @@ describe('LongText', () => {
     expect(counted / chunks.length).toBeLessThan(8)
   })
 
-  it('is cancelled between chunks', async () => {
+  it('can be cancelled between chunks', async () => {
     const slow = {
       countText: (text: string) => {
         const until = performance.now() + 2
@@ -124,7 +124,7 @@ describe('LongText', () => {
     await expect(new LongText('A word. '.repeat(200), slow).chunks(5)).rejects.toThrow('cancelled')
   })
 
-  it('loses its middle and nothing else when it is too long, as much on either side', () => {
+  it('loses only its middle when it is too long, and keeps as much on either side', () => {
     fc.assert(
       fc.property(texts, most, (text, limit) => {
         const long = new LongText(text, counter)
@@ -146,7 +146,7 @@ describe('LongText', () => {
     )
   })
 
-  it('is told by its ends', () => {
+  it('has ends of a given length, cut at sentences where possible', () => {
     const text = new LongText('One two. Three four five. Six. Seven eight. Nine.', counter)
     expect(text.ends(5)).toEqual(['One two. Three four five.', ' Six. Seven eight. Nine.'])
     expect(text.ends(2)).toEqual(['One two.', ' Nine.'])
@@ -213,7 +213,7 @@ function naive(texts: readonly (readonly string[])[], query: readonly string[], 
 describe('FactStore', () => {
   const unit = (angle: number) => Float32Array.of(Math.cos(angle), Math.sin(angle))
 
-  it('finds the likest, and changes only what is there', () => {
+  it('finds the most similar facts, and changes only existing ones', () => {
     const store = new FactStore()
     for (const angle of [0, 1, 2]) store.add(`at ${angle}`, unit(angle))
     expect(store.nearest(unit(1.1), 2).map(({ text }) => text)).toEqual(['at 1', 'at 2'])
@@ -228,25 +228,25 @@ describe('FactStore', () => {
 })
 
 describe('replies in JSON', () => {
-  it('are read with a fence around them, and blank facts are none', () => {
+  it('are read inside a code fence, and blank facts are dropped', () => {
     expect(factsIn('```json\n{"facts": [" a ", "", "b"]}\n```')).toEqual(['a', 'b'])
     expect(decisionsIn('So: {"decisions": [{"event": "ADD", "id": "", "text": "t"}]}')).toEqual([
       { event: 'ADD', id: '', text: 't' },
     ])
   })
 
-  it.each(['', '{"facts": ["cut', '{"facts": "a"}', '[]', 'no json', '{"facts": [1]}', '}{'])('are none: %s', (said) => {
+  it.each(['', '{"facts": ["cut', '{"facts": "a"}', '[]', 'no json', '{"facts": [1]}', '}{'])('are refused: %s', (said) => {
     expect(factsIn(said)).toBeNull()
     expect(decisionsIn(said)).toBeNull()
   })
 
-  it('have no other events', () => {
+  it('are refused with unknown events', () => {
     expect(decisionsIn('{"decisions": [{"event": "DROP", "id": "0", "text": ""}]}')).toBeNull()
   })
 })
 
 describe('embedWhole', () => {
-  it('leaves short texts as they are, and makes one vector of a long text from its parts, each by its tokens', async () => {
+  it('leaves short texts unchanged, and makes one vector of a long text from its parts, weighted by their tokens', async () => {
     const asked: string[] = []
     const embed = (parts: readonly string[]) => {
       asked.push(...parts)

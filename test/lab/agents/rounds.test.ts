@@ -9,7 +9,7 @@ const look = {
   execute: ({ at }: Readonly<Record<string, unknown>>) => `found ${String(at)}`,
 }
 
-/** Of each step the text that it was shown, calls and results of the last step aside. */
+/** Returns the text that each step was shown, without the calls and results of the last step. */
 async function shownBy(directives: readonly string[]) {
   const requests: EngineRequest[] = []
   const engine = new ScriptedEngine((request) => {
@@ -28,7 +28,7 @@ async function shownBy(directives: readonly string[]) {
 const range = (from: number, to: number, text: string) =>
   `${COMPRESS}{"compress_range": [${from}, ${to}], "compress_text": "${text}"}</compress>`
 
-it('AgentFold sees its last step whole and tells ranges of earlier ones by one text', async () => {
+it('AgentFold shows its last step in full, and a range of earlier steps as one text', async () => {
   const shown = await shownBy(['', '', range(1, 1, 'one'), range(1, 2, 'both')])
   expect(shown).toEqual([
     '',
@@ -43,19 +43,19 @@ it.each([
   ['no JSON', `${COMPRESS}1 to 2</compress>`],
   ['steps that are not there', range(2, 9, 'x')],
   ['the wrong way round', range(2, 1, 'x')],
-])('AgentFold goes on when a directive is %s', async (_, directive) => {
+])('AgentFold continues when a directive is %s', async (_, directive) => {
   const shown = await shownBy(['', '', '', directive])
   expect(shown.at(-1)).toBe(
     '[Step 1] look {"at":1} -> found 1 [Step 2] look {"at":2} -> found 2 [Step 3] look {"at":3} -> found 3',
   )
 })
 
-it('AgentFold does not cut steps that are told as one', async () => {
+it('AgentFold does not split steps that one text stands for', async () => {
   const shown = await shownBy(['', '', '', range(1, 2, 'both'), range(2, 3, 'x')])
   expect(shown.at(-1)).toMatch(/^\[Compressed Step 1 to 2\] both \[Step 3\] look/)
 })
 
-it('a script tells all steps that it is shown', () => {
+it('a scripted directive covers all steps that it is shown', () => {
   expect(compressed('[Compressed Step 1 to 4] a\n[Step 5] b', 'all')).toBe(
     range(1, 5, 'all').replaceAll(': ', ':').replace('[1, 5]', '[1,5]').replace('], "', '],"'),
   )

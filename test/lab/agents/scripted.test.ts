@@ -1,4 +1,4 @@
-/** The scripted engine keeps its own promises: what is tested above it leans on them. */
+/** The scripted engine itself, because the tests above it rely on it. */
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import type { ChatMessage, Edit } from '../../../src/runtime/chat/message.js'
@@ -10,7 +10,7 @@ const id = conversationId('scripted')
 const text = fc.string({ unit: fc.constantFrom('a', 'b', ' ', '\n', '.'), maxLength: 30 })
 
 describe('ScriptedEngine', () => {
-  it('has a ledger whose sums hold, whatever is shown', async () => {
+  it('has a ledger whose sums hold for every prompt', async () => {
     const turns = fc.array(fc.record({ content: text, reply: text, hide: fc.boolean() }), { minLength: 1, maxLength: 6 })
     await fc.assert(
       fc.asyncProperty(turns, async (all) => {
@@ -44,7 +44,7 @@ describe('ScriptedEngine', () => {
     expect(second.ledger).toMatchObject({ step: 1, reused: first.ledger.shown, recomputed: 0 })
   })
 
-  it('fails as an engine does: no reply left, no room, disposed', async () => {
+  it('fails like an engine: no reply left, no room, disposed', async () => {
     const engine = new ScriptedEngine([], { context: 5 })
     await expect(engine.respond({ conversation: id, messages: [{ role: 'user', content: 'a' }] }).reply).rejects.toMatchObject({
       code: 'context/full',

@@ -10,13 +10,13 @@ import { builtinTemplate, ruledFormat, type RuledFormat } from '../../support/ch
 
 const TEXT = `Begin. ${Array.from({ length: 60 }, (_, at) => `Line ${at} says ${at * 7}.`).join(' ')} End. What does line 9 say?`
 
-/** What a step does: whole numbers stand for the fragment that is meant. */
+/** One step of the script. Whole numbers choose fragments. */
 type Act =
   | { readonly act: 'cut'; readonly pieces: number }
   | { readonly act: 'fold' | 'restore' | 'summarize'; readonly which: readonly number[] }
   | { readonly act: 'search' }
 
-/** Does the acts in order, then answers. Fragments that are not there are named all the same: refusals belong to a trajectory, too. */
+/** Plays the acts in order, then answers. It also names fragments that do not exist, because refused calls belong to a trajectory, too. */
 function teacherOf(acts: readonly Act[]): Teacher {
   let at = 0
   return ({ messages, kind }) => {
@@ -75,7 +75,7 @@ async function playedBy({ format }: RuledFormat, teacher: Teacher): Promise<Traj
 const wordingOf = ({ format, tokenizer }: RuledFormat) =>
   modelTokens({ format, isEndOfGeneration: (token: number) => tokenizer.isControl(token) })
 
-/** How often every completion is learned, by step; `-` where it is not learned after exactly what the step was shown. */
+/** Returns how often each completion is learned, by step; `-` where the tokens before it are not exactly its step's prompt. */
 function timesLearned(made: readonly Snapshot[], steps: readonly TrajectoryStep[], { format }: RuledFormat): (number | '-')[] {
   const times = steps.map((): number | '-' => 0)
   for (const { tokens, learned } of made)
@@ -90,7 +90,7 @@ function timesLearned(made: readonly Snapshot[], steps: readonly TrajectoryStep[
 }
 
 describe('snapshots of a trajectory', () => {
-  it('learn every completion once, after exactly the tokens that its step was shown', async () => {
+  it('teach every completion once, after exactly the tokens of its prompt', async () => {
     const ruled = ruledFormat(builtinTemplate)
     await fc.assert(
       fc.asyncProperty(acts, async (list) => {
@@ -103,7 +103,7 @@ describe('snapshots of a trajectory', () => {
     )
   }, 60_000)
 
-  it('stand at the steps that change the context and at the end, those that only read among them', async () => {
+  it('end at the steps that change the context and at the end; steps that only read are part of them', async () => {
     const ruled = ruledFormat(builtinTemplate)
     const steps = await playedBy(
       ruled,
@@ -128,7 +128,7 @@ describe('snapshots of a trajectory', () => {
     expect(search).toMatch(/^<tool_call>\n\{"name": "search_context".*<\/tool_call><\|im_end\|>$/su)
     expect(fold).toMatch(/^<tool_call>.*fold_fragment.*fold_fragment.*<\|im_end\|>$/su)
     const last = ruled.tokenizer.text(made[2]!.tokens)
-    // Once as it stands and once a search; in the last one it is folded and there is another search.
+    // The text stands there once, and once for each search. In the last snapshot it is folded, and there is another search.
     for (const [shown, times, markers] of [
       [text, 3, 0],
       [last, 3, 2],
@@ -139,7 +139,7 @@ describe('snapshots of a trajectory', () => {
     expect(last).toMatch(/It says 63\.<\|im_end\|>$/u)
   })
 
-  it('of a summary: what was written aside is learned, too', async () => {
+  it('of a summary also teach the summary itself', async () => {
     const ruled = ruledFormat(builtinTemplate)
     const steps = await playedBy(
       ruled,
@@ -154,7 +154,7 @@ describe('snapshots of a trajectory', () => {
     expect(timesLearned(made, steps, ruled)).toEqual([1, 1, 1, 1])
   })
 
-  it('cut off at the token limit: an end of turn that was never sampled is not learned', async () => {
+  it('do not teach an end of turn that was never sampled, because the answer was cut off at the token limit', async () => {
     const ruled = ruledFormat(builtinTemplate)
     const [step] = await playedBy(ruled, teacherOf([]))
     const [made] = snapshots([{ ...step!, finish: 'length' }], wordingOf(ruled))
@@ -162,7 +162,7 @@ describe('snapshots of a trajectory', () => {
     expect(ruled.tokenizer.text(made!.tokens.subarray(span.start, span.end))).toBe('It says 63.')
   })
 
-  it('ended by another token than the template shows: that one is learned, and what follows is a snapshot of its own', async () => {
+  it('teach the sampled end token where the template shows another one, and begin a new snapshot after it', async () => {
     const ruled = ruledFormat(builtinTemplate)
     const { tokenizer } = ruled
     const drawn = tokenizer.tokenize('.')[0]!
@@ -184,7 +184,7 @@ describe('snapshots of a trajectory', () => {
     }
   })
 
-  it('hold under real templates, or the completion is refused in words', async () => {
+  it('hold under real templates, or the completion is refused with a message', async () => {
     const list: Act[] = [{ act: 'cut', pieces: 3 }, { act: 'fold', which: [0] }, { act: 'search' }]
     const outcomes = await Promise.all(
       realTemplates().map(async ({ name, source }) => {

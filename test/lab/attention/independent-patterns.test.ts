@@ -1,4 +1,7 @@
-/** Whole attention patterns of the built-in model, captured from llama.cpp, against those that ONNX Runtime (Transformers.js) computes from the same weights. */
+/**
+ * Whole attention patterns of the built-in model from llama.cpp, compared with those that ONNX Runtime (Transformers.js) computes from the
+ * same weights.
+ */
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -35,9 +38,9 @@ afterAll(async () => {
 })
 
 describe.each([
-  // The same values; what is left is the order of sums, and llama.cpp's float32 angles, which tell at later positions.
+  // The weights are equal. Only the order of sums differs, and llama.cpp's float32 angles, which matter at later positions.
   { weights: 'as F32', path: () => join(folder, 'f32.gguf'), tolerance: 1e-3 },
-  // llama.cpp rounds what F16 weights are multiplied with to F16, which the softmax of later layers magnifies.
+  // llama.cpp rounds the activations that F16 weights are multiplied with to F16, and the softmax of later layers magnifies that.
   { weights: 'as shipped, in F16', path: () => shipped, tolerance: 2e-2 },
 ])('patterns, weights $weights', ({ path, tolerance }) => {
   let engine: LlamaEngine
@@ -61,7 +64,7 @@ describe.each([
     return { captured: pattern!, sampled: message.sampled! }
   }
 
-  /** Every captured row is that of the other engine's pass, whose first query stands at `first`. */
+  /** Compares every captured row with the row of the other engine's pass, whose first query stands at `first`. */
   function expectEqual(
     what: string,
     { layers, heads, queries, rows, skipped }: AttentionPattern,
@@ -93,7 +96,7 @@ describe.each([
       `${what}: ${queries.length} queries, ${places} places, largest difference by layer ${worst.map((one) => one.toExponential(1)).join(', ')}`,
     )
     expect(Math.max(...worst)).toBeLessThan(tolerance)
-    // There is something to see: tokens that look at another one in the main, in some layer or other.
+    // The patterns are not trivial: in some layer, some tokens look mainly at another token.
     const sharp = pass.patterns.map((pattern) => pattern.filter((weight) => weight > 0.5).length)
     expect(Math.max(...sharp)).toBeGreaterThan(queries.length / 2)
   }
@@ -124,7 +127,7 @@ describe.each([
     expectEqual('generated', captured, await onnx.run(all))
   })
 
-  it('are equal after a splice: hidden text keeps its positions, and what followed it has seen it', async () => {
+  it('are equal after a splice: hidden text keeps its positions, and the text after it has seen it', async () => {
     const [whole, edits] = [rendered(), [fold()]]
     const { holes } = engine.format.render({ messages, edits }).origin
     const { span: hole, marker } = holes[0]!
@@ -132,7 +135,7 @@ describe.each([
     const shift = whole.length - tokens.length
     const from = tokens.length - 40
 
-    // Nobody's cells but its own: another's may stem from a prefill of what the splice shows.
+    // Uses only its own cells, since another conversation's could come from a prefill of the spliced text.
     const mine = { conversation: conversationId('spliced'), tenant: 'splices' }
     await engine.respond({ ...mine, messages, maxTokens: 1 }).reply
     const { captured } = await capture({ ...mine, edits, contract: 'splice' }, { prompt: [span(from, tokens.length)] })

@@ -22,7 +22,9 @@ interface Added {
 
 const builtin = fileURLToPath(new URL('../../../native-models/builtin/', import.meta.url))
 const golden = JSON.parse(readFileSync(`${builtin}golden.json`, 'utf8')) as Golden
-/** llama.cpp's CPU products round activations to F16 where the weights are F16; ONNX Runtime computes in F32. 0.22 on an AMD EPYC. */
+/**
+ * llama.cpp's CPU products round activations to F16 where the weights are F16; ONNX Runtime computes in F32. Measured: 0.22 on an AMD EPYC.
+ */
 const F16_LOGITS = 0.3
 
 let llama: NativeModel
@@ -39,7 +41,7 @@ afterAll(async () => {
   await llama.dispose()
 })
 
-it('is the export of the GGUF beside it', () => {
+it('the ONNX model is the export of the GGUF beside it', () => {
   const sha256 = createHash('sha256')
     .update(readFileSync(`${builtin}kvfold-tiny.gguf`))
     .digest('hex')
@@ -66,11 +68,11 @@ describe('the tokenizer', () => {
     '<|im_start|>user\n<|im_end|> <|im_end> <unk> <0x41> <s> </tool_call>}}\n</tool_call>',
     'constructor __proto__ toString',
     'Ünïcödé ▁ 日本語 한국어 العربية \u0000 \u0007',
-  ])('gives the ids of llama.cpp: %.40j', (text) => {
+  ])('gives the same ids as llama.cpp: %.40j', (text) => {
     expect(encode(text)).toEqual(expected(text))
   })
 
-  it('does so for 4,000 texts made of pieces of tokens', () => {
+  it('gives the same ids for 4,000 texts made of pieces of tokens', () => {
     const random = new Random(2026)
     const pick = <T>(items: readonly T[]) => items[random.below(items.length)]!
     const { added_tokens: added } = JSON.parse(readFileSync(`${builtin}onnx/tokenizer.json`, 'utf8')) as Added
@@ -97,7 +99,7 @@ describe('the logits', () => {
   const { prompt } = piSample({ words: ownWords(), updates: 4, seed: 11 })
   const tokens = () => llama.tokenize(`<|im_start|>user\n${prompt}<|im_end|>\n<|im_start|>assistant\n`, { parseSpecial: true })
 
-  it('are those of llama.cpp at every token of a PI-LLM prompt', async () => {
+  it('are the same as in llama.cpp at every token of a PI-LLM prompt', async () => {
     const all = tokens()
     expect(all.length).toBeGreaterThan(550)
     const { logits } = await onnx.run(all)
@@ -107,13 +109,13 @@ describe('the logits', () => {
     expect(worst).toBeLessThan(F16_LOGITS)
   })
 
-  it('are those of llama.cpp after a stretch was taken out of the cache, with its positions left open', async () => {
+  it('are the same as in llama.cpp after tokens were removed from the cache and their positions left open', async () => {
     const [all, from, hole] = [tokens(), 500, span(100, 350)]
     const { past } = await onnx.run(all.subarray(0, from))
     const spliced = await onnx.run(all.subarray(from), { past: without(past, hole), start: from })
     const worst = largest(await llamaLogits(llama, all, { from, hole }), spliced.logits)
     expect(worst).toBeLessThan(F16_LOGITS)
-    // The hole is seen: it changes the logits by far more.
+    // The hole matters: it changes the logits by far more.
     const whole = await onnx.run(all.subarray(from), { past, start: from })
     expect(largest(whole.logits, spliced.logits)).toBeGreaterThan(10 * F16_LOGITS)
   })

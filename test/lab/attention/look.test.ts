@@ -1,4 +1,7 @@
-/** Looks on the built-in model: what a look says is what whole rows of the same step say, folded or not, given or generated. */
+/**
+ * Attention measurements on the built-in model: a measurement agrees with whole rows of the same step, with and without folds, for given
+ * and generated answers.
+ */
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
 import {
   measureAttention,
@@ -34,7 +37,7 @@ beforeAll(async () => {
 
 afterAll(() => engine.dispose())
 
-/** A folded prompt that another conversation has computed would be lent to a splice. */
+/** Conversations to forget after a test. Otherwise a splice could copy a folded prompt that another conversation computed. */
 const used: ConversationId[] = []
 const conversation = (): ConversationId => used[used.push(freshConversation()) - 1]!
 afterEach(() => {
@@ -54,7 +57,7 @@ const options = (more: Partial<MeasurementOptions> = {}): MeasurementOptions => 
 
 const text = (tokens: Int32Array, { start, end }: Span): string => engine.model.detokenize([...tokens.slice(start, end)], true)
 
-/** Mean over layers, heads and queries of the sum over places, by hand from whole rows. */
+/** Mean over layers, heads and queries of the sum over places, computed by hand from whole rows. */
 function byHand({ pattern }: Measurement, from: readonly number[], to: readonly Span[]): number {
   const { rows, layers, heads, queries } = pattern!
   const wide = rows!.shape.at(-1)!
@@ -68,7 +71,7 @@ function byHand({ pattern }: Measurement, from: readonly number[], to: readonly 
 }
 
 describe('a look at a given answer', () => {
-  it('looks from the tokens of every value and the ones before them, at the tokens of the same value', async () => {
+  it('measures from the tokens of every value and the tokens before them to the tokens of the same value in the prompt', async () => {
     const seen = await measureAttention(options({ rows: true }))
     expect([...seen.said.keys()]).toEqual(SAMPLE.keys)
     for (const { key, value, older } of PAIRS) {
@@ -83,7 +86,7 @@ describe('a look at a given answer', () => {
     }
   })
 
-  it('finds the pairs of the folded prompt, and says which are folded away', async () => {
+  it('finds the pairs of the folded prompt, and reports which are folded away', async () => {
     const edits = olderFolded(engine, MESSAGES)
     const [complete, folded] = [await measureAttention(options()), await measureAttention(options({ edits, rows: true }))]
     const { pairs, heads } = compare(PAIRS, 'exact', complete, folded)
@@ -101,7 +104,7 @@ describe('a look at a given answer', () => {
     }
     const measured = pairs.filter(({ status }) => status === 'measured')
     expect(measured.length).toBeGreaterThan(0)
-    // Layers and heads together are the pairs' own numbers.
+    // The mean over layers and heads equals the mean over the pairs.
     for (const side of ['complete', 'folded'] as const)
       for (const from of ['value', 'reading'] as const) {
         const over = heads.reduce((sum, row) => sum + seenFrom(row[side], from)!.current, 0) / heads.length
@@ -110,7 +113,7 @@ describe('a look at a given answer', () => {
       }
   })
 
-  it('sees the same under exact whether the fold came later or was there from the start', async () => {
+  it('is the same under exact whether the fold came later or was there from the start', async () => {
     const edits = olderFolded(engine, MESSAGES)
     const first = conversation()
     const fresh = await measureAttention(options({ edits, conversation: first }))
@@ -122,7 +125,7 @@ describe('a look at a given answer', () => {
     expect(Math.max(...mass(later).map((value, index) => Math.abs(value - mass(fresh)[index]!)))).toBeLessThan(5e-4)
   })
 
-  it('asks nothing where the answer says nothing of it', async () => {
+  it('measures nothing where the answer has none of the values', async () => {
     const seen = await measureAttention(options({ answer: { kind: 'given', text: 'I do not know.' } }))
     expect(seen.pattern).toBeNull()
     expect(seen.said.size).toBe(0)
@@ -132,7 +135,7 @@ describe('a look at a given answer', () => {
 })
 
 describe('a look at a generated answer', () => {
-  it('looks from the tokens that were generated', async () => {
+  it('measures from the tokens that were generated', async () => {
     const seen = await measureAttention(options({ answer: { kind: 'generated', maxTokens: 200 } }))
     expect(seen.said.size).toBeGreaterThan(0)
     const before = seen.prompt.tokens.length
@@ -140,7 +143,7 @@ describe('a look at a generated answer', () => {
       expect(reading).toBeGreaterThanOrEqual(before - 1)
       expect(value[0]).toBe(reading + 1)
     }
-    // Given the same answer, the same tokens see the same.
+    // With the same answer given, the same tokens have the same weights.
     const given = await measureAttention(options({ answer: { kind: 'given', text: seen.answer } }))
     expect(given.answer).toBe(seen.answer)
     for (const [key, { value }] of seen.said) {
@@ -165,12 +168,12 @@ describe('a prompt of a study', () => {
     ])
     for (const { shown } of record.comparisons) expect(shown).toBeLessThan(record.shown)
     const [exact, splice] = record.comparisons
-    // A splice leaves a trace: its values are not those of a fresh prefill.
+    // A splice leaves a trace: its values differ from those of a fresh prefill.
     expect(exact!.pairs.map(({ folded }) => folded?.reading?.current)).not.toEqual(
       splice!.pairs.map(({ folded }) => folded?.reading?.current),
     )
     await engine.check('books')
-    // Placebos fold as many tokens of as long a prompt, and have the same values beside them.
+    // Placebos fold as many tokens of an equally long prompt, and have the same values beside them.
     const shown = (comparisons: typeof record.comparisons) => comparisons.map((each) => each.shown)
     const measured = ({ pairs }: (typeof record.comparisons)[number]) =>
       pairs.filter(({ status }) => status === 'measured').map(({ key }) => key)
@@ -187,7 +190,7 @@ describe('a prompt of a study', () => {
     expect(record.unasked![0]!.pairs.map(({ complete }) => complete)).not.toEqual(
       record.placebo![0]!.pairs.map(({ complete }) => complete),
     )
-    // The open tokens but the value's own: with it and with the folded ones they have less than all there is.
+    // `others` are the open tokens without the value's own. Even with the value's own tokens they get less than all of the attention.
     for (const { complete, distance } of exact!.pairs.filter(({ status }) => status === 'measured')) {
       expect(complete!.others).toBeGreaterThan(0)
       expect(complete!.others + complete!.current).toBeLessThan(1)
@@ -195,7 +198,7 @@ describe('a prompt of a study', () => {
     }
   })
 
-  it('says what softmax arithmetic alone makes of a fold, as whole rows of the complete prompt do', async () => {
+  it('reports what softmax arithmetic alone makes of a fold, as computed from whole rows of the complete prompt', async () => {
     const edits = olderFolded(engine, MESSAGES)
     const hidden = edits.map(({ message, span: chars }) => ({ message, chars }))
     const watched = watchedSets(PAIRS, hidden)
@@ -225,7 +228,7 @@ describe('a prompt of a study', () => {
     expect(seen).toBeGreaterThan(2)
   })
 
-  it('has a heat map whose weights are those of the pair, and sum to no more than 1', async () => {
+  it('has a heat map with the weights of the pair, which sum to no more than 1', async () => {
     const { key } = PAIRS[0]!
     const heatMap = await lookAtValue({ n: 8, seed: 5, sample: SAMPLE }, key, { engine, contracts: ['exact'], mode: 'given' })
     const { comparisons } = await lookAtPrompt({ n: 8, seed: 5, sample: SAMPLE }, false, {

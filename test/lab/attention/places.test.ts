@@ -1,4 +1,4 @@
-/** Characters to tokens on the built-in model: what is found is the text that was asked for, folded or not. */
+/** Maps characters to tokens on the built-in model: the tokens that are found have the requested text, with and without folds. */
 import fc from 'fast-check'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { place, type MessageSpan } from '../../../src/runtime/attention/places.js'
@@ -20,7 +20,7 @@ beforeAll(async () => {
 afterAll(() => engine.dispose())
 
 const user = (content: string): ChatMessage => ({ role: 'user', content })
-/** The built-in model's tokens have a space in front of a word, and punctuation behind it. */
+/** The built-in model's tokens have a space in front of a word, and punctuation after it. */
 const textOf = (tokens: Int32Array, { start, end }: Span): string =>
   engine.model
     .detokenize([...tokens.slice(start, end)], true)
@@ -49,11 +49,11 @@ describe('place', () => {
       'oakshade',
     ])
     expect(placed.markers).toEqual([])
-    // The whole prompt is what the format renders, generation prompt included.
+    // The whole prompt is the one that the format renders, generation prompt included.
     expect(placed.tokens).toEqual(engine.format.render({ messages }).tokens)
   })
 
-  it('tells occurrences of one value apart by their characters', () => {
+  it('distinguishes occurrences of one value by their characters', () => {
     const [first, last] = [at(STREAM, 'noblefield'), at(STREAM, 'noblefield', 20)]
     expect(last.start).toBeGreaterThan(first.start)
     const stretches = [last, first].map((chars) => ({ message: 0, chars }))
@@ -63,7 +63,7 @@ describe('place', () => {
     expect([later!, earlier!].map((one) => textOf(tokens, one))).toEqual(['noblefield', 'noblefield'])
   })
 
-  it('follows text behind a fold, and says what the fold hides', () => {
+  it('finds text after a fold, and reports the text that the fold hides', () => {
     const content = `Read this. ${STREAM} What now?`
     const id = conversationId('places')
     const conversation = new Conversation(id, portsOf(engine, id))
@@ -84,7 +84,7 @@ describe('place', () => {
     ])
   })
 
-  it('finds any stretch of any text: the tokens have all its characters, and the outer ones at least one', () => {
+  it('finds any span of any text: its tokens have all the characters, and the outer ones have at least one', () => {
     const words = fc.array(fc.constantFrom('noblefield', 'été', 'a', '名前', '😀', 'x1', ';', '\n', '  ', '<|im_end|>'), {
       minLength: 1,
       maxLength: 12,

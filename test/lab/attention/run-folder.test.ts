@@ -1,4 +1,4 @@
-/** The folder of a run: goes on where it was cut off, and refuses what does not belong together; tables come back as they were written. */
+/** The folder of a run continues where it was cut off and refuses records of another run. Tables are read back as they were written. */
 import { appendFileSync, existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -118,13 +118,13 @@ describe('a run folder', () => {
 })
 
 describe('findings', () => {
-  it('are the statistics of measured pairs, and count the others', () => {
+  it('are the statistics of measured pairs, and count the other pairs', () => {
     const finding = findingOf(RECORDS, 'splice', 'value')
     expect(finding.counts).toEqual({ measured: 5, 'folded-away': 1, unanswered: 0 })
     // Changes: 100, 25, -50, 25, 50.
     expect(finding).toMatchObject({ pairs: 5, improved: 4, seeds: 2 })
     expect(finding.meanChange!.value).toBeCloseTo(30, 9)
-    // Arithmetic alone is said to make 10 % of every pair, and the placebo gains 20 %.
+    // The records say that arithmetic alone makes 10 % of every pair, and that the placebo gains 20 %.
     expect(finding.baselineMeanChange!.value).toBeCloseTo(10, 9)
     expect(finding.excessMeanChange!.value).toBeCloseTo(20, 9)
     expect(finding.placeboMeanChange!.value).toBeCloseTo(20, 9)
@@ -153,14 +153,14 @@ describe('findings', () => {
     expect(findingOf(RECORDS, 'exact', 'value')).toMatchObject({ pairs: 0, meanChange: null, r2: null, complete: null })
   })
 
-  it('are points of a curve', () => {
+  it('include the points of a curve', () => {
     expect(interferenceOf(4, RECORDS, null, 'value')).toMatchObject({ pairs: 6, contract: null })
     expect(interferenceOf(4, RECORDS, null, 'value')!.older.value).toBeCloseTo(0.015, 9)
     expect(interferenceOf(4, RECORDS, 'splice', 'reading')).toMatchObject({ pairs: 5 })
     expect(interferenceOf(4, RECORDS, 'exact', 'value')).toBeNull()
   })
 
-  it('are arrays with names', () => {
+  it('include named arrays', () => {
     const { contracts, seeds, keys, weights } = valueArrays(RECORDS, 4)
     expect({ contracts, seeds, keys, shape: weights.shape }).toEqual({
       contracts: ['splice'],
@@ -266,7 +266,7 @@ describe('published files', () => {
     )
     expect(JSON.parse(readFileSync(join(folder, 'summary.json'), 'utf8'))).toEqual(JSON.parse(JSON.stringify(summary)))
     const html = readFileSync(report, 'utf8')
-    // The icon is empty, so that no browser asks for one.
+    // The icon is empty, so that no browser requests one.
     expect(html.replace('<link rel="icon" href="data:,">', '')).not.toMatch(/<link|<img|src=|@import|url\(/u)
     expect(
       [...html.matchAll(/https?:\/\/[^"' <)]+/gu)]

@@ -1,4 +1,4 @@
-/** The statistics of attention studies against values computed with SciPy 1.17 (ttest_1samp, wilcoxon, t.sf, norm.sf, pearsonr). */
+/** The statistics of attention studies, compared with values computed with SciPy 1.17 (ttest_1samp, wilcoxon, t.sf, norm.sf, pearsonr). */
 import fc from 'fast-check'
 import { describe as suite, expect, it } from 'vitest'
 import {
@@ -31,7 +31,7 @@ suite('the t test', () => {
     near(tTest(CHANGES)!.p, 0.004056587511372957)
   })
 
-  it('has tails that are right where they are tiny', () => {
+  it('is precise in its tails, where p is tiny', () => {
     near(twoSided(2, 10), 0.07338803477074037)
     near(twoSided(0.5, 1), 0.7048327646991335)
     near(twoSided(12, 45), 1.2764935245667585e-15)
@@ -39,36 +39,36 @@ suite('the t test', () => {
     near(twoSided(40, 919), 1.9841858437875039e-203, 1e-8)
   })
 
-  it('says nothing of one value, or of values that are all the same', () => {
+  it('returns null for one value, or for values that are all the same', () => {
     expect(tTest([3])).toBeNull()
     expect(tTest([2, 2, 2])).toBeNull()
   })
 })
 
 suite("Wilcoxon's test", () => {
-  it('counts out small samples', () => {
+  it('enumerates small samples exactly', () => {
     expect(wilcoxon(DEPRESSION)).toEqual({ w: 5, count: 9, p: 0.0390625, method: 'exact' })
     expect(wilcoxon(CHANGES)).toMatchObject({ w: 3, p: 0.009765625 })
   })
 
-  it('counts ties out, too', () => {
-    // By hand: 40 of the 64 ways to give signs are as far from the middle.
+  it('enumerates ties exactly, too', () => {
+    // By hand: 40 of the 64 ways to choose signs are as far from the middle.
     expect(wilcoxon([1, 1, -1, 2, 3, -3])).toMatchObject({ w: 7.5, p: 0.625, method: 'exact' })
   })
 
-  it('approximates large ones, with ties and without zeros', () => {
+  it('approximates large samples, with ties and without zeros', () => {
     const values = Array.from({ length: 30 }, (_, index) => ((index * 7) % 13) - 3)
     const { w, count, p, method } = wilcoxon(values)!
     expect({ w, count, method }).toEqual({ w: 62, count: 28, method: 'normal' })
     near(p, 0.0012942950340935574)
   })
 
-  it('has a tail that is right where it is tiny', () => {
+  it('is precise in its tail, where p is tiny', () => {
     // All of 400 values on one side: erfc(40100 / sqrt(2 * 5353350)) by Python's math.erfc.
     near(wilcoxon(Array.from({ length: 400 }, (_, index) => index + 1))!.p, 2.7300692619535038e-67, 1e-8)
   })
 
-  it('has nothing to say of zeros', () => {
+  it('returns null for zeros', () => {
     expect(wilcoxon([0, 0])).toBeNull()
     expect(wilcoxon([])).toBeNull()
   })
@@ -83,12 +83,12 @@ suite("Wilcoxon's test", () => {
 })
 
 suite('descriptions', () => {
-  it('know mean, median and range', () => {
+  it('have mean, median and range', () => {
     expect(describe([4, 1, 3, 2])).toEqual({ count: 4, mean: 2.5, median: 2.5, least: 1, most: 4, deviation: Math.sqrt(5 / 3) })
     expect(describe([])).toBeNull()
   })
 
-  it('know how far two samples agree', () => {
+  it('measure how far two samples agree', () => {
     const pairs = [2.1, 3.9, 6.2, 7.8, 10.1].map((y, index) => [index + 1, y] as const)
     near(squaredCorrelation(pairs)!, 0.997305328900977)
     expect(
@@ -101,7 +101,7 @@ suite('descriptions', () => {
 })
 
 suite('the bootstrap', () => {
-  it('draws groups, not items: items of a group that are all alike narrow nothing', () => {
+  it('draws groups, not items, so that repeated items of a group narrow no interval', () => {
     const random = new Random(7)
     const values = Array.from({ length: 20 }, () => random.below(1000) / 100)
     const average = (groups: readonly (readonly number[])[]) =>
@@ -127,7 +127,7 @@ suite('the bootstrap', () => {
     expect(bootstrap([[1, 2]], figure)).toBeNull()
   })
 
-  it('covers the truth about as often as it says', () => {
+  it('covers the truth about as often as it claims', () => {
     const random = new Random(11)
     const trials = 200
     let covered = 0

@@ -1,4 +1,4 @@
-/** `kvfold attention` as a person runs it: results, going on after a run, interrupts, and what is refused before the work. */
+/** `kvfold attention` as a person runs it: results, continuing a run, interrupts, and errors before the work begins. */
 import { spawn } from 'node:child_process'
 import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -19,7 +19,7 @@ const lastLine = (text: string): Record<string, unknown> => JSON.parse(text.trim
 const small = ['attention', 'pi-llm', '--n', '8', '--keys', '6', '--context', '2048']
 
 describe('kvfold attention pi-llm', () => {
-  it('ends with one line of JSON, and goes on where a run has been', async () => {
+  it('ends with one line of JSON, and continues an earlier run', async () => {
     const out = join(folder, 'run')
     const words = [...small, '--contract', 'exact,splice', '--updates', '2,8', '--episode', '--json', '--out', out]
     const first = await kvfoldHere([...words, '--seeds', '1'])
@@ -50,7 +50,7 @@ describe('kvfold attention pi-llm', () => {
     ])
       expect(existsSync(join(out, file)), file).toBe(true)
 
-    // One more seed: what was measured is not measured again.
+    // One more seed: the earlier seed is not measured again.
     const second = await kvfoldHere([...words, '--seeds', '2'])
     expect(second.code).toBe(0)
     expect(records().slice(0, before.length)).toEqual(before)
@@ -65,7 +65,7 @@ describe('kvfold attention pi-llm', () => {
     expect(other.stderr).toMatch(/mode: "given" there, "generated" now.*\[attention\/other-run\]/)
   }, 240_000)
 
-  it('keeps what is finished when it is interrupted', async () => {
+  it('keeps finished work when it is interrupted', async () => {
     const out = join(folder, 'cut')
     const words = [...KVFOLD, ...small, '--seeds', '5000', '--out', out]
     const child = spawn(process.execPath, words, {
@@ -76,7 +76,7 @@ describe('kvfold attention pi-llm', () => {
     let asked = false
     child.stderr.setEncoding('utf8').on('data', (text: string) => {
       said += text
-      // One prompt is done and the next one is in work.
+      // One prompt is finished and the next one is running.
       if (!asked && /^1 of /mu.test(said)) asked = child.kill('SIGINT')
     })
     const code = await new Promise((resolve) => child.on('close', resolve))

@@ -26,7 +26,7 @@ const collect = (path: string, ...more: string[]) =>
 describe('kvfold collect', () => {
   const path = join(folder, 'all.jsonl')
 
-  it('writes whole trajectories of the teacher, each completion with loss once', async () => {
+  it('writes whole trajectories of the teacher, with loss on each completion once', async () => {
     const { code, stdout } = await collect(path)
     expect(code).toBe(0)
     const records = recordsIn(path)
@@ -41,12 +41,12 @@ describe('kvfold collect', () => {
         expect(loss.at(-1)?.[1]).toBe(tokens.length)
       }
     }
-    // Cutting shows all of the stream, answering what is left of it.
+    // The cutting step shows all of the stream, the answering step only the rest of it.
     const long = records.filter(({ id }) => id === 'pi-llm-16-0').map(({ tokens }) => tokens.length)
     expect(long.at(-1)).toBeLessThan(long[0]! * 0.8)
   }, 120_000)
 
-  it('goes on where a file was cut off, to the same file', async () => {
+  it('continues a file that was cut off, and ends with the same file', async () => {
     const cut = join(folder, 'cut.jsonl')
     const lines = linesOf(path)
     writeFileSync(cut, `${lines.slice(0, 3).join('\n')}\n${lines[3]!.slice(0, 40)}`)
@@ -71,7 +71,7 @@ describe('kvfold collect', () => {
     expect(order.stderr).toContain('another run')
   }, 120_000)
 
-  it('of a model that acts: probabilities of all that it said, how it sampled, and tries at one prompt as a group', async () => {
+  it('with a model as teacher: writes probabilities of all its tokens, its sampling, and the tries at one prompt as a group', async () => {
     const out = join(folder, 'model.jsonl')
     const asked = ['--n', '4', '--keys', '6', '--samples', '2', '--rollouts', '2', '--threads', '1', '--out', out, '--json']
     const { code } = await kvfoldHere(['collect', 'pi-llm', '--teacher', 'model', '--temperature', '1', '--seed', '9', ...asked])
@@ -89,7 +89,7 @@ describe('kvfold collect', () => {
     expect(new Set(records.map(({ group, id }) => `${group} ${id}`)).size).toBe(2)
   }, 120_000)
 
-  it('begins with a call that fails where it is told to, which is not learned', async () => {
+  it('begins with a failing call under --stumble, and that call is not learned', async () => {
     const out = join(folder, 'stumbled.jsonl')
     const { code } = await collect(out, '--stumble', '--max-calls', '4')
     expect(code).toBe(0)
@@ -100,12 +100,12 @@ describe('kvfold collect', () => {
   }, 120_000)
 
   it.each([
-    // What counts is in the quarter before the newest.
+    // The keys that count are in the quarter before the newest.
     { order: 'middle-last', n: '24', steps: 4 },
-    // In the first of three, and a little of it in the second.
+    // They are in the first of three parts, and a few of them in the second.
     { order: 'start-last', n: '16', steps: 5 },
   ])(
-    'goes back to what stands elsewhere in a stream of the order $order, a snapshot at every step',
+    'restores the part that has the keys in a stream of the order $order, with a snapshot at every step',
     async ({ order, n, steps }) => {
       const out = join(folder, `${order}.jsonl`)
       const { code, stdout } = await kvfoldHere(
@@ -122,13 +122,13 @@ describe('kvfold collect', () => {
   )
 
   it.each([
-    // A search for everybody in a chain of three, and the answer.
+    // A search for each person in a chain of three, and the answer.
     { task: 'needles', options: ['--needles', '2'], steps: [0, 1, 2, 3] },
     // A search for the title, the text, and the answer.
     { task: 'similar', options: ['--needles', '2'], steps: [0, 1, 2] },
     { task: 'similar', options: ['--needles', '2', '--agent', 'plain'], steps: [0] },
   ])(
-    'shows how $task is done with $options',
+    'shows how to do $task with $options',
     async ({ task, options, steps }) => {
       const out = join(folder, `${task}-${steps.length}.jsonl`)
       const { code, stdout } = await kvfoldHere(
@@ -144,7 +144,7 @@ describe('kvfold collect', () => {
     120_000,
   )
 
-  it('writes Parquet of sessions, and refuses what contradicts itself', async () => {
+  it('writes Parquet of sessions, and refuses contradictory options', async () => {
     const out = join(folder, 'sessions.parquet')
     const session = ['collect', 'memtool', '--turns', '2', '--samples', '2', '--tools', '50', '--format', 'verl', '--out', out]
     const { code, stdout } = await kvfoldHere([...session, '--threads', '1', '--json'])

@@ -1,4 +1,4 @@
-/** `kvfold eval` as a person and as a program run it: results, going on, interrupts, bad usage, and how sizes become samples. */
+/** `kvfold eval` as a person and as a program run it: results, continuing a run, interrupts, bad usage, and how sizes become samples. */
 import { spawn } from 'node:child_process'
 import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -30,7 +30,7 @@ afterAll(() => {
 const lastLine = (text: string): Record<string, unknown> => JSON.parse(text.trim().split('\n').at(-1)!) as Record<string, unknown>
 
 describe('kvfold eval on the built-in model', () => {
-  it('ends with one line of JSON, writes a log that stands alone, and goes on in it', async () => {
+  it('ends with one line of JSON, writes a self-contained log, and continues in it', async () => {
     const log = join(folder, 'run.jsonl')
     const words = ['eval', 'pi-llm', '--n', '4', '--keys', '8', '--samples', '2', '--seed', '7', '--log', log]
     const first = await kvfoldHere([...words, '--agent', 'sculptor', '--json'])
@@ -62,7 +62,7 @@ describe('kvfold eval on the built-in model', () => {
       expect(record.tokens.after).toBe(steps.at(-1)!.ledger.shown)
     }
 
-    // All is there: the table comes from the log alone.
+    // All samples are there, so the table comes from the log alone.
     const text = readFileSync(log, 'utf8')
     const second = await kvfoldHere([...words, '--agent', 'sculptor'])
     expect(second.code).toBe(0)
@@ -76,7 +76,7 @@ describe('kvfold eval on the built-in model', () => {
     expect(other.stderr).toMatch(/agents\[0\]\.agent: "sculptor" there, "plain" now.*\[eval\/other-run\]/)
   }, 480_000)
 
-  it('takes several tasks, agents and slots, and marks what the model was not trained for', async () => {
+  it('takes several tasks, agents and slots, and marks agents that the model was not trained for', async () => {
     const log = join(folder, 'several.jsonl')
     const words = ['eval', 'pi-llm', 'needles', '--agent', 'plain,rag-bm25', '--sizes', '700', '--needles', '2', '--samples', '2']
     const { code, stdout, stderr } = await kvfoldHere([...words, '--max-tokens', '60', '--slots', '3', '--log', log, '--json'])
@@ -105,7 +105,7 @@ describe('kvfold eval on the built-in model', () => {
     expect(table).toMatch(/ rag-bm25\* /)
   }, 480_000)
 
-  it('keeps what is finished when it is interrupted, and the same command finishes the rest', async () => {
+  it('keeps finished work when it is interrupted, and the same command finishes the rest', async () => {
     const log = join(folder, 'cut.jsonl')
     const words = ['eval', 'pi-llm', '--n', '2', '--keys', '4', '--samples', '30', '--agent', 'plain', '--log', log]
     const child = spawn(process.execPath, [...KVFOLD, ...words], {
@@ -149,11 +149,11 @@ describe('bad usage', () => {
     [['pi-llm'], { prompts: 'original' }, /--prompts original .* without --words say where it is: --prompts <folder>/],
     [['similar'], { prompts: 'somewhere' }, /--prompts belongs to pi-llm/],
     [['pi-llm'], { taskOption: ['needles.depth=3'] }, /--task-option needles\.depth=3 is not of the form pi-llm\.option=value/],
-  ])('is told: %j %j', (words, given, said) => {
+  ])('gets an error message: %j %j', (words, given, said) => {
     expect(() => askedTasks(words, { ...flags, ...given })).toThrow(said)
   })
 
-  it('ends with 2 before a model is loaded', async () => {
+  it('ends with exit code 2 before a model is loaded', async () => {
     const { code, stderr } = await kvfoldHere(['eval', 'table', 'pi-llm', '--model', 'there-is-none.gguf'])
     expect([code, stderr.trim()]).toEqual([
       2,
@@ -164,7 +164,7 @@ describe('bad usage', () => {
     expect(agent.stderr).toMatch(/There is no sculpture; give one or several of plain, sculptor/)
   }, 60_000)
 
-  it('is not to say who judges answers that a model must judge', async () => {
+  it('includes a missing judge where a model must judge the answers', async () => {
     const data = join(folder, 'frames.tsv')
     writeFileSync(data, 'Prompt\tAnswer\twiki_links\treasoning_types\nWho?\tAda\t[]\tnone\n')
     const words = ['eval', 'frames', '--data', data, '--articles', folder, '--limit', '1', '--log', join(folder, 'f.jsonl')]
@@ -177,14 +177,14 @@ describe('bad usage', () => {
     expect([named.code, named.stderr]).toEqual([2, expect.stringMatching(/--judge-model belongs to --judge/)])
   }, 60_000)
 
-  it('names options of tasks that are wrong', async () => {
+  it('includes wrong task options, which are named', async () => {
     const [asked] = askedTasks(['pi-llm'], { ...flags, taskOption: ['pi-llm.order=sideways'] })
     await expect(openTask(asked!.spec)).rejects.toMatchObject({ code: 'eval/bad-data' })
   })
 })
 
 describe('tasks of the command line', () => {
-  it('become specs; a file is named for each that needs one', () => {
+  it('become specs; --data names the file of a task that needs one', () => {
     const file = join(folder, 'rows.jsonl')
     writeFileSync(file, '')
     const checkout = askedTasks(['pi-llm'], { seed: 3, words: '/a/testing_data/w.json', prompts: 'original' })
@@ -199,12 +199,12 @@ describe('tasks of the command line', () => {
     expect(further!.spec.options).toEqual({ seed: 1, step: 5, filler: 'a b' })
   })
 
-  it('reads lengths as people write them', () => {
+  it('can have lengths as people write them', () => {
     expect(tokens('8k,500, 2.5k,8K')).toEqual([500, 2500, 8000])
     for (const text of ['', '8g', '-1', '0', '1.5']) expect(() => tokens(text)).toThrow()
   })
 
-  it('of a size are as long as they can be within it', async () => {
+  it('of a size are as long as that size allows', async () => {
     const engine = new ScriptedEngine([])
     const count = async (task: 'pi-llm' | 'needles', options: object) => {
       const opened = await openTask({ task, options: { ...options, samples: 1 } })
@@ -230,7 +230,7 @@ describe('tasks of the command line', () => {
   })
 })
 
-describe('what is said', () => {
+describe('the output of a run', () => {
   const tasks = [sums(2, 3)]
   const agents = [asker('plain'), asker('mem0')]
   const runTo = async (path: string, total = Infinity) => {
@@ -248,7 +248,7 @@ describe('what is said', () => {
     return results
   }
 
-  it('stands in a log of its own: the same run finds what is unfinished, and begins anew after what is finished', async () => {
+  it('has its own log: the same run continues an unfinished log, and begins a new one after a finished log', async () => {
     const header = await headerFor(tasks, agents)
     const where = join(folder, 'logs')
     const first = await placeOf(header, 12, where)
@@ -264,7 +264,7 @@ describe('what is said', () => {
     expect(await placeOf(await headerFor(tasks, agents, 9), 12, where)).not.toContain(first.replace('.jsonl', ''))
   })
 
-  it('to machines is one agent, or several in cells', async () => {
+  it('for programs reports one agent, or several as cells', async () => {
     const results = await runTo(join(folder, 'machine.jsonl'))
     const header = await headerFor(tasks, agents)
     expect(machineLine(header, results, 'x')).toMatchObject({ accuracy: null, interval: null, samples: 12, errors: 0 })
@@ -274,7 +274,7 @@ describe('what is said', () => {
     expect(line.accuracy).toBeCloseTo((line.cells[0]!.accuracy + line.cells[1]!.accuracy) / 2)
   })
 
-  it('while it runs is a line now and then, with the time that is left', () => {
+  it('shows a progress line now and then, with the time left', () => {
     let written = ''
     const notes = new Terminal({ write: (text: string) => (written += text) }, {})
     let now = 0
@@ -294,7 +294,7 @@ describe('what is said', () => {
 })
 
 describe('kvfold eval memtool --retrieval', () => {
-  it('looks tools up by words, by vectors and by both; the next run finds its vectors in the file', async () => {
+  it('looks tools up by words, by vectors and by both; the next run reads its vectors from the file', async () => {
     const embedder = join(folder, 'encoder.gguf')
     await synthesizeEncoder(embedder, { architecture: 'bert' })
     const words = ['eval', 'memtool', '--retrieval', '--tools', '20', '--embedder', embedder, '--threads', '1']
@@ -316,7 +316,7 @@ describe('kvfold eval memtool --retrieval', () => {
 })
 
 describe('kvfold eval memtool --sessions', () => {
-  it('keeps the sessions that were finished where others are missing, and begins again where all are', async () => {
+  it('keeps finished sessions while others are missing, and starts over when all are finished', async () => {
     const logs = join(import.meta.dirname, '../../../kvfold-eval')
     const headerOf = (name: string) =>
       JSON.parse(readFileSync(join(logs, name), 'utf8').split('\n')[0]!) as {
@@ -351,7 +351,7 @@ describe('kvfold eval memtool --sessions', () => {
     const made = sessions()
     const begun = () => [made[0]!, made[2]!].map((name) => headerOf(name).date)
     expect(made).toHaveLength(4)
-    // What was begun with other weights of the same name is another session.
+    // A session that began with other weights of the same name is another session.
     expect(headerOf(made[0]!).about.weights).toBe((await modelFingerprint(builtinModel())).toString('hex'))
     const first = begun()
     forget(made.slice(2))

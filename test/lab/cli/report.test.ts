@@ -46,7 +46,7 @@ it('shows a table to people, and says where the page is', async () => {
   expect(stdout).toContain(`Report: ${join(folder, 'shown', 'report.html')}`)
 })
 
-it('refuses what cannot be reported before it writes anything', async () => {
+it('refuses what it cannot report before it writes a file', async () => {
   const out = join(folder, 'never')
   const refused = async (words: readonly string[]) => {
     const { code, stderr } = await kvfoldHere(['report', ...words, '--out', out])
@@ -62,7 +62,7 @@ it('refuses what cannot be reported before it writes anything', async () => {
   expect(existsSync(out)).toBe(false)
 })
 
-it('takes a baseline that is there', async () => {
+it('takes an existing baseline', async () => {
   const lines = [header(), sample({ agent: 'sculptor' }), sample({ agent: 'memagent' })]
   const { code, stdout } = await kvfoldHere([
     'report',

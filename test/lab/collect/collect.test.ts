@@ -19,7 +19,7 @@ interface Stream {
   readonly seed?: number
 }
 
-/** One stream as the script plays it. */
+/** Plays one stream with the scripted teacher. */
 async function played({ order, updates, ...options }: Stream) {
   const task = await openTask({ task: 'pi-llm', options: { updates: [updates], samples: 1, order, ...options } })
   const sample = await task.sample(0)
@@ -31,7 +31,7 @@ async function played({ order, updates, ...options }: Stream) {
   return {
     ...session,
     points: task.score(sample, session.answer).points,
-    /** Of each step its calls, each with the number of its fragment, from 0. */
+    /** The calls of each step, each with the number of its fragment, from 0. */
     script: session.steps.map(({ calls }) =>
       calls.map((call) =>
         said(
@@ -62,7 +62,7 @@ describe('the teacher of streams', () => {
     ['shuffled', 8, [['cut 1'], []]],
     ['shuffled', 24, [['cut 4'], ['fold 0', 'fold 1', 'fold 2'], []]],
     ['start-last', 8, [['cut 1'], []]],
-    // The newer half has most of what counts.
+    // The newer half has most of the keys that count.
     ['middle-last', 10, [['cut 2'], ['fold 0'], []]],
     // The newest third has a few of the keys.
     ['middle-last', 16, [['cut 3'], ['fold 0', 'fold 1'], ['restore 1'], []]],
@@ -77,7 +77,7 @@ describe('the teacher of streams', () => {
     expect(made.points).toBe(1)
   })
 
-  it('answers right with the last value of every key asked for in sight, by calls that all succeed', async () => {
+  it('answers right with the last value of every requested key visible, and all its calls succeed', async () => {
     const streams = fc.record({
       order: fc.constantFrom('middle-last' as const, 'start-last' as const),
       updates: fc.integer({ min: 9, max: 60 }),
@@ -96,14 +96,14 @@ describe('the teacher of streams', () => {
     )
   })
 
-  it('goes back as far as the calls of a turn allow, and no script uses them up', async () => {
+  it('restores as much as the calls of a turn allow, and never needs all of them', async () => {
     const { fragments, calls, refusedCalls, points } = await played({ order: 'start-last', updates: 256, keys: 12 })
     expect(fragments).toBe(7)
     expect(calls).toBeLessThanOrEqual(20)
     expect({ refusedCalls, points }).toEqual({ refusedCalls: 0, points: 1 })
   })
 
-  it('answers after the folds where keys are lost in a stream of no order, as it always did', async () => {
+  it('answers right after the folds in a shuffled stream, even where keys are lost', async () => {
     const seeds = Array.from({ length: 12 }, (_, seed) => seed)
     const made = await Promise.all(seeds.map((seed) => played({ order: 'shuffled', updates: 9, keys: 46, seed })))
     const lost = made.filter(({ shown, last }) => Object.keys(last).some((key) => !shown.includes(` ${key}: `)))

@@ -51,7 +51,7 @@ type PromptRow = TrajectoryFacts & {
   readonly tools: string
 }
 
-/** A message of a row as one that the format takes. */
+/** Returns a row's message in the form that the chat format takes. */
 const message = ({ role, content, tool_calls: calls }: Shown): ChatMessage => ({
   role: role as ChatMessage['role'],
   content,
@@ -67,7 +67,7 @@ const message = ({ role, content, tool_calls: calls }: Shown): ChatMessage => ({
 })
 
 describe('the forms of a trajectory', () => {
-  it('say the same: messages and tools are shown as the tokens that the other form has, and learn the same', async () => {
+  it('agree: messages and tools render to the tokens of the other form, and the same parts are learned', async () => {
     const [tokens, messages, prompts] = await Promise.all(
       (['tokens', 'messages', 'prompt-completion'] as const).map(async (form) =>
         (await made(await streams(), form)).flatMap(({ rows }) => rows),
@@ -80,7 +80,7 @@ describe('the forms of a trajectory', () => {
         JSON.parse(text) as { function: { name: string; description: string; parameters: Record<string, unknown> } }[]
       ).map((tool) => tool.function)
       const { tokens: again } = format.render({ messages: shown.map(message), tools, generationPrompt: false })
-      // The template goes on with a line feed behind the end of turn.
+      // The template continues with a line feed after the end of turn.
       expect([...again.subarray(0, row.tokens.length)]).toEqual(row.tokens)
       const spans = shown.flatMap(({ loss }, index) => {
         if (loss !== true) return []
@@ -101,7 +101,7 @@ describe('the forms of a trajectory', () => {
     }
   })
 
-  it('can be counted in messages where nobody says tokens, with the same snapshots', async () => {
+  it('have the same snapshots as messages when the engine reports no tokens', async () => {
     const facts = (all: Collected[]) =>
       all.flatMap(({ rows }) => rows as TrajectoryFacts[]).map(({ id, snapshot, steps }) => [id, snapshot, steps])
     const counted = await made(await streams(), 'messages', 'engine')
@@ -110,7 +110,7 @@ describe('the forms of a trajectory', () => {
     await expect(made(await streams(), 'tokens', 'engine')).rejects.toThrow(/does not say which tokens step 1 was/u)
   })
 
-  it('as Parquet has labels and a mask that are the stretches of loss, and what verl asks a row for', async () => {
+  it('as Parquet has labels and a mask from the spans of loss, and the columns that verl needs', async () => {
     const path = join(folder, 'rows.parquet')
     const source = await streams([16])
     const terms = { source, rollouts: 1, teacher: 'script', fingerprint: 'none', format: 'verl' } as const
@@ -201,7 +201,7 @@ describe('sessions of many turns', () => {
     },
   )
 
-  it('is worth less of an agent that does not look', async () => {
+  it('earn fewer points when the agent does not look things up', async () => {
     const scenarios = deskScenarios({ turns: [12], fields: [0], samples: 1, seed: 1, agent: 'careless' })
     const [one] = await made(deskSource({ scenarios, framework: 'react', maxTokens: 512 }), 'tokens')
     expect(one!.points).toBeLessThan(1)

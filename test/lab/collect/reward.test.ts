@@ -2,7 +2,7 @@ import { describe, expect, it } from 'vitest'
 import type { CallReport, StepReport, TurnOutcome } from '../../../src/runtime/agents/tool-loop.js'
 import { outcomesOf, partsOfTurns, rewardOf, rewardParts } from '../../../src/lab/collect/trajectory.js'
 
-/** A call by its tool: `fold` went well, `fold!` failed, `fold?` had no JSON for arguments. */
+/** One call of a tool: `fold` succeeded, `fold!` failed, `fold?` had arguments that are not JSON. */
 const report = (said: string): CallReport => ({
   call: {
     id: said,
@@ -35,19 +35,19 @@ describe('the reward', () => {
     expect(rewardOf(rewardParts(score, turn(steps)))).toBe(reward)
   })
 
-  it('is -1 for what is too long: more calls than a turn may make, or more tokens than a step', () => {
+  it('is -1 when the turn has more calls than allowed, or a step more tokens', () => {
     expect(rewardOf(rewardParts(right, turn([step('cut', 'fold!'), step()], { refusedCalls: 1 })))).toBe(-1)
     expect(rewardOf(rewardParts(right, turn([step()], { end: 'length' })))).toBe(-1)
     expect(rewardParts(right, turn([step('cut', 'fold!'), step()], { refusedCalls: 1 }))).toMatchObject({ failed: 0, refused: 1 })
   })
 
-  it('counts what went wrong by its kind, and a call before the turn as none of the model', () => {
+  it('counts failures by kind, and does not count a call before the turn as the model’s', () => {
     const parts = rewardParts(right, turn([step('fold?', 'cut!'), step('fold'), step()]), step('cut!'))
     expect(parts).toMatchObject({ right: true, failed: 2, malformed: 1, recovered: 1, stumbled: false })
     expect(rewardParts(right, turn([step('cut'), step()]), step('cut!'))).toMatchObject({ failed: 0, stumbled: true })
   })
 
-  it('tells a call that failed from one that is no JSON, and both from what was made up for, call by call', () => {
+  it('distinguishes failed calls, calls that are not JSON, and recovered calls, call by call', () => {
     expect(outcomesOf([step('fold?', 'cut!'), step('fold'), step()])).toEqual([
       [
         { name: 'fold', outcome: 'malformed', recovered: true },
@@ -58,7 +58,7 @@ describe('the reward', () => {
     ])
   })
 
-  it('of a session sums up its turns, and a call is made up for within its own', () => {
+  it('of a session sums up its turns; a call can only be recovered within its own turn', () => {
     const failing = rewardParts(right, turn([step('fold!'), step()]))
     const mending = rewardParts(right, turn([step('fold!'), step('fold'), step()]))
     expect(partsOfTurns([mending, mending])).toMatchObject({ right: true, failed: 2, recovered: 2 })

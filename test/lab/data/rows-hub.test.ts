@@ -6,7 +6,7 @@ import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { fileOf, openRows } from '../../../src/lab/data/rows.js'
 
-/** Answers as the hub does: whole files and stretches of them, 404 with its own header for what it does not have. */
+/** A server that answers like the hub: whole files and ranges of them, and 404 with the hub's header for missing files. */
 const files = new Map([
   ['/datasets/owner/name/resolve/main/data/rows.jsonl', Buffer.from('{"a":1}\n{"a":2}\n')],
   ['/datasets/owner/name/resolve/v2/data/rows.jsonl', Buffer.from('{"a":3}\n')],
@@ -68,7 +68,7 @@ describe('fileOf', () => {
     expect(await rows.row(199_999)).toEqual({ text: '0123456789' })
   })
 
-  it('sends the key of the environment', async () => {
+  it('sends the key from the environment', async () => {
     const before = process.env['HF_TOKEN']
     process.env['HF_TOKEN'] = 'hf_test'
     try {
@@ -80,7 +80,7 @@ describe('fileOf', () => {
     }
   })
 
-  it('says what could not be had, and leaves nothing behind', async () => {
+  it('names a file that it cannot get, and leaves no files', async () => {
     const fresh = join(folder, 'fresh')
     await expect(fileOf('hf:datasets/owner/name/none.jsonl', { folder: fresh, endpoint })).rejects.toThrow(
       'hf:datasets/owner/name/none.jsonl could not be downloaded (the hub has no none.jsonl in owner/name); check the name and the network',
@@ -90,7 +90,7 @@ describe('fileOf', () => {
     expect(existsSync(fresh)).toBe(false)
   })
 
-  it('stops when it is told to, and leaves no half file', async () => {
+  it('stops when the caller stops it, and leaves no incomplete file', async () => {
     const stop = new AbortController()
     const fresh = join(folder, 'stopped')
     slow = true

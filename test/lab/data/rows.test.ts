@@ -27,11 +27,11 @@ async function all(path: string): Promise<Row[]> {
 
 const anyRow = fc.dictionary(fc.string({ maxLength: 6 }), fc.jsonValue({ maxDepth: 3 }))
 const anyRows = fc.array(anyRow, { maxLength: 12 })
-/** As JSON reads it: -0 is 0 there. */
+/** The value as JSON reads it: -0 becomes 0 there. */
 const plain = (value: unknown): unknown => JSON.parse(JSON.stringify(value))
 
 describe('JSON rows', () => {
-  it('are read one by one from lines, whatever is between them', async () => {
+  it('are read one by one from lines, whatever stands between them', async () => {
     await fc.assert(
       fc.asyncProperty(anyRows, fc.constantFrom('\n', '\r\n', '\n\n', ' \n\t\n'), fc.boolean(), async (rows, between, ending) => {
         const path = file('any.jsonl', rows.map((row) => JSON.stringify(row)).join(between) + (ending ? between : ''))
@@ -57,7 +57,7 @@ describe('JSON rows', () => {
     expect(await all(file('pretty.jsonl', JSON.stringify(rows, null, 1)))).toEqual(rows)
   })
 
-  it('say which line is wrong, and let the others be read', async () => {
+  it('report which line is wrong, and the other lines can still be read', async () => {
     const rows = await openRows(file('broken.jsonl', '{"a": 1}\n\n{"a": \n[1]\n{"a": 2}\n'))
     expect(rows.size).toBe(4)
     expect(await rows.row(0)).toEqual({ a: 1 })
@@ -71,7 +71,7 @@ describe('JSON rows', () => {
     await expect(cut.row(1)).rejects.toThrow(/cut\.json, line 3 is not JSON/u)
   })
 
-  it('are none in an empty file', async () => {
+  it('are empty for an empty file', async () => {
     for (const content of ['', '\n\n', '[]', ' [ \n ] ']) expect((await openRows(file('none.json', content))).size).toBe(0)
   })
 
@@ -96,7 +96,7 @@ describe('tables', () => {
     expect(await all(file('loose.tsv', 'a\tb\nthe 5" disk\tx\n'))).toEqual([{ a: 'the 5" disk', b: 'x' }])
   })
 
-  it('say where a line has too many or too few values', async () => {
+  it('report a line with too many or too few values', async () => {
     await expect(openRows(file('short.tsv', 'a\tb\n1\t2\n3\n'))).rejects.toThrow(/Cannot read .*short\.tsv as a table: .*line 3/u)
     const rows = await openRows(file('where.tsv', 'a\tb\n1\t2\n\n3\t4\n'))
     expect(rows.where(1)).toMatch(/where\.tsv, line 4$/u)
@@ -118,19 +118,19 @@ describe('Parquet', () => {
     await expect(rows.row(25)).rejects.toThrow('has no row 25; it has 25')
   })
 
-  it('that is none is refused', async () => {
+  it('is refused when the file is not Parquet', async () => {
     await expect(openRows(file('none.parquet', 'no parquet'))).rejects.toMatchObject({ code: 'eval/bad-data' })
     await expect(openRows(file('none.parquet', 'no parquet'))).rejects.toThrow(/Cannot read .*none\.parquet: /u)
   })
 })
 
 describe('openRows', () => {
-  it('goes by the end of the name, of names on the hub as well', () => {
+  it('chooses the format by the end of the name, also for names on the hub', () => {
     expect(['a.jsonl', 'a.JSON', 'b.tsv', 'hf:datasets/o/n/x.parquet#v1.0'].map(isRowsFile)).toEqual([true, true, true, true])
     expect(['a.txt', 'jsonl', 'hf:datasets/o/n/x'].map(isRowsFile)).toEqual([false, false, false])
   })
 
-  it('says what a name must end in, and when there is no file', async () => {
+  it('reports which endings it knows, and a missing file', async () => {
     await expect(openRows('data.xml')).rejects.toThrow('its name must end in .jsonl, .ndjson, .json, .tsv, .csv, .parquet')
     await expect(openRows(join(folder, 'nowhere.jsonl'))).rejects.toThrow(
       /There is no file .*nowhere\.jsonl; give the path of a data file or hf:/u,

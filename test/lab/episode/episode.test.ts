@@ -18,7 +18,7 @@ afterEach(() => rm(folder, { recursive: true, force: true }))
 
 const TURNS = 4
 
-/** Counts up: each turn asks for the number after the one that was said. */
+/** An environment that counts up: each turn asks for the number after the one in the last answer. */
 function counting(from: { next: number } = { next: 1 }): Environment {
   let { next } = from
   return {
@@ -33,7 +33,7 @@ function counting(from: { next: number } = { next: 1 }): Environment {
   }
 }
 
-/** Says the number; `upTo`: the turn in which it breaks down instead. */
+/** An engine that says the number; in the turn after `upTo` it fails instead. */
 const engineUpTo = (upTo = Infinity) =>
   new ScriptedEngine(({ messages }) => {
     const said = Number(/\d+$/.exec(messages.at(-1)?.content ?? '')?.[0]) + 1
@@ -63,7 +63,7 @@ function speaker(recorder: Recorder, messages: readonly ChatMessage[] = []): Act
 
 const withoutTimes = (turns: readonly TurnRecord[]) => turns.map(({ milliseconds: _, ...turn }) => turn)
 
-test('every turn is scored with what its own steps cost', async () => {
+test('every turn is scored and has the cost of its own steps', async () => {
   const recorder = new Recorder(engineUpTo())
   const turns = await runEpisode({ environment: counting(), actor: speaker(recorder), recorder })
   expect(turns.map(({ turn, answer, score }) => [turn, answer, score.points])).toEqual([
@@ -77,7 +77,7 @@ test('every turn is scored with what its own steps cost', async () => {
   for (const { work } of turns) expect(work.reused + work.recomputed + work.fresh).toBe(work.shown)
 })
 
-test('an episode that was stopped goes on at its turn and ends as one that was not', async () => {
+test('an interrupted episode continues at its turn and ends like one that ran through', async () => {
   const path = join(folder, 'episode.jsonl')
   const about = { task: 'counting', seed: 1 }
   const through = async (engine: ScriptedEngine) => {
@@ -97,7 +97,7 @@ test('an episode that was stopped goes on at its turn and ends as one that was n
     }
   }
   await expect(through(engineUpTo(2))).rejects.toThrow('the machine went away')
-  // What a process wrote that died before its checkpoint, and half a line.
+  // The lines of a process that died before its checkpoint, and half a line.
   const lines = (await readFile(path, 'utf8')).trim().split('\n')
   await appendFile(path, `${lines.at(-1)!.replace('"turn":1', '"turn":2')}\n{"kind":"tu`)
   const engine = engineUpTo()

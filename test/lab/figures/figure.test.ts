@@ -1,4 +1,4 @@
-/** Figures: XML whatever is written in them, the data where they are, and the same drawing in light and dark. */
+/** Figures: valid XML with any text in them, data at the right places, and the same drawing in light and dark. */
 import * as Plot from '@observablehq/plot'
 import fc from 'fast-check'
 import { DOMParser } from 'linkedom'
@@ -33,7 +33,7 @@ const accuracy = (dash: string | null = '') =>
   })
 
 describe('a figure', () => {
-  it('says what it is, and has its texts, axes and legend', () => {
+  it('has a title, texts, axes and a legend', () => {
     const key = [
       { label: 'a square', colour: '#123456' },
       { label: 'a line', colour: '#654321', dash: '7 4' },
@@ -60,7 +60,7 @@ describe('a figure', () => {
     expect(height).toBeLessThan(450)
   })
 
-  it('is drawn again in the colours of the dark, by rules that its marks fall under', () => {
+  it('has colours for dark mode, by rules that match its marks', () => {
     const svg = figure({ title: 'T', panels: [accuracy()] })
     expect(svg).toMatch(/prefers-color-scheme: dark/u)
     expect(svg).toContain(`.kf [stroke="${RULE}"]`)
@@ -71,7 +71,7 @@ describe('a figure', () => {
     expect(figure({ title: 'T', panels: [] })).toBe('')
   })
 
-  it('is XML whatever is written in it, and keeps it', () => {
+  it('is valid XML with any text in it, and keeps that text', () => {
     const wild = fc.string({
       unit: fc.constantFrom('<', '>', '&', '"', "'", ']]>', 'a', ' ', '\u0000', '\u001b', '\ufffe', '\n'),
       maxLength: 12,
@@ -100,7 +100,7 @@ describe('a figure', () => {
 })
 
 describe('curves', () => {
-  it('have a point for every number, at its height, with what it says, and an interval where there is one', () => {
+  it('have a point for every number, at its height, with its hint, and an interval where there is one', () => {
     const svg = figure({ title: 'T', panels: [accuracy()] })
     const [half, full] = numbers(svg, 'circle', 'cy') as [number, number]
     expect(hints(svg)).toEqual(expect.arrayContaining(['half', 'all']))
@@ -110,19 +110,19 @@ describe('curves', () => {
     expect([...top, ...bottom].every(Number.isFinite)).toBe(true)
     const [low] = numbers(svg, 'g[stroke-opacity="0.5"][stroke="#123456"] line', 'y1')
     const [high] = numbers(svg, 'g[stroke-opacity="0.5"][stroke="#123456"] line', 'y2')
-    // 40 and 60 lie as far from 50 as each other, and a fifth of what lies between 50 and 100.
+    // 40 and 60 are equally far from 50, by a fifth of the way from 50 to 100.
     expect(low! + high!).toBeCloseTo(2 * half, 6)
     expect(Math.abs(low! - half)).toBeCloseTo((half - full) / 5, 6)
     expect(all(svg, 'g[fill="none"] path[stroke="#123456"], path[stroke="#123456"], g[stroke="#123456"] path')).toHaveLength(1)
   })
 
-  it('are points alone where no line joins them, and say where there is nothing', () => {
+  it('are only points where no line joins them, and report that there is no data', () => {
     expect(all(figure({ title: 'T', panels: [accuracy(null)] }), 'g[stroke="#123456"] path')).toHaveLength(0)
     const nothing = curves({ title: 'T', sizes: [], names: { x: 'x', y: 'y' }, curves: [] })
     expect(texts(figure({ title: 'T', panels: [nothing] }))).toContain('nothing was answered')
   })
 
-  it('stay on the paper where the scale is of powers of ten and a number is 0', () => {
+  it('stay inside the drawing where the scale is logarithmic and a number is 0', () => {
     const values = [0, 1e-6, 1].map((value, x) => ({ x, value, interval: [0, value] as const, says: String(value) }))
     const svg = figure({
       title: 'T',
@@ -150,7 +150,7 @@ describe('rows', () => {
   const arrow = { label: 'arrow', text: '1 to 2', values: [1, 2] as const, colour: '#333333', theirs: true }
   const dot = { label: 'dot', text: '2', values: [2] as const, interval: [1, 3] as const, colour: '#444444' }
 
-  it('have bars whose parts begin where the one before ends', () => {
+  it('have bars whose parts begin where the part before ends', () => {
     const svg = figure({ title: 'T', panels: rows([{ title: 'group', rows: [bar] }], 'unit') })
     const first = all(svg, 'rect[fill="#111111"]')[0]!
     const second = all(svg, 'rect[fill="#222222"]')[0]!
@@ -173,19 +173,19 @@ describe('rows', () => {
     expect(all(svg, 'g[stroke="#444444"] line')).toHaveLength(1)
   })
 
-  it('cut a label that is too long, and show it whole to a pointer', () => {
+  it('shorten a label that is too long, and show it in full on hover', () => {
     const label = 'a very long name '.repeat(8)
     const svg = figure({ title: 'T', panels: rows([{ title: '', rows: [{ ...bar, label }] }], 'unit') })
     expect(svg).toMatch(/>a very long[^<]{5,35}…</u)
     expect(svg).toContain(label.trim())
   })
 
-  it('are no panel without a row', () => {
+  it('make no panel when there are none', () => {
     expect(rows([{ title: 'group', rows: [] }], 'unit')).toEqual([])
   })
 })
 
-it('scales are linear from 0 on, and of powers of ten where numbers lie far apart', () => {
+it('scales start at 0 and are linear, and are logarithmic where numbers are far apart', () => {
   expect(fitting([0.2, 0.5])).toMatchObject({ domain: [0, 0.5] })
   expect(fitting([0.2, 0.5], [0.7])).toMatchObject({ domain: [0, 0.7] })
   expect(fitting([])).toMatchObject({ domain: [0, 1] })

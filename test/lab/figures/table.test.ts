@@ -1,4 +1,4 @@
-/** Tables: the same rows in a terminal, as Markdown and as HTML, and nothing that anybody wrote is taken for any of these. */
+/** Tables: the same rows in a terminal, as Markdown and as HTML, and no text in a cell is read as markup. */
 import fc from 'fast-check'
 import { DOMParser } from 'linkedom'
 import { describe, expect, it } from 'vitest'
@@ -22,20 +22,20 @@ const made = table<Row>(
 )
 
 describe('in a terminal', () => {
-  it('aligns by what is seen and leaves no trailing blanks', () => {
+  it('aligns by visible width and leaves no trailing blanks', () => {
     const rows = [['plain', '1,234'], [red('sculptor'), '9'], ['none']]
     const lines = terminal(table([left('agent'), right('tokens')], rows))
     expect(lines).toEqual(['agent     tokens', '────────────────', 'plain      1,234', `${red('sculptor')}       9`, 'none'])
   })
 
-  it('breaks groups apart', () => {
+  it('puts an empty line between groups', () => {
     const opens = ([text]: readonly string[], [before]: readonly string[]) => text !== before
     expect(terminal(table([left('a')], [['1'], ['1'], ['2']], { opens }), '-')).toEqual(['a', '-', '1', '1', '', '2'])
   })
 })
 
 describe('as Markdown', () => {
-  it('has a line a row, and marks what is not ours', () => {
+  it('has one line for each row, and marks rows that are not ours', () => {
     expect(markdown(made).split('\n')).toEqual([
       '| name | tokens_shown |',
       '| :-- | --: |',
@@ -45,7 +45,7 @@ describe('as Markdown', () => {
     ])
   })
 
-  it('keeps what anybody wrote from being Markdown', () => {
+  it('escapes text that would be Markdown', () => {
     expect(inMarkdown('[1.0, −2.5] [x]')).toBe('[1.0, −2.5] \\[x\\]')
     expect(inMarkdown('a|b\n*c* <d> [e](f) `g` snake_case _h_')).toBe(
       'a\\|b \\*c\\* \\<d\\> \\[e\\](f) \\`g\\` snake_case \\_h\\_',
@@ -70,7 +70,7 @@ describe('as HTML', () => {
     }[]),
   ]
 
-  it('has the same cells, with numbers at the right, groups and what is not ours', () => {
+  it('has the same cells, with numbers at the right, and marks groups and rows that are not ours', () => {
     const page = html(made)
     expect(cells(page, 'th').map(({ textContent }) => textContent)).toEqual(['name', 'tokens_shown'])
     expect(cells(page, 'td').map(({ textContent }) => textContent)).toEqual(['a', '1', 'a', '22', '<b>', '3'])
@@ -79,11 +79,11 @@ describe('as HTML', () => {
     expect(cells(page, 'tr.opens')).toHaveLength(1)
   })
 
-  it('keeps a number together, and its interval', () => {
+  it('keeps a number and its interval together', () => {
     expect(html(table([left('a')], [['1.5 [1.0, 2.0]']]))).toContain('<span>1.5</span> <span>[1.0, 2.0]</span>')
   })
 
-  it('shows what anybody wrote as text', () => {
+  it('shows any text as text', () => {
     fc.assert(
       fc.property(fc.stringMatching(/^[<>&"'a-z/ ]{0,12}$/u), (text) => {
         expect(cells(html(table([left('a')], [[text]])), 'td').map(({ textContent }) => textContent)).toEqual([text])

@@ -46,7 +46,7 @@ const base = {
 const session = (run: Partial<MemToolRun>, more: object = {}) =>
   memToolSession({ ...base, ...run }, { engine, world, catalogue, ...more })
 
-test('the session is the same for the same seed, and asks five calls a turn in the mean', () => {
+test('the session is the same for the same seed, and asks for five calls a turn on average', () => {
   const requests = requestsOf(world, { ...base, turns: 100 })
   expect(requests).toEqual(requestsOf(new World(world.options), { ...base, turns: 100 }))
   expect(requests.reduce((sum, { figures }) => sum + figures.length, 0) / 100).toBe(5)
@@ -54,7 +54,7 @@ test('the session is the same for the same seed, and asks five calls a turn in t
   expect(new Set(world.tools.map(({ name }) => name)).size).toBe(200)
 })
 
-test('on a real model folding late definitions computes what is new; a list at the top is computed again and again', async () => {
+test('on a real model, folding late definitions computes only new tokens; a list at the top is computed again and again', async () => {
   const of = async (placement: 'late' | 'list', contract: ContractChoice) => (await session({ placement, contract })).tokens
   const [splice, exact, list] = [await of('late', 'splice'), await of('late', 'exact'), await of('list', 'exact')]
   expect(splice.computed / splice.new).toBeLessThan(1.15)
@@ -64,7 +64,7 @@ test('on a real model folding late definitions computes what is new; a list at t
   for (const { shown, reused, computed } of [splice, exact, list]) expect(computed).toBeGreaterThanOrEqual(shown - reused)
 })
 
-test('the script makes no mistake in any mode, and a session that was stopped ends as one that was not', async () => {
+test('the script makes no mistake in any mode, and an interrupted session ends like one that ran through', async () => {
   for (const way of ['autonomous', 'workflow'] as const) {
     const { measures } = await session({ way, turns: 2 })
     expect(measures).toMatchObject({ toolCorrectness: 1, callCorrectness: 1, taskCompletion: 1, ghosts: 0, recall: 1 })
@@ -89,7 +89,7 @@ test('the script makes no mistake in any mode, and a session that was stopped en
   )
 })
 
-test('what it is compared with runs, too: rules, everything always, an oracle', async () => {
+test('the comparisons run, too: rules, always all tools, an oracle', async () => {
   for (const way of wayNames.filter((name) => !['autonomous', 'workflow', 'hybrid'].includes(name))) {
     const { measures } = await session({ way, turns: 1, contract: 'exact' })
     expect(measures.turns, way).toBe(1)
@@ -98,18 +98,18 @@ test('what it is compared with runs, too: rules, everything always, an oracle', 
   }
 })
 
-test('measures: the formulas as printed, and where they break', () => {
+test('measures: the formulas as printed, and the cases where they break', () => {
   const turn = (tools: number, added: number, removed: number): TurnRecord =>
     ({ score: { points: 1, details: {} }, details: { tools, added, removed } }) as unknown as TurnRecord
   const measures = measuresOf([turn(5, 5, 0), turn(8, 5, 2), turn(2, 0, 6), turn(2, 0, 0), turn(2, 0, 0), turn(2, 0, 0)])
   expect(measures.removalRatio).toBe(0.8)
-  // Windows 8/10, 8/5 and 6/0, 0/0: the first as it is, the second clipped, the others cannot be said.
+  // Windows 8/10, 8/5, 6/0 and 0/0: the first counts as it is, the second is clipped, and the others are undefined.
   expect(measures.avgRemovalRatio3T).toBeCloseTo(0.9)
   expect(measures.avgRemovalRatio3TUnclipped).toBeCloseTo(1.2)
   expect(measures).toMatchObject({ windowsLeftOut: 2, peaks: 1, avgResidual: 2, toolCorrectness: null })
 })
 
-test('measures of several sessions: no window and no peak goes from one into the next, and intervals are over sessions', () => {
+test('measures of several sessions: no window and no peak spans two sessions, and intervals are over sessions', () => {
   const turn = (tools: number, added: number, removed: number, points: number): TurnRecord =>
     ({ score: { points, details: {} }, details: { tools, added, removed } }) as unknown as TurnRecord
   const sessions = [
@@ -123,7 +123,7 @@ test('measures of several sessions: no window and no peak goes from one into the
     peaks: 0,
     taskCompletion: 4 / 6,
   })
-  // Of each session its own window: 4/8 and 0/9.
+  // Each session has its own window: 4/8 and 0/9.
   expect(measuresOf(...sessions).avgRemovalRatio3T).toBeCloseTo(0.25)
   const { taskCompletion, recall } = intervalsOf(sessions)
   expect(taskCompletion).toEqual([1 / 3, 1])
@@ -131,7 +131,7 @@ test('measures of several sessions: no window and no peak goes from one into the
   expect(intervalsOf(sessions.slice(0, 1)).taskCompletion).toBeNull()
 })
 
-test('tools are found by their names; catalogues of others are read in their forms', async () => {
+test('tools are found by their names; catalogues of other projects are read in their forms', async () => {
   const [bm25] = await recallOf(catalogue, queriesOf(world, 'exact', 40, 1))
   expect(bm25).toMatchObject({ ranking: 'bm25', queries: 40, at5: 1 })
   const tool = { name: 'read', description: 'Reads', inputSchema: { type: 'object' } }
@@ -146,7 +146,7 @@ test('tools are found by their names; catalogues of others are read in their for
   expect(() => lookupsIn('{"a": 1}\n{', 'x.json')).toThrow('x.json is no JSON')
 })
 
-test("ToolRet's rows: the tools of labels and of documentation, each once; recall counts all tools of a query", async () => {
+test("ToolRet's rows: tools of labels and of documentation appear once each; recall counts all tools of a query", async () => {
   const doc = (name: string) => ({ name, description: `The ${name} of a town` })
   const rows = [
     {
@@ -167,6 +167,6 @@ test("ToolRet's rows: the tools of labels and of documentation, each once; recal
   const own = await Catalogue.of(tools.slice(0, 2).concat(tools[3]!))
   const [bm25] = await recallOf(own, queries)
   own.close()
-  // Both of the first query; the second's tool is not there.
+  // It finds both tools of the first query; the second query's tool is not in the catalogue.
   expect(bm25).toMatchObject({ at1: 0.5, at5: 0.5 })
 })

@@ -1,4 +1,7 @@
-/** The numbers of reports: against naive recomputation from the lines of logs, and tests against brute force and known values. */
+/**
+ * The numbers of reports, compared with a naive computation from the lines of logs; and the tests of significance, compared with brute
+ * force and known values.
+ */
 import fc from 'fast-check'
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -35,7 +38,7 @@ const summary = (logs: readonly (readonly Line[])[], baseline = PLAIN): Promise<
   summaryOf(logs.map(log), baseline, MADE)
 
 describe('paired tests', () => {
-  it("are McNemar's where everything is right or wrong", () => {
+  it("are McNemar's test where everything is right or wrong", () => {
     // 10 of 12 pairs that differ: 2 (C(12,0) + C(12,1) + C(12,2)) / 2^12.
     expect(mcnemar(10, 2)).toBeCloseTo((2 * (1 + 12 + 66)) / 4096, 12)
     expect(mcnemar(0, 0)).toBe(1)
@@ -74,7 +77,7 @@ describe('paired tests', () => {
     )
   })
 
-  it('come near to all signs by drawing some', () => {
+  it('come close to all signs by drawing some', () => {
     const pairs = Array.from({ length: 40 }, (_, index) => [0.5 + (index % 3 === 0 ? -0.1 : 0.06) + index / 1000, 0.5] as const)
     const drawn = pairedTest(pairs)!
     expect(drawn.exact).toBe(false)
@@ -86,14 +89,14 @@ describe('paired tests', () => {
     expect(pairedTest(pairs)).toEqual(drawn)
   })
 
-  it("are corrected by Holm's rule, in any order, leaving out what could not be compared", () => {
+  it("are corrected by Holm's rule, in any order, leaving out conditions that could not be compared", () => {
     expect(holm([0.01, null, 0.04, 0.03, 0.005])).toEqual([0.03, null, 0.06, 0.06, 0.02])
     expect(holm([0.9, 0.8])).toEqual([1, 1])
     fc.assert(
       fc.property(fc.array(fc.double({ min: 0, max: 1, noNaN: true }), { maxLength: 12 }), (values) => {
         const corrected = holm(values)
         values.forEach((p, index) => {
-          // Naively: the largest of what the step-down rule asks of this p and of those below it.
+          // Naively: the largest value that the step-down rule asks of this p and of the smaller ones.
           const below = values.map((q, other) => ({ q, other })).filter(({ q, other }) => q < p || (q === p && other <= index))
           const naive = Math.max(
             ...below.map(({ q, other }) => {
@@ -147,7 +150,7 @@ describe('tool use', () => {
   })
 })
 
-/** What a reader would count in the lines themselves. */
+/** Counts naively in the lines themselves. */
 function naive(lines: readonly Line[], task: number, agent: string, contract: string, cell: object | null) {
   const own = lines
     .filter((line): line is SampleRecord | ErrorRecord => line.kind === 'sample' || line.kind === 'error')
@@ -182,7 +185,7 @@ function naive(lines: readonly Line[], task: number, agent: string, contract: st
 }
 
 describe('a summary', () => {
-  it('says what naive counting says, over all cells and in each', async () => {
+  it('agrees with naive counting, over all cells and in each', async () => {
     await fc.assert(
       fc.asyncProperty(fc.nat(1_000_000), async (seed) => {
         const lines = madeRun(header({ contracts: ['exact', 'splice'] }), seed)
@@ -227,11 +230,11 @@ describe('a summary', () => {
     )
   })
 
-  it('takes the later answer of a sample, and an answer for an error that was tried again', async () => {
+  it('takes the later answer of a sample, and an answer over an error that was tried again', async () => {
     const [older, newer] = [header(), header({ date: '2026-11-22T10:00:00.000Z' })]
     const wrong = sample({ score: { points: 0, outcome: 'wrong', details: {} } })
     const second = { index: 1, id: 'pi-llm-4-1' }
-    // Named in the other order: dates decide.
+    // The logs are named in the other order, so that their dates decide.
     const merged = await summary([
       [newer, sample()],
       [older, wrong, error(second), sample(second)],
@@ -242,7 +245,7 @@ describe('a summary', () => {
     expect(merged.conditions[0]).toMatchObject({ errors: 0, measures: { answered: 2, accuracy: { value: 1 } } })
   })
 
-  it('holds samples with one id but other truths apart', async () => {
+  it('keeps samples apart that have one id but different truths', async () => {
     const { conditions, repeated } = await summary([[header(), sample(), sample({ truth: { last: { fruit: 'pear' } } })]])
     expect(conditions[0]!.measures!.answered).toBe(2)
     expect(repeated).toBe(0)
@@ -250,7 +253,7 @@ describe('a summary', () => {
     expect(paired.conditions.map(({ against }) => against)).toEqual([null, null])
   })
 
-  it('puts logs of the same facts together, and others side by side', async () => {
+  it('joins logs with the same facts, and puts other logs side by side', async () => {
     const machine = { ...header().machine, cpu: 'Another CPU' }
     const together = await summary([
       [header(), sample()],
@@ -269,7 +272,7 @@ describe('a summary', () => {
     expect(apart.conditions.map(({ against }) => against)).toEqual([null, null])
   })
 
-  it('is one task whichever cells were asked for, and another one with other options', async () => {
+  it('treats different cells as one task, and different options as another task', async () => {
     const asked = (options: Readonly<Record<string, unknown>>): LogHeader =>
       header({ tasks: [{ ...header().tasks[0]!, options, size: 5 }] })
     const { tasks, conditions } = await summary([
@@ -302,7 +305,7 @@ describe('a summary', () => {
     expect(await against({ agent: 'mem0', contract: null })).toEqual([null, null, null])
   })
 
-  it('knows for which tasks a model was trained', async () => {
+  it('reports for which tasks a model was trained', async () => {
     const { conditions } = await summary([
       [header(), sample(), sample({ task: 1, id: 'needles-2-1000-0', cell: { needles: 2, length: 1000 } })],
     ])
@@ -326,7 +329,7 @@ describe('logs that cannot be reported', () => {
     writeFileSync(path, text)
     return summaryOf([path], PLAIN, MADE)
   }
-  it('are named with the line that is wrong', async () => {
+  it('are refused, and the wrong line is named', async () => {
     await expect(refused('')).rejects.toMatchObject({ code: 'eval/bad-log' })
     await expect(refused('{"a":1}\n')).rejects.toMatchObject({ code: 'eval/bad-log' })
     await expect(refused(jsonl([header()]))).rejects.toThrow('no sample yet')

@@ -1,4 +1,4 @@
-/** The files of a report: golden Markdown, CSV that other programs read back, and a page that needs nothing else. */
+/** The files of a report: golden Markdown, CSV that other programs read back, and a page that loads nothing else. */
 import { parse } from 'csv-parse/sync'
 import fc from 'fast-check'
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs'
@@ -63,9 +63,9 @@ describe('tables', () => {
     )
   })
 
-  it('have all rows and every number that was quoted', () => {
+  it('have all rows and every quoted number', () => {
     const second = tablesOf(summary).find(({ name }) => name === 'paper-table-2')!
-    // The paper's means are those of its five columns, to a rounding.
+    // The paper's means are the means of its five columns, up to rounding.
     const theirs = second.values.filter((_, index) => second.rows[index]!.theirs)
     expect(theirs.length).toBeGreaterThan(2)
     for (const values of theirs) {
@@ -78,7 +78,7 @@ describe('tables', () => {
 })
 
 describe('figures', () => {
-  it('are drawn only where there is something to draw', async () => {
+  it('are drawn only where there is data', async () => {
     const log = writeLog(join(folder, 'plain.jsonl'), [header(), sample(), error({ index: 1, id: 'pi-llm-4-1' })])
     const page = publish(await summaryOf([log], PLAIN, MADE), join(folder, 'plain'))
     const pictures = readdirSync(join(folder, 'plain')).filter((name) => name.endsWith('.svg'))
@@ -90,9 +90,9 @@ describe('figures', () => {
   })
 })
 
-/** Run in the page, so they are text here: what is wrong with a drawing as XML. */
+/** These run in the page, so they are text here. This one finds the XML errors of a drawing. */
 const FAULTS = `(text) => [...new DOMParser().parseFromString(text, 'image/svg+xml').querySelectorAll('parsererror')].map((one) => one.textContent)`
-/** Texts that stick out of their drawing. */
+/** Finds texts that stick out of their drawing. */
 const OUTSIDE = `[...document.querySelectorAll('figure svg')].flatMap((svg) => {
   const frame = svg.getBoundingClientRect()
   return [...svg.querySelectorAll('text')].flatMap((text) => {
@@ -101,7 +101,7 @@ const OUTSIDE = `[...document.querySelectorAll('figure svg')].flatMap((svg) => {
     return inside ? [] : [text.textContent]
   })
 })`
-/** Titles of tables that are wider than the paper. */
+/** Finds the titles of tables that are wider than the paper. */
 const CUT = `[...document.querySelectorAll('.wide')].flatMap((one) =>
   one.scrollWidth > one.clientWidth + 1 ? [one.previousElementSibling.textContent] : [],
 )`
@@ -128,7 +128,7 @@ describe.skipIf(missing !== null)('the page in a browser', () => {
     return page
   }
 
-  it('asks for nothing, shows every table and figure, and its links lead to files that are there', async () => {
+  it('loads nothing, shows every table and figure, and its links lead to existing files', async () => {
     const page = await opened(join(folder, 'report/report.html'))
     const names = readdirSync(join(folder, 'report'))
     const figures = names.filter((name) => name.endsWith('.svg'))
@@ -140,13 +140,13 @@ describe.skipIf(missing !== null)('the page in a browser', () => {
       else expect(names, link).toContain(decodeURIComponent(link))
     }
     for (const name of names.filter((one) => !['report.html', 'summary.json'].includes(one))) expect(links, name).toContain(name)
-    // Nothing but wide tables, which scroll by themselves, is wider than the page.
+    // Only wide tables, which scroll by themselves, are wider than the page.
     expect(await page.evaluate<boolean>('document.documentElement.scrollWidth <= document.documentElement.clientWidth')).toBe(
       true,
     )
   })
 
-  it('has drawings that are XML and keep to their frame', async () => {
+  it('has drawings that are valid XML and stay inside their frame', async () => {
     const page = await opened(join(folder, 'report/report.html'))
     for (const name of readdirSync(join(folder, 'report')).filter((one) => one.endsWith('.svg'))) {
       const faults = await page.evaluate<string[]>(`(${FAULTS})(${JSON.stringify(read(name))})`)
@@ -156,7 +156,7 @@ describe.skipIf(missing !== null)('the page in a browser', () => {
     expect(outside).toEqual([])
   })
 
-  it('shows what anybody wrote as text, and prints without cutting tables', async () => {
+  it('shows any text as text, and prints without cutting tables', async () => {
     const nasty = '</pre><script>document.title = "owned"</script><img src="http://example.com/x.png" onerror="alert(1)">'
     const about = header({
       command: nasty,
@@ -181,7 +181,7 @@ describe.skipIf(missing !== null)('the page in a browser', () => {
 
     const printed = await opened(join(folder, 'report/report.html'))
     await printed.emulateMedia({ media: 'print' })
-    // What is printable of A4 with the page's margins.
+    // The printable part of A4 with the page's margins.
     await printed.setViewportSize({ width: 703, height: 1000 })
     const cut = await printed.evaluate<string[]>(CUT)
     expect(cut).toEqual([])

@@ -1,4 +1,4 @@
-/** Logs of runs: what is read, what is refused and how that is said; who may write; the schema for other languages. */
+/** Logs of runs: what can be read, which logs are refused with which message, who may write, and the schema for other languages. */
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -44,7 +44,7 @@ const written = async (...indices: number[]): Promise<string> => {
 }
 
 describe('reading a log', () => {
-  it('gives back what was written, and leaves an unfinished line alone', async () => {
+  it('returns the written records, and skips an unfinished line', async () => {
     const path = await written(0, 1)
     const text = readFileSync(path, 'utf8')
     writeFileSync(path, `${text}{"kind":"error","task":0`)
@@ -74,13 +74,13 @@ describe('reading a log', () => {
     await expect(readLog(path)).rejects.toMatchObject({ code: 'eval/bad-log', message: expect.stringMatching(said) as string })
   })
 
-  it('says when there is none', async () => {
+  it('reports a missing log', async () => {
     await expect(readLog(join(folder, 'none.jsonl'))).rejects.toThrow(/none\.jsonl cannot be read \(ENOENT\)/)
   })
 })
 
-describe('going on in a log', () => {
-  it('is refused for another run, naming what differs', async () => {
+describe('continuing a log', () => {
+  it('is refused for another run, naming the differences', async () => {
     const path = await written(0)
     const before = readFileSync(path, 'utf8')
     const other = await headerFor([sums(2, 2)], [asker('plain')], 5)
@@ -96,14 +96,14 @@ describe('going on in a log', () => {
     expect(isTaken(path)).toBe(false)
   })
 
-  it('notices that the samples are no longer the same', async () => {
+  it('is refused when the samples have changed', async () => {
     const path = await written(0)
     const task = sums(2, 2)
     const changed = { ...task, sample: async (index: number) => ({ ...(await task.sample(index)), truth: -1 }) }
     await expect(openRunLog(path, await headerFor([changed], [asker('plain')]))).rejects.toThrow(/tasks\[0\]\.samples: /)
   })
 
-  it('may be on another day, by another commit', async () => {
+  it('is allowed on another day and by another commit', async () => {
     const path = await written(0)
     const later = { ...header, date: '2031-01-01T00:00:00.000Z', commit: 'a'.repeat(40), command: 'kvfold eval again' }
     const log = await openRunLog(path, later)
@@ -116,7 +116,7 @@ describe('going on in a log', () => {
     expect(records).toEqual([failed(0), failed(1)])
   })
 
-  it('starts again after half a header, and touches nothing that is no log', async () => {
+  it('starts again after half a header, and does not touch a file that is not a log', async () => {
     const path = place()
     writeFileSync(path, JSON.stringify(header).slice(0, 40))
     const log = await openRunLog(path, header)
@@ -131,12 +131,12 @@ describe('going on in a log', () => {
     }
   })
 
-  it('is for one process at a time, and a dead one is none', async () => {
+  it('is for one process at a time; a dead process does not count', async () => {
     const path = place()
     const log = await openRunLog(path, header)
     await expect(openRunLog(path, header)).rejects.toMatchObject({ code: 'eval/log-busy' })
     await log.close()
-    // No process has so great a number.
+    // No process has such a large number.
     writeFileSync(lockOf(path), '4194999\n')
     const again = await openRunLog(path, header)
     await again.close()

@@ -1,4 +1,4 @@
-/** Threads make and score the same samples as we do, from source and under another loader. */
+/** Threads make and score the same samples as this thread, from source and under another loader. */
 import { afterAll, describe, expect, it } from 'vitest'
 import { openBench, type Bench } from '../../../src/lab/run/pool.js'
 import { openTask } from '../../../src/lab/tasks/open.js'
@@ -7,7 +7,7 @@ describe('a pool', () => {
   let pool: Bench | null = null
   afterAll(() => pool?.close())
 
-  it('does as the own thread does', async () => {
+  it('gives the same results as this thread', async () => {
     const tasks = [
       await openTask({ task: 'pi-llm', options: { updates: [4], samples: 2, seed: 3 } }),
       await openTask({ task: 'needles', options: { needles: [3], lengths: [1000], samples: 1 } }),

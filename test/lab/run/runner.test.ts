@@ -1,4 +1,4 @@
-/** The runner on a scripted engine: what is done in which order, stopping and going on at any place, errors, and what is refused. */
+/** The runner on a scripted engine: the order of the work, stopping and continuing at any place, errors, and refusals. */
 import { mkdtempSync, rmSync } from 'node:fs'
 import { readFile, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
@@ -30,7 +30,7 @@ const place = (): string => join(folder, `log-${count++}.jsonl`)
 
 const pausing = () => adder(() => new Promise((resolve) => setImmediate(resolve)))
 
-/** A run on the log, on two engines, until `stopAfter` samples are done, or to its end. */
+/** Runs on the log, on two engines, until `stopAfter` samples are done, or to the end. */
 async function runOn(
   path: string,
   tasks: readonly Task[],
@@ -57,7 +57,7 @@ async function runOn(
   }
 }
 
-/** What a record says without the times; one text a record, in order of their names. */
+/** Returns each record as text without its times, sorted by name. */
 const said = (records: readonly LogRecord[]): string[] =>
   latest(records)
     .sort((a, b) => (nameOf(a) < nameOf(b) ? -1 : 1))
@@ -66,7 +66,7 @@ const said = (records: readonly LogRecord[]): string[] =>
     )
 
 describe('the plan', () => {
-  it('has every sample once by everyone, and is even wherever it is cut', () => {
+  it('has every sample once for each agent, and is balanced wherever it is cut', () => {
     fc.assert(
       fc.property(
         fc.array(fc.integer({ min: 1, max: 30 }), { minLength: 1, maxLength: 4 }),
@@ -97,7 +97,7 @@ describe('a run', () => {
   const agents = [asker('plain'), asker('sculptor', 2)]
   const all = tasks.reduce((sum, { size }) => sum + size, 0) * 3
 
-  it('records every sample with its talk, its cost and its score', async () => {
+  it('records every sample with its messages, its cost and its score', async () => {
     const path = place()
     const results = await runOn(path, tasks, agents)
     const { header, records, resumed } = await readLog(path)
@@ -116,13 +116,13 @@ describe('a run', () => {
       expect(record.score.points).toBe(sum % 3 === 0 ? 0 : 1)
       expect(record.tokens.after).toBeGreaterThan(0)
     }
-    // Only who edits is asked under the second contract.
+    // Only an agent that edits runs under the second contract.
     expect(new Set(records.map(({ agent, contract }) => `${agent} ${contract}`))).toEqual(
       new Set(['plain exact', 'sculptor exact', 'sculptor splice']),
     )
   })
 
-  it('stopped anywhere and any number of times comes to the same as one that was not', async () => {
+  it('gives the same result when it is stopped anywhere and any number of times', async () => {
     const whole = place()
     await runOn(whole, tasks, agents)
     const expected = said((await readLog(whole)).records)
@@ -136,7 +136,7 @@ describe('a run', () => {
           const path = place()
           for (const { after, cut } of stops) {
             await runOn(path, tasks, agents, after, slots)
-            // What a crash of the machine leaves: the last line ends anywhere.
+            // A crash of the machine can end the last line anywhere.
             const text = await readFile(path)
             const last = text.lastIndexOf(0x0a, text.length - 2) + 1
             await writeFile(path, text.subarray(0, last + Math.round(cut * (text.length - last))))
@@ -144,7 +144,7 @@ describe('a run', () => {
           const results = await runOn(path, tasks, agents, Infinity, slots)
           const { records } = await readLog(path)
           expect(said(records)).toEqual(expected)
-          // Nothing finished was done twice.
+          // No finished sample was done twice.
           expect(records).toHaveLength(all)
           expect(results).toHaveLength(all)
         },
@@ -153,7 +153,7 @@ describe('a run', () => {
     )
   }, 120_000)
 
-  it('says where it went on, and does nothing when all is there', async () => {
+  it('records where it continued, and does nothing when all samples are there', async () => {
     const path = place()
     await runOn(path, tasks, agents, 5)
     await runOn(path, tasks, agents)
@@ -163,7 +163,7 @@ describe('a run', () => {
     expect(await readFile(path, 'utf8')).toBe(text)
   })
 
-  it('keeps errors apart and tries them again', async () => {
+  it('records errors separately and tries them again', async () => {
     const path = place()
     let broken = true
     const failing = asker('plain', 0, (name) => {
@@ -194,7 +194,7 @@ describe('a run', () => {
     expect(results[1]).toMatchObject({ code: 'eval/bad-data', message: 'Row 2 is odd.', cell: {} })
   })
 
-  it('stops when one sample after another fails, and keeps what is done', async () => {
+  it('stops when one sample after another fails, and keeps finished samples', async () => {
     const path = place()
     const failing = asker('plain', 0, (name) => {
       if (Number(name.split('.').at(-1)) >= 2) throw new KvfoldError('remote/failed', 'The server is ill.')
@@ -209,7 +209,7 @@ describe('a run', () => {
     await expect(run(settings(tasks, agents, log))).rejects.toThrow('No room.')
   })
 
-  it('gives every agent the same seed of a sample, and shares no cells between samples', async () => {
+  it('gives every agent the same seed for a sample, and shares no cells between samples', async () => {
     const log = { before: [], add: () => Promise.resolve() }
     const options = settings([sums(2, 2)], agents, log)
     const engine = adder()
@@ -229,7 +229,7 @@ describe('a run', () => {
     expect([...tenants.values()]).not.toContain(undefined)
   })
 
-  it('has answers judged where the task says so, by whom it was told, and keeps what the judge said', async () => {
+  it('has the named model judge answers where the task says so, and records its reply', async () => {
     const task: Task = {
       ...sums(1, 3),
       score: ({ truth }, answer, verdict) => ({
@@ -255,17 +255,17 @@ describe('a run', () => {
     await log.close()
     const records = latest((await readLog(path)).records).sort((a, b) => a.index - b.index)
     expect(records).toMatchObject([
-      // 0 is said to be 1, 7 is 7, and of 14 the judge says neither.
+      // The answer to 0 is 1, the answer to 7 is 7, and about 14 the judge says neither.
       { score: { outcome: 'wrong' }, judgement: { said: 'no', verdict: false } },
       { score: { outcome: 'right' }, judgement: { said: 'yes', verdict: true } },
       { score: { outcome: 'unparsed', details: { same: 1 } }, judgement: { said: 'perhaps', verdict: null } },
     ])
     expect(asked).toHaveLength(3)
-    // What the judge costs is not the agent's.
+    // The judge's cost does not count for the agent.
     for (const record of records) expect(record.kind === 'sample' && record.work.steps).toBe(1)
   })
 
-  it('takes it for a failure of the agent, and no error, when it fills a context that its first step fitted', async () => {
+  it('counts it as a failure of the agent, not as an error, when the agent fills a context that its first step fitted into', async () => {
     const filling: EvalAgent = {
       ...asker('plain'),
       answer: async (setting) => {
@@ -280,7 +280,7 @@ describe('a run', () => {
     expect(results[2]).toMatchObject({ end: 'length', score: { points: 0 }, details: { overflowed: 1 }, work: { steps: 1 } })
   })
 
-  it('does again alone what found the cache full of others', async () => {
+  it('repeats a sample alone when other samples had filled the cache', async () => {
     let tries = 0
     const crowded = asker('plain', 0, (name) => {
       if (!name.endsWith('.alone') && tries++ === 0) throw new KvfoldError('context/full', 'No room beside the others.')
@@ -293,7 +293,7 @@ describe('a run', () => {
 })
 
 describe('cells', () => {
-  it('are never given twice, and everyone gets theirs in order', async () => {
+  it('are never given out twice, and are given out in the order of the requests', async () => {
     await fc.assert(
       fc.asyncProperty(fc.array(fc.integer({ min: 1, max: 15 }), { maxLength: 20 }), async (wanted) => {
         const cells = new Cells(10)
@@ -316,7 +316,7 @@ describe('cells', () => {
     )
   })
 
-  it('let go who waits when it is over', async () => {
+  it('are refused to waiting samples when the run is over', async () => {
     const cells = new Cells(10)
     const stop = new AbortController()
     const giveBack = await cells.take(10, stop.signal)
@@ -329,7 +329,7 @@ describe('cells', () => {
 })
 
 describe('the time left', () => {
-  it('is what samples of the same kind took, over what runs at once', () => {
+  it('is the time that samples of the same kind took, divided by the number that run at once', () => {
     const slow = { task: 0, agent: 'mem0', contract: 'exact' }
     const fast = { task: 0, agent: 'plain', contract: 'exact' }
     const pace = new Pace([slow, slow, fast, fast], 1, 0)

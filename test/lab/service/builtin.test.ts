@@ -11,7 +11,7 @@ import { openNative } from '../../../src/runtime/native/binding.js'
 
 const LONG = process.env['KVFOLD_LONG'] !== undefined
 
-it('on a real cache, helpers on forks cost their suffix: u-fold stays below 1.8 times ReAct, and the printed order does not', async () => {
+it('on a real cache, helpers on forks compute only their suffix: u-fold costs below 1.8 times ReAct, the printed order over 3', async () => {
   const native = await openNative({ gpu: TEST_GPU })
   const engine = await LlamaEngine.load(native, builtinModel(), { threads: 1, batchThreads: 1 })
   try {
@@ -38,7 +38,7 @@ it('on a real cache, helpers on forks cost their suffix: u-fold stays below 1.8 
     expect(fold!.folds).toBeGreaterThan(0)
     expect(fold!.tokensComputed).toBeLessThan(1.8 * react!.tokensComputed)
     if (LONG) expect(printed!.tokensComputed).toBeGreaterThan(3 * react!.tokensComputed)
-    // The helpers' prompts show all of the log, and compute what they are told and say.
+    // The helpers' prompts show the whole log, but the helpers compute only their instructions and replies.
     const shown = dialogues[1]!.turns.reduce((sum, { details }) => sum + (details['helperShown'] ?? 0), 0)
     expect(fold!.tokensHelpers).toBeLessThan(shown / 5)
   } finally {

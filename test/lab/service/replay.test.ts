@@ -10,7 +10,7 @@ const result = JSON.stringify(
   1,
 )
 
-/** As tau-bench's historical trajectories have it; ids of calls come again. */
+/** A record in the form of tau-bench's historical trajectories, where ids of calls repeat. */
 const trajectory = (turns: number) => ({
   task_id: turns,
   reward: 1,
@@ -33,7 +33,7 @@ const trajectory = (turns: number) => ({
 })
 
 describe('recorded dialogues', () => {
-  it("are read from tau-bench's records and from tau2's results alike", () => {
+  it("are read from tau-bench's records and from tau2's results", () => {
     const [one] = readDialogues(JSON.stringify([trajectory(2)]), 'file')
     expect(one).toMatchObject({ name: '2.0', system: 'Policy: be brief.' })
     // The last input has no answer.
@@ -66,7 +66,7 @@ describe('recorded dialogues', () => {
   })
 
   it.each([['nonsense'], ['{}'], ['[]'], ['[{"task_id": 1}]'], ['[{"traj": [{"role": "user", "content": "x"}]}]']])(
-    'are refused by what is wrong with them: %s',
+    'are refused with the reason: %s',
     (text) => {
       expect(() => readDialogues(text, 'the file')).toThrow(expect.objectContaining({ code: 'eval/bad-data' }))
     },
@@ -76,7 +76,7 @@ describe('recorded dialogues', () => {
     const scenarios = replayScenarios(readDialogues(JSON.stringify([trajectory(9)]), 'file'))
     const [row] = rowsOf(await scriptedRun(scenarios, { frameworks: [name] }))
     expect(row).toMatchObject({ name, turns: 12, reward: 1, overflowed: 0 })
-    // One search: the tool is used in every turn.
+    // One search is enough, because the tool is used in every turn.
     expect(row?.toolCalls).toBe(name === 'memtool' ? 10 : 9)
     if (name === 'u-fold') expect(row!.folds).toBeGreaterThan(0)
   })

@@ -19,14 +19,14 @@ const run = ({
 }: Partial<ServiceRunOptions & DeskCells> = {}) => scriptedRun(deskScenarios({ agent, turns, fields, samples, seed: 1 }), more)
 
 describe('the story', () => {
-  it('is the same for the same seed, and what is right can be done', () => {
+  it('is the same for the same seed, and its right actions can be carried out', () => {
     fc.assert(
       fc.property(fc.nat(1000), fc.integer({ min: 1, max: 25 }), (seed, turns) => {
         const { desk, goals } = makeStory({ seed, turns })
         expect(goals).toHaveLength(turns)
         expect(makeStory({ seed, turns })).toEqual({ desk, goals })
         for (const goal of goals) {
-          // What is to be found out is what the tools say at that time.
+          // The tools return the facts of a goal at the time of that goal.
           for (const { call, yields } of goal.lookups) {
             const result = carryOut(desk, call)
             for (const words of yields) expect(JSON.stringify(result)).toContain(words)
@@ -40,7 +40,7 @@ describe('the story', () => {
 })
 
 describe('the order desk', () => {
-  it('tells who looks from who does not, and who remembers from who does not', async () => {
+  it('scores an agent that does not look, and one that does not remember, below one that does both', async () => {
     const rewards = async (agent: DeskCells['agent']) => {
       const [row] = rowsOf(await run({ agent, samples: 2 }))
       return [row?.reward, row?.turnsRight]
@@ -54,7 +54,7 @@ describe('the order desk', () => {
     }
   })
 
-  it.each(frameworkNames)('is kept by %s, whose view has what is needed or can be had again', async (name) => {
+  it.each(frameworkNames)('can be completed by %s, which shows or can find all needed facts', async (name) => {
     const [row] = rowsOf(await run({ frameworks: [name], fields: [2] }))
     expect(row).toMatchObject({ name, reward: 1, overflowed: 0 })
     if (name === 'u-fold') expect(row!.folds).toBeGreaterThan(0)
@@ -66,7 +66,7 @@ describe('the order desk', () => {
     expect(fold!.contextLast).toBeLessThan(react!.contextLast)
   })
 
-  it('goes on at the turn where it was stopped, and comes to the same', async () => {
+  it('continues at the turn where it was stopped, with the same result', async () => {
     for (const framework of ['u-fold', 'u-fold-printed'] as const) {
       const log = await mkdtemp(join(tmpdir(), 'service-'))
       const stop = new AbortController()
@@ -83,7 +83,7 @@ describe('the order desk', () => {
     }
   })
 
-  it('hands a tool result over with as many fields that nobody asked for as it is told to', async () => {
+  it('adds the configured number of irrelevant fields to a tool result', async () => {
     const result = async (fields: number) => {
       const environment = new ServiceEnvironment({ seed: 3, turns: 4, fields })
       environment.ask()

@@ -1,4 +1,4 @@
-/** Owns what agents are tested on: a small task, and what is written down of what they ask a scripted engine. */
+/** Material for tests of agents: a small task, and a transcript of their requests to a scripted engine. */
 import type { EngineRequest } from '../../../src/runtime/engine/engine.js'
 import { ScriptedEngine } from '../../support/scripted.js'
 import type { ScriptedReply } from '../../../src/lab/taught-engine.js'
@@ -9,7 +9,7 @@ import type { Task, TaskSample } from '../../../src/lab/task.js'
 const colours = ['red', 'green', 'blue', 'white', 'black', 'amber', 'violet', 'grey']
 const things = ['hat', 'boat', 'lamp', 'tree', 'house', 'horse', 'door', 'flag', 'cup', 'bridge']
 
-/** Forty sentences that differ. */
+/** Forty different sentences. */
 export const TEXT = Array.from({ length: 40 }, (_, at) => {
   const thing = things[at % things.length]
   return at === 17
@@ -48,7 +48,7 @@ export const settingOn = (engine: AgentSetting['engine'], change: Partial<AgentS
   ...change,
 })
 
-/** Counts of words as vectors: alike are texts that share words. */
+/** Counts of words as vectors, so that texts are similar when they share words. */
 export const wordEmbedder: TextEmbedder = {
   name: 'words',
   embed: (texts) =>
@@ -64,7 +64,7 @@ export const wordEmbedder: TextEmbedder = {
 
 const place = (word: string): number => Array.from(word).reduce((sum, letter) => (sum * 31 + letter.codePointAt(0)!) % 64, 7)
 
-/** What the engine was asked, request by request, with what it said. */
+/** Returns the engine's requests as text, one after the other, with the replies. */
 export function transcript(engine: ScriptedEngine, said: readonly ScriptedReply[]): string {
   const step = (request: EngineRequest, at: number) => {
     const { conversation, messages, edits = [], tools = [], toolChoice, maxTokens, schema, contract, sampling, kind } = request

@@ -1,9 +1,9 @@
-/** Owns a small stand-in for PI-LLM's public file: the same form and size, 46 categories of 400 values, made of our own words. */
+/** Makes a small stand-in for PI-LLM's public file: the same form and size, 46 categories of 400 values, from our own words. */
 import { writeFileSync } from 'node:fs'
 import { ownWords } from '../../../src/lab/pi-llm.js'
 import { Random } from '../../../src/runtime/core/random.js'
 
-/** Categories of one and two words, some with capitals, and no value in two of them. */
+/** Categories of one and two words, some with capitals; no value is in two of them. */
 export function publicWords(): Record<string, string[]> {
   const words = ownWords()
   const names = words.keys.map((key, at) =>

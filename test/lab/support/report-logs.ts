@@ -1,4 +1,4 @@
-/** Logs as `kvfold eval` writes them, made up: answers are drawn, so that every kind of outcome, error and call is there. */
+/** Makes logs in the form of `kvfold eval`. Answers are random, so that every kind of outcome, error and call occurs. */
 import { mkdirSync, writeFileSync } from 'node:fs'
 import { dirname } from 'node:path'
 import { Random } from '../../../src/runtime/core/random.js'
@@ -80,7 +80,7 @@ export function writeLog(path: string, lines: readonly Line[]): string {
 
 const TALK: RecordedConversation = { messages: [{ role: 'user', content: 'Which value does fruit have?' }], steps: [] }
 
-/** A run of all agents of the header on all of its tasks; the same for the same seed. */
+/** Returns a run of all agents of the header on all of its tasks; the same for the same seed. */
 export function madeRun(about: LogHeader = header(), seed = 1): Line[] {
   const records = about.tasks.flatMap(({ task, options, size }, taskIndex) => {
     const cells = cellsOf(task, options)

@@ -1,4 +1,4 @@
-/** A small task and agents for tests of the runner: sums to be said, by an engine that follows a script. */
+/** A small task and agents for tests of the runner: sums, which a scripted engine answers. */
 import { conversationId } from '../../../src/runtime/core/ids.js'
 import type { EngineRequest } from '../../../src/runtime/engine/engine.js'
 import { ScriptedEngine } from '../../support/scripted.js'
@@ -9,7 +9,7 @@ import { openBench } from '../../../src/lab/run/pool.js'
 import type { RunLog, RunOptions } from '../../../src/lab/run/runner.js'
 import type { Task, TaskSample } from '../../../src/lab/task.js'
 
-/** Cells of 1, 2, 3 ... numbers to be added; every third answer is off by one. */
+/** A task with cells of 1, 2, 3 ... numbers to add. The engine's answer is off by one for every third sum. */
 export function sums(cells: number, samples: number, options: Readonly<Record<string, unknown>> = {}): Task {
   const sampleOf = (index: number): TaskSample => {
     const numbers = Array.from({ length: (index % cells) + 1 }, (_, at) => index * 7 + at)
@@ -49,7 +49,7 @@ export const adder = (pause?: () => Promise<void>): ScriptedEngine =>
     return { content: String(sum % 3 === 0 ? sum + 1 : sum) }
   })
 
-/** Asks once; `steps` more times of itself, before it answers. */
+/** An agent that asks `steps` times and then once more for the answer. */
 export const asker = (kind: AgentKind, steps = 0, before: (name: string) => void = () => undefined): EvalAgent => ({
   kind,
   title: kind,

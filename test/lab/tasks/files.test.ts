@@ -69,7 +69,7 @@ describe('longbench-v2', () => {
     ['**The correct answer is (D)**', 'right'],
     ['The correct answer is **(D)** everybody', 'right'],
     ['I think. The correct answer is (D). Not: The correct answer is (A).', 'right'],
-    // In brackets goes before without, wherever it stands; else the first counts.
+    // An answer in brackets counts first, wherever it stands; otherwise the first answer counts.
     ['The correct answer is A. The correct answer is (D).', 'right'],
     ['The correct answer is A. The correct answer is D.', 'wrong'],
     ['The correct answer is (A) or (D)', 'wrong'],
@@ -87,7 +87,7 @@ describe('longbench-v2', () => {
     expect(task.score(await task.sample(3), answer)).toEqual({ points: outcome === 'right' ? 1 : 0, outcome, details: {} })
   })
 
-  it('says which row lacks what', async () => {
+  it('reports which row lacks which field', async () => {
     const task = await open('longbench-v2', {
       data: write('bad.jsonl', `${JSON.stringify(row(0))}\n{"_id": "x", "answer": "E"}\n`),
     })
@@ -97,7 +97,7 @@ describe('longbench-v2', () => {
 })
 
 describe('middleCut', () => {
-  it('is never longer than asked for, keeps both ends and tears no character', () => {
+  it('is never longer than requested, keeps both ends and splits no character', () => {
     fc.assert(
       fc.property(fc.string({ unit: 'binary', maxLength: 40 }), fc.nat(45), (text, room) => {
         const cut = middleCut(text, room)
@@ -130,7 +130,7 @@ describe('babilong', () => {
     return join(folder, '{task}', '{length}.json')
   }
 
-  it('goes through the files of all tasks and lengths in turn', async () => {
+  it('takes samples from the files of all tasks and lengths in turn', async () => {
     const task = await open('babilong', { data: pattern(), tasks: ['qa1', 'qa8'], lengths: ['0k', '4k'] })
     expect(task.size).toBe(12)
     const samples = await Promise.all(Array.from({ length: 12 }, (_, at) => task.sample(at)))
@@ -155,7 +155,7 @@ describe('babilong', () => {
     )
   })
 
-  it('has an example for every task that its own labels do not give away, and a form for the answer', () => {
+  it('has an example for every task, which its own labels do not give away, and a form for the answer', () => {
     expect(Object.keys(babilongQuestions)).toEqual([...babilongTasks])
     for (const { labels, example, form } of Object.values(babilongQuestions)) {
       expect(new Set(labels).size).toBe(labels.length)
@@ -182,11 +182,11 @@ describe('babilong', () => {
     ['qa1', 'Where is John?', 'kitchen', 'kitchen <context> garden', 'right'],
     ['qa1', 'Where is John?', 'kitchen', 'the cellar', 'unparsed'],
     ['qa1', 'Where is John?', 'kitchen', '', 'unparsed'],
-    // Labels of the question are no answers.
+    // Labels in the question are not answers.
     ['qa3', 'Where was the milk before the garden?', 'office', 'Before the garden the milk was in the office.', 'right'],
     ['qa4', 'What is the bedroom east of?', 'bedroom', 'bedroom', 'unparsed'],
     ['qa6', 'Is John in the kitchen?', 'no', 'No', 'right'],
-    // A label is found within other words, too: the authors' rule.
+    // A label also counts inside other words: the authors' rule.
     ['qa6', 'Is John in the kitchen?', 'yes', 'I do not know, yes', 'wrong'],
     ['qa7', 'How many objects is Mary carrying?', 'none', 'none', 'wrong'],
     ['qa8', 'What is Daniel carrying?', 'apple,milk', 'apple,milk', 'right'],
@@ -220,7 +220,7 @@ describe('gsm-infinite', () => {
     return { task, sample: await task.sample(0) }
   }
 
-  it('asks what its rows ask, under the temperature of its authors', async () => {
+  it('asks the questions of its rows, at the temperature of its authors', async () => {
     const told = await one(story)
     expect(told.sample).toEqual({
       id: 'gsm-infinite-3-0',
@@ -237,7 +237,7 @@ describe('gsm-infinite', () => {
     await expect(one({ ...story, solution: 'So x = 7.' })).rejects.toThrow('its solution does not say "Answer: <number>."')
   })
 
-  it('reads a file for every number of operations', async () => {
+  it('reads one file for each number of operations', async () => {
     for (const op of [2, 5])
       write(`ops_${op}.jsonl`, [0, 1].map((at) => JSON.stringify({ ...story, op, question: `${op} ${at}?` })).join('\n'))
     const task = await open('gsm-infinite', { data: join(folder, 'ops_{op}.jsonl'), ops: [5, 2] })
@@ -298,7 +298,7 @@ describe('gsm-infinite', () => {
     expect(task.score(sample, answer).outcome).toBe(outcome)
   })
 
-  it('knows that there may be none', async () => {
+  it('accepts that there may be no such variable', async () => {
     const { task, sample } = await one({ ...symbolic, answer_list: [] })
     expect(task.score(sample, 'No variable is equal to 3.').outcome).toBe('right')
     expect(task.score(sample, 'None').outcome).toBe('right')
@@ -325,7 +325,7 @@ describe('frames', () => {
     return join(folder, 'articles')
   }
 
-  it('puts the articles of the question in front of it, found under any way of writing their names', async () => {
+  it('puts the articles before the question, and finds them under any spelling of their names', async () => {
     const task = await open('frames', { data: table(), articles: articles() })
     const { messages, context, question, truth, cell } = await task.sample(0)
     expect(context.startsWith('# First Tower\n\nThe first tower is tall.\n\n# Café (shop)\n\nA shop. ')).toBe(true)
@@ -338,7 +338,7 @@ describe('frames', () => {
     expect(other.question).toContain('Who "won", and when?')
   })
 
-  it('leaves out the middle of long articles only', async () => {
+  it('drops the middle of long articles only', async () => {
     const task = await open('frames', { data: table(), articles: articles(), window: 500 })
     const { messages, context } = await task.sample(0)
     expect(messages[0]!.content).toHaveLength(2000)
@@ -361,7 +361,7 @@ describe('frames', () => {
     )
   })
 
-  it('says where a missing article belongs', async () => {
+  it('says where to put a missing article', async () => {
     mkdirSync(join(folder, 'none'), { recursive: true })
     const task = await open('frames', { data: table(), articles: join(folder, 'none') })
     await expect(task.sample(0)).rejects.toThrow(/does not have; put the article there as First_Tower\.txt/u)

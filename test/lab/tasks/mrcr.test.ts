@@ -11,7 +11,7 @@ import { openTask } from '../../../src/lab/tasks/open.js'
 const open = (options: Record<string, unknown>) => openTask({ task: 'mrcr', options })
 const ordinals = ['first', 'second', 'third', 'fourth', 'fifth', 'sixth', 'seventh', 'eighth', 'ninth', 'tenth']
 
-/** The asks, the texts, and what the last message wants, from the messages alone. */
+/** Reads the asks, the texts, and the request of the last message from the messages alone. */
 function read({ messages }: TaskSample) {
   const question = messages.at(-1)!.content
   const [, of, what, which, prefix] =
@@ -26,7 +26,7 @@ function read({ messages }: TaskSample) {
 }
 
 describe('mrcr, generated', () => {
-  it('asks for the k-th of several texts that answer the same ask, in a conversation of others', async () => {
+  it('asks for the k-th of several texts that answer the same request, among other texts', async () => {
     const options = fc.record({
       needles: fc.integer({ min: 1, max: 8 }),
       length: fc.integer({ min: 2500, max: 9000 }),
@@ -44,7 +44,7 @@ describe('mrcr, generated', () => {
         expect(asks.length).toBeGreaterThanOrEqual(2 * needles)
         expect(truth).toEqual({ prefix, answer: prefix + alike[which - 1]! })
         expect(prefix).toMatch(/^[A-Za-z0-9]{10}$/u)
-        // They begin alike and go on differently.
+        // They begin alike and then differ.
         const titles = new Set(alike.map((text) => text.split('\n')[0]))
         expect(titles.size).toBe(1)
         expect(texts.filter((text) => titles.has(text.split('\n')[0]))).toHaveLength(needles)
@@ -56,7 +56,7 @@ describe('mrcr, generated', () => {
     )
   })
 
-  it('asks for every one of the texts now and then, wherever they stand', async () => {
+  it('asks for each of the texts now and then, at different places', async () => {
     const task = await open({ needles: [4], lengths: [3000], samples: 60 })
     const which = new Map<number, number>()
     const places: number[] = []
@@ -71,7 +71,7 @@ describe('mrcr, generated', () => {
     expect(new Set(places).size).toBeGreaterThan(3)
   })
 
-  it('is the same for the same options, and gives agents that retrieve the conversation and the question', async () => {
+  it('is the same for the same options, and gives retrieving agents the conversation and the question', async () => {
     const one = await open({ needles: [2, 4], lengths: [2000], samples: 2, seed: 9 })
     const other = await openTask(JSON.parse(JSON.stringify(one.spec)) as typeof one.spec)
     for (let index = 3; index >= 0; index--) expect(await other.sample(index)).toEqual(await one.sample(index))
@@ -83,14 +83,14 @@ describe('mrcr, generated', () => {
     expect(one.prompt).toBe('similar')
   })
 
-  it('refuses lengths that the texts do not fit into', async () => {
+  it('refuses lengths that are too short for the texts', async () => {
     const task = await open({ needles: [8], lengths: [500] })
     await expect(task.sample(0)).rejects.toThrow('8 alike texts and as many others do not fit into 2000 characters')
   })
 })
 
 describe('mrcr, scored', () => {
-  it('needs the prefix, and then counts how alike the rest is', async () => {
+  it('needs the prefix, and then scores how similar the rest is', async () => {
     const task = await open({ needles: [2], lengths: [2000] })
     const sample = await task.sample(0)
     const { prefix, answer } = sample.truth as MrcrTruth
@@ -106,7 +106,7 @@ describe('mrcr, scored', () => {
     expect(half.points).toBeLessThan(0.8)
     const { alike, which } = read(sample)
     expect(score(prefix + alike[which === 1 ? 1 : 0]!).points).toBeLessThan(0.7)
-    // The order of the arguments counts: response first, answer second.
+    // The order of the arguments matters: response first, answer second.
     const diet = { ...sample, truth: { prefix: 'H', answer: 'Hdiet' } }
     expect(task.score(diet, 'Htide').points).toBe(0.25)
     expect(task.score({ ...diet, truth: { prefix: 'H', answer: 'Htide' } }, 'Hdiet').points).toBe(0.5)
@@ -172,7 +172,7 @@ describe('mrcr, from rows in the form of OpenAI', () => {
     await expect(task.sample(4)).rejects.toThrow('There is no sample 4; this task has 4')
   })
 
-  it('says which row is wrong, and how', async () => {
+  it('reports which row is wrong, and how', async () => {
     const task = await open({ data: join(folder, 'wrong.jsonl') })
     await expect(task.sample(0)).rejects.toThrow(/wrong\.jsonl, line 1: answer does not begin with random_string_to_prepend/u)
     await expect(task.sample(1)).rejects.toThrow(/wrong\.jsonl, line 2 is not a row of this task: .*prompt: .*answer: /u)

@@ -8,7 +8,7 @@ import { openTask } from '../../../src/lab/tasks/open.js'
 
 const open = (options: Record<string, unknown>) => openTask({ task: 'needles', options })
 
-/** Who a line says is whose elder, from its words alone; null for lines that say nothing of the kind. */
+/** Returns the kinship that a line states, from its words alone; null for other lines. */
 function kinshipIn(line: string, people: readonly string[]): { elder: string; younger: string } | null {
   for (const elder of people)
     for (const younger of people)
@@ -18,7 +18,7 @@ function kinshipIn(line: string, people: readonly string[]): { elder: string; yo
 }
 
 describe('needles', () => {
-  it('hides a chain that leads from the one who is asked about to the eldest, and no other', async () => {
+  it('hides one chain that leads from the person in the question to the eldest, and no other', async () => {
     const options = fc.record({
       needles: fc.integer({ min: 1, max: 6 }),
       length: fc.integer({ min: 900, max: 3000 }),
@@ -39,7 +39,7 @@ describe('needles', () => {
         for (let next = elderOf.get(person); next !== undefined; next = elderOf.get(person)) person = next
         expect(person).toBe(eldest)
         expect(asked).toBe(chain.at(-1))
-        // Nobody of the chain is named anywhere else.
+        // No person of the chain is named anywhere else.
         const rest = context
           .split('\n')
           .filter((line) => kinshipIn(line, chain) === null)
@@ -50,7 +50,7 @@ describe('needles', () => {
     )
   })
 
-  it('puts the needles at their depths, ten percent apart, each on a line of its own', async () => {
+  it('puts the needles at their depths, ten percent apart, each on its own line', async () => {
     const task = await open({ needles: [5], lengths: [8000], seed: 2, samples: 10 })
     for (let index = 0; index < 10; index++) {
       const { context, truth } = await task.sample(index)
@@ -72,7 +72,7 @@ describe('needles', () => {
     expect(context.trimEnd().split('\n').at(-1)).toMatch(/\.$/u)
   })
 
-  it('is as long as asked for, in characters for a token', async () => {
+  it('is as long as requested, at the given number of characters per token', async () => {
     for (const charsPerToken of [4, 1.7]) {
       const task = await open({ needles: [2, 5], lengths: [1500, 16_000], charsPerToken, samples: 1 })
       for (let index = 0; index < task.size; index++) {
@@ -82,7 +82,7 @@ describe('needles', () => {
     }
   })
 
-  it('is the same for the same options, in any order of asking', async () => {
+  it('is the same for the same options, in any order of requests', async () => {
     const one = await open({ needles: [2, 3], lengths: [1000, 2000], samples: 2 })
     const other = await openTask(JSON.parse(JSON.stringify(one.spec)) as typeof one.spec)
     for (let index = one.size - 1; index >= 0; index--) expect(await other.sample(index)).toEqual(await one.sample(index))
@@ -106,7 +106,7 @@ describe('needles', () => {
       rmSync(folder, { recursive: true })
     })
 
-    it('is cut between sentences, or put together from rows in an order of its own', async () => {
+    it('is cut between sentences, or assembled from rows in a random order', async () => {
       const plain = await (await open({ filler: join(folder, 'essay.txt'), needles: [2], lengths: [700] })).sample(0)
       expect(plain.context.startsWith('Essay sentence number 0 is about nothing. Essay sentence number 1')).toBe(true)
       const firsts = new Set<string>()
@@ -116,7 +116,7 @@ describe('needles', () => {
       expect(rows.differs.join(' ')).not.toContain('own sentences')
     })
 
-    it('is refused when it is too short or not there', async () => {
+    it('is refused when it is too short or missing', async () => {
       const short = await open({ filler: join(folder, 'essay.txt'), needles: [2], lengths: [4000] })
       await expect(short.sample(0)).rejects.toThrow(/essay\.txt has \d+ characters, and this length needs \d+/u)
       await expect(open({ filler: join(folder, 'nowhere.txt') })).rejects.toThrow(/Cannot read the text .*nowhere\.txt: ENOENT/u)
@@ -131,7 +131,7 @@ describe('needles', () => {
     await expect(open(options)).rejects.toThrow(message)
   })
 
-  it('refuses a length that has no room for the needles, at the sample', async () => {
+  it('refuses a length without room for the needles, when it makes the sample', async () => {
     const task = await open({ needles: [20], lengths: [300] })
     await expect(task.sample(0)).rejects.toThrow('20 needles and the question leave no room for a text in 300 tokens')
   })
@@ -165,7 +165,7 @@ describe('boxed', () => {
     expect(boxed(answer)).toBe(name)
   })
 
-  it('decides: the name to the letter, and how far a wrong answer came', async () => {
+  it('decides: the name must match exactly, and a wrong answer is rated by its distance', async () => {
     const task = await open({ needles: [3], lengths: [1000] })
     const sample = await task.sample(0)
     const [eldest, second, third, asked] = (sample.truth as NeedlesTruth).chain

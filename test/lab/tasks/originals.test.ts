@@ -1,4 +1,7 @@
-/** The authors' prompts from a checkout of theirs: written here as their programs have them, in other words, because theirs are not ours to ship. */
+/**
+ * The authors' prompts from a checkout of their programs. The tests write programs of the same form with other words, because we may not
+ * ship theirs.
+ */
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
@@ -21,7 +24,7 @@ function write(file: string, content: string): string {
   return path
 }
 
-/** The one message of the task's first sample. */
+/** Returns the only message of the task's first sample. */
 async function prompt(task: string, options: Readonly<Record<string, unknown>>): Promise<string> {
   const opened = await openTask({ task, options } as Parameters<typeof openTask>[0])
   return (await opened.sample(0)).messages[0]!.content
@@ -45,7 +48,7 @@ def prepare(keys):
 `
   const options = { updates: [2], keys: 2, samples: 1, words: '' }
 
-  it('is said as the program of the authors says it, with their words', async () => {
+  it('reads like the authors’ program, with their words', async () => {
     write('core/pi_flow_upgrade.py', program)
     const words = write('testing_data/words.json', JSON.stringify({ fish: ['cod', 'eel'], tree: ['oak', 'elm'] }))
     const said = await prompt('pi-llm', { ...options, words, prompts: checkout })
@@ -59,7 +62,7 @@ def prepare(keys):
     )
   })
 
-  it('differs in less then, and says in what', async () => {
+  it('then differs in fewer points, and lists them', async () => {
     write('core/pi_flow_upgrade.py', program)
     const words = write('testing_data/words.json', JSON.stringify({ fish: ['cod', 'eel'], tree: ['oak', 'elm'] }))
     const { differs } = await openTask({ task: 'pi-llm', options: { ...options, words, prompts: checkout } })
@@ -68,7 +71,7 @@ def prepare(keys):
     ])
   })
 
-  it('is refused where the program is missing, or another version', async () => {
+  it('is refused where the program is missing or of another version', async () => {
     const asked = () => openTask({ task: 'pi-llm', options: { updates: [2], keys: 2, prompts: checkout } })
     await expect(asked()).rejects.toMatchObject({ code: 'eval/bad-data', message: /no core\/pi_flow_upgrade\.py.*--prompts/u })
     write('core/pi_flow_upgrade.py', program.replace('instruction += f"', 'instruction += said("'))
@@ -78,7 +81,7 @@ def prepare(keys):
   })
 })
 
-it('BABILong is said with instruction, examples and form of the answer of its task', async () => {
+it('BABILong has the instruction, examples and answer form of its task', async () => {
   write(
     'babilong/prompts.py',
     String.raw`
@@ -111,7 +114,7 @@ PROMPTS = {
   expect(await said('qa2')).toMatch(/^Two\.\n\nNone\.\n\nTwo words\./u)
 })
 
-it('LongBench v2 is said by the file that the authors keep', async () => {
+it('LongBench v2 reads like the authors’ prompt file', async () => {
   write('prompts/0shot.txt', 'Text: $DOC$\nAsked: $Q$\n(A) $C_A$\n(B) $C_B$\n(C) $C_C$\n(D) $C_D$\nSay which.')
   const data = write(
     'data.json',
@@ -147,7 +150,7 @@ Is it "right"? Say {{so}}.
     return openTask({ task: 'frames', options: { data, articles: join(checkout, 'articles'), prompts: checkout } })
   }
 
-  it('is asked as the published program asks, and so is the judge', async () => {
+  it('asks like the published program, and so does its judge', async () => {
     write('scripts/eval_frames_benchmark.py', program)
     const task = await opened()
     const sample = await task.sample(0)
@@ -170,13 +173,13 @@ Is it "right"? Say {{so}}.
     ['**Decision:** TRUE', null],
     ['Text.\n Decision: TRUE', null],
     ['TRUE', null],
-  ])('reads %j as the published program does', async (said, expected) => {
+  ])('reads %j like the published program', async (said, expected) => {
     write('scripts/eval_frames_benchmark.py', program)
     const task = await opened()
     expect(task.judging!(await task.sample(0), 'Ann').verdict(said)).toBe(expected)
   })
 
-  it('is refused where the program is another version', async () => {
+  it('is refused where the program is of another version', async () => {
     write('scripts/eval_frames_benchmark.py', program.replace('{ground_truth}', '{expected}'))
     await expect(opened()).rejects.toMatchObject({ code: 'eval/bad-data', message: /\{expected\}, which is not known/u })
   })
@@ -214,7 +217,7 @@ relationship_terms_en = ['other']
 `
   const opened = () => openTask({ task: 'needles', options: { needles: [4], lengths: [500], samples: 3, prompts: checkout } })
 
-  it('is asked, and kinships are told, as its program does', async () => {
+  it('asks and states kinships like its program', async () => {
     write('opencompass/datasets/needlebench_v2/multi.py', multi)
     write('opencompass/datasets/needlebench_v2/atc.py', atc)
     const task = await opened()
@@ -243,7 +246,7 @@ relationship_terms_en = ['other']
     expect(task.differs.join()).not.toMatch(/phrasings/u)
   })
 
-  it('is refused where the program is another version', async () => {
+  it('is refused where the program is of another version', async () => {
     write('opencompass/datasets/needlebench_v2/multi.py', multi)
     write('opencompass/datasets/needlebench_v2/atc.py', atc.replace('[', 'known(['))
     await expect(opened()).rejects.toMatchObject({ code: 'eval/bad-data', message: /has no texts behind/u })

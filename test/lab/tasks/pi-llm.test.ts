@@ -23,7 +23,7 @@ afterAll(() => {
 })
 
 describe('pi-llm', () => {
-  it('goes through all cells before the next sample, and says which is which', async () => {
+  it('takes one sample of every cell before the next, and labels each with its cell', async () => {
     const task = await open({ updates: [2, 5, 3], samples: 2, keys: 4, seed: 1 })
     expect(task.size).toBe(6)
     const samples = await Promise.all(Array.from({ length: 6 }, (_, index) => task.sample(index)))
@@ -33,7 +33,7 @@ describe('pi-llm', () => {
     await expect(task.sample(6)).rejects.toThrow('There is no sample 6; this task has 6, from 0.')
   })
 
-  it('makes the same sample for the same spec, of one cell of many or alone, with the defaults written into the spec', async () => {
+  it('makes the same sample for the same spec, with other cells or alone, and writes the defaults into the spec', async () => {
     const one = await open({ updates: [2, 7], samples: 3, seed: 5 })
     const other = await openTask(JSON.parse(JSON.stringify(one.spec)) as typeof one.spec)
     const alone = await open({ updates: [7], samples: 3, seed: 5 })
@@ -42,7 +42,7 @@ describe('pi-llm', () => {
     expect(one.spec.options).toMatchObject({ samples: 3, order: 'shuffled', tail: 1 })
   })
 
-  it('gives agents that retrieve the stream and the question', async () => {
+  it('gives retrieving agents the stream and the question', async () => {
     const task = await open({ updates: [3], keys: 5 })
     const { messages, context, question } = await task.sample(0)
     const [framing, ...rest] = messages[0]!.content.split('\n\n')
@@ -52,7 +52,7 @@ describe('pi-llm', () => {
     expect(task.prompt).toBe('pi-llm')
   })
 
-  it('tells interference from other mistakes', async () => {
+  it('distinguishes interference from other mistakes', async () => {
     const task = await open({ updates: [3], keys: 3 })
     const sample = await task.sample(0)
     const { last, earlier } = sample.truth as PiTruth
@@ -73,7 +73,7 @@ describe('pi-llm', () => {
     expect(task.score(sample, `The current value of ${one} is wrong.`)).toMatchObject({ points: 0, outcome: 'wrong' })
   })
 
-  it('reads a file of the public form: every category has its own values, and what is asked is what the stream says last', async () => {
+  it('reads a file of the public form: every category has its own values, and the answer is the last value in the stream', async () => {
     const words = publicWords()
     expect(Object.keys(words)).toHaveLength(46)
     expect(Object.values(words).every((values) => values.length === 400)).toBe(true)
@@ -99,13 +99,13 @@ describe('pi-llm', () => {
     expect(task.differs.join(' ')).not.toContain('own words')
   })
 
-  it('says how it differs when what counts is not at the end, or only the end is shown', async () => {
+  it('reports how it differs when the keys that count are not at the end, or only the end is shown', async () => {
     const task = await open({ updates: [4], order: 'start-last', tail: 0.2 })
     expect(task.differs.join(' ')).toMatch(/first third of the stream.*Only the last 20 % of the updates are shown/u)
     expect((await task.sample(0)).cell).toEqual({ updates: 4, order: 'start-last', tail: 0.2 })
   })
 
-  it('knows values that are not shown from those that got in the way', async () => {
+  it('counts only visible older values as interference', async () => {
     await fc.assert(
       fc.asyncProperty(fc.integer(), fc.constantFrom(0.1, 0.3), async (seed, tail) => {
         const task = await open({ updates: [6], keys: 8, seed, tail })

@@ -9,7 +9,7 @@ interface Recorded {
   readonly random: readonly number[]
   readonly written: readonly { readonly a: string; readonly b: string; readonly ratio: number }[]
 }
-/** By sequence-matcher.py beside it. */
+/** Made by sequence-matcher.py beside it. */
 const recorded = JSON.parse(readFileSync(new URL('../../golden/eval/sequence-matcher.json', import.meta.url), 'utf8')) as Recorded
 
 const alphabets = [
@@ -47,17 +47,17 @@ function pair(number: number): [a: string, b: string] {
 }
 
 describe('similarity', () => {
-  it('is what CPython says of a thousand random pairs', () => {
+  it('equals the ratio of CPython for a thousand random pairs', () => {
     expect(recorded.random).toHaveLength(1000)
     expect(recorded.random.map((_, number) => similarity(...pair(number)))).toEqual(recorded.random)
-    // The pairs are worth the name: few are alike by length alone.
+    // The pairs are useful: few are alike by length alone.
     expect(new Set(recorded.random).size).toBeGreaterThan(500)
   })
 
-  it('is what CPython says of pairs made to be difficult', () => {
+  it('equals the ratio of CPython for pairs made to be difficult', () => {
     expect(recorded.written.length).toBeGreaterThan(40)
     expect(recorded.written.map(({ a, b }) => similarity(a, b))).toEqual(recorded.written.map(({ ratio }) => ratio))
-    // Among them some whose order matters.
+    // Some of them depend on the order.
     expect(recorded.written.filter(({ a, b, ratio }) => similarity(b, a) !== ratio).length).toBeGreaterThan(4)
   })
 
@@ -73,7 +73,7 @@ describe('similarity', () => {
     )
   })
 
-  it('takes well under a second of work for 5,000 characters, and not much more for the worst ones', () => {
+  it('takes well under a second for 5,000 characters, and not much more in the worst cases', () => {
     const work = (a: string, b: string): number => {
       const before = process.cpuUsage().user
       similarity(a, b)
@@ -85,7 +85,7 @@ describe('similarity', () => {
       .slice(0, 5_000)
     expect(work(prose, prose.slice(100) + prose.slice(0, 100))).toBeLessThan(500)
     expect(work(Array.from(prose).reverse().join(''), prose)).toBeLessThan(500)
-    // As many places for every character as are allowed before it counts as frequent, and blocks of one character.
+    // Each character has as many places as it may have before it counts as frequent, and blocks of one character.
     const wide = (step: number) =>
       Array.from({ length: 5_000 }, (_, at) => String.fromCodePoint(0x4e00 + ((at * step) % 99))).join('')
     expect(work(wide(7), wide(1))).toBeLessThan(3_000)

@@ -13,7 +13,7 @@ const message = (work: Promise<unknown>): Promise<string> =>
     (error: unknown) => (error instanceof Error ? error.message : String(error)),
   )
 
-test("the reference servers' tools get names that every API accepts and can be called; a server that cannot start is reported", async () => {
+test("the reference servers' tools get names that every API accepts and can be called; a failed start is reported", async () => {
   const folder = await someFolder()
   await writeFile(join(folder, 'note.txt'), 'the crow is black')
   const { host, events } = await hosting({ ...realServers(folder), nowhere: { command: join(folder, 'no-such-program') } })

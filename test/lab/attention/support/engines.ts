@@ -1,13 +1,16 @@
-/** Owns what tests that compare engines share: logits of llama.cpp token by token, and differences. */
+/** Helpers of tests that compare engines: llama.cpp's logits token by token, and differences. */
 import { expect } from 'vitest'
 import type { Span } from '../../../../src/runtime/core/span.js'
 import type { NativeModel } from '../../../../src/runtime/native/types.js'
 import { batchOf, feed, seq } from '../../../runtime/native/support/fixture.js'
 
-/** As near to full precision as llama.cpp goes on a CPU, and nothing that depends on the number of threads. */
+/** As close to full precision as llama.cpp gets on a CPU, and independent of the number of threads. */
 export const PRECISE = { threads: 1, batchThreads: 1, flashAttention: 'off', keyType: 'f32', valueType: 'f32' } as const
 
-/** Logits of every token from `from` on, [token, vocabulary]. A hole in what comes before is taken out of the cache after it was computed. */
+/**
+ * Returns the logits of every token from `from` on, [token, vocabulary]. A hole before it is first computed and then removed from the
+ * cache.
+ */
 export async function llamaLogits(
   model: NativeModel,
   tokens: Int32Array,
@@ -25,7 +28,7 @@ export async function llamaLogits(
   return all
 }
 
-/** Largest absolute difference. */
+/** Returns the largest absolute difference. */
 export function largest(a: ArrayLike<number>, b: ArrayLike<number>): number {
   if (a.length !== b.length) throw new Error(`${a.length} numbers against ${b.length}`)
   let worst = 0

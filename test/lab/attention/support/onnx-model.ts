@@ -1,11 +1,11 @@
-/** Owns the second engine that patterns are checked against: an ONNX export (native-models/train/export_onnx.py) in Transformers.js, from disk. */
+/** The second engine that patterns are compared with: an ONNX export (native-models/train/export_onnx.py) in Transformers.js, from disk. */
 import { basename, dirname, join } from 'node:path'
 import { AutoModelForCausalLM, AutoTokenizer, cat, DynamicCache, env, Tensor } from '@huggingface/transformers'
 import type { Span } from '../../../../src/runtime/core/span.js'
 
 env.allowRemoteModels = false
 
-/** What one forward pass says about every token of it. */
+/** The outputs of one forward pass for each of its tokens. */
 export interface OnnxPass {
   /** [token, vocabulary] */
   readonly logits: Float32Array
@@ -37,7 +37,7 @@ export class OnnxModel {
     return new OnnxModel(model, () => model.dispose())
   }
 
-  /** Tokens after a past, at positions from `start` on. */
+  /** Runs tokens after a past, at positions from `start` on. */
   async run(
     tokens: ArrayLike<number>,
     { past = {}, start = 0 }: { readonly past?: Past; readonly start?: number } = {},
@@ -58,19 +58,19 @@ export class OnnxModel {
   }
 }
 
-/** The past without some of its tokens. */
+/** Returns the past without some of its tokens. */
 export function without(past: Past, { start, end }: Span): Past {
   const kept = (tensor: Tensor) =>
     cat([tensor.slice(null, null, [0, start], null), tensor.slice(null, null, [end, tensor.dims[2]!], null)], 2)
   return Object.fromEntries(Object.entries(past).map(([name, tensor]) => [name, kept(tensor)]))
 }
 
-/** One past after the other. */
+/** Returns one past followed by the other. */
 export function joined(first: Past, second: Past): Past {
   return Object.fromEntries(Object.entries(first).map(([name, tensor]) => [name, cat([tensor, second[name]!], 2)]))
 }
 
-/** Text to ids with `folder`/tokenizer.json. */
+/** Returns a function from text to ids that uses `folder`/tokenizer.json. */
 export async function onnxTokenizer(folder: string): Promise<(text: string) => readonly number[]> {
   env.localModelPath = join(dirname(folder), '/')
   const tokenizer = await AutoTokenizer.from_pretrained(basename(folder), { local_files_only: true })

@@ -1,4 +1,7 @@
-/** Owns a GGUF's twin with the same values in F32: with it llama.cpp computes in F32, while F16 weights make it round what they are multiplied with. */
+/**
+ * Makes a GGUF's twin with the same values in F32. With it llama.cpp computes in F32, while it rounds the activations that F16 weights are
+ * multiplied with.
+ */
 
 const F32 = 0
 const F16 = 1
@@ -8,7 +11,7 @@ const ARRAY = 9
 /** Bytes of a metadata value by gguf_type. */
 const SCALARS: Readonly<Record<number, number>> = { 0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8 }
 
-/** The bytes of the twin. Precondition: a whole GGUF whose tensors are all F32 or F16. */
+/** Returns the bytes of the twin. Precondition: a whole GGUF whose tensors are all F32 or F16. */
 export function widened(gguf: Buffer): Buffer {
   const reader = new Reader(gguf)
   const [tensors, entries] = [Number(gguf.readBigUInt64LE(8)), Number(gguf.readBigUInt64LE(16))]
@@ -43,7 +46,7 @@ class Reader {
     this.#value(this.#u32())
   }
 
-  /** `description`: name and shape as they lie in the file. */
+  /** `description`: the bytes of name and shape, as in the file. */
   tensor(): { readonly description: Buffer; readonly type: number; readonly elements: number; readonly offset: number } {
     const start = this.at
     this.#string()

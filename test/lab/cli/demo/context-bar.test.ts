@@ -32,7 +32,7 @@ describe('context bar', () => {
     expect(draw(parts, 20, 2000)).toBe('#####+++..          ')
   })
 
-  it('shows a marker of a few tokens among thousands, and folded text at its place', () => {
+  it('shows a marker of a few tokens among thousands, and folded text in its place', () => {
     const parts: TokenRun[] = [
       { share: 'reused', tokens: 40 },
       { share: 'new', tokens: 13 },
@@ -42,7 +42,7 @@ describe('context bar', () => {
     expect(draw(parts, 30)).toBe('#+::::::::::::::::::::::::%%%%')
   })
 
-  it('shows what most of a cell is when there are more stretches than cells', () => {
+  it('shows the largest share of each cell when there are more runs than cells', () => {
     const parts = Array.from({ length: 10 }, (): TokenRun[] => [
       { share: 'reused', tokens: 9 },
       { share: 'folded', tokens: 1 },
@@ -56,11 +56,11 @@ describe('context bar', () => {
     expect(draw([{ share: 'new', tokens: 3 }], 0)).toBe('')
   })
 
-  it('uses a glyph of its own for every share', () => {
+  it('uses a different glyph for every share', () => {
     for (const set of Object.values(glyphs)) expect(new Set(Object.values(set)).size).toBe(5)
   })
 
-  it('always has the asked width, its shares in order, each shown where there is room', () => {
+  it('always has the requested width and its shares in order, each visible where there is room', () => {
     fc.assert(
       fc.property(stretches, fc.integer({ min: 1, max: 160 }), fc.integer({ min: 0, max: 100_000 }), (parts, width, capacity) => {
         const drawn = cells(parts, width, capacity)
@@ -80,7 +80,7 @@ describe('context bar', () => {
     )
   })
 
-  it('deals cells in proportion, each stretch at least one, within one cell of what is left to deal', () => {
+  it('deals out cells in proportion: at least one for each run, and within one cell of the exact share', () => {
     fc.assert(
       fc.property(
         fc.integer({ min: 1, max: 4000 }),
@@ -147,7 +147,7 @@ describe('picture', () => {
     ])
   })
 
-  it('puts text recomputed before the marker of an edited message before it', () => {
+  it('puts recomputed text of an edited message before its marker when it stands before the marker', () => {
     expect(
       picture([{ index: 3, reused: 0, recomputed: 70, fresh: 10 }], [{ message: 3, offset: 20, marker: 10, hidden: 5 }]),
     ).toEqual([

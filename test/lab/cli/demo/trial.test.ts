@@ -25,12 +25,12 @@ const trial = (n: number, agent: AgentName, right: number, more: Partial<DemoTri
   ...more,
 })
 
-/** Streams of one n and agent, which differ by a key. */
+/** Streams of one n and agent, which differ by one key. */
 const streams = (n: number, agent: AgentName, right: number) =>
   [0, 1, -1, 0].map((more, sample) => trial(n, agent, Math.min(46, right + more), { sample }))
 
 describe('rows', () => {
-  it('are means per stream, one for each n and agent, by n and plain first', () => {
+  it('are means per stream, one for each n and agent, ordered by n, plain first', () => {
     const result = rows([
       trial(8, 'sculptor', 46, { seconds: 1, sample: 1 }),
       trial(4, 'plain', 46),
@@ -53,7 +53,7 @@ describe('rows', () => {
     expect(result[0]).toMatchObject({ accuracy: 1, interference: null })
   })
 
-  it('have intervals that hold the accuracy and narrow with questions', () => {
+  it('have intervals that contain the accuracy and get narrower with more questions', () => {
     fc.assert(
       fc.property(fc.integer({ min: 1, max: 500 }), fc.double({ min: 0, max: 1, noNaN: true }), (asked, share) => {
         const right = Math.round(asked * share)
@@ -71,18 +71,18 @@ describe('rows', () => {
     expect(wilson(0, 0)).toEqual([0, 1])
   })
 
-  it('differ when chance alone would seldom part them so far', () => {
+  it('differ when chance alone would rarely separate them so far', () => {
     const pair = (plain: number, sculptor: number) =>
       rows([...streams(8, 'plain', plain), ...streams(8, 'sculptor', sculptor)]) as [DemoRow, DemoRow]
     expect(differ(...pair(40, 41))).toBe(false)
-    // Of one stream each there is next to nothing to say.
+    // One stream of each is too little evidence.
     expect(differ(...(rows([trial(8, 'plain', 20), trial(8, 'sculptor', 46)]) as [DemoRow, DemoRow]))).toBe(false)
     expect(differ(...pair(20, 31))).toBe(true)
     expect(differ(...pair(31, 20))).toBe(true)
     expect(differ(...pair(46, 46))).toBe(false)
   })
 
-  it('become a table', () => {
+  it('can be shown as a table', () => {
     const lines = rowTable(rows([trial(4, 'plain', 46), trial(4, 'sculptor', 46), trial(8, 'plain', 23)]), {
       width: 100,
       rule: '-',
@@ -119,7 +119,7 @@ describe('sentences', () => {
     )
   })
 
-  it('say so when they did not help, or when nobody can tell', () => {
+  it('say that the tools did not help, or that the difference may be chance', () => {
     expect(sentences(rows([...streams(8, 'plain', 45), ...streams(8, 'sculptor', 10)]))[0]).toContain(
       'the tools did not help, they cost 76 points',
     )

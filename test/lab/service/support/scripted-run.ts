@@ -1,11 +1,11 @@
-/** Runs dialogues on an engine that computes nothing: its ledger is that of a prefix cache over words. */
+/** Runs dialogues on an engine that computes nothing; its ledger is that of a prefix cache over words. */
 import { mkdtemp } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { type Dialogue, runService, type ServiceRunOptions } from '../../../../src/lab/service/run.js'
 import { ScriptedEngine } from '../../../support/scripted.js'
 
-/** Nothing of it is the model's words. `more` takes the place of what is usual here. */
+/** The model itself says nothing. `more` replaces the usual options. */
 export async function scriptedRun(
   scenarios: ServiceRunOptions['scenarios'],
   more: Partial<ServiceRunOptions> = {},
