@@ -7,12 +7,14 @@ import { dirname, join } from 'node:path'
 import { Command } from 'commander'
 import { describe, expect, it } from 'vitest'
 
-const PAGES = [
-  ...['README.md', 'AGENTS.md', 'CONTRIBUTING.md', 'native-models/README.md', 'bench/results/README.md'],
-  ...readdirSync('docs')
+/** The pages that users read. */
+const GUIDES = [
+  'README.md',
+  ...readdirSync('docs', { recursive: true, encoding: 'utf8' })
     .filter((name) => name.endsWith('.md'))
     .map((name) => `docs/${name}`),
 ]
+const PAGES = [...GUIDES, 'AGENTS.md', 'CONTRIBUTING.md', 'native-models/README.md', 'bench/results/README.md']
 const read = (path: string) => readFileSync(path, 'utf8')
 
 /** Prefixes each finding with its page. */
@@ -36,6 +38,22 @@ const anchor = (heading: string): string =>
     .replaceAll(/[^\p{L}\p{N} _-]/gu, '')
     .replaceAll(' ', '-')
 const anchorsOf = (page: string): string[] => all(read(page), /^#+ (.*)$/gm).map(anchor)
+
+/**
+ * The sentences of a page; a heading, an item of a list and a cell of a table end one, too. Blocks of code are left out, and a span of code
+ * counts as one word.
+ */
+function sentencesIn(text: string): string[] {
+  const prose = text
+    .replaceAll(/^( *)(```+)[^]*?^ *\2$/gm, '')
+    .replaceAll(/!?\[([^\]]*)\]\([^)]*\)/g, '$1')
+    .replaceAll(/`[^`]+`/g, 'code')
+  return prose
+    .split(/\n\s*\n|\n(?= *(?:[-*]|\d+\.|#+|>) )|(?<=^#.*)\n/m)
+    .flatMap((block) => (block.trimStart().startsWith('|') ? block.split('|') : [block]))
+    .flatMap((block) => block.replaceAll(/\s+/g, ' ').split(/(?<=[.!?][)"*]*) /))
+}
+const wordsIn = (sentence: string): number => sentence.split(' ').filter((word) => /[\p{L}\d]/u.test(word)).length
 
 const optionsIn = (code: string): string[] => all(code, /(?<=[ [])(--[a-z][\w-]*)/g)
 
