@@ -166,7 +166,9 @@ export class Judge {
       return
     }
     const full = [...said.prompt, ...said.generated]
-    const last = cache.seen.findLast(({ cells, output }) => output && cells.length === entry.shown && matches(cells, full))
+    const fitting = cache.seen.filter(({ cells, output }) => output && cells.length === entry.shown && matches(cells, full))
+    // Under `auto` a refresh may have shown the same text since, by other cells. The ledger tells which ones the step showed.
+    const last = fitting.findLast(({ cells }) => this.#approximateOf(cells) === entry.approximate) ?? fitting.at(-1)
     if (last === undefined) {
       this.blame('visible', at, `no decode of the step saw the ${entry.shown} tokens that the ledger calls shown`)
       return
@@ -234,9 +236,13 @@ export class Judge {
   /** Which of the cells at the end were there before, and which are exact. */
   #cells(at: number, { shown, reused, side, approximate }: LedgerEntry, last: Seen, firstDecode: number): void {
     const old = last.cells.filter(({ born }) => born <= firstDecode).length
-    const seen = { 'held before': [old, reused - side], approximate: [shown - this.observer.exactOf(last.cells), approximate] }
+    const seen = { 'held before': [old, reused - side], approximate: [this.#approximateOf(last.cells), approximate] }
     for (const [what, [is, says]] of Object.entries(seen))
       if (is !== says) this.blame('counts', at, `${what}: ${is} of ${shown} by the shim, ${says} by the ledger`)
+  }
+
+  #approximateOf(cells: Seen['cells']): number {
+    return cells.length - this.observer.exactOf(cells)
   }
 
   #sums(at: number, entry: LedgerEntry, said: StepSaid): void {
