@@ -58,9 +58,8 @@ export async function refresh(
   const show = async (of: ConversationId, prompt: Prompt): Promise<boolean> => {
     try {
       const salt = cache.live(conversation)?.salt
-      const request = { conversation: of, prompt, sampler: {}, maxTokens: 0, kind: 'refresh' } as const
-      const more = { ...(salt === undefined ? {} : { salt }), ...(signal === undefined ? {} : { signal }) }
-      ledger.push((await ports.submit({ ...request, ...more })).ledger)
+      const asked = { conversation: of, maxTokens: 0, kind: 'refresh' as const, ...(signal === undefined ? {} : { signal }) }
+      ledger.push((await ports.submit({ asked, prompt, sampler: {}, ...(salt === undefined ? {} : { salt }) })).ledger)
       return true
     } catch (error) {
       if (error instanceof KvfoldError && error.code === 'engine/cancelled') return false

@@ -74,7 +74,7 @@ export function composed(
   if (streams > 0 && isPromptDue) room = Math.min(budget.tokens(streams), room)
   for (const job of [...jobs].sort((a, b) => a.served - b.served)) {
     if (job.phase.name !== 'prefill' || room === 0) continue
-    const isRead = job.request.promptLogprobs !== undefined
+    const isRead = job.asked.promptLogprobs !== undefined
     const chunk = cache.next(job.phase.step, isRead ? Math.min(room, MOST_READ) : room)
     invariant(chunk !== null, 'a prompt that is in was not decoded on')
     add({ job, tokens: chunk.tokens, what: 'prompt', output: chunk.last, seat: chunk })
@@ -99,7 +99,7 @@ export function packed(shares: readonly BatchShare[]): Packed {
     const { job, seat, what, tokens } = share
     const watching = job.watch?.watched({ at, count: tokens.length, what, seat }, job.step!.sequence) ?? null
     if (watching !== null) watched.set(share, watching)
-    if (what === 'prompt' && job.request.promptLogprobs !== undefined) {
+    if (what === 'prompt' && job.asked.promptLogprobs !== undefined) {
       read.set(share, at)
       batch.outputs.fill(1, at, at + tokens.length)
     }

@@ -12,7 +12,7 @@ import { editedFrom, Lineage, Lineages, NOWHERE, type PlacedWording } from '../k
 import type { StepContract } from '../kv/plan/parts.js'
 import type { ModelInfo, NativeGrammar, NativeModel, SamplerOptions } from '../native/types.js'
 import type { EngineRequest } from './engine.js'
-import type { JobRequest, JobResult } from './job.js'
+import { cancelledBeforeBegin, type JobRequest, type JobResult } from './job.js'
 import { KvfoldError } from '../core/errors.js'
 import { grammarOfSchema } from '../chat/made-grammars.js'
 
@@ -25,7 +25,7 @@ export const FEWEST_KEPT = 64
 /** The fields of a request whose messages the client may have changed. */
 type EditedRequest = Pick<EngineRequest, 'conversation' | 'clientEdits' | 'known' | 'parent'>
 
-type SubmittedStep = Pick<JobRequest, 'conversation' | 'salt' | 'prompt' | 'terms'>
+type SubmittedStep = Pick<JobRequest, 'salt' | 'prompt' | 'terms'>
 
 export class ClientEdits {
   readonly #lineages = new Lineages()
@@ -41,7 +41,7 @@ export class ClientEdits {
     const { tokens, origin } = rendered
     const messages = rendered.messages.map(({ index, role, span }) => ({ index, role, span }))
     if (parent !== undefined) this.cache.inherit?.(conversation, salt, parent)
-    const plain = { conversation, salt, prompt: { tokens, messages, origin }, terms }
+    const plain = { salt, prompt: { tokens, messages, origin }, terms }
     if (clientEdits === undefined) return plain
     const wording = { tokens: origin.base, starts: origin.starts }
     const asked = contractOfStep(clientEdits)
@@ -235,7 +235,7 @@ export function compiled(model: NativeModel, grammar: string, signal?: AbortSign
   if (signal === undefined) return compiling
   return new Promise((resolve, reject) => {
     const cancel = () => {
-      reject(new KvfoldError('engine/cancelled', 'The request was cancelled before it began.'))
+      reject(cancelledBeforeBegin())
     }
     if (signal.aborted) cancel()
     signal.addEventListener('abort', cancel, { once: true })

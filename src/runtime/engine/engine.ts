@@ -34,7 +34,7 @@ export interface Sampling {
  */
 export interface GenerationOptions {
   readonly sampling?: Sampling
-  /** Default: as many as the context has room for. */
+  /** Default: as many as the context has room for. 0: the prompt is computed, and nothing is generated. */
   readonly maxTokens?: number
   readonly stop?: readonly string[]
   /**

@@ -1,6 +1,7 @@
 /**
  * One step asked of the engine, from its request to its end: its phase, its sampled tokens, where its text stops, its log-probabilities.
  */
+import { KvfoldError } from '../core/errors.js'
 import type { ConversationId } from '../core/ids.js'
 import type { StepCache } from '../kv/step-cache.js'
 import type { CacheSalt } from '../kv/tenant-salts.js'
@@ -13,13 +14,38 @@ import type { LiveSequence } from '../kv/sequence.js'
 import type { Step } from '../kv/step.js'
 import type { NativeModel, NativeSampler, SamplerOptions } from '../native/types.js'
 import type { AttentionWatch } from './attention-capture.js'
-import type { AttentionPattern, AttentionRequest } from './attention.js'
-import type { PlannedStep, Timing, TokenLogprob } from './engine.js'
+import type { AttentionPattern } from './attention.js'
+import type { EngineRequest, PlannedStep, Timing, TokenLogprob } from './engine.js'
 
-/** A step on its way through the scheduler: its request, its phase and its result. */
+// A step on its way through the scheduler: its request, its phase and its result.
+
+/** The fields of a request or a completion that its job reads. */
+export interface AskedStep extends Pick<
+  EngineRequest,
+  'conversation' | 'maxTokens' | 'stop' | 'logprobs' | 'attention' | 'last' | 'signal'
+> {
+  /**
+   * How many alternatives to report for each token of the prompt but the first. The whole prompt is computed for it. Default: no
+   * log-probabilities of the prompt.
+   */
+  readonly promptLogprobs?: number
+  readonly kind?: StepKind
+}
+
+/** Hears of a job while it runs. */
+export interface JobListener {
+  /** True if `onText` never ends generation. Then it may receive a token while the next ones are being decoded. Default false. */
+  readonly ahead?: boolean
+  readonly onPlan?: (plan: PlannedStep) => void
+  readonly onPrefill?: (done: number, total: number) => void
+  /** Receives new text and tokens. Return true to end generation here, as if the model had ended it. */
+  readonly onText?: (text: string, tokens: readonly number[], logprobs: readonly TokenLogprob[]) => boolean | undefined
+}
 
 export interface JobRequest {
-  readonly conversation: ConversationId
+  /** The request as its caller gave it. */
+  readonly asked: AskedStep
+  readonly listener?: JobListener
   /**
    * The tenant's salt (`CacheSalts.of`). Cells of other tenants' conversations are never lent to this one. Default: the salt that all steps
    * without a tenant share.
@@ -29,28 +55,10 @@ export interface JobRequest {
   /** The contract and its choices. Default: exact. */
   readonly terms?: StepContract
   readonly sampler: SamplerOptions
-  /** 0: the prompt is computed, and nothing is generated. */
-  readonly maxTokens?: number
-  readonly stop?: readonly string[]
-  readonly logprobs?: number
-  /**
-   * How many alternatives to report for each token of the prompt but the first. The whole prompt is computed for it. Default: no
-   * log-probabilities of the prompt.
-   */
-  readonly promptLogprobs?: number
-  /** Asks where tokens look. Needs an engine that was loaded with `attention`. */
-  readonly attention?: AttentionRequest
-  readonly kind?: StepKind
-  /** See EngineRequest. */
-  readonly last?: boolean
-  readonly signal?: AbortSignal
-  /** True if `onText` never ends generation. Then it may receive a token while the next ones are being decoded. Default false. */
-  readonly ahead?: boolean
-  readonly onPlan?: (plan: PlannedStep) => void
-  readonly onPrefill?: (done: number, total: number) => void
-  /** Receives new text and tokens. Return true to end generation here, as if the model had ended it. */
-  readonly onText?: (text: string, tokens: readonly number[], logprobs: readonly TokenLogprob[]) => boolean | undefined
 }
+
+export const cancelledBeforeBegin = (): KvfoldError =>
+  new KvfoldError('engine/cancelled', 'The request was cancelled before it began.')
 
 export interface JobResult {
   /** The sampled tokens, without the one that ended generation. */
@@ -113,6 +121,7 @@ export class Job {
   stop: string | null = null
   prefillTokens = 0
   firstToken: number | null = null
+  readonly asked: AskedStep
   readonly sampler: NativeSampler
   readonly #stops: StopStrings
   readonly #decoder = new TextDecoder()
@@ -123,7 +132,8 @@ export class Job {
     readonly started: number,
     readonly watch: AttentionWatch | null = null,
   ) {
-    this.#stops = new StopStrings(request.stop ?? [])
+    this.asked = request.asked
+    this.#stops = new StopStrings(this.asked.stop ?? [])
     this.sampler = model.createSampler(request.sampler)
     this.result = new Promise((resolve, reject) => {
       this.resolve = resolve
@@ -142,13 +152,14 @@ export class Job {
    * sees them.
    */
   get runsAhead(): boolean {
-    const { ahead = false, onText, stop = [], logprobs } = this.request
+    const { stop = [], logprobs } = this.asked
+    const { ahead = false, onText } = this.request.listener ?? {}
     return (ahead || onText === undefined) && stop.every((each) => each === '') && logprobs === undefined && this.watch === null
   }
 
   /** How many tokens may still be sampled. */
   get left(): number {
-    return Math.min((this.request.maxTokens ?? Infinity) - this.tokens.length, MOST_LEFT)
+    return Math.min((this.asked.maxTokens ?? Infinity) - this.tokens.length, MOST_LEFT)
   }
 
   /** Takes a sampled token and streams its text. Returns why generation ends with it; null if generation continues. */
@@ -168,7 +179,7 @@ export class Job {
       this.flush()
       return 'stop'
     }
-    if (this.tokens.length >= (this.request.maxTokens ?? Infinity)) {
+    if (this.tokens.length >= (this.asked.maxTokens ?? Infinity)) {
       this.flush()
       return 'length'
     }
@@ -177,7 +188,8 @@ export class Job {
 
   /** Takes the logits of `count` prompt tokens from `place` on, and records the log-probability of each one's successor. */
   read(place: number, count: number, logits: (offset: number) => Float32Array): void {
-    const { promptLogprobs: alternatives = 0, prompt } = this.request
+    const { promptLogprobs: alternatives = 0 } = this.asked
+    const { prompt } = this.request
     for (let offset = 0; offset < count; offset++) {
       const next = prompt.tokens[place + offset + 1]
       if (next === undefined) return
@@ -193,7 +205,7 @@ export class Job {
 
   #emit(text: string, tokens: readonly number[], logprobs: readonly TokenLogprob[] = []): boolean {
     this.text += text
-    return (text !== '' || tokens.length > 0) && this.request.onText?.(text, tokens, logprobs) === true
+    return (text !== '' || tokens.length > 0) && this.request.listener?.onText?.(text, tokens, logprobs) === true
   }
 }
 
@@ -201,8 +213,8 @@ export class Job {
  * The contract and choices of the job's step. Watched tokens are computed again, and so is the whole prompt if its log-probabilities are
  * requested.
  */
-export function termsOf({ request: { terms, promptLogprobs }, watch }: Job): StepContract | undefined {
-  const recomputeFrom = promptLogprobs === undefined ? (watch?.recomputeFrom ?? null) : 0
+export function termsOf({ request: { terms, asked }, watch }: Job): StepContract | undefined {
+  const recomputeFrom = asked.promptLogprobs === undefined ? (watch?.recomputeFrom ?? null) : 0
   return recomputeFrom === null ? terms : { ...EXACT, ...terms, recomputeFrom }
 }
 
@@ -317,7 +329,7 @@ export class ReloadAhead {
 
   /** Whether a job of the conversation waits. Later jobs of the conversation must wait behind it. */
   holds(conversation: ConversationId): boolean {
-    return [...this.#waiting].some((job) => isWaiting(job) && job.request.conversation === conversation)
+    return [...this.#waiting].some((job) => isWaiting(job) && job.asked.conversation === conversation)
   }
 
   /** Begins to read the cells that the job needs from disk. Does so once per job. Returns false when there is nothing to read. */

@@ -8,7 +8,7 @@ import type { ContextOptions, ModelInfo, ModelOptions, NativeModel, SamplerOptio
 import type { ShelfPlace } from './disk-tier.js'
 import type { SharedCells } from './saved-cells.js'
 import type { EngineRequest, Sampling } from './engine.js'
-import type { JobRequest } from './job.js'
+import type { AskedStep, JobListener, JobRequest } from './job.js'
 import type { Abilities } from './model-facts.js'
 import { guardedSequences, MOST_GUARDED } from './window-guard.js'
 
@@ -44,17 +44,15 @@ export interface LlamaEngineOptions extends Omit<ContextOptions, 'embeddings'> {
 }
 
 /** A completion of exactly these tokens, without a template. */
-export type Completion = Omit<JobRequest, 'prompt' | 'sampler' | 'salt'> & {
-  /** The same as EngineRequest.tenant. */
-  readonly tenant?: string
+export interface Completion
+  extends
+    AskedStep,
+    JobListener,
+    Pick<JobRequest, 'terms'>,
+    Pick<EngineRequest, 'tenant' | 'sampling' | 'grammar' | 'schema' | 'loose'> {
   readonly tokens: Int32Array
   /** The tokens before edits, and the edits. Contracts other than exact need it. */
   readonly origin?: EditMap
-  readonly sampling?: Sampling
-  /** This and the next two are the same as in EngineRequest. */
-  readonly grammar?: string
-  readonly schema?: unknown
-  readonly loose?: boolean
 }
 
 /** How many cells a context has at most by default; a model trained on fewer tokens gets as many cells as those. */

@@ -54,7 +54,7 @@ import {
 } from './llama-options.js'
 import { deviceRates } from './tier-rates.js'
 import { CellPublisher, openSavedCells, type OpenCellPlaces } from './saved-cells.js'
-import { Job, type JobRequest, type JobResult } from './job.js'
+import { cancelledBeforeBegin, Job, type JobRequest, type JobResult } from './job.js'
 import { Scheduler } from './scheduler.js'
 import { WindowGuard } from './window-guard.js'
 
@@ -222,18 +222,18 @@ export class LlamaEngine implements Engine {
 
   /** Generates after exactly these tokens, without a template. All conversations share the cache. */
   async complete(request: Completion): Promise<JobResult> {
-    const { tokens, origin, sampling, grammar, schema, loose, tenant, ...rest } = request
+    const { tokens, origin, terms } = request
     this.#refuseDisposed()
     refuseForeign(tokens, this.model.info)
-    const made = formGrammar({ grammar, schema, loose })
+    const made = formGrammar(request)
     const form = made instanceof Promise ? await made : made
     const held = form.grammar === undefined ? {} : { grammar: await compiled(this.model, form.grammar, request.signal) }
     const messages = [{ index: 0, role: 'text', span: { start: 0, end: tokens.length } }]
     return this.#submit({
-      ...rest,
-      salt: this.#salts.of(tenant),
+      ...{ asked: request, listener: request, salt: this.#salts.of(request.tenant) },
       prompt: { tokens, messages, ...(origin === undefined ? {} : { origin }) },
-      sampler: { ...samplerOptions(sampling), ...held },
+      ...(terms === undefined ? {} : { terms }),
+      sampler: { ...samplerOptions(request.sampling), ...held },
     })
   }
 
@@ -380,6 +380,7 @@ export class LlamaEngine implements Engine {
     const { rendered, forgotten } = isLong(messages, tools)
       ? await this.#renderedInTurns(request.conversation, format, shown)
       : { rendered: format.render(shown), forgotten: false }
+    if (forgotten) throw cancelledBeforeBegin()
     const beginning = continues ? format.beginningOf(rendered) : null
     const before = this.#lastRendered.get(request.conversation) ?? this.#lastRendered.get(request.parent ?? request.conversation)
     const rewrite = before === undefined ? null : format.check(before, rendered)
@@ -393,29 +394,24 @@ export class LlamaEngine implements Engine {
     }
     const cut = { early: false }
     const result = await this.#submit({
+      asked: request,
       ...this.#clientEdits.asked(request, rendered, this.#salts.of(request.tenant), termsOf(request, this.options)),
       sampler: { ...samplerOptions(request.sampling), ...held },
-      ...(request.maxTokens === undefined ? {} : { maxTokens: request.maxTokens }),
-      ...(request.stop === undefined ? {} : { stop: request.stop }),
-      ...(request.logprobs === undefined ? {} : { logprobs: request.logprobs }),
-      ...(request.attention === undefined ? {} : { attention: request.attention }),
-      ...(request.kind === undefined ? {} : { kind: request.kind }),
-      ...(request.last === undefined ? {} : { last: request.last }),
-      ...(request.signal === undefined ? {} : { signal: request.signal }),
-      ...(forgotten ? { signal: AbortSignal.abort() } : {}),
-      ahead: request.endsWith === undefined,
-      onPlan: (plan) => {
-        stream.push({ type: 'plan', ...plan })
-      },
-      onPrefill: (done, total) => {
-        stream.push({ type: 'prefill', done, total })
-      },
-      onText: (text, tokens, logprobs) => {
-        if (tokens.length > 0 || text !== '')
-          stream.push({ type: 'tokens', tokens, text, ...(request.logprobs === undefined ? {} : { logprobs }) })
-        const events = text === '' ? [] : parser.push(text)
-        forward(events)
-        return (cut.early ||= events.some((event) => event.type === 'call' && request.endsWith?.(event.call) === true))
+      listener: {
+        ahead: request.endsWith === undefined,
+        onPlan: (plan) => {
+          stream.push({ type: 'plan', ...plan })
+        },
+        onPrefill: (done, total) => {
+          stream.push({ type: 'prefill', done, total })
+        },
+        onText: (text, tokens, logprobs) => {
+          if (tokens.length > 0 || text !== '')
+            stream.push({ type: 'tokens', tokens, text, ...(request.logprobs === undefined ? {} : { logprobs }) })
+          const events = text === '' ? [] : parser.push(text)
+          forward(events)
+          return (cut.early ||= events.some((event) => event.type === 'call' && request.endsWith?.(event.call) === true))
+        },
       },
     })
     if (recomputesInBackground(request, this.options) && result.ledger.approximate > 0)
@@ -480,14 +476,13 @@ export class LlamaEngine implements Engine {
   }
 
   #submit(request: JobRequest): Promise<JobResult> {
-    const { attention, prompt, maxTokens = Infinity } = request
-    const step = { shown: prompt.tokens.length, maxTokens }
+    const { attention, conversation, kind = 'answer', maxTokens = Infinity } = request.asked
+    const step = { shown: request.prompt.tokens.length, maxTokens }
     const watch = attention === undefined ? null : new AttentionWatch(this.context, this.modelInfo, attention, step)
     const job = new Job(request, this.model, performance.now(), watch)
     try {
       const result = this.#scheduler.submit(job)
-      if ((request.kind ?? 'answer') === 'answer')
-        void result.then(() => this.#publisher?.later(request.conversation)).catch(() => undefined)
+      if (kind === 'answer') void result.then(() => this.#publisher?.later(conversation)).catch(() => undefined)
       return result
     } catch (error) {
       // The scheduler did not take the job, so we free its sampler here.

@@ -4,7 +4,7 @@ import type { ConversationId } from '../core/ids.js'
 import { computedIn } from '../kv/plan/plan.js'
 import type { OpenedSequence, StepCache } from '../kv/step-cache.js'
 import type { Batch, DecodeStatus, NativeContext, NativeModel, Watched } from '../native/types.js'
-import { type Job, type JobResult, planned, ReloadAhead, termsOf, tokenLogprob } from './job.js'
+import { cancelledBeforeBegin, type Job, type JobResult, planned, ReloadAhead, termsOf, tokenLogprob } from './job.js'
 import type { TokenLogprob } from './engine.js'
 import { composed, packed, PrefillBudget, type BatchShare, runAhead } from './batch.js'
 
@@ -64,7 +64,8 @@ export class Scheduler {
 
   submit(job: Job): Promise<JobResult> {
     if (this.#closed) throw new KvfoldError('engine/disposed', 'The engine was disposed; create a new one to go on.')
-    const { prompt, signal } = job.request
+    const { prompt } = job.request
+    const { signal } = job.asked
     const cells = this.context.cells
     if (prompt.tokens.length === 0) throw new KvfoldError('engine/bad-request', 'The prompt is empty; give at least one token.')
     if (prompt.tokens.length >= cells)
@@ -108,7 +109,7 @@ export class Scheduler {
 
   /** Cancels all jobs of the conversation. */
   cancel(conversation: ConversationId): void {
-    for (const job of this.#jobs.filter((job) => job.request.conversation === conversation)) this.#cancel(job)
+    for (const job of this.#jobs.filter((job) => job.asked.conversation === conversation)) this.#cancel(job)
   }
 
   /** Cancels all jobs and waits until the loop has ended. */
@@ -174,7 +175,7 @@ export class Scheduler {
     const active = () => this.#jobs.filter((job) => job.step !== null || job.phase.name === 'fetching').length
     for (const job of [...this.#jobs]) {
       if (job.phase.name !== 'queued' || active() >= this.options.slots) continue
-      if (this.#fetching.holds(job.request.conversation)) continue
+      if (this.#fetching.holds(job.asked.conversation)) continue
       const opened = this.#open(job)
       if (opened === null) continue
       if (opened.kind === 'full') {
@@ -187,9 +188,9 @@ export class Scheduler {
         const plan = await this.cache.prepare(opened.sequence, job.request.prompt, termsOf(job), job.fetched ?? undefined)
         job.fetched = null
         const alone = this.#jobs.every((other) => other.step === null)
-        const step = this.cache.begin(opened.sequence, plan, job.request.kind ?? 'answer', alone)
+        const step = this.cache.begin(opened.sequence, plan, job.asked.kind ?? 'answer', alone)
         job.phase = { name: 'prefill', step, done: 0, total: computedIn(plan) }
-        job.request.onPlan?.(planned(plan))
+        job.request.listener?.onPlan?.(planned(plan))
       } catch (error) {
         this.#fail(job, error)
       }
@@ -199,7 +200,7 @@ export class Scheduler {
   /** Opens the job's live sequence. Returns null if that throws; the job has then failed with the error. */
   #open(job: Job): OpenedSequence | null {
     try {
-      return this.cache.open(job.request.conversation, job.request.salt)
+      return this.cache.open(job.asked.conversation, job.request.salt)
     } catch (error) {
       this.#fail(job, error)
       return null
@@ -315,16 +316,16 @@ export class Scheduler {
     if (job.phase.name === 'prefill') {
       job.phase.done += share.tokens.length
       job.prefillTokens += share.tokens.length
-      job.request.onPrefill?.(job.phase.done, job.phase.total)
+      job.request.listener?.onPrefill?.(job.phase.done, job.phase.total)
     }
     if (output === null || job.cancelled) return
-    if (job.request.maxTokens === 0) {
+    if (job.asked.maxTokens === 0) {
       this.#end(job, 'length', 0)
       return
     }
     try {
       const token = job.sampler.sample(this.context, output)
-      const { logprobs } = job.request
+      const { logprobs } = job.asked
       const logprob =
         logprobs === undefined
           ? null
@@ -370,7 +371,7 @@ export class Scheduler {
     const { step } = job
     this.#remove(job)
     if (step === null) {
-      job.reject(new KvfoldError('engine/cancelled', 'The request was cancelled before it began.'))
+      job.reject(cancelledBeforeBegin())
       return
     }
     const now = performance.now()
@@ -379,7 +380,7 @@ export class Scheduler {
       text: job.text,
       finish,
       ...(job.stop === null ? {} : { stop: job.stop }),
-      ledger: this.cache.finish(step, finish === 'cancelled' ? 'cancelled' : 'done', pending, job.request.last),
+      ledger: this.cache.finish(step, finish === 'cancelled' ? 'cancelled' : 'done', pending, job.asked.last),
       timing: {
         firstToken: (job.firstToken ?? now) - job.started,
         total: now - job.started,
@@ -388,7 +389,7 @@ export class Scheduler {
       },
       logprobs: job.logprobs,
       ...(job.endLogprob === null ? {} : { endLogprob: job.endLogprob }),
-      ...(job.request.promptLogprobs === undefined ? {} : { promptLogprobs: job.promptLogprobs }),
+      ...(job.asked.promptLogprobs === undefined ? {} : { promptLogprobs: job.promptLogprobs }),
       ...(job.watch === null || finish === 'cancelled' ? {} : { attention: job.watch.pattern() }),
     })
     this.cache.check('positions')

@@ -29,6 +29,15 @@ async function heard(running: Generation): Promise<{ events: EngineEvent[]; repl
   return { events, reply: await running.reply }
 }
 
+/** Listens to the end. */
+async function listened(running: Generation): Promise<{ events: EngineEvent[]; reply: EngineReply }> {
+  const events: EngineEvent[] = []
+  const reply = await running.each((event) => {
+    events.push(event)
+  })
+  return { events, reply }
+}
+
 function expectSums(entry: LedgerEntry): void {
   expect(entry.reused + entry.recomputed + entry.fresh).toBe(entry.shown)
   expect(entry.recomputed + entry.fresh + entry.side).toBe(entry.submitted)
@@ -63,28 +72,34 @@ export function keepsEngineContract(make: () => Promise<EngineOnTrial>): void {
     for (const name of ['model', 'engine', 'release'] as const) expect(engine.info[name]).not.toBe('')
   })
 
-  it('sends the plan before it computes, growing progress, and text that adds up to the message', async () => {
-    const { events, reply } = await heard(ask())
-    expect(reply.message.role).toBe('assistant')
-    expect(['stop', 'length', 'tool-calls']).toContain(reply.finish)
-    const types = events.map(({ type }) => type)
-    expect(types.filter((type) => type === 'plan').length).toBe(1)
-    expect(types.filter((type) => type !== 'rewrite')[0]).toBe('plan')
-    let done = 0
-    for (const event of events)
-      if (event.type === 'prefill') {
-        expect(event.done).toBeGreaterThanOrEqual(done)
-        expect(event.done).toBeLessThanOrEqual(event.total)
-        done = event.done
-      }
-    const said = (type: 'text' | 'reasoning') => events.map((event) => (event.type === type ? event.text : '')).join('')
-    expect(said('text')).toBe(reply.message.content)
-    expect(said('reasoning')).toBe(reply.message.reasoning ?? '')
-    const calls = events.flatMap((event) => (event.type === 'call' ? [event.call] : []))
-    expect(calls).toEqual(reply.message.toolCalls ?? [])
-    expect(reply.timing.generatedTokens).toBeGreaterThanOrEqual(0)
-    expect(reply.timing.firstToken).toBeLessThanOrEqual(reply.timing.total)
-  })
+  it.each([
+    ['iterates', heard],
+    ['listens', listened],
+  ] as const)(
+    'sends the plan before anything is computed, progress that grows, and text that is the message, to code that %s',
+    async (_, take) => {
+      const { events, reply } = await take(ask())
+      expect(reply.message.role).toBe('assistant')
+      expect(['stop', 'length', 'tool-calls']).toContain(reply.finish)
+      const types = events.map(({ type }) => type)
+      expect(types.filter((type) => type === 'plan').length).toBe(1)
+      expect(types.filter((type) => type !== 'rewrite')[0]).toBe('plan')
+      let done = 0
+      for (const event of events)
+        if (event.type === 'prefill') {
+          expect(event.done).toBeGreaterThanOrEqual(done)
+          expect(event.done).toBeLessThanOrEqual(event.total)
+          done = event.done
+        }
+      const said = (type: 'text' | 'reasoning') => events.map((event) => (event.type === type ? event.text : '')).join('')
+      expect(said('text')).toBe(reply.message.content)
+      expect(said('reasoning')).toBe(reply.message.reasoning ?? '')
+      const calls = events.flatMap((event) => (event.type === 'call' ? [event.call] : []))
+      expect(calls).toEqual(reply.message.toolCalls ?? [])
+      expect(reply.timing.generatedTokens).toBeGreaterThanOrEqual(0)
+      expect(reply.timing.firstToken).toBeLessThanOrEqual(reply.timing.total)
+    },
+  )
 
   it('keeps a ledger that adds up, whatever is added, hidden and shown again', async () => {
     const conversation = somebody()
@@ -140,7 +155,19 @@ export function keepsEngineContract(make: () => Promise<EngineOnTrial>): void {
     expectSums(next.ledger)
   })
 
-  it('ends reply and events with the same error when the context is too small, and continues afterwards', async () => {
+  it('is cancelled by a listener in the middle of an event, and goes on afterwards', async () => {
+    const conversation = somebody()
+    const abort = new AbortController()
+    const running = ask({ conversation, ...trial.long, signal: abort.signal })
+    const { finish, ledger } = await running.each(({ type }) => {
+      if (type !== 'rewrite') abort.abort()
+    })
+    expect([finish, ledger.kind]).toEqual(['cancelled', 'cancelled'])
+    expectSums(ledger)
+    expect((await ask({ conversation }).reply).ledger.kind).toBe('answer')
+  })
+
+  it('ends reply and events with the same error where the context is too small, and goes on afterwards', async () => {
     const conversation = somebody()
     const running = ask({ conversation, messages: [user('lamp '.repeat(trial.tooMany))] })
     const failed = await running.reply.catch((error: unknown) => error)
