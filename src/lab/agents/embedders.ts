@@ -132,32 +132,17 @@ export async function fallbackEmbedder(engine: LlamaEngine, options: EmbedderOpt
 
 // Vectors by an ONNX model in Transformers.js. The package is imported only when an ONNX embedder is opened.
 
-export interface OnnxEmbedderOptions {
-  /** How the vectors of the tokens become the text's vector; the model's card says which. Default: mean. */
-  readonly pooling?: 'mean' | 'cls' | 'last_token'
-  /** The number type of the weights to load. Default: fp32. */
-  readonly dtype?: 'fp32' | 'fp16' | 'q8' | 'q4'
-  /** CPU threads of ONNX Runtime. Default: 1. */
-  readonly threads?: number
-  /**
-   * The longest text, in tokens; longer texts are embedded in parts. The tokenizer's and the model's own limits also apply. Default: 2048.
-   */
-  readonly tokens?: number
-}
-
 /** Texts per batch; each batch is padded to its longest text. */
 const BATCH = 16
-const DEFAULT_TOKENS = 2048
+/** The longest text, in tokens; longer texts are embedded in parts. */
+const LONGEST = 2048
 
 /**
  * Opens an ONNX embedder. `model` is a folder with config.json, tokenizer.json and onnx/model.onnx, or a name on the hub,
- * downloaded once. When a model does not output hidden states, the embedder uses another output; its name says which.
+ * downloaded once. `tokens`: the longest text; the tokenizer's and the model's own limits also apply. When a model does not output hidden states, the embedder uses another output; its name says which.
  * @throws KvfoldError eval/bad-agent when Transformers.js is not installed; model/not-found when the model cannot be loaded
  */
-export async function onnxEmbedder(
-  model: string,
-  { pooling = 'mean', dtype = 'fp32', threads = 1, tokens = DEFAULT_TOKENS }: OnnxEmbedderOptions = {},
-): Promise<OwnedTextEmbedder> {
+export async function onnxEmbedder(model: string, tokens = LONGEST): Promise<OwnedTextEmbedder> {
   const { pipeline, env } = await transformers()
   const folder = resolve(model)
   const isLocal = existsSync(folder)
@@ -165,9 +150,9 @@ export async function onnxEmbedder(
   let extractor: FeatureExtractionPipeline
   try {
     extractor = await pipeline('feature-extraction', isLocal ? basename(folder) : model, {
-      dtype,
+      dtype: 'fp32',
       local_files_only: isLocal,
-      session_options: { intraOpNumThreads: threads, interOpNumThreads: 1 },
+      session_options: { intraOpNumThreads: 1, interOpNumThreads: 1 },
     })
   } catch (error) {
     throw new KvfoldError(
@@ -182,7 +167,7 @@ export async function onnxEmbedder(
     const vectors: Float32Array[] = []
     for (let at = 0; at < parts.length; at += BATCH) {
       if (signal?.aborted === true) throw new KvfoldError('engine/cancelled', 'The embedding was cancelled.')
-      const made = await extractor(parts.slice(at, at + BATCH), { pooling, normalize: true })
+      const made = await extractor(parts.slice(at, at + BATCH), { pooling: 'mean', normalize: true })
       const [rows = 0, width = 0] = made.dims
       const numbers = Float32Array.from(made.data as ArrayLike<number>)
       for (let row = 0; row < rows; row++) vectors.push(numbers.slice(row * width, (row + 1) * width))
@@ -190,7 +175,7 @@ export async function onnxEmbedder(
     return vectors
   }
   return {
-    name: `${isLocal ? basename(folder) : model} (Transformers.js, ${pooling} of ${outputOf(extractor)})`,
+    name: `${isLocal ? basename(folder) : model} (Transformers.js, mean of ${outputOf(extractor)})`,
     embed: (texts, signal) => embedWhole(texts, { length, most, embed: (parts) => embedParts(parts, signal) }),
     dispose: async () => {
       await extractor.dispose()

@@ -5,7 +5,6 @@ import { conversationId, type ConversationId } from '../../runtime/core/ids.js'
 import { writeJson } from '../../runtime/core/written-json.js'
 import { Conversation } from '../../runtime/context/conversation.js'
 import type { EngineReply } from '../../runtime/engine/engine.js'
-import type { LedgerEntry } from '../../runtime/kv/ledger.js'
 import { type AskOptions, MAX_CALLS, type SessionOptions } from '../../runtime/agents/session.js'
 import { Toolbox } from '../../runtime/agents/toolbox.js'
 
@@ -17,13 +16,8 @@ import { Toolbox } from '../../runtime/agents/toolbox.js'
  */
 export type RoundsKind = 'react' | 'resum' | 'iterresearch' | 'agentfold'
 
-export interface RoundsOptions extends Pick<
-  SessionOptions,
-  'engine' | 'id' | 'system' | 'clientTools' | 'maxCalls' | 'generation'
-> {
+export interface RoundsOptions extends Pick<SessionOptions, 'engine' | 'id' | 'system' | 'clientTools' | 'generation'> {
   readonly kind: RoundsKind
-  /** Tokens of the context, at most the engine's. Default: the engine's. */
-  readonly window?: number
 }
 
 export interface RoundsOutcome {
@@ -53,6 +47,8 @@ export interface RoundsState {
   readonly report: string
   /** AgentFold's steps, in order and without gaps. */
   readonly steps: readonly FoldedStep[]
+  /** How many times the agent has rewritten the context. States of earlier versions lack it. */
+  readonly restarts?: number
 }
 
 /** Steps `from` to `to` (from 1, inclusive) that the prompt shows as one text. */
@@ -64,15 +60,13 @@ interface FoldedStep {
 
 export class BaselineAgent {
   readonly toolbox: Toolbox
-  readonly #ledger: LedgerEntry[] = []
   /** The messages of the next prompt, without the system message. */
   #shown: ChatMessage[] = []
   /** The user's messages so far. */
   #asked: string[] = []
   #report = ''
   #steps: readonly FoldedStep[] = []
-  /** How many times this object has rewritten the context; `state` does not keep it. */
-  restarts = 0
+  #restarts = 0
 
   constructor(
     private readonly options: RoundsOptions,
@@ -84,19 +78,21 @@ export class BaselineAgent {
     this.#asked = [...state.asked]
     this.#report = state.report
     this.#steps = state.steps
+    this.#restarts = state.restarts ?? 0
   }
 
   get state(): RoundsState {
-    return { shown: this.#shown, asked: this.#asked, report: this.#report, steps: this.#steps }
+    return { shown: this.#shown, asked: this.#asked, report: this.#report, steps: this.#steps, restarts: this.#restarts }
   }
 
-  get ledger(): readonly LedgerEntry[] {
-    return this.#ledger
+  /** How many times the agent has rewritten the context. */
+  get restarts(): number {
+    return this.#restarts
   }
 
   /** Runs one turn. @throws KvfoldError any error of the engine; context/full when a turn alone does not fit */
   async ask(content: string, { signal }: Pick<AskOptions, 'signal'> = {}): Promise<RoundsOutcome> {
-    const { kind, maxCalls = MAX_CALLS } = this.options
+    const { kind } = this.options
     this.#asked.push(content)
     if (kind === 'react') this.#forgetOldest(content)
     const isRewritten = kind === 'iterresearch' || kind === 'agentfold'
@@ -105,8 +101,8 @@ export class BaselineAgent {
     const done: { call: ToolCall; failed: boolean }[] = []
     for (;;) {
       if (kind === 'resum' && this.#tokens() >= FULL * this.#window) await this.#summarise(signal)
-      const { message, finish } = await this.#respond(done.length >= maxCalls, signal)
-      const calls = finish === 'cancelled' || done.length >= maxCalls ? [] : (message.toolCalls ?? [])
+      const { message, finish } = await this.#respond(done.length >= MAX_CALLS, signal)
+      const calls = finish === 'cancelled' || done.length >= MAX_CALLS ? [] : (message.toolCalls ?? [])
       const results = await this.#results(calls, done, signal)
       if (isRewritten && calls.length > 0) this.#shown = this.#nextRound(message, results)
       else this.#shown.push(message, ...results)
@@ -118,7 +114,7 @@ export class BaselineAgent {
   }
 
   get #window(): number {
-    return Math.min(this.options.window ?? Infinity, this.options.engine.info.context)
+    return this.options.engine.info.context
   }
 
   get #aside(): ConversationId {
@@ -137,17 +133,13 @@ export class BaselineAgent {
   #respond(isLast: boolean, signal?: AbortSignal): Promise<EngineReply> {
     const { engine, id, generation = {} } = this.options
     const tools = this.toolbox.definitions
-    const { reply } = engine.respond({
+    return engine.respond({
       conversation: id,
       messages: this.#messages,
       ...generation,
       ...(tools.length === 0 ? {} : { tools, toolChoice: isLast ? ('none' as const) : ('auto' as const) }),
       ...(signal === undefined ? {} : { signal }),
-    })
-    return reply.then((answer) => {
-      this.#ledger.push(answer.ledger)
-      return answer
-    })
+    }).reply
   }
 
   async #results(
@@ -172,7 +164,7 @@ export class BaselineAgent {
       const second = this.#shown.findIndex(({ role }, at) => at > 0 && role === 'user')
       this.#shown = second === -1 ? [] : this.#shown.slice(second)
     }
-    this.restarts++
+    this.#restarts++
   }
 
   /**
@@ -194,8 +186,7 @@ export class BaselineAgent {
       kind: 'summary',
       ...(signal === undefined ? {} : { signal }),
     })
-    const { message, finish, ledger } = await reply
-    this.#ledger.push(ledger)
+    const { message, finish } = await reply
     engine.forget(this.#aside)
     if (finish === 'cancelled') throw new KvfoldError('engine/cancelled', 'The summary was cancelled.')
     this.#shown = [
@@ -204,7 +195,7 @@ export class BaselineAgent {
         content: `Question: ${question}\n\nBelow is a summary of the conversation so far.\nSummary: <summary>${message.content}</summary>`,
       },
     ]
-    this.restarts++
+    this.#restarts++
   }
 
   /** The message that replaces the dialogue so far in IterResearch and AgentFold. @param steps AgentFold's steps to show */
@@ -225,7 +216,7 @@ export class BaselineAgent {
   }
 
   #nextRound({ content, toolCalls = [] }: ChatMessage, results: readonly ChatMessage[]): ChatMessage[] {
-    this.restarts++
+    this.#restarts++
     const last: ChatMessage[] = [{ role: 'assistant', content: '', toolCalls }, ...results]
     if (this.options.kind === 'agentfold') {
       this.#compress(/<compress>([\s\S]*?)<\/compress>/.exec(content)?.[1])

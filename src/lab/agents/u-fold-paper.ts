@@ -8,7 +8,6 @@ import { KvfoldError } from '../../runtime/core/errors.js'
 import { conversationId, type ConversationId } from '../../runtime/core/ids.js'
 import { writeJson } from '../../runtime/core/written-json.js'
 import type { EngineRequest } from '../../runtime/engine/engine.js'
-import type { LedgerEntry } from '../../runtime/kv/ledger.js'
 import { type AskOptions, MAX_CALLS, type SessionOptions } from '../../runtime/agents/session.js'
 import { Toolbox } from '../../runtime/agents/toolbox.js'
 import { Turn, type TurnOutcome } from '../../runtime/agents/tool-loop.js'
@@ -31,15 +30,13 @@ import { linesOf, numbered, textOf } from '../../runtime/agents/u-fold/view.js'
  */
 export type PromptOrder = 'printed' | 'stable'
 
-export interface PaperFoldOptions extends Pick<
-  SessionOptions,
-  'engine' | 'id' | 'system' | 'clientTools' | 'maxCalls' | 'generation'
-> {
+export interface PaperFoldOptions extends Pick<SessionOptions, 'engine' | 'id' | 'system' | 'clientTools' | 'generation'> {
   readonly order: PromptOrder
   readonly principles?: boolean
-  /** The most tokens of a helper's reply. Default: 1,024. */
-  readonly helperTokens?: number
 }
+
+/** The most tokens of a helper's reply. */
+const HELPER_TOKENS = 1024
 
 /** The agent's state between turns. Plain JSON except for sampled tokens (Int32Array). */
 export interface PaperState {
@@ -56,7 +53,6 @@ export class PaperFold {
   /** The whole dialogue. */
   readonly messages: ChatMessage[] = []
   readonly toolbox: Toolbox
-  readonly #ledger: LedgerEntry[] = []
   #memory: Memory | null = null
   #blocks: readonly ChosenLines[] = []
   #seen = 0
@@ -79,13 +75,9 @@ export class PaperFold {
     return { messages: this.messages, memory: this.#memory, blocks: this.#blocks, seen: this.#seen, bad: this.#bad }
   }
 
-  get ledger(): readonly LedgerEntry[] {
-    return this.#ledger
-  }
-
   /** Folds the dialogue so far, then runs one turn. @throws KvfoldError any error of the engine */
-  async ask(content: string, { signal, onEvent }: AskOptions = {}): Promise<TurnOutcome> {
-    const { engine, generation = {}, maxCalls = MAX_CALLS } = this.options
+  async ask(content: string, { signal }: Pick<AskOptions, 'signal'> = {}): Promise<TurnOutcome> {
+    const { engine, generation = {} } = this.options
     if (this.messages.length > 0) await this.#fold(content, signal)
     const conversation = new Conversation(this.#id('agent'), portsOf(engine, this.#id('agent'), this.toolbox.definitions))
     for (const message of this.#prompt(content)) conversation.add(message)
@@ -95,14 +87,10 @@ export class PaperFold {
       conversation,
       toolbox: this.toolbox,
       firstStep: 'auto',
-      maxCalls,
+      maxCalls: MAX_CALLS,
       hints: false,
       generation,
       ...(signal === undefined ? {} : { signal }),
-      onEvent: (event) => {
-        if (event.type === 'ledger') this.#ledger.push(event.entry)
-        onEvent?.(event)
-      },
     })
     const outcome = await turn.run()
     this.messages.push({ role: 'user', content }, ...conversation.messages.slice(shown))
@@ -165,19 +153,18 @@ export class PaperFold {
   }
 
   async #ask(role: string, parts: readonly string[], schema: unknown, signal?: AbortSignal): Promise<string> {
-    const { engine, generation = {}, helperTokens = 1024 } = this.options
+    const { engine, generation = {} } = this.options
     const { sampling } = generation
     const request: EngineRequest = {
       conversation: this.#id(role),
       messages: [{ role: 'user', content: parts.join('\n\n') }],
       ...(sampling === undefined ? {} : { sampling }),
       schema,
-      maxTokens: helperTokens,
+      maxTokens: HELPER_TOKENS,
       kind: 'summary',
       ...(signal === undefined ? {} : { signal }),
     }
-    const { message, finish, ledger } = await engine.respond(request).reply
-    this.#ledger.push(ledger)
+    const { message, finish } = await engine.respond(request).reply
     if (finish === 'cancelled') throw new KvfoldError('engine/cancelled', 'Folding was cancelled.')
     return message.content
   }

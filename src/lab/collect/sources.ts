@@ -231,16 +231,9 @@ export interface DeskSourceOptions {
   readonly scenarios: readonly Scenario[]
   readonly framework: FrameworkName
   readonly maxTokens: number
-  /** Tokens of the context. Default: the engine's. */
-  readonly window?: number
 }
 
-export function deskSource({
-  scenarios,
-  framework,
-  maxTokens,
-  window = Number.MAX_SAFE_INTEGER,
-}: DeskSourceOptions): TrajectorySource {
+export function deskSource({ scenarios, framework, maxTokens }: DeskSourceOptions): TrajectorySource {
   return {
     task: 'service',
     agent: framework,
@@ -253,6 +246,7 @@ export function deskSource({
     },
     play: (index, acting, name, signal = new AbortController().signal) =>
       session(acting, (taping) => {
+        const window = Number.MAX_SAFE_INTEGER
         const terms = { window, contract: 'exact', temperature: 0, maxTokens, fold: {}, signal } as const
         return playScenario(framework, scenarios[index]!, { name, ...terms, ...taping })
       }),

@@ -30,33 +30,7 @@ export const YEARS = [2021, 2022, 2023, 2024] as const
 /** Metrics whose tools take a year, in a world with `arguments`. */
 const yearly: readonly Metric[] = ['revenue', 'net income']
 
-const ONSETS = [
-  'b',
-  'br',
-  'c',
-  'cr',
-  'd',
-  'dr',
-  'f',
-  'g',
-  'gr',
-  'h',
-  'k',
-  'l',
-  'm',
-  'n',
-  'p',
-  'pr',
-  'qu',
-  'r',
-  's',
-  'st',
-  't',
-  'tr',
-  'v',
-  'w',
-  'z',
-]
+const ONSETS = 'b br c cr d dr f g gr h k l m n p pr qu r s st t tr v w z'.split(' ')
 const VOWELS = ['a', 'e', 'i', 'o', 'u', 'ai', 'ea', 'io']
 const ENDS = ['l', 'n', 'r', 's', 'x', 'nd', 'rk', 'lt', 'm', 'st']
 /** Companies with the same stem differ in their trade; they are each other's distractors in a search. */

@@ -256,16 +256,7 @@ export function carryOut(
   }
 }
 
-const NOISE = [
-  'warehouse_zone',
-  'carrier_ref',
-  'audit_code',
-  'batch_label',
-  'source_system',
-  'route_hint',
-  'tax_class',
-  'pallet_code',
-]
+const NOISE = 'warehouse_zone carrier_ref audit_code batch_label source_system route_hint tax_class pallet_code'.split(' ')
 
 /** Returns the result as the tool's JSON text, with `fields` distractor fields added to every record. */
 export function worded(value: unknown, fields: number, draw: Draw): string {

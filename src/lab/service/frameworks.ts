@@ -9,6 +9,7 @@ import type { TurnOutcome } from '../../runtime/agents/tool-loop.js'
 import type { ClientTool } from '../../runtime/agents/toolbox.js'
 import type { ConversationState } from '../../runtime/context/conversation.js'
 import { isContextFull } from '../../runtime/core/errors.js'
+import { definedFields } from '../../runtime/core/json.js'
 import type { Engine } from '../../runtime/engine/engine.js'
 import { Catalogue } from '../../runtime/tools/catalogue.js'
 import { type Answered, OVERFLOWED } from '../agent.js'
@@ -60,12 +61,17 @@ export async function openFramework(name: FrameworkName, setting: FrameworkSetti
   const { engine, system, tools: clientTools, maxTokens, fold, folder } = setting
   const id = engine.conversation(name)
   const common = { engine, id, system, clientTools, generation: { ...engine.generation, maxTokens } }
+  const before = setting.state ?? undefined
+  const asking =
+    (session: Asked, details: () => Answered['details'] = () => ({})) =>
+    async (content: string, options: AskStop): Promise<Answered> =>
+      answered(await session.ask(content, options), engine, details())
   switch (name) {
     case 'react':
     case 'resum':
     case 'iterresearch':
     case 'agentfold': {
-      const rounds = new BaselineAgent({ ...common, kind: name }, (setting.state ?? undefined) as RoundsState | undefined)
+      const rounds = new BaselineAgent({ ...common, kind: name }, before as RoundsState | undefined)
       return actor(
         engine,
         () => rounds.state,
@@ -80,18 +86,9 @@ export async function openFramework(name: FrameworkName, setting: FrameworkSetti
       )
     }
     case 'sculptor': {
-      const conversation = (setting.state ?? undefined) as ConversationState | undefined
-      const session = new Session({
-        ...common,
-        contextTools: true,
-        firstStep: 'auto',
-        ...(conversation === undefined ? {} : { conversation }),
-      })
-      return actor(
-        engine,
-        () => session.conversation.state,
-        async (content, signal) => answered(await session.ask(content, signal), engine, {}),
-      )
+      const conversation = before as ConversationState | undefined
+      const session = new Session({ ...common, contextTools: true, firstStep: 'auto', ...definedFields({ conversation }) })
+      return actor(engine, () => session.conversation.state, asking(session))
     }
     case 'memtool': {
       const tools = new Map(clientTools.map((tool) => [tool.definition.name, tool]))
@@ -100,61 +97,50 @@ export async function openFramework(name: FrameworkName, setting: FrameworkSetti
         catalogue: await Catalogue.of(clientTools.map(({ definition }) => definition)),
         removal: { by: 'unused', turns: 2 },
         execute: (call, signal) => tools.get(call.name)!.execute(call.arguments, signal),
-        ...(setting.state === null ? {} : { state: setting.state as MemToolState }),
+        ...definedFields({ state: before as MemToolState | undefined }),
       })
-      return actor(
-        engine,
-        () => session.state,
-        async (content, signal) => answered(await session.ask(content, signal), engine, {}),
-      )
+      return actor(engine, () => session.state, asking(session))
     }
     case 'u-fold':
     case 'u-fold-every-turn': {
-      const before = (setting.state ?? undefined) as
-        { readonly conversation: ConversationState; readonly fold: UFoldState } | undefined
+      const kept = before as { readonly conversation: ConversationState; readonly fold: UFoldState } | undefined
       const always = { ...fold, foldFrom: 0, when: 'every-turn' } as const
       const agent = new UFoldSession(
         {
-          ...common,
-          fold: name === 'u-fold' ? fold : always,
-          ...(folder === undefined ? {} : { folder }),
-          ...(before === undefined ? {} : { conversation: before.conversation }),
+          ...{ ...common, fold: name === 'u-fold' ? fold : always },
+          ...definedFields({ folder, conversation: kept?.conversation }),
         },
-        before?.fold,
+        kept?.fold,
       )
       const state = () => ({ conversation: agent.conversation.state, fold: agent.folding.state })
-      const act = async (content: string, signal: { readonly signal?: AbortSignal }) => {
-        const outcome = await agent.ask(content, signal)
-        return answered(outcome, engine, counts(agent.reports.at(-1)!))
-      }
-      return actor(engine, state, act)
+      return actor(
+        engine,
+        state,
+        asking(agent, () => counts(agent.reports.at(-1)!)),
+      )
     }
     case 'u-fold-stable':
     case 'u-fold-printed': {
       const order = name === 'u-fold-printed' ? 'printed' : 'stable'
-      const paper = new PaperFold(
-        { ...common, order, principles: fold.principles ?? false },
-        (setting.state ?? undefined) as PaperState | undefined,
-      )
-      return actor(
-        engine,
-        () => paper.state,
-        async (content, signal) =>
-          answered(await paper.ask(content, signal), engine, {
-            badOutputs: paper.state.bad.outputs,
-            refusedRanges: paper.state.bad.ranges,
-          }),
-      )
+      const paper = new PaperFold({ ...common, order, principles: fold.principles ?? false }, before as PaperState | undefined)
+      const bad = () => ({ badOutputs: paper.state.bad.outputs, refusedRanges: paper.state.bad.ranges })
+      return actor(engine, () => paper.state, asking(paper, bad))
     }
   }
 }
 
+/** The signal of a turn, if it has one. */
+interface AskStop {
+  readonly signal?: AbortSignal
+}
+
+/** The sessions of the runtime and of the paper have this in common. */
+interface Asked {
+  ask(content: string, options: AskStop): Promise<TurnOutcome>
+}
+
 /** Makes an actor. A turn that does not fit into the window counts as overflowed, because the framework failed; the run continues. */
-function actor(
-  engine: SampleEngine,
-  state: () => unknown,
-  act: (content: string, options: { readonly signal?: AbortSignal }) => Promise<Answered>,
-): Actor {
+function actor(engine: SampleEngine, state: () => unknown, act: (content: string, options: AskStop) => Promise<Answered>): Actor {
   return {
     get state() {
       return state()

@@ -164,9 +164,9 @@ describe('text embedders', () => {
     await isSound(fallback, 'animal: amberbell; '.repeat(800))
   })
 
-  it('can use an ONNX model in Transformers.js', async () => {
-    // The model that we ship has no hidden states among its outputs, so its logits are pooled, and the name says so.
-    const embedder = await onnxEmbedder(ONNX, { tokens: 64 })
+  it('of an ONNX model in Transformers.js', async () => {
+    // The model that we ship has no hidden states among its outputs: what is pooled are its logits, and the name says so.
+    const embedder = await onnxEmbedder(ONNX, 64)
     expect(embedder.name).toBe('onnx (Transformers.js, mean of logits: the model has no hidden states)')
     await isSound(embedder, 'animal: amberbell; bird: ashbloom; '.repeat(60))
     const { answered } = await run('rag-dense', small['rag-dense'], { embedder, name: 'on-onnx' })

@@ -55,7 +55,19 @@ it('AgentFold does not split steps that one text stands for', async () => {
   expect(shown.at(-1)).toMatch(/^\[Compressed Step 1 to 2\] both \[Step 3\] look/)
 })
 
-it('a scripted directive covers all steps that it is shown', () => {
+it('an agent made from the state of another goes on, with the count of its restarts', async () => {
+  const engine = new ScriptedEngine((_, step) =>
+    step % 2 === 0 ? { content: 'Look.', calls: [{ name: 'look', arguments: { at: step } }] } : { content: 'Done.' },
+  )
+  const options = { engine, id: conversationId('resumed'), kind: 'agentfold', clientTools: [look] } as const
+  const before = new BaselineAgent(options)
+  await before.ask('What is there?')
+  const after = new BaselineAgent(options, JSON.parse(JSON.stringify(before.state)) as typeof before.state)
+  await after.ask('And there?')
+  expect([before.restarts, after.restarts]).toEqual([1, 2])
+})
+
+it('a script tells all steps that it is shown', () => {
   expect(compressed('[Compressed Step 1 to 4] a\n[Step 5] b', 'all')).toBe(
     range(1, 5, 'all').replaceAll(': ', ':').replace('[1, 5]', '[1,5]').replace('], "', '],"'),
   )
