@@ -229,7 +229,7 @@ export class KvCache implements StepCache {
     const entered = (found?.max ?? -1) + 1 - sequence.next
     invariant(
       entered >= 0 && entered <= attempted.length,
-      `sequence ${sequence.seq} went on at position ${sequence.next} with ${attempted.length} tokens, but llama.cpp says it holds ${JSON.stringify(found)}`,
+      `sequence ${sequence.seq} continued at position ${sequence.next} with ${attempted.length} tokens, but llama.cpp says it holds ${JSON.stringify(found)}`,
     )
     this.#enter(step, attempted.subarray(0, entered), what)
     return entered

@@ -65,7 +65,7 @@ export class CellTable {
    * @throws KvfoldError internal/invariant when the books have no free cell
    */
   take(position: number): number {
-    invariant(this.#freeCount > 0, `a token was decoded although all ${this.total} cells are in use by the books`)
+    invariant(this.#freeCount > 0, `a token was decoded although the cell table counts all ${this.total} cells as used`)
     const cell = this.#free[--this.#freeCount] ?? -1
     this.#references[cell] = 1
     this.#positions[cell] = position

@@ -78,7 +78,7 @@ export class CheckpointCache implements StepCache {
   ): Plan {
     const own = this.#own(sequence)
     const { tokens } = prompt
-    invariant(tokens.length > 0, `conversation ${sequence.conversation} was asked to show no tokens at all`)
+    invariant(tokens.length > 0, `conversation ${sequence.conversation} was given an empty prompt`)
     // The reused beginning must end before the last of these.
     const most = recomputeFrom === undefined ? tokens : tokens.subarray(0, recomputeFrom + 1)
     const kept = own.held < most.length && commonPrefix(own.tokens, most) === own.held ? own.held : 0
@@ -133,7 +133,7 @@ export class CheckpointCache implements StepCache {
     const same = commonPrefix(own.tokens, prompt.tokens)
     invariant(
       own.held === reused && same === reused,
-      `the live sequence of ${own.conversation} does not hold what its plan reuses`,
+      `the live sequence of ${own.conversation} does not hold the tokens that its plan reuses`,
     )
     const step = new Step(own, plan, kind)
     step.recomputeReason = rewindReason(plan, this.#conversations.before(own.conversation))
@@ -202,7 +202,7 @@ export class CheckpointCache implements StepCache {
     if (entered === 0) return 0
     invariant(
       entered <= attempted.length,
-      `sequence ${sequence.seq} went on at position ${sequence.held} with ${attempted.length} tokens and ended ${entered} further`,
+      `sequence ${sequence.seq} continued at position ${sequence.held} with ${attempted.length} tokens, but grew by ${entered}`,
     )
     // They count as submitted, because llama.cpp took them in. The number is negative when it dropped the whole sequence.
     if (entered > 0) step.submit(what, entered)
@@ -299,7 +299,7 @@ export class CheckpointCache implements StepCache {
     for (let id = 0; id < this.memory.sequences; id++) {
       const expected = ends.get(seqId(id)) ?? -1
       const found = this.memory.positions(seqId(id))?.max ?? -1
-      invariant(expected === found, `sequence ${id} should end at position ${expected} and ends at ${found} (-1: it is empty)`)
+      invariant(expected === found, `sequence ${id} should end at position ${expected}, but ends at ${found} (-1: empty)`)
     }
   }
 
@@ -309,7 +309,10 @@ export class CheckpointCache implements StepCache {
   }
 
   #refuseLost(step: Step): void {
-    invariant(!this.#lost.has(step), `the sequence of conversation ${step.sequence.conversation} was lost, and its step went on`)
+    invariant(
+      !this.#lost.has(step),
+      `the sequence of conversation ${step.sequence.conversation} was lost, but its step continued`,
+    )
   }
 
   #enter(step: Step, tokens: Int32Array, what: StepPart): void {
@@ -327,7 +330,7 @@ export class CheckpointCache implements StepCache {
       stored.held,
       this.#table.victims().filter((victim) => victim !== own),
     )
-    if (stored.held > this.#table.cells.free) return 'no room for their saved state in the context'
+    if (stored.held > this.#table.cells.free) return 'the context has no room for their saved state'
     if (!this.memory.loadSequence(own.seq, state, { verify: false })) {
       this.#offload.drop(stored, true)
       return LOST_BELOW

@@ -42,7 +42,7 @@ export class Evictor {
     if (count > cells.total - this.table.cellsOf(({ running }) => running))
       return { kind: 'full', needed: count, free: cells.free }
     const evicted = this.make(count, this.table.victims())
-    invariant(count <= cells.free, `${count} cells were promised and only ${cells.free} are free`)
+    invariant(count <= cells.free, `${count} cells were reserved, but only ${cells.free} are free`)
     return { kind: 'ok', evicted }
   }
 
@@ -172,5 +172,5 @@ export class Evictor {
 /** @throws KvfoldError engine/bad-request when the live sequence is another tenant's */
 function refuseOther({ conversation, salt }: Sequence, asked: CacheSalt): void {
   if (sameSalt(salt, asked)) return
-  throw new KvfoldError('engine/bad-request', `Conversation ${conversation} is another tenant's; use an id of your own.`)
+  throw new KvfoldError('engine/bad-request', `Conversation ${conversation} belongs to another tenant; use an id of your own.`)
 }

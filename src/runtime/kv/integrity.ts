@@ -33,17 +33,17 @@ export function checkBooks({ cells, sequences, all: holdings }: SequenceTable): 
     if (count === -1) continue
     used++
     if (count === 0 || count !== references[cell])
-      fail(`cell ${cell} is booked with ${references[cell] ?? 0} tags and held by ${count} sequences`)
+      fail(`cell ${cell} has ${references[cell] ?? 0} references in the cell table, but ${count} sequences hold it`)
   }
   invariant(
     used === cells.used && used + cells.free === cells.total,
-    `${used} cells in use + ${cells.free} free is not ${cells.total}`,
+    `${used} used cells and ${cells.free} free ones do not add up to ${cells.total}`,
   )
 
   const lent = new Set(holdings.map(({ seq }) => seq))
-  invariant(lent.size === holdings.length, 'two holdings share one sequence id')
-  invariant(lent.size === sequences.used, `${lent.size} sequences are held and ${sequences.used} ids are lent`)
-  for (const id of lent) invariant(!sequences.isFree(id), `sequence ${id} is held but its id is free`)
+  invariant(lent.size === holdings.length, 'two sequences share one id')
+  invariant(lent.size === sequences.used, `there are ${lent.size} sequences, but ${sequences.used} ids are in use`)
+  for (const id of lent) invariant(!sequences.isFree(id), `sequence ${id} exists, but its id is free`)
   const live = holdings.filter(({ state }) => state === 'running' || state === 'idle').map(({ conversation }) => conversation)
   invariant(new Set(live).size === live.length, 'a conversation has two live sequences')
 }
@@ -56,7 +56,7 @@ export function checkPositions({ memory, all: holdings }: SequenceTable): void {
     const expected = start === end ? 'nothing' : `positions ${start} to ${end - 1}`
     const found = memory.positions(seqId(id))
     const actual = found === null ? 'nothing' : `positions ${found.min} to ${found.max}`
-    invariant(expected === actual, `sequence ${id} should hold ${expected} and holds ${actual}`)
+    invariant(expected === actual, `sequence ${id} should hold ${expected}, but holds ${actual}`)
   }
 }
 
@@ -82,7 +82,10 @@ export function checkReadback({ memory, cells, all: holdings }: SequenceTable): 
   const listed = differing
     .slice(0, 5)
     .map(([name, by]) => `${name} (${by > 0 ? `${by} missing` : `${-by} too many`} in llama.cpp)`)
-  invariant(differing.length === 0, `the cache differs from its books in ${differing.length} kinds of cell: ${listed.join('; ')}`)
+  invariant(
+    differing.length === 0,
+    `llama.cpp's cache differs from the cell table in ${differing.length} kinds of cell: ${listed.join('; ')}`,
+  )
 }
 
 // Messages of inner loops are composed only when they are needed.

@@ -338,9 +338,9 @@ export class Reloader {
     const spare = () => this.table.victims(needed)
     const borrowed = borrowedFrom(plan)
     const most = cells.total - this.#staying(own, plan, needed)
-    if (stored.held > most) return `no room: they take ${stored.held} cells of the context, and only ${most} can be freed`
+    if (stored.held > most) return `the context has no room: they need ${stored.held} cells, and only ${most} can be freed`
     if (sequences.used === sequences.total && spare().length === 0)
-      return `all ${sequences.total} sequences of the context are taken, and they need one`
+      return `all ${sequences.total} sequences of the context are in use, and loading them needs one`
     if (stored.held > cells.free) {
       this.#parked += this.parking.parkGone(own, plan)
       this.evictor.make(stored.held, spare())
@@ -348,7 +348,7 @@ export class Reloader {
     const sequence = this.evictor.add(stored.conversation, 'parked', spare(), own.salt)
     if (sequence === null || stored.held > cells.free) {
       if (sequence !== null) this.table.drop(sequence)
-      return `all ${sequences.total} sequences of the context are taken, and they need one`
+      return `all ${sequences.total} sequences of the context are in use, and loading them needs one`
     }
     needed.add(sequence)
     // A state can only be loaded into an empty sequence, so the pieces of a state go through a second one.
@@ -358,12 +358,12 @@ export class Reloader {
     if (piece !== null) this.table.drop(piece)
     if (isIn === null) {
       this.table.drop(sequence)
-      return `all ${sequences.total} sequences of the context are taken, and they need two`
+      return `all ${sequences.total} sequences of the context are in use, and loading them needs two`
     }
     if (!isIn) {
       this.table.drop(sequence)
       this.offload.drop(stored, true)
-      return 'their saved state was damaged, or another model wrote it'
+      return 'their saved state is damaged, or another model wrote it'
     }
     sequence.load(stored.record)
     sequence.tier = stored.tier

@@ -32,14 +32,14 @@ export class MidSequencePrefill {
    * cells before that position.
    */
   seat({ sequence, scratch }: Step, position: number): SeqId {
-    invariant(scratch !== null, 'tokens in the middle of a live sequence have no scratch sequence')
+    invariant(scratch !== null, 'tokens in the middle of a live sequence need a scratch sequence')
     this.table.lend(sequence, span(sequence.atPosition(scratch.next), sequence.atPosition(position)), scratch)
     return scratch.seq
   }
 
   /** Enters tokens that were computed in the scratch sequence, and lets the live sequence hold them, too. */
   enter({ sequence, scratch }: Step, tokens: Int32Array, keys: Int32Array): void {
-    invariant(scratch !== null, 'tokens in the middle of a live sequence have no scratch sequence')
+    invariant(scratch !== null, 'tokens in the middle of a live sequence need a scratch sequence')
     const { held, next } = scratch
     scratch.append(tokens, keys)
     this.table.lend(scratch, span(held, scratch.held), sequence, sequence.atPosition(next))
@@ -83,7 +83,7 @@ export class KeyRotation {
       if (part.kind === 'turn' && part.from instanceof Sequence)
         byHolder.set(part.from, [...(byHolder.get(part.from) ?? []), part])
     return [...byHolder].map(([holder, turned]) => {
-      invariant(scratch !== null, 'cells are to be copied and there is no sequence to do it with')
+      invariant(scratch !== null, 'copying cells needs a scratch sequence')
       // It may be asked for again.
       holder.lent = true
       const runs = turned.map((part) => {
@@ -101,10 +101,10 @@ export class KeyRotation {
   /** Puts the copies into the step's live sequence, at their new positions. Evicts for them in the order stated at SequenceTable. */
   put({ scratch, sequence }: Step, copies: readonly Copies[]): void {
     for (const { record, state, runs } of copies) {
-      invariant(scratch !== null, 'cells are to be put back and there is no sequence to do it with')
+      invariant(scratch !== null, 'putting copied cells back needs a scratch sequence')
       this.evictor.make(record.tokens.length, this.table.victims())
       const isIn = this.table.memory.loadSequence(scratch.seq, state, { verify: false })
-      invariant(isIn, `llama.cpp did not take back ${record.tokens.length} cells that it had given out`)
+      invariant(isIn, `llama.cpp did not load ${record.tokens.length} cells that it had saved`)
       scratch.load(record)
       // No run may pass over one that still is at its old position. So runs that move down go from the first on, and runs that move up from
       // the last on.

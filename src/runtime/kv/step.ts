@@ -88,14 +88,14 @@ export class Step {
     const { sequence, due } = this
     invariant(sequence.running && !this.ended, `tokens were decoded for conversation ${sequence.conversation} outside of a step`)
     if (part === 'generated') {
-      invariant(due === null, `tokens were generated for conversation ${sequence.conversation} before its prompt was in`)
+      invariant(due === null, `tokens were generated for conversation ${sequence.conversation} before its prompt was complete`)
       return sequence.keysAfter(tokens.length)
     }
     const { start } = due?.span ?? span(0, 0)
     const next = this.plan.prompt.tokens.subarray(start, start + tokens.length)
     invariant(
       due !== null && tokens.length <= length(due.span) && commonPrefix(next, tokens) === tokens.length,
-      `other tokens than the next ones of the prompt were decoded for ${sequence.conversation}`,
+      `the tokens decoded for conversation ${sequence.conversation} are not the next ones of its prompt`,
     )
     return this.plan.sourceIds.subarray(start, start + tokens.length)
   }
@@ -179,7 +179,7 @@ export class Step {
     const expected = computedIn(this.plan)
     invariant(
       prefilled === expected,
-      `the step of ${this.sequence.conversation} is done after ${prefilled} of ${expected} prompt tokens`,
+      `the step of conversation ${this.sequence.conversation} ended after ${prefilled} of ${expected} prompt tokens`,
     )
     const computed = this.#passes.map((pass): Span => pass.span)
     if (redecoded === 1) computed[computed.length - 1] = span(computed.at(-1)!.start, asked - 1)
@@ -188,7 +188,7 @@ export class Step {
     const recomputed = sum('recomputed')
     const last = before ?? inherited
     const plain = last === null ? prefilled : Math.max(1, asked - commonPrefix(last.tokens, prompt.tokens))
-    const changed = recomputed > 0 ? `${recomputed} tokens: they stand behind text that became another` : null
+    const changed = recomputed > 0 ? `${recomputed} tokens: text before them changed` : null
     return {
       ...common,
       kind: this.kind,

@@ -128,6 +128,6 @@ describe(`${PRUNES} prunes under splice`, () => {
       if (ledger.fallback !== null) reasons.push(ledger.fallback)
     }
     expect(reasons).toHaveLength(1)
-    expect(reasons[0]).toMatch(/beyond the 2048 that the model was trained on.*cannot be turned/)
+    expect(reasons[0]).toMatch(/of the 2048 that the model was trained on.*cannot be rotated/)
   })
 })

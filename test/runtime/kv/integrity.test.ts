@@ -49,12 +49,12 @@ describe('the check names', () => {
     table.cells.tag(sequence.cells.slice(0, 1))
     expect(() => {
       checkBooks(table)
-    }).toThrow(/cell 0 is booked with 3 tags and held by 2 sequences/)
+    }).toThrow(/cell 0 has 3 references in the cell table, but 2 sequences hold it/)
     table.cells.untag(sequence.cells.slice(0, 1))
     table.cells.untag(sequence.cells.slice(0, 1))
     expect(() => {
       checkBooks(table)
-    }).toThrow(/cell 0 is booked with 1 tags and held by 2 sequences/)
+    }).toThrow(/cell 0 has 1 references in the cell table, but 2 sequences hold it/)
   })
 
   it('a cell that is free and held', () => {
@@ -75,7 +75,7 @@ describe('the check names', () => {
     table.cells.take(0)
     expect(() => {
       checkBooks(table)
-    }).toThrow(/cell 4 is booked with 1 tags and held by 0 sequences/)
+    }).toThrow(/cell 4 has 1 references in the cell table, but 0 sequences hold it/)
   })
 
   it('a cell at another position', () => {
@@ -92,7 +92,7 @@ describe('the check names', () => {
     checkBooks(table)
     expect(() => {
       checkPositions(table)
-    }).toThrow('sequence 0 should hold positions 0 to 9 and holds positions 0 to 3')
+    }).toThrow('sequence 0 should hold positions 0 to 9, but holds positions 0 to 3')
     expect(() => {
       checkReadback(table)
     }).toThrow(/position 9 of sequences 0 \(1 missing in llama.cpp\); position 3 of sequences 0 \(1 too many in llama.cpp\)/)
@@ -102,7 +102,7 @@ describe('the check names', () => {
     table.sequences.take()
     expect(() => {
       checkBooks(table)
-    }).toThrow(/2 sequences are held and 3 ids are lent/)
+    }).toThrow(/there are 2 sequences, but 3 ids are in use/)
     table.sequences.give(seqId(2))
     version.state = 'idle'
     expect(() => {
@@ -116,17 +116,17 @@ describe('the check names', () => {
     memory.decode(sequence.seq, 4, Int32Array.of(9))
     expect(() => {
       checkPositions(table)
-    }).toThrow('sequence 0 should hold positions 0 to 3 and holds positions 0 to 4')
+    }).toThrow('sequence 0 should hold positions 0 to 3, but holds positions 0 to 4')
     memory.untag(sequence.seq, span(4, 5))
     memory.untag(version.seq, span(0, 3))
     expect(() => {
       checkPositions(table)
-    }).toThrow('sequence 1 should hold positions 0 to 2 and holds nothing')
+    }).toThrow('sequence 1 should hold positions 0 to 2, but holds nothing')
     memory.tag(sequence.seq, seqId(3), span(0, 2))
     memory.tag(sequence.seq, version.seq, span(0, 3))
     expect(() => {
       checkPositions(table)
-    }).toThrow('sequence 3 should hold nothing and holds positions 0 to 1')
+    }).toThrow('sequence 3 should hold nothing, but holds positions 0 to 1')
   })
 
   it('tags that only a readback shows', () => {
@@ -150,6 +150,6 @@ describe('the check names', () => {
   it('more tokens than cells', () => {
     expect(() => {
       sequence.append(new Int32Array(13), keys(13))
-    }).toThrow(/all 16 cells are in use/)
+    }).toThrow(/counts all 16 cells as used/)
   })
 })

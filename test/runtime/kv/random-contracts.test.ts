@@ -296,7 +296,7 @@ async function play(
       else if ((before?.approximate ?? 0) > 0) seen.exactAgain++
     }
     if (plan.fallback?.includes('longer') === true) seen.tooLong++
-    if (plan.fallback?.includes('beyond') === true) seen.beyond++
+    if (plan.fallback?.includes('was trained on') === true) seen.beyond++
     if (plan.fallback?.includes('sequences') === true) seen.noScratch++
     const { turned = 0 } = entry
     if (turned > 0) seen.turned++

@@ -172,7 +172,7 @@ describe('a restore in a tight cache', () => {
     prompt.restore(12)
     const entry = await show()
     expect(entry).toMatchObject({ submitted: 108, approximate: 0 })
-    expect(entry.recomputeReason).toContain('8 tokens: no tier holds them; 100 tokens: contract exact')
+    expect(entry.recomputeReason).toContain('8 tokens: no cache tier holds them; 100 tokens: contract exact')
   })
 })
 
@@ -201,7 +201,7 @@ describe('the reason for recomputed tokens', () => {
     prompt.fold(20, 22, marker)
     const entry = await show()
     expect(entry).toMatchObject({ contract: 'splice', fallback: null, recomputed: 38 + 1 })
-    expect(entry.recomputeReason).toContain('39 tokens: the positions')
+    expect(entry.recomputeReason).toContain('39 tokens: earlier text of the prompt now takes')
   })
 
   it('is given for a blend', async () => {

@@ -456,7 +456,7 @@ describe('a marker that is longer than the hidden text', () => {
     prompt.fold(18, 20, marker)
     const entry = harness.step('a', prompt.shown)
     expect(entry).toMatchObject({ contract: 'exact', approximate: 0, turned: 0 })
-    expect(entry.fallback).toContain('moved just now')
+    expect(entry.fallback).toContain('just moved')
     prompt.restore(18)
     prompt.restore(20)
     expect(harness.step('a', prompt.shown)).toMatchObject({ submitted: 1, approximate: 0 })
@@ -529,7 +529,7 @@ describe('a splice falls back', () => {
     prompt.fold(20, 22, marker)
     const entry = harness.step('a', prompt.shown)
     expect(entry).toMatchObject({ contract: 'exact', fresh: 3, recomputed: 45, approximate: 0, positions: 68 })
-    expect(entry.fallback).toMatch(/longer than what it hides.*cannot be turned/)
+    expect(entry.fallback).toMatch(/longer than the hidden text.*cannot be rotated/)
   })
 
   it('but not if a later gap absorbs the marker', () => {
@@ -547,7 +547,7 @@ describe('a splice falls back', () => {
     prompt.fold(20, 40, marker)
     const entry = harness.step('a', prompt.shown)
     expect(entry).toMatchObject({ contract: 'exact', recomputed: 27, approximate: 0 })
-    expect(entry.fallback).toContain('all 2 sequences of the context are taken')
+    expect(entry.fallback).toContain('all 2 sequences of the context are in use')
   })
 
   it('but not if a parked version or an idle live sequence can give its id', () => {
@@ -571,7 +571,7 @@ describe('a splice falls back', () => {
     prompt.say([50, 51, 3])
     const entry = harness.step('a', prompt.shown)
     expect(entry).toMatchObject({ contract: 'exact', approximate: 0, positions: 55 })
-    expect(entry.fallback).toMatch(/position 72 is beyond the 70.*cannot be turned/)
+    expect(entry.fallback).toMatch(/position 72 of the 70 .*cannot be rotated/)
   })
 
   it('but not if the text itself is that long', () => {

@@ -117,7 +117,7 @@ export const needsScratch = ({ parts }: Pick<Plan, 'parts'>): boolean =>
  */
 export function planStep(sequence: Sequence, prompt: Prompt, lenders: Lenders, options: PlanOptions): Plan {
   const { terms, scores, positions = Infinity, fixed } = options
-  invariant(prompt.tokens.length > 0, `conversation ${sequence.conversation} was asked to show no tokens at all`)
+  invariant(prompt.tokens.length > 0, `conversation ${sequence.conversation} was given an empty prompt`)
   const { tokens } = prompt
   const asked = contractOf(prompt, terms)
   const keys = sourceIdsOf(prompt)
@@ -155,7 +155,7 @@ export function planStep(sequence: Sequence, prompt: Prompt, lenders: Lenders, o
   if (end > positions && gaps > 0)
     return {
       ...exact,
-      fallback: `position ${end} is beyond the ${positions} that the model was trained on, and gaps cannot be closed otherwise: ${fixed ?? ''}`,
+      fallback: `the step would end at position ${end} of the ${positions} that the model was trained on, and its gaps cannot be closed because ${fixed ?? ''}`,
     }
   return leastOf(wanted, exact, fixed)
 }
@@ -185,8 +185,8 @@ function leastOf(wanted: PlanCandidate, exact: PlanCandidate, fixed: string | nu
   if (more < 0) return wanted
   const fallback =
     wanted.blocked > 0
-      ? `what is shown needs more positions than it has there (a marker longer than what it hides, or closed gaps), and what is held cannot be moved: ${fixed ?? ''}`
-      : `nothing is computed less often for it than under exact, which leaves nothing approximate`
+      ? `the prompt needs more positions than are free there (a marker longer than the hidden text, or closed gaps), and cells cannot be moved because ${fixed ?? ''}`
+      : `it would compute as much as exact does, and exact leaves nothing approximate`
   return { ...exact, fallback }
 }
 
@@ -247,7 +247,7 @@ export function verifyPlan(sequence: Sequence, { parts, prompt, contract }: Plan
   let position = 0
   for (const part of parts) {
     const { start, end } = part.span
-    invariant(start === at && end > start, `${of} does not add up to what it shows`)
+    invariant(start === at && end > start, `${of} does not cover its prompt without gaps`)
     at = end
     if (part.kind === 'compute') {
       invariant(part.position === position, `${of} leaves a gap that llama.cpp cannot make`)

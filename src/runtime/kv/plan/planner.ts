@@ -56,7 +56,7 @@ export class Planner {
     const short = turnedIn(wanted) === 0 ? null : this.#shortOf(own, wanted)
     const plan = { ...(short === null ? wanted : made(short)), without }
     if (!needsScratch(plan) || this.#canAdd(own, plan)) return plan
-    const reason = `all ${this.table.sequences.total} sequences of the context are taken, and a splice needs one to work in`
+    const reason = `all ${this.table.sequences.total} sequences of the context are in use, and a splice needs a free one`
     const exact = { ...terms, ...EXACT }
     return {
       ...planStep(own, withoutContracts(prompt), lenders, { terms: exact, fixed: reason }),
@@ -68,14 +68,14 @@ export class Planner {
 
   /** See PlanOptions. */
   #fixed(holders: readonly HeldSequence[]): string | null {
-    if (!this.table.memory.canShift) return 'the keys of this model cannot be turned to other positions'
+    if (!this.table.memory.canShift) return 'the keys of this model cannot be rotated to other positions'
     if (holders.every((holder) => !(holder instanceof Sequence) || holder.settled)) return null
-    return 'they were moved just now, and nothing was computed since'
+    return 'they were just moved, and nothing was computed since'
   }
 
   /** Returns why the plan's copies cannot be made; null when they can. */
   #shortOf(own: Sequence, plan: Plan): string | null {
-    if (!this.#canAdd(own, plan)) return 'no sequence is left to copy them with'
+    if (!this.#canAdd(own, plan)) return 'no sequence is free to copy them'
     let coming = turnedIn(plan)
     const staying: Int32Array[] = []
     for (const part of plan.parts) {
@@ -86,7 +86,7 @@ export class Planner {
     }
     const { cells } = this.table
     const most = cells.total - this.table.cellsOf((sequence) => sequence !== own && sequence.running, staying)
-    return coming > most ? `copies take ${coming} cells, and only ${most} can be freed` : null
+    return coming > most ? `their copies take ${coming} cells, and only ${most} can be freed` : null
   }
 
   /**
@@ -130,15 +130,15 @@ export class Planner {
 
 // Why a step computes tokens that its conversation showed before, or that some sequence holds: the text for its ledger entry.
 
-const WATCHED = 'they were asked to be computed, to be watched'
-const BLENDED = 'blend computes them again behind what is hidden'
-const BEHIND = 'they stand behind others that nobody holds, and contract exact is computed from there on'
-const OTHER_TEXT = 'contract exact: they are held only as they were beside other text'
-const POSITIONS = 'the positions where they are held are taken by what is shown before them'
-const REWOUND = 'sequences of this model can only be extended or go back to a checkpoint, and none is nearer'
-const GONE = 'no tier holds them'
+const WATCHED = 'they are computed again so that their attention can be captured'
+const BLENDED = 'blend computes them again after hidden text'
+const BEHIND = 'contract exact computes everything after the first token that no cells hold'
+const OTHER_TEXT = 'contract exact: their cells were computed after other text'
+const POSITIONS = 'earlier text of the prompt now takes the positions of their cells'
+const REWOUND = 'this model can only extend a sequence or return to a checkpoint, and no checkpoint is nearer'
+const GONE = 'no cache tier holds them'
 /** A saved state that was to be borrowed could not be read. */
-export const LOST_BELOW = 'their saved state was damaged, or is gone'
+export const LOST_BELOW = 'their saved state is damaged or missing'
 
 /**
  * Returns why the plan computes tokens, as LedgerEntry.recomputeReason states it. Must be called before the plan is carried out.
