@@ -73,8 +73,7 @@ function App() {
       {connection === 'locked' ? (
         <main id="main" class="tab" tabIndex={-1}>
           <p>
-            This server wants an API key. Put yours into the field above; it stays in this tab and goes nowhere but to this
-            server.
+            This server needs an API key. Put yours into the field above; it stays in this tab and is sent only to this server.
           </p>
         </main>
       ) : (
@@ -132,8 +131,8 @@ function NewThread({ chat }: { readonly chat: Chat }) {
           <div class="welcome">
             <h2>Ask something; it begins a new thread.</h2>
             <p>
-              Beside every message stands how much of it the cache still had. <b>Fold</b> what is not needed any more: a short
-              marker takes its place, the tokens are free, and a press of <b>Restore</b> brings it back.
+              Each message shows how much of it the cache still had. <b>Fold</b> a text that is no longer needed: a short marker
+              takes its place and its tokens are free. <b>Restore</b> shows it again.
             </p>
           </div>
         ) : (

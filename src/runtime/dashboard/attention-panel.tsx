@@ -135,8 +135,8 @@ function Shares({ attention, onChoose }: { readonly attention: Attention; readon
       <p class="dim">
         Weights after the softmax from the {plural(queries, 'token')} of the answer, the mean over{' '}
         {plural(layers.length, 'layer')} and {plural(heads, 'head')} each; parts of a message count in it, too. {percent(sink)}{' '}
-        lies on the very first token, where heads look that look for nothing.
-        {Math.abs(rest) < 0.0005 ? null : ` ${percent(rest)} lies on none of the text.`}
+        lies on the very first token, where heads look when they look for nothing.
+        {Math.abs(rest) < 0.0005 ? null : ` ${percent(rest)} lies outside the text.`}
       </p>
     </>
   )

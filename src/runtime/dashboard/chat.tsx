@@ -178,7 +178,7 @@ export function Answering({ pending: { question, text, reasoning, notes, problem
   )
 }
 
-const LONGEST = '; cut off at the longest answer, which is among the settings'
+const LONGEST = '; cut off at the longest answer (see the settings)'
 
 const PROGRESS = 'Reading: '
 const isProgress = (note: string): boolean => note.startsWith(PROGRESS)

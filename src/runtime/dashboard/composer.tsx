@@ -9,12 +9,12 @@ import type { Acm, ContractChoice } from './wire.js'
 export const CONTRACTS: readonly ContractChoice[] = ['exact', 'splice', 'blend', 'auto']
 
 const FOLDERS: Readonly<Record<Acm, string>> = {
-  off: 'nobody but you',
+  off: 'only you',
   tools: 'the model, by its tools',
-  'auto-policy': 'the server, when room gets short',
+  'auto-policy': 'the server, when the context fills up',
   'u-fold': 'the model, by notes and chosen lines',
   resum: 'the model, by notes',
-  memtool: 'nobody; the model searches the tools of MCP servers',
+  memtool: 'none; the model searches the tools of MCP servers',
 }
 const folders = Object.keys(FOLDERS) as Acm[]
 

@@ -14,7 +14,7 @@ export const HouseContext = createContext<House | null>(null)
 
 export function useHouse(): House {
   const house = useContext(HouseContext)
-  if (house === null) throw new Error('A component stands outside the page.')
+  if (house === null) throw new Error('This component is outside the page.')
   return house
 }
 

@@ -30,7 +30,8 @@ export function Overview() {
         </div>
         <p>
           Queue: {count(queue.waiting)} of {count(queue.limit)} waiting. Requests since the start: {count(asks.done)} answered,{' '}
-          {count(asks.cancelled)} cancelled, {count(asks.failed)} failed, {count(asks.refused)} refused for the queue's length.
+          {count(asks.cancelled)} cancelled, {count(asks.failed)} failed, {count(asks.refused)} refused because the queue was
+          full.
         </p>
         <p>
           Saved today: {count(status.savedToday)} tokens that a plain prefix cache would have computed, since midnight at the

@@ -129,7 +129,7 @@ function CutForm({ thread, message: { index, message } }: Pick<MessagePanelProps
     const { selectionStart = 0, selectionEnd = 0 } = field.current ?? {}
     const [start, end] = selectionStart < selectionEnd ? [selectionStart, selectionEnd] : [0, content.length]
     const markers = markersOf(thread.messages, index, start, end)
-    if (markers === null) throw new Error('This text is too short, or stands in an earlier message too; choose another stretch.')
+    if (markers === null) throw new Error('This text is too short, or an earlier message contains it too; choose another part.')
     await api.send('POST', threadPath(thread.id, 'fragments'), { ...markers, numFragments: pieces })
   }
   return (
@@ -267,7 +267,7 @@ export function FragmentPanel({ thread, fragment, onChange, onTold, onClose }: F
           event.preventDefault()
           act(async () => {
             await api.send('POST', threadPath(thread.id, 'fragments', id, 'summarize'), { focus: keep, ...anyway })
-            onTold(`Summarised ${id}. It counts from the next step on.`)
+            onTold(`Summarised ${id}. It takes effect with the next step.`)
           })
         }}
       >

@@ -21,8 +21,8 @@ export function Steps({ thread }: { readonly thread: ThreadDetail }) {
             <StepCharts ledger={ledger} />
             <TimelineTable items={timelineOf(thread)} />
             <p class="dim">
-              Edits stand before the step that they count from. Measured: cache and prompt, which is what the edits before a step
-              cost.
+              Edits are listed before the first step that shows them. The measured time is that of cache and prompt: the cost of
+              the edits before the step.
               {ledger.some(({ predicted }) => predicted !== null)
                 ? null
                 : ' Nothing was expected: `kvfold calibrate` measures this machine for the model.'}
@@ -149,7 +149,7 @@ function Notes({ thread: { events } }: { readonly thread: ThreadDetail }) {
       </h2>
       <p class="plain">{notes}</p>
       <p class="dim">
-        {`Of fold ${count(folds.length)}: ${plural(last.folded.length, 'stretch', 'stretches')} hidden, ${count(last.saves)} tokens less. The log is whole: each can be restored.`}
+        {`Of fold ${count(folds.length)}: ${plural(last.folded.length, 'stretch', 'stretches')} hidden, ${count(last.saves)} tokens less. Nothing is lost: each can be restored.`}
       </p>
     </section>
   )

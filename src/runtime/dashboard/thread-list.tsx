@@ -65,7 +65,7 @@ export function ThreadList({ chosen: place }: { readonly chosen: PagePlace }) {
       {threads.length === 0 ? (
         <p class="dim">None yet. Ask something, or point an OpenAI client at this server.</p>
       ) : listed.length === 0 ? (
-        <p class="dim">None has that in its title.</p>
+        <p class="dim">No title contains this.</p>
       ) : (
         <ul>
           {listed.map((thread) => (
@@ -111,8 +111,8 @@ export function ThreadList({ chosen: place }: { readonly chosen: PagePlace }) {
             ))}
           </ul>
           <p>
-            <code>kvfold store export</code> writes what can be read, <code>kvfold store copy</code> makes a new store of what is
-            whole.
+            <code>kvfold store export</code> writes the parts that can be read, <code>kvfold store copy</code> makes a new store
+            of the undamaged threads.
           </p>
         </details>
       )}

@@ -48,7 +48,7 @@ export function ThreadPage({ thread, tab, chat }: ThreadPageProps) {
   const change = (fragmentId: string, what: 'fold' | 'restore', body?: object) => {
     act(async () => {
       await api.send('POST', threadPath(id, 'fragments', fragmentId, what), body)
-      setTold(`${what === 'fold' ? 'Folded' : 'Restored'} ${fragmentId}. It counts from the next step on.`)
+      setTold(`${what === 'fold' ? 'Folded' : 'Restored'} ${fragmentId}. It takes effect with the next step.`)
     })
   }
   const fold = (one: string) => {
@@ -62,12 +62,12 @@ export function ThreadPage({ thread, tab, chat }: ThreadPageProps) {
       let open = fragments.filter(({ state }) => state.kind === 'open')
       if (fragments.length === 0) {
         const markers = markersOf(messages, index, 0, content.length)
-        if (markers === null) throw new Error('This text is too short, or stands in an earlier message too; cut a stretch of it.')
+        if (markers === null) throw new Error('This text is too short, or an earlier message contains it too; cut a part of it.')
         const body = { ...markers, numFragments: 1 }
         open = (await api.send<{ fragments: Fragment[] }>('POST', threadPath(id, 'fragments'), body)).fragments
       }
       for (const one of open) await api.send('POST', threadPath(id, 'fragments', one.id, 'fold'), {})
-      setTold(`Folded message ${index + 1}. It counts from the next step on.`)
+      setTold(`Folded message ${index + 1}. It takes effect with the next step.`)
     })
   }
   const { pending } = chat
@@ -219,11 +219,15 @@ function About({ thread, onTold }: { readonly thread: ThreadDetail; readonly onT
         <button
           type="button"
           aria-disabled={busy}
-          title="Computes again what is approximate"
+          title="Computes approximate tokens again"
           onClick={() => {
             act(async () => {
               const { exact } = await api.send<{ exact: boolean }>('POST', threadPath(id, 'refresh'))
-              onTold(exact ? 'The thread is exact.' : 'That was interrupted, or the cache holds nothing of the thread.')
+              onTold(
+                exact
+                  ? 'The thread is exact.'
+                  : 'It is not exact yet: the computation was interrupted, or the cache has nothing of the thread.',
+              )
             })
           }}
         >

@@ -281,7 +281,7 @@ describe.skipIf(missing !== null)(`work in the dashboard${missing === null ? '' 
     await button(page, 'All').click()
     await button(page, 'Delete 2 threads…').click()
     await button(page, 'Delete 2 threads for good').click()
-    await page.getByText('None has that in its title.').waitFor()
+    await page.getByText('No title contains this.').waitFor()
     await list.getByLabel('Filter threads').fill('')
     await titles.nth(3).waitFor()
     expect(server.service.threads.list(PUBLIC).map(({ title: each }) => each)).toEqual(

@@ -360,7 +360,7 @@ describe.skipIf(missing !== null)(`the dashboard in a browser${missing === null 
     })
     try {
       const { page } = await open(browser, locked.url)
-      await page.getByText('This server wants an API key.').waitFor()
+      await page.getByText('This server needs an API key.').waitFor()
       await page.getByLabel('API key').fill('wrong')
       await page.keyboard.press('Enter')
       await page.getByText('The server does not know this key.').waitFor()
@@ -372,7 +372,7 @@ describe.skipIf(missing !== null)(`the dashboard in a browser${missing === null 
       expect(await page.evaluate('JSON.stringify(localStorage)')).toBe('{}')
       expect(await page.evaluate('JSON.stringify(Object.values(sessionStorage))')).toBe('["secret-of-anna"]')
       await page.getByRole('button', { name: 'Forget the key' }).click()
-      await page.getByText('This server wants an API key.').waitFor()
+      await page.getByText('This server needs an API key.').waitFor()
     } finally {
       await locked.close()
     }
