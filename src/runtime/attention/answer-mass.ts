@@ -90,7 +90,7 @@ export interface AnswerMass {
 export async function answerMass(options: AnswerMassOptions): Promise<AnswerMass> {
   const { engine, conversation, messages, shown, cuts } = options
   const last = shown.at(-1)
-  if (last === undefined) throw new KvfoldError('engine/bad-request', 'No prompt is given that the answer belongs to.')
+  if (last === undefined) throw new KvfoldError('engine/bad-request', 'The measurement needs the prompt of the answer.')
   const looking = prepare(options, last, cuts)
   try {
     for (const prompt of shown.slice(0, -1)) await show(options, prompt, withAnswer(messages, prompt))
@@ -182,7 +182,10 @@ function tokensOf(
   const sampled = messages[before]?.sampled?.tokens.length
   const looking = span(first, sampled === undefined ? end : Math.min(end, first + sampled))
   if (length(looking) > 0) return looking
-  throw new KvfoldError('attention/unavailable', 'The answer has no tokens, so that none of them can look; ask something else.')
+  throw new KvfoldError(
+    'attention/unavailable',
+    'The answer has no tokens, so there is no attention to measure; ask for another answer.',
+  )
 }
 
 /** The prompt, and what was answered to it. */
@@ -212,7 +215,7 @@ async function show(
   return done
 }
 
-const cancelled = (): KvfoldError => new KvfoldError('engine/cancelled', 'The look at the answer was cancelled.')
+const cancelled = (): KvfoldError => new KvfoldError('engine/cancelled', 'The measurement of the answer was cancelled.')
 
 function massOf(pattern: AttentionPattern, { placed, cuts }: MassQuery): Omit<AnswerMass, 'queries' | 'fallback'> {
   const queries = [...pattern.queries]
