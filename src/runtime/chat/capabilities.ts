@@ -64,7 +64,7 @@ export function findCapabilities(template: Template): Capabilities {
   const absent =
     'failure' in alone && 'text' in attempt([user], [], { ...nativeForm, absent: 'undefined' }) ? 'undefined' : 'none'
   if ('failure' in alone && absent === 'none')
-    throw new KvfoldError('chat/template-failed', `${alone.failure} It was given a single user message.`)
+    throw new KvfoldError('chat/template-failed', `${alone.failure} Its input was a single user message.`)
 
   const form: TemplateForm = { ...nativeForm, absent, system: systemIn({ ...nativeForm, absent }, attempt) }
   const knows = [[user], [system, user]].some((start) => shows(attempt(start, [probeTool], form), 'tool', 0))

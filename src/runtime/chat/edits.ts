@@ -36,7 +36,7 @@ export function changesOf(edits: readonly Edit[], base: Aligned, map: (message: 
   const sorted = [...edits].sort((a, b) => a.message - b.message || a.span.start - b.span.start)
   sorted.forEach(({ message, span, replacement, contract = null, forget = false }, index) => {
     const next = sorted[index + 1]
-    invariant(next === undefined || next.message !== message || !overlaps(span, next.span), 'Two edits overlap.')
+    invariant(next === undefined || next.message !== message || !overlaps(span, next.span), 'two edits overlap')
     const text = map(message)?.toText(span) ?? 'hidden'
     if (text === 'hidden') return
     const tokens = cover(base, text)

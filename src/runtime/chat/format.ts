@@ -260,7 +260,7 @@ export class ChatFormat {
   /** Returns the beginning of the answer that a prompt rendered with `continues` ends with. */
   beginningOf(rendered: Rendered): AnswerBeginning {
     const trace = this.#traces.get(rendered)
-    invariant(trace !== undefined, 'a prompt is asked about that this format did not render')
+    invariant(trace !== undefined, 'beginningOf takes only prompts that this format rendered')
     const { text, textStarts, messages } = trace
     const last = messages.length - 1
     const { start, end } = this.#shown(text, messages)
@@ -376,7 +376,7 @@ export class ChatFormat {
     if (map !== null) return map.text
     throw new KvfoldError(
       'engine/bad-request',
-      'This model’s chat template shows nothing of an answer that has only begun, so that it cannot be gone on with; end with a message of the user.',
+      'This model’s chat template does not show an unfinished answer, so the model cannot continue it; end with a user message.',
     )
   }
 

@@ -60,7 +60,7 @@ function changedTools(before: Trace, after: Trace): TemplateRewrite | null {
   const what = changes.length === 0 ? 'the same names in another order or with other definitions' : changes.join('; ')
   return {
     message: Math.min(message, before.messages.length),
-    reason: `the list of tools changed (${what}), and ${behind} tokens of the earlier prompt stand behind the first change`,
+    reason: `the list of tools changed (${what}), and ${behind} tokens of the earlier prompt follow the first change`,
   }
 }
 
@@ -115,7 +115,7 @@ function reasonFor(before: Trace, after: Trace, index: number): string {
   if (shown(now, 'content', null) !== shown(old, 'content', null))
     return 'the template moves the content of another message as messages are added'
   if (shown(now, 'call', index) !== shown(old, 'call', index)) return 'the template writes earlier tool calls differently'
-  if (now.value === old.value) return 'the tokens at the end of the message depend on what follows it'
+  if (now.value === old.value) return 'the tokens at the end of the message depend on the text after it'
   return 'the template wraps earlier messages differently'
 }
 

@@ -443,9 +443,7 @@ describe('templates that rewrite history', () => {
     const [first, both] = [of(tools), of([...tools, other])]
     const told = format.check(first, both)
     expect(told?.message).toBe(0)
-    expect(told?.reason).toMatch(
-      /^the list of tools changed \(1 added: other\), and \d+ tokens of the earlier prompt stand behind/,
-    )
+    expect(told?.reason).toMatch(/^the list of tools changed \(1 added: other\), and \d+ tokens of the earlier prompt follow/)
     const behind = Number(/and (\d+) tokens/.exec(told!.reason)![1])
     expect(behind).toBe(first.tokens.length - first.tokens.findIndex((token, at) => token !== both.tokens[at]))
     expect(format.check(both, of([other, ...tools]))?.reason).toContain('the same names in another order')

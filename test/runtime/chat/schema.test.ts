@@ -131,9 +131,9 @@ describe('a JSON schema as a grammar', () => {
   test('distinguishes whole numbers that share a double', () => {
     const overlap =
       '{"oneOf":[{"type":"integer","exclusiveMaximum":9007199254740993},{"type":"integer","minimum":9007199254740992}]}'
-    expect(() => jsonSchemaGrammar(read(overlap))).toThrow(/alternatives that one value may satisfy both/)
+    expect(() => jsonSchemaGrammar(read(overlap))).toThrow(/alternatives that the same value may satisfy/)
     const nothing = '{"type":"integer","minimum":9007199254740993,"maximum":9007199254740992}'
-    expect(() => jsonSchemaGrammar(read(nothing))).toThrow(/can be satisfied by nothing/)
+    expect(() => jsonSchemaGrammar(read(nothing))).toThrow(/allows no value/)
   })
 
   test('has properties in the order in which they are written', async () => {

@@ -317,7 +317,7 @@ function iterableOf(value: Value): Value {
 function slice(text: Tracked, start: Value | undefined, stop: Value | undefined): Tracked {
   const bound = (value: Value | undefined, otherwise: number) => {
     if (value === undefined || isNothing(value)) return otherwise
-    if (typeof value.value !== 'number') throw new Error('slice bounds are whole numbers')
+    if (typeof value.value !== 'number') throw new Error('slice bounds must be whole numbers')
     return value.value < 0 ? Math.max(0, text.length + value.value) : Math.min(value.value, text.length)
   }
   return text.slice(bound(start, 0), bound(stop, text.length))

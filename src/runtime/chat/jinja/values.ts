@@ -78,7 +78,7 @@ function thrownFor(type: string): abstract new () => Error {
   } catch (error) {
     return (error as Error).constructor as abstract new () => Error
   }
-  throw new Error(`the template library takes no ${type}`)
+  throw new Error(`the template library does not support the statement ${type}`)
 }
 
 export const BreakControl = thrownFor('Break')

@@ -111,7 +111,7 @@ export function refuseOverlap(root: SchemaRoot, schema: Schema, path: string, is
     wholes.forEach((b, j) => {
       if (i !== j && !areApart(root, a, b, isPart))
         refuse(
-          `has alternatives that one value may satisfy both (${i} and ${j}), which a grammar cannot keep apart; use anyOf`,
+          `has alternatives that the same value may satisfy (${i} and ${j}), and a grammar cannot allow exactly one of them; use anyOf`,
           path,
         )
     })

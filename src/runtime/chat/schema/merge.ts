@@ -72,7 +72,7 @@ export class Work {
     if (allowance !== null && (allowance -= steps) < 0) throw new TooMuchHere()
     if (this.#spent > this.most)
       refuse(
-        'multiplies to more than a grammar can hold; ask for fewer or shorter repetitions, and let fewer definitions, allOf and anyOf name each other',
+        'expands to more than a grammar can hold; use fewer or shorter repetitions, and fewer definitions, allOf and anyOf that refer to each other',
         path,
       )
   }
@@ -145,14 +145,14 @@ const VALUES: Readonly<Record<string, readonly [(value: unknown) => boolean, str
   // Draft 4 has true or false here.
   exclusiveMinimum: [(value) => isSchemaNumber(value) || typeof value === 'boolean', 'a number'],
   exclusiveMaximum: [(value) => isSchemaNumber(value) || typeof value === 'boolean', 'a number'],
-  pattern: [isText, 'a text'],
-  format: [isText, 'a text'],
-  enum: [(value) => isList(value) && value.length > 0, 'a list of values'],
+  pattern: [isText, 'a string'],
+  format: [isText, 'a string'],
+  enum: [(value) => isList(value) && value.length > 0, 'a list of at least one value'],
   const: [() => true, ''],
   required: [(value) => isList(value) && value.every(isText), 'a list of names'],
   multipleOf: [(value) => isSchemaNumber(value) && nearest(value) > 0, 'a number above 0'],
   uniqueItems: [(value) => typeof value === 'boolean', 'true or false'],
-  $ref: [isText, 'a text'],
+  $ref: [isText, 'a string'],
 }
 const OF_SCHEMAS = ['allOf', 'anyOf', 'oneOf', 'prefixItems']
 const OF_NAMED = ['properties', '$defs', 'definitions']
@@ -166,13 +166,14 @@ const BEYOND = new Set([
 /** Returns the schema that a reference names. @throws KvfoldError engine/bad-grammar */
 export function resolve({ schema: root }: SchemaRoot, reference: string, path: string): AnySchema {
   if (reference !== '#' && !reference.startsWith('#/'))
-    refuse(`has the $ref ${JSON.stringify(reference.slice(0, 200))}, which is not a place in this schema (#/...)`, path)
+    refuse(`has the $ref ${JSON.stringify(reference.slice(0, 200))}; only places in the same schema (#/...) are supported`, path)
   let found: unknown = root
   for (const part of reference.split('/').slice(1)) {
     const name = unescaped(part)
     found = isSchema(found) || isList(found) ? Object.entries(found).find(([key]) => key === name)?.[1] : undefined
   }
-  if (!isSchema(found) && typeof found !== 'boolean') refuse(`names no schema with ${reference.slice(0, 200)}`, path)
+  if (!isSchema(found) && typeof found !== 'boolean')
+    refuse(`refers to ${reference.slice(0, 200)}, where there is no schema`, path)
   return found
 }
 
@@ -227,7 +228,7 @@ export function check(
         seen.add(key)
         visit(resolve(root, reference, at), reference, depth + 1, isMixed)
       } else if (OF_SCHEMAS.includes(keyword)) {
-        if (!isList(value) || value.length === 0) refuse('must be a list of schemas', at)
+        if (!isList(value) || value.length === 0) refuse('must be a list of at least one schema', at)
         inner([...value.entries()])
         if (keyword === 'oneOf') onOneOf(schema, at, isPart)
       } else if (keyword === 'properties') {
@@ -258,7 +259,7 @@ function checkTypes(value: unknown, at: string): void {
 function beyond(keyword: string, value: unknown): string | null {
   if (keyword === 'uniqueItems') return value === true ? 'is true, which is not supported' : null
   if (keyword in VALUES || REMARKS.has(keyword) || keyword.startsWith('x-')) return null
-  return `uses ${keyword}, which ${BEYOND.has(keyword) ? 'is not supported' : 'is no keyword that is known here'}`
+  return `uses ${keyword}, which ${BEYOND.has(keyword) ? 'is not supported' : 'is an unknown keyword'}`
 }
 
 /** How many alternatives a schema may have. */
@@ -276,7 +277,7 @@ export function alternatives(root: SchemaRoot, schema: AnySchema, path: string, 
   root.work.spend(1, path)
   if (schema === true) return [{}]
   if (schema === false) return []
-  if (depth > DEEPEST) refuse('refers to itself without an end', path)
+  if (depth > DEEPEST) refuse('refers to itself without end', path)
   const { $ref, allOf, anyOf, oneOf, ...rest } = schema
   const base = Object.fromEntries(
     Object.entries(rest).filter(([keyword]) => !REMARKS.has(keyword) && !['$defs', 'definitions'].includes(keyword)),
@@ -301,7 +302,7 @@ export function alternatives(root: SchemaRoot, schema: AnySchema, path: string, 
   if (oneOf !== undefined) lists.push((oneOf as readonly AnySchema[]).flatMap((each) => inside(each)))
   if (lists.length === 0) return [{}]
   return lists.slice(1).reduce<readonly Plain[]>((before, next) => {
-    if (before.length * next.length > MOST_ALTERNATIVES) refuse(`comes to more than ${MOST_ALTERNATIVES} alternatives`, path)
+    if (before.length * next.length > MOST_ALTERNATIVES) refuse(`combines to more than ${MOST_ALTERNATIVES} alternatives`, path)
     return before.flatMap((a) => {
       root.work.spend(sizeOf(a) * next.length, path)
       return next.map((b) => merged(a, b, path)).filter((each) => each !== null)
@@ -365,13 +366,13 @@ function merged(a: Plain, b: Plain, path: string): Plain | null {
   if (isSchemaNumber(a['exclusiveMaximum']) && isSchemaNumber(b['exclusiveMaximum'])) smaller(result, a, b, 'exclusiveMaximum')
   for (const name of ['pattern', 'format'])
     if (a[name] !== undefined && b[name] !== undefined && a[name] !== b[name])
-      refuse(`asks for two of ${name} at once, which is not supported`, path)
+      refuse(`combines two different values of ${name}, which is not supported`, path)
   if (a['required'] !== undefined && b['required'] !== undefined)
     result['required'] = [...new Set([...(a['required'] as string[]), ...(b['required'] as string[])])]
   Object.assign(result, objects(a, b), arrays(a, b))
   for (const name of ['propertyNames', 'multipleOf'])
     if (a[name] !== undefined && b[name] !== undefined && !equal(a[name], b[name])) {
-      if (name === 'multipleOf') refuse('asks for two of multipleOf at once, which is not supported', path)
+      if (name === 'multipleOf') refuse('combines two different values of multipleOf, which is not supported', path)
       result[name] = all(a[name], b[name])
     }
   return result

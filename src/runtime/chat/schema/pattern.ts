@@ -144,7 +144,7 @@ export function repeated(part: string, least: number, most: number): string {
   if (least === 0 && most === 1) return `${part}?`
   if (most <= MOST_REPEATED) return `${part}{${least}${most === least ? '' : `,${most}`}}`
   if (part.length > LONGEST_REPEATED)
-    throw new KvfoldError('engine/bad-grammar', `repeats what takes more than ${LONGEST_REPEATED} characters of a grammar`)
+    throw new KvfoldError('engine/bad-grammar', `repeats a part whose grammar takes more than ${LONGEST_REPEATED} characters`)
   // Whole blocks, then less than a block.
   const block = `( ${part}{${MOST_REPEATED}} )`
   if (least > MOST_REPEATED) {
@@ -276,12 +276,12 @@ export function mayHave(pattern: Pattern, char: string): boolean {
 /** Parses a JSON schema's pattern. It matches texts that contain a match anywhere. @throws KvfoldError engine/bad-grammar */
 export function parsePattern(source: string): Pattern {
   if (source.length > LONGEST_PATTERN)
-    throw new KvfoldError('engine/bad-grammar', `has ${source.length} characters, and ${LONGEST_PATTERN} are the most`)
+    throw new KvfoldError('engine/bad-grammar', `has ${source.length} characters, but at most ${LONGEST_PATTERN} are allowed`)
   try {
     // JavaScript's syntax of regular expressions is that of JSON schema.
     new RegExp(source, 'u')
   } catch (error) {
-    throw new KvfoldError('engine/bad-grammar', `is no regular expression (${(error as Error).message})`)
+    throw new KvfoldError('engine/bad-grammar', `is not a valid regular expression (${(error as Error).message})`)
   }
   return new PatternReader(source).read()
 }
@@ -304,7 +304,7 @@ class PatternReader {
 
   read(): Pattern {
     const pattern = this.#choice(true)
-    if (this.#at < this.#chars.length) throw this.#cannot('that closes nothing')
+    if (this.#at < this.#chars.length) throw this.#cannot('a bracket that closes nothing')
     return pattern
   }
 
@@ -369,7 +369,7 @@ class PatternReader {
       if (opening.startsWith('?:')) this.#at += 2
       else if (name !== undefined) this.#at += name.length
       else if (opening.startsWith('?')) throw this.#cannot(`the group (${opening}`)
-      if (this.#depth >= DEEPEST) throw this.#cannot(`groups ${DEEPEST} deep`)
+      if (this.#depth >= DEEPEST) throw this.#cannot(`groups nested ${DEEPEST} deep`)
       this.#depth++
       const inside = this.#choice(false)
       this.#depth--
@@ -379,7 +379,7 @@ class PatternReader {
     if (char === '[') return { kind: 'set', set: this.#set() }
     if (char === '.') return { kind: 'set', set: without(LINE_ENDS) }
     if (char === '\\') return { kind: 'set', set: this.#escape(false) }
-    if (char === '^' || char === '$') throw this.#cannot(`${char} within it`)
+    if (char === '^' || char === '$') throw this.#cannot(`${char} in its middle`)
     return { kind: 'set', set: [[char.codePointAt(0)!, char.codePointAt(0)!]] }
   }
 
@@ -429,7 +429,7 @@ class PatternReader {
     if (hex !== undefined && code !== undefined) {
       this.#at += hex.length
       const value = Number.parseInt(code, 16)
-      if (value >= 0xd800 && value <= 0xdfff) throw this.#cannot('half a character')
+      if (value >= 0xd800 && value <= 0xdfff) throw this.#cannot('half of a surrogate pair')
       return [[value, value]]
     }
     const control = controls[char]
@@ -439,6 +439,6 @@ class PatternReader {
   }
 
   #cannot(what: string): KvfoldError {
-    return new KvfoldError('engine/bad-grammar', `uses ${what}, which a grammar cannot say`)
+    return new KvfoldError('engine/bad-grammar', `uses ${what}, which a grammar cannot express`)
   }
 }

@@ -258,7 +258,7 @@ export function numbersOf(type: 'integer' | 'number', schema: Readonly<Record<st
 
 // Texts as GBNF: their patterns, formats and lengths.
 
-const LENGTHS_BESIDE = 'has lengths beside a pattern or format that may be longer or shorter, which is not supported'
+const LENGTHS_BESIDE = 'limits the length beside a pattern or format that allows other lengths, which is not supported'
 /** The character that tags begin with. */
 const TAG = '<'
 
@@ -318,10 +318,10 @@ function matched(
     if (format !== undefined && known === undefined && !/^(?:int|float|double)/.test(format))
       throw new KvfoldError(
         'engine/bad-grammar',
-        `is ${JSON.stringify(format.slice(0, 40))}; supported are ${Object.keys(FORMATS).join(', ')}`,
+        `is ${JSON.stringify(format.slice(0, 40))}, which is not supported; use one of ${Object.keys(FORMATS).join(', ')}`,
       )
     if (pattern !== undefined && typeof known === 'string')
-      throw new KvfoldError('engine/bad-grammar', 'stands beside a pattern, which is not supported: give one of them')
+      throw new KvfoldError('engine/bad-grammar', 'is given together with a pattern, which is not supported; give one of them')
     return pattern !== undefined ? parsePattern(pattern) : typeof known === 'string' ? wholePattern(known) : null
   } catch (error) {
     return outOfReach(error, `${path}/${pattern === undefined || typeof known === 'string' ? 'format' : 'pattern'}`, leaveOut)

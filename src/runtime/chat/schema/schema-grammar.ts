@@ -104,7 +104,7 @@ export class SchemaWriter {
 
   /** Returns GBNF of the values. @throws KvfoldError engine/bad-grammar when there are none */
   whole(): string {
-    return this.#counted(this.value(this.#schema, '#') ?? refuse('can be satisfied by nothing', '#'), '#')
+    return this.#counted(this.value(this.#schema, '#') ?? refuse('allows no value', '#'), '#')
   }
 
   /** Counts the size of a rule's body as work, and returns the body. */
@@ -119,9 +119,9 @@ export class SchemaWriter {
     // A schema that refers to itself through references beside other keywords becomes a rule.
     const key = this.#text(schema, path)
     const known = this.#writing.get(key)
-    if (this.#unguarded.has(key)) refuse('refers to itself without an end', path)
+    if (this.#unguarded.has(key)) refuse('refers to itself without end', path)
     if (known !== undefined) return (known.name ??= `${this.options.prefix}-self-${this.#count++}`)
-    if (this.#writing.size > DEEPEST) refuse('refers to itself in ever new ways', path)
+    if (this.#writing.size > DEEPEST) refuse('refers to itself through ever new schemas', path)
     const entry: { name?: string } = {}
     this.#writing.set(key, entry)
     this.#unguarded.add(key)
@@ -129,7 +129,7 @@ export class SchemaWriter {
     this.#writing.delete(key)
     this.#unguarded.delete(key)
     if (entry.name === undefined) return written
-    if (written === null) refuse('can be satisfied by nothing', path)
+    if (written === null) refuse('allows no value', path)
     this.rules.add(entry.name, this.#counted(written, path))
     return entry.name
   }
@@ -165,7 +165,7 @@ export class SchemaWriter {
       const isObject = this.#typesIn(each).some((type) => type === 'object' || type === 'any') && listed(each) === null
       return isObject ? (this.#guarded(() => this.pairs(each, '#', comma, write)) ?? []) : []
     })
-    if (options.length === 0) refuse('can be satisfied by no object', '#')
+    if (options.length === 0) refuse('allows no object', '#')
     if (options.includes('any')) return 'any'
     return this.#counted(options.length === 1 ? options[0]! : `( ${options.map((each) => each || '""').join(' | ')} )`, '#')
   }
@@ -257,7 +257,7 @@ export class SchemaWriter {
     if (schema['multipleOf'] === undefined || schema['multipleOf'] === 1) return numbersOf(type, schema)
     const written = multiplesOf(type, schema, (body) => this.#rule(body, path))
     if (written !== undefined) return written
-    this.#beyond(`${path}/multipleOf`, 'is a number that a grammar cannot keep to')
+    this.#beyond(`${path}/multipleOf`, 'is a number whose multiples a grammar cannot express')
     return numbersOf(type, schema)
   }
 
@@ -281,7 +281,7 @@ export class SchemaWriter {
   }
 
   #reference(reference: string, path: string): string | null {
-    if (this.#unguarded.has(reference)) refuse(`refers to itself without an end (${reference})`, path)
+    if (this.#unguarded.has(reference)) refuse(`refers to itself without end (${reference})`, path)
     const known = this.#references.get(reference)
     if (known !== undefined) return known
     const target = resolve(this.#root, reference, path)
@@ -294,7 +294,7 @@ export class SchemaWriter {
     this.#unguarded.add(reference)
     const body = this.value(target, reference)
     this.#unguarded.delete(reference)
-    if (body === null) refuse('can be satisfied by nothing', reference)
+    if (body === null) refuse('allows no value', reference)
     this.rules.add(name, this.#counted(body, reference))
     return name
   }
@@ -436,7 +436,7 @@ export class SchemaWriter {
               ),
           )
     if (least > entries.length + 1 && other !== null)
-      this.#beyond(`${path}/minProperties`, 'asks for several additional properties, whose names a grammar cannot keep apart')
+      this.#beyond(`${path}/minProperties`, 'asks for several additional properties with different names')
     return sequenceOf((body) => this.#rule(body, path), entries, other, comma, Math.min(least, entries.length + 1), most)
   }
 
