@@ -132,7 +132,21 @@ describe('pages', () => {
     )
     expect(unknown).toEqual([])
   })
-  it('name existing tests and environment variables', () => {
+
+  it('have short sentences', () => {
+    const long = among(GUIDES, (text) => sentencesIn(text).filter((sentence) => wordsIn(sentence) > 30))
+    expect(long).toEqual([])
+  })
+
+  it('are short', () => {
+    const long = among(GUIDES, (text, page) => {
+      const lines = text.trimEnd().split('\n').length
+      return lines > (page === 'README.md' ? 100 : 200) ? [`${lines} lines`] : []
+    })
+    expect(long).toEqual([])
+  })
+
+  it('name tests and settings of the environment that are there', () => {
     const texts = tests.map((name) => [`test/${name}`, read(`test/${name}`)] as const)
     const sources = ['src', 'scripts', 'bench', 'native-models/train']
       .flatMap((folder) => readdirSync(folder, { recursive: true, encoding: 'utf8' }).map((name) => `${folder}/${name}`))
