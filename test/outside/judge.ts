@@ -213,7 +213,12 @@ export class Judge {
     const off = furthest(row, known.row)
     if (off === 0) this.tally.identical++
     if (off > PATIENCE * this.noise.floor)
-      this.blame('again', at, `the same cells, and log-probabilities are off by ${off.toExponential(1)}`)
+      this.blame(
+        'again',
+        at,
+        `the same cells, and log-probabilities are off by ${off.toExponential(1)}`,
+        this.reference.rounds && off <= ROUNDINGS * this.noise.floor,
+      )
   }
 
   /** What is open is in the text that was seen; what is hidden is not. */
