@@ -82,8 +82,8 @@ export interface LedgerEntry {
    */
   readonly turned?: number
   /**
-   * Reused tokens that the conversation showed before, behind the same text and under the same edits, by other cells than now. Neither the
-   * old nor the new cells are exact. The old cells are in no tier any more, or were moved. A restore for which this is 0 shows the very
+   * Reused tokens that the conversation showed before, behind the same text and under the same edits, by other cells than now. The cells that
+   * it shows now are not exact. The old ones are in no tier any more, or were moved. A restore for which this is 0 shows the very
    * cells from before the edit. Absent in entries of earlier versions and of engines that have no positions.
    */
   readonly replaced?: number

@@ -1,5 +1,6 @@
 /** Remembers which tokens conversations showed before their edits, and by which cells, so that a restore shows those cells again. */
 import type { ConversationId } from '../core/ids.js'
+import type { Contract } from '../core/contract.js'
 import { lowerBound } from '../core/span.js'
 import { commonPrefix, markerSource, type Prompt, uneditedOf } from './prompt.js'
 import type { HeldSequence, Sequence } from './sequence.js'
@@ -37,6 +38,14 @@ export function latestView(views: Iterable<View>, prompt: Prompt, keys: Int32Arr
     best = { view, places }
   }
   return best
+}
+
+/** The fields of a step's plan that tell whether its conversation leaves a view. */
+interface LeavingPlan {
+  readonly prompt: Prompt
+  readonly sourceIds: Int32Array
+  /** The contract that was asked for. */
+  readonly asked: Contract
 }
 
 /** Bytes, approximately, that all views may take. */
@@ -87,12 +96,30 @@ export class Views {
   }
 
   /**
-   * Keeps the view of a live sequence, and drops the conversation's views that are a beginning of it. An exact sequence is not kept,
-   * because cells of a fresh prefill are found by their hashes.
+   * Keeps the view of a live sequence, and drops the conversation's views that are a beginning of it. An exact one is not kept before the
+   * conversation has another view, because cells of a fresh prefill are found by their hashes.
    */
   keep(sequence: Sequence): void {
-    if (sequence.exact === sequence.held) return
-    const view = new PastView(sequence)
+    if (sequence.exact < sequence.held || this.#own.has(sequence.conversation)) this.#add(new PastView(sequence))
+  }
+
+  /**
+   * Keeps the view of the live sequence if the prompt differs from it before either ends. An exact one is kept unless `exact` was asked for:
+   * its cells may be gone when it is restored, and then the ledger counts those that are shown instead.
+   */
+  leave(sequence: Sequence, { prompt, sourceIds, asked }: LeavingPlan): void {
+    const agrees = agreement(sequence, prompt, sourceIds)
+    if (agrees === sequence.held || agrees === prompt.tokens.length) return
+    if (asked === 'exact') this.keep(sequence)
+    else this.#add(new PastView(sequence))
+  }
+
+  /** Drops the conversation's views that `which` picks. */
+  drop(conversation: ConversationId, which: (view: View) => boolean = () => true): void {
+    for (const view of this.#own.get(conversation) ?? []) if (which(view)) this.#delete(view)
+  }
+
+  #add(view: PastView): void {
     this.drop(view.conversation, (other) => isBeginning(other, view))
     this.#all.add(view)
     this.#own.set(view.conversation, (this.#own.get(view.conversation) ?? new Set()).add(view))
@@ -101,17 +128,6 @@ export class Views {
       if (this.#bytes <= this.room) return
       this.#delete(oldest)
     }
-  }
-
-  /** Keeps the view of the live sequence if the prompt differs from it before either ends. */
-  leave(sequence: Sequence, { prompt, sourceIds }: { readonly prompt: Prompt; readonly sourceIds: Int32Array }): void {
-    const agrees = agreement(sequence, prompt, sourceIds)
-    if (agrees < sequence.held && agrees < prompt.tokens.length) this.keep(sequence)
-  }
-
-  /** Drops the conversation's views that `which` picks. */
-  drop(conversation: ConversationId, which: (view: View) => boolean = () => true): void {
-    for (const view of this.#own.get(conversation) ?? []) if (which(view)) this.#delete(view)
   }
 
   #delete(view: PastView): void {
