@@ -217,9 +217,8 @@ export function droppedFrom(sequence: Sequence, { parts }: Plan): Span[] {
  *
  * - A last token that is computed again behind the very cells that it saw is left out.
  * - Tokens that `blend` computes again are kept, because a restore asks for their old cells.
- * - Of a marker that is gone, all entries up to its last chosen one are kept.
- * - Of a marker that is shown in part, no entry is kept. The rest is useless without the marker's beginning, and would be found in its
- *   place.
+ * - Of a marker that is gone, or of which only the beginning is shown, all entries up to its last chosen one are kept. The rest of a marker
+ *   is not found without its beginning.
  *
  * @returns the spans, and how many of their tokens were chosen because nothing else holds them
  */
@@ -241,7 +240,6 @@ export function worthParking(sequence: Sequence, plan: Plan, gone: readonly Span
       const first = firstOfMarker(sequence.sourceIds, entry)
       const before = spans.at(-1)
       if (before !== undefined && before.end >= first) spans[spans.length - 1] = span(before.start, entry + 1)
-      else if (first < start) continue
       else spans.push(span(first, entry + 1))
       tokens++
     }

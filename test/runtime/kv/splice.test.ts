@@ -123,10 +123,10 @@ describe('a fold', () => {
     prompt.fold(20, 40, marker)
     harness.step('a', prompt.shown)
     prompt.fold(20, 40, [900, 950, 951, 952])
-    // The new marker begins like the old one.
-    expect(harness.step('a', prompt.shown)).toMatchObject({ fresh: 3, recomputed: 0, submitted: 4, parked: 1 })
+    // The new one begins as the old one did.
+    expect(harness.step('a', prompt.shown)).toMatchObject({ fresh: 3, recomputed: 0, submitted: 4, parked: 3 })
     prompt.fold(20, 40, marker)
-    expect(harness.step('a', prompt.shown)).toMatchObject({ contract: 'splice', approximate: 27 })
+    expect(harness.step('a', prompt.shown)).toMatchObject({ contract: 'splice', submitted: 1, approximate: 27 })
   })
 })
 
@@ -516,6 +516,18 @@ describe('text that was shown before', () => {
     prompt.restore(20)
     // The text of 20 and 21 and the last token are computed. The others behind stay where they stood behind the marker.
     expect(harness.step('a', prompt.shown)).toMatchObject({ contract: 'splice', submitted: 3, replaced: 44 })
+  })
+
+  it('of a marker is found whole though a shorter one, its beginning, was shown since', () => {
+    const { harness, prompt } = begun()
+    const words = text(900, 6)
+    prompt.fold(20, 30, words)
+    harness.step('a', prompt.shown)
+    for (const shown of [words.slice(0, 2), words]) {
+      prompt.restore(20)
+      prompt.fold(20, 30, shown)
+      expect(harness.step('a', prompt.shown)).toMatchObject({ submitted: 1, replaced: 0 })
+    }
   })
 
   it('of a marker is found whole though another version has its beginning', () => {
