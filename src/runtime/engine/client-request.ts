@@ -8,7 +8,7 @@ import { contractOfStep, FORGOTTEN } from '../core/contract.js'
 import type { ConversationId } from '../core/ids.js'
 import type { StepCache } from '../kv/step-cache.js'
 import type { CacheSalt } from '../kv/tenant-salts.js'
-import { editedFrom, Lineage, Lineages, NOWHERE, type PlacedWording } from '../kv/lineage.js'
+import { editedFrom, Lineage, Lineages, NOWHERE, type PlacedWording, type Wording } from '../kv/lineage.js'
 import type { StepContract } from '../kv/plan/parts.js'
 import type { ModelInfo, NativeGrammar, NativeModel, SamplerOptions } from '../native/types.js'
 import type { EngineRequest } from './engine.js'
@@ -46,10 +46,9 @@ export class ClientEdits {
     const wording = { tokens: origin.base, starts: origin.starts }
     const asked = contractOfStep(clientEdits)
     // Text to be forgotten must not stay in a lineage, nor the text around it, so none is used.
-    const known = asked === 'exact' || origin.base.includes(FORGOTTEN) ? null : this.#known(conversation, parent)
-    const found = known?.place(wording, count) ?? null
-    const placed = known !== null && found !== null && keptIn(found, known) >= FEWEST_KEPT ? found : null
-    this.#lineages.set(conversation, placed?.lineage ?? Lineage.of(wording))
+    const known = asked === 'exact' || origin.base.includes(FORGOTTEN) ? [] : this.#known(conversation, parent)
+    const { lineage, placed } = placedIn(known, wording, count)
+    this.#lineages.set(conversation, [placed?.lineage ?? Lineage.of(wording), ...known.filter((each) => each !== lineage)])
     if (placed === null) return plain
     return {
       ...plain,
@@ -63,15 +62,28 @@ export class ClientEdits {
     this.#lineages.delete(conversation)
   }
 
-  /** The lineage of the conversation, else that of its parent, with the text that the last step generated; null if there is none. */
-  #known(conversation: ConversationId, parent: ConversationId | undefined): Lineage | null {
+  /** The lineages of the conversation, else those of its parent. The latest one has the text that the last step generated. */
+  #known(conversation: ConversationId, parent: ConversationId | undefined): readonly Lineage[] {
     for (const each of [conversation, ...(parent === undefined ? [] : [parent])]) {
-      const lineage = this.#lineages.get(each)
+      const [latest, ...others] = this.#lineages.of(each)
       const shown = this.cache.prompt(each)?.origin?.base
-      if (lineage !== undefined) return shown === undefined ? lineage : lineage.grown(shown)
+      if (latest !== undefined) return [shown === undefined ? latest : latest.grown(shown), ...others]
     }
-    return null
+    return []
   }
+}
+
+/**
+ * Places the wording in the latest lineage that showed it before, else in the latest one that enough of it is found in. Returns null twice if
+ * there is none.
+ */
+function placedIn(known: readonly Lineage[], wording: Wording, count: number | undefined) {
+  const before = known.filter((each) => each.showed(wording))
+  for (const lineage of [...before, ...known]) {
+    const placed = lineage.place(wording, count)
+    if (keptIn(placed, lineage) >= FEWEST_KEPT) return { lineage, placed }
+  }
+  return { lineage: null, placed: null }
 }
 
 /**

@@ -124,6 +124,13 @@ export class Lineage {
     return { lineage: new Lineage(text, inOrder(hidden, made), [made, ...others].slice(0, WORDINGS)), places }
   }
 
+  /** Whether one of the remembered wordings began with these very messages. */
+  showed({ tokens, starts }: Wording): boolean {
+    const spans = spansOf(starts)
+    const given = spans.map(({ start, end }) => keyOf(tokens.subarray(start, end)))
+    return this.wordings.some((wording) => commonBeginning(wording, tokens, spans, given) === tokens.length)
+  }
+
   /**
    * Takes the places of the wording with the longest common beginning with these messages, of equal ones the latest, unless fewer tokens
    * are found by that.
@@ -175,13 +182,16 @@ export class Lineage {
 
 /** Bytes, approximately, that all lineages may take. */
 const ROOM = 2 ** 26
+/** The most lineages that a conversation has. */
+const LINEAGES = 4
 
 /**
- * The lineages of all conversations. When room is short, those unused for longest are dropped first; their conversations begin new ones.
+ * The lineages of all conversations, latest used first. A conversation gets one more when its client sends a list that has too little in common
+ * with the others, so that it can come back to them. When room is short, the conversations unused for longest lose theirs first.
  */
 export class Lineages {
-  /** Lineages with the bytes that each takes, the longest unused first. */
-  readonly #all = new Map<ConversationId, { readonly lineage: Lineage; readonly bytes: number }>()
+  /** The lineages of each conversation with the bytes that they take, the longest unused first. */
+  readonly #all = new Map<ConversationId, { readonly lineages: readonly Lineage[]; readonly bytes: number }>()
   #bytes = 0
 
   /** @param room bytes, approximately. Default 64 MiB */
@@ -192,18 +202,25 @@ export class Lineages {
     return this.#bytes
   }
 
-  get(conversation: ConversationId): Lineage | undefined {
-    return this.#all.get(conversation)?.lineage
+  /** Returns the conversation's lineages, latest used first. */
+  of(conversation: ConversationId): readonly Lineage[] {
+    return this.#all.get(conversation)?.lineages ?? []
   }
 
   /**
-   * Stores the lineage as the latest used, and drops the longest unused ones if room is short. A lineage larger than the whole room drops
-   * all of them, and then is not kept either.
+   * Stores the conversation's lineages, latest used first: the first few, as far as they fit into the room together, and the first in any case.
+   * If room is short, drops those of the conversations that were unused for longest. A lineage larger than the whole room drops all others,
+   * and then is not kept either.
    */
-  set(conversation: ConversationId, lineage: Lineage): void {
+  set(conversation: ConversationId, all: readonly Lineage[]): void {
     this.delete(conversation)
-    const { bytes } = lineage
-    this.#all.set(conversation, { lineage, bytes })
+    let bytes = 0
+    const lineages = all.slice(0, LINEAGES).filter((each, at) => {
+      const fits = at === 0 || bytes + each.bytes <= this.room
+      if (fits) bytes += each.bytes
+      return fits
+    })
+    this.#all.set(conversation, { lineages, bytes })
     this.#bytes += bytes
     for (const each of this.#all.keys()) {
       if (this.#bytes <= this.room) return

@@ -96,6 +96,24 @@ function edit(random: Random, messages: ChatMessage[], ever: ChatMessage[]): voi
 }
 
 describe('client edits', () => {
+  it.each(['splice', 'blend'] as const)(
+    'under %s come back to a list that was sent before another one with little in common',
+    async (contract) => {
+      const random = new Random(5, 23)
+      const id = `other-${contract}`
+      const messages = [user(`Back, ${contract}.`), ...[60, 80, 60, 40].map((words) => user(text(random, words)))]
+      await show(engine, id, messages, contract)
+      const edited = [messages[0]!, user('Gone.'), ...messages.slice(2)]
+      const before = await show(engine, id, edited, contract)
+      expect(before.approximate).toBeGreaterThan(FEWEST_KEPT)
+      const other = [user('Of something else.'), user(text(random, 30))]
+      expect((await show(engine, id, other, contract)).approximate).toBe(0)
+      const again = await show(engine, id, edited, contract)
+      expect([again.computed, again.approximate]).toEqual([1, before.approximate])
+      expect(largestDifference(again.next, before.next)).toBeLessThan(NOISE)
+    },
+  )
+
   it(
     `show the client's messages after ${HISTORIES} random histories, and are exact whenever the ledger says so`,
     { timeout: LONG ? 3_600_000 : 240_000 },

@@ -230,24 +230,43 @@ describe('the table of lineages', () => {
 
   it('keeps to its bytes: the least recently used lineage goes first', () => {
     const lineages = new Lineages(2 * some.bytes)
-    lineages.set(a, some)
-    lineages.set(b, some)
-    lineages.set(a, some)
+    lineages.set(a, [some])
+    lineages.set(b, [some])
+    lineages.set(a, [some])
     expect(lineages.bytes).toBe(2 * some.bytes)
-    lineages.set(c, some)
-    expect(ids.map((id) => lineages.get(id))).toEqual([some, undefined, some])
+    lineages.set(c, [some])
+    expect(ids.map((id) => lineages.of(id))).toEqual([[some], [], [some]])
     lineages.delete(a)
     lineages.delete(a)
     expect(lineages.bytes).toBe(some.bytes)
   })
 
-  it('never takes more bytes, however often a client changes its messages', () => {
+  it('of one conversation are a few, and those used last stay as far as there is room', () => {
+    const all = Array.from({ length: 9 }, (_, at) => Lineage.of(wordingOf([[at + 3], [4, 5]])))
+    const roomy = new Lineages()
+    roomy.set(a, all)
+    expect(roomy.of(a)).toEqual(all.slice(0, 4))
+    const tight = new Lineages(2.5 * all[0]!.bytes)
+    tight.set(a, all)
+    expect(tight.of(a)).toEqual(all.slice(0, 2))
+    expect(tight.bytes).toBe(2 * all[0]!.bytes)
+  })
+
+  it('tell whether one of their wordings was shown', () => {
+    const first = wordingOf([[3], [4, 5], [6]])
+    const lineage = Lineage.of(first).place(wordingOf([[3], [7], [6]])).lineage
+    expect(lineage.showed(first)).toBe(true)
+    expect(lineage.showed(wordingOf([[3], [7], [6]]))).toBe(true)
+    expect(lineage.showed(wordingOf([[3], [4, 5], [7]]))).toBe(false)
+  })
+
+  it('never take more, however often a client changes its mind', () => {
     const lineages = new Lineages(8 * some.bytes)
     const kept = Array.from({ length: 300 }, (_, turn) => {
       const wording = wordingOf([[3], [turn + 3, turn + 4], [5]])
-      lineages.set(a, lineages.get(a)?.place(wording).lineage ?? Lineage.of(wording))
+      lineages.set(a, [lineages.of(a)[0]?.place(wording).lineage ?? Lineage.of(wording)])
       expect(lineages.bytes).toBeLessThanOrEqual(8 * some.bytes)
-      return lineages.get(a)
+      return lineages.of(a)[0]
     })
     // The lineage starts over, and grows again.
     expect(kept.filter((lineage) => lineage === undefined).length).toBeGreaterThan(1)
