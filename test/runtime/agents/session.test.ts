@@ -6,7 +6,7 @@ import type { ClientTool } from '../../../src/runtime/agents/toolbox.js'
 import { contextTools } from '../../../src/runtime/context/tools.js'
 import { KvfoldError } from '../../../src/runtime/core/errors.js'
 import { conversationId } from '../../../src/runtime/core/ids.js'
-import type { EngineRequest } from '../../../src/runtime/engine/engine.js'
+import { EngineAround, type EngineRequest, type Generation, generationOf } from '../../../src/runtime/engine/engine.js'
 import { ScriptedEngine, type Script } from '../../support/scripted.js'
 import type { ScriptedReply } from '../../../src/lab/taught-engine.js'
 
@@ -319,5 +319,30 @@ describe('Session', () => {
   it('reports a turn that reached the token limit as such', async () => {
     const session = plain({ engine: new ScriptedEngine([{ content: 'On and', finish: 'length' }]), id })
     expect(await session.ask('Hi')).toMatchObject({ end: 'length', answer: 'On and' })
+  })
+})
+
+describe('the events of a turn', () => {
+  it('are heard at the moment the engine sends them, with no queue in between', async () => {
+    const heard: string[] = []
+    class Sender extends EngineAround {
+      respond(request: EngineRequest): Generation {
+        const running = this.engine.respond(request)
+        return generationOf((stream) =>
+          running.each((event) => {
+            heard.push(`${event.type} sent`)
+            stream.push(event)
+          }),
+        )
+      }
+    }
+    const engine = new Sender(new ScriptedEngine(() => ({ content: 'Seven.' })))
+    await plain({ engine, id }).ask('Which?', {
+      onEvent: (event) => {
+        if (event.type === 'engine') heard.push(`${event.event.type} heard`)
+      },
+    })
+    const types = ['plan', 'prefill', 'tokens', 'text']
+    expect(heard).toEqual(types.flatMap((type) => [`${type} sent`, `${type} heard`]))
   })
 })
