@@ -297,6 +297,13 @@ export interface CompletionAsked extends AsyncIterable<AskEvent> {
 export const variablesOf = (fields: readonly TemplateField[] = []): TemplateVariables =>
   Object.fromEntries(fields.flatMap(({ names, value }) => names.map((name) => [name, value] as const)))
 
+/** Seeds of samplers are below this number, which itself means a random seed. */
+export const SEEDS = 2 ** 32 - 1
+
+/** Returns the sampling of one of several answers to a request: a given seed differs from answer to answer. */
+export const nthSampling = (sampling: Sampling, index: number): Sampling =>
+  sampling.seed === undefined ? sampling : { ...sampling, seed: (sampling.seed + index) % SEEDS }
+
 /**
  * The operations behind every route. Methods that name a model load it if necessary. @throws KvfoldError model/not-found for unknown
  * names

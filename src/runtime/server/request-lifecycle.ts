@@ -127,12 +127,12 @@ export class RequestRun {
   /**
    * Streams the answers as they come. Errors before the first frame are thrown, so that they get an HTTP status; later errors end the
    * stream.
-   * @param ping milliseconds between comments while there are no tokens yet; null for none
+   * @param ping seconds between comments while there are no tokens yet; undefined for none
    */
   async stream<A extends AnyAnswer>(
     begin: (signal: AbortSignal) => readonly AnyAsked<A>[],
     shape: StreamShape<A>,
-    ping: number | null,
+    ping?: number,
   ): Promise<FastifyReply> {
     const { reply } = this
     const headers = () => {
@@ -140,7 +140,7 @@ export class RequestRun {
       return reply.getHeaders() as OutgoingHttpHeaders
     }
     const writer = new EventWriter(reply.raw, headers, shape.lines)
-    const timer = ping === null ? null : setInterval(() => void writer.ping(), ping)
+    const timer = ping === undefined ? null : setInterval(() => void writer.ping(), 1000 * ping)
     const quiet = () => {
       if (timer !== null) clearInterval(timer)
     }

@@ -3,7 +3,7 @@ import Type from 'typebox'
 import { definedFields, isRecord } from '../../core/json.js'
 import { atOnce, inTurns, type Steps } from '../../core/turns.js'
 import { writtenLike } from '../../core/written-json.js'
-import type { Ask, CompletionAsk, TemplateField, UnsupportedParts } from '../ask.js'
+import { type Ask, type CompletionAsk, SEEDS, type TemplateField, type UnsupportedParts } from '../ask.js'
 import { isLong } from '../json-slices.js'
 import { FieldError, unsupported } from '../problem.js'
 import type { Sampling } from '../../engine/engine.js'
@@ -173,9 +173,6 @@ export const SamplingFields = {
 }
 
 type SamplingRequest = Type.Static<ReturnType<typeof Type.Object<typeof SamplingFields>>>
-
-/** Seeds of the sampler are below 2^32 - 1, which means a random seed. */
-const SEEDS = 2 ** 32 - 1
 
 /** @throws FieldError server/bad-request */
 export function samplingOf(request: SamplingRequest, defaults: Sampling): Sampling {

@@ -12,7 +12,7 @@ import { Feed } from '../../core/feed.js'
 import { conversationId } from '../../core/ids.js'
 import { definedFields } from '../../core/json.js'
 import type { GenerationOptions, RequestScope } from '../../engine/engine.js'
-import { type Answer, type Ask, type Asked, type AskEvent, variablesOf } from '../ask.js'
+import { type Answer, type Ask, type Asked, type AskEvent, nthSampling, variablesOf } from '../ask.js'
 import type { Lost, RecognisedEdits, Saved } from '../ask.js'
 import { editsInWords, type TakenThread } from './client-edits.js'
 import { clearedIn, clearToolUses } from './context-edits.js'
@@ -333,9 +333,6 @@ function lostOf({ left }: TakenThread, { steps }: TurnOutcome): Lost | null {
 
 // Several answers to one ask.
 
-/** Seeds of samplers are below this number, which itself means a random seed. */
-const SEEDS = 2 ** 32 - 1
-
 /**
  * Returns `n` asks. The first computes the prompt; the others begin when it is computed.
  * @param view the messages that clients now know of the thread to append to, so that the others do not see the first answer; null when
@@ -348,8 +345,7 @@ export function several(
   begin: (ask: Ask, emit: (event: AskEvent) => void) => Promise<Answer>,
 ): readonly Asked[] {
   const { sampling } = ask
-  const nth = (index: number): Ask =>
-    sampling?.seed === undefined ? ask : { ...ask, sampling: { ...sampling, seed: (sampling.seed + index) % SEEDS } }
+  const nth = (index: number): Ask => (sampling === undefined ? ask : { ...ask, sampling: nthSampling(sampling, index) })
   const whole = async (index: number): Promise<Ask> => {
     const known = await view
     return known === null ? nth(index) : { ...nth(index), appended: false, messages: [...known, ...ask.messages] }

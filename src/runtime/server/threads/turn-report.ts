@@ -103,11 +103,7 @@ export class TurnReport {
       case 'tokens':
         this.#unknown += event.tokens.length
         if (event.logprobs !== undefined) this.logprobs.push(...event.logprobs)
-        this.emit({
-          type: 'tokens',
-          tokens: event.tokens,
-          ...(event.logprobs === undefined ? {} : { logprobs: event.logprobs }),
-        })
+        this.emit(event)
         return
       case 'text': {
         this.#unknown = 0
@@ -121,16 +117,16 @@ export class TurnReport {
         this.#reasoned += this.#unknown
         this.#unknown = 0
         this.#reasoning += event.text
-        this.emit({ type: 'reasoning', text: event.text })
+        this.emit(event)
         return
       case 'call':
-        if (this.#mayCall && this.toolbox.isExternal(event.call)) this.emit({ type: 'call', call: event.call })
+        if (this.#mayCall && this.toolbox.isExternal(event.call)) this.emit(event)
         return
       case 'arguments':
         if (this.#mayCall && this.toolbox.isExternal(event)) this.emit(event)
         return
       case 'rewrite':
-        this.emit({ type: 'rewrite', message: event.message, reason: event.reason })
+        this.emit(event)
     }
   }
 }

@@ -29,9 +29,8 @@ export function addMessages(app: App, { service, sampling, unsupportedParts, exc
       const id = `msg_${randomUUID().replaceAll('-', '')}`
       const streamed = body.stream === true
       const begin = (signal: AbortSignal) => [service.ask({ ...ask, signal, streamed })]
-      const ping = body.kvfold?.ping === undefined ? null : body.kvfold.ping * 1000
       const running = exchange(request, reply)
-      if (streamed) return running.stream(begin, new MessageStream(id, request.id, body), ping)
+      if (streamed) return running.stream(begin, new MessageStream(id, request.id, body), body.kvfold?.ping)
       const [answer] = await running.answers(begin)
       const told = kvfoldReply(body.kvfold, answer!, ignoredIn(body, MessagesBody))
       return { ...messageReply(id, body, answer!), ...(told === undefined ? {} : { kvfold: told }) }

@@ -69,7 +69,7 @@ export function addLlamaCompletions(app: App, { service, sampling, exchange }: P
         )
         const wish = { body, asks, ignored: ignoredIn(body, LlamaBody) }
         const begin = (signal: AbortSignal) => asks.map((ask) => service.complete({ ...ask, signal }))
-        if (body.stream === true) return running.stream(begin, new LlamaStream(wish), null)
+        if (body.stream === true) return running.stream(begin, new LlamaStream(wish))
         const answers = (await running.answers(begin)).map((answer, index) => completion(answer, index, wish))
         return answers.length === 1 ? answers[0] : answers
       },

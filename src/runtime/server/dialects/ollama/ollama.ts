@@ -55,7 +55,7 @@ export function addOllama(app: App, { service, sampling, unsupportedParts, excha
       const streamed = body.stream !== false
       const begin = (signal: AbortSignal) => [service.ask({ ...ask, signal, streamed })]
       const running = exchange(request, reply)
-      if (streamed) return running.stream(begin, new OllamaStream('chat'), null)
+      if (streamed) return running.stream(begin, new OllamaStream('chat'))
       return ollamaAnswer('chat', (await running.answers(begin))[0]!)
     },
   )
@@ -71,7 +71,7 @@ export function addOllama(app: App, { service, sampling, unsupportedParts, excha
       const begin = (signal: AbortSignal): readonly AnyAsked<Answer | CompletionAnswer>[] =>
         body.raw === true ? [service.complete({ ...ask, prompt, signal })] : [service.ask({ ...ask, signal, streamed })]
       const running = exchange(request, reply)
-      if (streamed) return running.stream(begin, new OllamaStream('generate'), null)
+      if (streamed) return running.stream(begin, new OllamaStream('generate'))
       return ollamaAnswer('generate', (await running.answers(begin))[0]!)
     },
   )

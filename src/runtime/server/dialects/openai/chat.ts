@@ -52,9 +52,8 @@ export function addChat(app: App, { service, sampling, unsupportedParts, exchang
         body.n === undefined || body.n === 1
           ? [service.ask({ ...ask, signal, streamed })]
           : service.several({ ...ask, signal, streamed }, body.n)
-      const ping = body.kvfold?.ping === undefined ? null : body.kvfold.ping * 1000
       const running = exchange(request, reply)
-      if (streamed) return running.stream(begin, new ChatStream(head, wish), ping)
+      if (streamed) return running.stream(begin, new ChatStream(head, wish), body.kvfold?.ping)
       return chatCompletion(head, await running.answers(begin), wish)
     },
   )

@@ -3,7 +3,7 @@ import { definedFields } from '../../../core/json.js'
 import { randomUUID } from 'node:crypto'
 import Type from 'typebox'
 import type { Finish, Sampling, TokenLogprob } from '../../../engine/engine.js'
-import type { AskEvent, CompletionAnswer, CompletionAsk, Tenant } from '../../ask.js'
+import { type AskEvent, type CompletionAnswer, type CompletionAsk, nthSampling, type Tenant } from '../../ask.js'
 import { ANSWER, type App, ERRORS, type Ports } from '../../routes/route.js'
 import { FieldError, type Problem, unsupported } from '../../problem.js'
 import type { Frame, StreamShape } from '../../request-lifecycle.js'
@@ -72,8 +72,7 @@ export function addCompletions(app: App, { service, sampling, exchange }: Ports)
         ignored: ignoredIn(body, CompletionBody),
       }
       const begin = (signal: AbortSignal) => asks.map((ask) => service.complete({ ...ask, signal }))
-      const ping = body.kvfold?.ping === undefined ? null : body.kvfold.ping * 1000
-      if (body.stream === true) return running.stream(begin, new CompletionStream(head, wish), ping)
+      if (body.stream === true) return running.stream(begin, new CompletionStream(head, wish), body.kvfold?.ping)
       return textCompletion(head, await running.answers(begin), wish)
     },
   )
@@ -106,7 +105,7 @@ function asksOf(body: CompletionRequest, prompt: CompletionAsk['prompt'], tenant
   return Array.from({ length: n }, (_, index) => ({
     tenant,
     prompt,
-    sampling: chosen.seed === undefined ? chosen : { ...chosen, seed: (chosen.seed + index) % 0xffffffff },
+    sampling: nthSampling(chosen, index),
     maxTokens: body.max_tokens ?? DEFAULT_TOKENS,
     ...definedFields({
       model: body.model,

@@ -43,9 +43,8 @@ export function addResponses(app: App, { service, sampling, unsupportedParts, ex
       const head = { body, ask, tools, created: Math.floor(Date.now() / 1000), keep }
       const streamed = body.stream === true
       const begin = (signal: AbortSignal) => [service.ask({ ...ask, signal, streamed })]
-      const ping = body.kvfold?.ping === undefined ? null : body.kvfold.ping * 1000
       const running = exchange(request, reply)
-      if (streamed) return running.stream(begin, new ResponseStream(head), ping)
+      if (streamed) return running.stream(begin, new ResponseStream(head), body.kvfold?.ping)
       const [answer] = await running.answers(begin)
       return wholeResponse(head, answer!)
     },
