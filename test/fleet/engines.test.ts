@@ -185,7 +185,7 @@ it('reloads its file of engines on SIGHUP; an invalid one is reported and ignore
   await expect.poll(async () => (await loaded()).engines.map(({ state }) => state)).toEqual(['draining', 'up'])
   write({ engines: 'none' })
   await expect.poll(async () => (await loaded()).enginesProblem, { timeout: 10_000 }).toMatch(/engines: must be/)
-  expect(served.stderr()).toMatch(/The last good one stays in force/)
+  expect(served.stderr()).toMatch(/kvfold keeps the last valid engines/)
   expect((await post(served.url, { messages: [user('Which is red?')] })).status).toBe(200)
   expect((await loaded()).engines.map(({ state }) => state)).toEqual(['draining', 'up'])
 })

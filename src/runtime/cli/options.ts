@@ -61,24 +61,27 @@ export function addModelOptions(command: Command): Command {
     .addOption(
       new Option(
         '--contract <contract>',
-        'what folds promise: exact recomputes what follows, splice nothing, blend a part; auto splices and recomputes when idle',
+        'what a fold recomputes: exact all text after it, splice nothing, blend a part; auto splices, and recomputes when idle',
       )
         .choices(CONTRACT_CHOICES)
         .default('exact'),
     )
     .option(
       '--host-cache <MiB>',
-      'memory for what the cache has no room for (default: a quarter of what is free)',
+      'host memory for cells that the context has no room for (default: a quarter of the free memory)',
       integer(0, 1 << 30),
     )
-    .option('--disk-cache <folder>', 'folder for what that memory has no room for; it outlives the program')
-    .option('--disk-cache-size <MiB>', 'how large that folder may become', integer(1, 1 << 30), 4096)
+    .option('--disk-cache <folder>', 'folder for cells that host memory has no room for; it is kept when the program ends')
+    .option('--disk-cache-size <MiB>', 'largest size of that folder', integer(1, 1 << 30), 4096)
     .option(
       '--shared-cache <folder>',
-      'folder on storage that several machines have: they find the cells there that one of them computed',
+      'folder on storage that several machines share, where each finds the cells that the others computed',
     )
-    .option('--shared-cache-size <MiB>', 'how large that folder may become', integer(1, 1 << 30), 65_536)
-    .option('--shared-cache-secret <file>', 'the secret that they share; without it nothing in that folder can be used')
+    .option('--shared-cache-size <MiB>', 'largest size of that folder', integer(1, 1 << 30), 65_536)
+    .option(
+      '--shared-cache-secret <file>',
+      'file with the secret that these machines share; without it no cell in that folder can be used',
+    )
     .option(
       '--blend <share>',
       'share of the text after a fold that `--contract blend` computes again (default: 0.2)',
@@ -97,8 +100,8 @@ export function addSamplingOptions(command: Command): Command {
     .option('--min-p <share>', 'drop tokens less likely than this share of the likeliest', decimal(0, 1))
     .option('--typical-p <share>', 'locally typical sampling, 1 for off', decimal(0, 1))
     .option('--repeat-penalty <factor>', 'divides logits of recent tokens, 1 for off', decimal(0.01, 100))
-    .option('--frequency-penalty <value>', 'taken off per occurrence', decimal(-100, 100))
-    .option('--presence-penalty <value>', 'taken off once a token has occurred', decimal(-100, 100))
+    .option('--frequency-penalty <value>', 'subtracted from the logit of a token for each occurrence', decimal(-100, 100))
+    .option('--presence-penalty <value>', 'subtracted once a token has occurred', decimal(-100, 100))
     .option('--seed <number>', 'seed of the sampler', integer(0, 0xffffffff))
 }
 
@@ -156,7 +159,7 @@ function sharedPlace({ sharedCache: folder, sharedCacheSize, sharedCacheSecret }
   if (folder === undefined || sharedCacheSecret === undefined)
     throw new KvfoldError(
       'cli/bad-usage',
-      '--shared-cache and --shared-cache-secret go together: a folder, and the secret of all that use it.',
+      '--shared-cache and --shared-cache-secret go together; give both, the folder and the file with its secret.',
     )
   return sharedCells({ folder, bytes: sharedCacheSize * MIB, secret: sharedSecret(sharedCacheSecret) })
 }

@@ -44,7 +44,7 @@ export function addEngineOptions(command: Command): Command {
     .addOption(
       new Option(
         '--engine <url>',
-        'serve the model of another OpenAI-compatible server: vLLM, SGLang, llama-server, kvfold; may be given several times, then a conversation goes where its beginning is',
+        'serve the model of another OpenAI-compatible server: vLLM, SGLang, llama-server, kvfold; may be given several times: then a conversation goes to the engine that has its beginning cached',
       )
         .conflicts('model')
         .argParser(collect),
@@ -58,15 +58,15 @@ export function addEngineOptions(command: Command): Command {
     .option('--engine-model <name>', 'which of its models (default: the first that it lists)')
     .option('--engine-key-env <variable>', `environment variable that holds its key (default: ${KEY_VARIABLE}, if set)`)
     .option('--engine-key-file <file>', 'file whose first line is its key')
-    .option('--engine-context <tokens>', 'tokens that a conversation may have there, if it does not say', integer(1, 1 << 30))
-    .option('--engine-timeout <seconds>', 'how long it may be silent', decimal(0.1, 86_400), 600)
+    .option('--engine-context <tokens>', 'context of that server in tokens, if it does not report one', integer(1, 1 << 30))
+    .option('--engine-timeout <seconds>', 'longest time that it may send nothing', decimal(0.1, 86_400), 600)
     .option(
       '--engine-session-header <name>',
-      'header that tells a router in between which conversation a request is of, by a hash that stays the same: X-SMG-Routing-Key, X-Session-ID, ...',
+      'header that tells a router in between the conversation of a request, as a stable hash: X-SMG-Routing-Key, X-Session-ID, ...',
     )
     .option(
       '--defer-edits [price]',
-      'keep folds back until they pay for the cache that they cost there; price: a cached token as a share of a computed one (default: by the times that the engine reports, 0.1 where it reports none)',
+      'delay folds until they pay for the cached tokens that they lose there; price: the cost of a cached token as a share of a computed one (default: from the times that the engine reports, else 0.1)',
       decimal(0, 1),
     )
 }
@@ -95,7 +95,7 @@ export async function engineSource(
     const alone = Object.entries(own).find(([, value]) => value !== undefined)
     if (alone === undefined) return null
     const option = alone[0].replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)
-    throw new KvfoldError('cli/bad-usage', `--${option} belongs to --engine, which names another server; add it.`)
+    throw new KvfoldError('cli/bad-usage', `--${option} needs --engine, which names another server; add it.`)
   }
   const key = readKey(definedFields({ variable: engineKeyEnv, file: engineKeyFile }))
   const list = file === undefined ? null : new EnginesFile(file, key)
@@ -209,7 +209,7 @@ export class EnginesFile {
     } catch (error) {
       const problem = error instanceof Error ? error.message : String(error)
       if (this.#engine !== null) this.#engine.enginesProblem = problem
-      return `engines: ${problem} The last good one stays in force.`
+      return `engines: ${problem} kvfold keeps the last valid engines.`
     }
   }
 
@@ -230,7 +230,7 @@ export class EnginesFile {
       throw this.#wrong(`it is not JSON (${error instanceof Error ? error.message : String(error)})`, error)
     }
     const file = checked(File, json)
-    if (!file.ok) throw this.#wrong(allInWords(file.faults, 'the whole'))
+    if (!file.ok) throw this.#wrong(allInWords(file.faults, 'its content'))
     return file.value.engines.map(({ keyEnv, ...entry }) => ({
       ...entry,
       key: keyEnv === undefined ? this.key : readKey({ variable: keyEnv }),

@@ -71,43 +71,47 @@ export function addServeOptions(command: Command): Command {
   group('Models and their cache')
     .option(
       '--alias <name>',
-      'another name that requests may call the first model by, or name=model of another one; * for any name; may be given several times',
+      'another name for the first model, or name=model for another one; * for any name; may be given several times',
       collect,
     )
-    .option('--keep-alive <seconds>', 'how long a model that nobody uses stays loaded (default: for ever)', decimal(0, 1e9))
+    .option('--keep-alive <seconds>', 'how long an unused model stays loaded (default: for ever)', decimal(0, 1e9))
     .option(
       '--embeddings [model]',
-      'answer /v1/embeddings, by the served models (vectors of their tokens averaged, unless their files say otherwise) or by this one: GGUF file or hub URI, also as name=model',
+      'answer /v1/embeddings with the served models (the mean of their token vectors, unless their files say otherwise) or with this one: GGUF file or hub URI, also as name=model',
     )
-    .option('--reranking <model>', 'answer /v1/rerank by this reranker: GGUF file or hub URI, also as name=model')
+    .option('--reranking <model>', 'answer /v1/rerank with this reranker: GGUF file or hub URI, also as name=model')
     .addOption(
-      new Option('--attention <switch>', 'whether a second context may be loaded that shows where an answer looked')
+      new Option('--attention <switch>', 'whether a second context may be loaded to show where an answer looked')
         .choices(['on', 'off'])
         .default('on'),
     )
     .addOption(
       new Option(
         '--trial <switch>',
-        'whether a model file that was not served before is first tried in a process of its own, which llama.cpp ends in our place where it cannot compute it',
+        'whether a model file that was not served before is first tried in a process of its own, so that one that crashes llama.cpp does not end the server',
       )
         .choices(['on', 'off'])
         .default('on'),
     )
-  addSamplingOptions(group('Sampling, of requests that do not say'))
-  group('Who reaches it')
+  addSamplingOptions(group('Sampling, for requests that do not set it'))
+  group('Network access')
     .option('--host <name>', 'address to listen on; 0.0.0.0 lets other machines in', '127.0.0.1')
     .option('-p, --port <number>', 'port to listen on, 0 for any that is free', integer(0, 65_535), 8080)
     .addOption(new Option('--unix-socket <path>', 'listen on a UNIX socket that only you can open').conflicts(['host', 'port']))
     .option(
       '--allowed-hosts <names>',
-      'names besides localhost that a server without keys answers to on this machine, separated by commas, * for all',
+      'host names besides localhost that a server without keys accepts, separated by commas, * for all',
       (text: string) =>
         text
           .split(',')
           .map((name) => name.trim())
           .filter((name) => name !== ''),
     )
-    .option('--cors-origin <origin>', 'web pages that may ask, * for all; may be given several times', collect)
+    .option(
+      '--cors-origin <origin>',
+      'origin of web pages that may send requests, * for all; may be given several times',
+      collect,
+    )
     .option('--tls-cert <file>', 'PEM certificate chain; with --tls-key')
     .option('--tls-key <file>', 'PEM key of the certificate')
   group('Keys and limits')
@@ -118,11 +122,11 @@ export function addServeOptions(command: Command): Command {
     )
     .option(
       '--api-keys-file <file>',
-      'keys, `name:key` a line, with limits behind it if need be (requests=60 tokens=100000); the one named admin may read /metrics',
+      'file of keys, one `name:key` a line, with optional limits after it (requests=60 tokens=100000); the key named admin may read /metrics',
     )
     .option(
       '--rate-limit <limits>',
-      'what a key may ask a minute that has no limit in the file: requests=60, tokens=100000 or both with a comma between; cached tokens do not count',
+      'limits a minute for keys that have none in the file: requests=60, tokens=100000 or both with a comma between; cached tokens do not count',
       limitOf,
     )
     .option('--body-limit <MiB>', 'largest request', integer(1, 1024), 16)
@@ -130,16 +134,16 @@ export function addServeOptions(command: Command): Command {
     .option('--queue <count>', 'requests that may wait for a slot; more are answered 503', integer(0, 1_000_000), 128)
     .option(
       '--max-gap <ms>',
-      "longest pause between two tokens of an answer that others' prompts may cause; shorter ones cost throughput",
+      'longest pause between two tokens of an answer while other prompts are computed; shorter pauses cost throughput',
       decimal(0.1, 86_400_000),
       1000,
     )
     .option('--timeout <seconds>', 'time for an answer, waiting included (default: none)', decimal(0.1, 86_400))
-    .option('--grace <seconds>', 'time that running answers have to end when the server is told to stop', decimal(0, 86_400), 30)
-  group('Contexts, of requests that do not say')
-    .addOption(new Option('--acm <mode>', 'who folds').choices(acms).default('off'))
+    .option('--grace <seconds>', 'time that running answers have to end when the server stops', decimal(0, 86_400), 30)
+  group('Contexts, for requests that do not set it')
+    .addOption(new Option('--acm <mode>', 'how conversations are folded').choices(acms).default('off'))
     .addOption(
-      new Option('--memtool-mode <mode>', 'of --acm memtool: who removes tools and who searches')
+      new Option('--memtool-mode <mode>', 'with --acm memtool: how tools are searched and removed')
         .choices(memToolModes)
         .default('hybrid'),
     )
@@ -147,7 +151,7 @@ export function addServeOptions(command: Command): Command {
       new Option('--overflow <policy>', 'what happens to a conversation that does not fit').choices(overflows).default('refuse'),
     )
     .addOption(
-      new Option('--client-edits <contract>', 'what the cache keeps to where a client changes messages that it had sent before')
+      new Option('--client-edits <contract>', 'contract for the changes that a client makes to messages that it sent before')
         .choices(CONTRACT_CHOICES)
         .default('exact'),
     )
@@ -160,21 +164,25 @@ export function addServeOptions(command: Command): Command {
     .addOption(
       new Option(
         '--unsupported <policy>',
-        'what happens to parts of messages that are no text, such as images; in tool results a placeholder always stands for them',
+        'what happens to parts of messages that are not text, such as images; in tool results a placeholder always stands for them',
       )
         .choices(['refuse', 'placeholder'])
         .default('refuse'),
     )
   addMcpConfig(command, 'MCP servers whose tools requests with acm memtool may use, carried out here')
-  addKeepingOptions(group('What is kept and told'))
+  addKeepingOptions(group('Storage and logs'))
     .option(
       '--max-threads <count>',
-      'conversations that a key may have; a new one more deletes the one unused for longest, and the log says so (default: no limit)',
+      'most conversations of a key; one more deletes the one unused for longest, and the log says so (default: no limit)',
       integer(1, 1_000_000_000),
     )
-    .addOption(new Option('--log-level <level>', 'what is logged to stderr, never any text').choices(LEVELS).default('info'))
     .addOption(
-      new Option('--log-format <format>', 'a line a request as text for people or as JSON; auto: text on a terminal')
+      new Option('--log-level <level>', 'what is logged to stderr; the text of conversations never is')
+        .choices(LEVELS)
+        .default('info'),
+    )
+    .addOption(
+      new Option('--log-format <format>', 'one line for each request, as text or as JSON; auto: text on a terminal')
         .choices(['auto', 'text', 'json'])
         .default('auto'),
     )
@@ -188,7 +196,10 @@ export function withAliases(models: readonly ModelSource[], alias: readonly stri
   const pairs = alias.map((text) => {
     const [, name = text, model = models[0]?.name] = /^([^=]+)=(.+)$/.exec(text) ?? []
     if (models.some((each) => each.name === model)) return { name, model }
-    throw new KvfoldError('cli/bad-usage', `--alias ${text} is of a model that is not served; give name=model as --model has it.`)
+    throw new KvfoldError(
+      'cli/bad-usage',
+      `--alias ${text} names a model that is not served; use the model's name as --model gives it.`,
+    )
   })
   return models.map((model) => ({
     ...model,
@@ -233,14 +244,14 @@ export function editsOfKeys({ clientEditsOf }: ServeFlags, keys: readonly ApiKey
     if (!keys.some((key) => key.name === name))
       throw new KvfoldError(
         'cli/bad-usage',
-        `--client-edits-of names ${name}, and no key has that name; --api-keys-file gives keys names.`,
+        `--client-edits-of names ${name}, but no key has that name; name the key in --api-keys-file.`,
       )
   return clientEditsOf
 }
 
 export function tlsOf({ tlsCert, tlsKey }: ServeFlags): { cert: string; key: string } | undefined {
   if ((tlsCert === undefined) !== (tlsKey === undefined))
-    throw new KvfoldError('cli/bad-usage', '--tls-cert and --tls-key go together.')
+    throw new KvfoldError('cli/bad-usage', '--tls-cert and --tls-key go together; give both.')
   if (tlsCert === undefined || tlsKey === undefined) return undefined
   return { cert: readText(tlsCert, '--tls-cert'), key: readText(tlsKey, '--tls-key') }
 }
@@ -254,7 +265,7 @@ function adapt(command: Command): void {
   // Without this, the default value would become the first model of the list.
   command.setOptionValueWithSource('model', undefined, 'default')
   optionOf('temperature').description =
-    'of requests that do not say; 0 always takes the likeliest token (default: as the model says, else 0.8)'
+    'for requests that do not set it; 0 always takes the likeliest token (default: as the model says, else 0.8)'
 }
 
 function collect(text: string, all: readonly string[] | undefined): readonly string[] {

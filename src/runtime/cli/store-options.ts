@@ -27,9 +27,9 @@ export function addKeepingOptions(command: Command): Command {
   return command
     .option(
       '--store <where>',
-      'where conversations outlive the server: a folder, readable by you only; postgres://user:password@host:port/name, for several servers at once; `none` keeps them in memory (default: kvfold in the XDG state folder)',
+      'where conversations are saved: a folder, readable by you only; postgres://user:password@host:port/name, for several servers at once; `none` keeps them in memory (default: kvfold in the XDG state folder)',
     )
-    .option('--retention <days>', 'how long conversations that nobody uses are kept', decimal(0.0001, 36_500), 30)
+    .option('--retention <days>', 'how long unused conversations are kept', decimal(0.0001, 36_500), 30)
 }
 
 export const retentionMs = ({ retention }: KeepingFlags): number => retention * DAY
@@ -122,7 +122,7 @@ export async function openPostgres(
 }
 
 const REMEDY =
-  'kvfold store check names every thread, kvfold store export writes what can be read, kvfold store copy makes a new store of what is whole'
+  'kvfold store check lists the damaged threads, kvfold store export writes the parts that can be read, kvfold store copy makes a new store of the undamaged threads'
 
 /** Returns the error. For a damaged store, adds what to do. */
 const withRemedy = (error: unknown): unknown =>
@@ -237,8 +237,8 @@ function earlierIn(file: string): EarlierTime | null {
 
 const deleted = (count: number): string =>
   count === 1
-    ? 'deleted a conversation that was unused for longer than --retention says'
-    : `deleted ${count} conversations that were unused for longer than --retention says`
+    ? 'deleted a conversation that was unused for longer than --retention allows'
+    : `deleted ${count} conversations that were unused for longer than --retention allows`
 
 // Deletion of old threads while the server runs.
 

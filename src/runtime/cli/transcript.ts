@@ -191,7 +191,7 @@ export function readRecorded(text: string): Recorded {
     const record = parsed(line)
     if (isRecord(record)) return record
     throw new UnreadableTranscript(
-      lines.length === 1 ? `it is not JSON (${reasonOf(text)})` : `line ${index + 1}: it is not a JSON object`,
+      lines.length === 1 ? `it is not JSON (${reasonOf(text)})` : `line ${index + 1} is not a JSON object`,
     )
   })
   if (records.length === 0) throw new UnreadableTranscript('it is empty')
@@ -233,12 +233,12 @@ function ofBody(body: TranscriptFields): Recorded {
     // A session of one line.
     if (textIn(body, 'role', 'type') !== undefined)
       return { messages: ofItems(sessionItems([body]), 'it'), tools: [], body: null }
-    throw new UnreadableTranscript('it: there are no messages in it')
+    throw new UnreadableTranscript('it has no messages')
   }
   const head = [system, instructions].flatMap((content) => (content === undefined ? [] : [{ role: 'system', content }]))
   const items = Array.isArray(messages) ? messages : typeof input === 'string' ? [{ role: 'user', content: input }] : input
-  if (!Array.isArray(items)) throw new UnreadableTranscript('input: it must be text or a list')
-  if (items.length === 0) throw new UnreadableTranscript('messages: there are none')
+  if (!Array.isArray(items)) throw new UnreadableTranscript('input must be text or a list')
+  if (items.length === 0) throw new UnreadableTranscript('messages is empty')
   const tools = Array.isArray(body['tools']) ? body['tools'].map((tool: unknown, index) => toolOf(tool, `tools.${index}`)) : []
   return { messages: [...ofItems(head, 'system'), ...ofItems(items, 'messages')], tools, body }
 }
@@ -246,7 +246,7 @@ function ofBody(body: TranscriptFields): Recorded {
 function toolOf(tool: unknown, place: string): ToolDefinition {
   const fields = isRecord(tool) && isRecord(tool['function']) ? tool['function'] : tool
   const name = isRecord(fields) ? textIn(fields, 'name') : undefined
-  if (!isRecord(fields) || name === undefined) throw new UnreadableTranscript(`${place}: it has no name`)
+  if (!isRecord(fields) || name === undefined) throw new UnreadableTranscript(`${place} has no name`)
   const parameters = [fields['parameters'], fields['input_schema']].find(isRecord) ?? { type: 'object', properties: {} }
   return { name, description: textIn(fields, 'description') ?? '', parameters }
 }
@@ -276,7 +276,7 @@ function sessionItems(records: readonly TranscriptFields[]): readonly Transcript
     } else if (record['role'] !== undefined || /^(message|function_call|custom_tool_call|reasoning)/.test(String(type)))
       items.push(record)
   }
-  if (items.length === 0) throw new UnreadableTranscript('it: there are no messages in it')
+  if (items.length === 0) throw new UnreadableTranscript('it has no messages')
   return items
 }
 
@@ -292,7 +292,7 @@ function ofItems(items: readonly unknown[], place: string): ChatMessage[] {
   const messages = new Messages()
   for (const [index, item] of items.entries()) {
     const at = place === 'it' ? `message ${index + 1}` : `${place}.${index}`
-    if (!isRecord(item)) throw new UnreadableTranscript(`${at}: it must be an object`)
+    if (!isRecord(item)) throw new UnreadableTranscript(`${at} must be an object`)
     // In our own exports a message is wrapped with data about it.
     messages.take(isRecord(item['message']) && item['role'] === undefined ? item['message'] : item, at)
   }
@@ -309,12 +309,12 @@ class Messages {
     else if (type.endsWith('_output')) this.#add({ role: 'tool', content: plain(item['output']), toolCallId: id })
     else if (type === 'function_call' || type === 'custom_tool_call')
       this.#call(callOf(id, textIn(item, 'name') ?? '', item['arguments'] ?? item['input']))
-    else if (type !== 'reasoning' && !type.endsWith('_call')) throw new UnreadableTranscript(`${place}.role: it is missing`)
+    else if (type !== 'reasoning' && !type.endsWith('_call')) throw new UnreadableTranscript(`${place} has no role`)
   }
 
   #message(item: TranscriptFields, place: string): void {
     const role = ROLES[String(item['role'])]
-    if (role === undefined) throw new UnreadableTranscript(`${place}.role: there is no role ${JSON.stringify(item['role'])}`)
+    if (role === undefined) throw new UnreadableTranscript(`${place} has the unknown role ${JSON.stringify(item['role'])}`)
     const { content } = item
     const blocks = Array.isArray(content) ? content.filter(isRecord) : []
     const results = blocks.filter(({ type }) => type === 'tool_result')

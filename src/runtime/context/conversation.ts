@@ -144,7 +144,10 @@ export class Conversation {
     if (stretches.length === 0) return refuse('tool/bad-arguments', 'There is nothing to cut.')
     for (const { message, span: chars } of stretches)
       if (chars.start >= chars.end || !contains(span(0, this.#message(message).content.length), chars))
-        return refuse('tool/bad-arguments', `[${chars.start}, ${chars.end}) is not a stretch of message ${message + 1}.`)
+        return refuse(
+          'tool/bad-arguments',
+          `[${chars.start}, ${chars.end}) is not a span of characters in message ${message + 1}.`,
+        )
     const taken = this.#taken(stretches)
     if (taken !== null) return taken
     const shares = apportion(
@@ -252,10 +255,7 @@ export class Conversation {
       ({ message, span: chars }) => !others.some((one) => one.message === message && overlaps(one.span, chars)),
     )
     const made = free.map(({ message, span: chars, summary }): Fragment => {
-      invariant(
-        contains(span(0, this.#message(message).content.length), chars),
-        `There is no such stretch in message ${message}.`,
-      )
+      invariant(contains(span(0, this.#message(message).content.length), chars), `The span is not inside message ${message}.`)
       const same = (one: Fragment) =>
         one.message === message && one.span.start === chars.start && one.span.end === chars.end && one.state.kind !== 'open'
       const state: FragmentState = summary === undefined ? { kind: 'folded' } : { kind: 'summarised', summary, focus: '' }
@@ -362,7 +362,7 @@ export class Conversation {
 
   #set(id: FragmentId, state: FragmentState, contract?: Contract, price: Price | null = null): Fragment {
     const old = this.#fragments.find((fragment) => fragment.id === id)
-    invariant(old !== undefined, `Fragment ${id} went away.`)
+    invariant(old !== undefined, `Fragment ${id} is gone.`)
     const { message, span: chars } = old
     const fragment: Fragment = {
       id,

@@ -120,7 +120,7 @@ export const tooCostly = (id: string, remark: string): Refusal =>
 export const keepsTraces = (contract: Contract): Refusal =>
   refuse(
     'tool/bad-arguments',
-    `forget asks for contract exact: under ${contract} text behind the fold keeps traces of what is hidden. Leave contract out.`,
+    `forget needs contract exact: under ${contract} the text after the fold keeps traces of the hidden text. Leave contract out.`,
   )
 
 // Making ids: deterministic, easy to tell apart, unique in their conversation.

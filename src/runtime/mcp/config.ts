@@ -111,7 +111,7 @@ function placeOf(
   if ((command === undefined) === (url === undefined))
     faulty(': it needs either "command" (a process) or "url" (Streamable HTTP).')
   if (command !== undefined) {
-    if (type !== undefined && type !== 'stdio') faulty(`: it has a "command", and its type is ${type}.`)
+    if (type !== undefined && type !== 'stdio') faulty(`: it has a "command", so its type must be stdio, not ${type}.`)
     const { args = [], env = {}, cwd } = given
     return {
       kind: 'process',
@@ -121,9 +121,9 @@ function placeOf(
       cwd: cwd === undefined ? null : resolve(folder, expand(cwd, '.cwd')),
     }
   }
-  if (type === 'stdio') faulty(': it has a "url", and its type is stdio.')
+  if (type === 'stdio') faulty(': it has a "url", so its type cannot be stdio.')
   const address = expand(url!, '.url')
-  const parsed = URL.canParse(address) ? new URL(address) : faulty(`.url: ${JSON.stringify(address)} is no URL.`)
+  const parsed = URL.canParse(address) ? new URL(address) : faulty(`.url: ${JSON.stringify(address)} is not a URL.`)
   if (!/^https?:$/.test(parsed.protocol)) faulty(`.url: it must begin with http:// or https://, not ${parsed.protocol}.`)
   const { headers = {}, oauth } = given
   const credentials = oauth === undefined ? null : expand(oauth, '.oauth')
@@ -150,6 +150,8 @@ function expanded(
   return value.replace(
     /\$\{([A-Za-z_]\w*)(?::-([^}]*))?\}/g,
     (_all, name: string, otherwise: string | undefined) =>
-      environment[name] ?? otherwise ?? faulty(`${path}: the environment variable ${name} is not set.`),
+      environment[name] ??
+      otherwise ??
+      faulty(`${path}: the environment variable ${name} is not set; set it, or write a default as \${${name}:-value}.`),
   )
 }

@@ -90,7 +90,7 @@ export class Connection {
     } catch (error) {
       if (!isForgotten(error)) throw error
       // The server has dropped our session and has not run the call, so it is safe to repeat it.
-      this.#lost(client, 'it knows the session no more')
+      this.#lost(client, 'it no longer knows the session')
       return await this.#called(await this.#ready(signal), tool, args, signal)
     }
   }
@@ -145,7 +145,7 @@ export class Connection {
 
   /** Returns the client of a running server; starts the server when it does not run. */
   async #ready(signal?: AbortSignal): Promise<Client> {
-    if (this.#closed) throw new KvfoldError('mcp/unreachable', `The server ${this.name} was closed.`)
+    if (this.#closed) throw new KvfoldError('mcp/unreachable', `The MCP server ${this.name} was closed.`)
     if (this.#client !== null) return this.#client
     this.#opening ??= this.#open().finally(() => {
       this.#opening = null
@@ -192,14 +192,14 @@ export class Connection {
       this.#client = client
       this.state = 'ready'
       this.problem = null
-      if (again) onEvent({ server: name, kind: 'restarted', text: `The server ${name} was started again.` })
+      if (again) onEvent({ server: name, kind: 'restarted', text: `The MCP server ${name} was started again.` })
       this.#listed(tools)
       return client
     } catch (error) {
       await client.close().catch(() => undefined)
       this.state = this.#closed ? 'closed' : 'down'
       this.problem = [reasonOf(error), this.#lastWords].flat().join('; ')
-      throw new KvfoldError('mcp/unreachable', `The server ${name} cannot be started: ${this.problem}.`, { cause: error })
+      throw new KvfoldError('mcp/unreachable', `The MCP server ${name} cannot be started: ${this.problem}.`, { cause: error })
     }
   }
 
@@ -247,8 +247,8 @@ export class Connection {
     ]
     if (said.length === 0) return
     const text = isFirst
-      ? `The server ${this.name} has ${tools.length} ${tools.length === 1 ? 'tool' : 'tools'}.`
-      : `The server ${this.name} ${said.join(', ')}.`
+      ? `The MCP server ${this.name} has ${tools.length} ${tools.length === 1 ? 'tool' : 'tools'}.`
+      : `The MCP server ${this.name} ${said.join(', ')}.`
     this.options.onEvent({ server: this.name, kind: 'tools', text })
   }
 
@@ -268,14 +268,14 @@ export class Connection {
     this.#client = null
     this.state = 'down'
     this.problem = reason
-    this.options.onEvent({ server: name, kind: 'down', text: `The server ${name} is down: ${reason}.` })
+    this.options.onEvent({ server: name, kind: 'down', text: `The MCP server ${name} is down: ${reason}.` })
     client.close().catch(() => undefined)
     return reason
   }
 
   get #lastWords(): readonly string[] {
     const said = this.#said.trim().replace(/\s+/g, ' ').replace(/\.$/, '')
-    return said === '' ? [] : [`its last words: ${said}`]
+    return said === '' ? [] : [`its last output: ${said}`]
   }
 }
 
@@ -291,7 +291,7 @@ const isForgotten = (error: unknown): boolean => error instanceof SdkHttpError &
 
 /** Returns the reason as one clause, without any part that could contain a secret. */
 function reasonOf(error: unknown): string {
-  if (error instanceof UnauthorizedError) return 'it wants other credentials (401)'
+  if (error instanceof UnauthorizedError) return 'it does not accept the credentials (401)'
   if (error instanceof OAuthError) return `the authorization server refuses the credentials (${error.code})`
   if (error instanceof SdkHttpError) return `HTTP ${error.status}`
   const { message, cause } = error instanceof Error ? error : { message: String(error), cause: undefined }

@@ -92,7 +92,7 @@ export class ServedThread implements ContextOperations {
     const { status, answer } = await this.#request(method, this.#path + path, body)
     if (status === 200) return { ok: true, ...(answer as T) }
     const { code, message } = (answer as { readonly error?: { readonly code?: string; readonly message?: string } }).error ?? {}
-    const said = message ?? `the server answered with status ${status}.`
+    const said = message ?? `the server answered with status ${status} and no reason.`
     if (isRefusal(code)) return refuse(code, said)
     throw new KvfoldError(status === 404 ? 'server/no-thread' : 'remote/failed', said)
   }
@@ -126,10 +126,17 @@ export class ServedThread implements ContextOperations {
       })
     })
     const { status } = response
-    if (status === 401) throw new KvfoldError('remote/unauthorized', `${url} does not accept the key; set KVFOLD_API_KEY.`)
+    if (status === 401)
+      throw new KvfoldError(
+        'remote/unauthorized',
+        `${url} does not accept the key; give another with --key-file or KVFOLD_API_KEY.`,
+      )
     const answer: unknown = await response.json().catch(() => null)
     if (typeof answer !== 'object' || answer === null)
-      throw new KvfoldError('remote/bad-answer', `What answers at ${url} is no kvfold server (status ${status}, no JSON).`)
+      throw new KvfoldError(
+        'remote/bad-answer',
+        `The server at ${url} is not a kvfold server (it answered with status ${status} and no JSON); name another with --url.`,
+      )
     return { status, answer }
   }
 }

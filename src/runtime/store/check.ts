@@ -51,14 +51,12 @@ export function checkThreads(folder: string): ThreadsCheck | null {
   const { unreadable } = manifest
   if (!existsSync(path)) {
     if (!manifest.found) return null
-    const threads = () => missing(manifest, new Set(), 'the file of the store is not there')
-    return { path, file: 'it is not there', unreadable, threads, close: () => undefined }
+    const threads = () => missing(manifest, new Set(), 'the store file is missing')
+    return { path, file: 'it is missing', unreadable, threads, close: () => undefined }
   }
   const { file, wrong, close } = StoreFile.look({ path, migrations })
   const threads = () =>
-    file === null
-      ? missing(manifest, new Set(), wrong ?? 'the file of the store is empty')
-      : found(file, wrong === null, manifest)
+    file === null ? missing(manifest, new Set(), wrong ?? 'the store file is empty') : found(file, wrong === null, manifest)
   return { path, file: wrong, unreadable, threads, close }
 }
 
@@ -102,7 +100,7 @@ function judged(
     ...{ tenant, id, damage: { of: 'thread', kind: 'damaged', tenant, id, what } },
     record: head === null && digest === null ? null : rows.beginning(number, head ?? headOf(digest!, listed)),
   })
-  if (digest === null) return damaged('the row with its checksums is missing or not what was written')
+  if (digest === null) return damaged('its row of checksums is missing or damaged')
   const read = asFarAsRead(() => rows.read(number, digest)) ?? { damage: UNREADABLE }
   if ('damage' in read) return damaged(read.damage)
   const what = listed === undefined ? null : behind(listed, digest.revision, digestSum(digest, number))

@@ -15,25 +15,25 @@ export interface Damage {
 }
 
 /** The tenant of threads whose tenant is unknown. */
-export const UNNAMED = 'somebody'
+export const UNNAMED = 'an unknown tenant'
 
 /** The most lines of a report for people; the rest is a count. */
 const SHOWN = 20
 
 export function damageError({ of, kind, id, what }: Damage): KvfoldError {
-  const end = `deleting ${of === 'thread' ? 'it' : 'its thread'} ends this message`
+  const deletion = `To get rid of this message, delete ${of === 'thread' ? 'it' : 'its thread'}.`
   return new KvfoldError(
     `store/${kind}-${of}`,
     kind === 'damaged'
-      ? `The ${of} ${id} is damaged in the store: ${what}. It is not shown, so that nobody takes it for what it was. \`kvfold store export\` writes what can be read of it; ${end}.`
-      : `The ${of} ${id} was lost from the store: ${what}. \`kvfold store check\` looks again; ${end}.`,
+      ? `The ${of} ${id} is damaged in the store: ${what}. kvfold does not show it, because its text may be wrong. \`kvfold store export\` writes the part that can be read. ${deletion}`
+      : `The ${of} ${id} was lost from the store: ${what}. \`kvfold store check\` checks again. ${deletion}`,
   )
 }
 
 /** Returns one line for each, up to `shown`. */
 export function damageLines(all: readonly Damage[], shown = SHOWN): readonly string[] {
   const lines = all.slice(0, shown).map(({ of, kind, tenant, id, what }) => `${of} ${id} of ${tenant} is ${kind}: ${what}`)
-  return all.length <= shown ? lines : [...lines, `and ${all.length - shown} more; kvfold store check names all`]
+  return all.length <= shown ? lines : [...lines, `and ${all.length - shown} more; kvfold store check lists all of them`]
 }
 
 // Messages for users when SQLite fails.
@@ -53,14 +53,17 @@ export function failureOf(error: unknown, path: string): unknown {
     case 'SQLITE_LOCKED':
       return told('locked', `Another process uses the store ${path}; stop it, or give this server another folder with --store.`)
     default:
-      return told('failed', `The store ${path} could not be read or written (${error.code}: ${error.message}).`)
+      return told(
+        'failed',
+        `The store ${path} could not be read or written (${error.code}: ${error.message}); check its disk and its permissions.`,
+      )
   }
 }
 
 export const full = (path: string, cause?: unknown): KvfoldError =>
   new KvfoldError(
     'store/full',
-    `There is no room left for the store ${path}, so this was not kept; make room on its disk and try again.`,
+    `The disk has no room left for the store ${path}, so this was not saved; free some space and try again.`,
     cause === undefined ? {} : { cause },
   )
 
@@ -68,7 +71,7 @@ export const full = (path: string, cause?: unknown): KvfoldError =>
 export function damaged(path: string, what: string, cause?: unknown): KvfoldError {
   return new KvfoldError(
     'store/damaged',
-    `The store ${path} is damaged: ${what}. It was left as it is: put a backup of it back, or move it and its -wal file away to begin with an empty store.`,
+    `The store ${path} is damaged: ${what}. kvfold did not change it. Restore a backup, or move it and its -wal file away to begin with an empty store.`,
     cause === undefined ? {} : { cause },
   )
 }

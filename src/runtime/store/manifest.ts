@@ -159,13 +159,13 @@ export const keyOf = (tenant: string, id: string): string => JSON.stringify([ten
 
 /** Returns what is wrong with an item that has this revision and checksum; null when it is as last acknowledged, or newer. */
 export function behind(listed: Listed, revision: number, sum: number): string | null {
-  if (revision < listed.revision) return `it is as it was after ${revision} of ${listed.revision} changes`
-  return revision === listed.revision && sum !== listed.sum ? 'it is not what was acknowledged' : null
+  if (revision < listed.revision) return `it has only the first ${revision} of ${listed.revision} changes`
+  return revision === listed.revision && sum !== listed.sum ? 'it differs from the version that was acknowledged' : null
 }
 
 /** Describes an item that is missing. @param what the reason, if known; a reason in the list has priority */
 export const lost = (of: Damage['of'], { tenant, id, revision, dropped }: Listed, what?: string): Damage => ({
   ...{ of, kind: 'lost', tenant, id },
-  what: dropped ?? what ?? `after ${revision} changes there is nothing left of it`,
+  what: dropped ?? what ?? `nothing is left of it, after ${revision} changes`,
   ...(dropped === undefined ? {} : { settled: true }),
 })

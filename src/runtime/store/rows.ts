@@ -121,7 +121,7 @@ const unplain = ({ sampled, ...message }: PlainMessage): ChatMessage =>
   sampled === undefined ? message : { ...message, sampled: { ...sampled, tokens: Int32Array.from(sampled.tokens) } }
 
 const bytesOf = ({ buffer, byteOffset, byteLength }: Int32Array): Uint8Array => {
-  invariant(endianness() === 'LE', 'the store is written on machines that put the low byte first')
+  invariant(endianness() === 'LE', 'a store can only be written on a machine that puts the low byte first')
   return new Uint8Array(buffer, byteOffset, byteLength)
 }
 const tokensOf = (bytes: Uint8Array | null): Int32Array => new Int32Array(new Uint8Array(bytes ?? []).buffer)
@@ -131,7 +131,7 @@ const tokensOf = (bytes: Uint8Array | null): Int32Array => new Int32Array(new Ui
 export type PartRow<K extends PartTable> = (typeof PARTS)[K] extends RowKind<infer T> ? T : never
 
 /** The damage of a thread whose rows SQLite cannot read. */
-export const UNREADABLE = 'the part of the file that it is in cannot be read'
+export const UNREADABLE = 'its part of the file cannot be read'
 
 /** Ends the reading of a damaged thread; `ThreadRows.read` catches it. */
 class DamagedRows extends Error {}
@@ -187,7 +187,7 @@ export class ThreadRows {
   read(number: number, digest: ThreadDigest): { readonly record: ThreadRecord } | { readonly damage: string } {
     try {
       const head = this.#single('threads', headRows, 'number', number, digest.head, 'its own row')
-      const edits = this.#single('edits', editRows, 'thread', number, digest.edits, 'what was folded in it')
+      const edits = this.#single('edits', editRows, 'thread', number, digest.edits, 'the row of its folds')
       const parts = <T extends PartTable>(table: T) => this.#parts(table, number, digest)
       return { record: { ...head, messages: parts('messages'), edits, ledger: parts('entries'), events: parts('events') } }
     } catch (error) {
@@ -232,8 +232,8 @@ export class ThreadRows {
     const [row] = this.file.rows(`SELECT ${kind.selected} FROM ${table} WHERE ${key} = ?`, is)
     if (row === undefined) throw new DamagedRows(`${what} is missing`)
     const value = kind.read(row, [is])
-    if (value === null) throw new DamagedRows(`${what} is not what was written`)
-    if (row['sum'] !== sum) throw new DamagedRows(`${what} is not what was written last`)
+    if (value === null) throw new DamagedRows(`${what} does not match its checksum`)
+    if (row['sum'] !== sum) throw new DamagedRows(`${what} is not the version written last`)
     return value
   }
 
@@ -243,13 +243,13 @@ export class ThreadRows {
     const values = rows.map((row, index) => {
       if (row['place'] !== index) throw new DamagedRows(`row ${index} of its ${table} is missing`)
       const value = kind.read(row, [number, index])
-      if (value === null) throw new DamagedRows(`row ${index} of its ${table} is not what was written`)
+      if (value === null) throw new DamagedRows(`row ${index} of its ${table} does not match its checksum`)
       return value
     })
     const [wanted] = digest[table]
     if (rows.length !== wanted) throw new DamagedRows(`it has ${rows.length} of ${wanted} rows of its ${table}`)
     const sums = rows.map((row) => row['sum'] as number)
-    if (!isSame(chained(NO_ROWS, sums), digest[table])) throw new DamagedRows(`its ${table} are not those that were written`)
+    if (!isSame(chained(NO_ROWS, sums), digest[table])) throw new DamagedRows(`its ${table} do not match their checksum`)
     return values
   }
 }

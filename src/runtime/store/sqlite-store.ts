@@ -247,7 +247,7 @@ export class SqliteStore implements ThreadStore {
     this.#compare()
     this.#verify(patience)
     if (manifest.unreadable > 0)
-      this.#notes.push(`${manifest.unreadable} lines of ${manifest.path} were damaged; they are written anew from the store`)
+      this.#notes.push(`${manifest.unreadable} lines of ${manifest.path} were damaged; kvfold wrote them again from the store`)
     // For damaged threads the manifest keeps its earlier line.
     manifest.begin([...this.#known.values()].map(listedOf))
   }
@@ -260,8 +260,8 @@ export class SqliteStore implements ThreadStore {
   #meet(number: number, head: ThreadHead | null, digest: ThreadDigest | null): void {
     const name = head ?? digest
     const whose = name ?? { tenant: UNNAMED, id: `number ${number}` }
-    if (head === null) this.#damaged(whose, number, 'its own row is missing or not what was written')
-    else if (digest === null) this.#damaged(whose, number, 'the row with its checksums is missing or not what was written')
+    if (head === null) this.#damaged(whose, number, 'its own row is missing or damaged')
+    else if (digest === null) this.#damaged(whose, number, 'its row of checksums is missing or damaged')
     else this.#known.set(keyOf(head.tenant, head.id), { number, digest, used: head.used })
   }
 
@@ -292,7 +292,7 @@ export class SqliteStore implements ThreadStore {
     })
     if (left >= 0 || !this.file.checked)
       this.#notes.push(
-        `the store is large: ${left < 0 ? 'all' : left} of ${all.length} threads were checked now${this.file.checked ? '' : ', and not all of its file'}, the others will be when they are used; kvfold store check reads everything`,
+        `the store is large: ${left < 0 ? `all ${all.length} threads were checked now` : `${left} of ${all.length} threads were checked now, the others are checked when they are used`}${this.file.checked ? '' : ', but not its whole file'}; kvfold store check reads everything`,
       )
   }
 
@@ -356,7 +356,7 @@ export class SqliteStore implements ThreadStore {
           throw error
         }
         if (known.digest.card !== null)
-          this.#notes.push(`the card of thread ${head.id} was damaged, and made again from the thread`)
+          this.#notes.push(`the summary of thread ${head.id} was damaged; kvfold made it again from the thread`)
         this.file.run('DELETE FROM cards WHERE thread = ?', number)
         const digest = {
           ...known.digest,

@@ -275,7 +275,7 @@ export class StoreFile {
     if (inodeAt(this.path) === this.#inode) return null
     return new KvfoldError(
       'store/gone',
-      `The store ${this.path} is not where it was, so nothing more is kept; put it back, or start the server anew with another one.`,
+      `The store ${this.path} was moved, deleted or replaced, so nothing more is saved; put it back, or restart the server with another store.`,
     )
   }
 
@@ -324,7 +324,7 @@ export class StoreFile {
   #checkpoint(): void {
     this.#told(() => {
       const [state] = this.database.pragma('wal_checkpoint(TRUNCATE)') as { busy: number }[]
-      invariant(state?.busy === 0, 'a statement of ours is open while the WAL is emptied')
+      invariant(state?.busy === 0, 'a statement is still open while the WAL is emptied')
     })
   }
 
@@ -347,7 +347,7 @@ export class StoreFile {
     if (version > latest)
       throw new KvfoldError(
         'store/newer',
-        `The store ${path} has version ${version} and this kvfold knows versions up to ${latest}; use the newer kvfold, or another folder with --store.`,
+        `The store ${path} has version ${version}, but this kvfold knows versions up to ${latest}; use a newer kvfold, or another folder with --store.`,
       )
     const tables = this.checked ? ['1'] : first.filter((name) => this.#has(name)).map((name) => `'${name}'`)
     for (const what of tables) {
@@ -417,7 +417,7 @@ function rememberWal(path: string): () => void {
   const wal = `${path}-wal`
   const before = existsSync(wal) ? readFileSync(wal) : null
   if (before !== null && before.length > 0 && existsSync(path) && statSync(path).size === 0)
-    throw damaged(path, 'it is empty, and there is a -wal file that belongs to it')
+    throw damaged(path, 'it is empty, although its -wal file is there')
   return () => {
     if (before !== null && !existsSync(wal)) writeFileSync(wal, before, { mode: 0o600 })
   }

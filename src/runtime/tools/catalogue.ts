@@ -134,7 +134,7 @@ export class Catalogue {
       if (this.#byName.has(tool.name))
         throw new KvfoldError(
           'tool/bad-arguments',
-          `The catalogue has two tools called ${tool.name}; a call could not tell them apart. Rename one of them.`,
+          `The catalogue has two tools called ${tool.name}, and a call cannot tell them apart; rename one of them.`,
         )
       insert.run(this.#names.length, wordsOf(tool.name), tool.description, argumentsOf(tool))
       this.#byName.set(tool.name, tool)
@@ -171,7 +171,7 @@ export class Catalogue {
     if (this.embedder === null || this.#vectors === null)
       throw new KvfoldError(
         'tool/bad-arguments',
-        'The catalogue was made without an embedder and finds tools by BM25 alone; name a model that makes vectors.',
+        'The catalogue has no embedder, so it can only rank by BM25; make it with an embedder, or ask for the ranking bm25.',
       )
     const [wanted] = await this.embedder.embed([wordsOf(words)], signal)
     invariant(wanted !== undefined, `${this.embedder.name} made no vector.`)

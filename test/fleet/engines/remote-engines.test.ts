@@ -128,7 +128,7 @@ describe('several engines', () => {
     list.tell(engine)
     expect(await list.reread()).toBeNull()
     write('{')
-    expect(await list.reread()).toMatch(/it is not JSON.*The last good one stays in force/)
+    expect(await list.reread()).toMatch(/it is not JSON.*kvfold keeps the last valid engines/)
     expect(engine.enginesProblem).toMatch(/it is not JSON/)
     expect(engine.engines).toMatchObject([{ state: 'up' }])
     write({ engines: [{ ...entry, drain: true }, { url: gone }] })

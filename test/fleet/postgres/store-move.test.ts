@@ -66,7 +66,7 @@ describe.skipIf(noPostgres !== null)('a store that moves', { timeout: 60_000 }, 
     const there = await kvfoldHere(['store', 'move', folder, url])
     expect([there.code, there.stdout], there.stderr).toEqual([
       0,
-      `${THREADS} threads and ${responses.length} responses moved and read back; the source is as it was\n1 thread or response of deleted threads or earlier copies left out\n`,
+      `${THREADS} threads and ${responses.length} responses moved and read back; the source is unchanged\n1 thread or response of deleted threads or earlier copies left out\n`,
     ])
     expect(bytesOf(folder)).toEqual(before)
     expect(await exportOf(url)).toEqual(await exportOf(folder))
@@ -108,10 +108,10 @@ describe.skipIf(noPostgres !== null)('a store that moves', { timeout: 60_000 }, 
     const checked = await kvfoldHere(['store', 'check', '--store', url])
     expect([checked.code, checked.stdout]).toEqual([
       1,
-      expect.stringContaining(`${THREADS - 1} threads and ${responses.length} responses are what was written`),
+      expect.stringContaining(`${THREADS - 1} threads and ${responses.length} responses are undamaged`),
     ])
     expect(checked.stdout).toContain(threads[6]!.id)
-    expect((await kvfoldHere(['store', 'copy', url, join(root, 'three')])).stderr).toContain('copied by pg_dump')
+    expect((await kvfoldHere(['store', 'copy', url, join(root, 'three')])).stderr).toContain('copy a database with pg_dump')
   })
 
   it('that cannot be written whole is not written at all', async () => {

@@ -368,7 +368,7 @@ describe.runIf(process.env['KVFOLD_LONG'] !== undefined)('a bundle', { timeout: 
     await expect(writeFolder(bundle, [], forever)).rejects.toMatchObject({ code: 'cli/bad-usage' })
     await expect(writeFolder(join(bundle, 'node'), [], forever)).rejects.toMatchObject({ code: 'cli/bad-usage' })
     const { code, stderr } = await kvfold(['bundle', join(folder, 'never'), '--split', '700M'])
-    expect(stderr).toMatch(/--split means nothing without --archive/)
+    expect(stderr).toMatch(/--split needs --archive/)
     expect(code).toBe(2)
   })
 })

@@ -355,7 +355,7 @@ describe('chat through a pipe', () => {
     expect(stdout).toMatch(/^ {2}1 {2}user .*5 characters/m)
     expect(stdout).toMatch(/2 fragments: f[0-9a-f]{5} f[0-9a-f]{5}/)
     expect(stdout).toContain('There is no fragment "nothing"')
-    expect(stdout).toContain('There is no /nonsense')
+    expect(stdout).toContain('There is no command /nonsense')
     const { conversation, ledger } = JSON.parse(readFileSync(saved, 'utf8')) as {
       conversation: { messages: { content: string }[] }
       ledger: LedgerEntry[]

@@ -55,7 +55,7 @@ describe('plan', () => {
     expect(code).toBe(0)
     expect(stdout).toMatch(/^contract +computed +cells +positions$/m)
     for (const name of ['no folds', 'exact', 'splice', 'blend 20 %']) expect(stdout).toMatch(new RegExp(`^${name} +\\d`, 'm'))
-    expect(stdout).toMatch(/^Use splice if it matters/m)
+    expect(stdout).toMatch(/^Use splice if the answer must begin soon/m)
     expect(stdout).toMatch(/run `kvfold calibrate`/)
   })
 
@@ -75,7 +75,7 @@ describe('plan', () => {
     expect(stdout).toMatch(/^splice +\d/m)
     const nothing = await plan(JSON.stringify([{ role: 'user', content: 'Hi.' }]))
     expect([nothing.code, nothing.stdout]).toEqual([2, ''])
-    expect(nothing.stderr).toMatch(/nothing worth a fold/)
+    expect(nothing.stderr).toMatch(/no text that an agent would fold/)
   })
 
   it('as JSON counts the differences between the contracts', async () => {

@@ -57,7 +57,7 @@ describe('a transcript', () => {
   it('is refused with the error', () => {
     for (const [change, why] of [
       [{ folds: [] }, /x\.json cannot be used: folds: /],
-      [{ messages: [{ role: 'robot', content: 'x' }] }, /messages\.0\.role: /],
+      [{ messages: [{ role: 'robot', content: 'x' }] }, /messages\.0 has the unknown role "robot"/],
       [{ folds: [{ message: 9 }] }, /folds\.0: there is no message 9; the first is 0, the last 3/],
       [{ folds: [{ message: 1, from: 'nowhere' }] }, /message 1 does not contain "nowhere"/],
       [{ folds: [{ message: 1, from: 'three', to: 'one' }] }, /does not contain "one" after/],
@@ -66,9 +66,9 @@ describe('a transcript', () => {
     ] as const)
       expect(() => parse(change)).toThrow(why)
     expect(() => parseTranscript('{', 'x.json')).toThrow(/it is not JSON/)
-    expect(() => parseTranscript('{}', 'x.json')).toThrow(/cannot be used: it: /)
-    expect(() => parseTranscript('{"messages":[]}', 'x.json')).toThrow(/cannot be used: messages: /)
-    expect(() => parseTranscript('{"role":"user","content":"a"}\nx', 'x.json')).toThrow(/line 2: /)
+    expect(() => parseTranscript('{}', 'x.json')).toThrow(/cannot be used: it has no messages/)
+    expect(() => parseTranscript('{"messages":[]}', 'x.json')).toThrow(/cannot be used: messages is empty/)
+    expect(() => parseTranscript('{"role":"user","content":"a"}\nx', 'x.json')).toThrow(/line 2 is not a JSON object/)
     expect(() => parseTranscript('', 'x.json')).toThrow(/it is empty/)
   })
 })

@@ -99,8 +99,10 @@ describe('Conversation', () => {
   it('cuts spans given by a program, and refuses invalid ones', () => {
     granted(conversation.cut([{ message: 2, span: span(0, 6) }], 1))
     expect(texts()).toEqual(['Answer'])
-    expect(refused(conversation.cut([{ message: 1, span: span(5, 900) }], 1))).toContain('is not a stretch of message 2')
-    expect(refused(conversation.cut([{ message: 1, span: span(5, 5) }], 1))).toContain('is not a stretch')
+    expect(refused(conversation.cut([{ message: 1, span: span(5, 900) }], 1))).toContain(
+      'is not a span of characters in message 2',
+    )
+    expect(refused(conversation.cut([{ message: 1, span: span(5, 5) }], 1))).toContain('is not a span of characters')
     expect(refused(conversation.cut([], 1))).toContain('nothing to cut')
     expect(refused(conversation.cut([{ message: 1, span: span(0, 5) }], 0))).toContain('whole number from 1')
     expect(

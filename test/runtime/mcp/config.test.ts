@@ -40,12 +40,12 @@ describe('the file of MCP servers', () => {
     [{ servers: {} }, 'mcpServers: is missing. It should look like'],
     [{ mcpServers: { s: {} } }, 'mcpServers.s: it needs either "command" (a process) or "url"'],
     [{ mcpServers: { s: { command: 'x', url: 'http://a' } } }, 'mcpServers.s: it needs either'],
-    [{ mcpServers: { s: { command: 'x', type: 'http' } } }, 'it has a "command", and its type is http'],
+    [{ mcpServers: { s: { command: 'x', type: 'http' } } }, 'it has a "command", so its type must be stdio, not http'],
     [{ mcpServers: { s: { url: 'http://a', type: 'sse' } } }, 'mcpServers.s.type: must be one of "stdio"'],
     [{ mcpServers: { s: { url: 'file:///a' } } }, 'mcpServers.s.url: it must begin with http:// or https://, not file:'],
     [
       { mcpServers: { s: { command: 'x', env: { K: '${SECRET}' } } } },
-      'mcpServers.s.env.K: the environment variable SECRET is not set.',
+      'mcpServers.s.env.K: the environment variable SECRET is not set; set it',
     ],
     [{ mcpServers: { s: { command: 'x', timeout: 'long' } } }, 'mcpServers.s.timeout: must be a number, not "long"'],
   ])('is refused with the place: %j', (value, reason) => {

@@ -25,7 +25,7 @@ test("the reference servers' tools get names that every API accepts and can be c
     ['nowhere', 'down', 0],
   ])
   expect(events.map(({ text }) => text)).toEqual([
-    expect.stringMatching(/^The server nowhere cannot be started: spawn .* ENOENT\.$/),
+    expect.stringMatching(/^The MCP server nowhere cannot be started: spawn .* ENOENT\.$/),
   ])
   const names = host.tools.map(({ name }) => name)
   for (const name of names) expect(name).toMatch(/^[a-zA-Z0-9_-]{1,64}$/)
@@ -59,8 +59,8 @@ test('a killed server is reported and restarted once by itself; after that the n
   const before = await graph()
   const { pid } = host.servers[0]!
   process.kill(pid!, 'SIGKILL')
-  expect((await happened('down')).text).toMatch(/^The server memory is down: it ended/)
-  expect((await happened('restarted')).text).toBe('The server memory was started again.')
+  expect((await happened('down')).text).toMatch(/^The MCP server memory is down: it ended/)
+  expect((await happened('restarted')).text).toBe('The MCP server memory was started again.')
   expect(host.servers[0]).toMatchObject({ state: 'ready', problem: null })
   expect(host.servers[0]!.pid).not.toBe(pid)
 
@@ -122,7 +122,7 @@ test('a changed list of tools changes search results, and no loaded tool', async
   expect(await host.execute(say)).toBe('x')
 
   await host.execute({ name: 'odd_change', arguments: {} })
-  expect((await happened('tools')).text).toBe('The server odd added sing, removed say.')
+  expect((await happened('tools')).text).toBe('The MCP server odd added sing, removed say.')
   expect((await host.catalogue.search('sings a song', 5)).map(({ name }) => name)).toEqual(['odd_sing'])
   expect(host.catalogue.get('odd_say')).toBeNull()
   expect(memory.loaded).toEqual(loaded)
@@ -151,14 +151,14 @@ test('over HTTP a server needs its token; a server that forgot the session gets 
     wrong: { url: server.url, headers: { Authorization: 'Bearer guess' } },
   })
   expect(host.servers.map(({ state }) => state)).toEqual(['ready', 'down'])
-  expect(events[0]!.text).toBe('The server wrong cannot be started: HTTP 401.')
+  expect(events[0]!.text).toBe('The MCP server wrong cannot be started: HTTP 401.')
   const say = () => host.execute({ name: 'right_say', arguments: { text: 'hello' } })
   expect(await say()).toBe('hello')
   await server.forget()
   expect(await say()).toBe('hello')
   expect(events.slice(1).map(({ text }) => text)).toEqual([
-    'The server right is down: it knows the session no more.',
-    'The server right was started again.',
+    'The MCP server right is down: it no longer knows the session.',
+    'The MCP server right was started again.',
   ])
   await server.close()
   expect(await message(say())).toMatch(/^the server right cannot be reached \(fetch failed.*\); the next call tries again\.$/)

@@ -134,9 +134,9 @@ describe('kvfold serve', { timeout: 180_000 }, () => {
     child.kill('SIGTERM')
     const { stderr } = await ended
     const said = stderr.replace(/\s+/g, ' ')
-    expect(said).toContain(`It is reached at ${where}`)
-    expect(said).toContain('It asks for a key, and each of the 2 sees its own threads.')
-    expect(said).toContain('builtin is called gpt-5, too. Every other model name means builtin.')
+    expect(said).toContain(`Clients reach it at ${where}`)
+    expect(said).toContain('It needs an API key, and each of the 2 sees its own threads.')
+    expect(said).toContain('builtin is also called gpt-5. Every other model name means builtin.')
     expect(said).toContain('contract splice, acm auto-policy, overflow fold-oldest, client edits exact.')
   })
 
@@ -160,7 +160,7 @@ describe('kvfold serve', { timeout: 180_000 }, () => {
     const second = await start('--unix-socket', path)
     expect((await get(plain, { socketPath: path })).status).toBe(200)
     const third = await kvfold(['serve', '--gpu', 'cpu', '--store', join(folder, 'other'), '--unix-socket', path])
-    expect([third.code, third.stderr]).toEqual([2, expect.stringContaining('Cannot listen on')])
+    expect([third.code, third.stderr]).toEqual([2, expect.stringMatching(/Cannot listen on.*another path with --unix-socket/)])
     second.child.kill('SIGTERM')
     expect((await second.ended).code).toBe(0)
   })
@@ -195,7 +195,7 @@ describe('kvfold serve', { timeout: 180_000 }, () => {
     [['--tls-cert', 'a.pem'], 'go together'],
     [['--api-keys-file', '/dev/null'], 'has no key'],
     [['--model', 'builtin', '--model', 'x/builtin.gguf'], 'Two models are called builtin'],
-    [['--alias', 'gpt=other'], 'of a model that is not served'],
+    [['--alias', 'gpt=other'], 'names a model that is not served'],
   ])('refuses %j', async (words, says) => {
     const { code, stderr } = await kvfold(['serve', ...words])
     expect(code).toBe(2)

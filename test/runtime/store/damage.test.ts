@@ -186,7 +186,7 @@ async function opened(place: string, { threads, responses }: Whole, context: str
     expect(error, context).toBeInstanceOf(KvfoldError)
     expect((error as KvfoldError).code, context).toMatch(/^store\/(damaged|failed|unusable|newer)$/u)
     if ((error as KvfoldError).code === 'store/damaged')
-      expect((error as KvfoldError).message, context).toContain('kvfold store check names every thread')
+      expect((error as KvfoldError).message, context).toContain('kvfold store check lists the damaged threads')
     return null
   })
   if (kept === null) return { ...counts, refused: 1 }

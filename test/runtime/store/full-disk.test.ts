@@ -73,8 +73,9 @@ describe('on a full disk', () => {
     writeFileSync(join(disk, 'ballast'), Buffer.alloc(bavail * bsize))
     // Health reports it before any request.
     expect(await health()).toMatchObject(unavailable('make room'))
-    for (let at = 0; at < 5; at++) expect(await ask(`More ${at}?`)).toMatchObject(refused('store/full', 'make room on its disk'))
-    expect(await respond('And?')).toMatchObject(refused('store/full', 'make room on its disk'))
+    for (let at = 0; at < 5; at++)
+      expect(await ask(`More ${at}?`)).toMatchObject(refused('store/full', 'free some space and try again'))
+    expect(await respond('And?')).toMatchObject(refused('store/full', 'free some space and try again'))
     expect(await threads()).toBe(1)
     expect(await health()).toMatchObject(unavailable('make room'))
     rmSync(join(disk, 'ballast'))
@@ -96,7 +97,8 @@ describe('a store that is removed', () => {
       writeFileSync(join(store, 'threads.db'), Buffer.alloc(MIB))
     }
     expect(await health()).toMatchObject(unavailable('put it back'))
-    for (let at = 0; at < 3; at++) expect(await ask(`More ${at}?`)).toMatchObject(refused('store/gone', 'is not where it was'))
+    for (let at = 0; at < 3; at++)
+      expect(await ask(`More ${at}?`)).toMatchObject(refused('store/gone', 'was moved, deleted or replaced'))
     expect(await threads()).toBe(1)
     if (how !== 'moved') return
     renameSync(elsewhere, store)

@@ -202,6 +202,6 @@ describe('after a restart', () => {
     await strict.stop()
     expect(service.threads.list(TENANT)).toEqual([])
     expect(store.read(TENANT, first.thread)).toBeNull()
-    expect(told).toEqual(['deleted a conversation that was unused for longer than --retention says'])
+    expect(told).toEqual(['deleted a conversation that was unused for longer than --retention allows'])
   })
 })

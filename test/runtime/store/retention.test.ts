@@ -48,7 +48,7 @@ describe('a server that starts', () => {
   it('deletes threads that are too old, and says so', async () => {
     await keep(40, 29, 31, 0)
     expect(await start(NOW)).toEqual([29, 0])
-    expect(lines).toEqual(['deleted 2 conversations that were unused for longer than --retention says'])
+    expect(lines).toEqual(['deleted 2 conversations that were unused for longer than --retention allows'])
     expect(await start(NOW + 2 * DAY)).toEqual([0])
   })
 

@@ -58,7 +58,7 @@ test('no text is an operator of the query language, and an empty query finds not
 test('two tools of the same name are refused by name; vectors without an embedder are refused, too', async () => {
   await expect(Catalogue.of([TOOLS[0]!, TOOLS[0]!])).rejects.toThrow('two tools called getWeather')
   const catalogue = await Catalogue.of(TOOLS)
-  await expect(catalogue.search('weather', 5, 'embeddings')).rejects.toThrow('without an embedder')
+  await expect(catalogue.search('weather', 5, 'embeddings')).rejects.toThrow('has no embedder')
 })
 
 test('with an embedder both lists are merged: the first of either comes before tools that lead neither', async () => {

@@ -56,7 +56,10 @@ export async function bundleContents({ root, dist = join(root, 'dist'), gpu, mod
   const packages = await productionPackages(root, (name) => !name.startsWith('@node-llama-cpp/') || backends.includes(name))
   const absent = backends.filter((name) => !packages.some((found) => found.name === name))
   if (absent.length > 0)
-    throw new KvfoldError('bundle/unsuitable', `Not installed: ${absent.join(', ')}; --gpu ${gpu} needs it, see npm ci.`)
+    throw new KvfoldError(
+      'bundle/unsuitable',
+      `--gpu ${gpu} needs packages that are not installed: ${absent.join(', ')}; install kvfold again with its optional packages.`,
+    )
 
   const base = commonFolder(packages)
   const placed = packages.map((found) => ({ ...found, path: ['app', relative(base, found.folder)].filter(Boolean).join('/') }))
@@ -131,7 +134,8 @@ async function placeModels(models: readonly string[]): Promise<BundleEntry[]> {
   })
   const unique = [...new Set(files)]
   const lost = unique.find((file) => !existsSync(file))
-  if (lost !== undefined) throw new KvfoldError('model/not-found', `A part of the model is missing: ${lost}.`)
+  if (lost !== undefined)
+    throw new KvfoldError('model/not-found', `A part of the model is missing: ${lost}. Put it beside the other parts.`)
   const twice = unique.find((file, at) => unique.findIndex((other) => basename(other) === basename(file)) < at)
   if (twice !== undefined) throw new KvfoldError('cli/bad-usage', `Two models are called ${basename(twice)}; rename one of them.`)
   return Promise.all(unique.map((file) => fileEntry(`models/${basename(file)}`, file)))
@@ -189,7 +193,10 @@ export async function productionPackages(root: string, wanted: (name: string) =>
       const at = await installed(needed, folder)
       if (at === null) {
         if (optional) continue
-        throw new KvfoldError('bundle/unsuitable', `The package ${needed} is not installed (${name} needs it); run npm ci.`)
+        throw new KvfoldError(
+          'bundle/unsuitable',
+          `The package ${needed} is not installed (${name} needs it); install kvfold again (npm ci in a checkout).`,
+        )
       }
       if (optional && !(wanted(needed) && fits(needed, await readManifest(at)))) continue
       if ((await lstat(at)).isSymbolicLink())
@@ -287,7 +294,7 @@ async function licenceEntries(
     `lib/libstdc++.so.6, lib/libgcc_s.so.1: GPL-3.0-or-later WITH GCC-exception-3.1: ${FOLDER}/${GCC_TEXT}`,
     `llama.cpp, inside the packages @node-llama-cpp/*: MIT: ${FOLDER}/llama.cpp.txt`,
     ...packages.map(({ name, version, license, path }) => `${name} ${version}: ${license}: ${path}`),
-    ...models.map((path) => `${path}: as whoever made the model says`),
+    ...models.map((path) => `${path}: see the licence of the model`),
   ]
   return [
     textEntry(`${FOLDER}/INDEX.txt`, rows.map((row) => `${row}\n`).join('')),

@@ -110,7 +110,7 @@ if [ -n "$lib" ]; then
   LD_LIBRARY_PATH=$lib\${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
   export LD_LIBRARY_PATH
 fi
-# Node asks where home is, and stops where nothing says so.
+# Node needs a home folder, and stops when it finds none.
 if [ -z "\${HOME-}" ] && [ ! -e /etc/passwd ]; then
   HOME=/
   export HOME
@@ -150,13 +150,13 @@ const SERVICE_PORT = 8080
 /** `BASE` may be any image with the C library that the bundle needs. With GPU libraries it must contain those of the driver too. */
 export const dockerfile = (): string => `# docker build -t kvfold .
 # docker run --rm -p 127.0.0.1:${SERVICE_PORT}:${SERVICE_PORT} -v kvfold:/data -v "$PWD/models:/models:ro" kvfold --model /models/model.gguf
-# With more machines than this one, give keys: --api-keys-file /data/keys
+# Give API keys before you let other machines in: --api-keys-file /data/keys
 ARG BASE=debian:stable-slim
 FROM \${BASE}
 COPY . ${SERVICE_HOME}
 RUN useradd --system --uid 10001 --home-dir /data kvfold && install -d -m 0700 -o kvfold /data
 USER kvfold
-# Conversations, and what is kept of models.
+# Conversations, and data about models.
 ENV HOME=/data XDG_STATE_HOME=/data XDG_CACHE_HOME=/data/cache
 VOLUME /data
 EXPOSE ${SERVICE_PORT}
@@ -176,7 +176,7 @@ After=network-online.target
 
 [Service]
 Type=exec
-# What it serves and to whom: KVFOLD_OPTIONS=--model /srv/models/model.gguf --host 0.0.0.0 --api-keys-file /etc/kvfold.keys
+# The options of kvfold serve: KVFOLD_OPTIONS=--model /srv/models/model.gguf --host 0.0.0.0 --api-keys-file /etc/kvfold.keys
 EnvironmentFile=-/etc/kvfold.env
 Environment=HOME=/var/lib/kvfold XDG_STATE_HOME=/var/lib XDG_CACHE_HOME=/var/cache
 ExecStart=${SERVICE_HOME}/kvfold serve --port ${SERVICE_PORT} $KVFOLD_OPTIONS
@@ -244,11 +244,11 @@ ${withoutGpu}
 
     sha256sum --quiet -c ${CHECKSUMS}
 
-names every file that is not as it was made, and prints nothing when all are.
+names every file that was changed, and prints nothing when none was.
 
 ## Licences
 
-\`LICENSES/INDEX.txt\` lists what is inside and where each licence is. If you hand the bundle on, hand that folder on with it; GCC's
+\`LICENSES/INDEX.txt\` lists what is inside and where each licence is. If you pass the bundle on, leave that folder in it; GCC's
 libraries in \`lib\` come from gcc.gnu.org, where their sources are.
 `
 }

@@ -106,7 +106,7 @@ export function readElf(path: string): Elf | null {
   if (error !== undefined)
     throw new KvfoldError(
       'bundle/unsuitable',
-      `A bundle is made with the program readelf, which cannot be run here (${error.message}); install binutils.`,
+      `Making a bundle needs the program readelf, which cannot be run here (${error.message}); install binutils.`,
       { cause: error },
     )
   if (!/Class: +ELF64/.test(stdout) || !/Data: .*little endian/.test(stdout)) return null
@@ -139,16 +139,13 @@ export interface NodeProgram {
 /** @throws KvfoldError bundle/unsuitable when this Node needs libraries of its distribution, or does not run on glibc */
 export async function nodeProgram(file: string = process.execPath): Promise<NodeProgram> {
   if (process.platform !== 'linux')
-    throw new KvfoldError(
-      'bundle/unsuitable',
-      'A bundle runs on Linux and can only be made there, on a machine of the same kind.',
-    )
+    throw new KvfoldError('bundle/unsuitable', 'A bundle can only be made on Linux, on the kind of machine that will run it.')
   const elf = readElf(file)
-  if (elf === null) throw new KvfoldError('bundle/unsuitable', `${file} is not a program of 64 bits; use Node from nodejs.org.`)
+  if (elf === null) throw new KvfoldError('bundle/unsuitable', `${file} is not a 64-bit program; use Node from nodejs.org.`)
   if (elf.interpreter === null || elf.interpreter.includes('musl'))
     throw new KvfoldError(
       'bundle/unsuitable',
-      `${file} does not run on glibc, as llama.cpp's libraries do; use Node from nodejs.org.`,
+      `${file} does not use glibc, which llama.cpp's libraries need; use Node from nodejs.org.`,
     )
   const foreign = beyondC(elf).filter((library) => !(CPP_LIBRARIES as readonly string[]).includes(library))
   if (foreign.length > 0)
@@ -168,7 +165,10 @@ export async function nodeProgram(file: string = process.execPath): Promise<Node
   const latest = highest(libraries.at(-1)!.elf.hasVersions, 'GLIBCXX_')
   const [, minor] = /^3\.4\.(\d+)$/.exec(latest ?? '') ?? []
   if (minor === undefined)
-    throw new KvfoldError('bundle/unsuitable', `${libraries.at(-1)!.file} has versions that are not known (${latest ?? 'none'}).`)
+    throw new KvfoldError(
+      'bundle/unsuitable',
+      `${libraries.at(-1)!.file} has symbol versions that kvfold does not know (${latest ?? 'none'}).`,
+    )
   return { file, elf, libraries, libraryMinor: Number(minor) }
 }
 

@@ -142,7 +142,7 @@ async function whole(folder: string, write: (at: string) => Promise<Written>): P
   } catch (error) {
     await rm(unfinished, { recursive: true, force: true })
     if (!(error instanceof Error) || error instanceof KvfoldError) throw error
-    if (error.name === 'AbortError') throw new KvfoldError('engine/cancelled', 'The bundle was not finished.', { cause: error })
+    if (error.name === 'AbortError') throw new KvfoldError('engine/cancelled', 'The bundle was cancelled.', { cause: error })
     throw 'syscall' in error ? unwritable(folder, error as NodeJS.ErrnoException) : error
   }
 }

@@ -26,13 +26,13 @@ export const chatHelp: readonly (readonly [usage: string, meaning: string])[] = 
   ['/fragment <message> [pieces]', 'cut message number <message> into pieces (default 5) that can be folded'],
   ['/fragment "start" "end" [pieces]', 'cut from one text to another, both included'],
   ['/fold <id> [exact|splice|blend]', 'hide a fragment behind a marker'],
-  ['/restore <id>', 'show it again'],
+  ['/restore <id>', 'show a folded fragment again'],
   ['/summarize <id> <focus>', 'have the model write a summary and show that instead'],
   ['/search <text>', 'find exact text, hidden parts included'],
   ['/detail <id>', 'show more around a search hit'],
   ['/tools [words]', 'list the MCP servers and the tools that the model has, or find tools by words'],
-  ['/ledger', 'what every step reused, recomputed and computed anew'],
-  ['/refresh', 'compute again what carries the trace of hidden text'],
+  ['/ledger', 'show the tokens that each step reused, recomputed and computed new'],
+  ['/refresh', 'compute approximate tokens again, which carry a trace of hidden text'],
   ['/clear', 'start a new conversation'],
   ['/save <file>', 'write conversation and ledger as JSON'],
   ['/exit', 'leave (Ctrl-D too); Ctrl-C stops an answer'],
@@ -51,7 +51,7 @@ export function parseCommand(line: string): ChatCommand | null {
     case 'refresh':
     case 'clear':
     case 'exit':
-      return rest === '' ? { name: word } : wrong(`/${word} takes nothing after it.`)
+      return rest === '' ? { name: word } : wrong(`/${word} takes no arguments.`)
     case 'fold':
       return fold(rest)
     case 'restore':
@@ -70,7 +70,9 @@ export function parseCommand(line: string): ChatCommand | null {
     case 'save':
       return rest === '' ? usage('/save') : { name: word, file: rest }
     default:
-      return wrong(`There is no /${word}; /help lists the commands, and a message that begins with a slash is written with two.`)
+      return wrong(
+        `There is no command /${word}; /help lists all commands. A message that begins with a slash is typed with two.`,
+      )
   }
 }
 

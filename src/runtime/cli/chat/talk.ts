@@ -118,7 +118,8 @@ export class ChatSession {
         this.#session.account(spent)
         const tokens = spent.reduce((sum, { submitted }) => sum + submitted, 0)
         if (exact) this.#note(spent.length === 0 ? 'It was exact already.' : `Exact again: ${plural(tokens, 'token')} computed.`)
-        else this.#note('Not done: nothing was said yet, or it was stopped; what was computed is kept.')
+        else
+          this.#note('Not exact yet: the conversation has no answer, or you stopped the computation. Computed tokens are kept.')
         return true
       }
       case 'clear':
@@ -164,7 +165,7 @@ export class ChatSession {
     const first = (text: string) => out.colours.dim(printable(text.replace(/\s+/g, ' ').slice(0, 80)))
     if (words !== null) {
       const found = await host.catalogue.search(words, FOUND)
-      if (found.length === 0) this.#note('No tool has anything of these words.')
+      if (found.length === 0) this.#note('No tool matches these words.')
       for (const { name, description } of found) out.print(`${name}  ${first(description)}`)
       return
     }

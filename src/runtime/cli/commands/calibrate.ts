@@ -21,8 +21,8 @@ const CELLS = 18_432
 export function addCalibrate(program: Command, shell: Shell): void {
   const command = program
     .command('calibrate')
-    .description('measure what this machine takes to compute with a model, for `kvfold plan`; about a minute')
-    .option('--quick', 'about 10 seconds, less exact')
+    .description('measure how fast this machine computes with a model, for `kvfold plan`; takes about a minute')
+    .option('--quick', 'take about 10 seconds, with a less exact result')
     .option('--json', 'one JSON object: the cost model and the file it is in')
   addModelOptions(command).action((flags: CalibrateFlags) => run(flags, shell))
 }

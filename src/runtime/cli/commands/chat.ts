@@ -30,18 +30,18 @@ interface ChatFlags extends ModelFlags, SamplingFlags, McpFlags {
 export function addChat(program: Command, shell: Shell): void {
   const command = program
     .command('chat')
-    .description('talk to a model; /help lists what you can do to its context. Each line of piped input is a turn')
-    .option('-s, --system <text>', 'system message (default with tools: one that says what they are for)')
+    .description('talk to a model; /help lists the commands that edit its context. Each line of piped input is a turn')
+    .option('-s, --system <text>', 'system message (default with tools: one that explains them)')
     .addOption(
-      new Option('--transcript <file>', 'go on from a conversation in any form that `kvfold plan` takes').conflicts('system'),
+      new Option('--transcript <file>', 'continue a conversation, in any form that `kvfold plan` reads').conflicts('system'),
     )
-    .option('--no-tools', 'the model gets no context tools; the slash commands work all the same')
+    .option('--no-tools', 'the model gets no context tools; the slash commands still work')
     .addOption(
       new Option('--first-step <mode>', 'whether the first step of a turn must call a tool')
         .choices(['required', 'auto'])
         .default('auto'),
     )
-    .option('--max-tokens <count>', 'end every step after so many tokens', integer(1, 1 << 30))
+    .option('--max-tokens <count>', 'end each step after this many tokens', integer(1, 1 << 30))
   addSamplingOptions(addModelOptions(addMcpOptions(command))).action((flags: ChatFlags) => chat(flags, shell))
 }
 
@@ -121,7 +121,9 @@ function greet(engine: LlamaEngine, { model, tools }: ChatFlags, { out }: Shell,
   )
   if (model === BUILTIN)
     out.print(
-      yellow('The built-in model knows one task, the update streams of `kvfold demo`; name a real one with --model to talk.'),
+      yellow(
+        'The built-in model only knows the tasks that it was trained on, such as `kvfold demo`; to talk, name another with --model.',
+      ),
     )
-  out.print(dim('/help lists commands, a backslash at the end of a line goes on in the next, Ctrl-D leaves.'))
+  out.print(dim('/help lists commands. A backslash at the end of a line continues it on the next. Ctrl-D leaves.'))
 }

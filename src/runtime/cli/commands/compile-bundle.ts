@@ -21,10 +21,10 @@ export function addCompile(program: Command, shell: Shell): void {
   program
     .command('compile')
     .description(
-      'compile the library that computes on the CPU with the compiler of this machine: about a minute, needs git, cmake and a C++ ' +
-        'compiler, downloads nothing. Every command uses it from then on; KVFOLD_CPU_LIBRARY=shipped: not this one',
+      "compile llama.cpp's CPU library for this processor: takes about a minute, needs git, cmake and a C++ compiler, downloads " +
+        'nothing. All commands use it from then on, except with KVFOLD_CPU_LIBRARY=shipped',
     )
-    .option('--remove', 'delete it: the one that was shipped computes again')
+    .option('--remove', 'delete it, and use the shipped library again')
     .action((flags: { remove?: true }) => compile(flags, shell))
 }
 
@@ -33,12 +33,12 @@ async function compile({ remove }: { remove?: true }, { out, notes, interrupt }:
   if (cpuLibrary === null)
     throw new KvfoldError(
       'native/unsupported',
-      'On this system the library that computes on the CPU is no file of its own, so there is nothing to compile.',
+      'On this system the CPU library is not a separate file, so there is nothing to compile.',
     )
   const { shipped, compiled: path } = cpuLibrary
   if (remove === true) {
     await rm(path, { force: true })
-    out.print(printable(`From now on ${shipped} computes.`))
+    out.print(printable(`kvfold now uses the CPU library ${shipped}.`))
     return
   }
   await compileCpuLibrary({
@@ -51,7 +51,7 @@ async function compile({ remove }: { remove?: true }, { out, notes, interrupt }:
   }).finally(() => {
     notes.close()
   })
-  out.print(printable(`From now on ${path} computes.`))
+  out.print(printable(`kvfold now uses the CPU library ${path}.`))
 }
 
 interface BundleFlags {
@@ -73,9 +73,7 @@ export function addBundle(program: Command, shell: Shell): void {
       'write a folder or archive that runs on any Linux machine of this kind, with no network, compiler or Node; making it needs binutils',
     )
     .argument('<folder>', 'folder to make')
-    .addOption(
-      new Option('--gpu <backend>', 'whose libraries come along, besides those of the CPU').choices(BUNDLE_GPUS).default('cpu'),
-    )
+    .addOption(new Option('--gpu <backend>', 'also include the libraries of this backend').choices(BUNDLE_GPUS).default('cpu'))
     .option(
       '-m, --model <model>',
       'GGUF file or hub URI to put inside, besides the built-in model; may be given several times',
@@ -92,7 +90,7 @@ async function bundle(
   { out, notes, interrupt }: Shell,
 ): Promise<void> {
   if (split !== undefined && archive === undefined)
-    throw new KvfoldError('cli/bad-usage', '--split means nothing without --archive.')
+    throw new KvfoldError('cli/bad-usage', '--split needs --archive; add it, or leave --split out.')
   const models: string[] = []
   for (const name of model) if (name !== BUILTIN) models.push(resolve(await modelPath(name, notes, interrupt.signal)))
   const { name, entries, requirements } = await bundleContents({ root: packageRoot(), gpu, models })

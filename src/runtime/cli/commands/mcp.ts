@@ -23,7 +23,7 @@ export function addMcp(program: Command, shell: Shell, version: string): void {
       'let an agent fold its own conversation: the six context tools as an MCP server, over the threads of `kvfold serve`',
     )
     .option('--url <url>', `the server that the agent talks to (default: KVFOLD_URL, or ${HERE})`)
-    .option('--key-file <file>', "file whose first line is the agent's key there (default: KVFOLD_API_KEY)")
+    .option('--key-file <file>', "file whose first line is the agent's API key for that server (default: KVFOLD_API_KEY)")
     .option('--thread <id>', 'the conversation (default: KVFOLD_THREAD, or the one that this key used last)')
     .option(
       '-p, --port <number>',

@@ -14,17 +14,17 @@ import type { Shell } from '../shell.js'
 import { printable } from '../terminal.js'
 
 export function addModel(program: Command, shell: Shell): void {
-  const model = program.command('model').description('look at model files, make synthetic ones')
+  const model = program.command('model').description('inspect model files, make synthetic ones')
   model
     .command('info')
-    .description('what a GGUF file is and what kvfold can do with it')
+    .description('describe a GGUF file and the features that kvfold has for it')
     .argument('<model>', 'GGUF file, hub URI or `builtin`')
     .option('--json', 'one JSON object')
     .action((name: string, flags: { json?: true }) => info(name, flags, shell))
   model
     .command('synth')
     .description(
-      'write a GGUF of a given shape with random weights, for tests and benchmarks: as fast as a real one, says nothing sensible',
+      'write a GGUF of a given shape with random weights, for tests and benchmarks: as fast as a real one, but its output is meaningless',
     )
     .argument('<out>', 'file to write')
     .addOption(new Option('--architecture <name>', 'shape').choices(['llama', 'qwen2']).default('llama'))

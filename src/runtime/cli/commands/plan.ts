@@ -28,9 +28,9 @@ const SEQUENCES = 64
 const DEFAULT_BLEND = 0.2
 
 const FORMAT = `
-The transcript is what you have: a request body of OpenAI's chat or responses API or of Anthropic's, a list of messages, JSONL of messages or of
-requests (the last one counts), a session file of Claude Code or Codex, or what GET /kvfold/threads/<id>/export gives. Stretches to fold may
-stand beside the messages:
+The transcript may be a request body of OpenAI's chat or responses API or of Anthropic's API, a list of messages, JSONL of messages or of
+requests (the last one counts), a session file of Claude Code or Codex, or the output of GET /kvfold/threads/<id>/export. The texts to fold
+may be listed beside the messages:
 
   {
     "messages": [
@@ -39,17 +39,18 @@ stand beside the messages:
     "folds": [{ "message": 0, "from": "12:00 started", "to": "12:59 stopped." }]
   }
 
-Without "folds" the plan is for what an agent would prune: tool results of 400 characters or more but the newest three, or else messages of 2,000 characters
-or more before the last one.
-"message" counts from 0. A fold goes from where "from" begins to where the first "to" after it ends; left out: from the beginning, to
-the end of the message. "summary" is a text to show instead of a marker. All folds are made in one step, on a cache that holds the
-transcript; "cells" are those in use afterwards, parked ones included; "pays after" is how many generated tokens later the edit has saved more time than it took.
-Times need a calibration: \`kvfold calibrate\` with the same model and options, once.`
+Without "folds", kvfold proposes the folds that a pruning agent would make: tool results of 400 characters or more, except the newest three.
+If there are none, it proposes messages of 2,000 characters or more before the last one.
+"message" counts from 0. A fold begins with "from" and ends with the first "to" after it. Without "from" it begins with the message, without
+"to" it ends with the message. "summary" is a text to show instead of a marker. All folds are made in one step, on a cache that holds the
+transcript. "cells" counts the cells in use afterwards, with parked ones. "pays after" is the number of generated tokens after which the
+edit has saved more time than it took.
+Times need a calibration: run \`kvfold calibrate\` once with the same model and options.`
 
 export function addPlan(program: Command, shell: Shell): void {
   const command = program
     .command('plan')
-    .description('what folds in a transcript would cost and save under each contract; computes nothing')
+    .description('show what folds in a transcript would cost and save under each contract, without computing them')
     .argument('[transcript]', 'JSON file, `-` for stdin')
     .option('--json', 'one JSON object')
   addModelOptions(command)
@@ -69,7 +70,7 @@ async function run(file: string | undefined, flags: PlanFlags, shell: Shell): Pr
   if (transcript.folds.length === 0)
     throw new KvfoldError(
       'cli/bad-usage',
-      'The transcript has nothing worth a fold; name stretches in "folds" (`kvfold plan --help`).',
+      'The transcript has no text that an agent would fold; name texts in "folds" (`kvfold plan --help`).',
     )
   const engine = await loadEngine(flags, notes, interrupt.signal)
   try {
@@ -244,10 +245,10 @@ function advice(unedited: Prospect, rows: readonly PlanRow[], cost: CostModel | 
   const [exact, splice] = [of('exact'), of('splice')]
   if (splice.fallback !== null) return `Use exact: a splice is not possible here, because ${splice.fallback}.`
   const less = `it computes ${plural(computed(splice), 'token')} instead of ${count(computed(exact))}`
-  const trace = 'the text after the folds then keeps a trace of what they hide'
+  const trace = 'the text after the folds keeps a trace of the hidden text'
+  const pure = 'the text after the folds must keep no trace of the hidden text'
   if (computed(exact) <= 2 * computed(splice)) return `Use exact: a splice would hardly be cheaper (${less}).`
-  if (cost === null)
-    return `Use splice if it matters how soon the answer begins (${less}), and exact if it matters that ${trace}.`
+  if (cost === null) return `Use splice if the answer must begin soon (${less}), and exact if ${pure}.`
   const [slow, fast] = [forecast(cost, unedited, exact), forecast(cost, unedited, splice)]
   const pays = ({ breakEven }: { readonly breakEven: number | null }) =>
     breakEven === null
@@ -257,6 +258,6 @@ function advice(unedited: Prospect, rows: readonly PlanRow[], cost: CostModel | 
         : `pays for itself after ${plural(breakEven, 'generated token')}`
   const times = `${duration(fast.milliseconds)} instead of ${duration(slow.milliseconds)}`
   if (fast.breakEven === null)
-    return `Fold only for room: no contract makes generation faster here, a splice takes ${times}, and ${trace}.`
-  return `Use splice unless it matters that ${trace}: it takes ${times} and ${pays(fast)}; exact ${pays(slow)}.`
+    return `Fold only to free cells: no contract makes generation faster here, a splice takes ${times}, and ${trace}.`
+  return `Use splice, unless ${pure}: it takes ${times} and ${pays(fast)}; exact ${pays(slow)}.`
 }

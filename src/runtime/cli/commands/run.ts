@@ -51,7 +51,7 @@ export function addRun(program: Command, shell: Shell): void {
     .addOption(
       new Option(
         '--transcript <file>',
-        'go on from a conversation in any form that `kvfold plan` takes; needs no prompt where it does not end with an answer',
+        'continue a conversation, in any form that `kvfold plan` reads; needs no prompt if it does not end with an answer',
       ).conflicts(['raw', 'system']),
     )
     .option('--tools', 'let the model fold, summarise and search its own context before it answers')
@@ -61,7 +61,7 @@ export function addRun(program: Command, shell: Shell): void {
         'auto',
       ]),
     )
-    .option('--max-tokens <count>', 'end every step after so many tokens', integer(1, 1 << 30))
+    .option('--max-tokens <count>', 'end each step after this many tokens', integer(1, 1 << 30))
     .addOption(
       new Option('--stop <text>', 'end where this text appears; may be given several times').argParser(
         (text: string, all: readonly string[] | undefined) => [...(all ?? []), text],
@@ -70,7 +70,7 @@ export function addRun(program: Command, shell: Shell): void {
     .addOption(new Option('--schema <file>', 'JSON schema the answer must satisfy').conflicts(['grammar', 'raw']))
     .addOption(new Option('--grammar <file>', 'GBNF grammar the answer must satisfy').conflicts('raw'))
     .addOption(
-      new Option('--raw', 'no chat template: complete the text as it stands; control tokens in it count').conflicts([
+      new Option('--raw', 'use no chat template: complete the text as given; control tokens in it are read as such').conflicts([
         'tools',
         'system',
         'mcpConfig',
@@ -86,7 +86,7 @@ async function run(file: string | undefined, flags: RunFlags, shell: Shell): Pro
   if (flags.prompt !== undefined && file !== undefined)
     throw new KvfoldError('cli/bad-usage', 'Give --prompt or a file, not both.')
   if (flags.firstStep !== undefined && flags.tools === undefined)
-    throw new KvfoldError('cli/bad-usage', '--first-step means nothing without --tools.')
+    throw new KvfoldError('cli/bad-usage', '--first-step needs --tools; add it, or leave --first-step out.')
   const { interrupt, notes } = shell
   const constraints = definedFields({
     schema: flags.schema === undefined ? undefined : parseSchema(readText(flags.schema, '--schema'), flags.schema),
@@ -146,7 +146,7 @@ async function answer(
   if (outcome.end === 'cancelled') return
   if (json) out.print(turnJson(engine.info.model, session, outcome, load))
   else {
-    if (outcome.end === 'length') notes.print(notes.colours.yellow('(cut off: no room or --max-tokens reached)'))
+    if (outcome.end === 'length') notes.print(notes.colours.yellow('(cut off: the context is full or --max-tokens is reached)'))
     notes.print(notes.colours.dim(ledgerLine(outcome.ledger)))
   }
 }
@@ -220,7 +220,7 @@ async function complete(
     )
   else {
     if (!text.endsWith('\n')) out.write('\n')
-    if (finish === 'length') notes.print(notes.colours.yellow('(cut off: no room or --max-tokens reached)'))
+    if (finish === 'length') notes.print(notes.colours.yellow('(cut off: the context is full or --max-tokens is reached)'))
     notes.print(notes.colours.dim(ledgerLine([ledger])))
   }
 }

@@ -103,7 +103,10 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
       notes.print(`${toolsOf(mcp)}; for ${flags.acm === 'memtool' ? 'all requests' : 'requests with acm: memtool'}.`)
     const where = await listen(server, flags)
     if (keys.length === 0 && flags.unixSocket === undefined && !isLocal(flags.host))
-      notes.prose(`Anybody who can reach ${flags.host} may use this server; set --api-key.`, notes.colours.yellow)
+      notes.prose(
+        `Everyone who can reach ${flags.host} can use this server; set --api-key to prevent that.`,
+        notes.colours.yellow,
+      )
     out.print(
       `kvfold serves ${service
         .models()
@@ -112,7 +115,7 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
     )
     notes.prose(serveNotice({ ...flags, keys: [...new Set(keys.map(({ name }) => name))], where, models }))
     await aborted(interrupt.signal)
-    notes.print(`Shutting down; running answers have ${flags.grace} s. Ctrl-C again ends at once.`)
+    notes.print(`Shutting down; running answers have ${flags.grace} s to end. Ctrl-C again ends at once.`)
   } finally {
     await retention?.stop()
     await server.close(flags.grace * 1000)
@@ -132,7 +135,8 @@ async function listen(server: Server, { host, port, unixSocket }: ServeFlags): P
     return where
   } catch (error) {
     const code = error instanceof Error && 'code' in error ? String(error.code) : String(error)
-    const hint = code === 'EADDRINUSE' ? 'another program listens there; choose another with --port, or 0 for any' : code
+    const other = unixSocket === undefined ? 'another port with --port, or 0 for any' : 'another path with --unix-socket'
+    const hint = code === 'EADDRINUSE' ? `another program listens there; choose ${other}` : code
     throw new KvfoldError('cli/bad-usage', `Cannot listen on ${unixSocket ?? `${host}:${port}`}: ${hint}.`, { cause: error })
   }
 }
@@ -195,11 +199,18 @@ function sideModel<R extends Embedder | Reranker>(
 /** @throws KvfoldError cli/bad-usage */
 function refuseRemoteVectors(flags: ServeFlags): void {
   if (flags.embeddings === true && isRemote(flags))
-    throw new KvfoldError('cli/bad-usage', '--embeddings needs a model beside --engine, whose vectors are not to be had here.')
+    throw new KvfoldError(
+      'cli/bad-usage',
+      'Beside --engine, --embeddings needs a model: another server computes the served one. Give it a GGUF file.',
+    )
 }
 
 function embedderOn({ model }: ServedEngine, flags: ModelFlags): Promise<Embedder> {
-  if (model === undefined) throw new KvfoldError('model/unsupported', 'A model that another server computes makes no embeddings.')
+  if (model === undefined)
+    throw new KvfoldError(
+      'model/unsupported',
+      'Another server computes this model, so it makes no embeddings here; give --embeddings a GGUF file.',
+    )
   return Embedder.on(model, embedderOptions(flags))
 }
 
@@ -228,16 +239,16 @@ interface Served {
 /** One paragraph. */
 function serveNotice(served: Served): string {
   const { contract, acm, overflow, clientEdits } = served
-  const usual = `Requests that do not say get contract ${contract}, acm ${acm}, overflow ${overflow}, client edits ${clientEdits}.`
+  const usual = `Defaults of requests: contract ${contract}, acm ${acm}, overflow ${overflow}, client edits ${clientEdits}.`
   return [reached(served), asked(served), ...called(served), usual].join(' ')
 }
 
 function reached({ host, unixSocket, where }: Served): string {
-  if (unixSocket !== undefined) return 'It is reached by its socket alone.'
+  if (unixSocket !== undefined) return 'Clients reach it only by its socket.'
   const others = host === '0.0.0.0' || host === '::' ? addresses(where) : []
   return others.length === 0
-    ? `It is reached at ${where}.`
-    : `It is reached at ${where} here, and from other machines at ${others.join(', ')}.`
+    ? `Clients reach it at ${where}.`
+    : `Clients reach it at ${where} on this machine, and at ${others.join(', ')} from other machines.`
 }
 
 /** This machine's addresses as other machines write them. */
@@ -251,14 +262,14 @@ function addresses(where: string): readonly string[] {
 
 const asked = ({ keys }: Served): string =>
   keys.length === 0
-    ? 'It asks for no key, and all clients share their threads.'
-    : `It asks for a key, and each of the ${keys.length} sees its own threads.`
+    ? 'It needs no API key, and all clients share their threads.'
+    : `It needs an API key, and each of the ${keys.length} sees its own threads.`
 
 function called({ models }: Served): readonly string[] {
   return models.flatMap(({ name, aliases = [] }) => {
     const others = aliases.filter((alias) => alias !== '*')
     return [
-      ...(others.length === 0 ? [] : [`${name} is called ${others.join(', ')}, too.`]),
+      ...(others.length === 0 ? [] : [`${name} is also called ${others.join(', ')}.`]),
       ...(aliases.includes('*') ? [`Every other model name means ${name}.`] : []),
     ]
   })

@@ -27,7 +27,7 @@ interface StoreFlags {
 export function addStore(program: Command, shell: Shell): void {
   const store = program
     .command('store')
-    .description('look for damage in a store of conversations, which no server uses meanwhile, and save what is whole')
+    .description('check a store of conversations for damage, and save its undamaged threads; stop the server that uses it first')
   const add = (name: string, what: string, run: (flags: StoreFlags, shell: Shell) => Promise<void>) =>
     store
       .command(name)
@@ -37,31 +37,31 @@ export function addStore(program: Command, shell: Shell): void {
         'folder of the store, or postgres://user:password@host:port/name (default: kvfold in the XDG state folder)',
       )
       .action((flags: StoreFlags) => run(flags, shell))
-  add('check', 'read all of a store and name what is damaged or lost; exit code 1 when anything is', check).option(
+  add('check', 'read a whole store and list damaged and lost items; exit code 1 if there are any', check).option(
     '--json',
     'one JSON object',
   )
-  add('export', 'all threads that can be read, one JSON object a line, with what is damaged in them', exportAll).option(
+  add('export', 'write all threads that can be read, one JSON object a line, with their damage', exportAll).option(
     '--out <file>',
     'file to write, readable by you only (default: stdout)',
   )
   store
     .command('copy <from> <to>')
     .description(
-      'write all whole threads and responses of a store in a folder to a new store in another folder, where damaged ones stay named; the source stays as it was',
+      'write all undamaged threads and responses of a folder to a new store in another folder, which still lists the damaged ones; the source is not changed',
     )
     .action((from: string, to: string) => copy(from, to, shell))
   store
     .command('move <from> <to>')
     .description(
-      'move all threads and responses from a folder to an empty database (postgres://user:password@host:port/name), or back to a folder without a store; what was written is read back, and the source stays as it was',
+      'move all threads and responses from a folder to an empty database (postgres://user:password@host:port/name), or back to a folder without a store; all of it is read back and compared, and the source is not changed',
     )
     .action((from: string, to: string) => move(from, to, shell))
 }
 
 async function move(from: string, to: string, { out }: Shell): Promise<void> {
   const { threads, responses, left } = await moveStore(from, to)
-  out.print(`${plural(threads, 'thread')} and ${plural(responses, 'response')} moved and read back; the source is as it was`)
+  out.print(`${plural(threads, 'thread')} and ${plural(responses, 'response')} moved and read back; the source is unchanged`)
   if (left > 0)
     out.print(`${plural(left, 'thread or response', 'threads and responses')} of deleted threads or earlier copies left out`)
 }
@@ -141,7 +141,7 @@ async function check(flags: StoreFlags, { out }: Shell): Promise<void> {
     )
   else {
     for (const line of [...read.problems, ...damageLines(open, open.length)]) out.print(printable(line))
-    out.print(`${plural(whole, 'thread')} and ${plural(responses, 'response')} are what was written`)
+    out.print(`${plural(whole, 'thread')} and ${plural(responses, 'response')} are undamaged`)
     if (leftOutBefore > 0)
       out.print(`${plural(leftOutBefore, 'thread or response', 'threads and responses')} left out by an earlier copy`)
   }
@@ -149,8 +149,8 @@ async function check(flags: StoreFlags, { out }: Shell): Promise<void> {
     throw new KvfoldError(
       'store/damaged',
       url !== null
-        ? 'The store is damaged; put back a backup of the database, or delete these threads.'
-        : 'The store is damaged. kvfold store export writes what can be read, kvfold store copy makes a new store of what is whole.',
+        ? 'The store is damaged; restore a backup of the database, or delete these threads.'
+        : 'The store is damaged. kvfold store export writes the parts that can be read; kvfold store copy makes a new store of the undamaged threads.',
     )
 }
 
@@ -202,7 +202,7 @@ export async function moveStore(from: string, to: string): Promise<Moved> {
   if (isDatabase(from) === isDatabase(to))
     throw new KvfoldError(
       'cli/bad-usage',
-      'A store moves between a folder and postgres://user:password@host:port/name. A folder is copied as a folder, a database by pg_dump.',
+      'A store moves only between a folder and a database (postgres://user:password@host:port/name). Between two folders use kvfold store copy, between two databases pg_dump.',
     )
   return isDatabase(to) ? toDatabase(from, to) : toFolder(from, to)
 }
@@ -219,11 +219,11 @@ async function toDatabase(folder: string, url: string): Promise<Moved> {
       const names = new Set<string>()
       let left = responses?.damage.length ?? 0
       const open = (responses?.damage ?? []).some(({ settled }) => settled !== true)
-      if (problems.length > 0 || open) throw damaged('kvfold store check says more')
+      if (problems.length > 0 || open) throw damaged('kvfold store check lists the damage')
       for (const { tenant, id, damage } of threads.threads()) {
         if (damage === null) names.add(JSON.stringify([tenant, id]))
         else if (damage.settled === true) left++
-        else throw damaged(`the thread ${id} of ${tenant} is not what was written`)
+        else throw damaged(`the thread ${id} of ${tenant} is damaged`)
       }
       const kept = (responses?.whole ?? []).filter(({ tenant, thread }) => names.has(JSON.stringify([tenant, thread])))
       await refuseUsed(store.database)
@@ -253,12 +253,12 @@ async function toFolder(url: string, folder: string): Promise<Moved> {
       const { whole, damage } = await readAll(
         source.database,
         async ({ tenant, id, record }) => {
-          if (record === null) throw damaged(`the thread ${id} of ${tenant} is not what was written; delete it`)
+          if (record === null) throw damaged(`the thread ${id} of ${tenant} is damaged; delete it`)
           await add.thread(record)
         },
         readResponses,
       )
-      if (damage.length > 0) throw damaged(`the response ${damage[0]!.id} is not what was written; delete its thread`)
+      if (damage.length > 0) throw damaged(`the response ${damage[0]!.id} is damaged; delete its thread`)
       for (const response of whole) await add.response(response)
       return []
     })
@@ -270,13 +270,13 @@ async function toFolder(url: string, folder: string): Promise<Moved> {
 async function copy(from: string, to: string, { out }: Shell): Promise<void> {
   const { threads, responses, open } = await copyStore(from, to)
   for (const line of damageLines(open, open.length)) out.print(printable(`left out: ${line}`))
-  out.print(`${plural(threads, 'thread')} and ${plural(responses, 'response')} copied and read back; the source is as it was`)
+  out.print(`${plural(threads, 'thread')} and ${plural(responses, 'response')} copied and read back; the source is unchanged`)
 }
 
 /** The source stays as it is. @throws KvfoldError store/not-empty, store/locked, store/failed; then nothing was written */
 export async function copyStore(from: string, to: string): Promise<Moved & { readonly open: readonly Damage[] }> {
   if ([from, to].some(isDatabase))
-    throw new KvfoldError('cli/bad-usage', 'A copy is made of a folder in a folder; a database is copied by pg_dump.')
+    throw new KvfoldError('cli/bad-usage', 'This command copies a folder to a folder; copy a database with pg_dump.')
   const left: Damage[] = []
   const made = await looking(from, (found) =>
     newStore(to, async (add) => {
@@ -337,7 +337,7 @@ async function newStore(folder: string, fill: (add: Filling) => Promise<readonly
       await threads.close()
       responses.close()
     }
-    const why = (what: string) => `left out by the copy of ${new Date().toISOString().slice(0, 10)}, as ${what}`
+    const why = (what: string) => `left out by the copy of ${new Date().toISOString().slice(0, 10)}, because ${what}`
     for (const [of, name] of Object.entries(manifests)) {
       const manifest = Manifest.read(join(place, name))
       const lost = left.filter((each) => each.of === of && each.tenant !== UNNAMED)

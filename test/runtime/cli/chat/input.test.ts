@@ -38,7 +38,7 @@ describe('slash commands', () => {
     expect(parseCommand('/ledger now')).toMatchObject({ name: 'wrong' })
     expect(parseCommand('/flod f1a2b3')).toMatchObject({
       name: 'wrong',
-      reason: expect.stringContaining('There is no /flod') as string,
+      reason: expect.stringContaining('There is no command /flod') as string,
     })
   })
 
