@@ -391,7 +391,7 @@ describe.skipIf(noPostgres !== null)('two servers over one database', { timeout:
       await expect.poll(() => refused.length, { timeout: 30_000 }).toBeGreaterThan(failed + 1)
       const away = await call(one, 'POST', '/v1/chat/completions', { messages: [user('Are you there?')] })
       expect([away.status, away.headers.get('retry-after')]).toEqual([503, '5'])
-      expect(await away.text()).toContain('Try again when it is back')
+      expect(await away.text()).toContain('Try again when the database is back')
       expect(await healthOf(one)).toEqual(AWAY)
       await postgres.start()
     }

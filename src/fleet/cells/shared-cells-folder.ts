@@ -108,7 +108,7 @@ export class SharedCellsFolder implements SharedTier {
       if (this.#closed) return false
       if (bytes > this.options.bytes * FREED) {
         this.#tell(
-          `A block of cells takes ${Math.ceil(bytes / 2 ** 20)} MiB: the folder of shared cells needs ${Math.ceil(bytes / FREED / 2 ** 20)} MiB at least, and gets none.`,
+          `A block of cells takes ${Math.ceil(bytes / 2 ** 20)} MiB, so it was not shared: the folder of shared cells needs a size of ${Math.ceil(bytes / FREED / 2 ** 20)} MiB at least.`,
         )
         return false
       }
@@ -201,7 +201,7 @@ export class SharedCellsFolder implements SharedTier {
   async #refuse(path: string): Promise<void> {
     this.#counts.refused++
     this.#tell(
-      `The folder of shared cells, ${this.options.folder}, has damaged blocks: they are deleted, and what is missing is computed; more are only counted.`,
+      `The folder of shared cells, ${this.options.folder}, has damaged blocks. kvfold deletes them and computes their tokens. It only counts further ones.`,
     )
     await rm(path, { force: true }).catch(() => undefined)
   }
@@ -282,14 +282,14 @@ export class SharedCellsFolder implements SharedTier {
     if ((await readFile(path, 'utf8')) === mark) return
     throw new KvfoldError(
       'engine/bad-request',
-      `The folder of shared cells, ${folder}, is under another secret than the one given here; give the same one to all that share it, or an empty folder.`,
+      `The folder of shared cells, ${folder}, belongs to another secret; give all machines that share it the same secret, or name an empty folder.`,
     )
   }
 
   #failed(error: NodeJS.ErrnoException, what: 'read' | 'written'): void {
     this.#counts.failed++
     this.#tell(
-      `Shared cells could not be ${what} in ${this.options.folder} (${error.code ?? error.message}), and are computed where they are missing; more of the kind are only counted.`,
+      `Shared cells could not be ${what} in ${this.options.folder} (${error.code ?? error.message}). kvfold computes their tokens. It only counts further failures of this kind.`,
     )
   }
 

@@ -184,7 +184,7 @@ export class Endpoint {
         },
         ...(signal === undefined ? {} : { signal }),
       })
-      const unreached = `${this.name} was not reached for ${connect / 1000} s; is its machine up, and is the network between?`
+      const unreached = `${this.name} could not be reached within ${connect / 1000} s; check its machine and the network.`
       const timer = setTimeout(() => request.destroy(new KvfoldError('remote/unreachable', unreached)), connect)
       request.on('socket', (socket) => {
         const connected = () => {
@@ -195,7 +195,7 @@ export class Endpoint {
       })
       let timeout: KvfoldError | null = null
       request.setTimeout(idle, () => {
-        const silent = `${this.name} sent nothing for ${idle / 1000} s; --engine-timeout gives it longer.`
+        const silent = `${this.name} sent nothing for ${idle / 1000} s; raise --engine-timeout to wait longer.`
         request.destroy((timeout = new KvfoldError('remote/timeout', silent)))
       })
       let answers = false
@@ -228,7 +228,7 @@ export class Endpoint {
     try {
       return readJson(text)
     } catch (error) {
-      throw new KvfoldError('remote/bad-answer', `${this.name} answered with something that is not JSON; is the address right?`, {
+      throw new KvfoldError('remote/bad-answer', `${this.name} answered with something that is not JSON; check its address.`, {
         cause: error,
       })
     }
@@ -248,12 +248,12 @@ function rootOf(text: string): URL {
   try {
     url = new URL(text)
   } catch {
-    throw bad('this is none')
+    throw bad('this is not a URL')
   }
   if (url.protocol !== 'http:' && url.protocol !== 'https:') throw bad(`${url.protocol} is neither http: nor https:`)
   if (url.username !== '' || url.password !== '')
-    throw bad('this one has a password in it; give the key by --engine-key-env or --engine-key-file')
-  if (url.search !== '' || url.hash !== '') throw bad('it must end with its path')
+    throw bad('this one contains a password; give the key with --engine-key-env or --engine-key-file')
+  if (url.search !== '' || url.hash !== '') throw bad('it must end with its path, without ? and #')
   url.pathname = url.pathname.replace(/\/+$/, '').replace(/\/v1$/, '')
   return url
 }
@@ -292,10 +292,10 @@ export function readKey({ variable, file }: KeySource, environment: NodeJS.Proce
     try {
       text = readFileSync(file, 'utf8')
     } catch (error) {
-      throw bad(`The key file ${file} cannot be read.`, error)
+      throw bad(`The key file ${file} cannot be read; check its path and its permissions.`, error)
     }
     const key = text.split('\n', 1)[0]?.trim() ?? ''
-    if (!isKey(key)) throw bad(`The first line of the key file ${file} is no key.`)
+    if (!isKey(key)) throw bad(`The first line of the key file ${file} is not a valid key.`)
     return key
   }
   const key = environment[variable ?? KEY_VARIABLE]?.trim()
@@ -303,7 +303,7 @@ export function readKey({ variable, file }: KeySource, environment: NodeJS.Proce
     if (variable === undefined) return null
     throw bad(`The environment variable ${variable} is not set, so there is no key for the engine.`)
   }
-  if (!isKey(key)) throw bad(`What the environment variable ${variable ?? KEY_VARIABLE} holds is no key.`)
+  if (!isKey(key)) throw bad(`The environment variable ${variable ?? KEY_VARIABLE} does not hold a valid key.`)
   return key
 }
 

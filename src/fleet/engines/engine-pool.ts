@@ -115,7 +115,7 @@ export class Member {
           this.known = null
           throw new KvfoldError(
             'model/not-found',
-            `${this.name} serves ${model}, and the others ${expected}; name its model if it is the same.`,
+            `${this.name} serves ${model}, but the other engines serve ${expected}; if it is the same model, name it as "model" in the file of --engines.`,
           )
         }
       } else if (!(await this.endpoint.reach('/health', CONNECT_LIMIT, within)))
@@ -127,7 +127,7 @@ export class Member {
       // An engine that is too busy for a health check but sends parts of answers is well.
       const isBusy = limit.aborted && this.#heard > since
       if (signal?.aborted !== true && !isBusy)
-        this.ill(limit.aborted ? `${this.name} says nothing for ${HEALTH_LIMIT / 1000} s.` : messageOf(error))
+        this.ill(limit.aborted ? `${this.name} has sent nothing for ${HEALTH_LIMIT / 1000} s.` : messageOf(error))
     }
   }
 
@@ -148,7 +148,7 @@ export class Member {
     if (since < first + SURELY || this.#heard > first) return
     const lost = this.#lost
     this.#lost = new AbortController()
-    lost.abort(new KvfoldError('remote/unreachable', `${this.name} is gone in the middle of the request: ${error.message}`))
+    lost.abort(new KvfoldError('remote/unreachable', `${this.name} was lost in the middle of the request: ${error.message}`))
   }
 
   /** Notes that the engine sent something. */
@@ -220,7 +220,7 @@ export class EnginePool {
     const all = Promise.allSettled(tries)
     await Promise.any(tries).catch(() => undefined)
     const grace = setTimeout(() => {
-      late.abort(new Error(`it did not say what it is within ${GRACE / 1000} s; it is asked again`))
+      late.abort(new Error(`it did not name its model within ${GRACE / 1000} s; kvfold asks again`))
     }, GRACE)
     const tried = await all
     clearTimeout(grace)
@@ -377,5 +377,5 @@ function refuseTwins(entries: readonly EngineEntry[]): void {
   const twin = names.find((name, at) => names.indexOf(name) < at)
   if (twin !== undefined)
     throw new KvfoldError('remote/bad-endpoint', `${twin} is named twice; give it a greater weight instead.`)
-  if (names.length === 0) throw new KvfoldError('remote/bad-endpoint', 'No engine is named.')
+  if (names.length === 0) throw new KvfoldError('remote/bad-endpoint', 'No engine is named; add one.')
 }

@@ -21,14 +21,14 @@ const TOO_LONG = /context[ _-]?(length|size|window)|exceed_context_size|maximum 
 export function errorOf(refusal: EndpointRefusal, where: string): KvfoldError {
   const { status, text, retryAfter } = refusal
   const said = quote(text)
-  const again = retryAfter === null ? '' : ` It asks to be left alone for ${retryAfter} s.`
+  const again = retryAfter === null ? '' : ` It asks clients to wait ${retryAfter} s.`
   const build = (code: ErrorCode, message: string) => new KvfoldError(code, message, { cause: refusal })
   if ((status === 400 || status === 413 || status === 422) && TOO_LONG.test(text))
     return build('context/full', `The prompt does not fit into the context of ${where}: ${said}`)
   if (status === 401 || status === 403)
     return build(
       'remote/unauthorized',
-      `${where} does not accept the key (${status}): ${said} Give it by --engine-key-env or --engine-key-file.`,
+      `${where} does not accept the key (${status}): ${said} Give it with --engine-key-env or --engine-key-file.`,
     )
   if (status === 404) return build('model/not-found', `${where} knows no such model or path (404): ${said}`)
   if (status === 408 || status === 504) return build('remote/timeout', `${where} gave up waiting (${status}): ${said}`)
@@ -38,7 +38,7 @@ export function errorOf(refusal: EndpointRefusal, where: string): KvfoldError {
   if (status >= 400) return build('remote/refused', `${where} refused the request (${status}): ${said}`)
   return build(
     'remote/bad-answer',
-    `${where} answered with status ${status}, which is no answer to a chat; is the address right?`,
+    `${where} answered with status ${status}, which is not an answer to a chat; check its address.`,
   )
 }
 
@@ -78,18 +78,18 @@ export function connectionError(error: unknown, where: string, answering: boolea
   const code = textAt(error, 'code') ?? (error instanceof Error ? error.message : String(error))
   const cause = { cause: error }
   if (answering) return new KvfoldError('remote/broken-stream', `The answer of ${where} broke off (${code}).`, cause)
-  const hint = REASONS[code] ?? 'is it running, and is the address right?'
+  const hint = REASONS[code] ?? 'check that it runs, and its address.'
   return new KvfoldError('remote/unreachable', `${where} cannot be reached (${code}): ${hint}`, cause)
 }
 
 const REASONS: Readonly<Record<string, string>> = {
-  ECONNREFUSED: 'nobody listens there; start the engine, or correct --engine.',
+  ECONNREFUSED: 'nothing listens there; start the engine, or correct --engine.',
   ECONNRESET: 'the connection was cut; ask again.',
   EPIPE: 'the connection was cut; ask again.',
-  ENOTFOUND: 'there is no such host.',
+  ENOTFOUND: 'there is no such host; check the address.',
   EAI_AGAIN: 'the name of the host cannot be looked up now.',
   EPROTO: 'it does not speak TLS there; use http:// instead of https://.',
-  DEPTH_ZERO_SELF_SIGNED_CERT: 'its certificate is its own; name it in NODE_EXTRA_CA_CERTS.',
+  DEPTH_ZERO_SELF_SIGNED_CERT: 'its certificate is self-signed; name it in NODE_EXTRA_CA_CERTS.',
   SELF_SIGNED_CERT_IN_CHAIN: 'its certificate authority is unknown; name it in NODE_EXTRA_CA_CERTS.',
   UNABLE_TO_VERIFY_LEAF_SIGNATURE: 'its certificate authority is unknown; name it in NODE_EXTRA_CA_CERTS.',
 }
@@ -106,7 +106,7 @@ export function retryAfter(header: string | undefined, now: number): number | nu
 function quote(text: string): string {
   const words = messageIn(text) ?? text
   const line = words.replace(/\s+/g, ' ').trim()
-  if (line === '') return 'it does not say why.'
+  if (line === '') return 'it gives no reason.'
   return line.length > LONGEST_QUOTE ? `${line.slice(0, LONGEST_QUOTE)}...` : /[.!?]$/.test(line) ? line : `${line}.`
 }
 

@@ -58,7 +58,7 @@ const OPENAI: Flavour = {
   fewestAlternatives: 0,
   streamsLogprobs: true,
   countsEnd: true,
-  cacheReport: 'it may not cache, or not say so',
+  cacheReport: 'it may not cache, or may not report it',
 }
 
 /** Our server runs the context tools; the engine's own would be a second set. */

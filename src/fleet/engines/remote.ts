@@ -93,7 +93,7 @@ const COUNTING = 500
 /** Characters allowed in a header's name. */
 const HEADER = /^[\w!#$%&'*+.^`|~-]+$/
 
-const PREFIX_ONLY = 'a remote engine keeps beginnings of prompts only, so what follows an edit is computed again'
+const PREFIX_ONLY = 'a remote engine caches only beginnings of prompts, so the text after an edit is computed again'
 
 /**
  * Exact by prefix: the shown text is sent whole, and the endpoint decides how much of it is cached. `splice`, `blend` and `auto` fall back
@@ -112,11 +112,11 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
     const { deferEdits: own } = options
     this.#conversations = new RemoteConversations(own === undefined ? null : { cachedPrice: () => this.#price.price, ...own })
     this.#notes.add(
-      'Contract exact only, by prefix: the cache is that of the engine behind this server, and every edit has what follows it computed again.',
+      'Only contract exact, by prefix: the engine behind this server has the cache, and it computes all text after an edit again.',
     )
     if (this.flavour.salt === null)
       this.#notes.add(
-        `${this.flavour.name} keeps one cache for all: tenants may notice by the time it takes that another sent the same beginning.`,
+        `${this.flavour.name} keeps one cache for all tenants: by its response times one may notice that another sent the same beginning.`,
       )
   }
 
@@ -128,7 +128,7 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
   static async connect(options: RemoteEngineOptions): Promise<RemoteEngine> {
     const { url, key = null, flavour, engines, sessionHeader } = options
     if (sessionHeader !== undefined && !HEADER.test(sessionHeader))
-      throw new KvfoldError('remote/bad-endpoint', `${JSON.stringify(sessionHeader)} is no name of a header.`)
+      throw new KvfoldError('remote/bad-endpoint', `${JSON.stringify(sessionHeader)} is not a valid header name.`)
     const alone = { url, key, ...(flavour === undefined ? {} : { flavour }) }
     return new RemoteEngine(await EnginePool.connect(engines ?? [alone], options, engines !== undefined), options)
   }
@@ -296,7 +296,7 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
         }
       }
       if (reader.finish === null)
-        throw new KvfoldError('remote/broken-stream', `The answer of ${endpoint.name} ended without saying why.`)
+        throw new KvfoldError('remote/broken-stream', `The answer of ${endpoint.name} ended without a reason.`)
     } catch (error) {
       if (!signal.aborted) throw told.any && error instanceof KvfoldError ? new BrokenAnswer(error, messageOf(reader)) : error
       ended = 'cancelled'
@@ -358,7 +358,7 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
     const ask = () => counts.tokensOfPrompt(promptOf(messages, tools, shown.edits, flavour), reader.usage?.prompt ?? null, signal)
     const tokens = tokensIn(reader, flavour.promptTokens === 'template' ? await ask() : null)
     if (typeof tokens !== 'string') return { tokens }
-    this.#notes.add(`${member.name} ${tokens}, so nothing that needs them can be made of its answers.`)
+    this.#notes.add(`${member.name} ${tokens}, so the tokens of its answers cannot be used.`)
     return {}
   }
 
@@ -381,7 +381,7 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
       shown = chosen
       if (waiting.length > 0)
         reasons.push(
-          `${waiting.length} of ${edits.length} edits wait: made now they would hide about ${hides} tokens and have about ${computes} computed again, a cached one at ${Number(price.toPrecision(2))} of a computed one`,
+          `${waiting.length} of ${edits.length} edits wait: now they would hide about ${hides} tokens, and about ${computes} would be computed again (a cached token counts as ${Number(price.toPrecision(2))} of a computed one)`,
         )
     }
     return { edits: shown, fallback: reasons.length === 0 ? null : reasons.join('; ') }
@@ -400,7 +400,7 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
       return usage
     }
     if (finish !== 'cancelled')
-      this.#notes.add(`${name} reports no usage, so the ledger has estimates (stream_options.include_usage is what it lacks).`)
+      this.#notes.add(`${name} reports no usage, so the ledger has estimates (it lacks stream_options.include_usage).`)
     return {
       prompt: progress?.total ?? weightOf(rows),
       cached: progress?.cached ?? null,
@@ -412,7 +412,9 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
 
 /** The error of an answer that ended before its first word, when no other engine is left to try. */
 const unanswered = (cause: KvfoldError): KvfoldError =>
-  new KvfoldError(cause.code, `${cause.message} Nothing of it came, and no other engine is left to ask; ask again.`, { cause })
+  new KvfoldError(cause.code, `${cause.message} No part of the answer arrived, and no other engine is left to ask; ask again.`, {
+    cause,
+  })
 
 function messageOf({ content, reasoning, calls }: ReplyReader): ChatMessage {
   return {

@@ -43,7 +43,7 @@ export class ReplyReader {
    * it
    */
   push(chunk: unknown): EngineEvent[] {
-    if (!isRecord(chunk)) throw new KvfoldError('remote/bad-answer', `${this.where} sent an event that is no JSON object.`)
+    if (!isRecord(chunk)) throw new KvfoldError('remote/bad-answer', `${this.where} sent an event that is not a JSON object.`)
     const { error } = chunk
     if (error !== undefined && error !== null) throw streamedError(error, this.where)
     const events = this.#progressIn(chunk)
@@ -306,5 +306,5 @@ function parsed(data: string, where: string): unknown {
   } catch {
     // The error below leaves the text out, because it may contain anything.
   }
-  throw new KvfoldError('remote/bad-answer', `${where} sent an event that is no JSON object; is the address right?`)
+  throw new KvfoldError('remote/bad-answer', `${where} sent an event that is not a JSON object; check its address.`)
 }

@@ -78,7 +78,10 @@ export function bodyFor(
   const { tools, choice } = toolsOf(request)
   const json = grammar === anyObject
   if (attention !== undefined)
-    throw new KvfoldError('attention/unavailable', 'A remote engine does not say where its tokens look; load the model here.')
+    throw new KvfoldError(
+      'attention/unavailable',
+      'A remote engine does not report attention; serve the model here with --model.',
+    )
   if (grammar !== undefined && schema !== undefined)
     throw new KvfoldError('engine/bad-request', 'Give a grammar or a schema, not both.')
   if (request.continues === true && flavour.continues === null) throw unsupported('an answer that has begun', flavour)
@@ -165,7 +168,7 @@ function samplingOf(wanted: Sampling, flavour: Flavour): Record<string, unknown>
 }
 
 const unsupported = (what: string, { name }: Flavour) =>
-  new KvfoldError('remote/unsupported', `The engine behind this server (${name}) cannot be asked for ${what}; leave it out.`)
+  new KvfoldError('remote/unsupported', `The engine behind this server (${name}) does not support ${what}; leave it out.`)
 
 const callOf = (call: ToolCall) => ({
   id: call.id,

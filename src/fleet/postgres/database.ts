@@ -269,14 +269,17 @@ export class Database {
     if (state === null || UNREACHABLE.test(state))
       return say(
         'store/unreachable',
-        `The database ${address} that conversations are kept in does not answer (${what}); nothing of this was kept unless it was acknowledged. Try again when it is back; whoever runs it finds the reason in its log.`,
+        `The database ${address} of the conversations does not answer (${what}). This was only saved if it was acknowledged. Try again when the database is back; its log has the reason.`,
       )
     if (state.startsWith('53'))
-      return say('store/full', `The database ${address} has no room (${what}), so this was not kept; make room and try again.`)
+      return say(
+        'store/full',
+        `The database ${address} has no room (${what}), so this was not saved; free some space and try again.`,
+      )
     if (/^(28|3D|3F|42501)/u.test(state))
       return say(
         'store/unusable',
-        `The database ${address} cannot be used (${what}); give one that this user may make tables in with --store.`,
+        `The database ${address} cannot be used (${what}); give --store a database in which this user may create tables.`,
       )
     return say('store/failed', `The database ${address} could not be read or written (${state}: ${what}).`)
   }

@@ -74,7 +74,7 @@ export async function fill(
 export const notSame = (what: string, id: string, where: string): KvfoldError =>
   new KvfoldError(
     'store/failed',
-    `The ${what} ${id} reads back from ${where} as something else than was written, so nothing was moved; the source is as it was.`,
+    `The ${what} ${id} reads back from ${where} differently than it was written, so nothing was moved; the source is unchanged.`,
   )
 
 /** @throws KvfoldError store/locked if other connections named kvfold use the database, as far as this user may see them */

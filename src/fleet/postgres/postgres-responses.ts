@@ -33,7 +33,7 @@ export class PostgresResponses implements ResponseStore {
     if (kept !== null) return kept
     throw new KvfoldError(
       'store/damaged-response',
-      `The response ${id} is damaged in the database ${this.database.address}: its row is not what was written. It is not shown; put back a copy of the database, or delete its thread.`,
+      `The response ${id} is damaged in the database ${this.database.address}: its row does not match its checksum. kvfold does not show it; restore a backup of the database, or delete its thread.`,
     )
   }
 
@@ -86,7 +86,7 @@ export async function readResponses(
   for (const row of await run(`SELECT ${COLUMNS} FROM kvfold.responses ORDER BY tenant, id`)) {
     const kept = parsed(responseRows, row, [])
     const [tenant, id] = [row['tenant'] as string, row['id'] as string]
-    if (kept === null) damage.push({ of: 'response', kind: 'damaged', tenant, id, what: 'its row is not what was written' })
+    if (kept === null) damage.push({ of: 'response', kind: 'damaged', tenant, id, what: 'its row does not match its checksum' })
     else whole.push(kept)
   }
   return { whole, damage }

@@ -199,12 +199,15 @@ export class PostgresStore implements ThreadStore {
     if (row === undefined)
       throw held === undefined
         ? new KvfoldError('store/failed', `Thread ${id} is not in the database ${this.database.address}; it was deleted.`)
-        : new KvfoldError('store/overtaken', `Another server deleted thread ${id} at the same time, so this change was not kept.`)
+        : new KvfoldError(
+            'store/overtaken',
+            `Another server deleted thread ${id} at the same time, so this change was not saved.`,
+          )
     const { number, revision } = row as unknown as Version
     if (held !== undefined && held.revision !== revision)
       throw new KvfoldError(
         'store/overtaken',
-        `Another server changed thread ${id} at the same time, so this change was not kept; ask again, and the thread is what it made of it.`,
+        `Another server changed thread ${id} at the same time, so this change was not saved; ask again, and the request continues from that change.`,
       )
     const writer = new ThreadWriter(run)
     await run('UPDATE kvfold.threads SET revision = revision + 1, changed = pg_current_xact_id() WHERE number = $1', [number])
@@ -256,7 +259,7 @@ export class PostgresStore implements ThreadStore {
       return {
         error: new KvfoldError(
           'store/damaged-thread',
-          `The thread ${id} is damaged in the database ${this.database.address}: ${error.message}. It is not shown; put back a copy of the database, or delete the thread.`,
+          `The thread ${id} is damaged in the database ${this.database.address}: ${error.message}. kvfold does not show it; restore a backup of the database, or delete the thread.`,
         ),
       }
     }

@@ -87,7 +87,7 @@ export async function readThread(
   const [number, revision] = [row['number'] as number, row['revision'] as number]
   const head = valueIn(headRows, row, [number], 'its own row')
   const [edited] = await run(`SELECT ${editRows.columns.join(', ')} FROM kvfold.edits WHERE thread = $1`, [number])
-  const edits = valueIn(editRows, edited, [number], 'what was folded in it')
+  const edits = valueIn(editRows, edited, [number], 'the row of its folds')
   const parts = async <T extends PartTable>(table: T): Promise<readonly PartRow<T>[]> => {
     const kind = PARTS[table] as unknown as RowKind<PartRow<T>>
     const rows = await run(`SELECT place, ${kind.columns.join(', ')} FROM kvfold.${table} WHERE thread = $1 ORDER BY place`, [
@@ -125,7 +125,7 @@ export async function listedIn(
 
 function valueIn<T>(kind: RowKind<T>, row: StoredRow | undefined, keys: readonly number[], what: string): T {
   const value = row === undefined ? null : parsed(kind, row, keys)
-  if (value === null) throw new Damaged(`${what} is ${row === undefined ? 'missing' : 'not what was written'}`)
+  if (value === null) throw new Damaged(`${what} ${row === undefined ? 'is missing' : 'does not match its checksum'}`)
   return value
 }
 

@@ -119,7 +119,7 @@ describe('two engines', () => {
     await other.published()
     expect(blocksIn()).toHaveLength(4)
     const error = await refused('engine/bad-request', () => load({ ...place(), secret: Buffer.alloc(32, 'another') }))
-    expect(error.message).toContain('under another secret')
+    expect(error.message).toContain('belongs to another secret')
     expect(blocksIn()).toHaveLength(4)
   })
 

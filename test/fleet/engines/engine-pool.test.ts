@@ -268,7 +268,7 @@ describe('the list of engines', () => {
     await gone.die()
     const engine = await connect([there, other, gone])
     expect(stateOf(engine)).toEqual(['up', 'down', 'down'])
-    expect(engine.engines[1]!.problem).toContain('serves n, and the others m')
+    expect(engine.engines[1]!.problem).toContain('serves n, but the other engines serve m')
     await expect(connect([gone])).rejects.toMatchObject({ code: 'remote/unreachable' })
     const named = await connect([there], { engines: [{ url: there.url }, { url: other.url, model: 'n' }] })
     expect(stateOf(named)).toEqual(['up', 'up'])
@@ -283,7 +283,7 @@ describe('the list of engines', () => {
     expect(performance.now() - begun).toBeGreaterThan(1900)
     expect(performance.now() - begun).toBeLessThan(3500)
     expect(stateOf(engine)).toEqual(['down', 'up'])
-    expect(engine.engines[0]!.problem).toContain('did not say what it is within 2 s')
+    expect(engine.engines[0]!.problem).toContain('did not name its model within 2 s')
     expect((await engine.respond(request('now')).reply).ledger.engine?.name).toBe(there.url)
     dumb.dumb = false
     await expect.poll(() => stateOf(engine), { timeout: 5000 }).toEqual(['up', 'up'])

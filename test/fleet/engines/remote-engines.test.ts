@@ -93,7 +93,7 @@ describe('several engines', () => {
     const engine = await (await source(...words))!.load()
     expect(engine.engines).toMatchObject([
       { state: 'up' },
-      { state: 'down', problem: expect.stringContaining('nobody listens') as string },
+      { state: 'down', problem: expect.stringContaining('nothing listens') as string },
     ])
     await engine.dispose()
     expect(() => flags('--engine', url, '--engines', file)).toThrow(/cannot be used/)
@@ -114,8 +114,8 @@ describe('several engines', () => {
     [{ engines: [{ url: 'x', wieght: 2 }] }, /wieght/],
     [{ engines: [{ url: 'x', weight: 0 }] }, /weight: must be/],
     [{ engines: [{ url: 'x', keyEnv: 'KVFOLD_TEST_NOT_SET' }] }, /KVFOLD_TEST_NOT_SET is not set/],
-    [{ engines: [{ url: 'nonsense' }] }, /this is none/],
-  ])('are refused if the file has %j', async (content, words) => {
+    [{ engines: [{ url: 'nonsense' }] }, /this is not a URL/],
+  ])('are refused where the file says %j', async (content, words) => {
     write(content)
     await expect(source('--engines', file)).rejects.toMatchObject({ message: expect.stringMatching(words) as string })
   })
