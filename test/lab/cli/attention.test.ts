@@ -62,7 +62,7 @@ describe('kvfold attention pi-llm', () => {
 
     const other = await kvfoldHere([...words, '--seeds', '1', '--mode', 'generated'])
     expect(other.code).toBe(1)
-    expect(other.stderr).toMatch(/mode: "given" there, "generated" now.*\[attention\/other-run\]/)
+    expect(other.stderr).toMatch(/mode: "given" there, "generated" now.*\[eval\/other-run\]/)
   }, 240_000)
 
   it('keeps finished work when it is interrupted', async () => {
