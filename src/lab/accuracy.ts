@@ -135,12 +135,12 @@ function row(of: readonly ItemResult[], cell: TaskCell | null): AccuracyRow {
 }
 
 /** Groups in the order of their first items. */
-function grouped(results: readonly ItemResult[], name: (result: ItemResult) => string): readonly (readonly ItemResult[])[] {
-  const groups = new Map<string, ItemResult[]>()
-  for (const result of results) {
-    const group = groups.get(name(result))
-    if (group === undefined) groups.set(name(result), [result])
-    else group.push(result)
+export function grouped<T>(items: readonly T[], name: (item: T) => string): readonly (readonly T[])[] {
+  const groups = new Map<string, T[]>()
+  for (const item of items) {
+    const group = groups.get(name(item))
+    if (group === undefined) groups.set(name(item), [item])
+    else group.push(item)
   }
   return [...groups.values()]
 }

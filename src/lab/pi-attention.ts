@@ -12,7 +12,7 @@ import {
 import { compare, type PairComparison, FROMS, type WatchedPair, watchedSets } from './attention/pairs.js'
 import type { MessageSpan } from '../runtime/attention/places.js'
 import type { PromptRecord, HeatMapRecord } from './attention/records.js'
-import { heatMapOf } from './attention/report.js'
+import { heatMapOf } from './attention/heat-map.js'
 import type { ChatMessage, Edit } from '../runtime/chat/message.js'
 import { Conversation } from '../runtime/context/conversation.js'
 import { portsOf } from '../runtime/context/ports.js'

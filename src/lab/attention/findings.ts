@@ -81,6 +81,15 @@ export interface Finding {
   readonly belowEven: number
 }
 
+/** The changes of a finding that tables show, each with its title. */
+export const CHANGES = [
+  ['arithmetic alone', 'baselineMeanChange'],
+  ['excess', 'excessMeanChange'],
+  ['placebo', 'placeboMeanChange'],
+  ['unasked', 'unaskedMeanChange'],
+  ['others', 'othersMeanChange'],
+] as const satisfies readonly (readonly [title: string, of: keyof Finding])[]
+
 /** Pairs with `from` to `to` updates after their current value. `to` null: `from` or more. */
 export interface DistanceRow {
   readonly from: number

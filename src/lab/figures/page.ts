@@ -24,10 +24,6 @@ ${more === null ? '' : `<script>${more.script}</script>\n`}</body>
 </html>
 `
 
-/** Returns a drawing with a link to its file. */
-export const figureHtml = ({ name, svg }: { readonly name: string; readonly svg: string }): string =>
-  `<figure>\n${svg}<figcaption>${fileLink(`${name}.svg`)}</figcaption>\n</figure>`
-
 /** Returns a link to a file beside the page. */
 export const fileLink = (name: string): string => `<a href="${escaped(encodeURIComponent(name))}">${escaped(name)}</a>`
 

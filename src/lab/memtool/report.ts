@@ -2,7 +2,7 @@
 import * as Plot from '@observablehq/plot'
 import { figure, PALETTE, type Panel } from '../figures/figure.js'
 import { count, percent, plural } from '../../runtime/figures/numbers.js'
-import { escaped, html, page } from '../figures/page.js'
+import { reportPage } from '../figures/report.js'
 import { left, right, table, type Table } from '../../runtime/figures/table.js'
 import type { MemToolIntervals } from './measures.js'
 import type { MemToolResult } from './session.js'
@@ -165,26 +165,59 @@ export function memToolPage(report: MemToolReport): string {
     PAPER_RESULTS.map(([name, ...modes]) => [name, ...modes.map((mode) => mode ?? 'not given')]),
     { theirs: () => true },
   )
-  return page(
-    'MemTool: tools that come and go',
-    [
-      `<h1>MemTool: tools that come and go</h1>`,
-      `<p class="faint">${escaped(model)}, ${count(tools)} tools, ${plural(results[0]?.sessions.length ?? 0, 'session')} of ${plural(results[0]?.sessions[0]?.length ?? 0, 'turn')} each, ${escaped(date)}</p>`,
-      `<pre>${escaped(command)}</pre><div class="mind">${escaped(mind)}</div>`,
-      `<h2>Tokens</h2>${html(tokenTable(results))}`,
-      `<p class="notes">New: tokens of text that no prompt of the session had shown before. Reused: of those shown. Tools: loaded at the end of a turn, in the mean. Useless: of them, not called in the last two turns.</p>`,
-      `<figure>${memToolFigure(report)}</figure>`,
-      `<h2>Tools</h2>${html(removalTable(results))}`,
-      '<ul class="notes"><li>3T: mean over windows of three turns of tools removed / added, each at most 1; unclipped as printed. Windows without additions cannot be said and are left out.</li>',
-      '<li>Residual +3: mean tools in the three turns after a peak, a turn with more tools than both beside it. An agent that never adds has no peak.</li>',
-      '<li>Gone +n: of the tools added in a turn, the share that is not loaded n turns later.</li></ul>',
-      ...(several ? ['<p class="notes">In brackets: 95 % intervals, sessions resampled whole.</p>'] : []),
-      `<h2>Answers</h2>${html(correctnessTable(results))}`,
-      '<p class="notes">Recall: of the tools that a turn needs, those loaded at its end. Ghost calls: of tools that are not loaded.</p>',
-      '<h2>The paper’s table</h2><p class="notes">Avg Removal Ratio 3T / Avg Residual 3T / Tool Correctness / Task Completion of other models on data that is not public (MemTool, table 2); one run each, no intervals, no tokens. Not comparable with the rows above beyond the definitions.</p>',
-      html(theirs),
-    ].join('\n'),
-  )
+  const notes = (...says: readonly string[]) => ({ says, look: 'notes' }) as const
+  const [first] = results[0]?.sessions ?? []
+  return reportPage({
+    title: 'MemTool: tools that come and go',
+    facts: [
+      model,
+      `${count(tools)} tools`,
+      `${plural(results[0]?.sessions.length ?? 0, 'session')} of ${plural(first?.length ?? 0, 'turn')} each`,
+      date,
+    ],
+    parts: [
+      { says: [command], look: 'code' },
+      { says: [mind], look: 'mind' },
+      {
+        heading: 'Tokens',
+        parts: [
+          tokenTable(results),
+          notes(
+            'New: tokens of text that no prompt of the session had shown before. Reused: of those shown. Tools: loaded at the end of a turn, in the mean. Useless: of them, not called in the last two turns.',
+          ),
+          { svg: memToolFigure(report) },
+        ],
+      },
+      {
+        heading: 'Tools',
+        parts: [
+          removalTable(results),
+          notes(
+            '3T: mean over windows of three turns of tools removed / added, each at most 1; unclipped as printed. Windows without additions cannot be said and are left out.',
+            'Residual +3: mean tools in the three turns after a peak, a turn with more tools than both beside it. An agent that never adds has no peak.',
+            'Gone +n: of the tools added in a turn, the share that is not loaded n turns later.',
+            ...(several ? ['In brackets: 95 % intervals, sessions resampled whole.'] : []),
+          ),
+        ],
+      },
+      {
+        heading: 'Answers',
+        parts: [
+          correctnessTable(results),
+          notes('Recall: of the tools that a turn needs, those loaded at its end. Ghost calls: of tools that are not loaded.'),
+        ],
+      },
+      {
+        heading: 'The paper’s table',
+        parts: [
+          notes(
+            'Avg Removal Ratio 3T / Avg Residual 3T / Tool Correctness / Task Completion of other models on data that is not public (MemTool, table 2); one run each, no intervals, no tokens. Not comparable with the rows above beyond the definitions.',
+          ),
+          theirs,
+        ],
+      },
+    ],
+  })
 }
 
 // The paper's results (MemTool, table 2): Avg Removal Ratio 3T / Avg Residual

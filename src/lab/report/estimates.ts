@@ -241,36 +241,19 @@ export interface Troubles {
 export function measure(answers: readonly SampleAnswer[]): Measures | null {
   const accuracy = estimate(answers.map(({ score }) => score))
   if (accuracy === null) return null
-  const average = (of: (answer: SampleAnswer) => number): number => mean(answers.map(of))
   const count = (has: (answer: SampleAnswer) => boolean): number => answers.filter(has).length
   const total = (of: (answer: SampleAnswer) => number): number => answers.reduce((sum, answer) => sum + of(answer), 0)
+  const outcomes = (of: Score['outcome']) => count(({ score }) => score.outcome === of)
   const points = total(({ score }) => score.points)
-  const context = {
-    before: average(({ tokens }) => tokens.before),
-    most: average(({ tokens }) => tokens.most),
-    after: average(({ tokens }) => tokens.after),
-  }
-  const work = {
-    steps: average((answer) => answer.work.steps),
-    shown: average((answer) => answer.work.shown),
-    reused: average((answer) => answer.work.reused),
-    submitted: average((answer) => answer.work.submitted),
-    generated: average((answer) => answer.work.generated),
-  }
-  const time = {
-    cache: average(({ milliseconds }) => milliseconds.cache),
-    prefill: average(({ milliseconds }) => milliseconds.prefill),
-    decode: average(({ milliseconds }) => milliseconds.decode),
-    total: average(({ milliseconds }) => milliseconds.total),
-  }
+  const context = means(answers.map(({ tokens }) => tokens))
+  const work = means(answers.map((answer) => answer.work))
+  const time = means(answers.map(({ milliseconds }) => milliseconds))
   return {
     answered: answers.length,
     accuracy,
     outcomes: {
-      right: count(({ score }) => score.outcome === 'right'),
-      partial: count(({ score }) => score.outcome === 'partial'),
-      wrong: count(({ score }) => score.outcome === 'wrong'),
-      unparsed: count(({ score }) => score.outcome === 'unparsed'),
+      ...{ right: outcomes('right'), partial: outcomes('partial') },
+      ...{ wrong: outcomes('wrong'), unparsed: outcomes('unparsed') },
     },
     troubles: {
       cutOff: count(({ end }) => end === 'length'),
@@ -298,9 +281,9 @@ export function measure(answers: readonly SampleAnswer[]): Measures | null {
 }
 
 /** Returns the mean for every name; a missing count is 0. */
-function means(counts: readonly Readonly<Record<string, number>>[]): Readonly<Record<string, number>> {
+function means<Counts extends Readonly<Record<string, number>>>(counts: readonly Counts[]): Counts {
   const names = [...new Set(counts.flatMap((one) => Object.keys(one)))]
-  return Object.fromEntries(names.map((name) => [name, mean(counts.map((one) => one[name] ?? 0))]))
+  return Object.fromEntries(names.map((name) => [name, mean(counts.map((one) => one[name] ?? 0))])) as Counts
 }
 
 // Tool use of the answers: how often, how evenly and in which order they called tools, and how many folds they restored.

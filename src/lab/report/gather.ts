@@ -2,6 +2,7 @@
 import { createHash } from 'node:crypto'
 import { stat } from 'node:fs/promises'
 import { basename } from 'node:path'
+import { grouped } from '../accuracy.js'
 import { type AgentKind, agentKinds } from '../agent.js'
 import type { ErrorRecord, LogHeader, LogRecord, Resumption } from '../log.js'
 import { bad } from '../run/json-lines.js'
@@ -87,7 +88,7 @@ export function gather(logs: readonly ReadLog[]): Gathered {
   const groups = grouped(byDate(entries), ({ variant, task, agent, record }) =>
     canonical([variant, task, agent, record.contract]),
   )
-  const conditions = [...groups.values()].map((group) => {
+  const conditions = groups.map((group) => {
     const { variant, task, agent } = group[0]!
     return condition(group, [variantKeys.indexOf(variant), taskKeys.indexOf(task), agentKeys.indexOf(agent)])
   })
@@ -119,16 +120,6 @@ function entriesOf({ header, records }: ReadLog): GatheredRecord[] {
     ...{ variant, task: tasks[record.task]!, agent: agents.get(record.agent)! },
     ...{ header, record },
   }))
-}
-
-function grouped<T>(items: readonly T[], name: (item: T) => string): ReadonlyMap<string, readonly T[]> {
-  const groups = new Map<string, T[]>()
-  for (const item of items) {
-    const group = groups.get(name(item))
-    if (group === undefined) groups.set(name(item), [item])
-    else group.push(item)
-  }
-  return groups
 }
 
 /** Sorts by the date of the log. The sort is stable, so records of one log keep their order. */

@@ -1,17 +1,16 @@
-/** Writes the files of a report: tables, figures, summary, and the page, which is one self-contained HTML file; and words its sentences. */
-import { mkdirSync, writeFileSync } from 'node:fs'
-import { join } from 'node:path'
+/** The report of evaluations: which tables and figures stand where, and its sentences. */
 import { KvfoldError } from '../../runtime/core/errors.js'
 import { count, plural } from '../../runtime/figures/numbers.js'
-import { escaped, figureHtml, fileLink, html, page } from '../figures/page.js'
 import { left, table } from '../../runtime/figures/table.js'
 import type { Baseline } from './estimates.js'
 import { gather, readForReport, type ReadLog } from './gather.js'
+import type { DataTable } from '../figures/data-table.js'
 import type { Picture } from '../figures/figure.js'
-import { accuracyPictures, costPictures, type DrawnPicture, type LeftOut } from './pictures/picture.js'
+import { publishReport, type Report, type ReportPart, type Section } from '../figures/report.js'
+import { accuracyPictures, costPictures } from './pictures/picture.js'
 import { usePictures } from './pictures/use.js'
 import { type ConditionResult, type LogFacts, machineName, type Made, summarise, type Summary } from './summary.js'
-import { csv, type DataTable, Labels, markdownFile, percent, points, probability, seconds } from './tables/labels.js'
+import { Labels, percent, points, probability, seconds } from './tables/labels.js'
 import { paperTables } from './tables/paper.js'
 import { accuracyTables, costTables } from './tables/results.js'
 import { useTables } from './tables/tools.js'
@@ -30,22 +29,8 @@ export async function summaryOf(logs: readonly string[], baseline: Baseline, mad
 }
 
 /** Writes the files into the folder, over those of an earlier report; creates the folder when missing. Returns the path of the page. */
-export function publish(summary: Summary, folder: string): string {
-  const [tables, drawn] = [tablesOf(summary), picturesOf(summary)]
-  mkdirSync(folder, { recursive: true })
-  const write = (name: string, content: string): string => {
-    const path = join(folder, name)
-    writeFileSync(path, content)
-    return path
-  }
-  for (const table of tables) {
-    write(`${table.name}.csv`, csv(table))
-    write(`${table.name}.md`, markdownFile(table))
-  }
-  for (const picture of drawn) if ('svg' in picture) write(`${picture.name}.svg`, picture.svg)
-  write('summary.json', `${JSON.stringify(summary, null, 2)}\n`)
-  return write('report.html', reportPage(summary, tables, drawn))
-}
+export const publish = (summary: Summary, folder: string): string =>
+  publishReport(folder, reportOf(summary), { 'summary.json': `${JSON.stringify(summary, null, 2)}\n` })
 
 export const tablesOf = (summary: Summary): DataTable[] => [
   ...accuracyTables(summary),
@@ -54,58 +39,48 @@ export const tablesOf = (summary: Summary): DataTable[] => [
   ...paperTables(summary),
 ]
 
-const picturesOf = (summary: Summary): DrawnPicture[] => [
-  ...accuracyPictures(summary),
-  ...costPictures(summary),
-  ...usePictures(summary),
-]
-
-interface Section {
+interface Chapter {
   readonly id: string
-  readonly title: string
+  readonly heading: string
   /** Names of tables, and below of figures, in order. A name that ends in `-` means all names that begin with it. */
   readonly tables: readonly string[]
   readonly figures: readonly string[]
 }
 
-const SECTIONS: readonly Section[] = [
-  { id: 'accuracy', title: 'Accuracy', tables: ['accuracy', 'accuracy-'], figures: ['accuracy', 'accuracy-'] },
-  { id: 'cost', title: 'Context, work and time', tables: ['context', 'time', 'context-'], figures: ['context', 'work', 'time'] },
-  { id: 'tools', title: 'Tool use', tables: ['tools', 'tool-order'], figures: ['tools', 'tool-'] },
-  { id: 'failures', title: 'Failures', tables: ['failures', 'errors', 'counts-', 'agent-counts-'], figures: [] },
-  { id: 'paper', title: 'Beside the paper', tables: ['paper-'], figures: [] },
+const CHAPTERS: readonly Chapter[] = [
+  { id: 'accuracy', heading: 'Accuracy', tables: ['accuracy', 'accuracy-'], figures: ['accuracy', 'accuracy-'] },
+  {
+    ...{ id: 'cost', heading: 'Context, work and time' },
+    ...{ tables: ['context', 'time', 'context-'], figures: ['context', 'work', 'time'] },
+  },
+  { id: 'tools', heading: 'Tool use', tables: ['tools', 'tool-order'], figures: ['tools', 'tool-'] },
+  { id: 'failures', heading: 'Failures', tables: ['failures', 'errors', 'counts-', 'agent-counts-'], figures: [] },
+  { id: 'paper', heading: 'Beside the paper', tables: ['paper-'], figures: [] },
 ]
 
-function reportPage(summary: Summary, tables: readonly DataTable[], drawn: readonly DrawnPicture[]): string {
+function reportOf(summary: Summary): Report {
+  const tables = tablesOf(summary)
+  const drawn = [...accuracyPictures(summary), ...costPictures(summary), ...usePictures(summary)]
   const pictures = drawn.filter((one): one is Picture => 'svg' in one)
-  const left = drawn.filter((one): one is LeftOut => 'why' in one)
-  const sections = SECTIONS.flatMap((section) => {
-    const inside = [...picked(section.figures, pictures).map(figureHtml), ...picked(section.tables, tables).map(tableHtml)]
-    return inside.length === 0 ? [] : [{ ...section, inside: inside.join('\n') }]
-  })
-  const { title, facts } = about(summary)
-  const links = [...sections, { id: 'sources', title: 'What was run' }]
-  return page(
-    title,
-    `<h1>${escaped(title)}</h1>
-<p class="faint">${facts.map(escaped).join(' · ')}</p>
-${list(claims(summary))}
-${mind(cautions(summary))}
-<nav aria-label="Contents"><ul>${links.map(({ id, title: name }) => `<li><a href="#${id}">${escaped(name)}</a></li>`).join('')}</ul></nav>
-${sections.map(({ id, title: name, inside }) => `<section id="${id}">\n<h2>${escaped(name)}</h2>\n${inside}\n</section>`).join('\n')}
-<section id="sources">
-<h2>What was run</h2>
-${sources(summary)}
-${
-  left.length === 0
-    ? ''
-    : `<h3>Figures that are not here</h3>\n${list(
-        left.map(({ why }) => why),
-        'notes',
-      )}`
-}
-</section>`,
-  )
+  const left = drawn.flatMap((one) => ('why' in one ? [one.why] : []))
+  const missing: ReportPart[] =
+    left.length === 0 ? [] : [{ heading: 'Figures that are not here', parts: [{ says: left, look: 'notes' }] }]
+  const chapters: Section[] = [
+    ...CHAPTERS.map(({ figures, tables: names, ...chapter }) => ({
+      ...chapter,
+      parts: [...picked(figures, pictures), ...picked(names, tables)],
+    })).filter(({ parts }) => parts.length > 0),
+    { id: 'sources', heading: 'What was run', parts: [...sources(summary), ...missing] },
+  ]
+  return {
+    ...about(summary),
+    parts: [
+      { says: claims(summary), look: 'list' },
+      { says: cautions(summary), look: 'mind' },
+      { contents: chapters },
+      ...chapters,
+    ],
+  }
 }
 
 /** Returns the tables or figures that the names select, in the order of the names. */
@@ -114,91 +89,91 @@ function picked<T extends { readonly name: string }>(names: readonly string[], a
   return [...new Set(found)]
 }
 
-function tableHtml(table: DataTable): string {
-  const { name, title, brief, onPage } = table
-  const files = `<p class="files">${onPage ? '' : `${escaped(title)}: `}${fileLink(`${name}.csv`)} · ${fileLink(`${name}.md`)}</p>`
-  return onPage ? `<h3>${escaped(title)}</h3>\n${html(table)}${list(brief, 'notes')}${files}` : files
-}
-
-const list = (items: readonly string[], kind = ''): string =>
-  items.length === 0
-    ? ''
-    : `<ul${kind === '' ? '' : ` class="${kind}"`}>${items.map((item) => `<li>${escaped(item)}</li>`).join('')}</ul>\n`
-
-const mind = (items: readonly string[]): string =>
-  items.length === 0 ? '' : `<aside class="mind"><strong>Mind, before you read on</strong>${list(items)}</aside>`
-
 // The last part of the page, on the runs: logs, how they differ, tasks, agents, and how the page was made.
 
-function sources(summary: Summary): string {
+function sources(summary: Summary): ReportPart[] {
   const { logs, tasks, agents, made } = summary
   const labels = new Labels(summary)
   return [
-    apart(summary),
-    ...logs.map((log) => logHtml(summary, log)),
-    '<h3>Tasks</h3>',
-    ...tasks.map(
-      ({ options, differs }, index) =>
-        `<p><strong>${escaped(labels.task(index))}</strong></p>\n${options.map((one) => `<pre>${json(one)}</pre>`).join('\n')}\n${
-          differs.length === 0
-            ? '<p class="faint">As its authors have it.</p>'
-            : `<p class="faint">Differs from the original:</p><ul class="notes">${differs.map((one) => `<li>${escaped(one)}</li>`).join('')}</ul>`
-        }`,
-    ),
-    '<h3>Agents</h3>',
-    facts(
-      agents.map(({ options, embedder }, index) => [
-        labels.agent(index),
-        `${JSON.stringify(options)}${embedder === null ? '' : `, embeds with ${embedder}`}`,
+    ...apart(summary),
+    ...logs.map((log) => logPart(summary, log)),
+    {
+      heading: 'Tasks',
+      parts: tasks.flatMap(({ options, differs }, index): ReportPart[] => [
+        { says: [labels.task(index)] },
+        { says: options.map((one) => JSON.stringify(one)), look: 'code' },
+        ...(differs.length === 0
+          ? [{ says: ['As its authors have it.'], look: 'faint' } as const]
+          : ([
+              { says: ['Differs from the original:'], look: 'faint' },
+              { says: differs, look: 'notes' },
+            ] as const)),
       ]),
-    ),
-    '<h3>This report</h3>',
-    `<pre>${escaped(made.command)}</pre>`,
-    `<p class="faint">kvfold ${escaped(made.kvfold)}, ${escaped(made.date)}. Beside this page: summary.json with all of its numbers, every table as Markdown and CSV, every figure as SVG.</p>`,
-  ].join('\n')
+    },
+    {
+      heading: 'Agents',
+      parts: [
+        {
+          pairs: agents.map(({ options, embedder }, index) => [
+            labels.agent(index),
+            `${JSON.stringify(options)}${embedder === null ? '' : `, embeds with ${embedder}`}`,
+          ]),
+        },
+      ],
+    },
+    {
+      heading: 'This report',
+      parts: [
+        { says: [made.command], look: 'code' },
+        {
+          says: [
+            `kvfold ${made.kvfold}, ${made.date}. Beside this page: summary.json with all of its numbers, every table as Markdown and CSV, every figure as SVG.`,
+          ],
+          look: 'faint',
+        },
+      ],
+    },
+  ]
 }
 
-/** Returns a heading and a table of the facts in which the groups of logs differ; '' when there is one group. */
-function apart({ variants }: Summary): string {
-  if (variants.length < 2) return ''
+/** Returns a heading and a table of the facts in which the groups of logs differ; nothing when there is one group. */
+function apart({ variants }: Summary): ReportPart[] {
+  if (variants.length < 2) return []
   const names = Object.keys(variants[0]!.facts)
   const different = names.filter((name) => new Set(variants.map(({ facts }) => facts[name])).size > 1)
   const rows = variants.map(({ name, facts }) => [name, ...different.map((fact) => facts[fact] ?? '')])
-  return `<h3>What sets the groups of logs apart</h3>
-${html(table(['', ...different].map(left), rows))}<p class="faint">Only within a group are records put together and agents compared. Everything else that decides an answer is the same.</p>`
+  const note =
+    'Only within a group are records put together and agents compared. Everything else that decides an answer is the same.'
+  return [
+    {
+      heading: 'What sets the groups of logs apart',
+      parts: [table(['', ...different].map(left), rows), { says: [note], look: 'faint' }],
+    },
+  ]
 }
 
-function logHtml({ variants }: Summary, log: LogFacts): string {
+function logPart({ variants }: Summary, log: LogFacts): Section {
   const { model, engine, machine, resumed } = log
-  return `<h3>Log ${escaped(log.name)}${variants.length > 1 ? ` (group ${escaped(variants[log.variant]!.name)})` : ''}</h3>
-<pre>${escaped(log.command)}</pre>
-${facts([
-  ['date', log.date],
-  ['machine', machineName(machine)],
-  ['model', `${model.name}, SHA-256 ${model.fingerprint ?? 'unknown'}`],
-  ['engine', `${engine.engine} ${engine.release}, context of ${engine.context} tokens`],
-  ['kvfold', `${log.kvfold}, commit ${log.commit ?? 'unknown'}`],
-  ['seed', String(log.seed)],
-  ['sampling', Object.keys(log.sampling).length === 0 ? 'as the tasks have it' : JSON.stringify(log.sampling)],
-  ['contracts', log.contracts.join(', ')],
-  ...(log.embedder === null ? [] : [['embeds with', log.embedder] as const]),
-  ...(log.judge === null ? [] : [['judged by', log.judge] as const]),
-  ['records', `${log.answers} answers, ${log.errors} errors`],
-  ...(resumed.length === 0
-    ? []
-    : [
-        [
-          'went on',
-          resumed.map(({ date, other }) => (other.length === 0 ? date : `${date} with ${other.join(', ')}`)).join('; '),
-        ] as const,
-      ]),
-])}`
+  const pairs: (readonly [string, string])[] = [
+    ['date', log.date],
+    ['machine', machineName(machine)],
+    ['model', `${model.name}, SHA-256 ${model.fingerprint ?? 'unknown'}`],
+    ['engine', `${engine.engine} ${engine.release}, context of ${engine.context} tokens`],
+    ['kvfold', `${log.kvfold}, commit ${log.commit ?? 'unknown'}`],
+    ['seed', String(log.seed)],
+    ['sampling', Object.keys(log.sampling).length === 0 ? 'as the tasks have it' : JSON.stringify(log.sampling)],
+    ['contracts', log.contracts.join(', ')],
+  ]
+  if (log.embedder !== null) pairs.push(['embeds with', log.embedder])
+  if (log.judge !== null) pairs.push(['judged by', log.judge])
+  pairs.push(['records', `${log.answers} answers, ${log.errors} errors`])
+  const times = resumed.map(({ date, other }) => (other.length === 0 ? date : `${date} with ${other.join(', ')}`))
+  if (times.length > 0) pairs.push(['went on', times.join('; ')])
+  return {
+    heading: `Log ${log.name}${variants.length > 1 ? ` (group ${variants[log.variant]!.name})` : ''}`,
+    parts: [{ says: [log.command], look: 'code' }, { pairs }],
+  }
 }
-
-const facts = (pairs: readonly (readonly [string, string])[]): string =>
-  `<dl>${pairs.map(([name, value]) => `<dt>${escaped(name)}</dt><dd>${escaped(value)}</dd>`).join('')}</dl>`
-
-const json = (value: unknown): string => escaped(JSON.stringify(value))
 
 // The sentences of a report: its subject, its findings on the claim, and its cautions.
 

@@ -105,7 +105,7 @@ export async function headerOf(options: HeaderOptions): Promise<LogHeader> {
 
 /** The program, commit, date, command and machine that make the records. */
 export const occasion = (command: string): Pick<LogHeader, 'kvfold' | 'commit' | 'date' | 'command' | 'machine'> => ({
-  kvfold: version(),
+  kvfold: kvfoldVersion(),
   commit: commitOf(ROOT),
   date: new Date().toISOString(),
   command,
@@ -127,7 +127,7 @@ function agentOf(
 /** The package's root: three folders above this file, in `src` and in `dist` alike. */
 const ROOT = fileURLToPath(new URL('../../../', import.meta.url))
 
-function version(): string {
+export function kvfoldVersion(): string {
   const { version } = JSON.parse(readFileSync(`${ROOT}package.json`, 'utf8')) as { readonly version: string }
   return version
 }

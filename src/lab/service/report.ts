@@ -1,10 +1,8 @@
 /** The report of a run at the order desk: a page with tables, a figure of tokens by framework, and one of the context by turn. */
-import { mkdirSync, writeFileSync } from 'node:fs'
-import { join } from 'node:path'
 import { curves, rows } from '../figures/panels.js'
 import { figure, PALETTE } from '../figures/figure.js'
 import { count, percent } from '../../runtime/figures/numbers.js'
-import { escaped, figureHtml, html, page } from '../figures/page.js'
+import { publishReport } from '../figures/report.js'
 import { number, table, type Table } from '../../runtime/figures/table.js'
 import { type FrameworkName, frameworkNames, frameworkTitles } from './frameworks.js'
 import { type Dialogue, type ServiceRow, serviceTable } from './run.js'
@@ -21,32 +19,23 @@ export interface ServicePage {
 export function publishService(folder: string, { rows: all, dialogues, command, about }: ServicePage): string {
   const drawn = cellsOf(all).flatMap(({ turns, fields }) => {
     const own = all.filter((row) => row.turns === turns && row.fields === fields)
+    const played = dialogues.filter(({ cell }) => cell.turns === turns && cell.fields === fields)
     const of = `${turns} turns, ${fields} distractor fields in a record`
     return [
       { name: `tokens-${turns}-${fields}`, svg: tokensFigure(own, of) },
-      {
-        name: `context-${turns}-${fields}`,
-        svg: contextFigure(
-          dialogues.filter(({ cell }) => cell.turns === turns && cell.fields === fields),
-          of,
-        ),
-      },
+      { name: `context-${turns}-${fields}`, svg: contextFigure(played, of) },
     ]
   })
-  mkdirSync(folder, { recursive: true })
-  for (const { name, svg } of drawn) writeFileSync(join(folder, `${name}.svg`), svg)
-  const body = [
-    '<h1>The order desk</h1>',
-    `<p class="faint">${escaped(about)}<br><code>${escaped(command)}</code></p>`,
-    ...[serviceTable(all), crossings(all), titles(all)].map((one) => html(one)),
-    ...drawn.map(figureHtml),
-    "<h2>The paper's results</h2>",
-    html(paperTable()),
-    ...PAPER_NOTES.map((note) => `<p>${escaped(note)}</p>`),
-  ]
-  const path = join(folder, 'report.html')
-  writeFileSync(path, page('The order desk', body.join('\n')))
-  return path
+  return publishReport(folder, {
+    title: 'The order desk',
+    facts: [about],
+    parts: [
+      { says: [command], look: 'code' },
+      ...[serviceTable(all), crossings(all), titles(all)],
+      ...drawn,
+      { heading: "The paper's results", parts: [paperTable(), { says: PAPER_NOTES }] },
+    ],
+  })
 }
 
 const colourOf = (name: FrameworkName): string => PALETTE[frameworkNames.indexOf(name) % PALETTE.length]!

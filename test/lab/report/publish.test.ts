@@ -9,7 +9,7 @@ import type { Browser } from 'playwright-core'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { publish, summaryOf, tablesOf } from '../../../src/lab/report/publish.js'
 import type { Summary } from '../../../src/lab/report/summary.js'
-import { csv, dataTable, markdownFile } from '../../../src/lab/report/tables/labels.js'
+import { csv, dataTable, markdownFile } from '../../../src/lab/figures/data-table.js'
 import { launch, missing } from '../../runtime/dashboard/support/browser.js'
 import { error, header, madeRun, sample, writeLog } from '../support/report-logs.js'
 

@@ -1,5 +1,5 @@
 /** `kvfold report`: makes tables, figures and a page from the logs of `kvfold eval`. */
-import { readFileSync, realpathSync } from 'node:fs'
+import { realpathSync } from 'node:fs'
 import { InvalidArgumentError, type Command } from 'commander'
 import { KvfoldError } from '../../../runtime/core/errors.js'
 import { agentKinds, type AgentKind } from '../../agent.js'
@@ -7,6 +7,7 @@ import type { Baseline, Measures } from '../../report/estimates.js'
 import type { ConditionResult, Summary } from '../../report/summary.js'
 import { count } from '../../../runtime/figures/numbers.js'
 import { Labels, points, probability, withInterval } from '../../report/tables/labels.js'
+import { kvfoldVersion } from '../../run/plan.js'
 import { commandOf, type Shell } from '../../../runtime/cli/shell.js'
 import { type Column, number, table, terminal } from '../../../runtime/figures/table.js'
 
@@ -44,7 +45,7 @@ export function addReport(program: Command, shell: Shell): void {
 async function report(logs: readonly string[], flags: ReportFlags, shell: Shell): Promise<void> {
   refuseTwice(logs)
   const { out } = shell
-  const made = { date: new Date().toISOString(), kvfold: version(), command: commandOf(shell) }
+  const made = { date: new Date().toISOString(), kvfold: kvfoldVersion(), command: commandOf(shell) }
   // The drawing code takes long to load, so it is imported only here.
   const { publish, summaryOf } = await import('../../report/publish.js')
   const summary = await summaryOf(logs, flags.baseline ?? DEFAULT_BASELINE, made)
@@ -139,9 +140,4 @@ function machineView(summary: Summary, page: string): object {
       }
     }),
   }
-}
-
-function version(): string {
-  return (JSON.parse(readFileSync(new URL('../../../../package.json', import.meta.url), 'utf8')) as { readonly version: string })
-    .version
 }

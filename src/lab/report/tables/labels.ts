@@ -1,6 +1,6 @@
-/** Builds a report's tables, for people and as CSV for programs, and names conditions and formats numbers in tables and figures. */
+/** Names the conditions of a report and formats numbers, in its tables and figures. */
 import { count } from '../../../runtime/figures/numbers.js'
-import { inMarkdown, markdown, type Marks, table, type Table } from '../../../runtime/figures/table.js'
+import { type DataColumn, NONE } from '../../figures/data-table.js'
 import { edits } from '../../run/plan.js'
 import type { Estimate } from '../estimates.js'
 import type { ConditionResult, Summary } from '../summary.js'
@@ -117,73 +117,3 @@ export const withInterval = ({ value, interval }: Estimate): string =>
   `${percent(value)} [${percent(interval[0])}, ${percent(interval[1])}]`
 /** Writes a p value in the usual form. */
 export const probability = (p: number): string => (p < 0.0001 ? '< 0.0001' : p < 0.001 ? p.toFixed(4) : p.toFixed(3))
-
-// The tables of a report: for people, and as CSV with all digits for programs.
-
-export type CellValue = string | number | boolean | null
-
-/** A column: its names, and how it gets its value from a row. */
-export interface DataColumn<Row> {
-  /** The name in CSV: short, without blanks. */
-  readonly name: string
-  /** The title for people; null when the column is in CSV only. */
-  readonly title: string | null
-  /** The value in CSV, with all its digits. */
-  readonly value: (row: Row) => CellValue
-  /** The text for people; default: the value. */
-  readonly text?: (row: Row) => string
-  readonly align?: 'left' | 'right'
-  /** Null when the column is for people only. */
-  readonly csv?: null
-}
-
-/** A table for people; `names` and `values` are the CSV for programs. */
-export interface DataTable extends Table {
-  /** File name without extension. */
-  readonly name: string
-  readonly title: string
-  /** The facts that a reader needs to judge the numbers, one sentence each. */
-  readonly notes: readonly string[]
-  /** The notes on the page, without those that a table above has already given. */
-  readonly brief: readonly string[]
-  /** Whether the page shows the table; otherwise the page only links to its files. */
-  readonly onPage: boolean
-  readonly names: readonly string[]
-  readonly values: readonly (readonly CellValue[])[]
-}
-
-export function dataTable<Row>(
-  about: Pick<DataTable, 'name' | 'title'> & Partial<Pick<DataTable, 'notes' | 'brief' | 'onPage'>>,
-  columns: readonly DataColumn<Row>[],
-  rows: readonly Row[],
-  marks: Marks<Row> = {},
-): DataTable {
-  const human = columns.flatMap(({ title, align = 'left', value, text = (row) => plain(value(row)) }) =>
-    title === null ? [] : [{ title, align, text }],
-  )
-  const machine = columns.filter(({ csv }) => csv !== null)
-  const { notes = [], brief = notes, onPage = true } = about
-  return {
-    ...{ ...table(human, rows, marks), name: about.name, title: about.title, notes, brief, onPage },
-    names: machine.map(({ name }) => name),
-    values: rows.map((row) => machine.map(({ value }) => value(row))),
-  }
-}
-
-/** The tables show this for a missing value. */
-export const NONE = '–'
-
-const plain = (value: CellValue): string => (value === null ? NONE : String(value))
-
-/** Returns CSV as in RFC 4180: commas, CRLF, quotes where needed; an empty field for null. */
-export const csv = ({ names, values }: Pick<DataTable, 'names' | 'values'>): string =>
-  [names, ...values].map((fields) => `${fields.map(field).join(',')}\r\n`).join('')
-
-function field(value: CellValue): string {
-  const text = value === null ? '' : String(value)
-  return /[",\r\n]|^\s|\s$/u.test(text) ? `"${text.replaceAll('"', '""')}"` : text
-}
-
-/** Returns the table as Markdown, with its title and notes. */
-export const markdownFile = (of: DataTable): string =>
-  [`## ${inMarkdown(of.title)}`, '', markdown(of), '', ...of.notes.flatMap((note) => [inMarkdown(note), ''])].join('\n')

@@ -3,7 +3,8 @@ import { paperFigure3, paperFigure6, paperTable1, paperTable2, paperTraining, ty
 import type { TaskName } from '../../task.js'
 import type { ConditionResult, Summary } from '../summary.js'
 import { count } from '../../../runtime/figures/numbers.js'
-import { type DataColumn, dataTable, type DataTable, Labels, NONE } from './labels.js'
+import { type DataColumn, dataTable, type DataTable, NONE } from '../../figures/data-table.js'
+import { Labels } from './labels.js'
 
 /** The axis of a task's cells along which the paper's table 1 and curves run. */
 export const PAPER_AXES: Partial<Readonly<Record<TaskName, string>>> = { 'pi-llm': 'updates', needles: 'needles' }

@@ -4,17 +4,16 @@ import { byAxes, type ConditionResult, type MeasuredResult, type Summary } from 
 import type { TaskCell } from '../../task.js'
 import { count } from '../../../runtime/figures/numbers.js'
 import {
+  amount,
+  type CellValue,
   type DataColumn,
   dataTable,
   type DataTable,
-  Labels,
+  inCsv,
   NONE,
-  percent,
-  points,
-  probability,
-  seconds,
-  withInterval,
-} from './labels.js'
+  onPaper,
+} from '../../figures/data-table.js'
+import { Labels, percent, points, probability, seconds, withInterval } from './labels.js'
 
 // The rows of all result tables: a condition over all cells, or one cell of it.
 
@@ -66,21 +65,19 @@ export const cellColumns = (axes: readonly string[], labels: Labels): DataColumn
   ...labels.columns<ResultRow>(({ condition }) => condition),
 ]
 
-type Of<T> = (row: ResultRow, measures: Measures) => T
-
 /** Returns a column whose values exist only for rows with an answered sample. */
 export const measured = (
   name: string,
-  title: string | null,
-  value: Of<number | string | null>,
-  text?: Of<string>,
-): DataColumn<ResultRow> => ({
-  name,
-  title,
-  align: 'right',
-  value: (row) => (row.result.measures === null ? null : value(row, row.result.measures)),
-  ...(text === undefined ? {} : { text: (row) => (row.result.measures === null ? NONE : text(row, row.result.measures)) }),
-})
+  title: string,
+  value: (measures: Measures) => number | null,
+  text: (value: number) => string,
+): DataColumn<ResultRow> => {
+  const of = ({ result }: ResultRow) => (result.measures === null ? null : value(result.measures))
+  return amount(name, title, of, (row) => {
+    const found = of(row)
+    return found === null ? NONE : text(found)
+  })
+}
 
 // The tables of accuracy: over all cells and cell by cell, with intervals and the tests against the baseline.
 
@@ -112,84 +109,73 @@ export function accuracyTables(summary: Summary): DataTable[] {
 }
 
 const answeredColumns: DataColumn<ResultRow>[] = [
-  {
-    name: 'answered',
-    title: 'answered',
-    align: 'right',
-    value: ({ result }) => result.measures?.answered ?? 0,
-    text: ({ condition, cell, result }) =>
-      Object.keys(cell).length > 0
-        ? String(result.measures?.answered ?? 0)
-        : `${result.measures?.answered ?? 0} of ${condition.planned}`,
-  },
-  { name: 'planned', title: null, value: ({ condition }) => condition.planned },
+  amount(
+    'answered',
+    'answered',
+    ({ result }) => result.measures?.answered ?? 0,
+    ({ condition, cell, result }) =>
+      `${result.measures?.answered ?? 0}${Object.keys(cell).length > 0 ? '' : ` of ${condition.planned}`}`,
+  ),
+  inCsv('planned', ({ condition }) => condition.planned),
 ]
 
 function accuracyColumns({ conditions }: Summary, labels: Labels): DataColumn<ResultRow>[] {
+  type Against = NonNullable<MeasuredResult['against']>
   const against =
-    (of: (comparison: NonNullable<MeasuredResult['against']>) => number | string | boolean | null) => (row: ResultRow) =>
-      row.result.against === null ? null : of(row.result.against)
-  const said = (of: (comparison: NonNullable<MeasuredResult['against']>) => string) => (row: ResultRow) =>
-    row.result.against === null ? NONE : of(row.result.against)
+    <T, None>(of: (comparison: Against) => T, none: None) =>
+    ({ result }: ResultRow): T | None =>
+      result.against === null ? none : of(result.against)
+  const compared = (name: string, of: (comparison: Against) => CellValue) => inCsv(name, against(of, null))
+  const told = (title: string, of: (comparison: Against) => string) => onPaper(title, against(of, NONE))
+  const both = (name: string, title: string, of: (comparison: Against) => CellValue, text: (comparison: Against) => string) =>
+    amount(name, title, against(of, null), against(text, NONE))
+  const accuracy = (name: string, of: (accuracy: Measures['accuracy']) => CellValue) =>
+    inCsv<ResultRow>(name, ({ result }) => (result.measures === null ? null : of(result.measures.accuracy)))
   return [
-    { name: 'errors', title: 'errors', align: 'right', value: ({ result }) => result.errors },
-    { name: 'accuracy', title: null, value: ({ result }) => result.measures?.accuracy.value ?? null },
-    { name: 'accuracy_low', title: null, value: ({ result }) => result.measures?.accuracy.interval[0] ?? null },
-    { name: 'accuracy_high', title: null, value: ({ result }) => result.measures?.accuracy.interval[1] ?? null },
-    { name: 'accuracy_interval', title: null, value: ({ result }) => result.measures?.accuracy.method ?? null },
+    amount('errors', 'errors', ({ result }) => result.errors),
+    accuracy('accuracy', ({ value }) => value),
+    accuracy('accuracy_low', ({ interval }) => interval[0]),
+    accuracy('accuracy_high', ({ interval }) => interval[1]),
+    accuracy('accuracy_interval', ({ method }) => method),
+    onPaper('accuracy, %', ({ result }) => (result.measures === null ? NONE : withInterval(result.measures.accuracy))),
+    compared('compared_with', (one) => labels.condition(conditions[one.with]!)),
+    compared('difference', ({ difference }) => difference.value),
+    compared('difference_low', ({ difference }) => difference.interval?.[0] ?? null),
+    compared('difference_high', ({ difference }) => difference.interval?.[1] ?? null),
+    told('difference, points', ({ difference: { value, interval } }) =>
+      interval === null ? points(value) : `${points(value)} [${points(interval[0])}, ${points(interval[1])}]`,
+    ),
+    both(
+      'pairs',
+      'pairs',
+      ({ test }) => test.pairs,
+      ({ test }) => String(test.pairs),
+    ),
+    compared('better', ({ test }) => test.better),
+    compared('worse', ({ test }) => test.worse),
+    told('better, worse', ({ test }) => `${test.better}, ${test.worse}`),
     {
-      ...measured(
-        '',
-        'accuracy, %',
-        () => null,
-        (_row, { accuracy }) => withInterval(accuracy),
+      ...both(
+        'test',
+        'test',
+        ({ test }) => test.test,
+        ({ test }) => (test.test === 'mcnemar' ? 'McNemar' : 'sign flips'),
       ),
-      csv: null,
+      align: 'left',
     },
-    { name: 'compared_with', title: null, value: against((one) => labels.condition(conditions[one.with]!)) },
-    { name: 'difference', title: null, value: against(({ difference }) => difference.value) },
-    { name: 'difference_low', title: null, value: against(({ difference }) => difference.interval?.[0] ?? null) },
-    { name: 'difference_high', title: null, value: against(({ difference }) => difference.interval?.[1] ?? null) },
-    {
-      ...{ name: '', title: 'difference, points', align: 'right', csv: null, value: () => null },
-      text: said(({ difference: { value, interval } }) =>
-        interval === null ? points(value) : `${points(value)} [${points(interval[0])}, ${points(interval[1])}]`,
-      ),
-    },
-    {
-      name: 'pairs',
-      title: 'pairs',
-      align: 'right',
-      value: against(({ test }) => test.pairs),
-      text: said(({ test }) => String(test.pairs)),
-    },
-    { name: 'better', title: null, value: against(({ test }) => test.better) },
-    { name: 'worse', title: null, value: against(({ test }) => test.worse) },
-    {
-      ...{ name: '', title: 'better, worse', align: 'right', csv: null, value: () => null },
-      text: said(({ test }) => `${test.better}, ${test.worse}`),
-    },
-    {
-      name: 'test',
-      title: 'test',
-      value: against(({ test }) => test.test),
-      text: said(({ test }) => (test.test === 'mcnemar' ? 'McNemar' : 'sign flips')),
-    },
-    { name: 'test_exact', title: null, value: against(({ test }) => test.exact) },
-    {
-      name: 'p',
-      title: 'p',
-      align: 'right',
-      value: against(({ test }) => test.p),
-      text: said(({ test }) => probability(test.p)),
-    },
-    {
-      name: 'p_holm',
-      title: 'p, Holm',
-      align: 'right',
-      value: against(({ holm }) => holm),
-      text: said(({ holm }) => probability(holm)),
-    },
+    compared('test_exact', ({ test }) => test.exact),
+    both(
+      'p',
+      'p',
+      ({ test }) => test.p,
+      ({ test }) => probability(test.p),
+    ),
+    both(
+      'p_holm',
+      'p, Holm',
+      ({ holm }) => holm,
+      ({ holm }) => probability(holm),
+    ),
   ]
 }
 
@@ -265,67 +251,32 @@ export function costTables(summary: Summary): DataTable[] {
   ]
 }
 
-const tokens = (name: string, title: string, of: (measures: Measures) => number): DataColumn<ResultRow> =>
-  measured(
-    name,
-    title,
-    (_row, measures) => of(measures),
-    (_row, measures) => count(of(measures)),
-  )
-
 const contextColumns: DataColumn<ResultRow>[] = [
-  tokens('context_before', 'before', ({ context }) => context.before),
-  tokens('context_most', 'at most', ({ context }) => context.most),
-  tokens('context_after', 'after', ({ context }) => context.after),
-  measured(
-    'context_kept',
-    'after / before, %',
-    (_row, { kept }) => kept,
-    (_row, { kept }) => (kept === null ? NONE : percent(kept)),
-  ),
+  measured('context_before', 'before', ({ context }) => context.before, count),
+  measured('context_most', 'at most', ({ context }) => context.most, count),
+  measured('context_after', 'after', ({ context }) => context.after, count),
+  measured('context_kept', 'after / before, %', ({ kept }) => kept, percent),
   measured(
     'steps',
     'steps',
-    (_row, { work }) => work.steps,
-    (_row, { work }) => work.steps.toFixed(1),
+    ({ work }) => work.steps,
+    (steps) => steps.toFixed(1),
   ),
-  tokens('shown', 'shown', ({ work }) => work.shown),
-  measured(
-    'reused_share',
-    'reused, %',
-    (_row, { reused }) => reused,
-    (_row, { reused }) => (reused === null ? NONE : percent(reused)),
-  ),
-  tokens('computed', 'computed', ({ work }) => work.submitted),
-  tokens('generated', 'generated', ({ work }) => work.generated),
+  measured('shown', 'shown', ({ work }) => work.shown, count),
+  measured('reused_share', 'reused, %', ({ reused }) => reused, percent),
+  measured('computed', 'computed', ({ work }) => work.submitted, count),
+  measured('generated', 'generated', ({ work }) => work.generated, count),
 ]
 
-const time = (name: string, title: string, of: (measures: Measures) => number | null): DataColumn<ResultRow> =>
-  measured(
-    name,
-    title,
-    (_row, measures) => of(measures),
-    (_row, measures) => {
-      const value = of(measures)
-      return value === null ? NONE : seconds(value)
-    },
-  )
-
-const secondsColumn = time('milliseconds', 'time, s', ({ milliseconds }) => milliseconds.total)
+const secondsColumn = measured('milliseconds', 'time, s', ({ milliseconds }) => milliseconds.total, seconds)
 
 const timeColumns: DataColumn<ResultRow>[] = [
   secondsColumn,
-  time('prefill_milliseconds', 'prefill', ({ milliseconds }) => milliseconds.prefill),
-  time('decode_milliseconds', 'decode', ({ milliseconds }) => milliseconds.decode),
-  time('cache_milliseconds', 'cache', ({ milliseconds }) => milliseconds.cache),
-  time('other_milliseconds', 'other', ({ milliseconds }) => milliseconds.other),
-  time('milliseconds_per_right', 'time per right answer, s', ({ perRight }) => perRight?.milliseconds ?? null),
-  measured(
-    'computed_per_right',
-    'tokens computed per right answer',
-    (_row, { perRight }) => perRight?.submitted ?? null,
-    (_row, { perRight }) => (perRight === null ? NONE : count(perRight.submitted)),
+  ...(['prefill', 'decode', 'cache', 'other'] as const).map((name) =>
+    measured(`${name}_milliseconds`, name, ({ milliseconds }) => milliseconds[name], seconds),
   ),
+  measured('milliseconds_per_right', 'time per right answer, s', ({ perRight }) => perRight?.milliseconds ?? null, seconds),
+  measured('computed_per_right', 'tokens computed per right answer', ({ perRight }) => perRight?.submitted ?? null, count),
 ]
 
 const CONTEXT_NOTES = [

@@ -1,7 +1,8 @@
 /** Builds the tables of the agents' actions: tools, the order of calls, failures, and the counts of scorers and agents. */
 import type { Measures, ToolUse } from '../estimates.js'
 import type { ConditionResult, Summary } from '../summary.js'
-import { type DataColumn, dataTable, type DataTable, Labels, NONE, percent } from './labels.js'
+import { amount, type DataColumn, dataTable, type DataTable, inCsv, NONE } from '../../figures/data-table.js'
+import { Labels, percent } from './labels.js'
 
 /** Sculptor's tools, in the order of its paper. */
 const SUITE: readonly string[] = [
@@ -44,48 +45,45 @@ export function useTables(summary: Summary): DataTable[] {
 function toolTable(calling: readonly ConditionResult[], first: readonly DataColumn<ConditionResult>[]): DataTable {
   const names = toolNames(calling.map(({ tools }) => tools))
   const perSample = ({ tools }: ConditionResult, calls: number): string => (calls / tools.samples).toFixed(2)
-  return dataTable(
+  return dataTable<ConditionResult>(
     { name: 'tools', title: 'Tool use', notes: TOOL_NOTES },
     [
       ...first,
-      { name: 'samples', title: null, value: ({ tools }) => tools.samples },
-      {
-        name: 'calls',
-        title: 'calls (samples)',
-        align: 'right',
-        value: ({ tools }) => tools.calls,
-        text: ({ tools }) => `${tools.calls} (${tools.samples})`,
-      },
-      {
-        name: 'calls_per_sample',
-        title: 'per sample',
-        align: 'right',
-        value: ({ tools }) => tools.calls / tools.samples,
-        text: (row) => perSample(row, row.tools.calls),
-      },
-      ...names.map((name): DataColumn<ConditionResult> => ({
-        name: `calls_${name}`,
-        title: name,
-        align: 'right',
-        value: ({ tools }) => tools.counts[name] ?? 0,
-        text: (row) => perSample(row, row.tools.counts[name] ?? 0),
-      })),
-      { name: 'failed', title: 'failed', align: 'right', value: ({ tools }) => tools.failed },
-      { name: 'samples_without', title: 'no call', align: 'right', value: ({ tools }) => tools.without },
-      {
-        name: 'entropy',
-        title: 'entropy, bits',
-        align: 'right',
-        value: ({ tools }) => tools.entropy,
-        text: ({ tools }) => tools.entropy?.toFixed(2) ?? NONE,
-      },
-      {
-        name: 'restore_rate',
-        title: 'restores per fold',
-        align: 'right',
-        value: ({ tools }) => tools.restoreRate,
-        text: ({ tools }) => tools.restoreRate?.toFixed(3) ?? NONE,
-      },
+      inCsv('samples', ({ tools }) => tools.samples),
+      amount(
+        'calls',
+        'calls (samples)',
+        ({ tools }) => tools.calls,
+        ({ tools }) => `${tools.calls} (${tools.samples})`,
+      ),
+      amount(
+        'calls_per_sample',
+        'per sample',
+        ({ tools }) => tools.calls / tools.samples,
+        (row) => perSample(row, row.tools.calls),
+      ),
+      ...names.map((name) =>
+        amount<ConditionResult>(
+          `calls_${name}`,
+          name,
+          ({ tools }) => tools.counts[name] ?? 0,
+          (row) => perSample(row, row.tools.counts[name] ?? 0),
+        ),
+      ),
+      amount('failed', 'failed', ({ tools }) => tools.failed),
+      amount('samples_without', 'no call', ({ tools }) => tools.without),
+      amount(
+        'entropy',
+        'entropy, bits',
+        ({ tools }) => tools.entropy,
+        ({ tools }) => tools.entropy?.toFixed(2) ?? NONE,
+      ),
+      amount(
+        'restore_rate',
+        'restores per fold',
+        ({ tools }) => tools.restoreRate,
+        ({ tools }) => tools.restoreRate?.toFixed(3) ?? NONE,
+      ),
     ],
     calling,
     { opens: (row, before) => row.task !== before.task },
@@ -103,7 +101,7 @@ function orderTable(calling: readonly ConditionResult[], first: readonly DataCol
     ...(text === undefined ? {} : { text: ({ condition }) => text(condition) }),
   }))
   const all = ({ counts }: ToolRow): number => Object.values(counts).reduce((sum, calls) => sum + calls, 0)
-  return dataTable(
+  return dataTable<ToolRow>(
     {
       name: 'tool-order',
       title: 'Which tool at which call',
@@ -112,33 +110,29 @@ function orderTable(calling: readonly ConditionResult[], first: readonly DataCol
     },
     [
       ...ofCondition,
-      { name: 'call', title: 'call', align: 'right', value: ({ at }) => at + 1 },
-      { name: 'samples', title: 'samples', align: 'right', value: all },
-      ...names.map((name): DataColumn<ToolRow> => ({
-        name,
-        title: `${name}, %`,
-        align: 'right',
-        value: ({ counts }) => counts[name] ?? 0,
-        text: (row) => percent((row.counts[name] ?? 0) / all(row)),
-      })),
+      amount('call', 'call', ({ at }) => at + 1),
+      amount('samples', 'samples', all),
+      ...names.map((name) =>
+        amount<ToolRow>(
+          name,
+          `${name}, %`,
+          ({ counts }) => counts[name] ?? 0,
+          (row) => percent((row.counts[name] ?? 0) / all(row)),
+        ),
+      ),
     ],
     rows,
     { opens: (row, before) => row.condition !== before.condition },
   )
 }
 
-const failure = (
-  name: string,
-  title: string,
-  of: (measures: Measures) => number,
-  text?: (measures: Measures) => string,
-): DataColumn<ConditionResult> => ({
-  name,
-  title,
-  align: 'right',
-  value: ({ measures }) => (measures === null ? 0 : of(measures)),
-  ...(text === undefined ? {} : { text: ({ measures }) => (measures === null ? '0' : text(measures)) }),
-})
+const failure = (name: string, title: string, of: (measures: Measures) => number, text?: (measures: Measures) => string) =>
+  amount<ConditionResult>(
+    name,
+    title,
+    ({ measures }) => (measures === null ? 0 : of(measures)),
+    text === undefined ? undefined : ({ measures }) => (measures === null ? '0' : text(measures)),
+  )
 
 const failureColumns: DataColumn<ConditionResult>[] = [
   failure('answered', 'answered', ({ answered }) => answered),
@@ -156,14 +150,14 @@ const failureColumns: DataColumn<ConditionResult>[] = [
   ),
   { ...failure('refused_samples', '', ({ troubles }) => troubles.refusedSamples), title: null },
   failure('failed_calls', 'calls failed', ({ troubles }) => troubles.failedCalls),
-  { name: 'errors', title: 'errors', align: 'right', value: ({ errors }) => errors },
+  amount('errors', 'errors', ({ errors }) => errors),
 ]
 
 function errorTable({ conditions }: Summary, labels: Labels): DataTable[] {
   const rows = conditions.flatMap((condition) => condition.errorCodes.map((error) => ({ condition, error })))
   if (rows.length === 0) return []
   return [
-    dataTable(
+    dataTable<(typeof rows)[number]>(
       {
         name: 'errors',
         title: 'Errors by code',
@@ -175,7 +169,7 @@ function errorTable({ conditions }: Summary, labels: Labels): DataTable[] {
         { name: 'task', title: 'task', value: ({ condition }) => labels.task(condition.task) },
         ...labels.columns<(typeof rows)[number]>(({ condition }) => condition),
         { name: 'code', title: 'code', value: ({ error }) => error.code },
-        { name: 'samples', title: 'samples', align: 'right', value: ({ error }) => error.count },
+        amount('samples', 'samples', ({ error }) => error.count),
         {
           name: 'message',
           title: 'what the first one said',
@@ -206,15 +200,18 @@ function countTables({ conditions, tasks }: Summary, labels: Labels): DataTable[
       },
       [
         ...labels.columns<(typeof rows)[number]>(({ condition }) => condition),
-        ...details.map((name): DataColumn<(typeof rows)[number]> => ({
-          ...{ name, title: name, align: 'right' },
-          value: ({ measures }) => measures.details[name] ?? null,
-          text: ({ measures }) => decimal(measures.details[name]),
-        })),
+        ...details.map((name) =>
+          amount<(typeof rows)[number]>(
+            name,
+            name,
+            ({ measures }) => measures.details[name] ?? null,
+            ({ measures }) => decimal(measures.details[name]),
+          ),
+        ),
       ],
       rows,
     )
-    const agents = dataTable(
+    const agents = dataTable<(typeof own)[number]>(
       {
         name: `agent-counts-${slug}`,
         title: `What agents counted beside their steps: ${labels.task(task)}`,
@@ -223,7 +220,12 @@ function countTables({ conditions, tasks }: Summary, labels: Labels): DataTable[
       [
         ...labels.columns<(typeof own)[number]>(({ condition }) => condition),
         { name: 'counted', title: 'counted', value: ({ name }) => name },
-        { name: 'mean', title: 'mean', align: 'right', value: ({ value }) => value, text: ({ value }) => decimal(value) },
+        amount(
+          'mean',
+          'mean',
+          ({ value }) => value,
+          ({ value }) => decimal(value),
+        ),
       ],
       own,
       { opens: (row, before) => row.condition !== before.condition },
