@@ -106,7 +106,7 @@ async function run(order: TrialOrder, signal?: AbortSignal): Promise<TrialAnswer
     })
     refuseCancelled(order.path, signal)
     if (heard.answer !== null) return heard.answer
-    return { kind: 'refused', code: 'model/bad-file', message: obituary(order.path, heard.late ? null : end, words) }
+    return obituary(order, heard.late ? null : end, words)
   } catch (error) {
     if (error instanceof KvfoldError) throw error
     throw new KvfoldError('native/failed', `No process could be started to try ${order.path} (${String(error)}).`, {
@@ -118,13 +118,30 @@ async function run(order: TrialOrder, signal?: AbortSignal): Promise<TrialAnswer
   }
 }
 
-/** The error text after the process died. `end`: its exit code or signal; null if it took too long. */
-function obituary(path: string, end: string | null, words: string): string {
+/** What CUDA says of a library that has no code for the device, or none that the driver takes. The model is not to blame then. */
+const CANNOT_COMPUTE =
+  /the provided PTX was compiled with an unsupported toolchain|no kernel image is available|invalid device function|CUDA driver version is insufficient/
+
+/** Returns the refusal after the process died. `end`: its exit code or signal; null if it took too long. `words`: its stderr. */
+export function obituary(
+  { path, gpu }: Pick<TrialOrder, 'path' | 'gpu'>,
+  end: string | null,
+  words: string,
+): TrialAnswer & { readonly kind: 'refused' } {
+  const [cannot] = gpu === 'cuda' ? (CANNOT_COMPUTE.exec(words) ?? []) : []
+  if (cannot !== undefined)
+    return {
+      kind: 'refused',
+      code: 'native/library-mismatch',
+      message: `The CUDA library lists a device and cannot compute on it (${cannot}); update the GPU's driver, or use --gpu vulkan or --gpu cpu.`,
+    }
   const said = words.trim().split('\n').filter(Boolean).slice(-3).join(' / ')
   const last = said === '' ? '' : `; its last words: ${said}`
-  if (end === null)
-    return `${path} was tried in a process of its own, which did not decode a few tokens in ${PATIENCE / 60_000} minutes${last}.`
-  return `${path} ended the process that tried it (${end})${last}. It is not loaded: it would end this one, too. Convert or download it again.`
+  const message =
+    end === null
+      ? `${path} was tried in a process of its own, which did not decode a few tokens in ${PATIENCE / 60_000} minutes${last}.`
+      : `${path} ended the process that tried it (${end})${last}. It is not loaded: it would end this one, too. Convert or download it again.`
+  return { kind: 'refused', code: 'model/bad-file', message }
 }
 
 function refuseCancelled(path: string, signal?: AbortSignal): void {
