@@ -74,39 +74,57 @@ export class WindowGuard implements KvMemory {
 
   /** Saves the sequence in pieces, each behind its length in 8 bytes. */
   saveSequence(seq: SeqId, options: { readonly checksum: boolean }): Uint8Array {
-    const held = this.context.positions(seq)
     const states: Uint8Array[] = []
-    // Pieces begin at multiples of the window, as the windows of some models do.
-    for (let start = 0; held !== null && start <= held.max; start += this.window) {
-      const of = span(start, start + this.window)
-      this.context.tag(seq, this.#piece, of)
-      if (this.context.positions(this.#piece) === null) continue
+    for (const of of this.#windows(seq)) {
       states.push(this.context.saveSequence(this.#piece, options))
       this.context.untag(this.#piece, of)
     }
-    const whole = Buffer.alloc(states.reduce((sum, { length }) => sum + 8 + length, 0))
-    let at = 0
-    for (const state of states) {
-      whole.writeBigUInt64LE(BigInt(state.length), at)
-      whole.set(state, at + 8)
-      at += 8 + state.length
+    return joined(states)
+  }
+
+  async copyOut(seq: SeqId): Promise<Uint8Array> {
+    const states: Uint8Array[] = []
+    for (const of of this.#windows(seq)) {
+      states.push(await this.context.copyOut(this.#piece))
+      this.context.untag(this.#piece, of)
     }
-    return whole
+    return joined(states)
   }
 
   loadSequence(seq: SeqId, state: Uint8Array, options: { readonly verify: boolean }): boolean {
-    const whole = Buffer.from(state.buffer, state.byteOffset, state.byteLength)
-    for (let at = 0; at < whole.length;) {
-      const size = at + 8 <= whole.length ? Number(whole.readBigUInt64LE(at)) : Infinity
-      const fits = at + 8 + size <= whole.length
-      if (!fits || !this.context.loadSequence(this.#piece, whole.subarray(at + 8, at + 8 + size), options)) {
-        this.untag(seq, WHOLE)
-        return false
-      }
-      this.tag(this.#piece, seq, WHOLE)
-      this.context.untag(this.#piece, WHOLE)
-      at += 8 + size
+    const pieces = piecesOf(state)
+    const isIn = pieces?.every((piece) => this.context.loadSequence(this.#piece, piece, options) && this.#takePiece(seq)) ?? false
+    if (!isIn) this.untag(seq, WHOLE)
+    return isIn
+  }
+
+  async copyIn(seq: SeqId, state: Uint8Array): Promise<boolean> {
+    const pieces = piecesOf(state)
+    for (const piece of pieces ?? []) {
+      if ((await this.context.copyIn(this.#piece, piece)) && this.#takePiece(seq)) continue
+      this.untag(seq, WHOLE)
+      return false
     }
+    return pieces !== null
+  }
+
+  /**
+   * Lets the empty sequence see one window of cells after another; the caller empties it each time. Windows begin at multiples of their
+   * length, as the windows of some models do.
+   */
+  *#windows(seq: SeqId): Generator<Span> {
+    const held = this.context.positions(seq)
+    for (let start = 0; held !== null && start <= held.max; start += this.window) {
+      const of = span(start, start + this.window)
+      this.context.tag(seq, this.#piece, of)
+      if (this.context.positions(this.#piece) !== null) yield of
+    }
+  }
+
+  /** Lets the sequence see the cells that were loaded. */
+  #takePiece(seq: SeqId): boolean {
+    this.tag(this.#piece, seq, WHOLE)
+    this.context.untag(this.#piece, WHOLE)
     return true
   }
 
@@ -127,6 +145,31 @@ export class WindowGuard implements KvMemory {
     const start = (this.context.positions(this.#twin(seq))?.max ?? -1) + 1
     if (end > start) this.context.tag(seq, this.#twin(seq), span(start, end))
   }
+}
+
+/** Returns the states in one piece, each behind its length in 8 bytes. */
+function joined(states: readonly Uint8Array[]): Uint8Array {
+  const whole = Buffer.allocUnsafeSlow(states.reduce((sum, { length }) => sum + 8 + length, 0))
+  let at = 0
+  for (const state of states) {
+    whole.writeBigUInt64LE(BigInt(state.length), at)
+    whole.set(state, at + 8)
+    at += 8 + state.length
+  }
+  return whole
+}
+
+/** Returns the states that were joined; null when the bytes are no such states. */
+function piecesOf(joined: Uint8Array): readonly Uint8Array[] | null {
+  const whole = Buffer.from(joined.buffer, joined.byteOffset, joined.byteLength)
+  const pieces: Uint8Array[] = []
+  for (let at = 0; at < whole.length;) {
+    const size = at + 8 <= whole.length ? Number(whole.readBigUInt64LE(at)) : Infinity
+    if (at + 8 + size > whole.length) return null
+    pieces.push(whole.subarray(at + 8, at + 8 + size))
+    at += 8 + size
+  }
+  return pieces
 }
 
 /** All positions. */

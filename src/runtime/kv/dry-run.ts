@@ -83,6 +83,14 @@ export class DryRunMemory implements KvMemory {
     return true
   }
 
+  copyOut(): Promise<Uint8Array> {
+    return Promise.resolve(this.saveSequence())
+  }
+
+  copyIn(): Promise<boolean> {
+    return Promise.resolve(this.loadSequence())
+  }
+
   readback(): readonly MemoryCell[] {
     return []
   }

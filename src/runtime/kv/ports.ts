@@ -41,6 +41,10 @@ export interface KvMemory {
    * foreign or, with `verify`, when it is damaged.
    */
   loadSequence(seq: SeqId, state: Uint8Array, options: { readonly verify: boolean }): boolean
+  /** As saveSequence without a checksum, off the event loop. Nothing else may use the memory until the promise settles. */
+  copyOut(seq: SeqId): Promise<Uint8Array>
+  /** As loadSequence without `verify`, off the event loop. Nothing else may use the memory until the promise settles. */
+  copyIn(seq: SeqId, state: Uint8Array): Promise<boolean>
   /** Returns every occupied cell, read back from llama.cpp (slow: for integrity checks in tests). */
   readback(): readonly MemoryCell[]
 }

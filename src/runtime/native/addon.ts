@@ -138,6 +138,10 @@ export interface Addon {
   saveSequence(context: ContextHandle, seq: number, room: number): Uint8Array
   /** `room` bytes at the front are skipped. */
   loadSequence(context: ContextHandle, seq: number, state: Uint8Array, room: number): boolean
+  /** As `saveSequence`, off the event loop. */
+  copyOut(context: ContextHandle, seq: number, room: number): Promise<Uint8Array>
+  /** As `loadSequence`, off the event loop. */
+  copyIn(context: ContextHandle, seq: number, state: Uint8Array, room: number): Promise<boolean>
   captureCreate(options: object): CaptureHandle
   /** Returns the capture of the last decode, and keeps no copy. */
   captureTake(capture: CaptureHandle): RawCaptured

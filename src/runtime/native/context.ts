@@ -250,12 +250,23 @@ export class Context implements NativeContext {
     return state
   }
 
-  loadSequence(seq: SeqId, state: Uint8Array, { verify } = { verify: true }): boolean {
+  async copyOut(seq: SeqId): Promise<Uint8Array> {
     const { idle } = this
     this.#refuseCacheless()
     this.#checkSequence(seq)
-    if (this.positions(seq) !== null)
-      refuse(`Sequence ${seq} is not empty, and llama.cpp empties a sequence before it loads a state; name an empty sequence.`)
+    const state = await this.#busy(awaiting(() => this.addon.copyOut(idle, seq, STATE_HEADER)))
+    sealState(state, this.identity, false)
+    return state
+  }
+
+  async copyIn(seq: SeqId, state: Uint8Array): Promise<boolean> {
+    const idle = this.#emptied(seq)
+    if (!isSealed(state, this.identity, false)) return false
+    return this.#busy(awaiting(() => this.addon.copyIn(idle, seq, state, STATE_HEADER)))
+  }
+
+  loadSequence(seq: SeqId, state: Uint8Array, { verify } = { verify: true }): boolean {
+    const idle = this.#emptied(seq)
     return isSealed(state, this.identity, verify) && calling(() => this.addon.loadSequence(idle, seq, state, STATE_HEADER))
   }
 
@@ -272,6 +283,16 @@ export class Context implements NativeContext {
     this.#handle = null
     this.onDispose(this)
     await awaiting(() => this.addon.contextFree(handle))
+  }
+
+  /** The handle, if a state may be loaded into this sequence. */
+  #emptied(seq: SeqId): ContextHandle {
+    const { idle } = this
+    this.#refuseCacheless()
+    this.#checkSequence(seq)
+    if (this.positions(seq) !== null)
+      refuse(`Sequence ${seq} is not empty; a state goes into an empty one only, because llama.cpp empties it first.`)
+    return idle
   }
 
   /** Marks the context as busy while `running` uses it. */

@@ -248,6 +248,21 @@ const float *logitsAt(ContextHandle &context, int32_t index);
 // Draws a token from these logits and accepts it. Throws engine/bad-grammar, native/disposed.
 llama_token drawFrom(SamplerHandle &sampler, const float *logits);
 
+// A block of host memory for a saved sequence (host-blocks.cc). Its content is undefined until it is written.
+struct HostBlock {
+  uint8_t *data = nullptr;
+  size_t size = 0;
+  // Null if the block is not pinned.
+  ggml_backend_buffer_t pinned = nullptr;
+};
+
+// A block of at least this many bytes, a used one if there is one. May be called on any thread. Throws std::bad_alloc.
+HostBlock takeBlock(size_t size);
+// Gives a block back.
+void giveBlock(const HostBlock &block);
+// A Uint8Array of the block's first `size` bytes, without a copy. The block is given back when the array is gone.
+Napi::Value bytesOf(Napi::Env env, const HostBlock &block, size_t size);
+
 void exportModel(Napi::Env env, Napi::Object exports);
 void exportVocabulary(Napi::Env env, Napi::Object exports);
 void exportContext(Napi::Env env, Napi::Object exports);

@@ -89,39 +89,90 @@ Napi::Value readback(const Napi::CallbackInfo &info) {
   });
 }
 
-// Returns the bytes of one sequence, behind `room` bytes left free for the caller.
-Napi::Value save(const Napi::CallbackInfo &info) {
-  return guarded(info, [&]() -> Napi::Value {
-    auto *context = contextOf(info[0])->context;
-    llama_seq_id seq = info[1].As<Napi::Number>();
-    size_t room = info[2].As<Napi::Number>().Int64Value();
-    size_t size = llama_state_seq_get_size(context, seq);
-    auto out = Napi::Uint8Array::New(info.Env(), room + size);
-    Log log;
-    if (llama_state_seq_get_data(context, out.Data() + room, size, seq) != size)
-      throw Failure("native/failed", "llama.cpp could not copy sequence " + std::to_string(seq) + log.why());
-    return out;
-  });
+// A sequence's bytes in a block, behind `room` bytes that are left for the caller.
+struct State {
+  HostBlock block;
+  size_t size = 0;
+};
+
+State stateOf(llama_context *context, llama_seq_id seq, size_t room) {
+  size_t size = llama_state_seq_get_size(context, seq);
+  State state{takeBlock(room + size), room + size};
+  Log log;
+  if (llama_state_seq_get_data(context, state.block.data + room, size, seq) == size) return state;
+  giveBlock(state.block);
+  throw Failure("native/failed", "llama.cpp could not copy sequence " + std::to_string(seq) + log.why());
 }
 
 // Loads a sequence, which must be empty. Returns false if there is no room; the sequence then stays empty.
+bool loaded(llama_context *context, llama_seq_id seq, const uint8_t *data, size_t size) {
+  Log log;
+  size_t read = 0;
+  try {
+    read = llama_state_seq_set_data(context, data, size, seq);
+  } catch (const std::bad_alloc &) {
+    throw;
+  } catch (const std::exception &) {
+    read = 0;
+  }
+  if (read == 0) llama_memory_seq_rm(llama_get_memory(context), seq, -1, -1);
+  return read > 0;
+}
+
+Napi::Value save(const Napi::CallbackInfo &info) {
+  return guarded(info, [&]() -> Napi::Value {
+    auto state = stateOf(contextOf(info[0])->context, at(info, 1), info[2].As<Napi::Number>().Int64Value());
+    return bytesOf(info.Env(), state.block, state.size);
+  });
+}
+
 Napi::Value load(const Napi::CallbackInfo &info) {
   return guarded(info, [&]() -> Napi::Value {
-    auto *context = contextOf(info[0])->context;
-    llama_seq_id seq = info[1].As<Napi::Number>();
     auto state = info[2].As<Napi::Uint8Array>();
     size_t room = info[3].As<Napi::Number>().Int64Value();
-    Log log;
-    size_t read = 0;
-    try {
-      read = llama_state_seq_set_data(context, state.Data() + room, state.ElementLength() - room, seq);
-    } catch (const std::bad_alloc &) {
-      throw;
-    } catch (const std::exception &) {
-      read = 0;
-    }
-    if (read == 0) llama_memory_seq_rm(llama_get_memory(context), seq, -1, -1);
-    return Napi::Boolean::New(info.Env(), read > 0);
+    return Napi::Boolean::New(info.Env(),
+                              loaded(contextOf(info[0])->context, at(info, 1), state.Data() + room, state.ElementLength() - room));
+  });
+}
+
+// Like `save`, off the event loop.
+Napi::Value copyOut(const Napi::CallbackInfo &info) {
+  return guarded(info, [&]() -> Napi::Value {
+    auto handle = contextOf(info[0]);
+    llama_seq_id seq = at(info, 1);
+    size_t room = info[2].As<Napi::Number>().Int64Value();
+    auto state = std::make_shared<State>();
+    return Task::run(
+        info.Env(),
+        [=] {
+          std::lock_guard<std::mutex> lock(handle->running);
+          if (handle->context == nullptr) throw Failure("native/disposed", "The context was disposed; create another.");
+          *state = stateOf(handle->context, seq, room);
+        },
+        [=](Napi::Env env) { return bytesOf(env, state->block, state->size); });
+  });
+}
+
+// Like `load`, off the event loop.
+Napi::Value copyIn(const Napi::CallbackInfo &info) {
+  return guarded(info, [&]() -> Napi::Value {
+    auto handle = contextOf(info[0]);
+    llama_seq_id seq = at(info, 1);
+    auto state = info[2].As<Napi::Uint8Array>();
+    size_t room = info[3].As<Napi::Number>().Int64Value();
+    const uint8_t *data = state.Data() + room;
+    size_t size = state.ElementLength() - room;
+    // Keeps the bytes alive until the end.
+    auto kept = std::make_shared<Napi::ObjectReference>(Napi::Persistent(state.As<Napi::Object>()));
+    auto is = std::make_shared<bool>(false);
+    return Task::run(
+        info.Env(),
+        [=] {
+          std::lock_guard<std::mutex> lock(handle->running);
+          if (handle->context == nullptr) throw Failure("native/disposed", "The context was disposed; create another.");
+          *is = loaded(handle->context, seq, data, size);
+        },
+        [kept, is](Napi::Env env) -> Napi::Value { return Napi::Boolean::New(env, *is); });
   });
 }
 
@@ -136,6 +187,8 @@ void exportMemory(Napi::Env env, Napi::Object exports) {
   exports.Set("readback", Napi::Function::New(env, readback));
   exports.Set("saveSequence", Napi::Function::New(env, save));
   exports.Set("loadSequence", Napi::Function::New(env, load));
+  exports.Set("copyOut", Napi::Function::New(env, copyOut));
+  exports.Set("copyIn", Napi::Function::New(env, copyIn));
 }
 
 }  // namespace kvfold

@@ -24,6 +24,8 @@ export function identityOf(release: string, info: ModelInfo, plan: ContextPlan, 
 /** Fills in the header in front of a state. `checked`: with a checksum. */
 export function sealState(state: Uint8Array, identity: Buffer, checked: boolean): void {
   const header = Buffer.from(state.buffer, state.byteOffset, STATE_HEADER)
+  // The memory may have served another state.
+  header.fill(0)
   header.write(NAME, 'latin1')
   identity.copy(header, IDENTITY_AT)
   if (checked) header.writeUInt32LE(checksum(state), CHECKSUM_AT)

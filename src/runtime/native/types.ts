@@ -389,6 +389,13 @@ export interface NativeContext {
    * `verify` (default true) to false only for data without a checksum that comes from this process or was checked by the caller.
    */
   loadSequence(seq: SeqId, state: Uint8Array, options?: { readonly verify: boolean }): boolean
+  /**
+   * As saveSequence without a checksum, off the event loop; the context is busy meanwhile. The memory is pinned where a GPU's backend offers
+   * that, and is reused when a state is gone.
+   */
+  copyOut(seq: SeqId): Promise<Uint8Array>
+  /** As loadSequence without `verify`, off the event loop; the context is busy meanwhile, and the state must not be written to. */
+  copyIn(seq: SeqId, state: Uint8Array): Promise<boolean>
   dispose(): Promise<void>
 }
 

@@ -42,6 +42,8 @@ const contextCalls: readonly [string, (context: NativeContext) => unknown][] = [
   ['clear', (context) => { context.clear() }],
   ['saveSequence', (context) => context.saveSequence(seq(0))],
   ['loadSequence', (context) => context.loadSequence(seq(1), new Uint8Array(9))],
+  ['copyOut', (context) => context.copyOut(seq(0))],
+  ['copyIn', (context) => context.copyIn(seq(1), new Uint8Array(9))],
 ] // prettier-ignore
 
 const modelCalls: readonly [string, (model: NativeModel) => unknown][] = [

@@ -156,6 +156,33 @@ describe('sequence state', () => {
     await refused('native/bad-argument', () => other.loadSequence(seq(1), state))
   })
 
+  test('copied off the event loop is the same bytes, and the context is busy meanwhile', async () => {
+    await feed(context, someTokens(30), 0, 2)
+    const state = context.saveSequence(seq(2), { checksum: false })
+    const copying = context.copyOut(seq(2))
+    await refused('native/busy', () => context.saveSequence(seq(2)))
+    expect(Buffer.compare(await copying, state)).toBe(0)
+    const other = await model.createContext({ cells: SIZE.cells, sequences: 2, threads: 1 })
+    const loading = other.copyIn(seq(1), state)
+    await refused('native/busy', () => other.positions(seq(1)))
+    expect(await loading).toBe(true)
+    expect(Buffer.compare(other.saveSequence(seq(1), { checksum: false }).subarray(500), state.subarray(500))).toBe(0)
+    expect(await other.copyIn(seq(0), state.subarray(0, 60))).toBe(false)
+    expect(other.positions(seq(0))).toBeNull()
+    const last = other.copyOut(seq(1))
+    await other.dispose()
+    expect(await last).toHaveLength(state.length)
+  })
+
+  test('a state keeps its bytes while memory of earlier ones is used again', async () => {
+    await feed(context, someTokens(30), 0, 2)
+    const kept = context.saveSequence(seq(2), { checksum: false })
+    const bytes = Buffer.from(kept)
+    await feed(context, someTokens(40), 0, 1)
+    for (let round = 0; round < 50; round++) await context.copyOut(seq(1))
+    expect(Buffer.compare(kept, bytes)).toBe(0)
+  })
+
   test('of another cache is refused, and changes nothing', async () => {
     await feed(context, someTokens(30))
     const state = context.saveSequence(seq(0))

@@ -135,7 +135,17 @@ export class NaiveMemory implements KvMemory {
     return true
   }
 
-  /** Decodes `tokens` into `seq` from position `start` on; only the first `entering` of them are added. */
+  async copyOut(seq: SeqId): Promise<Uint8Array> {
+    await Promise.resolve()
+    return this.saveSequence(seq)
+  }
+
+  async copyIn(seq: SeqId, state: Uint8Array): Promise<boolean> {
+    await Promise.resolve()
+    return this.loadSequence(seq, state, { verify: false })
+  }
+
+  /** Decodes `tokens` into `seq` from position `start` on; the first `entering` of them enter. */
   decode(seq: SeqId, start: number, tokens: Int32Array, entering = tokens.length): void {
     this.#refuseForeign(seq)
     const next = (this.positions(seq)?.max ?? -1) + 1

@@ -1,0 +1,138 @@
+// Host memory for saved sequences: pinned where a GPU's backend offers that, never zero-filled, and reused when a state is gone.
+#include <algorithm>
+#include <cstdlib>
+
+#include "kvfold.h"
+
+namespace kvfold {
+namespace {
+
+// Smaller blocks are not kept: the system's allocator is quick for them.
+constexpr size_t SMALLEST_KEPT = 1 << 20;
+// Sizes are multiples of this, so that states of similar length can follow each other in a block.
+constexpr size_t UNIT = 2 << 20;
+// The most free bytes that are kept for later states.
+constexpr size_t MOST_FREE = size_t{2} << 30;
+// The most bytes that are pinned at a time: pinned memory is lost to the system.
+constexpr size_t MOST_PINNED = size_t{8} << 30;
+
+struct Pool {
+  std::mutex mutex;
+  std::vector<HostBlock> free;
+  size_t freeBytes = 0;
+  size_t pinnedBytes = 0;
+};
+
+// Never destroyed: states may be freed after the backends are unloaded.
+Pool &pool() {
+  static auto *made = new Pool();
+  return *made;
+}
+
+// The type of pinned buffers of the first GPU; null if there is none, or if its backend offers none.
+ggml_backend_buffer_type_t pinnedType() {
+  static ggml_backend_buffer_type_t type = [] {
+    for (size_t i = 0; i < ggml_backend_dev_count(); i++) {
+      auto *device = ggml_backend_dev_get(i);
+      auto kind = ggml_backend_dev_type(device);
+      if (kind == GGML_BACKEND_DEVICE_TYPE_GPU || kind == GGML_BACKEND_DEVICE_TYPE_IGPU) return ggml_backend_dev_host_buffer_type(device);
+    }
+    return static_cast<ggml_backend_buffer_type_t>(nullptr);
+  }();
+  return type;
+}
+
+HostBlock made(size_t size) {
+  HostBlock block;
+  block.size = size;
+  if (size >= SMALLEST_KEPT) {
+    Silence silence;
+    bool allowed = false;
+    {
+      std::lock_guard<std::mutex> lock(pool().mutex);
+      allowed = pinnedType() != nullptr && pool().pinnedBytes + size <= MOST_PINNED;
+      if (allowed) pool().pinnedBytes += size;
+    }
+    if (allowed) block.pinned = ggml_backend_buft_alloc_buffer(pinnedType(), size);
+    if (block.pinned != nullptr) {
+      block.data = static_cast<uint8_t *>(ggml_backend_buffer_get_base(block.pinned));
+      return block;
+    }
+    if (allowed) {
+      std::lock_guard<std::mutex> lock(pool().mutex);
+      pool().pinnedBytes -= size;
+    }
+    block.data = static_cast<uint8_t *>(std::aligned_alloc(UNIT, size));
+  } else {
+    block.data = static_cast<uint8_t *>(std::malloc(std::max<size_t>(size, 1)));
+  }
+  if (block.data == nullptr) throw std::bad_alloc();
+  return block;
+}
+
+void release(const HostBlock &block) {
+  if (block.pinned == nullptr) std::free(block.data);
+  else ggml_backend_buffer_free(block.pinned);
+}
+
+}  // namespace
+
+HostBlock takeBlock(size_t size) {
+  if (size < SMALLEST_KEPT) return made(size);
+  size_t rounded = (size + UNIT - 1) / UNIT * UNIT;
+  {
+    std::lock_guard<std::mutex> lock(pool().mutex);
+    auto &free = pool().free;
+    auto best = free.end();
+    for (auto each = free.begin(); each != free.end(); each++)
+      if (each->size >= size && each->size <= 2 * rounded && (best == free.end() || each->size < best->size)) best = each;
+    if (best != free.end()) {
+      auto block = *best;
+      pool().freeBytes -= block.size;
+      free.erase(best);
+      return block;
+    }
+  }
+  return made(rounded);
+}
+
+void giveBlock(const HostBlock &block) {
+  std::vector<HostBlock> released;
+  {
+    std::lock_guard<std::mutex> lock(pool().mutex);
+    auto &free = pool().free;
+    if (block.size < SMALLEST_KEPT || block.size > MOST_FREE) released.push_back(block);
+    else {
+      free.push_back(block);
+      pool().freeBytes += block.size;
+    }
+    // The longest unused go first.
+    while (pool().freeBytes > MOST_FREE) {
+      pool().freeBytes -= free.front().size;
+      released.push_back(free.front());
+      free.erase(free.begin());
+    }
+    for (auto &each : released)
+      if (each.pinned != nullptr) pool().pinnedBytes -= each.size;
+  }
+  for (auto &each : released) release(each);
+}
+
+Napi::Value bytesOf(Napi::Env env, const HostBlock &block, size_t size) {
+  auto *kept = new HostBlock(block);
+  auto give = [](napi_env, void *, void *hint) {
+    auto *block = static_cast<HostBlock *>(hint);
+    giveBlock(*block);
+    delete block;
+  };
+  napi_value buffer;
+  if (napi_create_external_arraybuffer(env, block.data, size, give, kept, &buffer) == napi_ok)
+    return Napi::Uint8Array::New(env, size, Napi::ArrayBuffer(env, buffer), 0);
+  // Some programs that embed Node forbid memory of others.
+  auto copy = Napi::Uint8Array::New(env, size);
+  std::copy_n(block.data, size, copy.Data());
+  give(env, nullptr, kept);
+  return copy;
+}
+
+}  // namespace kvfold
