@@ -84,9 +84,9 @@ export class Driver {
     return median(times)
   }
 
-  /** Offloads all parked cells, and gathers the rest. */
-  gather(): number {
-    while (this.cache.tidy(0));
+  /** Moves everything that is parked off the device, and the rest together. */
+  async gather(): Promise<number> {
+    while (await this.cache.tidy(0));
     return this.cache.compact(this.#conversation)
   }
 

@@ -106,7 +106,7 @@ export { CONTRACTS, type Contract, type ContractChoice } from './runtime/core/co
 export type { BlendChoice } from './runtime/kv/plan/parts.js'
 export type { RefreshOptions, RefreshResult } from './runtime/engine/background-recompute.js'
 export type { Abilities } from './runtime/engine/model-facts.js'
-export type { CostModel } from './runtime/kv/cost-model.js'
+export type { CostModel, TierRates } from './runtime/kv/cost-model.js'
 export type { LedgerEntry, MessageCost, ReuseSource, StepKind } from './runtime/kv/ledger.js'
 export type { SharedCounts } from './runtime/kv/ports.js'
 export type { CacheTotals, Residency } from './runtime/kv/residency.js'

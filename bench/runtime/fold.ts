@@ -124,7 +124,7 @@ async function generating(driver: Driver, open: Prompt, folded: Prompt) {
   const unfolded = await driver.generate(ROUNDS)
   await driver.show(folded, SPLICE)
   const spliced = await driver.generate(ROUNDS)
-  if (driver.gather() === 0) throw new Error('the cells were not gathered')
+  if ((await driver.gather()) === 0) throw new Error('the cells were not gathered')
   const gathered = await driver.generate(ROUNDS)
   await driver.show(open, SPLICE)
   return { open: unfolded, spliced, gathered }
@@ -148,7 +148,7 @@ async function fromHost(native: Native) {
   const [from, to] = [new Uint8Array(2 ** 27).fill(1), new Uint8Array(2 ** 27).fill(1)]
   for (let round = 0; round < ROUNDS; round++) {
     await driver.show(folded, SPLICE)
-    while (driver.cache.tidy(0));
+    while (await driver.cache.tidy(0));
     const { bytes } = driver.cache.totals.tiers.host
     const back = await driver.show(open, SPLICE)
     if (back.entry.tiers.host !== hole.end - hole.start) throw new Error('the hole did not come back from the host tier')

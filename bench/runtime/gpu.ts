@@ -1,7 +1,7 @@
 /**
- * How fast a backend is: prefill, decode, folds and restores under every contract, and a server under load.
- * `npm run bench -- gpu [--gpu <backend>] [--small] [--model <gguf>] [--json]`.
- * Each row names its device. Figures of a software device only prove that functions work.
+ * What a backend does for us: copies of cells out and in, prefill, decode, folds and restores under every contract with their time by part, and a
+ * server under load. `npm run bench -- gpu [--gpu <backend>] [--small] [--copies] [--model <gguf>] [--json]`; `--copies`: copies alone. Rows say
+ * which device they are from; figures of a software device prove functions and nothing else.
  */
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -17,6 +17,7 @@ import { endsOfGeneration, median, neverEnding, randomTokens } from '../random-t
 import { startServer } from '../server-process.js'
 import { streamCompletion } from './serve/stream.js'
 import { SHAPE } from '../shape.js'
+import { measureCopies } from './copies.js'
 
 interface Sizes {
   /** Tokens of the conversation; a fold hides its middle half. */
@@ -39,6 +40,7 @@ export async function gpu(words: readonly string[]): Promise<void> {
       gpu: { type: 'string', default: 'auto' },
       model: { type: 'string' },
       small: { type: 'boolean', default: false },
+      copies: { type: 'boolean', default: false },
       json: { type: 'boolean', default: false },
     },
   })
@@ -46,6 +48,11 @@ export async function gpu(words: readonly string[]): Promise<void> {
   const path = values.model ?? (await synthetic())
   const native = await openNative({ gpu: values.gpu as GpuChoice })
   const { gpu, devices, release } = native.backend
+  const copies = await measureCopies(native, values.small ? 2 ** 25 : 2 ** 30)
+  if (values.copies) {
+    console.log(JSON.stringify({ gpu, devices, release, copies }))
+    return
+  }
   const engine = await LlamaEngine.load(native, path, {
     cells: 2 * Math.ceil(sizes.length / 512) * 512 + 2048,
     hostBytes: 2 ** 30,
@@ -55,10 +62,11 @@ export async function gpu(words: readonly string[]): Promise<void> {
   const { vocabulary } = engine.modelInfo
   await engine.dispose()
   const serve = await load(path, gpu, { ...sizes, banned, vocabulary })
-  const record = { gpu, devices, release, model: values.model ?? 'synthetic 4 x 256', sizes, steps, serve }
+  const record = { gpu, devices, release, model: values.model ?? 'synthetic 4 x 256', sizes, copies, steps, serve }
   if (values.json) console.log(JSON.stringify(record))
   else {
     console.log(`${gpu} on ${devices.join(', ')}, llama.cpp ${release}`)
+    console.table([copies])
     console.table(steps)
     console.log(serve)
   }
@@ -74,20 +82,29 @@ interface Step {
   readonly step: string
   readonly submitted: number
   readonly milliseconds: number
+  /** Milliseconds of books, of copies, and of decodes, on the ledger. */
+  readonly books: number
+  readonly copies: number
+  readonly decodes: number
 }
 
 /** Returns medians over rounds, each in its own conversation. */
 async function episodes(engine: LlamaEngine, { length, generated, rounds }: Sizes): Promise<Step[]> {
   const { vocabulary } = engine.modelInfo
   const ban = neverEnding(engine.model)
-  const taken = new Map<string, { submitted: number[]; milliseconds: number[] }>()
+  const taken = new Map<string, Record<Exclude<keyof Step, 'step'>, number[]>>()
   const note = async (step: string, request: Omit<Completion, 'sampling'>) => {
     const begun = performance.now()
     const { ledger } = await engine.complete({ ...request, sampling: { temperature: 0, logitBias: ban } })
-    const row = taken.get(step) ?? { submitted: [], milliseconds: [] }
+    const row = taken.get(step) ?? { submitted: [], milliseconds: [], books: [], copies: [], decodes: [] }
     taken.set(step, row)
     row.submitted.push(ledger.submitted)
     row.milliseconds.push(performance.now() - begun)
+    const { copying = 0 } = ledger
+    const { cache, prefill, decode } = ledger.milliseconds
+    row.books.push(cache - copying)
+    row.copies.push(copying)
+    row.decodes.push(prefill + decode)
   }
   const hole = { start: length >> 2, end: (length >> 2) + (length >> 1) }
   // The first round compiles the device's kernels.
@@ -116,10 +133,14 @@ async function episodes(engine: LlamaEngine, { length, generated, rounds }: Size
       engine.forget(conversation)
     }
   }
-  return [...taken].map(([step, { submitted, milliseconds }]) => ({
+  const rounded = (values: readonly number[]) => Number(median(values).toFixed(2))
+  return [...taken].map(([step, { submitted, milliseconds, books, copies, decodes }]) => ({
     step,
     submitted: median(submitted),
-    milliseconds: Number(median(milliseconds).toFixed(2)),
+    milliseconds: rounded(milliseconds),
+    books: rounded(books),
+    copies: rounded(copies),
+    decodes: rounded(decodes),
   }))
 }
 

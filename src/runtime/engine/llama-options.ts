@@ -30,7 +30,7 @@ export interface LlamaEngineOptions extends Omit<ContextOptions, 'embeddings'> {
   /** Bytes of host memory for cells that leave the device. Default: a quarter of the free memory; 0 turns this tier off. */
   readonly hostBytes?: number
   /**
-   * A folder of calibrations (`calibrationFolder()`). The engine takes from it what copies and masked cells cost on this device. If the
+   * A folder of calibrations; commands use `~/.cache/kvfold/calibration`. The engine takes from it what copies and masked cells cost on this device. If the
    * folder does not have it, `load` measures it in about a second and keeps it there. So cells leave the device where that pays. Default:
    * none, and cells leave the device only when others need their room.
    */

@@ -19,6 +19,8 @@ export interface SchedulerOptions {
 
 /** A prompt that takes less goes in whole. Then streams pause for longer but less often, and less is lost to small batches. */
 const DEFAULT_MAX_GAP = 1000
+/** The most milliseconds of a copy between two decodes. It also takes no longer than the decode before it. */
+const LONGEST_SLICE = 20
 /** The most steps of a run. A run ends earlier when there is other work. */
 const LONGEST_RUN = 256
 
@@ -151,9 +153,11 @@ export class Scheduler {
         await this.#admit()
         const shares = this.#compose()
         const steps = this.#ahead(shares)
+        const begun = performance.now()
         if (steps > 1) await this.#run(shares, steps)
         else if (shares.length > 0) await this.#turn(shares)
         else if (this.#fetching.busy) await this.#heard()
+        if (this.cache.moving === true) await this.cache.moveOn?.(Math.min(performance.now() - begun, LONGEST_SLICE))
       }
       // Yield once so that finished callers can submit their next step; then move one idle sequence off the device.
       await new Promise<void>((resolve) => {
@@ -161,7 +165,11 @@ export class Scheduler {
         setImmediate(resolve)
       })
       this.#wake = null
-    } while (this.#jobs.length > 0 || this.#errands.length > 0 || (!this.#closed && this.cache.tidy?.() === true))
+    } while (
+      this.#jobs.length > 0 ||
+      this.#errands.length > 0 ||
+      (!this.#closed && (await this.cache.tidy?.(undefined, LONGEST_SLICE)) === true)
+    )
   }
 
   /** Waits until there is news. */
@@ -265,7 +273,9 @@ export class Scheduler {
     const { attention } = this.context
     if (!isSteady || shares.length === 0 || this.#news || attention !== null || this.options.decode !== undefined) return 1
     const isPromptDue = this.#jobs.some(({ phase }) => phase.name === 'prefill')
-    return isPromptDue ? 1 : Math.min(LONGEST_RUN, Math.floor((this.cache.spare ?? 0) / shares.length))
+    return isPromptDue || this.cache.moving === true
+      ? 1
+      : Math.min(LONGEST_RUN, Math.floor((this.cache.spare ?? 0) / shares.length))
   }
 
   /**

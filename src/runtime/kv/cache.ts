@@ -21,6 +21,7 @@ import { LOST_BELOW, Planner, type PlannerOptions } from './plan/planner.js'
 import { type Prompt, uneditedOf } from './prompt.js'
 import { ANSWERS } from './tier-policy.js'
 import { type CacheTotals, type Residency, residencyOf, totalsOf } from './residency.js'
+import { Mover } from './mover.js'
 import { Conversations, SequenceTable } from './sequence-table.js'
 import { type HeldSequence, type LiveSequence, Sequence } from './sequence.js'
 import { SharedCells, type SharedOptions } from './shared-cells.js'
@@ -52,6 +53,7 @@ export class KvCache implements StepCache {
   readonly #planner: Planner
   readonly #parking: Parking
   readonly #idleOffload: IdleOffload
+  readonly #mover: Mover
   readonly #reloader: Reloader
   readonly #shared: SharedCells | null
   readonly #middle: MidSequencePrefill
@@ -68,9 +70,12 @@ export class KvCache implements StepCache {
     const { fewest, costs = { model: null, rates: null }, shared } = options
     this.#planner = new Planner(this.#table, this.#conversations, this.#offload, options)
     const pays = { costs, ...(fewest === undefined ? {} : { fewest }) }
-    const parts = [this.#table, this.#conversations, this.#offload, this.#evictor, pays] as const
-    this.#parking = new Parking(...parts)
-    this.#idleOffload = new IdleOffload(...parts)
+    this.#parking = new Parking(this.#table, this.#conversations, this.#offload, this.#evictor, pays)
+    this.#idleOffload = new IdleOffload(this.#table, this.#conversations, this.#offload, pays)
+    this.#mover = new Mover(this.#table, this.#offload, (victim) => {
+      this.#evictor.moved(victim)
+      if (victim.state === 'parked') this.#parking.moved(victim)
+    })
     this.#reloader = new Reloader(this.#table, this.#offload, this.#evictor, this.#parking)
     this.#shared = shared === undefined ? null : new SharedCells(this.#table, this.#conversations, shared)
     this.#middle = new MidSequencePrefill(this.#table, this.#evictor)
@@ -131,7 +136,7 @@ export class KvCache implements StepCache {
         const state = states.get(first)
         if (state !== undefined && wanted.every((each) => states.has(each))) {
           this.#offload.claim(wanted)
-          const reason = this.#reloader.load(own, plan, first, state)
+          const reason = await this.#reloader.load(own, plan, first, state)
           if (reason !== null) without.set(first, reason)
           else incoming.delete(first)
         }
@@ -146,20 +151,21 @@ export class KvCache implements StepCache {
   /**
    * Carries out a plan:
    *
-   * - Moves sequences off the device that have been idle for long (IdleOffload).
    * - Parks the entries that the live sequence no longer shows, and removes them from it. If no sequence id is free, the longest unused
    *   parked version is evicted for one. If there is none, the entries are lost.
    * - Tags the borrowed cells, and copies the cells that go to other positions.
    *
-   * With `alone` it also moves parked versions off the device where they would be a burden (tier-policy.ts): those of earlier steps and
-   * those of this one.
+   * With `alone` it also moves parked versions off the device where this step's own tokens pay for that (tier-policy.ts): those of earlier
+   * steps and those of this one. Other versions that are a burden, and sequences that have been idle for long, are moved between the decodes
+   * that follow (Mover).
    */
   begin(sequence: LiveSequence, plan: Plan, kind: StepKind, alone = false): Step {
     const own = this.#own(sequence)
     invariant(!own.running, `conversation ${own.conversation} began a step while another is running`)
     const [due, needed, held] = [computedIn(plan), neededBy(own, plan), own.held]
-    if (alone) this.#parking.relieve(own, needed, { due, ahead: ANSWERS })
-    this.#idleOffload.relieve(needed, due)
+    if (alone) this.#parking.relieve(own, needed, due)
+    const burdens = this.#parking.burdens(own.conversation, { due, ahead: ANSWERS }, needed)
+    for (const victim of [...burdens, ...this.#idleOffload.due(needed, due)]) this.#mover.later(victim)
     const started = performance.now() - this.#evictor.spent
     verifyPlan(own, plan, (holder) => this.#table.has(holder))
     const step = new Step(own, plan, kind)
@@ -179,7 +185,7 @@ export class KvCache implements StepCache {
     this.#turning.put(step, copies)
     if (!step.inMiddle) this.#middle.close(step)
     own.rename(uneditedOf(plan.prompt), plan.sourceIds, spansHeld(plan))
-    if (alone) this.#parking.relieve(own, new Set(lenders), { due, ahead: 0 })
+    if (alone) this.#parking.relieve(own, new Set(lenders), due)
     step.predicted = predictedTime(this.options.costs?.model ?? null, plan, held, this.#table.cells.used)
     for (const sequence of this.#table.all) sequence.tier = 'device'
     // The time of evictions is charged below, so it is not counted here.
@@ -210,8 +216,23 @@ export class KvCache implements StepCache {
     return this.#table.cells.free
   }
 
-  tidy(share = 0.75): boolean {
-    return this.#parking.tidy(share)
+  get moving(): boolean {
+    return this.#mover.busy
+  }
+
+  async moveOn(milliseconds: number): Promise<void> {
+    const started = performance.now()
+    await this.#mover.slice(milliseconds)
+    this.#evictor.spend(performance.now() - started)
+  }
+
+  async tidy(share = 0.75, milliseconds = Infinity): Promise<boolean> {
+    const next = this.#mover.busy ? null : this.#parking.next(share)
+    if (next !== null) this.#mover.later(next)
+    const isBusy = (await this.#mover.slice(milliseconds)) || this.#parking.gather()
+    // No step waited for it.
+    this.#table.takeCopied()
+    return isBusy
   }
 
   async leave(): Promise<void> {
@@ -340,9 +361,8 @@ export class KvCache implements StepCache {
    * sequence its place.
    */
   #keep(victim: Sequence, sparing: boolean): boolean {
-    const { memory } = this.#table
     if (!this.#offload.open || victim.held === 0 || !victim.settled) return false
-    const state = memory.saveSequence(victim.seq, { checksum: false })
+    const state = this.#table.copying((memory) => memory.saveSequence(victim.seq, { checksum: false }))
     if (sparing) return this.#offload.offer(offloadRecordOf(victim), state)
     this.#offload.put(offloadRecordOf(victim), state)
     return true

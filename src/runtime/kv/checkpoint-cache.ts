@@ -62,7 +62,7 @@ export class CheckpointCache implements StepCache {
   ) {
     this.#table = new SequenceTable(memory)
     this.#offload = options.offload ?? new OffloadTiers({})
-    this.#checkpoints = new Checkpoints(memory, this.#offload)
+    this.#checkpoints = new Checkpoints(this.#table, this.#offload)
     this.#evictor = new Evictor(this.#table, this.#conversations, (victim) => this.#checkpoints.save(victim))
   }
 
@@ -330,8 +330,8 @@ export class CheckpointCache implements StepCache {
       stored.held,
       this.#table.victims().filter((victim) => victim !== own),
     )
-    if (stored.held > this.#table.cells.free) return 'the context has no room for their saved state'
-    if (!this.memory.loadSequence(own.seq, state, { verify: false })) {
+    if (stored.held > this.#table.cells.free) return 'no room for their saved state in the context'
+    if (!this.#table.copying((memory) => memory.loadSequence(own.seq, state, { verify: false }))) {
       this.#offload.drop(stored, true)
       return LOST_BELOW
     }

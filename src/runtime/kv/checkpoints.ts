@@ -1,8 +1,8 @@
 /** Chooses the places of a text that are worth a checkpoint, and finds checkpoints: saved states of sequences that can only be extended. */
 import { steady } from '../core/clock.js'
 import { type OffloadedSequence, offloadRecordOf, type OffloadTiers } from './offload.js'
+import type { SequenceTable } from './sequence-table.js'
 import type { HeldSequence, Sequence } from './sequence.js'
-import type { KvMemory } from './ports.js'
 import { commonPrefix, isMarker, type Prompt, sourceIdsOf, sourcePlace } from './prompt.js'
 
 /**
@@ -35,21 +35,24 @@ export function checkpointPlaces(prompt: Prompt): number[] {
 /** Saved states, in the offload tiers. When those are full, the states of least benefit are given up (tier-policy.ts). */
 export class Checkpoints {
   constructor(
-    private readonly memory: KvMemory,
+    private readonly table: Pick<SequenceTable, 'copying'>,
     private readonly offload: OffloadTiers,
   ) {}
 
   /** Saves the sequence's state, unless the same state is saved already. Returns false when no state can be kept. */
   save(sequence: Sequence): boolean {
-    const { offload, memory } = this
+    const { offload, table } = this
     const { held, tokens, seq } = sequence
     if (!offload.open || held === 0) return false
     const alike = offload.all.filter((stored) => stored.held === held && commonPrefix(stored.tokens, tokens) === held)
     // Another tenant's state is useless to this tenant, which must not learn of it either.
     const text = sequence.freshText(tokens)
     const same = alike.find((stored) => stored.isFresh(held - 1, held - 1, text))
-    if (same === undefined) offload.put(offloadRecordOf(sequence), memory.saveSequence(seq, { checksum: false }))
-    else same.lastUse = steady.now()
+    if (same !== undefined) same.lastUse = steady.now()
+    else {
+      const state = table.copying((memory) => memory.saveSequence(seq, { checksum: false }))
+      offload.put(offloadRecordOf(sequence), state)
+    }
     return true
   }
 

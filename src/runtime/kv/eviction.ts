@@ -102,17 +102,16 @@ export class Evictor {
     return freed
   }
 
-  /** Takes a sequence off the device only if the lower tiers give up nothing for it. Returns false when it stays. */
-  moveOff(victim: Sequence): boolean {
-    const started = performance.now()
-    const kept = this.keep(victim, true)
-    if (kept) {
-      if (victim.state === 'idle') this.conversations.views.keep(victim)
-      this.#moved += this.table.drop(victim)
-      this.conversations.unseat(victim)
-    }
-    this.spend(performance.now() - started)
-    return kept
+  /**
+   * Takes a sequence off the device that a lower tier has already. The cells of a parked version go on the account of its conversation's
+   * next step, those of an idle conversation on that of the step that commits or begins next.
+   */
+  moved(victim: Sequence): void {
+    if (victim.state === 'idle') this.conversations.views.keep(victim)
+    const freed = this.table.drop(victim)
+    this.conversations.unseat(victim)
+    if (victim.state === 'idle') this.#moved += freed
+    else this.#book(victim.conversation, freed)
   }
 
   /**
@@ -154,6 +153,7 @@ export class Evictor {
     step.evicted += this.#evicted
     step.moved += this.#moved
     step.spend('cache', this.#milliseconds)
+    step.copying += this.table.takeCopied()
     this.#evicted = 0
     this.#moved = 0
     this.#milliseconds = 0

@@ -99,7 +99,13 @@ export interface LedgerEntry {
    * since its last step, while nothing ran.
    */
   readonly moved: number
+  /** Wall time by part: planning, books and copies of cells; the decodes of the prompt; those of the answer. */
   readonly milliseconds: { readonly cache: number; readonly prefill: number; readonly decode: number }
+  /**
+   * Milliseconds of `cache` in which cells were copied off the device, onto it or within it, those of other conversations included where the
+   * step waited for them; the rest of `cache` is books. Absent in entries of earlier versions and of engines that do not report it.
+   */
+  readonly copying?: number
   /** Predicted milliseconds of cache and prefill, made before they began; null where the machine was not calibrated. */
   readonly predicted: number | null
   /**

@@ -1,9 +1,10 @@
 /** The tiers below the device: keeps saved sequences in memory and on the disk tier, and decides which ones move on when memory is full. */
+import { setImmediate as nextTurn } from 'node:timers/promises'
 import { steady } from '../core/clock.js'
 import { lowerBound } from '../core/span.js'
 import type { ConversationId } from '../core/ids.js'
 import { type FreshText, WORDS } from './cell-hash.js'
-import type { DiskCounts, DiskTier, OffloadRecord } from './ports.js'
+import type { DiskCounts, DiskItem, DiskTier, OffloadRecord } from './ports.js'
 import { surplus } from './tier-policy.js'
 import { freshCells, type HeldSequence, type Sequence } from './sequence.js'
 
@@ -37,6 +38,8 @@ export class OffloadTiers {
   readonly #moving = new Set<Promise<void>>()
   /** Sequences about to be loaded. They are not given up for others. */
   #claimed: ReadonlySet<OffloadedSequence> = new Set()
+  /** Settles when the last state in pieces is written. */
+  #joining: Promise<unknown> = Promise.resolve()
   readonly #budget: number
   readonly #store: DiskTier | null
   /** The fewest bytes per token seen so far; short sequences take more. Infinity while none was saved. */
@@ -95,22 +98,22 @@ export class OffloadTiers {
   }
 
   /** Keeps a saved sequence in memory like `put`, but only if nothing is given up for it. Returns false when it is not kept. */
-  offer(record: OffloadRecord, state: Uint8Array): boolean {
+  offer(record: OffloadRecord, state: SavedState): boolean {
     this.#weigh(record, state)
-    if (!this.#fits(state.byteLength)) return false
+    if (!this.#fits(bytesOf(state))) return false
     this.put(record, state)
     return true
   }
 
   /** Keeps a saved sequence in memory. If memory is full, the sequences of least benefit move on. */
-  put(record: OffloadRecord, state: Uint8Array): void {
+  put(record: OffloadRecord, state: SavedState): void {
     this.#weigh(record, state)
-    this.#host.add(new OffloadedSequence(record, { tier: 'host', state }, state.byteLength))
+    this.#host.add(new OffloadedSequence(record, { tier: 'host', state }, bytesOf(state)))
     this.#makeRoom()
   }
 
   /** Returns the values of a stored sequence: at once from memory, as a promise from disk. They are null when they are gone or damaged. */
-  read(stored: OffloadedSequence): Uint8Array | Promise<Uint8Array | null> {
+  read(stored: OffloadedSequence): SavedState | Promise<SavedState | null> {
     stored.lastUse = steady.now()
     const { place } = stored
     if (place.tier === 'host') return place.state
@@ -118,7 +121,7 @@ export class OffloadTiers {
     return (
       this.#store?.take(place.id).then((state) => {
         if (state === null) this.#disk.delete(place.id)
-        return state
+        return state === null ? null : piecesOf(state)
       }) ?? Promise.resolve(null)
     )
   }
@@ -158,8 +161,8 @@ export class OffloadTiers {
     await this.#store?.close()
   }
 
-  #weigh({ tokens }: OffloadRecord, { byteLength }: Uint8Array): void {
-    if (tokens.length > 0) this.#perToken = Math.min(this.#perToken, byteLength / tokens.length)
+  #weigh({ tokens }: OffloadRecord, state: SavedState): void {
+    if (tokens.length > 0) this.#perToken = Math.min(this.#perToken, bytesOf(state) / tokens.length)
   }
 
   /** Whether this many more bytes fit into memory. With a disk tier, other sequences may move on for them. */
@@ -188,7 +191,7 @@ export class OffloadTiers {
     }
     this.#leaving.add(stored)
     this.#follow(
-      this.#store.put(record, place.state).then((item) => {
+      this.#write(record, place.state).then((item) => {
         this.#leaving.delete(stored)
         const wanted = this.#host.delete(stored)
         if (item === null) this.#lost++
@@ -196,6 +199,15 @@ export class OffloadTiers {
         else this.#follow(this.#store?.drop(item.id))
       }),
     )
+  }
+
+  /** Writes a state to the disk tier. Pieces are joined one state at a time, because that takes their memory twice. */
+  #write(record: OffloadRecord, state: SavedState): Promise<DiskItem | null> {
+    const store = this.#store!
+    if (state instanceof Uint8Array) return store.put(record, state)
+    const writing = this.#joining.then(async () => store.put(record, await joined(state)))
+    this.#joining = writing.catch(() => undefined)
+    return writing
   }
 
   #follow(work: Promise<void> | undefined): void {
@@ -209,7 +221,7 @@ export class OffloadTiers {
 
 /** Where its cells' values are: in memory, under an id of the disk tier, or, for cells of the shared tier, with the code that read them. */
 export type OffloadPlace =
-  | { readonly tier: 'host'; readonly state: Uint8Array }
+  | { readonly tier: 'host'; readonly state: SavedState }
   | { readonly tier: 'disk'; readonly id: string }
   | { readonly tier: 'shared' }
 
@@ -296,6 +308,41 @@ export function offloadRecordOf(sequence: Sequence): OffloadRecord {
 
 /** The values of a saved sequence: in one piece, or in several that hold consecutive positions. */
 export type SavedState = Uint8Array | readonly Uint8Array[]
+
+const bytesOf = (state: SavedState): number =>
+  state instanceof Uint8Array ? state.byteLength : state.reduce((sum, { byteLength }) => sum + byteLength, 0)
+
+// States in pieces are written to disk as one: these bytes, the number of pieces, their lengths in 8 bytes each, and the pieces.
+
+const JOINED = Buffer.from('kvfold in pieces')
+
+/** Joins pieces. Other work gets a turn after each. */
+async function joined(pieces: readonly Uint8Array[]): Promise<Uint8Array> {
+  const head = JOINED.length + 8 * (1 + pieces.length)
+  const whole = Buffer.allocUnsafeSlow(head + bytesOf(pieces))
+  whole.set(JOINED)
+  for (const [at, number] of [pieces.length, ...pieces.map(({ byteLength }) => byteLength)].entries())
+    whole.writeBigUInt64LE(BigInt(number), JOINED.length + 8 * at)
+  let at = head
+  for (const piece of pieces) {
+    whole.set(piece, at)
+    at += piece.byteLength
+    await nextTurn()
+  }
+  return whole
+}
+
+/** Returns the pieces of a state that was joined, without a copy; any other state as it is. The disk tier checked the bytes. */
+function piecesOf(state: Uint8Array): SavedState {
+  const whole = Buffer.from(state.buffer, state.byteOffset, state.byteLength)
+  if (!whole.subarray(0, JOINED.length).equals(JOINED)) return state
+  const number = (at: number) => Number(whole.readBigUInt64LE(JOINED.length + 8 * at))
+  const pieces: Uint8Array[] = []
+  let at = JOINED.length + 8 * (1 + number(0))
+  for (let piece = 1; piece <= number(0); at += number(piece++))
+    pieces.push(new Uint8Array(state.buffer, state.byteOffset + at, number(piece)))
+  return pieces
+}
 
 /** Values that were read from lower tiers before a step needed them. Null: they were damaged or gone, and are no longer stored. */
 export type ReadStates = ReadonlyMap<OffloadedSequence, SavedState | null>

@@ -60,23 +60,45 @@ export class Parking {
   }
 
   /**
-   * Does one thing per call, at times when nothing runs. Moves one version off the device, of a conversation whose versions are a burden.
-   * Or rewrites the live sequence of a conversation whose versions were moved. Or moves the longest unused version off the device, while
-   * more than `share` of the cells are in use. Returns false when there was nothing to do.
+   * Returns the next version to be moved off the device: one of a conversation whose versions are a burden, else the longest unused one
+   * while more than `share` of the cells are in use. Null: there is none.
    */
-  tidy(share: number): boolean {
-    return this.#relieveOne() || this.#makeRoom(share)
+  next(share: number): Sequence | null {
+    for (const conversation of this.#idle()) {
+      const [version] = this.burdens(conversation)
+      if (version !== undefined) return version
+    }
+    const { cells } = this.table
+    const [victim] = this.table.victims()
+    const isFull = this.offload.open && cells.used > cells.total * share
+    return isFull && victim?.state === 'parked' ? victim : null
+  }
+
+  /** Notes that a version of the conversation was moved. */
+  moved({ conversation }: Sequence): void {
+    this.#scattered.add(conversation)
+  }
+
+  /** Rewrites the live sequence of a conversation whose versions were moved. Returns false when there was none to rewrite. */
+  gather(): boolean {
+    for (const conversation of this.#idle()) if (this.#gather(conversation)) return true
+    return false
   }
 
   /**
-   * Relieves this conversation as `tidy` does, all at once, so that the step which begins does not pass over the versions. Their cells'
-   * places are filled by the tokens that the step computes. The time goes on the step's account.
+   * Moves versions off the device where the `due` tokens of the step that begins pay for that by themselves: they need not pass over the
+   * versions. They fill the free places. The time goes on the step's account.
    * @param staying sequences that must not be moved
    */
-  relieve({ conversation }: Sequence, staying: ReadonlySet<HeldSequence>, coming: ComingTokens): void {
+  relieve({ conversation }: Sequence, staying: ReadonlySet<HeldSequence>, due: number): void {
     const started = performance.now()
-    for (const version of this.#burdens(conversation, coming, staying)) if (!this.#moveOff(version)) break
-    this.#gather(conversation, coming.due)
+    let isRelieved = false
+    for (const version of this.burdens(conversation, { due, ahead: 0 }, staying)) {
+      if (!this.evictor.relieve(version)) break
+      this.moved(version)
+      isRelieved = true
+    }
+    if (isRelieved) this.#gather(conversation, due)
     this.evictor.spend(performance.now() - started)
   }
 
@@ -85,29 +107,17 @@ export class Parking {
     this.#scattered.delete(conversation)
   }
 
-  #relieveOne(): boolean {
-    const parked = this.table.all.filter(({ state }) => state === 'parked')
-    for (const conversation of new Set([...parked.map((version) => version.conversation), ...this.#scattered])) {
-      if (this.conversations.live(conversation)?.running === true) continue
-      const [version] = this.#burdens(conversation)
-      if ((version !== undefined && this.#moveOff(version)) || this.#gather(conversation)) return true
-    }
-    return false
-  }
-
-  #makeRoom(share: number): boolean {
-    const { cells } = this.table
-    const [victim] = this.table.victims()
-    if (!this.offload.open || victim?.state !== 'parked' || cells.used <= cells.total * share) return false
-    this.evictor.evictUnasked(victim)
-    return true
+  /** The conversations with versions, and those whose versions were moved, except running ones. */
+  #idle(): readonly ConversationId[] {
+    const parked = this.table.all.filter(({ state }) => state === 'parked').map(({ conversation }) => conversation)
+    return [...new Set([...parked, ...this.#scattered])].filter((each) => this.conversations.live(each)?.running !== true)
   }
 
   /**
    * Returns the conversation's versions that are to be moved, the longest unused first. Most cells of each must be held by no other
    * sequence. A version that lent cells to the last step stays, because it may be asked for again.
    */
-  #burdens(
+  burdens(
     conversation: ConversationId,
     coming: ComingTokens = { due: 0, ahead: ANSWERS },
     staying?: ReadonlySet<HeldSequence>,
@@ -123,15 +133,11 @@ export class Parking {
     if (!offload.hasRoom(held)) return []
     const sequence = this.conversations.live(conversation)
     const live = sequence === null || freed - coming.due < fewest ? 0 : aloneIn(sequence)
-    // A conversation whose versions have begun to move is completed, even if the rest alone would not pay.
-    const isDue = this.#scattered.has(conversation) || isWorthMoving({ held, freed, live }, coming, options.costs.rates, fewest)
+    // A conversation whose versions have begun to move is completed, even if the rest alone would not pay; but no step waits for that.
+    const isDue =
+      (coming.ahead > 0 && this.#scattered.has(conversation)) ||
+      isWorthMoving({ held, freed, live }, coming, options.costs.rates, fewest)
     return isDue ? [...versions].reverse() : []
-  }
-
-  #moveOff(version: Sequence): boolean {
-    if (!this.evictor.relieve(version)) return false
-    this.#scattered.add(version.conversation)
-    return true
   }
 
   /**
@@ -156,7 +162,7 @@ export const aloneIn = ({ alone }: Sequence): number => alone.reduce((sum, stret
 // Moving idle sequences off the device: every token that other conversations compute passes over their cells.
 
 /**
- * Moves idle sequences off the device. A conversation that comes back at once finds its cells in place; one that stays away finds them in
+ * Chooses idle sequences that leave the device. A conversation that comes back at once finds its cells in place; one that stays away finds them in
  * the lower tiers, and pays for a copy. It is moved when it has cost the other conversations as much as that copy (tier-policy.ts). Most
  * conversations with a single step never come back. Such a one is moved as soon as the tokens that are coming pay for the copy. Nothing is
  * moved where the lower tiers would give up something for it. A spliced live sequence stays: it is made exact where it is
@@ -167,22 +173,19 @@ export class IdleOffload {
     private readonly table: SequenceTable,
     private readonly conversations: Conversations,
     private readonly offload: OffloadTiers,
-    private readonly evictor: Evictor,
     private readonly options: ParkingOptions,
   ) {}
 
   /**
-   * Moves all sequences that are due. The time and the moved cells go on the account of the step that begins. That step's tokens fill the
-   * free places.
+   * Returns the sequences that are to be moved; none where they would free too few cells.
    * @param needed sequences that stay
    * @param due tokens of the step that begins
    */
-  relieve(needed: ReadonlySet<HeldSequence>, due: number): void {
+  due(needed: ReadonlySet<HeldSequence>, due: number): readonly Sequence[] {
     const { fewest = FEWEST } = this.options
-    if (!this.offload.open || this.table.cells.used < fewest) return
+    if (!this.offload.open || this.table.cells.used < fewest) return []
     const going = this.table.victims(needed).filter((victim) => this.#isDue(victim, { due, ahead: ANSWERS }))
-    if (going.reduce((sum, victim) => sum + aloneIn(victim), 0) < fewest) return
-    for (const victim of going) if (!this.offload.hasRoom(victim.held) || !this.evictor.moveOff(victim)) break
+    return going.reduce((sum, victim) => sum + aloneIn(victim), 0) < fewest ? [] : going
   }
 
   #isDue(victim: Sequence, coming: ComingTokens): boolean {
@@ -330,7 +333,7 @@ export class Reloader {
    * also stays in its tier. Sequences loaded for a step in preparation are never evicted. So two that do not fit together cannot replace
    * each other for ever: every load holds one more sequence id.
    */
-  load(own: Sequence, plan: Plan, stored: OffloadedSequence, state: SavedState): string | null {
+  async load(own: Sequence, plan: Plan, stored: OffloadedSequence, state: SavedState): Promise<string | null> {
     const { cells, sequences } = this.table
     const needed = new Set([...neededBy(own, plan), ...this.#loaded.keys()])
     const spare = () => this.table.victims(needed)
@@ -352,7 +355,8 @@ export class Reloader {
     // A state can only be loaded into an empty sequence, so the pieces of a state go through a second one.
     const isWhole = state instanceof Uint8Array || state.length === 1
     const piece = isWhole ? null : this.evictor.add(stored.conversation, 'parked', spare(), own.salt)
-    const isIn = isWhole || piece !== null ? this.#put(sequence, state instanceof Uint8Array ? [state] : state, piece) : null
+    const isIn =
+      isWhole || piece !== null ? await this.#put(sequence, state instanceof Uint8Array ? [state] : state, piece) : null
     if (piece !== null) this.table.drop(piece)
     if (isIn === null) {
       this.table.drop(sequence)
@@ -396,11 +400,11 @@ export class Reloader {
    * Loads the pieces of a state into an empty sequence, all but the first through the sequence `piece`. Returns false when a piece was
    * refused; then the sequence is empty.
    */
-  #put({ seq }: Sequence, [first, ...rest]: readonly Uint8Array[], piece: Sequence | null): boolean {
+  async #put({ seq }: Sequence, [first, ...rest]: readonly Uint8Array[], piece: Sequence | null): Promise<boolean> {
     const { memory } = this.table
-    if (first === undefined || !memory.loadSequence(seq, first, { verify: false })) return false
+    if (first === undefined || !(await this.table.copying((memory) => memory.copyIn(seq, first)))) return false
     for (const state of rest) {
-      const isIn = piece !== null && memory.loadSequence(piece.seq, state, { verify: false })
+      const isIn = piece !== null && (await this.table.copying((memory) => memory.copyIn(piece.seq, state)))
       const of = memory.positions(isIn ? piece.seq : seq)
       if (!isIn) {
         if (of !== null) memory.untag(seq, span(of.min, of.max + 1))

@@ -91,7 +91,7 @@ export class KeyRotation {
         this.table.lend(holder, span(part.at, part.at + length(part.span)), scratch)
         return { entries: span(held, scratch.held), by: turnOf(part) }
       })
-      const state = this.table.memory.saveSequence(scratch.seq, { checksum: false })
+      const state = this.table.copying((memory) => memory.saveSequence(scratch.seq, { checksum: false }))
       const record = offloadRecordOf(scratch)
       this.table.cut(scratch, span(0, scratch.held))
       return { record, state, runs }
@@ -103,8 +103,8 @@ export class KeyRotation {
     for (const { record, state, runs } of copies) {
       invariant(scratch !== null, 'putting copied cells back needs a scratch sequence')
       this.evictor.make(record.tokens.length, this.table.victims())
-      const isIn = this.table.memory.loadSequence(scratch.seq, state, { verify: false })
-      invariant(isIn, `llama.cpp did not load ${record.tokens.length} cells that it had saved`)
+      const isIn = this.table.copying((memory) => memory.loadSequence(scratch.seq, state, { verify: false }))
+      invariant(isIn, `llama.cpp did not take back ${record.tokens.length} cells that it had given out`)
       scratch.load(record)
       // No run may pass over one that still is at its old position. So runs that move down go from the first on, and runs that move up from
       // the last on.

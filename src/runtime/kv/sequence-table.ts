@@ -27,6 +27,8 @@ export class SequenceTable {
   readonly #bySequence = new Map<SeqId, Sequence>()
   #clock = 0
   #computed: Passed = { prompt: 0, generated: 0 }
+  /** Milliseconds of copies that no step's account includes yet. */
+  #copied = 0
 
   constructor(readonly memory: KvMemory) {
     this.cells = new CellTable(memory.cells)
@@ -79,6 +81,25 @@ export class SequenceTable {
         sequence.lastUse = 0
         sequence.passedBefore = { prompt: 0, generated: 0 }
       }
+  }
+
+  /** Runs a copy of cells out of the memory or into it, and counts its time. */
+  copying<T extends Uint8Array | boolean | Promise<Uint8Array | boolean>>(copy: (memory: KvMemory) => T): T {
+    const begun = performance.now()
+    const count = () => {
+      this.#copied += performance.now() - begun
+    }
+    const copied = copy(this.memory)
+    if (copied instanceof Promise) void copied.then(count, count)
+    else count()
+    return copied
+  }
+
+  /** Returns the milliseconds of copies since the last call. */
+  takeCopied(): number {
+    const copied = this.#copied
+    this.#copied = 0
+    return copied
   }
 
   /** Counts computed tokens. */
@@ -171,10 +192,10 @@ export class SequenceTable {
   /** Rewrites all cells of a sequence that shares none. Returns their number. */
   #rewrite(sequence: Sequence): number {
     const { held, seq } = sequence
-    const state = this.memory.saveSequence(seq, { checksum: false })
+    const state = this.copying((memory) => memory.saveSequence(seq, { checksum: false }))
     this.memory.untag(seq, sequence.span)
     // Its own cells were just freed, so there is room. If the load fails all the same, the books must say that nothing is held.
-    if (!this.memory.loadSequence(seq, state, { verify: false })) {
+    if (!this.copying((memory) => memory.loadSequence(seq, state, { verify: false }))) {
       sequence.cut(span(0, held))
       return 0
     }

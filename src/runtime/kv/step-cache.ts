@@ -113,12 +113,21 @@ interface CacheAbilities {
    * (Conversations.inherit).
    */
   inherit?(conversation: ConversationId, salt: CacheSalt, from: ConversationId): void
+  /** Whether sequences wait to be moved off the device between decodes (`moveOn`). */
+  readonly moving?: boolean
   /**
-   * Moves one parked sequence off the device. First come versions that slow their conversation's decodes (tier-policy.ts). Then, while more
-   * than `share` of the cells are in use, comes the longest unused one. To be called when nothing runs. Returns false when there was
-   * nothing to do.
+   * Copies a slice of such a sequence, which takes about this many milliseconds. To be called between two decodes. Nothing else may use the
+   * cache until the promise settles. The time goes on the account of the step that commits or begins next.
    */
-  tidy?(share?: number): boolean
+  moveOn?(milliseconds: number): Promise<void>
+  /**
+   * Does one thing, to be called when nothing runs: copies a slice of a parked sequence that leaves the device, or rewrites a live sequence
+   * whose versions have left. First come versions that slow their conversation's decodes (tier-policy.ts). Then, while more than `share` of
+   * the cells are in use, comes the longest unused one. Resolves to false when there was nothing to do. Nothing else may use the cache
+   * meanwhile.
+   * @param milliseconds about how long a slice may take; default: a sequence is copied whole
+   */
+  tidy?(share?: number, milliseconds?: number): Promise<boolean>
   /**
    * Closes the gaps that splices left in an idle conversation's positions, by turning its keys. That is an approximation, which the ledger
    * counts from the next step on. Returns by how many positions the sequence became shorter. Returns 0 for a running one, one that shares

@@ -38,6 +38,8 @@ export class Step {
    * Like `evicted`, for cells that were moved to a lower tier. Includes cells of the conversation that were moved there between its steps.
    */
   moved = 0
+  /** See LedgerEntry. */
+  copying = 0
   /** Predicted milliseconds until the first token can be sampled; null without a cost model. */
   predicted: number | null = null
   /** See LedgerEntry. */
@@ -157,6 +159,7 @@ export class Step {
       turned: turnedIn(this.plan),
       replaced: this.#replaced,
       milliseconds: { ...this.#milliseconds },
+      copying: this.copying,
       predicted: this.predicted,
     } as const
     if (outcome === 'cancelled') {

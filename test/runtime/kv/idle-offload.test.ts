@@ -30,6 +30,7 @@ const harnessWith = (offload = new OffloadTiers({ hostBytes: 1e6 }), fewest = 30
 
 const step = async (harness: CacheHarness, name: string, shown: Prompt): Promise<LedgerEntry> => {
   const running = (await harness.fetch(name, shown)) ?? expect.fail('no sequence')
+  await harness.moveOn()
   while (missing(running) > 0) expect(harness.decode(running, 200)).toBe(true)
   return harness.finish(name)
 }

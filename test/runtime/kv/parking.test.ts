@@ -27,8 +27,9 @@ const RATES: TierRates = {
 }
 const COSTS = { model: null, rates: RATES }
 
-const step = async (harness: CacheHarness, name: string, shown: Prompt): Promise<LedgerEntry> => {
+const step = async (harness: CacheHarness, name: string, shown: Prompt, isMoving = false): Promise<LedgerEntry> => {
   const running = (await harness.fetch(name, shown)) ?? expect.fail('no sequence')
+  if (isMoving) await harness.moveOn()
   while (missing(running) > 0) expect(harness.decode(running, 50)).toBe(true)
   return harness.finish(name)
 }
@@ -53,12 +54,12 @@ const parked = async ({ offload = new OffloadTiers({ hostBytes: 1e6 }), fold = 5
   return { harness, prompt }
 }
 
-/** Runs idle work until nothing is left to do. Returns what each call did. */
-const tidied = (harness: CacheHarness): string[] => {
+/** What was done, call by call, until there was nothing to do any more. */
+const tidied = async (harness: CacheHarness): Promise<string[]> => {
   const done: string[] = []
   for (;;) {
     const { loaded, saved } = harness.memory.moves
-    if (!harness.tidy(1)) return done
+    if (!(await harness.tidy(1))) return done
     done.push(harness.memory.moves.loaded > loaded ? 'gathered' : harness.memory.moves.saved > saved ? 'moved' : 'nothing')
   }
 }
@@ -66,7 +67,7 @@ const tidied = (harness: CacheHarness): string[] => {
 describe('while the engine is idle', () => {
   it('parked cells are offloaded and the rest is gathered; the next step reports it, and a restore computes nothing', async () => {
     const { harness, prompt } = await parked()
-    expect(tidied(harness)).toEqual(['moved', 'gathered'])
+    expect(await tidied(harness)).toEqual(['moved', 'gathered'])
     expect(harness.cache.totals).toMatchObject({
       used: 40,
       reach: 40,
@@ -87,26 +88,26 @@ describe('while the engine is idle', () => {
     await step(harness, 'a', prompt.shown)
     prompt.fold(15, 65, marker)
     expect(await step(harness, 'a', prompt.shown)).toMatchObject({ contract: 'exact', parked: 72 })
-    expect(tidied(harness)).toEqual(['moved', 'gathered'])
+    expect(await tidied(harness)).toEqual(['moved', 'gathered'])
     prompt.restore(15)
     expect(await step(harness, 'a', prompt.shown)).toMatchObject({ recomputed: 0, submitted: 1, moved: 72, tiers: { host: 71 } })
   })
 
-  it('a few parked cells stay, also few compared with the live ones', async () => {
-    expect(tidied((await parked({ fold: 29 })).harness)).toEqual([])
-    // 30 cells are parked beside 60 live ones.
-    expect(tidied((await parked({ fold: 30 })).harness)).toEqual([])
+  it('a few cells stay, and few beside many', async () => {
+    expect(await tidied((await parked({ fold: 29 })).harness)).toEqual([])
+    // 30 parked, 60 live.
+    expect(await tidied((await parked({ fold: 30 })).harness)).toEqual([])
   })
 
   it('they stay where nothing was measured', async () => {
     const { harness } = await parked({ options: { costs: { model: null, rates: null } } })
-    expect(tidied(harness)).toEqual([])
+    expect(await tidied(harness)).toEqual([])
     expect(harness.memory.moves).toEqual({ saved: 0, loaded: 0 })
   })
 
   it('without tiers they stay', async () => {
     const { harness, prompt } = await parked({ offload: new OffloadTiers({}) })
-    expect(tidied(harness)).toEqual([])
+    expect(await tidied(harness)).toEqual([])
     expect(harness.memory.moves).toEqual({ saved: 0, loaded: 0 })
     prompt.restore(15)
     expect(await step(harness, 'a', prompt.shown)).toMatchObject({ submitted: 1, sources: { parked: 50 } })
@@ -114,8 +115,9 @@ describe('while the engine is idle', () => {
 
   it('parked cells stay if their offload would lose other sequences; this is tried once', async () => {
     const { harness } = await parked({ offload: new OffloadTiers({ hostBytes: bytesOf(49) }) })
-    expect(tidied(harness)).toEqual([])
-    expect(tidied(harness)).toEqual([])
+    // It is copied and not taken.
+    expect(await tidied(harness)).toEqual(['moved'])
+    expect(await tidied(harness)).toEqual([])
     expect(harness.memory.moves.saved).toBe(1)
     expect(harness.cache.totals).toMatchObject({ parked: 51, tiers: { host: { tokens: 0 }, lost: 0 } })
   })
@@ -123,13 +125,13 @@ describe('while the engine is idle', () => {
   it('with a disk tier, other sequences move to disk instead', async () => {
     const offload = new OffloadTiers({ hostBytes: bytesOf(70), disk: new NaiveDiskTier(9) })
     const { harness, prompt } = await parked({ offload })
-    expect(tidied(harness)).toEqual(['moved', 'gathered'])
+    expect(await tidied(harness)).toEqual(['moved', 'gathered'])
     prompt.add(text(400, 60))
     await step(harness, 'a', prompt.shown)
     prompt.fold(85, 145, marker)
     await step(harness, 'a', prompt.shown)
-    // The beginning of the first answer now has other positions, so its old cells go, too.
-    expect(tidied(harness)).toEqual(['moved', 'moved', 'gathered'])
+    // The first answer's beginning, which now stands elsewhere, goes with it.
+    expect(await tidied(harness)).toEqual(['moved', 'moved', 'gathered'])
     await offload.settle()
     const { host, disk, lost } = harness.cache.totals.tiers
     expect([host.tokens + disk.tokens, lost]).toEqual([51 + 2 + 61, 0])
@@ -144,10 +146,10 @@ describe('while the engine is idle', () => {
     prompt.fold(15, 52, [910])
     // A part of the fold is shown again, so the rest may be next.
     expect(await step(harness, 'a', prompt.shown)).toMatchObject({ sources: { parked: 13 } })
-    expect(tidied(harness)).toEqual([])
+    expect(await tidied(harness)).toEqual([])
     await step(harness, 'a', prompt.shown)
-    // The cells of the first marker are offloaded with them.
-    expect(tidied(harness)).toEqual(['moved', 'moved', 'gathered'])
+    // With it goes the first marker.
+    expect(await tidied(harness)).toEqual(['moved', 'moved', 'gathered'])
     prompt.restore(15)
     // The step before computed its own cells for the other 13 tokens.
     expect(await step(harness, 'a', prompt.shown)).toMatchObject({ recomputed: 0, submitted: 1, tiers: { host: 37 } })
@@ -157,37 +159,41 @@ describe('while the engine is idle', () => {
     const { harness, prompt } = await parked()
     await step(harness, 'b', shownOf([...prompt.base]))
     await step(harness, 'a', prompt.shown)
-    expect(tidied(harness)).toEqual([])
+    expect(await tidied(harness)).toEqual([])
     harness.forget('b')
-    expect(tidied(harness)).toEqual(['moved', 'gathered'])
+    expect(await tidied(harness)).toEqual(['moved', 'gathered'])
   })
 
-  it('cells that a running conversation parked stay', async () => {
+  it('what a running conversation parked may go, and the rest is gathered when its step has ended', async () => {
     const { harness, prompt } = await parked()
     const running = (await harness.fetch('a', prompt.shown))!
-    expect(tidied(harness)).toEqual([])
+    expect(await tidied(harness)).toEqual(['moved'])
     harness.decode(running, 1)
     harness.finish('a')
-    expect(tidied(harness)).toEqual(['moved', 'gathered'])
+    expect(await tidied(harness)).toEqual(['gathered'])
   })
 
   it('forgetting a conversation between two calls leaves nothing to gather', async () => {
     const { harness } = await parked()
-    expect(harness.tidy(1)).toBe(true)
+    expect(await harness.tidy(1)).toBe(true)
     harness.forget('a')
-    expect(tidied(harness)).toEqual([])
+    expect(await tidied(harness)).toEqual([])
     expect(harness.cache.totals).toMatchObject({ used: 0, tiers: { host: { tokens: 0 } } })
   })
 })
 
 describe('when a step begins alone', () => {
-  it('cells that earlier steps parked are offloaded first, charged to this step', async () => {
+  it('what earlier steps parked stays where it computes little, and goes between the decodes that follow, on its account', async () => {
     const { harness, prompt } = await parked({ relieves: true })
-    const entry = await step(harness, 'a', prompt.shown)
+    const running = (await harness.fetch('a', prompt.shown))!
+    expect(harness.cache.totals).toMatchObject({ parked: 51, tiers: { host: { tokens: 0 } } })
+    await harness.moveOn()
+    expect(harness.cache.totals).toMatchObject({ used: 39, parked: 0, tiers: { host: { tokens: 51 } } })
+    harness.decode(running, 1)
+    const entry = harness.finish('a')
     expect(entry).toMatchObject({ submitted: 1, moved: 51 })
     expect(entry.milliseconds.cache).toBeGreaterThan(0)
-    expect(harness.cache.totals).toMatchObject({ used: 40, parked: 0, tiers: { host: { tokens: 51 } } })
-    expect(tidied(harness)).toEqual([])
+    expect(await tidied(harness)).toEqual(['gathered'])
   })
 
   it('what it parks itself goes before it computes, where what it computes passes over it as often as that takes', async () => {

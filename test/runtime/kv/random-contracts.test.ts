@@ -336,13 +336,13 @@ async function play(
     complete(of, tokens)
   }
 
-  /** Offloads parked cells until nothing is left to offload. */
-  const relieve = (): boolean => {
+  /** All that is a burden: the cache is never fuller than this share. */
+  const relieve = async (): Promise<boolean> => {
     const { loaded } = harness.memory.moves
-    if (!harness.tidy(1)) return false
+    if (!(await harness.tidy(1))) return false
     if (harness.memory.moves.loaded > loaded) seen.gathered++
     else seen.relieved++
-    relieve()
+    await relieve()
     return true
   }
 
@@ -379,7 +379,7 @@ async function play(
     } else if (op.do === 'closeGaps') {
       if (harness.closeGaps(op.name) > 0) seen.closed++
     } else if (op.do === 'tidy') {
-      if (!relieve()) harness.tidy(0.3)
+      if (!(await relieve())) await harness.tidy(0.3)
     } else if (op.do === 'refresh' && running === undefined) {
       const shown = harness.cache.prompt(id)
       if (shown === null) continue
@@ -392,11 +392,12 @@ async function play(
       talk.fold(op.which, [90, 91])
       await ask(op.name, [], op.terms)
       if (op.which % 2 === 0 && harness.closeGaps(op.name) > 0) seen.closed++
-      if (op.which % 3 === 0) relieve()
+      if (op.which % 3 === 0) await relieve()
       if (op.which % 3 === 1) await ask(op.name, [], op.terms)
       talk.restore(op.which)
       await ask(op.name, op.tokens, op.terms)
     }
+    if (seen.operations % 2 === 0) await harness.moveOn()
     await offload.settle()
   }
   seen.lost += harness.cache.totals.tiers.lost

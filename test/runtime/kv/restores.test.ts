@@ -74,7 +74,7 @@ describe.each(CONTRACTS)('a restore under %s', (contract) => {
       await show()
       prompt.fold(start, end, marker)
       await show()
-      if (tier !== 'device') while (harness.tidy(0));
+      if (tier !== 'device') while (await harness.tidy(0));
       prompt.restore(start)
       const entry = await show()
       expect(entry, `[${start}, ${end})`).toMatchObject({ submitted: 1, approximate: 0, recomputeReason: null, fallback: null })
@@ -96,7 +96,7 @@ describe.each(CONTRACTS)('a restore under %s', (contract) => {
         prompt.fold(start, start + 20, marker)
         await show()
       }
-      if (tier !== 'device') while (harness.tidy(0));
+      if (tier !== 'device') while (await harness.tidy(0));
       for (const start of order) prompt.restore(start)
       const entry = await show()
       if (entry.evicted === 0) expect(entry, order.join()).toMatchObject({ submitted: 1, approximate: 0 })
@@ -154,7 +154,7 @@ describe('a restore in a tight cache', () => {
     await s.show()
     s.prompt.fold(12, 20, marker)
     await s.show()
-    for (const { place } of offload.all) if (place.tier === 'host') place.state.fill(7)
+    for (const { place } of offload.all) if (place.tier === 'host') (place.state as Uint8Array).fill(7)
     s.prompt.restore(12)
     const entry = await s.show()
     expect(entry).toMatchObject({ submitted: 108, approximate: 0 })

@@ -241,14 +241,28 @@ export class CacheHarness {
     return closed
   }
 
-  /** Offloads a parked sequence if the device is too full or the sequence costs too much there. No live sequence may change. */
-  tidy(share: number): boolean {
+  /** Moves what waits to be moved between decodes. No live sequence that runs may change. */
+  async moveOn(): Promise<void> {
+    while (this.cache.moving === true) {
+      const held = this.#look((seq) => this.runningSeqs().includes(seq))
+      await this.cache.moveOn?.(Infinity)
+      this.inspect()
+      expect(this.#look((seq) => this.runningSeqs().includes(seq))).toEqual(held)
+    }
+  }
+
+  /** Moves something parked off the device, if there is too much on it or it is a burden. No live sequence may change. */
+  async tidy(share: number): Promise<boolean> {
     const before = this.memory.readback().length
-    const liveOnes = () => this.#look((seq) => [...this.#live()].some((sequence) => sequence.seq === seq))
-    const held = liveOnes()
-    const moved = this.cache.tidy?.(share) ?? false
+    const cellsOf = ({ seq }: LiveSequence) => this.#look((other) => other === seq)
+    const held = new Map(this.#live().map((sequence) => [sequence, cellsOf(sequence)]))
+    const running = this.runningSeqs()
+    const moved = (await this.cache.tidy?.(share)) ?? false
     this.inspect()
-    expect(liveOnes()).toEqual(held)
+    // An idle one may have left as a whole.
+    const left = new Set(this.#live())
+    for (const [sequence, cells] of held)
+      if (left.has(sequence) || running.includes(sequence.seq)) expect(cellsOf(sequence)).toEqual(cells)
     if (!moved) expect(this.memory.readback().length).toBe(before)
     return moved
   }

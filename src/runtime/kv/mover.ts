@@ -1,0 +1,110 @@
+/** Moves sequences off the device in slices, between decodes, so that no stream waits for a whole copy. */
+import { length, span } from '../core/span.js'
+import type { OffloadTiers, SavedState } from './offload.js'
+import { offloadRecordOf } from './offload.js'
+import type { SequenceTable } from './sequence-table.js'
+import type { Sequence } from './sequence.js'
+
+/** The fewest cells of a slice: fewer take hardly less time. */
+const FEWEST = 256
+
+/** A sequence whose values are being copied out. */
+interface Moving {
+  readonly victim: Sequence
+  /** What the sequence was like when the copy began. If it has changed since, the copy is useless. */
+  readonly held: number
+  readonly lastUse: number
+  readonly pieces: Uint8Array[]
+  /** Entries that were copied. */
+  done: number
+}
+
+/**
+ * Sequences that are to leave the device, though no step needs their room at once. Each slice copies some cells through a sequence id of its
+ * own, off the event loop. When a sequence is copied whole, a lower tier takes it and it is dropped. A sequence that is used, changed or
+ * dropped meanwhile stays as it is, and its copy is thrown away.
+ */
+export class Mover {
+  readonly #waiting = new Set<Sequence>()
+  #moving: Moving | null = null
+  /** Sequences that could not be copied or were not taken, with their last use. They are not tried again before they are used. */
+  readonly #refused = new WeakMap<Sequence, number>()
+  /** Cells that were copied in a millisecond; null before the first slice. */
+  #pace: number | null = null
+
+  /** @param onMoved called when a lower tier has the sequence; it must drop it */
+  constructor(
+    private readonly table: SequenceTable,
+    private readonly offload: OffloadTiers,
+    private readonly onMoved: (victim: Sequence) => void,
+  ) {}
+
+  /** Whether a sequence waits to be moved, or is moved. */
+  get busy(): boolean {
+    return this.#moving !== null || this.#waiting.size > 0
+  }
+
+  /** Has this sequence moved, after those that wait already. */
+  later(victim: Sequence): void {
+    if (this.#moving?.victim !== victim) this.#waiting.add(victim)
+  }
+
+  /**
+   * Copies the next slice; nothing else may touch the memory meanwhile. Returns false when there was nothing to copy.
+   * @param milliseconds about how long the slice may take
+   */
+  async slice(milliseconds: number): Promise<boolean> {
+    const moving = this.#next()
+    const scratch = moving === null ? null : this.table.sequences.take()
+    if (moving === null || scratch === null) {
+      this.#waiting.clear()
+      this.#moving = null
+      return false
+    }
+    const { memory } = this.table
+    const { victim, held, done, pieces } = moving
+    const count = this.#pace === null ? FEWEST : Math.max(FEWEST, Math.floor(this.#pace * milliseconds))
+    const entries = span(done, Math.min(held, milliseconds === Infinity ? held : done + count))
+    const of = victim.positionsOf(entries)
+    const begun = performance.now()
+    memory.tag(victim.seq, scratch, of)
+    const state = await this.table.copying((to) => to.copyOut(scratch)).catch(() => null)
+    memory.untag(scratch, of)
+    this.table.sequences.give(scratch)
+    this.#pace = length(entries) / Math.max(performance.now() - begun, 1e-3)
+    if (state === null) {
+      this.#moving = null
+      this.#refused.set(victim, victim.lastUse)
+      return true
+    }
+    pieces.push(state)
+    moving.done = entries.end
+    if (moving.done === held) this.#end(moving)
+    return true
+  }
+
+  /** Returns the sequence that is copied next; null when none is left that may move. */
+  #next(): Moving | null {
+    const current = this.#moving
+    if (current !== null && this.#isAsBefore(current)) return current
+    this.#moving = null
+    for (const victim of this.#waiting) {
+      this.#waiting.delete(victim)
+      if (!this.table.has(victim) || victim.running || victim.held === 0 || !victim.settled) continue
+      if (this.#refused.get(victim) === victim.lastUse || !this.offload.hasRoom(victim.held)) continue
+      return (this.#moving = { victim, held: victim.held, lastUse: victim.lastUse, pieces: [], done: 0 })
+    }
+    return null
+  }
+
+  #isAsBefore({ victim, held, lastUse }: Moving): boolean {
+    return this.table.has(victim) && !victim.running && victim.settled && victim.held === held && victim.lastUse === lastUse
+  }
+
+  #end({ victim, pieces }: Moving): void {
+    this.#moving = null
+    const state: SavedState = pieces.length === 1 ? pieces[0]! : pieces
+    if (this.offload.offer(offloadRecordOf(victim), state)) this.onMoved(victim)
+    else this.#refused.set(victim, victim.lastUse)
+  }
+}
