@@ -274,9 +274,12 @@ export class ChatFormat {
     return before === undefined || after === undefined ? null : findRewrite(before, after)
   }
 
-  /** Makes a parser for one answer. It takes into account the tags that `prompt` (default: the generation prompt) has already opened. */
-  parser(tools: readonly ToolDefinition[] = [], prompt = this.#probe().prompt): ReplyParser {
-    return this.syntax.parser(prompt, tools)
+  /**
+   * Makes a parser for one answer. It takes into account the tags that `prompt` (default: the generation prompt) has already opened.
+   * `bare`: the tools of which it also reads bare calls (syntax/bare-calls.ts); default: none.
+   */
+  parser(tools?: readonly ToolDefinition[], prompt = this.#probe().prompt, bare: readonly ToolDefinition[] = []): ReplyParser {
+    return this.syntax.parser(prompt, tools).withBare(bare)
   }
 
   /** Like `callGrammar`, but slow grammars are made on another thread, and grammars are kept. */
@@ -285,8 +288,8 @@ export class ChatFormat {
   }
 
   /** Like `lazyCalls`; see `callGrammarElsewhere`. */
-  lazyCallsElsewhere(tools: readonly ToolDefinition[], single = false): Promise<LazyGrammar | null> {
-    return lazyGrammar(this.#callWriting, tools, single)
+  lazyCallsElsewhere(tools: readonly ToolDefinition[], single = false, bare = false): Promise<LazyGrammar | null> {
+    return lazyGrammar(this.#callWriting, tools, single, bare)
   }
 
   get #callWriting(): CallWriting {
@@ -303,11 +306,11 @@ export class ChatFormat {
   }
 
   /**
-   * Makes a grammar that constrains an answer to calls of these tools from where it begins a call. Returns null when the syntax family has
-   * none.
+   * Makes a grammar that constrains an answer to calls of these tools from where it begins a call; with `bare` also from where it begins a
+   * bare one. Returns null when the syntax family has none.
    */
-  lazyCalls(tools: readonly ToolDefinition[], single = false): LazyGrammar | null {
-    return this.syntax.lazy(tools, this.#probe().prompt, single)
+  lazyCalls(tools: readonly ToolDefinition[], single = false, bare = false): LazyGrammar | null {
+    return this.syntax.lazy(tools, this.#probe().prompt, single, bare)
   }
 
   /** Returns the unedited prompt. The last one is kept, because a fold snaps several times before it renders. */
@@ -353,7 +356,7 @@ export class ChatFormat {
       ? substitute(plain, plainStarts, messages, {
           encoder: this.#encoder,
           ...this.#root.#probe(),
-          parse: (reply) => this.#parse(reply),
+          parse: (reply, message) => this.#parse(reply, message, tools),
           edited,
         })
       : { text: plain, fixed: [], refused: [] }
@@ -405,8 +408,11 @@ export class ChatFormat {
     })
   }
 
-  #parse(reply: string) {
-    const parser = this.syntax.parser('')
+  /** Parses the text of an answer that was read as this message. Its bare calls are of the tools that it calls. */
+  #parse(reply: string, { toolCalls = [] }: ChatMessage, tools: readonly ToolDefinition[]) {
+    const called = [...new Set(toolCalls.map(({ name }) => name))]
+    const bare = called.map((name) => tools.find((tool) => tool.name === name) ?? { name, description: '', parameters: {} })
+    const parser = this.syntax.parser('').withBare(bare)
     parser.push(reply)
     return parser.finish()
   }

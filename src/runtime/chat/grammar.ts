@@ -46,8 +46,10 @@ export interface CallForm {
 export interface LazyGrammar {
   /** GBNF, root rule `root`, of everything from the trigger on. */
   readonly grammar: string
-  /** When empty, the grammar applies from the beginning. */
+  /** When both lists are empty, the grammar applies from the beginning. */
   readonly triggers: readonly string[]
+  /** Triggers in which a space stands for any whitespace or none. */
+  readonly spaced: readonly string[]
   /** Triggers within these tags are ignored. */
   readonly reasoning: readonly ReasoningTags[]
   /** The trigger or reasoning tag that the prompt ends with; empty when there is none. */
@@ -67,17 +69,55 @@ export function forcedCalls(form: CallForm, tools: readonly ToolDefinition[], pr
   return rules.text()
 }
 
-/** Makes a grammar of the answer from the beginning of a call on: calls of these tools, then the end. Without tools it allows no call. */
-export function lazyCalls(form: CallForm, tools: readonly ToolDefinition[], prompt: string, single: boolean): LazyGrammar {
+/**
+ * Makes a grammar of the answer from the beginning of a call on: calls of these tools, then the end. Without tools it allows no call.
+ * `bare`: also from the name in a bare call's JSON on. Then text may follow, in which other calls are also calls of these tools.
+ */
+export function lazyCalls(
+  form: CallForm,
+  tools: readonly ToolDefinition[],
+  prompt: string,
+  single: boolean,
+  bare = false,
+): LazyGrammar {
   const { around = { before: '', after: '' }, triggers, isAroundOptional = false } = form
   const rules = new GrammarRules(form.style === 'python' ? PYTHON_LITERALS : FREE_JSON)
   const calls = addCalls(rules, form, tools, single)
-  const bare = isAroundOptional ? ` | ${calls} (${around.after})?` : ''
-  rules.add('root', `( ${around.before}${calls}${around.after}${bare} ) [ \\n]{0,4}`)
+  const loose = isAroundOptional ? ` | ${calls} (${around.after})?` : ''
+  const own = `( ${around.before}${calls}${around.after}${loose} ) [ \\n]{0,4}`
+  // Arguments in another style than JSON have rules of their own, which bare calls cannot share.
+  const isBare = bare && form.style === undefined && tools.length > 0
+  rules.add('root', isBare ? `${own} | ${bareCalls(rules, tools)}` : own)
   const reasoning = [form.reasoning ?? USUAL_TAGS]
   const end = prompt.trimEnd()
   const opened = [...triggers, ...reasoning.map(({ open }) => open)].find((tag) => end.endsWith(tag)) ?? ''
-  return { grammar: rules.text(), triggers, reasoning, opened }
+  return { grammar: rules.text(), triggers, spaced: isBare ? tools.flatMap(spacedTriggers) : [], reasoning, opened }
+}
+
+/** Like `lazyCalls`, for models whose own syntax is unknown: it applies to bare calls only. */
+export function lazyBareCalls(tools: readonly ToolDefinition[], reasoning: ReasoningTags): LazyGrammar {
+  const rules = new GrammarRules(FREE_JSON)
+  addArguments(rules, tools)
+  rules.add('root', bareCalls(rules, tools))
+  return { grammar: rules.text(), triggers: [], spaced: tools.flatMap(spacedTriggers), reasoning: [reasoning], opened: '' }
+}
+
+/** The keys of arguments in bare calls that a grammar applies to. */
+const ARGUMENT_KEYS = ['arguments', 'parameters']
+
+const spacedTriggers = ({ name }: ToolDefinition): readonly string[] =>
+  ARGUMENT_KEYS.map((key) => `"name" : ${JSON.stringify(name)} , "${key}" :`)
+
+/** Returns the expression of bare calls from the first one's `"name"` on, over the rules that `addArguments` adds. */
+function bareCalls(rules: GrammarRules, tools: readonly ToolDefinition[]): string {
+  const other = textWithout(rules, 'other', '"name"')
+  const key = `( ${ARGUMENT_KEYS.map((each) => literal(`"${each}"`)).join(' | ')} )`
+  rules.add('space', '[ \\t\\n\\r]{0,64}')
+  const calls = tools.map(
+    ({ name }, index) => `${literal(JSON.stringify(name))} space "," space ${key} space ":" space args-${index}`,
+  )
+  rules.add('bare', `${literal('"name"')} space ":" space ( ${calls.join(' | ')} ) space "}"`)
+  return `bare ( ${other} bare )* ${other}`
 }
 
 /** Adds one rule for each tool, and returns the expression of one call or several. */
@@ -87,14 +127,21 @@ export function addCalls(
   tools: readonly ToolDefinition[],
   single: boolean,
 ): string {
-  shared(tools, (tool, index, work) => {
-    const args = `args-${index}`
-    rules.add(args, argumentsOf(rules, tool, { prefix: args, work }, style))
-    rules.add(`call-${index}`, write(tool.name, args))
+  addArguments(rules, tools, style)
+  tools.forEach(({ name }, index) => {
+    rules.add(`call-${index}`, write(name, `args-${index}`))
   })
   // No answer contains this character, so the rule matches nothing.
   rules.add('call', tools.length === 0 ? '[\\x00]' : tools.map((_, index) => `call-${index}`).join(' | '))
   return between === null || single ? 'call' : `call (${between}call )*`
+}
+
+/** Adds the rule `args-N` of each tool's arguments. */
+function addArguments(rules: GrammarRules, tools: readonly ToolDefinition[], style?: CallForm['style']): void {
+  shared(tools, (tool, index, work) => {
+    const args = `args-${index}`
+    rules.add(args, argumentsOf(rules, tool, { prefix: args, work }, style))
+  })
 }
 
 /** The most work steps for all tools of a request together, and the least for each tool. */

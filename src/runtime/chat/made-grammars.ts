@@ -36,6 +36,8 @@ interface CallsOrder extends CallWriting {
   readonly what: 'lazy' | 'forced'
   readonly tools: readonly ToolDefinition[]
   readonly single: boolean
+  /** Only of lazy grammars: whether they apply to bare calls, too. */
+  readonly bare?: boolean
 }
 
 type Order = SchemaOrder | ToolsOrder | CallsOrder
@@ -54,8 +56,12 @@ export const leftOutByCalls = (tools: readonly ToolDefinition[]): Promise<readon
   made({ what: 'tools', tools: tools.map(callable) })
 
 /** Like `ToolSyntax.lazy`. @throws KvfoldError engine/bad-grammar */
-export const lazyGrammar = (by: CallWriting, tools: readonly ToolDefinition[], single: boolean): Promise<LazyGrammar | null> =>
-  made({ what: 'lazy', tools: tools.map(callable), single, ...by })
+export const lazyGrammar = (
+  by: CallWriting,
+  tools: readonly ToolDefinition[],
+  single: boolean,
+  bare = false,
+): Promise<LazyGrammar | null> => made({ what: 'lazy', tools: tools.map(callable), single, bare, ...by })
 
 /** Like `ToolSyntax.grammar`. @throws KvfoldError engine/bad-grammar */
 export const forcedGrammar = (by: CallWriting, tools: readonly ToolDefinition[], single: boolean): Promise<string | null> =>
@@ -127,7 +133,7 @@ function carriedOut(text: string): unknown {
     case 'tools':
       return leftOutOfTools(order.tools)
     case 'lazy':
-      return detectSyntax(order.source, order.form).lazy(order.tools, order.prompt, order.single)
+      return detectSyntax(order.source, order.form).lazy(order.tools, order.prompt, order.single, order.bare)
     case 'forced':
       return detectSyntax(order.source, order.form).grammar(order.tools, order.prompt, order.single)
   }

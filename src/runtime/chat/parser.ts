@@ -1,7 +1,10 @@
 /** Reply parsers: read the model's raw text as it arrives, and return text, reasoning and tool calls. */
 import { readJson, writeJson } from '../core/written-json.js'
-import type { ToolCall } from './message.js'
+import type { ToolCall, ToolDefinition } from './message.js'
+import { type BareCall, BareCalls } from './syntax/bare-calls.js'
 import { ArgumentText, type BegunCall, type RawCall, toolCall } from './syntax/call.js'
+
+export { callShapesIn } from './syntax/bare-calls.js'
 
 export type ReplyEvent =
   | { readonly type: 'text'; readonly text: string }
@@ -13,6 +16,8 @@ export type ReplyEvent =
    * the syntax does not write JSON, or when the arguments turn out to be invalid.
    */
   | { readonly type: 'arguments'; readonly id: string; readonly name: string; readonly text: string }
+  /** The next call is a bare one; `form` says how the model wrote it (`BareCall.form`). */
+  | { readonly type: 'bare-call'; readonly name: string; readonly form: string }
   | { readonly type: 'call'; readonly call: ToolCall }
 
 export interface ParsedReply {
@@ -21,12 +26,16 @@ export interface ParsedReply {
   readonly toolCalls: readonly ToolCall[]
 }
 
-interface FinishedReply extends ParsedReply {
+export interface FinishedReply extends ParsedReply {
+  /** Set when the last call is a bare one: whether nothing around it is left open. */
+  readonly isBareClosed?: boolean
   /** Events of the text that `push` had held back. */
   readonly events: readonly ReplyEvent[]
 }
 
 export interface ReplyParser {
+  /** Also reads bare calls of these tools in the text that the model's own syntax leaves over. Call it before `push`. */
+  withBare(tools: readonly ToolDefinition[]): this
   /** Parses more text, which may be split anywhere. */
   push(text: string): ReplyEvent[]
   /** Returns the whole reply, including held-back and unfinished parts. Call once. */
@@ -50,7 +59,11 @@ export class ContinuationFilter {
   of(events: readonly ReplyEvent[]): readonly ReplyEvent[] {
     if (this.#held === 0) return events
     return events.flatMap((event): ReplyEvent[] => {
-      if (event.type !== 'text') return [event]
+      if (event.type !== 'text') {
+        // What was held back turned out to be no text.
+        this.#held = 0
+        return [event]
+      }
       const text = event.text.slice(this.#held)
       this.#held = Math.max(0, this.#held - event.text.length)
       return text === '' ? [] : [{ ...event, text }]
@@ -99,8 +112,16 @@ export abstract class StreamParser implements ReplyParser {
   /** True after reasoning or a call. Whitespace before the next text is only a separator then. */
   #separated = false
   readonly #calls: ToolCall[] = []
+  /** Reads bare calls in the text; null when they stay text. */
+  #bare: BareCalls | null = null
+  #isBareClosed: boolean | null = null
   /** The call whose arguments have begun. */
   #begun: { readonly id: string; readonly name: string; readonly text: ArgumentText } | null = null
+
+  withBare(tools: readonly ToolDefinition[]): this {
+    this.#bare = tools.length === 0 ? null : new BareCalls(tools)
+    return this
+  }
 
   push(text: string): ReplyEvent[] {
     this.buffer += text
@@ -112,16 +133,47 @@ export abstract class StreamParser implements ReplyParser {
     this.drain(true)
     if (this.buffer !== '') this.say(this.buffer)
     this.buffer = ''
+    this.#endText()
     const content = this.#text.value + (this.#separated ? '' : this.#text.waiting)
     if (!this.#separated && this.#text.waiting !== '') this.#events.push({ type: 'text', text: this.#text.waiting })
     const reasoning = this.#reasoning.value
-    return { content, ...(reasoning === '' ? {} : { reasoning }), toolCalls: this.#calls, events: this.#take() }
+    return {
+      content,
+      ...(reasoning === '' ? {} : { reasoning }),
+      toolCalls: this.#calls,
+      events: this.#take(),
+      ...(this.#isBareClosed === null ? {} : { isBareClosed: this.#isBareClosed }),
+    }
   }
 
   /** Consumes the part of `buffer` that can be decided; all of it when `final`. The decision must not depend on how the text was split. */
   protected abstract drain(final: boolean): void
 
   protected say(text: string): void {
+    if (this.#bare === null) this.#say(text)
+    else this.#read(this.#bare.push(text))
+  }
+
+  #read(parts: ReturnType<BareCalls['push']>): void {
+    for (const part of parts)
+      if (part.kind === 'text') this.#say(part.text)
+      else if (part.kind === 'begun') this.#begin(part.name)
+      else if (part.kind === 'arguments') this.goOn(part.call)
+      else this.#bareCall(part.call)
+  }
+
+  #bareCall({ raw, form, isClosed }: BareCall): void {
+    this.#events.push({ type: 'bare-call', name: raw.name, form })
+    this.#call(raw)
+    this.#isBareClosed = isClosed
+  }
+
+  /** The text ends here, so that what may begin a bare call does not. */
+  #endText(): void {
+    if (this.#bare !== null) this.#read(this.#bare.finish())
+  }
+
+  #say(text: string): void {
     const added = this.#text.add(text, this.#separated)
     if (added === '') return
     this.#separated = false
@@ -129,12 +181,18 @@ export abstract class StreamParser implements ReplyParser {
   }
 
   protected think(text: string): void {
+    this.#endText()
     const added = this.#reasoning.add(text, this.#reasoning.value === '')
     if (added !== '') this.#events.push({ type: 'reasoning', text: added })
     this.separate()
   }
 
   protected begin(name: string | null): void {
+    this.#endText()
+    this.#begin(name)
+  }
+
+  #begin(name: string | null): void {
     this.#events.push({ type: 'call-start', name })
     this.separate()
   }
@@ -149,6 +207,12 @@ export abstract class StreamParser implements ReplyParser {
   }
 
   protected call(raw: RawCall): void {
+    this.#endText()
+    this.#call(raw)
+    this.#isBareClosed = null
+  }
+
+  #call(raw: RawCall): void {
     const call = this.#asBegun(toolCall(raw, this.#idOf(raw.id)))
     this.#calls.push(call)
     this.#events.push({ type: 'call', call })

@@ -2,8 +2,8 @@
 import type { Span } from '../core/span.js'
 import { comparableJson } from '../core/written-json.js'
 import type { ChatMessage, ToolCall } from './message.js'
-import type { ParsedReply } from './parser.js'
-import { type Origin, Tracked } from './tracked.js'
+import type { FinishedReply, ParsedReply } from './parser.js'
+import { type Field, type Origin, Tracked } from './tracked.js'
 import type { Encoder, Fixed } from './tokens/encoder.js'
 
 export interface Substituted {
@@ -19,7 +19,8 @@ interface SampledContext {
   readonly prompt: string
   /** The text that ends an answer, for templates that end it without a control token. */
   readonly ending: string
-  readonly parse: (text: string) => ParsedReply
+  /** Parses a text of this message. */
+  readonly parse: (text: string, message: ChatMessage) => FinishedReply
   /** Indexes of messages with edits. They keep the template's rendering unless it equals the sampled text character by character. */
   readonly edited: ReadonlySet<number>
 }
@@ -79,13 +80,37 @@ function place(
   const opened = prompt.slice(header)
   const full = opened + sampled
   if (body.value === full) return { header, end, text: body, opened: opened.length }
-  if (edited.has(index) || !sameReply(parse(opened + sampled), parse(body.value), body.value)) return null
+  if (edited.has(index)) return null
+  const parsed = parse(full, message)
+  // Templates write a bare call in their own form, which not every parser reads. So it is compared with the message.
+  const isBare = parsed.isBareClosed !== undefined && sameReply(parsed, readAs(message), '') && showsAll(body, message, index)
+  if (!isBare && !sameReply(parsed, parse(body.value, message), body.value)) return null
   const before = commonPrefix(full, body.value)
   const after = commonSuffix(full.slice(before), body.value.slice(before))
   const origin: Origin = 'unknown'
   const between = Tracked.of(full.slice(before, full.length - after), origin)
   const made = Tracked.join([body.slice(0, before), between.owned(index), body.slice(body.length - after)])
   return { header, end, text: made, opened: opened.length }
+}
+
+const readAs = ({ content, reasoning, toolCalls = [] }: ChatMessage): ParsedReply => ({
+  content,
+  toolCalls,
+  ...(reasoning === undefined ? {} : { reasoning }),
+})
+
+/** Whether the template shows the answer's content and reasoning and the names of its calls. */
+function showsAll(body: Tracked, { content, reasoning = '', toolCalls = [] }: ChatMessage, index: number): boolean {
+  const shown = (field: Field) =>
+    body.pieces.flatMap(({ text, origin }) =>
+      typeof origin !== 'string' && origin.field === field && origin.message === index ? [text] : [],
+    )
+  const calls = shown('call')
+  return (
+    (content.trim() === '' || shown('content').length > 0) &&
+    (reasoning.trim() === '' || shown('reasoning').length > 0) &&
+    toolCalls.every(({ name }) => calls.some((text) => text.includes(name)))
+  )
 }
 
 /** Returns how much of a generation prompt every answer must begin with: the part before it opens reasoning. */

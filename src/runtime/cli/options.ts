@@ -28,6 +28,7 @@ export interface ModelFlags {
   readonly cacheTypeK?: CacheType
   readonly cacheTypeV?: CacheType
   readonly chatTemplate?: string
+  readonly bareCalls: 'on' | 'off'
   readonly contract: ContractChoice
   readonly blend?: number
   readonly hostCache?: number
@@ -58,6 +59,14 @@ export function addModelOptions(command: Command): Command {
       ),
     )
     .option('--chat-template <file>', "Jinja chat template to use instead of the model's own")
+    .addOption(
+      new Option(
+        '--bare-calls <switch>',
+        'whether tool calls are read that the model writes in another form than its chat template has, such as JSON without tags',
+      )
+        .choices(['on', 'off'])
+        .default('on'),
+    )
     .addOption(
       new Option(
         '--contract <contract>',
@@ -148,6 +157,7 @@ export function engineOptions(flags: ModelFlags): LlamaEngineOptions {
       chatTemplate: flags.chatTemplate === undefined ? undefined : readText(flags.chatTemplate, '--chat-template'),
     }),
     flashAttention: flags.flashAttention,
+    bareCalls: flags.bareCalls === 'on',
     contract: flags.contract,
     ...(flags.blend === undefined ? {} : { blend: { ratio: flags.blend } }),
   }

@@ -53,6 +53,7 @@ export class TurnView {
     if (inner.type === 'text') this.#write(inner.text, false)
     else if (inner.type === 'reasoning' && this.options.reasoning === true) this.#write(inner.text, true)
     else if (inner.type === 'prefill') this.#progress(inner.done, inner.total)
+    else if (inner.type === 'bare-call') this.#remark(`· ${inner.name} is called in another form: ${inner.form}`, false)
     else if (inner.type === 'rewrite')
       this.#remark(`· the template shows message ${inner.message + 1} differently now: ${inner.reason}`, false)
   }

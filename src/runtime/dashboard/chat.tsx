@@ -196,6 +196,8 @@ function noteOf(event: ChatEvent): string | null {
       return `${PROGRESS}${count(event.done)} of ${count(event.total)} tokens.`
     case 'acm':
       return `${event.call.name} ${writeJson(event.call.arguments)}${event.failed ? ' (refused)' : ''}`
+    case 'bare-call':
+      return `${event.name} is called in another form than the template has: ${event.form}`
     case 'policy':
       return `The server folded ${event.folded.join(', ')} and saves ${plural(event.saves, 'token')}.`
     case 'rewrite':

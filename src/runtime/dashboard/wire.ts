@@ -75,6 +75,7 @@ export type ChatEvent =
   | { readonly type: 'plan'; readonly shown: number; readonly reused: number; readonly compute: number }
   | { readonly type: 'progress'; readonly done: number; readonly total: number }
   | { readonly type: 'acm'; readonly call: { readonly name: string; readonly arguments: unknown }; readonly failed: boolean }
+  | { readonly type: 'bare-call'; readonly name: string; readonly form: string }
   | { readonly type: 'policy'; readonly folded: readonly string[]; readonly saves: number }
   | { readonly type: 'rewrite'; readonly message: number; readonly reason: string }
   | { readonly type: 'search' }

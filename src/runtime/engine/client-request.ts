@@ -188,7 +188,10 @@ export function formGrammar({ grammar, schema, loose = false }: AnswerForm): Hel
 }
 
 /** The tools that calls may use, listed and unlisted. An unlisted tool replaces the listed one of the same name. */
-function callableTools({ tools = [], unlisted = [] }: Pick<EngineRequest, 'tools' | 'unlisted'>): readonly ToolDefinition[] {
+export function callableTools({
+  tools = [],
+  unlisted = [],
+}: Pick<EngineRequest, 'tools' | 'unlisted'>): readonly ToolDefinition[] {
   return [...tools.filter(({ name }) => !unlisted.some((tool) => tool.name === name)), ...unlisted]
 }
 
@@ -198,25 +201,26 @@ function callableTools({ tools = [], unlisted = [] }: Pick<EngineRequest, 'tools
  * @throws KvfoldError engine/bad-grammar for a schema that cannot be converted, engine/bad-request if kvfold cannot force the template's
  * call syntax
  */
-function grammarOf(format: ChatFormat, request: EngineRequest): HeldForm | Promise<HeldForm> {
+function grammarOf(format: ChatFormat, request: EngineRequest, bare: boolean): HeldForm | Promise<HeldForm> {
   const { grammar, schema, toolChoice = 'auto' } = request
   const tools = callableTools(request)
   if (grammar !== undefined || schema !== undefined) return formGrammar(request)
   if (tools.length === 0 && toolChoice !== 'required') return {}
-  return callsOf(format, tools, request)
+  return callsOf(format, tools, request, bare)
 }
 
 async function callsOf(
   format: ChatFormat,
   tools: readonly ToolDefinition[],
   { toolChoice = 'auto', callable, endsWith = () => false }: EngineRequest,
+  bare: boolean,
 ): Promise<HeldForm> {
   const allowed = toolChoice === 'none' ? [] : tools.filter(({ name }) => callable?.includes(name) ?? true)
   const isSingle = allowed.every(endsWith)
   if (toolChoice !== 'required') {
-    const lazy = await format.lazyCallsElsewhere(allowed, isSingle)
+    const lazy = await format.lazyCallsElsewhere(allowed, isSingle, bare)
     if (lazy === null) return {}
-    return lazy.triggers.length === 0 ? { grammar: lazy.grammar } : { grammar: lazy.grammar, lazy }
+    return lazy.triggers.length + lazy.spaced.length === 0 ? { grammar: lazy.grammar } : { grammar: lazy.grammar, lazy }
   }
   const calls = await format.callGrammarElsewhere(allowed, isSingle)
   if (calls === null)
@@ -228,12 +232,12 @@ async function callsOf(
 }
 
 /**
- * Returns the grammar of a request's answer, and its reasoning budget if the template marks reasoning. Returns a promise only if a schema
+ * Returns the grammar of a request's answer (with `bare` also of its bare calls), and its reasoning budget if the template marks reasoning. Returns a promise only if a schema
  * or calls need one.
  * @throws KvfoldError as `grammarOf`
  */
-export const heldTo = (format: ChatFormat, model: NativeModel, request: EngineRequest): Held | Promise<Held> => {
-  const form = grammarOf(format, request)
+export const heldTo = (format: ChatFormat, model: NativeModel, request: EngineRequest, bare: boolean): Held | Promise<Held> => {
+  const form = grammarOf(format, request, bare)
   const budget = budgetOf(format, model, request)
   return form instanceof Promise ? form.then((made) => ({ ...made, ...budget })) : { ...form, ...budget }
 }

@@ -49,6 +49,11 @@ export interface GenerationOptions {
   readonly loose?: boolean
   /** How many alternatives to report for each token, 0 to 20. Default: no log-probabilities. */
   readonly logprobs?: number
+  /**
+   * Whether calls are also read that the model writes in another form than its template has, as bare or fenced JSON for example. Holds
+   * where calls are optional (`toolChoice: auto`) and the answer has no form. Default: the engine's.
+   */
+  readonly bareCalls?: boolean
   /** The contract of the edits. Default: the engine's. */
   readonly contract?: ContractChoice
   /** Which tokens `blend` computes again. Default: the engine's choice. */
@@ -164,6 +169,8 @@ export type EngineEvent =
   | { readonly type: 'reasoning'; readonly text: string }
   /** More of the arguments of a tool call that the model is writing (`ReplyEvent`). */
   | { readonly type: 'arguments'; readonly id: string; readonly name: string; readonly text: string }
+  /** The next call is a bare one (`EngineRequest.bareCalls`); `form` says how the model wrote it, for example "```json". */
+  | { readonly type: 'bare-call'; readonly name: string; readonly form: string }
   /** A complete tool call. */
   | { readonly type: 'call'; readonly call: ToolCall }
   /** The template now renders an earlier message differently than in the last step, so its tokens are computed again. */

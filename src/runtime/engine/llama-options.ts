@@ -1,10 +1,12 @@
 /** The options of an engine over llama.cpp, and their defaults. */
 import { ChatFormat } from '../chat/format.js'
+import type { ToolDefinition } from '../chat/message.js'
 import { type ContractChoice, contractOfStep } from '../core/contract.js'
 import { KvfoldError } from '../core/errors.js'
 import type { BlendChoice, StepContract } from '../kv/plan/parts.js'
 import type { EditMap } from '../kv/prompt.js'
 import type { ContextOptions, ModelInfo, ModelOptions, NativeModel, SamplerOptions } from '../native/types.js'
+import { callableTools } from './client-request.js'
 import type { ShelfPlace } from './disk-tier.js'
 import type { SharedCells } from './saved-cells.js'
 import type { EngineRequest, Sampling } from './engine.js'
@@ -23,6 +25,8 @@ export interface LlamaEngineOptions extends Omit<ContextOptions, 'embeddings'> {
   readonly maxGap?: number
   /** Used instead of the model's own chat template. */
   readonly chatTemplate?: string
+  /** Whether bare calls are read, unless a request says otherwise (`EngineRequest.bareCalls`). Default true. */
+  readonly bareCalls?: boolean
   /** The contract of edits, unless a request names another one. Default: exact. */
   readonly contract?: ContractChoice
   /** Which tokens `blend` computes again, unless a request says otherwise. */
@@ -85,6 +89,13 @@ export const isGuarded = ({ slidingWindow }: ModelInfo, { edits }: Abilities): b
 /** Whether cells that a step leaves approximate are to be computed again while nothing else runs. */
 export const recomputesInBackground = ({ contract, clientEdits }: EngineRequest, defaults: LlamaEngineOptions): boolean =>
   [contract ?? defaults.contract, clientEdits].includes('auto')
+
+/** The tools of which a request's answer may have bare calls. */
+export function bareTools(request: EngineRequest, defaults: LlamaEngineOptions): readonly ToolDefinition[] {
+  const { toolChoice = 'auto', bareCalls = defaults.bareCalls ?? true, grammar, schema } = request
+  const isRead = bareCalls && toolChoice === 'auto' && grammar === undefined && schema === undefined
+  return isRead ? callableTools(request) : []
+}
 
 /** The contract of a request's step, and what `blend` computes again. */
 export function termsOf({ contract, blend }: EngineRequest, defaults: LlamaEngineOptions): StepContract {

@@ -42,6 +42,7 @@ import { samplingDefaultsOf } from './sampling-defaults.js'
 import { type Abilities, abilitiesOf, refusalOf, refuseHopeless } from './model-facts.js'
 import { BackgroundRecompute, refresh, shadowOf, type RefreshOptions, type RefreshResult } from './background-recompute.js'
 import {
+  bareTools,
   chatFormatOf,
   type Completion,
   contextOptions,
@@ -372,7 +373,8 @@ export class LlamaEngine implements Engine {
     const messages = this.#ownAnswers.of(request.messages)
     refuseBadForm(request)
     // Make the grammar before rendering: between the rendered prompt and the scheduler there must be no await.
-    const made = heldTo(format, this.model, request)
+    const bare = bareTools(request, this.options)
+    const made = heldTo(format, this.model, request, bare.length > 0)
     const { grammar, ...rest } = made instanceof Promise ? await made : made
     const held = grammar === undefined ? rest : { ...rest, grammar: await compiled(this.model, grammar, request.signal) }
     if (edits.some(({ forget }) => forget)) this.forget(shadowOf(request.conversation))
@@ -387,7 +389,7 @@ export class LlamaEngine implements Engine {
     if (rewrite !== null) stream.push({ type: 'rewrite', message: rewrite.message, reason: rewrite.reason })
     this.#lastRendered.set(request.conversation, rendered)
 
-    const parser = format.parser([...tools, ...(request.unlisted ?? [])], beginning?.prompt)
+    const parser = format.parser([...tools, ...(request.unlisted ?? [])], beginning?.prompt, bare)
     const news = new ContinuationFilter(beginning === null ? '' : beginning.text, parser)
     const forward = (events: readonly ReplyEvent[]) => {
       for (const event of news.of(events)) if (event.type !== 'call-start') stream.push(event)
@@ -425,12 +427,13 @@ export class LlamaEngine implements Engine {
     const isSampled =
       isWhole &&
       (!cut.early ||
-        isClosed(format, this.model, {
-          messages: continues ? messages.slice(0, -1) : messages,
-          tools,
-          answer: said,
-          sampled: text,
-        }))
+        (parsed.isBareClosed ??
+          isClosed(format, this.model, {
+            messages: continues ? messages.slice(0, -1) : messages,
+            tools,
+            answer: said,
+            sampled: text,
+          })))
     const prompt = beginning?.prompt ?? format.ownPrompt
     const sampled = { text, tokens, ...(prompt === undefined ? {} : { prompt }) }
     const message: ChatMessage = isSampled ? { ...said, sampled } : said

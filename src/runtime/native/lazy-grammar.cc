@@ -4,11 +4,41 @@
 
 namespace kvfold {
 
+// The most whitespace characters that a space of a spaced trigger is sure to stand for.
+constexpr size_t MOST_SPACES = 32;
+
+static bool isSpace(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
+
+// Returns where a spaced trigger first occurs.
+static size_t findSpaced(const std::string &text, const std::string &trigger) {
+  for (size_t start = text.find(trigger[0]); start != std::string::npos; start = text.find(trigger[0], start + 1)) {
+    size_t at = start, of = 0;
+    for (; of < trigger.size(); of++) {
+      if (trigger[of] == ' ') {
+        while (at < text.size() && isSpace(text[at])) at++;
+      } else if (at < text.size() && text[at] == trigger[of]) {
+        at++;
+      } else {
+        break;
+      }
+    }
+    if (of == trigger.size()) return start;
+  }
+  return std::string::npos;
+}
+
 LazyGrammar::LazyGrammar(ModelHandle &model, Grammar &grammar, const Napi::Object &options)
     : model(model), grammar(grammar), opened(options.Get("opened").As<Napi::String>()) {
   auto longer = [&](const std::string &tag) { longest = std::max(longest, tag.size()); };
   auto listed = options.Get("triggers").As<Napi::Array>();
   for (uint32_t i = 0; i < listed.Length(); i++) longer(triggers.emplace_back(listed.Get(i).As<Napi::String>().Utf8Value()));
+  if (options.Get("spaced").IsArray()) {
+    auto all = options.Get("spaced").As<Napi::Array>();
+    for (uint32_t i = 0; i < all.Length(); i++) {
+      auto &trigger = spaced.emplace_back(all.Get(i).As<Napi::String>().Utf8Value());
+      longest = std::max(longest, trigger.size() + MOST_SPACES * std::count(trigger.begin(), trigger.end(), ' '));
+    }
+  }
   auto tags = options.Get("reasoning").As<Napi::Array>();
   for (uint32_t i = 0; i < tags.Length(); i++) {
     auto pair = tags.Get(i).As<Napi::Object>();
@@ -51,6 +81,7 @@ bool LazyGrammar::advance(State &state, const std::string &text) const {
     }
     size_t trigger = std::string::npos, open = std::string::npos;
     for (auto &tag : triggers) trigger = std::min(trigger, state.tail.find(tag));
+    for (auto &tag : spaced) trigger = std::min(trigger, findSpaced(state.tail, tag));
     const std::pair<std::string, std::string> *opening = nullptr;
     for (auto &tags : reasoning) {
       size_t at = state.tail.find(tags.first);

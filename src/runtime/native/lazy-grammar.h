@@ -1,5 +1,7 @@
 // A lazy grammar: finds the trigger in the text from which on its grammar applies.
 //
+// A spaced trigger is one in which a space stands for any whitespace that JSON allows, or none.
+//
 // If a token completes a trigger and has more text behind it, the grammar must allow that text, or the token is refused. Within reasoning,
 // triggers have no effect.
 #pragma once
@@ -36,7 +38,7 @@ class LazyGrammar {
 
   ModelHandle &model;
   Grammar &grammar;
-  std::vector<std::string> triggers;
+  std::vector<std::string> triggers, spaced;
   std::vector<std::pair<std::string, std::string>> reasoning;
   std::string opened;
   size_t longest = 1;

@@ -371,10 +371,13 @@ function checkOptions(options: SamplerOptions, vocabulary: number): void {
   }
   const { lazy } = options
   if (lazy === undefined) return
-  if (options.grammar === undefined || lazy.triggers.length === 0)
+  const { spaced = [] } = lazy
+  if (options.grammar === undefined || lazy.triggers.length + spaced.length === 0)
     refuse('lazy needs a grammar and at least one trigger; give both.')
   const tags = [...lazy.triggers, ...lazy.reasoning.flatMap(({ open, close }) => [open, close])]
   if (tags.some((tag) => tag === '')) refuse('A trigger or a tag of a lazy grammar is empty; leave it out.')
+  if (spaced.some((trigger) => /^(?: |$)/.test(trigger)))
+    refuse('A spaced trigger of a lazy grammar is empty or begins with a space; give the text from its first other character on.')
 }
 
 const LONGEST_GRAMMAR = 4_000_000

@@ -262,6 +262,8 @@ export interface SamplerOptions {
    */
   readonly lazy?: {
     readonly triggers: readonly string[]
+    /** More triggers, in which a space stands for any whitespace that JSON allows, or none. They begin with another character. */
+    readonly spaced?: readonly string[]
     /** Triggers between these tags have no effect. */
     readonly reasoning: readonly { readonly open: string; readonly close: string }[]
     /** The triggers and tags that the prompt ends with; empty if it ends with none. */

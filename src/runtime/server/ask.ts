@@ -68,6 +68,8 @@ export interface Ask {
   readonly toolChoice: ToolChoice | { readonly name: string }
   /** Tools that the model does not see until a search finds them, and the searches that it may use. Default: none. */
   readonly deferred?: DeferredTools
+  /** Whether calls that the model writes in another form than its template has are read. Default: the engine's. */
+  readonly bareCalls?: boolean
   /** False: an answer has at most one call of the client's tools. Default true. */
   readonly parallelCalls?: boolean
   /** Fields left out come from the model's file; where the file says nothing, from llama-server's defaults (`Engine.samplingDefaults`). */
@@ -139,6 +141,12 @@ export interface Usage {
    * does not report it.
    */
   readonly saved?: Saved
+}
+
+/** A call that the model wrote in another form than its template has: the tool's name, and the form, for example "```json". */
+export interface BareCallReport {
+  readonly name: string
+  readonly form: string
 }
 
 /** A step in which the model searched for tools: its message with the call, and the result. */
@@ -215,6 +223,8 @@ export interface Answer {
   readonly waited: number
   /** Logprobs of the last step, when `Ask.logprobs` asks for them. */
   readonly logprobs?: readonly TokenLogprob[]
+  /** The bare calls that were read (`EngineRequest.bareCalls`), with how the model wrote them. Left out when there were none. */
+  readonly bareCalls?: readonly BareCallReport[]
   /** How many calls of context tools were carried out. */
   readonly contextCalls: number
   /** The sampling settings in force, defaults included. Left out when the ask sets none and the engine knows no defaults. */
@@ -243,6 +253,8 @@ export type AskEvent =
   | { readonly type: 'call'; readonly call: ToolCall }
   /** Sampled tokens, those of call syntax included, with their logprobs if `Ask.logprobs` asks for them. */
   | { readonly type: 'tokens'; readonly tokens: readonly number[]; readonly logprobs?: readonly TokenLogprob[] }
+  /** The next call was written in another form than the template has. */
+  | ({ readonly type: 'bare-call' } & BareCallReport)
   /** The server carried out a call of a context tool. */
   | { readonly type: 'acm'; readonly step: number; readonly call: ToolCall; readonly result: string; readonly failed: boolean }
   /** The server carried out a search for deferred tools. */

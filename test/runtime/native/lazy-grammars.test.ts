@@ -4,6 +4,7 @@ import { satisfies } from '../../../src/runtime/chat/schema/merge.js'
 import { openNative } from '../../../src/runtime/native/binding.js'
 import type { NativeContext, NativeModel, NativeSampler } from '../../../src/runtime/native/types.js'
 import { callingFamilies, familyTemplate, ruledFormat } from '../../support/chat-formats.js'
+import { realTemplate } from '../../support/bundle.js'
 import { tinyModel } from '../../support/models.js'
 import { feed, someTokens } from './support/fixture.js'
 
@@ -91,6 +92,49 @@ describe('a tool may be called at any time, and only a known one', () => {
         }
       }
     expect(calls).toBeGreaterThan(0)
+  })
+
+  // By template: one with tags, one with a list, one whose syntax is unknown.
+  const BARE = ['Qwen-Qwen2.5-7B-Instruct', 'mistralai-Mistral-Nemo-Instruct-2407', 'GigaChat3-10B-A1.8B']
+
+  test.each(BARE)('bare calls, too: %s', (template) => {
+    const { format } = ruledFormat(realTemplate(template))
+    const lazy = format.lazyCalls(tools, false, true)!
+    expect(lazy.spaced.length).toBe(2 * tools.length)
+    const open = (seed: number) => model.createSampler({ grammar: lazy.grammar, lazy, temperature: 1, seed })
+    const heads = [
+      '{"name": "weather", "arguments":',
+      '```json\n{\n    "name" : "weather",\n    "parameters":',
+      '{"name":"weather","arguments":',
+    ]
+    let calls = 0
+    for (const head of heads)
+      for (let seed = 0; seed < ANSWERS; seed++) {
+        const sampler = open(seed)
+        expect(write(sampler, `Sure. ${head}`), head).toBe(true)
+        // A model that writes anything hardly ends its text.
+        const tokens: number[] = []
+        while (tokens.length < 200) {
+          const token = sampler.sample(context, 9)
+          if (model.isEndOfGeneration(token)) break
+          tokens.push(token)
+        }
+        const parser = format.parser(tools, '', tools)
+        parser.push(`Sure. ${head}${model.detokenize(tokens)}`)
+        const [call] = parser.finish().toolCalls
+        sampler.dispose()
+        if (call === undefined || call.malformed !== undefined) continue
+        expect(satisfies(tools[0]!.parameters, call.arguments), JSON.stringify(call)).toBe(true)
+        calls++
+      }
+    expect(calls).toBeGreaterThan(0)
+    const whole = '{"name": "weather", "arguments": {"days": 3, "unit": "C"}}'
+    expect(write(open(1), `\`\`\`json\n${whole}\n\`\`\`\nThat is it.`)).toBe(true)
+    expect(write(open(1), `${whole}\n{"name": "now", "arguments": {}}`)).toBe(true)
+    expect(write(open(1), `${whole}\n{"name": "rm", "arguments": {}}`)).toBe(false)
+    expect(write(open(1), '{"name": "weather", "arguments": {"days": 30')).toBe(false)
+    expect(write(open(1), '{"name": "weather", "version": 1} and {"name": "rm", "arguments": {}}')).toBe(true)
+    expect(write(open(1), '{"name":                                  "weather"  ,\n\t"arguments": {"days": 30')).toBe(false)
   })
 
   test('text is free until a call begins, reasoning may mention calls, and no call begins where none is allowed', () => {

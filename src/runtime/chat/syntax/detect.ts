@@ -2,7 +2,7 @@
 import type { TemplateForm } from '../conversation.js'
 import { apertus, apriel, commandR, firefunction, granite, nemotron } from './arrays.js'
 import { functionary31, functionary32 } from './functionary.js'
-import { USUAL_TAGS } from '../grammar.js'
+import { lazyBareCalls, USUAL_TAGS } from '../grammar.js'
 import { harmony } from './harmony.js'
 import { hermes, seed } from './hermes.js'
 import { llama3 } from './llama3.js'
@@ -55,6 +55,6 @@ export const none: SyntaxFamily = ({ tags }) => ({
   name: 'none',
   parser: (prompt) => new BlockParser(reasoningBlocks(tags), prompt),
   grammar: () => null,
-  lazy: () => null,
+  lazy: (tools, _prompt, _single, bare = false) => (bare && tools.length > 0 ? lazyBareCalls(tools, tags ?? USUAL_TAGS) : null),
   reasoning: tags ?? USUAL_TAGS,
 })

@@ -136,6 +136,6 @@ export const functionary32: SyntaxFamily = () => ({
       'root',
       prompt.endsWith(MARK) ? `( "all\\n" ${text} ${marked} | ${calls} ) [ \\n]{0,4}` : `${text} ${marked} [ \\n]{0,4}`,
     )
-    return { grammar: rules.text(), triggers: [], reasoning: [], opened: '' }
+    return { grammar: rules.text(), triggers: [], spaced: [], reasoning: [], opened: '' }
   },
 })

@@ -126,6 +126,6 @@ export const harmony: SyntaxFamily = () => ({
     const calls = addCalls(rules, commentary, tools, true)
     rules.add('said', `"<|channel|>" ( "analysis" | "final" | "commentary" ) "<|message|>" ${BODY}`)
     rules.add('root', `said ( "<|end|><|start|>assistant" said )* ( "<|end|><|start|>assistant" ${calls} )? | ${calls}`)
-    return { grammar: rules.text(), triggers: [], reasoning: [], opened: '' }
+    return { grammar: rules.text(), triggers: [], spaced: [], reasoning: [], opened: '' }
   },
 })

@@ -126,6 +126,6 @@ export const llama3: SyntaxFamily = () => ({
       `( [^ \\t\\n\\r\\x0b\\x0c;\\u00a0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000\\ufeff{<] text-0 | "<" text-1 )?`,
     )
     rules.add('root', `space* ( ${words(TAG)}? ${calls} [ \\n]{0,4} | first ${called} | ${other} ${text} ${called} )`)
-    return { grammar: rules.text(), triggers: [], reasoning: [], opened: '' }
+    return { grammar: rules.text(), triggers: [], spaced: [], reasoning: [], opened: '' }
   },
 })

@@ -3,6 +3,7 @@ import { writtenEntries } from '../../core/written-json.js'
 import type { ToolCall } from '../message.js'
 import { words } from '../grammar.js'
 import type { RawCall } from './call.js'
+import { PythonCalls } from './python-calls.js'
 import { BlockParser, type BlockReader, callGrammars, reasoningBlocks, type SyntaxFamily } from './syntax.js'
 
 const OPEN = '<|tool_call_start|>'
@@ -14,124 +15,6 @@ class PythonReader implements BlockReader {
     if (close === -1 && !final) return null
     const end = close === -1 ? body.length : close
     return { end: close === -1 ? end : end + CLOSE.length, calls: new PythonCalls(body.slice(0, end)).calls() }
-  }
-}
-
-class UnreadableCall extends Error {}
-
-/** Parses `[name(key=literal, ...), ...]` with Python literals. */
-class PythonCalls {
-  #at = 0
-
-  constructor(private readonly text: string) {}
-
-  /** Returns one malformed call when the text cannot be parsed. */
-  calls(): RawCall[] {
-    if (this.text.trim() === '') return []
-    try {
-      this.#expect('[')
-      return this.#list(']', () => this.#call())
-    } catch (error) {
-      if (!(error instanceof UnreadableCall)) throw error
-      return [{ name: '', arguments: this.text.trim() }]
-    }
-  }
-
-  #call(): RawCall {
-    const name = this.#match(/[\w.-]+/y)
-    this.#expect('(')
-    const pairs = this.#list(')', () => {
-      const key = this.#match(/\w+/y)
-      this.#expect('=')
-      return `${JSON.stringify(key)}:${this.#value()}`
-    })
-    return { name, arguments: `{${pairs.join(',')}}` }
-  }
-
-  /** Returns the value as JSON text. */
-  #value(): string {
-    this.#space()
-    const char = this.text.charAt(this.#at)
-    if (char === '[' || char === '(') {
-      this.#at++
-      return `[${this.#list(char === '[' ? ']' : ')', () => this.#value()).join(',')}]`
-    }
-    if (char === '{') {
-      this.#at++
-      const pairs = this.#list('}', () => {
-        const key = this.#value()
-        this.#expect(':')
-        // Python keys may be numbers and constants; they become strings.
-        return `${key.startsWith('"') ? key : JSON.stringify(key)}:${this.#value()}`
-      })
-      return `{${pairs.join(',')}}`
-    }
-    if (char === '"' || char === "'") return JSON.stringify(this.#string(char))
-    const word = this.#match(/[\w.+-]+/y)
-    const constants: Readonly<Record<string, string>> = { True: 'true', False: 'false', None: 'null' }
-    if (Object.hasOwn(constants, word)) return constants[word]!
-    if (/^(?:true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][-+]?\d+)?)$/.test(word)) return word
-    // Python accepts numbers that JSON does not: `+5`, `.5`, `007`. They keep their digits.
-    const parts = /^([-+]?)(?=\.?\d)(\d*)(?:\.(\d*))?((?:[eE][-+]?\d+)?)$/.exec(word)
-    if (parts === null) throw new UnreadableCall()
-    const [, sign, whole = '', fraction, power = ''] = parts
-    return `${sign === '-' ? '-' : ''}${whole.replace(/^0+(?=\d)/, '') || '0'}${fraction ? `.${fraction}` : ''}${power}`
-  }
-
-  #string(quote: string): string {
-    let value = ''
-    for (this.#at++; this.text.charAt(this.#at) !== quote; this.#at++) {
-      if (this.#at >= this.text.length) throw new UnreadableCall()
-      const char = this.text.charAt(this.#at)
-      value += char === '\\' ? this.#escape() : char
-    }
-    this.#at++
-    return value
-  }
-
-  #escape(): string {
-    const char = this.text.charAt(++this.#at)
-    const simple: Readonly<Record<string, string>> = { n: '\n', t: '\t', r: '\r', '\\': '\\', "'": "'", '"': '"', '\n': '' }
-    const digits = { x: 2, u: 4, U: 8 }[char]
-    if (digits === undefined) return simple[char] ?? `\\${char}`
-    const code = Number.parseInt(this.text.slice(this.#at + 1, this.#at + 1 + digits), 16)
-    this.#at += digits
-    if (Number.isNaN(code) || code > 0x10ffff) throw new UnreadableCall()
-    return String.fromCodePoint(code)
-  }
-
-  /** Parses items up to the closing bracket. A trailing comma is allowed. */
-  #list<T>(close: string, item: () => T): T[] {
-    const items: T[] = []
-    for (;;) {
-      this.#space()
-      if (this.text.charAt(this.#at) === close) {
-        this.#at++
-        return items
-      }
-      if (items.length > 0) this.#expect(',')
-      this.#space()
-      if (this.text.charAt(this.#at) !== close) items.push(item())
-    }
-  }
-
-  #match(pattern: RegExp): string {
-    this.#space()
-    pattern.lastIndex = this.#at
-    const [found] = pattern.exec(this.text) ?? []
-    if (found === undefined) throw new UnreadableCall()
-    this.#at += found.length
-    return found
-  }
-
-  #expect(char: string): void {
-    this.#space()
-    if (this.text.charAt(this.#at) !== char) throw new UnreadableCall()
-    this.#at++
-  }
-
-  #space(): void {
-    while (/\s/.test(this.text.charAt(this.#at))) this.#at++
   }
 }
 

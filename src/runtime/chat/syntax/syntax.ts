@@ -19,8 +19,11 @@ export interface ToolSyntax {
    * has none.
    */
   grammar(tools: readonly ToolDefinition[], prompt: string, single?: boolean): string | null
-  /** Returns a grammar that allows any answer until a call begins, and then only calls of these tools. Null when the family has none. */
-  lazy(tools: readonly ToolDefinition[], prompt: string, single?: boolean): LazyGrammar | null
+  /**
+   * Returns a grammar that allows any answer until a call begins, and then only calls of these tools. `bare`: also for bare calls, where
+   * the grammar can wait for them. Null when the family has none.
+   */
+  lazy(tools: readonly ToolDefinition[], prompt: string, single?: boolean, bare?: boolean): LazyGrammar | null
   /** The tags of reasoning; null when the family has no tags that can be recognised. */
   readonly reasoning: ReasoningTags | null
   /** How to write calls when the template itself ignores them. Default: Hermes. */
@@ -50,7 +53,7 @@ export type SyntaxFamily = (traits: TemplateTraits) => ToolSyntax
 export const callGrammars = (form: CallForm): Pick<ToolSyntax, 'grammar' | 'lazy' | 'reasoning'> => ({
   reasoning: form.reasoning ?? USUAL_TAGS,
   grammar: (tools, prompt, single = false) => forcedCalls(form, tools, prompt, single),
-  lazy: (tools, prompt, single = false) => lazyCalls(form, tools, prompt, single),
+  lazy: (tools, prompt, single = false, bare = false) => lazyCalls(form, tools, prompt, single, bare),
 })
 
 export function reasoningBlocks(tags: ReasoningTags | null): readonly TagBlock[] {

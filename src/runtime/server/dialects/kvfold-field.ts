@@ -64,6 +64,12 @@ export const KvfoldField = Type.Optional(
             "whether the model's folds and summaries may take at least as many tokens as their text; default: as the server was started",
         }),
       ),
+      bare_calls: Type.Optional(
+        Type.Boolean({
+          description:
+            'whether calls are read that the model writes in another form than its chat template has, such as JSON without tags; default: as the server was started',
+        }),
+      ),
       grammar: Type.Optional(Type.String({ minLength: 1, description: 'GBNF that the answer must satisfy' })),
       ledger: Type.Optional(Type.Boolean({ description: 'whether the answer carries what every message cost' })),
       events: Type.Optional(Type.Boolean({ description: 'whether a stream carries queue, plan, progress and folds' })),
@@ -95,6 +101,7 @@ export function kvfoldOf(field: KvfoldRequest): Partial<Ask> {
     expected_reuse: expectedReuse,
     policy,
     costly,
+    bare_calls: bareCalls,
     priority,
     timeout,
   } = field
@@ -118,6 +125,7 @@ export function kvfoldOf(field: KvfoldRequest): Partial<Ask> {
             clearAtLeast: policy.clear_at_least,
           }),
     costlyFolds: costly === undefined ? undefined : costly ? ('allow' as const) : ('refuse' as const),
+    bareCalls,
     priority,
     timeoutMs: timeout === undefined ? undefined : Math.ceil(timeout * 1000),
   })
@@ -145,7 +153,7 @@ export const ignoredIn = (body: object, { properties }: { readonly properties: o
  * ignored fields, fields that the model's template does not read, or approximate tokens. Undefined: nothing to report.
  */
 export function kvfoldReply(field: KvfoldRequest, answer: Answer, ignored: readonly string[] = []): object | undefined {
-  const { thread, lost, edits, timing, contextCalls, ledger, unread } = answer
+  const { thread, lost, edits, timing, contextCalls, bareCalls, ledger, unread } = answer
   const left = {
     ...(ignored.length + unread.length === 0 ? {} : { ignored: [...ignored, ...unread] }),
     ...(edits === null || edits.approximate === 0 ? {} : { edits }),
@@ -156,6 +164,7 @@ export function kvfoldReply(field: KvfoldRequest, answer: Answer, ignored: reado
     lost,
     edits,
     context_calls: contextCalls,
+    ...(bareCalls === undefined ? {} : { bare_calls: bareCalls }),
     ...timesOf(answer),
     prefill_tokens: timing.prefillTokens,
     generated_tokens: timing.generatedTokens,
@@ -197,6 +206,7 @@ export function kvfoldEvent(field: KvfoldRequest, event: AskEvent): object | nul
     case 'tokens':
       return null
     case 'acm':
+    case 'bare-call':
     case 'plan':
     case 'policy':
     case 'progress':

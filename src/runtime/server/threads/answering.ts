@@ -271,6 +271,7 @@ function report(
     },
     ...definedFields({
       searched: events.searched.length === 0 ? undefined : events.searched,
+      bareCalls: events.bareCalls.length === 0 ? undefined : events.bareCalls,
       stop: end === 'stop' ? stop : undefined,
       logprobs: ask.logprobs === undefined ? undefined : events.logprobs,
       sampling,

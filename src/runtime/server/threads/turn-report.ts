@@ -3,12 +3,13 @@ import type { AgentEvent, TurnOutcome } from '../../agents/tool-loop.js'
 import type { Toolbox } from '../../agents/toolbox.js'
 import type { ChatMessage, ToolCall } from '../../chat/message.js'
 import type { EngineEvent, TokenLogprob } from '../../engine/engine.js'
-import type { Answer, AskEvent, ToolSearchResult, SearchStep } from '../ask.js'
+import type { Answer, AskEvent, BareCallReport, ToolSearchResult, SearchStep } from '../ask.js'
 import { namesIn } from './server-tools.js'
 
 export class TurnReport {
   logprobs: TokenLogprob[] = []
   readonly searched: SearchStep[] = []
+  readonly bareCalls: BareCallReport[] = []
   /** The search of the current step. */
   #found: ToolSearchResult | null = null
   #step = 0
@@ -122,6 +123,12 @@ export class TurnReport {
       case 'call':
         if (this.#mayCall && this.toolbox.isExternal(event.call)) this.emit(event)
         return
+      case 'bare-call': {
+        const { name, form } = event
+        this.bareCalls.push({ name, form })
+        this.emit({ type: 'bare-call', name, form })
+        return
+      }
       case 'arguments':
         if (this.#mayCall && this.toolbox.isExternal(event)) this.emit(event)
         return

@@ -145,6 +145,7 @@ export class MessageStream implements StreamShape<Answer> {
       case 'search':
         return this.#search(event)
       case 'acm':
+      case 'bare-call':
       case 'policy':
       case 'progress':
       case 'queued':

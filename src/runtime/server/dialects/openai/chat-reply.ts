@@ -120,6 +120,7 @@ export class ChatStream implements StreamShape<Answer> {
         choice.logprobs.length = 0
         return []
       case 'acm':
+      case 'bare-call':
       case 'policy':
       case 'progress':
       case 'queued':

@@ -227,6 +227,7 @@ export class ResponseStream implements StreamShape<Answer> {
       case 'arguments':
         return this.#arguments(event)
       case 'acm':
+      case 'bare-call':
       case 'policy':
       case 'progress':
       case 'queued':

@@ -1,0 +1,396 @@
+/** Where a bare call begins: the brackets and tags around it, and the first part of it, up to where it is sure to be a call. */
+import { isRecord } from '../../core/json.js'
+import type { ToolDefinition } from '../message.js'
+import { JsonScanner, namedCallOf, parseJson, parseObject, type RawCall } from './call.js'
+import { PythonCalls } from './python-calls.js'
+
+// The tools that a bare call may name.
+
+export class DeclaredTools {
+  /** @param tools null: a call of any name is read */
+  constructor(private readonly tools: readonly ToolDefinition[] | null) {}
+
+  get definitions(): readonly ToolDefinition[] {
+    return this.tools ?? []
+  }
+
+  /** Whether any name is read, so that text decides what a call is. */
+  get isAny(): boolean {
+    return this.tools === null
+  }
+
+  /** Returns the tool's name for a name as models write it, which may begin with `functions.`; null when there is no such tool. */
+  find(written: string): string | null {
+    if (this.tools === null) return /^[A-Za-z_][\w.-]*$/.test(written) ? written : null
+    const names = [written, written.replace(/^functions\./, '')]
+    return names.find((name) => this.tools!.some((tool) => tool.name === name)) ?? null
+  }
+
+  /** Whether a name may begin with this text. */
+  begins(part: string): boolean {
+    if (this.tools === null) return part === '' || this.find(part) !== null
+    if (PREFIX.startsWith(part)) return true
+    const rest = part.startsWith(PREFIX) ? part.slice(PREFIX.length) : part
+    return this.tools.some(({ name }) => name.startsWith(part) || name.startsWith(rest))
+  }
+
+  parameters(name: string): Readonly<Record<string, unknown>> {
+    return this.tools?.find((tool) => tool.name === name)?.parameters ?? {}
+  }
+}
+
+const PREFIX = 'functions.'
+
+// What may stand around bare calls.
+
+/** Brackets, a fence or tags around calls. */
+export interface Wrapper {
+  readonly kind: 'fence' | 'inline' | 'tag' | 'list' | 'object'
+  /** How it is named in `BarePart.form`. */
+  readonly label: string
+  /** The texts that close it, any of them; empty when nothing does. */
+  readonly closers: readonly string[]
+}
+
+/** The closing tags. Models confuse them, so any of them closes any tag. */
+export const CLOSING_TAGS = [
+  ...['</tool_call>', '</tool_calls>', '</tools>', '</tool>', '</tool_use>', '</TOOLCALL>', '<|/tool_call|>', '<|/tool_calls|>'],
+  ...['</function>', '</function_call>', '</function_calls>', '</functioncall>', '</functions>', '</minimax:tool_call>'],
+  ...['<|tool_call_end|>', '<|tool_calls_end|>', '<|python_end|>', '[/TOOL_CALLS]'],
+]
+
+/** The opening tags. */
+const OPENING_TAGS = [
+  ...['<tool_call>', '<tool_calls>', '<tools>', '<tool>', '<tool_use>', '<TOOLCALL>', '<|tool_call|>', '<|tool_calls|>'],
+  ...['<function_call>', '<function_calls>', '<functioncall>', '<functions>', '<minimax:tool_call>'],
+  ...['<|tool_call_start|>', '<|python_start|>'],
+]
+/** Openings that nothing closes. */
+const MARKS = ['[TOOL_CALLS]', '<|python_tag|>', 'functools', 'Action:']
+/** The languages of a fence that may hold calls. */
+const LANGUAGES = ['', 'json', 'jsonc', 'tool_call', 'tool_calls', 'tool_code', 'tool', 'xml', 'text', 'plaintext']
+
+// What a bare call begins with.
+
+export type BareItem =
+  /** It is sure to be a call, and its arguments are JSON. `start`: where the JSON of the call begins, `from`: that of its arguments. */
+  | {
+      readonly kind: 'json'
+      readonly label: string
+      readonly name: string
+      readonly id?: string
+      readonly start: number
+      readonly from: number
+    }
+  /** It is sure to be a call, and ends with a tag. */
+  | { readonly kind: 'tag'; readonly label: string; readonly name: string; readonly start: number; readonly close: string }
+  /** It is complete. */
+  | { readonly kind: 'whole'; readonly label: string; readonly calls: readonly RawCall[]; readonly end: number }
+
+export interface Opening {
+  readonly wrappers: readonly Wrapper[]
+  readonly item: BareItem
+}
+
+/** `open`: more text may make it a call. `no`: it is text. */
+export type Opened = Opening | 'open' | 'no'
+
+interface OpeningPlace {
+  readonly tools: DeclaredTools
+  /** Whether nothing but spaces stands before it on its line. */
+  readonly isLineStart: boolean
+  /** What is open around it. */
+  readonly within: readonly Wrapper[]
+}
+
+/** The most brackets and tags around a call. */
+const MOST_WRAPPERS = 4
+
+/** Reads the opening of a call at the beginning of a text. More text changes `open` only. All places in it count from there. */
+export function openingAt(text: string, { tools, isLineStart, within }: OpeningPlace): Opened {
+  const wrappers: Wrapper[] = []
+  for (let at = 0; wrappers.length < MOST_WRAPPERS;) {
+    if (wrappers.length > 0) at = spaceEnd(text, at)
+    const rest = text.slice(at)
+    if (rest === '') return 'open'
+    const place = { tools, isLineStart: isLineStart || wrappers.length > 0, within: [...within, ...wrappers] }
+    const wrapper = wrapperAt(rest, place)
+    if (wrapper === 'open') return 'open'
+    if (wrapper === 'no') {
+      const item = itemAt(text, at, place)
+      return typeof item === 'string' ? item : { wrappers, item }
+    }
+    wrappers.push(...wrapper.wrappers)
+    at += wrapper.length
+  }
+  return 'no'
+}
+
+type Wrapped = { readonly wrappers: readonly Wrapper[]; readonly length: number } | 'open' | 'no'
+
+function wrapperAt(rest: string, { isLineStart, within }: OpeningPlace): Wrapped {
+  if (rest.startsWith('`')) return fenceAt(rest, isLineStart, within.length > 0)
+  const tag = OPENING_TAGS.find((each) => rest.startsWith(each))
+  if (tag !== undefined) return { wrappers: [{ kind: 'tag', label: tag, closers: CLOSING_TAGS }], length: tag.length }
+  const mark = MARKS.find((each) => rest.startsWith(each))
+  if (mark !== undefined) {
+    if (/^\w/.test(mark) && !isLineStart) return 'no'
+    return { wrappers: [{ kind: 'tag', label: mark, closers: [] }], length: mark.length }
+  }
+  if ([...OPENING_TAGS, ...MARKS].some((each) => each.startsWith(rest))) return isLineStart || !/^\w/.test(rest) ? 'open' : 'no'
+  const list = LIST.exec(rest)
+  if (list !== null) return { wrappers: [{ kind: 'list', label: '[', closers: [']'] }], length: list[0].length }
+  const [object] = CALLS_OBJECT.exec(rest) ?? []
+  if (object === undefined) return 'no'
+  const wrappers: readonly Wrapper[] = [
+    { kind: 'object', label: '{"tool_calls"}', closers: ['}'] },
+    { kind: 'list', label: '[', closers: [']'] },
+  ]
+  return { wrappers, length: object.length }
+}
+
+/** A list of objects. */
+const LIST = /^\[\s*(?=\{)/
+const CALLS_OBJECT = /^\{\s*"tool_calls"\s*:\s*\[/
+
+function fenceAt(rest: string, isLineStart: boolean, isInside: boolean): Wrapped {
+  const ticks = /^`+/.exec(rest)![0]
+  if (ticks.length === rest.length) return 'open'
+  if (ticks.length < 3) {
+    if (!isLineStart || isInside) return 'no'
+    return { wrappers: [{ kind: 'inline', label: '`', closers: [ticks] }], length: ticks.length }
+  }
+  const line = rest.slice(ticks.length)
+  const end = line.indexOf('\n')
+  const language = (end === -1 ? line.trimStart() : line.slice(0, end).trim()).toLowerCase()
+  // A model may leave out the end of the line.
+  const [inLine] = /^(?:json)?[ \t]*(?=[{[])/.exec(line) ?? []
+  if (inLine !== undefined) return { wrappers: [fence(ticks, '')], length: ticks.length + inLine.length }
+  if (end === -1) return LANGUAGES.some((each) => each.startsWith(language.trimEnd())) ? 'open' : 'no'
+  if (!LANGUAGES.includes(language)) return 'no'
+  return { wrappers: [fence(ticks, language)], length: ticks.length + end + 1 }
+}
+
+const fence = (ticks: string, language: string): Wrapper => ({ kind: 'fence', label: ticks + language, closers: [ticks] })
+
+type Item = BareItem | 'open' | 'no'
+
+function itemAt(text: string, at: number, { tools, isLineStart, within }: OpeningPlace): Item {
+  const innermost = within.at(-1)
+  const char = text.charAt(at)
+  if (char === '{') return objectAt(text, at, tools)
+  if (innermost?.kind === 'list') return 'no'
+  if (char === '[') return pythonAt(text, at, tools, true)
+  if (char === '<') return tagAt(text, at, tools)
+  if (innermost?.label.endsWith('tool_code') === true) return pythonAt(text, at, tools, false)
+  if (!isLineStart || innermost?.kind === 'fence' || innermost?.kind === 'inline') return 'no'
+  const named = namedAt(text, at, tools)
+  return named === 'no' && innermost?.kind === 'tag' ? pythonAt(text, at, tools, false) : named
+}
+
+// A JSON object that names a tool.
+
+const NAMES = ['name', 'function', 'tool', 'tool_name', 'function_name', 'action']
+const INNER = ['function', 'function_call', 'tool_call']
+const ARGUMENTS = ['arguments', 'parameters', 'args', 'params', 'kwargs', 'input', 'tool_input', 'action_input']
+const IDS = ['id', 'tool_call_id', 'call_id', 'index']
+const TYPES = ['function', 'function_call', 'tool_call', 'tool_use']
+const KEYS = [...new Set([...NAMES, ...INNER, ...ARGUMENTS, ...IDS, 'type', 'tool_calls'])]
+
+function objectAt(text: string, at: number, tools: DeclaredTools): Item {
+  const head = headAt(text, at, tools, 0)
+  if (typeof head === 'string') return head
+  const id = head.id === undefined ? {} : { id: head.id }
+  if (head.end === null) return { kind: 'json', label: 'json', name: head.name, start: at, from: head.from, ...id }
+  const call = callOf(parseJson(text.slice(at, head.end)), tools)
+  return call === null ? 'no' : { kind: 'whole', label: 'json', calls: [call], end: head.end }
+}
+
+/** `end`: null when the arguments begin at `from` and the rest cannot make it text; else where the object ends. */
+type Head = { readonly name: string; readonly id?: string; readonly from: number; readonly end: number | null } | 'open' | 'no'
+
+/** Reads an object's members up to the arguments, when the name is before them, else all of them. */
+function headAt(text: string, start: number, tools: DeclaredTools, depth: number): Head {
+  let name: string | null = null
+  let id: string | undefined
+  let hasArguments = false
+  let at = start + 1
+  for (let count = 0; ; count++) {
+    at = spaceEnd(text, at)
+    if (at >= text.length) return 'open'
+    if (text.charAt(at) === '}') {
+      if (name === null || !(hasArguments || takesNothing(tools.parameters(name)))) return 'no'
+      return { name, from: at, end: at + 1, ...(id === undefined ? {} : { id }) }
+    }
+    if (count > 0) {
+      if (text.charAt(at) !== ',') return 'no'
+      at = spaceEnd(text, at + 1)
+      if (at >= text.length) return 'open'
+    }
+    const key = stringAt(text, at)
+    if (key === null) return 'no'
+    if (key.end === null) return KEYS.some((each) => each.startsWith(key.value)) ? 'open' : 'no'
+    if (!KEYS.includes(key.value)) return 'no'
+    at = spaceEnd(text, key.end)
+    if (at >= text.length) return 'open'
+    if (text.charAt(at) !== ':') return 'no'
+    at = spaceEnd(text, at + 1)
+    if (at >= text.length) return 'open'
+    const char = text.charAt(at)
+    if (char === '{' && name === null && INNER.includes(key.value)) {
+      if (depth > 0) return 'no'
+      const inner = headAt(text, at, tools, depth + 1)
+      if (typeof inner === 'string' || inner.end === null) return inner
+      name = inner.name
+      hasArguments = true
+      at = inner.end
+    } else if (ARGUMENTS.includes(key.value) && !hasArguments) {
+      if (name !== null && char === '{') return { name, from: at, end: null, ...(id === undefined ? {} : { id }) }
+      if (char !== '{' && char !== '"' && char !== 'n') return 'no'
+      const scan = new JsonScanner(at).scan(text)
+      if (scan.state !== 'complete') return scan.state === 'invalid' ? 'no' : 'open'
+      hasArguments = true
+      at = scan.end
+    } else {
+      const value = stringAt(text, at)
+      if (IDS.includes(key.value) && value === null && /[\d]/.test(char)) {
+        at += /^\d+/.exec(text.slice(at))![0].length
+        if (at >= text.length) return 'open'
+        continue
+      }
+      if (value === null) return 'no'
+      const isName = NAMES.includes(key.value) && name === null
+      const isFit = (part: string, isWhole: boolean) =>
+        isName
+          ? isWhole
+            ? tools.find(part) !== null
+            : tools.begins(part)
+          : key.value === 'type'
+            ? TYPES.some((each) => (isWhole ? each === part : each.startsWith(part)))
+            : IDS.includes(key.value)
+      if (!isFit(value.value, value.end !== null)) return 'no'
+      if (value.end === null) return 'open'
+      if (isName) name = tools.find(value.value)
+      else if (key.value !== 'type' && value.value !== '') id = value.value
+      at = value.end
+    }
+  }
+}
+
+/** Whether a tool can be called without arguments. */
+const takesNothing = ({ required }: Readonly<Record<string, unknown>>): boolean =>
+  !Array.isArray(required) || required.length === 0
+
+/** Reads a call from a parsed object. Arguments as text must be those of an object. Null when it is none of a declared tool. */
+export function callOf(value: unknown, tools: DeclaredTools): RawCall | null {
+  if (!isRecord(value)) return null
+  const nested = INNER.find((key) => isRecord(value[key]))
+  if (nested !== undefined) {
+    const inner = callOf(value[nested], tools)
+    const id = IDS.map((key) => value[key]).find((each) => typeof each === 'string' && each !== '')
+    return inner === null ? null : { ...inner, ...(typeof id === 'string' ? { id } : {}) }
+  }
+  const written = NAMES.map((key) => value[key]).find((each) => typeof each === 'string')
+  const name = typeof written === 'string' ? tools.find(written) : null
+  if (name === null) return null
+  const given = ARGUMENTS.map((key) => value[key]).find((each) => each != null) ?? {}
+  if (typeof given === 'string' && parseObject(given) === null) return null
+  const id = IDS.map((key) => value[key]).find((each) => typeof each === 'string')
+  return namedCallOf({ name, arguments: given, id })
+}
+
+// Calls that are not an object.
+
+function pythonAt(text: string, at: number, tools: DeclaredTools, isList: boolean): Item {
+  const [head, printed, written = ''] = (isList ? /^\[\s*()([\w.-]*)/ : /^(print\(\s*)?([\w.-]*)/).exec(text.slice(at)) ?? ['']
+  const next = text.charAt(at + head.length)
+  if (next === '') return tools.begins(written) || (!isList && 'print('.startsWith(written)) ? 'open' : 'no'
+  if (next !== '(' || tools.find(written) === null) return !isList && written === 'print' && next === '(' ? 'open' : 'no'
+  const before = at + (printed ?? '').length
+  const read = new PythonCalls(text.slice(before)).read(isList)
+  if (typeof read === 'string') return read
+  const calls = read.calls.flatMap((call) => {
+    const name = tools.find(call.name)
+    return name === null ? [] : [{ ...call, name }]
+  })
+  if (calls.length < read.calls.length) return 'no'
+  const end = before + read.end
+  if ((printed ?? '') === '') return { kind: 'whole', label: 'python', calls, end }
+  const closed = spaceEnd(text, end)
+  if (closed >= text.length) return 'open'
+  return text.charAt(closed) === ')' ? { kind: 'whole', label: 'python', calls, end: closed + 1 } : 'no'
+}
+
+const TAGS = [
+  { label: '<function>', open: '<function=', nameEnd: '>', close: '</function>' },
+  { label: '<invoke>', open: '<invoke name="', nameEnd: '">', close: '</invoke>' },
+]
+
+function tagAt(text: string, at: number, tools: DeclaredTools): Item {
+  const rest = text.slice(at)
+  for (const { label, open, nameEnd, close } of TAGS) {
+    if (open.startsWith(rest)) return 'open'
+    if (!rest.startsWith(open)) continue
+    const end = rest.indexOf(nameEnd, open.length)
+    const written = rest.slice(open.length, end === -1 ? undefined : end)
+    if (end === -1) return tools.begins(written.replace(/"$/, '')) ? 'open' : 'no'
+    const name = tools.find(written)
+    return name === null ? 'no' : { kind: 'tag', label, name, start: at, close }
+  }
+  return 'no'
+}
+
+/** What stands between a tool's name and the JSON of its arguments, and makes it sure to be a call. */
+const BETWEEN = ['[ARGS]', '<|tool_call_argument_begin|>', 'Action Input:']
+
+/** A tool's name and its arguments as JSON, with or without a mark between them. Without one, the arguments must be those of the tool. */
+function namedAt(text: string, at: number, tools: DeclaredTools): Item {
+  const [written] = /^[\w.:-]+/.exec(text.slice(at)) ?? []
+  if (written === undefined) return 'no'
+  const bare = written.replace(/:\d*$/, '')
+  if (at + written.length >= text.length) return tools.begins(bare) ? 'open' : 'no'
+  const name = tools.find(bare)
+  if (name === null) return 'no'
+  let from = spaceEnd(text, at + written.length)
+  const [id = ''] = /^\[CALL_ID\][\w-]*/.exec(text.slice(from)) ?? []
+  from = spaceEnd(text, from + id.length)
+  const rest = text.slice(from)
+  if (rest === '' || BETWEEN.some((each) => each.startsWith(rest)) || '[CALL_ID]'.startsWith(rest)) return 'open'
+  const mark = BETWEEN.find((each) => rest.startsWith(each))
+  const start = mark === undefined ? from : spaceEnd(text, from + mark.length)
+  if (start >= text.length) return 'open'
+  if (text.charAt(start) !== '{') return 'no'
+  if (mark !== undefined) {
+    const own = id.slice('[CALL_ID]'.length)
+    return { kind: 'json', label: mark, name, start, from: start, ...(own === '' ? {} : { id: own }) }
+  }
+  if (tools.isAny) return 'no'
+  const scan = new JsonScanner(start).scan(text)
+  if (scan.state !== 'complete') return scan.state === 'invalid' ? 'no' : 'open'
+  const given = parseJson(text.slice(start, scan.end))
+  const { properties } = tools.parameters(name)
+  const isOwn = isRecord(given) && Object.keys(given).every((key) => !isRecord(properties) || key in properties)
+  return isOwn ? { kind: 'whole', label: 'name and json', calls: [{ name, arguments: given }], end: scan.end } : 'no'
+}
+
+/** Reads a JSON string, or the part of it that is there (`end` is null). Null when it is none. */
+function stringAt(text: string, at: number): { readonly value: string; readonly end: number | null } | null {
+  if (text.charAt(at) !== '"') return null
+  for (let end = at + 1; end < text.length; end++) {
+    const char = text.charAt(end)
+    if (char === '\\') end++
+    else if (char < ' ') return null
+    else if (char === '"') {
+      const value = parseJson(text.slice(at, end + 1))
+      return typeof value === 'string' ? { value, end: end + 1 } : null
+    }
+  }
+  return { value: text.slice(at + 1), end: null }
+}
+
+/** Returns the place of the first character that is not a space, from `at` on. */
+export function spaceEnd(text: string, at: number): number {
+  let end = at
+  while (end < text.length && /\s/.test(text.charAt(end))) end++
+  return end
+}

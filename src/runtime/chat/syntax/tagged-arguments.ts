@@ -1,0 +1,76 @@
+/** Reads arguments that are written as tags around raw text: `<parameter=key>` (Qwen3-Coder, Seed) and `<arg_key>` (GLM). */
+import { isRecord } from '../../core/json.js'
+import { objectOf } from '../../core/written-json.js'
+import type { ToolDefinition } from '../message.js'
+import { satisfies, type AnySchema, type Schema } from '../schema/merge.js'
+import { parseJson, type RawCall } from './call.js'
+
+/** Parses `<function=name><parameter=key>value</parameter></function>`, or JSON between the outer tags. */
+export function functionTags(text: string, closed: boolean, tools: readonly ToolDefinition[]): RawCall[] {
+  const calls = [...text.matchAll(/<function=([^>]*)>([^]*?)(<\/function>|$)/g)]
+  return calls.map(([, name = '', inside = '', end = '']) => {
+    if ((!closed && end === '') || inside.trimStart().startsWith('{')) return { name: name.trim(), arguments: inside.trim() }
+    const pairs = [...inside.matchAll(/<parameter=([^>]*)>\n?([^]*?)\n?(?:<\/parameter>|(?=<parameter=)|$)/g)]
+    return {
+      name: name.trim(),
+      arguments: taggedValues(pairs, parametersOf(tools, name)),
+    }
+  })
+}
+
+/** Parses `<invoke name="name"><parameter name="key">value</parameter></invoke>`. A block without its closing tag is kept as it is. */
+export function invokeTags(text: string, closed: boolean, tools: readonly ToolDefinition[]): RawCall {
+  const [, name = '', inside = ''] = /^<invoke name="([^"]*)">([^]*?)(?:<\/invoke>)?$/.exec(text) ?? []
+  if (!closed) return { name, arguments: inside.trim() }
+  const pairs = [...inside.matchAll(/<parameter name="([^"]*)"[^>]*>\n?([^]*?)\n?<\/parameter>/g)]
+  return { name, arguments: taggedValues(pairs, parametersOf(tools, name)) }
+}
+
+/** Parses `name<arg_key>key</arg_key><arg_value>value</arg_value>`. */
+export function argumentTags(text: string, closed: boolean, tools: readonly ToolDefinition[]): RawCall {
+  const [name = ''] = text.split('<arg_key>', 1)
+  if (!closed) return { name: name.trim(), arguments: text.slice(name.length) }
+  const pairs = [...text.matchAll(/<arg_key>([^]*?)<\/arg_key>\s*<arg_value>([^]*?)(?:<\/arg_value>|$)/g)]
+  return {
+    name: name.trim(),
+    arguments: taggedValues(pairs, parametersOf(tools, name)),
+  }
+}
+
+const parametersOf = (tools: readonly ToolDefinition[], name: string): Schema =>
+  tools.find((tool) => tool.name === name.trim())?.parameters ?? {}
+
+/** The most values of unclear type whose combinations are tried. */
+const MOST_DOUBTFUL = 6
+
+/**
+ * Reads tagged values, which carry no type. A value that is JSON other than a string is read as JSON; any other is text. A value that fits
+ * its argument's schema only as text stays text. When the result does not satisfy the tool's schema, combinations with the values as text
+ * are tried.
+ */
+function taggedValues(pairs: readonly RegExpMatchArray[], parameters: Schema): Readonly<Record<string, unknown>> {
+  const texts = pairs.map(([, key = '', value = '']) => [key.trim(), value] as const)
+  const read = objectOf(texts.map(([key, value]) => [key, ...loosely(value, schemaOf(parameters, key))] as const))
+  const doubtful = texts.filter(([key, value]) => read[key] !== value)
+  if (doubtful.length > MOST_DOUBTFUL || satisfies(parameters, read)) return read
+  for (let chosen = 1; chosen < 2 ** doubtful.length; chosen++) {
+    const other = { ...read, ...Object.fromEntries(doubtful.filter((_, at) => ((chosen >> at) & 1) === 1)) }
+    if (satisfies(parameters, other)) return other
+  }
+  return read
+}
+
+/** Returns the schema of one argument by name. */
+function schemaOf({ properties, $defs = {}, definitions = {} }: Schema, key: string): AnySchema | null {
+  const schema = isRecord(properties) ? properties[key] : undefined
+  return isRecord(schema) ? { ...schema, $defs, definitions } : null
+}
+
+/** Returns the value, and the original text of a number. */
+function loosely(value: string, schema: AnySchema | null): readonly [value: unknown, text?: string] {
+  const parsed = parseJson(value)
+  const python: Readonly<Record<string, unknown>> = { True: true, False: false, None: null }
+  const read = parsed !== undefined && typeof parsed !== 'string' ? parsed : Object.hasOwn(python, value) ? python[value] : value
+  if (read !== value && schema !== null && !satisfies(schema, read) && satisfies(schema, value)) return [value]
+  return typeof read === 'number' ? [read, value.trim()] : [read]
+}
