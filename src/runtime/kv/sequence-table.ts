@@ -326,6 +326,6 @@ export class Conversations {
   delete(conversation: ConversationId): void {
     this.#records.delete(conversation)
     this.#kin.delete(conversation)
-    this.views.drop(conversation)
+    this.views.forget(conversation)
   }
 }

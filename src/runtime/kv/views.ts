@@ -83,7 +83,7 @@ class PastView implements View {
 export class Views {
   /** Oldest first. */
   readonly #all = new Set<PastView>()
-  /** The views of each conversation, oldest first. Conversations without a view are left out. */
+  /** The views of each conversation, oldest first. One that only ever asked for `exact` is left out while it has no approximate cells. */
   readonly #own = new Map<ConversationId, Set<PastView>>()
   #bytes = 0
 
@@ -96,33 +96,17 @@ export class Views {
   }
 
   /**
-   * Keeps the view of a live sequence, and drops the conversation's views that are a beginning of it. An exact one is not kept before the
-   * conversation has another view, because cells of a fresh prefill are found by their hashes.
+   * Keeps the view of a live sequence, and drops the conversation's views that are a beginning of it. An exact one is kept only if the
+   * conversation asked for another contract before. Its cells may be gone when it is restored, and then the ledger counts those that are shown
+   * instead.
    */
   keep(sequence: Sequence): void {
-    if (sequence.exact < sequence.held || this.#own.has(sequence.conversation)) this.#add(new PastView(sequence))
-  }
-
-  /**
-   * Keeps the view of the live sequence if the prompt differs from it before either ends. An exact one is kept unless `exact` was asked for:
-   * its cells may be gone when it is restored, and then the ledger counts those that are shown instead.
-   */
-  leave(sequence: Sequence, { prompt, sourceIds, asked }: LeavingPlan): void {
-    const agrees = agreement(sequence, prompt, sourceIds)
-    if (agrees === sequence.held || agrees === prompt.tokens.length) return
-    if (asked === 'exact') this.keep(sequence)
-    else this.#add(new PastView(sequence))
-  }
-
-  /** Drops the conversation's views that `which` picks. */
-  drop(conversation: ConversationId, which: (view: View) => boolean = () => true): void {
-    for (const view of this.#own.get(conversation) ?? []) if (which(view)) this.#delete(view)
-  }
-
-  #add(view: PastView): void {
+    const own = this.#own.get(sequence.conversation) ?? new Set()
+    if (sequence.exact === sequence.held && !this.#own.has(sequence.conversation)) return
+    const view = new PastView(sequence)
     this.drop(view.conversation, (other) => isBeginning(other, view))
     this.#all.add(view)
-    this.#own.set(view.conversation, (this.#own.get(view.conversation) ?? new Set()).add(view))
+    this.#own.set(view.conversation, own.add(view))
     this.#bytes += view.bytes
     for (const oldest of this.#all) {
       if (this.#bytes <= this.room) return
@@ -130,10 +114,27 @@ export class Views {
     }
   }
 
+  /** Keeps the view of the live sequence if the prompt differs from it before either ends. */
+  leave(sequence: Sequence, { prompt, sourceIds, asked }: LeavingPlan): void {
+    const { conversation, held } = sequence
+    if (asked !== 'exact' && !this.#own.has(conversation)) this.#own.set(conversation, new Set())
+    const agrees = agreement(sequence, prompt, sourceIds)
+    if (agrees < held && agrees < prompt.tokens.length) this.keep(sequence)
+  }
+
+  /** Drops the conversation's views that `which` picks. */
+  drop(conversation: ConversationId, which: (view: View) => boolean): void {
+    for (const view of this.#own.get(conversation) ?? []) if (which(view)) this.#delete(view)
+  }
+
+  /** Drops all that is known of the conversation. */
+  forget(conversation: ConversationId): void {
+    this.drop(conversation, () => true)
+    this.#own.delete(conversation)
+  }
+
   #delete(view: PastView): void {
-    const own = this.#own.get(view.conversation)
-    if (own?.delete(view) !== true) return
-    if (own.size === 0) this.#own.delete(view.conversation)
+    if (this.#own.get(view.conversation)?.delete(view) !== true) return
     this.#all.delete(view)
     this.#bytes -= view.bytes
   }

@@ -508,15 +508,19 @@ describe('text that was shown before', () => {
     expect(harness.step('a', prompt.shown)).toMatchObject({ submitted: 1, replaced: 0 })
   })
 
-  it('exactly is shown by other cells where the exact ones were lost, and the ledger says of how many tokens', () => {
-    const { harness, prompt } = begun({ cells: 90, fixed: true })
-    prompt.fold(20, 22, marker)
-    expect(harness.step('a', prompt.shown)).toMatchObject({ contract: 'exact', approximate: 0, replaced: 0 })
-    expect(harness.cache.totals).toMatchObject({ parked: 0 })
-    prompt.restore(20)
-    // The text of 20 and 21 and the last token are computed. The others behind stay where they stood behind the marker.
-    expect(harness.step('a', prompt.shown)).toMatchObject({ contract: 'splice', submitted: 3, replaced: 44 })
-  })
+  it.each([false, true])(
+    'exactly is shown by other cells where the exact ones were lost, and the ledger says of how many tokens (evicted before: %s)',
+    (evicted) => {
+      const { harness, prompt } = begun({ cells: 90, fixed: true })
+      if (evicted) harness.step('b', shownOf(text(1000, 80)))
+      prompt.fold(20, 22, marker)
+      expect(harness.step('a', prompt.shown)).toMatchObject({ approximate: 0, replaced: 0 })
+      expect(harness.cache.totals).toMatchObject({ parked: 0 })
+      prompt.restore(20)
+      // The text of 20 and 21 and the last token are computed. The others behind stay where they stood behind the marker.
+      expect(harness.step('a', prompt.shown)).toMatchObject({ contract: 'splice', submitted: 3, replaced: 44 })
+    },
+  )
 
   it('of a marker is found whole though a shorter one, its beginning, was shown since', () => {
     const { harness, prompt } = begun()
