@@ -1,6 +1,8 @@
 // Host memory for saved sequences: pinned where a GPU's backend offers that, never zero-filled, and reused when a state is gone.
 #include <algorithm>
 #include <cstdlib>
+#include <system_error>
+#include <thread>
 
 #include "kvfold.h"
 
@@ -115,7 +117,17 @@ void giveBlock(const HostBlock &block) {
     for (auto &each : released)
       if (each.pinned != nullptr) pool().pinnedBytes -= each.size;
   }
-  for (auto &each : released) release(each);
+  if (released.empty()) return;
+  auto releaseAll = [released] {
+    for (auto &each : released) release(each);
+  };
+  // The system takes a tenth of a second to take back a GiB, and states are given back on the event loop.
+  try {
+    if (block.size < SMALLEST_KEPT) releaseAll();
+    else std::thread(releaseAll).detach();
+  } catch (const std::system_error &) {
+    releaseAll();
+  }
 }
 
 Napi::Value bytesOf(Napi::Env env, const HostBlock &block, size_t size) {
