@@ -276,7 +276,8 @@ export class ChatFormat {
 
   /**
    * Makes a parser for one answer. It takes into account the tags that `prompt` (default: the generation prompt) has already opened.
-   * `bare`: the tools of which it also reads bare calls (syntax/bare-calls.ts); default: none.
+   * `tools`: the declared ones; default: calls of any name are read where the syntax cannot tell them from text. `bare`: the tools of
+   * which it also reads bare calls (syntax/bare-calls.ts); default: none.
    */
   parser(tools?: readonly ToolDefinition[], prompt = this.#probe().prompt, bare: readonly ToolDefinition[] = []): ReplyParser {
     return this.syntax.parser(prompt, tools).withBare(bare)

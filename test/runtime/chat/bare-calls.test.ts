@@ -299,6 +299,23 @@ describe('text', () => {
     }
   })
 
+  test.each([
+    '{"name": "Alice", "arguments": {"age": 3}}',
+    '{"name": "Alice", "age": 3}',
+    '{"name": "your-project", "version": "1.0.0", "x": oops',
+    '{"name": "get_wea',
+    '{"id": 1, "name": "Alice"}',
+  ])('of a Llama, which has no tags around calls: %j', (reply) => {
+    for (const declared of [tools, []])
+      for (const parts of [[reply], reply.split('')]) {
+        const parser = formatOf('meta-llama-Llama-3.1-8B-Instruct').parser(declared, undefined, declared)
+        const told = streamed(parts.flatMap((part) => parser.push(part)))
+        const { events, ...parsed } = parser.finish()
+        expect(parsed).toEqual({ content: reply, toolCalls: [] })
+        expect(told + streamed(events)).toBe(reply)
+      }
+  })
+
   test('is handed out as soon as it cannot become a call', () => {
     const parser = formatOf('Qwen-Qwen2.5-7B-Instruct').parser(tools, undefined, tools)
     const told = (part: string) => streamed(parser.push(part))

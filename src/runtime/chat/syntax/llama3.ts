@@ -1,4 +1,5 @@
 /** Llama 3: the whole answer is `{"name": ..., "parameters": ...}`, alone or after `<|python_tag|>`. Several calls are separated by `;`. */
+import type { ToolDefinition } from '../message.js'
 import { addCalls, forcedCalls, jsonCall, words, type CallForm } from '../grammar.js'
 import { FREE_JSON, GrammarRules, textWithout } from '../schema/rules.js'
 import { SchemaWriter } from '../schema/schema-grammar.js'
@@ -8,6 +9,9 @@ import type { SyntaxFamily } from './syntax.js'
 
 const TAG = '<|python_tag|>'
 
+/** The name in an object that begins with it. */
+const NAME = /^\{\s*"name"\s*:\s*"([^"\\]*)"/
+
 class Llama3Parser extends StreamParser {
   /** `start`: only calls so far. `text`: prose, in which only the tag begins a call. */
   #mode: 'start' | 'text' = 'start'
@@ -15,6 +19,11 @@ class Llama3Parser extends StreamParser {
   /** Skipped separators and a tag. They become text when no call follows. */
   #passed = ''
   #calls = 0
+
+  /** @param tools an object that names another tool is text; undefined: any name is that of a tool */
+  constructor(private readonly tools: readonly ToolDefinition[] | undefined) {
+    super()
+  }
 
   protected override drain(final: boolean): void {
     while (this.buffer !== '' && (this.#mode === 'start' ? this.#start(final) : this.#prose(final)));
@@ -34,12 +43,15 @@ class Llama3Parser extends StreamParser {
       this.#passed += this.consume(separator.length)
       this.#scanner = new JsonScanner(0)
     }
+    const [, name] = NAME.exec(this.buffer) ?? []
+    if (name !== undefined && !this.#isTool(name)) return this.#isText()
     const begun = begunNamed(this.buffer)
     if (begun !== null) this.goOn(begun)
     const json = this.#scanner.scan(this.buffer, final)
     if (json.state === 'incomplete' && !final) return false
     this.#scanner = null
     const call = json.state === 'complete' ? namedCallOf(parseJson(this.buffer.slice(0, json.end))) : null
+    if (json.state === 'complete' && call !== null && !this.#isTool(call.name)) return this.#isText()
     if (json.state !== 'complete' || call === null) return this.#giveUp()
     this.consume(json.end)
     this.#passed = ''
@@ -49,10 +61,21 @@ class Llama3Parser extends StreamParser {
     return true
   }
 
-  /** This is not a call: the skipped text and the rest are text. */
+  /** This is no call that can be read: a broken one, or text. */
   #giveUp(): boolean {
-    const broken = this.#passed.includes(TAG) || /^\{\s*"name"\s*:/.test(this.buffer)
+    const isNamed = this.tools === undefined ? /^\{\s*"name"\s*:/.test(this.buffer) : NAME.test(this.buffer)
+    const broken = this.#passed.includes(TAG) || isNamed
     if (broken && this.buffer.startsWith('{')) return this.#malformed()
+    return this.#isText()
+  }
+
+  #isTool(name: string): boolean {
+    return this.tools?.some((tool) => tool.name === name) ?? true
+  }
+
+  /** This is not a call: the skipped text and the rest are text. */
+  #isText(): boolean {
+    this.#scanner = null
     this.#mode = 'text'
     if (this.#calls > 0) this.consume(/^[\s;]*/.exec(this.buffer)?.[0].length ?? 0)
     this.say(this.#calls > 0 ? this.#passed.replace(/^[\s;]+/, '') : this.#passed)
@@ -107,7 +130,7 @@ const form: CallForm = {
 export const llama3: SyntaxFamily = () => ({
   name: 'llama3',
   reasoning: null,
-  parser: () => new Llama3Parser(),
+  parser: (_, tools) => new Llama3Parser(tools),
   grammar: (tools, prompt, single = false) => forcedCalls(form, tools, prompt, single),
   lazy: (tools, _, single = false) => {
     const rules = new GrammarRules(FREE_JSON)
