@@ -179,8 +179,8 @@ async function played(
         0,
       ),
       turns: messages.filter(({ role }) => role === 'user').length,
-      shown: recorder.work.shown,
-      computed: recorder.work.submitted,
+      shown: recorder.cost().work.shown,
+      computed: recorder.cost().work.submitted,
       ends: Object.fromEntries(ends),
     }
   } finally {

@@ -175,12 +175,18 @@ export const SampleRecord = Type.Object({
 const ErrorRecord = Type.Object({ kind: Type.Literal('error'), ...Identity, code: Type.String(), message: Type.String() })
 
 /**
+ * A step of a sample, written when it ends (`kvfold eval --follow`). The sample's own record has the step again; the lines of a sample
+ * without a record show how far a stopped run came.
+ */
+const StepRecord = Type.Object({ kind: Type.Literal('step'), ...Identity, step: Step })
+
+/**
  * Marks where a stopped run continued, with the program and machine that made the records below it. Everything else is as in the header.
  */
 const Resumption = Type.Object({ kind: Type.Literal('resumed'), ...Occasion })
 
 /** Any line of a run's log. The first line is the header, and there is only one. */
-const LogLine = Type.Union([LogHeader, SampleRecord, ErrorRecord, Resumption])
+const LogLine = Type.Union([LogHeader, SampleRecord, ErrorRecord, Resumption, StepRecord])
 
 export type LogHeader = Static<typeof LogHeader>
 export type SampleRecord = Static<typeof SampleRecord>
@@ -188,6 +194,8 @@ export type ErrorRecord = Static<typeof ErrorRecord>
 export type Resumption = Static<typeof Resumption>
 /** When a sample has several records the last one counts: a later answer may follow an error. */
 export type LogRecord = SampleRecord | ErrorRecord
+/** What a run adds to its log. */
+export type LogEntry = LogRecord | Static<typeof StepRecord>
 export type RecordedConversation = Static<typeof RecordedConversation>
 
 // The lines of an episode's log.
@@ -236,7 +244,7 @@ export interface LogKind<Header, Entry> {
   readonly essence: (header: Header) => Readonly<Record<string, unknown>>
 }
 
-export const runLog: LogKind<LogHeader, LogRecord> = {
+export const runLog: LogKind<LogHeader, LogEntry> = {
   name: 'log',
   header: 'header',
   version: LOG_VERSION,

@@ -24,8 +24,12 @@ type RecordedRequest = Required<Pick<EngineRequest, 'conversation' | 'messages' 
 
 /** A step that has a reply. */
 export interface DoneStep {
+  /** Index among all steps of the recorder, from 0. */
+  readonly place: number
   readonly request: RecordedRequest
   readonly reply: EngineReply
+  /** The generated text, call syntax and all. */
+  readonly said: string
 }
 
 /** A requested step. `end` is set when the step is over. */
@@ -77,7 +81,9 @@ export class Recorder extends EngineAround {
 
   /** The steps that have a reply, in the order of the requests. */
   get done(): readonly DoneStep[] {
-    return this.#asked.flatMap(({ request, end }) => (end !== undefined && 'reply' in end ? [{ request, reply: end.reply }] : []))
+    return this.#asked.flatMap(({ place, request, end }) =>
+      end !== undefined && 'reply' in end ? [{ place, request, ...end }] : [],
+    )
   }
 
   /**
@@ -104,17 +110,15 @@ export class Recorder extends EngineAround {
     }))
   }
 
-  get tokens(): TurnRecord['tokens'] {
-    return costOf(this.done).tokens
-  }
-
-  get work(): TurnRecord['work'] {
-    return costOf(this.done).work
-  }
-
-  /** Sums of the ledger entries. `total` is the wall time from the construction of the recorder to the end of the last step. */
-  get milliseconds(): TurnRecord['milliseconds'] {
-    return { ...costOf(this.done).milliseconds, total: this.#last - this.#made }
+  /**
+   * What the steps cost that have a reply, from number `from` of them on. `milliseconds.total` is the wall time from the construction of the
+   * recorder to the end of the last step.
+   */
+  cost(from = 0): Pick<TurnRecord, 'tokens' | 'work' | 'milliseconds'> {
+    const done = this.done.slice(from)
+    const { tokens, work, milliseconds } = costOf(done.map(({ reply }) => reply.ledger))
+    const generated = done.reduce((sum, { reply }) => sum + reply.timing.generatedTokens, 0)
+    return { tokens, work: { ...work, generated }, milliseconds: { ...milliseconds, total: this.#last - this.#made } }
   }
 
   async #respond(request: EngineRequest, stream: EventStream, asked: RecordedAsk): Promise<EngineReply> {
@@ -127,7 +131,7 @@ export class Recorder extends EngineAround {
       }
       const reply = await running.reply
       asked.end = { reply, said: said === '' ? reply.message.content : said }
-      this.options.onStep?.({ request: asked.request, reply })
+      this.options.onStep?.({ place: asked.place, request: asked.request, ...asked.end })
       return reply
     } catch (error) {
       asked.end ??= { error, said, milliseconds: performance.now() - asked.begun }
@@ -138,14 +142,14 @@ export class Recorder extends EngineAround {
   }
 }
 
-/** The costs of some steps, summed. `milliseconds.total` is not among them: nobody's ledger has the wall time. */
-export interface StepsCost extends Pick<TurnRecord, 'tokens' | 'work'> {
+/** The costs of some steps, summed. */
+export interface StepsCost extends Pick<TurnRecord, 'tokens'> {
+  readonly work: Omit<TurnRecord['work'], 'generated'>
   readonly milliseconds: LedgerEntry['milliseconds']
 }
 
 /** Sums what steps cost. The one place where the laboratory adds up ledger entries. */
-export function costOf(steps: readonly { readonly reply: Pick<EngineReply, 'ledger' | 'timing'> }[]): StepsCost {
-  const entries = steps.map(({ reply }) => reply.ledger)
+export function costOf(entries: readonly LedgerEntry[]): StepsCost {
   const total = (of: (entry: LedgerEntry) => number): number => entries.reduce((sum, entry) => sum + of(entry), 0)
   return {
     tokens: {
@@ -161,7 +165,6 @@ export function costOf(steps: readonly { readonly reply: Pick<EngineReply, 'ledg
       fresh: total(({ fresh }) => fresh),
       approximate: total(({ approximate }) => approximate),
       submitted: total(({ submitted }) => submitted),
-      generated: steps.reduce((sum, { reply }) => sum + reply.timing.generatedTokens, 0),
     },
     milliseconds: {
       cache: total(({ milliseconds }) => milliseconds.cache),
@@ -199,41 +202,41 @@ function recordedMessage({ role, content, reasoning, toolCalls, toolCallId, name
   }
 }
 
-function recordedStep(
-  { place, request: { contract = 'exact', edits, tools, ...request } }: RecordedAsk,
-  end: NonNullable<RecordedAsk['end']>,
-  messages: readonly ChatMessage[],
-): RecordedStep {
-  const said = end.said === '' ? {} : { said: end.said }
-  const shown = {
-    place,
-    messages: request.messages.length,
-    edits: edits.map(({ message, span: { start, end: to }, replacement }) => ({
-      message,
-      span: { start, end: to },
-      replacement,
-    })),
-    tools: tools.length > 0,
+function recordedStep(asked: RecordedAsk, end: NonNullable<RecordedAsk['end']>, messages: readonly ChatMessage[]): RecordedStep {
+  const { place, request } = asked
+  if ('reply' in end) {
+    const { said, ...step } = stepOf({ place, request, ...end })
+    const isShown = isSame(end.reply.message, messages[step.messages])
+    return said === undefined || isShown ? step : { ...step, said }
   }
-  if ('error' in end)
-    return {
-      ...shown,
-      finish: 'failed',
-      error: end.error instanceof KvfoldError ? end.error.code : String(end.error),
-      ledger: { ...NO_LEDGER, contract, milliseconds: { ...NO_LEDGER.milliseconds } },
-      timing: { firstToken: 0, total: end.milliseconds, generatedTokens: 0 },
-      ...said,
-    }
-  const { message, finish, ledger, timing } = end.reply
-  const { firstToken, total, generatedTokens } = timing
+  const { contract = 'exact' } = request
   return {
-    ...shown,
-    finish,
-    ledger: costsIn(ledger),
-    timing: { firstToken, total, generatedTokens },
-    ...(isSame(message, messages[shown.messages]) ? {} : said),
+    ...shownBy(place, request),
+    finish: 'failed',
+    error: end.error instanceof KvfoldError ? end.error.code : String(end.error),
+    ledger: { ...NO_LEDGER, contract, milliseconds: { ...NO_LEDGER.milliseconds } },
+    timing: { firstToken: 0, total: end.milliseconds, generatedTokens: 0 },
+    ...(end.said === '' ? {} : { said: end.said }),
   }
 }
+
+/** The record of a step by itself: with all that was generated. */
+export function stepOf({ place, request, reply, said }: DoneStep): RecordedStep {
+  const { firstToken, total, generatedTokens } = reply.timing
+  return {
+    ...shownBy(place, request),
+    finish: reply.finish,
+    ledger: costsIn(reply.ledger),
+    timing: { firstToken, total, generatedTokens },
+    ...(said === '' ? {} : { said }),
+  }
+}
+
+const shownBy = (place: number, { messages, edits, tools }: RecordedRequest) => ({
+  ...{ place, messages: messages.length },
+  edits: edits.map(({ message, span: { start, end }, replacement }) => ({ message, span: { start, end }, replacement })),
+  tools: tools.length > 0,
+})
 
 function costsIn(entry: LedgerEntry): RecordedStep['ledger'] {
   const { kind, contract, shown, reused, recomputed, fresh, approximate, side, submitted, milliseconds, predicted } = entry

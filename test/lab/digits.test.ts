@@ -51,7 +51,7 @@ it('the log of a run keeps digits, in the file and when it is read back', async 
   await log.add({
     ...{ kind: 'sample', task: 0, agent: 'plain', contract: 'exact', index: 0, id: 'x', cell: {}, truth: null },
     ...{ answer: '', end: 'stop', score: { points: 0, outcome: 'wrong', details: {} }, calls: [], refusedCalls: 0, details: {} },
-    ...{ talks, tokens: recorder.tokens, work: recorder.work, milliseconds: recorder.milliseconds },
+    ...{ talks, ...recorder.cost() },
   })
   await log.close()
   expect(readFileSync(path, 'utf8')).toContain(`"arguments":${GIVEN}`)

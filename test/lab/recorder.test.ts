@@ -31,7 +31,7 @@ const shown = (talks: readonly RecordedConversation[]) =>
 
 /** Throws when the log would refuse the record. */
 function valid(recorder: Recorder) {
-  const { talks, tokens, work, milliseconds } = recorder
+  const { talks } = recorder
   const read = runLog.read({
     ...{
       kind: 'sample',
@@ -46,7 +46,7 @@ function valid(recorder: Recorder) {
       end: 'stop',
     },
     score: { points: 0, outcome: 'wrong', details: {} },
-    ...{ calls: [], refusedCalls: 0, details: {}, talks, tokens, work, milliseconds },
+    ...{ calls: [], refusedCalls: 0, details: {}, talks, ...recorder.cost() },
   })
   invariant(read.ok, JSON.stringify(read))
   return read.value
@@ -126,7 +126,7 @@ describe('Recorder', () => {
     go()
     await running.reply
     expect(shown(recorder.talks)).toHaveLength(3)
-    expect(recorder.work.steps).toBe(2)
+    expect(recorder.cost().work.steps).toBe(2)
     valid(recorder)
   })
 
@@ -184,13 +184,13 @@ describe('Recorder', () => {
         expect(record.map(({ edits }) => edits)).toEqual(engine.requests.map(({ edits = [] }) => edits))
         expect(record.map(({ ledger }) => ledger.submitted)).toEqual(spent)
         const answers = record.filter(({ ledger }) => ledger.kind === 'answer')
-        expect(recorder.tokens).toEqual({
+        expect(recorder.cost().tokens).toEqual({
           before: record[0]?.ledger.shown ?? 0,
           most: Math.max(0, ...record.map(({ ledger }) => ledger.shown)),
           after: answers.at(-1)?.ledger.shown ?? 0,
         })
         const sum = (values: readonly number[]) => values.reduce((total, value) => total + value, 0)
-        expect(recorder.work).toEqual({
+        expect(recorder.cost().work).toEqual({
           steps: steps.length,
           shown: sum(record.map(({ ledger }) => ledger.shown)),
           reused: sum(record.map(({ ledger }) => ledger.reused)),
@@ -226,9 +226,9 @@ describe('Recorder on the built-in model', () => {
     const text = `The stream starts here. ${'colour: red; shape: round; '.repeat(40)}The stream ends here.`
     const outcome = await session.ask(text)
     expect(recorder.done.map(({ reply }) => reply.ledger)).toEqual(outcome.ledger)
-    expect(recorder.work.submitted).toBe(engine.submitted - before)
-    expect(recorder.tokens).toMatchObject({ before: outcome.contextBefore, after: outcome.contextAfter })
-    const milliseconds = recorder.milliseconds
+    expect(recorder.cost().work.submitted).toBe(engine.submitted - before)
+    expect(recorder.cost().tokens).toMatchObject({ before: outcome.contextBefore, after: outcome.contextAfter })
+    const milliseconds = recorder.cost().milliseconds
     expect(milliseconds.prefill + milliseconds.decode + milliseconds.cache).toBeLessThanOrEqual(milliseconds.total)
     expect(milliseconds.prefill).toBeGreaterThan(0)
     // Messages carry the engine's tokens; the record does not.

@@ -11,7 +11,7 @@ import { mappedJson, readJson, writeJson } from '../../runtime/core/written-json
 import { type Engine, EngineAround, type EngineRequest, type Generation } from '../../runtime/engine/engine.js'
 import type { Answered } from '../agent.js'
 import { EPISODE_VERSION, episodeLog, type TurnRecord } from '../log.js'
-import { costOf, Recorder, type RecorderOptions } from '../recorder.js'
+import { Recorder, type RecorderOptions } from '../recorder.js'
 import { bad, codeOf } from '../run/json-lines.js'
 import { playAll } from '../run/loop.js'
 import { LogFile } from '../run/log-file.js'
@@ -83,7 +83,7 @@ export async function runEpisode(options: EpisodeOptions): Promise<readonly Turn
     if (acted.end === 'cancelled')
       throw new KvfoldError('engine/cancelled', `Turn ${turns.length + 1} was cancelled; the turns before it are kept.`)
     const score = await environment.score(acted)
-    const { tokens, work, milliseconds } = costOf(recorder.done.slice(done))
+    const { tokens, work, milliseconds } = recorder.cost(done)
     const turn: TurnRecord = {
       kind: 'turn',
       turn: turns.length,

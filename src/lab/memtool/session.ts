@@ -113,7 +113,7 @@ export interface MemToolRun extends ToolSessionOptions {
   readonly sampling?: Sampling
 }
 
-export interface MemToolSetting extends Pick<PlayOptions, 'engine' | 'start' | 'asks' | 'onTurn' | 'signal'> {
+export interface MemToolSetting extends Pick<PlayOptions, 'engine' | 'start' | 'asks' | 'onStep' | 'onTurn' | 'signal'> {
   readonly world: World
   readonly catalogue: Catalogue
 }
@@ -168,7 +168,10 @@ export async function memToolSession(
       ...setting,
       ...{ name, environment, cast },
       teacher: agent === 'model' ? null : script(),
-      onStep: novelty.count,
+      onStep: (step) => {
+        novelty.count(step)
+        setting.onStep?.(step)
+      },
     })
     return { ...resultOf({ way, placement, contract }, [turns]), recorder }
   } finally {

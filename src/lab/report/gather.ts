@@ -238,7 +238,7 @@ export async function readForReport(path: string): Promise<ReadLog> {
     whole = end
     if (line.kind === 'header') header = line
     else if (line.kind === 'resumed') resumed.push(line)
-    else if (header !== null) records.push(recordOf(line, header, path, number))
+    else if (header !== null && line.kind !== 'step') records.push(recordOf(line, header, path, number))
   }
   if (header === null) throw bad(path, 'is empty; `kvfold eval` writes logs')
   return { name: basename(path), header, resumed, records, torn: (await stat(path)).size > whole }

@@ -7,7 +7,7 @@ import { isDeepStrictEqual } from 'node:util'
 import { invariant, KvfoldError } from '../../runtime/core/errors.js'
 import { inWords } from '../../runtime/core/schema.js'
 import { readJson, writeJson } from '../../runtime/core/written-json.js'
-import { type LogHeader, type LogKind, type LogRecord, type Resumption, runLog } from '../log.js'
+import { type LogEntry, type LogHeader, type LogKind, type LogRecord, type Resumption, runLog } from '../log.js'
 import { bad, type JsonLine, jsonLines, JsonLines } from './json-lines.js'
 import { type ItemResult, resultOf } from './plan.js'
 
@@ -63,7 +63,7 @@ export class LogFile<Record extends Entry, Kept> {
 
   /**
    * Creates a log, or continues one of the same run; a line `resumed` then precedes the first new record.
-   * @param keep returns what to keep of a record in memory
+   * @param keep returns what to keep of a record in memory; null for nothing
    * @param most cuts off the records after this many
    * @throws KvfoldError eval/other-run, eval/log-busy; eval/bad-log when the file cannot be read or written, or is no such log
    */
@@ -71,27 +71,31 @@ export class LogFile<Record extends Entry, Kept> {
     path: string,
     header: Header,
     kind: LogKind<Header, Record>,
-    keep: (record: Record) => Kept,
+    keep: (record: Record) => Kept | null,
     most = Infinity,
   ): Promise<LogFile<Record, Kept>> {
-    let found: Header | null = null
+    const headers: Header[] = []
     const before: Kept[] = []
     const file = await JsonLines.open(path, async (lines) => {
       let kept = 0
       for await (const { line, end } of checkedLines(lines, path, kind)) {
-        if (line.kind === kind.header) found = line as Header
+        if (line.kind === kind.header) headers.push(line as Header)
         else if (before.length === most) break
-        else if (line.kind !== 'resumed') before.push(keep(line as Record))
+        else if (line.kind !== 'resumed') {
+          const one = keep(line as Record)
+          if (one !== null) before.push(one)
+        }
         kept = end
       }
-      if (found !== null) refuseOther(path, kind.essence(found), kind.essence(header))
+      const [found] = headers
+      if (found !== undefined) refuseOther(path, kind.essence(found), kind.essence(header))
       // An incomplete header comes from a stopped run of ours. Any other file without a header is no log and stays as it is.
       else if (!(await readFile(path, 'utf8')).startsWith(`{"kind":"${kind.header}"`))
         throw bad(path, `is no ${kind.name}; it was left as it is`)
       return kept
     })
-    const log = new LogFile(file, kind as unknown as LogKind<Heading, Record>, before, found === null ? null : header)
-    if (found === null) await log.#add(header)
+    const log = new LogFile(file, kind as unknown as LogKind<Heading, Record>, before, headers.length === 0 ? null : header)
+    if (headers.length === 0) await log.#add(header)
     return log
   }
 
@@ -131,10 +135,11 @@ export class LogFile<Record extends Entry, Kept> {
   }
 }
 
-export type RunLogFile = LogFile<LogRecord, ItemResult>
+export type RunLogFile = LogFile<LogEntry, ItemResult>
 
 /** Opens the log of a run. `before` has the last result of every sample. @throws KvfoldError as LogFile.open */
-export const openRunLog = (path: string, header: LogHeader): Promise<RunLogFile> => LogFile.open(path, header, runLog, resultOf)
+export const openRunLog = (path: string, header: LogHeader): Promise<RunLogFile> =>
+  LogFile.open(path, header, runLog, (entry) => (entry.kind === 'step' ? null : resultOf(entry)))
 
 /** @param place the option that names another place @throws KvfoldError eval/other-run naming the first field that differs */
 export function refuseOther(path: string, there: object, now: object, place = '--log'): void {

@@ -8,9 +8,10 @@ import { KvfoldError } from '../../runtime/core/errors.js'
 import type { Engine } from '../../runtime/engine/engine.js'
 import type { EvalAgent, TextEmbedder } from '../agent.js'
 import type { LogRecord } from '../log.js'
+import type { DoneStep } from '../recorder.js'
 import type { Task, TaskSample } from '../task.js'
 import { Cells, Pace, playAll } from './loop.js'
-import { type Judge, failed, trial } from './trial.js'
+import { type Judge, failed, trial, type TrialOptions } from './trial.js'
 import { nameOf } from './log-file.js'
 import { type Item, itemsOf, type ItemResult, resultOf } from './plan.js'
 import type { Bench } from './pool.js'
@@ -33,6 +34,8 @@ export interface RunOptions {
   readonly log: RunLog
   readonly signal: AbortSignal
   readonly onProgress?: (progress: RunProgress) => void
+  /** Called after every step of every sample. */
+  readonly onStep?: (item: Item, sample: TaskSample, step: DoneStep) => void
 }
 
 export interface RunLog {
@@ -129,7 +132,7 @@ class EvalRun {
   }
 
   async #record(item: Item, { engine, total, cells }: WorkPlace, signal: AbortSignal): Promise<LogRecord | null> {
-    const { tasks, agents, bench, judge, embedder, seed } = this.options
+    const { tasks, agents, bench, judge, embedder, seed, onStep } = this.options
     const task = tasks[item.task]!
     const agent = agents.find(({ kind }) => kind === item.agent)!
     let sample: TaskSample
@@ -142,7 +145,11 @@ class EvalRun {
     }
     const name = `${this.#name}.${item.task}.${item.agent}.${item.contract}.${item.index}`
     const settings = { item, task, agent, engine, bench, judge, seed, window: engine.info.context, signal }
-    const options = { ...settings, ...(embedder === null ? {} : { embedder }) }
+    const options: Omit<TrialOptions, 'name' | 'alone'> = {
+      ...settings,
+      ...(embedder === null ? {} : { embedder }),
+      ...(onStep === undefined ? {} : { onStep: onStep.bind(null, item, sample) }),
+    }
     const alone = total === null || needed >= total
     const within = async (wanted: number, more: { readonly name: string; readonly alone: boolean }) => {
       const giveBack = await cells.take(wanted, signal)

@@ -3,12 +3,13 @@
  * judge.
  */
 import { invariant, isContextFull, KvfoldError } from '../../runtime/core/errors.js'
+import { definedFields } from '../../runtime/core/json.js'
 import { mix } from '../../runtime/core/random.js'
 import type { Engine } from '../../runtime/engine/engine.js'
 import { type AgentSetting, type Answered, type EvalAgent, OVERFLOWED } from '../agent.js'
 import { playEpisode, singleTurn } from '../episode/episode.js'
 import type { ErrorRecord, LogRecord, SampleRecord } from '../log.js'
-import type { Recorder } from '../recorder.js'
+import type { Recorder, RecorderOptions } from '../recorder.js'
 import type { Task, TaskSample } from '../task.js'
 import type { Item } from './plan.js'
 import type { Bench } from './pool.js'
@@ -28,6 +29,7 @@ export interface TrialOptions extends Pick<AgentSetting, 'embedder' | 'window'> 
   /** Whether the cache holds no other conversations. A full cache is then the agent's own doing. */
   readonly alone: boolean
   readonly signal: AbortSignal
+  readonly onStep?: RecorderOptions['onStep']
 }
 
 /** Answers and scores the sample. An error becomes an error record. Returns null when `signal` stopped it. */
@@ -53,7 +55,7 @@ export const failed = (item: Item, sample: Pick<TaskSample, 'id' | 'cell'> | nul
 
 /** Runs the sample as an episode of one turn and returns its record. */
 async function recordOf(sample: TaskSample, options: TrialOptions): Promise<SampleRecord> {
-  const { item, task, bench, judge, name, signal, engine } = options
+  const { item, task, bench, judge, name, signal, engine, onStep } = options
   let judgement: SampleRecord['judgement']
   const environment = singleTurn(sample.messages, async ({ answer }) => {
     if (task.judging === undefined || judge === null) return bench.score(item.task, sample, answer)
@@ -64,10 +66,9 @@ async function recordOf(sample: TaskSample, options: TrialOptions): Promise<Samp
   const {
     turns: [turn],
     recorder,
-  } = await playEpisode({ engine, name, environment, cast })
+  } = await playEpisode({ engine, name, environment, cast, ...definedFields({ onStep }) })
   invariant(turn !== undefined, 'A sample came to no turn.')
   const { answer, end, score, calls, refusedCalls, details } = turn
-  const { talks, tokens, work, milliseconds } = recorder
   return {
     kind: 'sample',
     ...item,
@@ -77,7 +78,8 @@ async function recordOf(sample: TaskSample, options: TrialOptions): Promise<Samp
     ...{ answer, end, score },
     ...(judgement === undefined ? {} : { judgement }),
     ...{ calls, refusedCalls, details },
-    ...{ talks, tokens, work, milliseconds },
+    talks: recorder.talks,
+    ...recorder.cost(),
   }
 }
 

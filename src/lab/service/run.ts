@@ -6,6 +6,7 @@ import type { Engine } from '../../runtime/engine/engine.js'
 import { SpokenEngine } from '../taught-engine.js'
 import { count, percent } from '../../runtime/figures/numbers.js'
 import { number, table, type Table } from '../../runtime/figures/table.js'
+import { grouped } from '../accuracy.js'
 import { SampleEngine } from '../agents/define.js'
 import { type Actor, type KeptEpisode, playEpisode, playKept, type PlayOptions } from '../episode/episode.js'
 import type { TurnRecord } from '../log.js'
@@ -38,6 +39,7 @@ export interface ServiceRunOptions {
   readonly command: string
   readonly signal: AbortSignal
   readonly onTurn?: (cell: ServiceCell, sample: number, turn: number) => void
+  readonly onStep?: (cell: ServiceCell, sample: number, step: DoneStep) => void
 }
 
 /** One dialogue under one framework. */
@@ -59,7 +61,7 @@ export function runService({ onTurn, ...options }: ServiceRunOptions): Promise<r
   })
 }
 
-function dialogue(framework: FrameworkName, scenario: Scenario, options: Omit<ServiceRunOptions, 'onTurn'>) {
+function dialogue(framework: FrameworkName, scenario: Scenario, { onStep, ...options }: Omit<ServiceRunOptions, 'onTurn'>) {
   const { engine, weights, window, contract, temperature, maxTokens, fold, folder } = options
   const { turns: length, fields, seed } = scenario
   const cell: ServiceCell = { framework, turns: length, fields }
@@ -70,7 +72,10 @@ function dialogue(framework: FrameworkName, scenario: Scenario, options: Omit<Se
   const print = createHash('sha256').update(JSON.stringify(about)).digest('hex').slice(0, 12)
   const path = join(options.log, `service-${framework}-${length}-${fields}-${seed}-${print}.jsonl`)
   const play: KeptEpisode<Dialogue>['play'] = async (setting) => {
-    const { turns } = await playScenario(framework, scenario, { ...options, ...setting, name: `service-${print}` })
+    const { turns } = await playScenario(framework, scenario, {
+      ...{ ...options, ...setting, name: `service-${print}` },
+      ...(onStep === undefined ? {} : { onStep: onStep.bind(null, cell, seed) }),
+    })
     return { cell, seed, turns, path }
   }
   return { about, path, play, cell, seed }
@@ -80,7 +85,7 @@ function dialogue(framework: FrameworkName, scenario: Scenario, options: Omit<Se
 export interface ScenarioSetting
   extends
     Pick<ServiceRunOptions, 'window' | 'contract' | 'temperature' | 'maxTokens' | 'fold' | 'folder' | 'signal'>,
-    Pick<PlayOptions, 'engine' | 'name' | 'start' | 'asks' | 'onTurn'> {}
+    Pick<PlayOptions, 'engine' | 'name' | 'start' | 'asks' | 'onStep' | 'onTurn'> {}
 
 /** Plays one dialogue to its end. @returns its turns and its recorder @throws KvfoldError any error of the engine; engine/cancelled */
 export async function playScenario(
@@ -118,7 +123,7 @@ export async function playScenario(
 }
 
 function sumsOf(of: string, steps: readonly DoneStep[]): Readonly<Record<string, number>> {
-  const { shown, submitted } = costOf(steps).work
+  const { shown, submitted } = costOf(steps.map(({ reply }) => reply.ledger)).work
   return { [`${of}Shown`]: shown, [`${of}Computed`]: submitted }
 }
 
@@ -154,12 +159,7 @@ export interface ServiceRow extends ServiceCell {
 }
 
 export function rowsOf(dialogues: readonly Dialogue[]): readonly ServiceRow[] {
-  const cells = new Map<string, Dialogue[]>()
-  for (const one of dialogues) {
-    const key = JSON.stringify(one.cell)
-    cells.set(key, [...(cells.get(key) ?? []), one])
-  }
-  return [...cells.values()].map((all) => {
+  return grouped(dialogues, ({ cell }) => JSON.stringify(cell)).map((all) => {
     const { cell } = all[0]!
     const mean = (of: (turns: readonly TurnRecord[]) => number) => all.reduce((sum, { turns }) => sum + of(turns), 0) / all.length
     const total = (of: (turn: TurnRecord) => number) => mean((turns) => turns.reduce((sum, turn) => sum + of(turn), 0))

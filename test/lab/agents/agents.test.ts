@@ -62,7 +62,7 @@ describe('what agents ask', () => {
     const { transcript, answered, recorder } = await run('plain', [{ content: 'Orla.' }], { contract: 'splice' })
     await expect(transcript).toMatchFileSnapshot(golden('plain'))
     expect(answered).toEqual({ answer: 'Orla.', end: 'stop', calls: [], refusedCalls: 0, details: {} })
-    expect(recorder.work.steps).toBe(1)
+    expect(recorder.cost().work.steps).toBe(1)
   })
 
   it('sculptor: sends the prompt of the task and six tools, and begins with a call', async () => {

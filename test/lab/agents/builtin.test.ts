@@ -92,8 +92,8 @@ const small: Readonly<Partial<Record<AgentKind, Record<string, unknown>>>> = {
 describe.each(agentKinds)('%s', (kind) => {
   it('has its cost on the ledger, to the token', async () => {
     const { answered, recorder, submitted } = await run(kind, small[kind])
-    expect(recorder.work.submitted).toBe(submitted)
-    expect(recorder.work.submitted).toBeGreaterThan(0)
+    expect(recorder.cost().work.submitted).toBe(submitted)
+    expect(recorder.cost().work.submitted).toBeGreaterThan(0)
     const steps = recorder.talks.flatMap((talk) => talk.steps)
     expect(steps).toHaveLength(recorder.done.length)
     expect(steps.every(({ finish }) => finish !== 'failed')).toBe(true)

@@ -6,11 +6,17 @@ import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { builtinModel } from '../../../src/runtime/cli/builtin.js'
 import { askedTasks, tokens } from '../../../src/lab/cli/eval/flags.js'
-import { machineLine, ProgressLine, tableLines } from '../../../src/lab/cli/eval/lines.js'
+import { machineLine, tableLines } from '../../../src/lab/cli/eval/lines.js'
+import { Follower } from '../../../src/lab/cli/eval/follow.js'
+import { ProgressLine } from '../../../src/lab/cli/progress.js'
 import { placeOf, sized } from '../../../src/lab/cli/eval/evaluate.js'
 import { Terminal } from '../../../src/runtime/cli/terminal.js'
 import { modelFingerprint } from '../../../src/runtime/engine/model-facts.js'
 import { ScriptedEngine } from '../../support/scripted.js'
+import { conversationId } from '../../../src/runtime/core/ids.js'
+import { span } from '../../../src/runtime/core/span.js'
+import { runLog } from '../../../src/lab/log.js'
+import { Recorder } from '../../../src/lab/recorder.js'
 import { openRunLog } from '../../../src/lab/run/log-file.js'
 import { readLog } from '../support/read-log.js'
 import { run } from '../../../src/lab/run/runner.js'
@@ -103,6 +109,32 @@ describe('kvfold eval on the built-in model', () => {
     expect(table).toMatch(/ plain /)
     expect(table).not.toMatch(/ plain\* /)
     expect(table).toMatch(/ rag-bm25\* /)
+  }, 480_000)
+
+  it('prints every message, call and cost as it happens with --follow, and the log of a killed run has its steps', async () => {
+    const log = join(folder, 'followed.jsonl')
+    const words = ['eval', 'pi-llm', '--n', '16', '--keys', '8', '--samples', '1', '--agent', 'sculptor', '--log', log, '--json']
+    const { code, stderr, stdout } = await kvfoldHere([...words, '--follow'])
+    expect(code).toBe(0)
+    const lines = readFileSync(log, 'utf8').trim().split('\n')
+    const [sample] = (await readLog(log)).records
+    if (sample?.kind !== 'sample') throw new Error('There is no sample.')
+    // One line for every step; together they cost what the sample cost.
+    const steps = lines
+      .map((line) => runLog.read(JSON.parse(line)))
+      .flatMap((read) => (read.ok && read.value.kind === 'step' ? [read.value.step] : []))
+    expect(steps.map(({ place }) => place)).toEqual(Array.from({ length: sample.work.steps }, (_, at) => at))
+    expect(steps.reduce((sum, { ledger }) => sum + ledger.submitted, 0)).toBe(sample.work.submitted)
+    expect(stderr).toMatch(/^PI-LLM updates 16, pi-llm-16-0, sculptor, exact$/m)
+    expect(stderr).toMatch(/^ {2}user: /m)
+    expect(stderr).toMatch(/^ {2}assistant: fragment_context\(/m)
+    expect(stderr.match(/^ {2}step \d+: [\d,]+ tokens shown; /gm)).toHaveLength(sample.work.steps)
+    // A kill leaves the steps without the sample. The same command does the sample, and answers the same.
+    writeFileSync(log, `${lines.slice(0, -1).join('\n')}\n`)
+    const again = await kvfoldHere(words)
+    expect([again.code, again.stderr]).toEqual([0, ''])
+    expect({ ...lastLine(again.stdout), milliseconds: 0, cells: [] }).toEqual({ ...lastLine(stdout), milliseconds: 0, cells: [] })
+    expect((await kvfoldHere(['report', log, '--out', join(folder, 'followed')])).code).toBe(0)
   }, 480_000)
 
   it('keeps finished work when it is interrupted, and the same command finishes the rest', async () => {
@@ -274,20 +306,51 @@ describe('the output of a run', () => {
     expect(line.accuracy).toBeCloseTo((line.cells[0]!.accuracy + line.cells[1]!.accuracy) / 2)
   })
 
+  it('under --follow is each message once, and each fold when it comes and goes', async () => {
+    let written = ''
+    const follower = new Follower(new Terminal({ write: (text: string) => (written += text) }, {}))
+    const recorder = new Recorder(new ScriptedEngine(() => ({ content: 'Yes.' })), { onStep: follower.of('Sums, 1') })
+    const messages = [{ role: 'user', content: 'Long talk. And?' }] as const
+    const next = [...messages, { role: 'assistant', content: 'Yes.' }, { role: 'user', content: 'More?' }] as const
+    const conversation = conversationId('a')
+    await recorder.respond({ conversation, messages }).reply
+    await recorder.respond({ conversation, messages: next, edits: [{ message: 0, span: span(0, 10), replacement: '[1]' }] }).reply
+    await recorder.respond({ conversation, messages: next }).reply
+    const lines = written.trimEnd().split('\n')
+    expect(lines.filter((line) => !line.startsWith('  step '))).toEqual([
+      'Sums, 1',
+      ...['  user: Long talk. And?', '  assistant: Yes.'],
+      ...['  user: More?', '  folded: message 1, 10 characters, as [1]', '  assistant: Yes.'],
+      ...['  shown again: message 1, 10 characters', '  assistant: Yes.'],
+    ])
+    const costs = lines.filter((line) => line.startsWith('  step '))
+    expect(costs).toHaveLength(3)
+    for (const [at, { reply }] of recorder.done.entries())
+      expect(costs[at]).toMatch(
+        new RegExp(`^ {2}step ${at + 1}: ${reply.ledger.shown} tokens shown; ${reply.ledger.reused} reused, `),
+      )
+  })
+
   it('shows a progress line now and then, with the time left', () => {
     let written = ''
     const notes = new Terminal({ write: (text: string) => (written += text) }, {})
     let now = 0
-    const line = new ProgressLine(notes, false, ['Sums'], () => now)
-    const progress = { done: 0, total: 100, errors: 0, left: null, last: null }
-    line.say(progress)
-    line.say({ ...progress, done: 1 })
+    const line = new ProgressLine(notes, false, () => now)
+    line.say(0, 100, { left: null })
+    now = 1000
+    line.say(1, 100)
+    line.say(2, 100)
     now = 15_000
-    line.say({ ...progress, done: 2, errors: 1, left: 90_000 })
-    line.say({ ...progress, done: 100 })
+    line.say(3, 100, { errors: 1, left: 90_000, what: 'Sums' })
+    now = 30_000
+    line.say(20, 100)
+    line.say(100, 100)
     expect(written.trim().split('\n')).toEqual([
       '0 of 100 (0 %)',
-      '2 of 100 (2 %), about 1 min 30 s left, 1 error',
+      '1 of 100 (1 %), about 1 min 39 s left',
+      '3 of 100 (3 %), about 1 min 30 s left, 1 error: Sums',
+      // 20 parts in 30 s.
+      '20 of 100 (20 %), about 2 min 0 s left',
       '100 of 100 (100 %)',
     ])
   })

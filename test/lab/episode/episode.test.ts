@@ -72,7 +72,7 @@ test('every turn is scored and has the cost of its own steps', async () => {
     [2, '3', 1],
     [3, '4', 1],
   ])
-  expect(turns.reduce((sum, { work }) => sum + work.submitted, 0)).toBe(recorder.work.submitted)
+  expect(turns.reduce((sum, { work }) => sum + work.submitted, 0)).toBe(recorder.cost().work.submitted)
   expect(turns.map(({ work }) => work.steps)).toEqual([1, 1, 1, 1])
   for (const { work } of turns) expect(work.reused + work.recomputed + work.fresh).toBe(work.shown)
 })

@@ -16,7 +16,7 @@ export async function readLog(path: string): Promise<Log> {
   for await (const { line } of logLines(path)) {
     if (line.kind === 'header') header = line
     else if (line.kind === 'resumed') resumed.push(line)
-    else records.push(line)
+    else if (line.kind !== 'step') records.push(line)
   }
   if (header === null) throw new Error(`${path} is empty`)
   return { header, records, resumed }

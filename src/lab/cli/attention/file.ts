@@ -17,7 +17,8 @@ import { readInput, type Shell } from '../../../runtime/cli/shell.js'
 import { integer } from '../../../runtime/cli/options.js'
 import { type Column, number, table, terminal } from '../../../runtime/figures/table.js'
 import { foldedBy, parseTranscript, type Transcript } from '../../../runtime/cli/transcript.js'
-import { addStudyOptions, loadForLooking, StudyProgress, type StudyFlags } from './study.js'
+import { ProgressLine } from '../progress.js'
+import { addStudyOptions, loadForLooking, type StudyFlags } from './study.js'
 import { editOf } from '../../../runtime/context/fragment.js'
 import Type, { type Static } from 'typebox'
 import { checked, inWords, strict, Text } from '../../../runtime/core/schema.js'
@@ -63,6 +64,7 @@ async function run(path: string | undefined, flags: FileFlags, shell: Shell): Pr
   const { messages, answer } = answered(transcript, flags)
   const spans = parseWatched(text, source, messages)
   const engine = await loadForLooking(flags, shell)
+  const progress = new ProgressLine(notes, flags.json === true)
   try {
     await refuseMisfit(engine, transcript, messages, answer, flags)
     const folded = await foldedBy(engine, messages, transcript.tools, transcript.folds)
@@ -76,7 +78,9 @@ async function run(path: string | undefined, flags: FileFlags, shell: Shell): Pr
       answer,
       contracts: flags.contract,
       signal: interrupt.signal,
-      onProgress: new StudyProgress(notes, flags.json === true).say,
+      onProgress: (done, total, what) => {
+        progress.say(done, total, { what })
+      },
       ...(flags.blend === undefined ? {} : { blend: { ratio: flags.blend } }),
       ...(flags.layers === undefined ? {} : { layers: flags.layers }),
     }).finally(() => {

@@ -1,15 +1,15 @@
 /** The common parts of attention studies: options, loading the engine with flash attention off, and the output in the terminal. */
-import { type Command, InvalidArgumentError, Option } from 'commander'
-import type { FindingFigure, Finding, StudySummary } from '../../attention/findings.js'
+import { type Command, Option } from 'commander'
+import { CHANGES, type Finding, type FindingFigure, type StudySummary } from '../../attention/findings.js'
 import { type Contract, CONTRACTS } from '../../../runtime/core/contract.js'
 import { KvfoldError } from '../../../runtime/core/errors.js'
 import { LlamaEngine } from '../../../runtime/engine/llama.js'
-import { duration, percent, probability, signed } from '../../../runtime/figures/numbers.js'
+import { percent, probability, signed } from '../../../runtime/figures/numbers.js'
 import { left, right, table, terminal } from '../../../runtime/figures/table.js'
+import { listContracts } from '../lists.js'
 import { addModelOptions, integers, type ModelFlags } from '../../../runtime/cli/options.js'
 import { enginePath, nativeLibrary, optionsOf } from '../../../runtime/cli/runtime.js'
 import type { Shell } from '../../../runtime/cli/shell.js'
-import type { Terminal } from '../../../runtime/cli/terminal.js'
 
 export interface StudyFlags extends Omit<ModelFlags, 'contract'> {
   readonly contract: readonly Contract[]
@@ -21,25 +21,11 @@ export interface StudyFlags extends Omit<ModelFlags, 'contract'> {
 /** Adds the options of `addModelOptions`, with a list for `--contract`, and the options of every study. */
 export function addStudyOptions(command: Command): Command {
   addModelOptions(command)
-  const contract = command.options.find(({ long }) => long === '--contract')
-  if (contract !== undefined) {
-    contract.argParser(contracts)
-    delete contract.argChoices
-    contract.description = `how folds are carried out, one or several of ${CONTRACTS.join(', ')}`
-    contract.default(CONTRACTS, CONTRACTS.join(','))
-    command.setOptionValueWithSource('contract', CONTRACTS, 'default')
-  }
+  listContracts(command, `how folds are carried out, one or several of ${CONTRACTS.join(', ')}`, CONTRACTS, CONTRACTS)
   return command
     .addOption(new Option('--layers <list>', 'layers to look at, from 0 (default: all)').argParser(integers(0, 10_000)))
     .option('--out <folder>', 'where results go; a run that was cut off goes on there')
     .option('--json', 'a line of JSON at the end: what was found, and where the report is')
-}
-
-function contracts(text: string): Contract[] {
-  const names = [...new Set(text.split(',').map((part) => part.trim()))]
-  const wrong = names.find((name) => !(CONTRACTS as readonly string[]).includes(name))
-  if (wrong !== undefined) throw new InvalidArgumentError(`It must be one or several of ${CONTRACTS.join(', ')}, with commas.`)
-  return names as Contract[]
 }
 
 /**
@@ -58,65 +44,19 @@ export async function loadForLooking(flags: StudyFlags, { notes, interrupt }: Sh
   return LlamaEngine.load(native, path, { ...settings, flashAttention: 'off', attention: true, slots: 1 })
 }
 
-// The output of a study in the terminal: progress while it runs, then its findings in a table and in words.
-
-/** Shows the progress of a study: redrawn in a terminal, one line for each part elsewhere. */
-export class StudyProgress {
-  readonly #begun = performance.now()
-  #first: number | null = null
-
-  constructor(
-    private readonly notes: Terminal,
-    private readonly quiet: boolean,
-  ) {}
-
-  /** Reports that `done` of `total` parts are done and `next` begins. */
-  readonly say = (done: number, total: number, next: string): void => {
-    this.#first ??= done
-    const worked = done - this.#first
-    const spent = performance.now() - this.#begun
-    const left = worked === 0 || done === total ? '' : `, about ${duration((spent / worked) * (total - done))} left`
-    const text = `${done} of ${total} (${percent(done / total, 0)})${left}: ${next}`
-    if (this.notes.live) this.notes.frame([text], true)
-    else if (!this.quiet) this.notes.print(text)
-  }
-}
+// The output of a study in the terminal: its findings in a table and in words.
 
 /** Returns the lines of the findings: a table with the paper's row below ours, and an explanation of its columns. */
 export function findingLines({ findings, paper }: StudySummary, rule: string): string[] {
+  const changes = CHANGES.map(([title]) => `${title.split(' ').at(-1)!} %`)
   const columns = [
-    left('folded'),
-    left('from'),
-    ...[
-      'pairs',
-      'gain',
-      'mean %',
-      '95 %',
-      'alone %',
-      'excess %',
-      'placebo %',
-      'unasked %',
-      'others %',
-      'median %',
-      'range %',
-      'R2',
-      'p (t)',
-      'p (W)',
-      'below even',
-    ].map(right),
+    ...['folded', 'from'].map(left),
+    ...['pairs', 'gain', 'mean %', '95 %', ...changes, 'median %', 'range %', 'R2', 'p (t)', 'p (W)', 'below even'].map(right),
   ]
   const rows = findings.map((finding) => [
-    finding.contract,
-    finding.from === 'value' ? 'value' : 'predicting',
-    String(finding.pairs),
+    ...[finding.contract, finding.from === 'value' ? 'value' : 'predicting', String(finding.pairs)],
     finding.improvedShare === null ? '-' : `${finding.improved} (${percent(finding.improvedShare.value)})`,
-    valueOf(finding.meanChange),
-    endsOf(finding.meanChange),
-    valueOf(finding.baselineMeanChange),
-    valueOf(finding.excessMeanChange),
-    valueOf(finding.placeboMeanChange),
-    valueOf(finding.unaskedMeanChange),
-    valueOf(finding.othersMeanChange),
+    ...[valueOf(finding.meanChange), endsOf(finding.meanChange), ...CHANGES.map(([, of]) => valueOf(finding[of]))],
     valueOf(finding.medianChange),
     finding.range === null ? '-' : finding.range.map(plain).join(' .. '),
     finding.r2 === null ? '-' : finding.r2.value.toFixed(3),
@@ -124,14 +64,8 @@ export function findingLines({ findings, paper }: StudySummary, rule: string): s
     String(finding.belowEven),
   ])
   const theirs = [
-    ...[
-      '(the paper)',
-      'value',
-      String(paper.pairs),
-      `${paper.improved} (${percent(paper.improvedShare)})`,
-      plain(paper.meanChange),
-      ...['', '', '', '', '', ''],
-    ],
+    ...['(the paper)', 'value', String(paper.pairs), `${paper.improved} (${percent(paper.improvedShare)})`],
+    ...[plain(paper.meanChange), '', ...CHANGES.map(() => '')],
     ...[plain(paper.medianChange), paper.range.map(plain).join(' .. '), String(paper.r2), paper.p],
   ]
   return [
@@ -165,56 +99,29 @@ const endsOf = (figure: FindingFigure | null): string =>
 const testsOf = ({ overPairs: { t, wilcoxon } }: Finding): string[] =>
   [t, wilcoxon].map((test) => (test === null ? '-' : probability(test.p)))
 
+/** The figures of a finding whose values `--json` has. */
+const VALUES = [
+  ...(['meanChange', 'medianChange', 'baselineMeanChange', 'excessMeanChange', 'baselineR2', 'placeboMeanChange'] as const),
+  ...(['placeboBaselineMeanChange', 'unaskedMeanChange', 'unaskedBaselineMeanChange', 'othersMeanChange', 'r2'] as const),
+]
+
 /** Returns the form of a finding for `--json`. */
-export const machineFinding = ({
-  pairs,
-  improved,
-  meanChange,
-  medianChange,
-  baselineMeanChange,
-  excessMeanChange,
-  baselineR2,
-  placeboMeanChange,
-  placeboBaselineMeanChange,
-  unaskedMeanChange,
-  unaskedBaselineMeanChange,
-  othersMeanChange,
-  range,
-  r2,
-  overPairs,
-  overSeeds,
-  ...rest
-}: Finding): object => ({
-  contract: rest.contract,
-  from: rest.from,
-  pairs,
-  improved,
-  meanChange: meanChange?.value ?? null,
-  meanInterval: meanChange?.interval ?? null,
-  medianChange: medianChange?.value ?? null,
-  medianInterval: medianChange?.interval ?? null,
-  baselineMeanChange: baselineMeanChange?.value ?? null,
-  excessMeanChange: excessMeanChange?.value ?? null,
-  excessInterval: excessMeanChange?.interval ?? null,
-  baselineR2: baselineR2?.value ?? null,
-  placeboMeanChange: placeboMeanChange?.value ?? null,
-  placeboBaselineMeanChange: placeboBaselineMeanChange?.value ?? null,
-  unaskedMeanChange: unaskedMeanChange?.value ?? null,
-  unaskedBaselineMeanChange: unaskedBaselineMeanChange?.value ?? null,
-  othersMeanChange: othersMeanChange?.value ?? null,
-  range,
-  r2: r2?.value ?? null,
-  p: overPairs.t?.p ?? null,
-  wilcoxon: overPairs.wilcoxon?.p ?? null,
-  seedP: overSeeds.t?.p ?? null,
-  seedWilcoxon: overSeeds.wilcoxon?.p ?? null,
-  excessSeedP: rest.excessOverSeeds.t?.p ?? null,
-  excessSeedWilcoxon: rest.excessOverSeeds.wilcoxon?.p ?? null,
-  byDistance: rest.byDistance.map(({ meanChange: change, excessMeanChange: excess, ...row }) => ({
-    ...row,
-    meanChange: change?.value ?? null,
-    excessMeanChange: excess?.value ?? null,
-  })),
-  counts: rest.counts,
-  belowEven: rest.belowEven,
-})
+export function machineFinding(finding: Finding): object {
+  const { contract, from, pairs, improved, range, counts, belowEven, overPairs, overSeeds, excessOverSeeds } = finding
+  return {
+    ...{ contract, from, pairs, improved },
+    ...Object.fromEntries(VALUES.map((name) => [name, finding[name]?.value ?? null])),
+    meanInterval: finding.meanChange?.interval ?? null,
+    medianInterval: finding.medianChange?.interval ?? null,
+    excessInterval: finding.excessMeanChange?.interval ?? null,
+    range,
+    ...{ p: overPairs.t?.p ?? null, wilcoxon: overPairs.wilcoxon?.p ?? null },
+    ...{ seedP: overSeeds.t?.p ?? null, seedWilcoxon: overSeeds.wilcoxon?.p ?? null },
+    ...{ excessSeedP: excessOverSeeds.t?.p ?? null, excessSeedWilcoxon: excessOverSeeds.wilcoxon?.p ?? null },
+    byDistance: finding.byDistance.map(({ meanChange, excessMeanChange, ...row }) => ({
+      ...row,
+      ...{ meanChange: meanChange?.value ?? null, excessMeanChange: excessMeanChange?.value ?? null },
+    })),
+    ...{ counts, belowEven },
+  }
+}

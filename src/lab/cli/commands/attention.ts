@@ -1,5 +1,4 @@
 /** `kvfold attention`: measures how folding changes a model's attention, on PI-LLM or on a transcript. */
-import { readFileSync } from 'node:fs'
 import { Option, type Command } from 'commander'
 import { RunFolder } from '../../run-folder.js'
 import type { StudySummary } from '../../attention/findings.js'
@@ -7,15 +6,10 @@ import { KvfoldError } from '../../../runtime/core/errors.js'
 import type { LlamaEngine } from '../../../runtime/engine/llama.js'
 import { runOptions, studyValues, type ValueStudyOptions } from '../../attention-study.js'
 import { ownWords, wordsFrom } from '../../pi-llm.js'
+import { kvfoldVersion } from '../../run/plan.js'
 import { addFile } from '../attention/file.js'
-import {
-  addStudyOptions,
-  findingLines,
-  loadForLooking,
-  machineFinding,
-  StudyProgress,
-  type StudyFlags,
-} from '../attention/study.js'
+import { addStudyOptions, findingLines, loadForLooking, machineFinding, type StudyFlags } from '../attention/study.js'
+import { ProgressLine } from '../progress.js'
 import { integer, integers } from '../../../runtime/cli/options.js'
 import { weightsOf } from '../../../runtime/cli/runtime.js'
 import { commandOf, type Shell } from '../../../runtime/cli/shell.js'
@@ -90,8 +84,11 @@ async function study(flags: PiFlags, shell: Shell): Promise<void> {
     const model = await modelOf(engine)
     const depends = { ...runOptions(options), model: model.fingerprint, words: flags.words ?? 'own', cache: cacheOf(flags) }
     const keep = await RunFolder.open(flags.out ?? FOLDER, depends)
-    const progress = new StudyProgress(notes, json)
-    const records = await studyValues({ ...options, keep, onProgress: progress.say })
+    const progress = new ProgressLine(notes, json)
+    const onProgress = (done: number, total: number, what: string) => {
+      progress.say(done, total, { what })
+    }
+    const records = await studyValues({ ...options, keep, onProgress })
       .catch((error: unknown) => {
         if (interrupt.interrupted) notes.print(`What is finished is kept in ${keep.path}; the same command goes on from there.`)
         throw error
@@ -138,9 +135,7 @@ async function modelOf(engine: LlamaEngine) {
 
 const cacheOf = ({ cacheTypeK, cacheTypeV }: StudyFlags): string => `${cacheTypeK ?? 'f16'}/${cacheTypeV ?? 'f16'}`
 
-function versionsOf({ info }: LlamaEngine): Readonly<Record<string, string>> {
-  const { version } = JSON.parse(readFileSync(new URL('../../../../package.json', import.meta.url), 'utf8')) as {
-    readonly version: string
-  }
-  return { kvfold: version, 'llama.cpp': info.release }
-}
+const versionsOf = ({ info }: LlamaEngine): Readonly<Record<string, string>> => ({
+  kvfold: kvfoldVersion(),
+  'llama.cpp': info.release,
+})

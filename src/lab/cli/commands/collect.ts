@@ -11,8 +11,8 @@ import { type TaughtAgent, taughtAgents } from '../../collect/trajectory.js'
 import { type Relation, relations } from '../../memtool/companies.js'
 import { type WayName, wayNames } from '../../memtool/session.js'
 import { type FrameworkName, frameworkNames } from '../../service/frameworks.js'
-import { askedTasks, orderOption, type TaskFlags, tokens } from '../eval/flags.js'
-import { addModelOptions, decimal, integer, integers, type ModelFlags } from '../../../runtime/cli/options.js'
+import { addTaskOptions, askedTasks, type TaskFlags } from '../eval/flags.js'
+import { addModelOptions, decimal, integer, type ModelFlags } from '../../../runtime/cli/options.js'
 import { addEngineOptions, type EngineFlags, engineSource, isRemote } from '../../../runtime/cli/remote-engines.js'
 import { loadEngine, weightsOf } from '../../../runtime/cli/runtime.js'
 import type { Shell } from '../../../runtime/cli/shell.js'
@@ -86,15 +86,8 @@ export function addCollect(program: Command, shell: Shell): void {
     .option('--tokenizer <model>', 'whose tokens the snapshots are in: a GGUF file with its chat template (with --engine)')
     .option('--samples <count>', 'samples of every size, or sessions (default: 20)', integer(1, 1_000_000))
     .option('--seed <number>', 'what samples are made from, and the model samples with', integer(0, 0xffff_ffff), 1)
-    .option('--n <list>', 'updates of every key, such as 4,16,64 (pi-llm)', integers(1, 10_000))
-    .option('--keys <count>', 'keys of a stream (pi-llm; default: all, 46 of our own)', integer(1, 10_000))
-    .option('--words <file>', 'keys and values from a JSON file {category: [value, ...]} (pi-llm)')
-    .addOption(orderOption())
-    .option('--needles <list>', 'facts to be linked, or texts alike (needles, similar)', integers(1, 64))
-    .option('--length <list>', 'tokens of the text, 4 characters each, such as 1k,8k (needles, similar)', tokens)
-    .option('--depth <percent>', 'where the first needle stands (needles; default: 40)', decimal(0, 100))
+  addTaskOptions(command)
     .option('--data <path>', 'file of the task: JSONL, JSON, TSV, Parquet, or hf:datasets/owner/name/file', (path) => [path])
-    .option('--limit <count>', 'only the first rows of the file', integer(1, 1_000_000_000))
     .option('--prompts <folder>', "the authors' own prompts, from a checkout of their repository (default: ours)")
     .option(
       '--task-option <option>',

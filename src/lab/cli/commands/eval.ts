@@ -1,7 +1,7 @@
 /** `kvfold eval`: runs agents on tasks and scores their answers; writes each record to a self-contained log. */
 import { definedFields } from '../../../runtime/core/json.js'
 import { basename } from 'node:path'
-import { type Command, InvalidArgumentError, Option } from 'commander'
+import { type Command, Option } from 'commander'
 import { CONTRACT_CHOICES } from '../../../runtime/core/contract.js'
 import { KvfoldError } from '../../../runtime/core/errors.js'
 import type { Engine } from '../../../runtime/engine/engine.js'
@@ -14,7 +14,9 @@ import { rowsOf, runService, SERVICE_NOTES, serviceTable } from '../../service/r
 import { deskScenarios, type Manner, manners } from '../../service/dialogue.js'
 import { terminal } from '../../../runtime/figures/table.js'
 import { addEvalOptions, askedTasks, type EvalFlags, taskHelp } from '../eval/flags.js'
+import { FOLLOW, Follower } from '../eval/follow.js'
 import { addMemTool } from '../eval/memtool.js'
+import { oneOf } from '../lists.js'
 import { addModelOptions, decimal, integer, integers, type ModelFlags, readText } from '../../../runtime/cli/options.js'
 import { addEngineOptions, type EngineFlags, engineSource } from '../../../runtime/cli/remote-engines.js'
 import { loadEngine, weightsOf } from '../../../runtime/cli/runtime.js'
@@ -90,6 +92,7 @@ interface ServiceFlags extends ModelFlags, EngineFlags {
   readonly maxTokens: number
   readonly log: string
   readonly report?: string
+  readonly follow?: true
   readonly json?: true
 }
 
@@ -115,7 +118,7 @@ function addEvalService(evaluation: Command, shell: Shell): void {
         .choices([...manners, 'model'])
         .default('model'),
     )
-    .option('-f, --framework <list>', 'with commas, or all; see below', frameworks, ['react', 'u-fold'])
+    .option('-f, --framework <list>', 'with commas, or all; see below', oneOf(frameworkNames, 'all'), ['react', 'u-fold'])
     .option('--turns <list>', 'turns of a dialogue', integers(1, 1000), [12])
     .option('--fields <list>', 'fields in every record of a result that nobody asked for', integers(0, 1000), [0])
     .option('--samples <count>', 'dialogues of each length (default: 1; of a record: all)', integer(1, 10_000))
@@ -141,6 +144,7 @@ function addEvalService(evaluation: Command, shell: Shell): void {
     .option('--max-tokens <count>', 'longest step', integer(1, 1 << 20), 1024)
     .option('--log <folder>', 'where the files of dialogues go', 'kvfold-eval')
     .option('--report <folder>', 'write a page with figures there')
+    .option('--follow', FOLLOW)
     .option('--json', 'a line of JSON at the end')
   addEngineOptions(addModelOptions(command))
   const contract = command.options.find((option) => option.attributeName() === 'contract')!
@@ -178,6 +182,7 @@ async function service(flags: ServiceFlags, shell: Shell): Promise<void> {
       principles,
       notes: flags.notes ? undefined : false,
     })
+    const follower = flags.follow === true ? new Follower(notes) : null
     const dialogues = await runService({
       ...{
         engine,
@@ -198,6 +203,13 @@ async function service(flags: ServiceFlags, shell: Shell): Promise<void> {
         if (flags.json !== true)
           notes.frame([`${cell.framework}, ${cell.turns} turns, ${cell.fields} fields, seed ${of}: turn ${turn}`])
       },
+      ...(follower === null
+        ? {}
+        : {
+            onStep: ({ framework: name, turns, fields }, of, step) => {
+              follower.say(`${name}, ${turns} turns, ${fields} fields, seed ${of}`, step)
+            },
+          }),
     })
     notes.close()
     const rows = rowsOf(dialogues)
@@ -241,13 +253,4 @@ function folderOf(name: string, flags: ServiceFlags, { notes, interrupt }: Shell
   return /^https?:\/\//.test(name)
     ? RemoteEngine.connect({ url: name, key: readKey({}), signal: interrupt.signal })
     : loadEngine({ ...flags, model: name }, notes, interrupt.signal, { slots: 1 })
-}
-
-function frameworks(text: string): readonly FrameworkName[] {
-  if (text === 'all') return frameworkNames
-  const asked = [...new Set(text.split(',').map((part) => part.trim()))]
-  const wrong = asked.find((name) => !(frameworkNames as readonly string[]).includes(name))
-  if (wrong !== undefined)
-    throw new InvalidArgumentError(`There is no ${wrong || 'empty name'}; give some of ${frameworkNames.join(', ')}, or all.`)
-  return asked as FrameworkName[]
 }

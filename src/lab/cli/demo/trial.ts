@@ -9,9 +9,9 @@ import type { Session } from '../../../runtime/agents/session.js'
 import type { LlamaEngine } from '../../../runtime/engine/llama.js'
 import { accuracyOf, differ } from '../../accuracy.js'
 import { type PiSample, piScore } from '../../pi-llm.js'
+import { costOf } from '../../recorder.js'
 import { count, percent, plural } from '../../../runtime/figures/numbers.js'
 import { type Column, number, table, terminal } from '../../../runtime/figures/table.js'
-import type { LedgerEntry } from '../../../runtime/kv/ledger.js'
 
 export const agentNames = ['plain', 'sculptor'] as const
 export type AgentName = (typeof agentNames)[number]
@@ -133,8 +133,7 @@ function trialOf(
   seconds: number,
 ): DemoTrial {
   const { correct, older } = piScore(stream, outcome.answer)
-  const sum = (key: 'reused' | 'recomputed' | 'fresh' | 'submitted'): number =>
-    outcome.ledger.reduce((total, entry: LedgerEntry) => total + entry[key], 0)
+  const { reused, recomputed, fresh, submitted } = costOf(outcome.ledger).work
   return {
     ...of,
     asked: stream.keys.length,
@@ -142,10 +141,7 @@ function trialOf(
     older,
     tokensBefore: outcome.contextBefore,
     tokensAfter: outcome.contextAfter,
-    reused: sum('reused'),
-    recomputed: sum('recomputed'),
-    fresh: sum('fresh'),
-    submitted: sum('submitted'),
+    ...{ reused, recomputed, fresh, submitted },
     steps: outcome.steps.length,
     calls: outcome.calls,
     refused: outcome.steps.reduce((total, { calls }) => total + calls.filter(({ failed }) => failed).length, 0),

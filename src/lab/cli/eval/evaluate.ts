@@ -18,6 +18,7 @@ import { headerOf, itemsOf, type ItemResult } from '../../run/plan.js'
 import type { Judge } from '../../run/trial.js'
 import { isTaken } from '../../run/json-lines.js'
 import { logLines, nameOf, openRunLog, type RunLogFile } from '../../run/log-file.js'
+import { stepOf } from '../../recorder.js'
 import { openBench } from '../../run/pool.js'
 import { run, type RunOptions } from '../../run/runner.js'
 import type { Task, TaskSpec } from '../../task.js'
@@ -28,7 +29,9 @@ import { embedderOptions, loadEngine, loadReader, weightsOf } from '../../../run
 import type { ModelFlags } from '../../../runtime/cli/options.js'
 import { commandOf, type Shell } from '../../../runtime/cli/shell.js'
 import { type AskedTask, type EvalFlags, namedOptions } from './flags.js'
-import { machineLine, ProgressLine, remarks, tableLines } from './lines.js'
+import { Follower } from './follow.js'
+import { cellText, machineLine, remarks, resultText, tableLines } from './lines.js'
+import { ProgressLine } from '../progress.js'
 
 /** Default number of samples at once, for other models. */
 const SLOTS = 4
@@ -82,25 +85,17 @@ export async function evaluate(asked: readonly AskedTask[], flags: EvalFlags, sh
     const bench = openBench(tasks, total < MANY ? 0 : 1)
     open.push(bench)
     sayWhere(log, total, shell, flags.json === true)
-    const results = await running(
-      {
-        tasks,
-        agents,
-        contracts,
-        engines,
-        slots,
-        embedder,
-        judge,
-        seed,
-        bench,
-        log,
-        cells: engine instanceof LlamaEngine ? engine.info.context : null,
-        signal: interrupt.signal,
+    const progress = new ProgressLine(notes, flags.json === true)
+    const follower = flags.follow === true ? new Follower(notes) : null
+    const results = await run({
+      ...{ tasks, agents, contracts, engines, slots, embedder, judge, seed, bench, log },
+      cells: engine instanceof LlamaEngine ? engine.info.context : null,
+      signal: interrupt.signal,
+      onProgress: ({ done, total: all, errors, left, last }) => {
+        progress.say(done, all, { left, errors, what: last === null ? '' : resultText(header, last) })
       },
-      header,
-      flags,
-      shell,
-    )
+      ...(follower === null ? {} : { onStep: following(follower, header, log) }),
+    })
     notes.close()
     if (interrupt.interrupted) notes.print(`What is finished is kept in ${path}; the same command goes on from there.`)
     else conclude(header, results, path, flags, shell)
@@ -110,19 +105,15 @@ export async function evaluate(asked: readonly AskedTask[], flags: EvalFlags, sh
   }
 }
 
-async function running(
-  options: Omit<RunOptions, 'onProgress'>,
-  header: LogHeader,
-  flags: EvalFlags,
-  { notes }: Shell,
-): Promise<readonly ItemResult[]> {
-  const progress = new ProgressLine(
-    notes,
-    flags.json === true,
-    header.tasks.map(({ title }) => title),
-  )
-  return run({ ...options, onProgress: progress.say })
-}
+/** Prints each step, and logs it at once, so that the log of a killed run shows how far it came. */
+const following =
+  (follower: Follower, { tasks }: LogHeader, log: RunLogFile): NonNullable<RunOptions['onStep']> =>
+  (item, { id, cell }, step) => {
+    const { task, agent, contract } = item
+    follower.say(`${tasks[task]?.title ?? ''} ${cellText(cell)}, ${id}, ${agent}, ${contract}`, step)
+    // When the log cannot be written, the sample's own record says so.
+    log.add({ kind: 'step', ...item, id, cell: { ...cell }, step: stepOf(step) }).catch(() => undefined)
+  }
 
 /** Loads the engines, adds them to `open`, and returns them with the number of slots of each. */
 async function enginesFor(
@@ -326,6 +317,15 @@ export async function embedderFor(
       `${needing.join(' and ')} cannot do without vectors of texts; name what makes them with --embedder.`,
     )
   }
+  return namedEmbedder(model, flags, { notes, interrupt })
+}
+
+/** Opens the embedder that an option names: `onnx:` and a model, the folder of an ONNX model, or a GGUF. @throws KvfoldError model/* */
+export async function namedEmbedder(
+  model: string,
+  flags: ModelFlags,
+  { notes, interrupt }: Pick<Shell, 'notes' | 'interrupt'>,
+): Promise<OwnedTextEmbedder> {
   if (model.startsWith(ONNX)) return onnxEmbedder(model.slice(ONNX.length))
   if (statSync(model, { throwIfNoEntry: false })?.isDirectory() === true) return onnxEmbedder(model)
   return ggufEmbedder(await loadReader(Embedder, { ...flags, model }, notes, interrupt.signal), model)

@@ -7,6 +7,8 @@ import { KvfoldError } from '../../../runtime/core/errors.js'
 import { type AgentKind, agentKinds } from '../../agent.js'
 import { piOrders } from '../../pi-llm.js'
 import type { TaskName, TaskSpec } from '../../task.js'
+import { listContracts, oneOf } from '../lists.js'
+import { FOLLOW } from './follow.js'
 import { addModelOptions, decimal, integer, integers, type ModelFlags } from '../../../runtime/cli/options.js'
 import { addEngineOptions, type EngineFlags } from '../../../runtime/cli/remote-engines.js'
 
@@ -42,6 +44,7 @@ export interface EvalFlags extends TaskFlags, Omit<ModelFlags, 'contract'>, Engi
   readonly judge?: string
   readonly judgeModel?: string
   readonly log?: string
+  readonly follow?: true
   readonly json?: true
 }
 
@@ -55,25 +58,18 @@ export function addEvalOptions(command: Command): Command {
     .option('--samples <count>', 'samples of every cell of generated tasks (default: 20)', integer(1, 100_000))
     .option('--seed <number>', 'what samples are made from, and what agents sample with', integer(0, 0xffff_ffff), 1)
     .option('--sizes <list>', 'tokens of a prompt as this model counts them, such as 1k,2k,4k (generated tasks)', tokens)
-    .option('--n <list>', 'updates of every key, such as 4,16,64 (pi-llm)', integers(1, 10_000))
-    .option('--keys <count>', 'keys of a stream (pi-llm; default: all, 46 of our own)', integer(1, 10_000))
-    .option('--words <file>', 'keys and values from a JSON file {category: [value, ...]} (pi-llm)')
+  addTaskOptions(command)
     .option(
       '--prompts <folder>',
       "the authors' own prompts, from a checkout of their repository; original: the one that --words is in (pi-llm, needles, longbench-v2, frames, babilong; default: ours)",
     )
-    .addOption(orderOption())
     .option('--tail <share>', 'only the last part of the stream is shown, such as 20% (pi-llm)', share)
-    .option('--needles <list>', 'facts to be linked, or texts alike (needles, similar)', integers(1, 64))
-    .option('--length <list>', 'tokens of the text, 4 characters each, such as 1k,8k (needles, similar)', tokens)
-    .option('--depth <percent>', 'where the first needle stands (needles; default: 40)', decimal(0, 100))
     .option('--filler <file>', "text to hide needles in, instead of the project's own (needles)")
     .option(
       '--data <path>',
       'file of the task: JSONL, JSON, TSV, Parquet, or hf:datasets/owner/name/file; for several tasks task=path',
       collect,
     )
-    .option('--limit <count>', 'only the first rows of the file', integer(1, 1_000_000_000))
     .option('--articles <path>', 'the articles that questions are about (frames)')
     .option(
       '--task-option <option>',
@@ -102,39 +98,27 @@ export function addEvalOptions(command: Command): Command {
       integer(1, 256),
     )
     .option('--log <file>', 'where records go; a run that was stopped goes on there (default: a file in kvfold-eval/)')
+    .option('--follow', `${FOLLOW}, and log every step at once`)
     .option('--json', 'a line of JSON at the end: accuracy, tokens and the rest')
   addEngineOptions(addModelOptions(command))
-  adapt(command)
+  const about = `how folds are carried out, one or several of ${CONTRACT_CHOICES.join(', ')}; agents that fold nothing run under the first`
+  listContracts(command, about, CONTRACT_CHOICES, ['exact'])
+  const engine = command.options.find((option) => option.attributeName() === 'engine')!
+  engine.description = 'evaluate the model of an OpenAI-compatible server: vLLM, SGLang, llama-server, kvfold'
   return command
 }
 
-/** Returns a new option each time, because a command may change its own. */
-export const orderOption = (): Option => new Option('--order <order>', 'where the last updates stand (pi-llm)').choices(piOrders)
-
-/** Changes options that all commands share and that have another meaning here. */
-function adapt(command: Command): void {
-  const optionOf = (name: string): Option => command.options.find((option) => option.attributeName() === name)!
-  const contract = optionOf('contract')
-  delete contract.argChoices
-  contract.argParser(oneOf(CONTRACT_CHOICES)).description =
-    `how folds are carried out, one or several of ${CONTRACT_CHOICES.join(', ')}; agents that fold nothing run under the first`
-  contract.default(['exact'], 'exact')
-  command.setOptionValueWithSource('contract', ['exact'], 'default')
-  optionOf('engine').description = 'evaluate the model of an OpenAI-compatible server: vLLM, SGLang, llama-server, kvfold'
-}
-
-/** Returns a commander parser for lists of names. It keeps the given order and drops repetitions. `all`: the word for all names. */
-export function oneOf<Name extends string>(names: readonly Name[], all?: string): (text: string) => readonly Name[] {
-  return (text) => {
-    if (text === all) return names
-    const asked = [...new Set(text.split(',').map((part) => part.trim()))]
-    const wrong = asked.find((name) => !(names as readonly string[]).includes(name))
-    if (wrong === undefined) return asked as Name[]
-    const every = all === undefined ? '' : `, or ${all}`
-    throw new InvalidArgumentError(
-      `There is no ${wrong || 'empty name'}; give one or several of ${names.join(', ')}, with commas${every}.`,
-    )
-  }
+/** Adds the options of single tasks that both `eval` and `collect` have. */
+export function addTaskOptions(command: Command): Command {
+  return command
+    .option('--n <list>', 'updates of every key, such as 4,16,64 (pi-llm)', integers(1, 10_000))
+    .option('--keys <count>', 'keys of a stream (pi-llm; default: all, 46 of our own)', integer(1, 10_000))
+    .option('--words <file>', 'keys and values from a JSON file {category: [value, ...]} (pi-llm)')
+    .addOption(new Option('--order <order>', 'where the last updates stand (pi-llm)').choices(piOrders))
+    .option('--needles <list>', 'facts to be linked, or texts alike (needles, similar)', integers(1, 64))
+    .option('--length <list>', 'tokens of the text, 4 characters each, such as 1k,8k (needles, similar)', tokens)
+    .option('--depth <percent>', 'where the first needle stands (needles; default: 40)', decimal(0, 100))
+    .option('--limit <count>', 'only the first rows of the file', integer(1, 1_000_000_000))
 }
 
 /** A commander parser for lists of lengths; 8k is 8,000. Returns them without repetitions, sorted by size. */

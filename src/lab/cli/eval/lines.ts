@@ -1,46 +1,14 @@
-/** Writes the output of `kvfold eval`: the progress, the table at the end, and the line for machines. */
+/** Writes the output of `kvfold eval`: samples, the table at the end, and the line for machines. */
 import type { LogHeader } from '../../log.js'
-import type { RunProgress } from '../../run/runner.js'
 import { type AccuracyRow, rowsOf, totalOf, totalsOf } from '../../accuracy.js'
 import type { ItemResult } from '../../run/plan.js'
-import { count, duration, percent, plural } from '../../../runtime/figures/numbers.js'
+import { count, duration, percent } from '../../../runtime/figures/numbers.js'
 import { type Column, number, table, terminal } from '../../../runtime/figures/table.js'
-import type { Terminal } from '../../../runtime/cli/terminal.js'
 
-/** Milliseconds between progress lines when the output cannot be redrawn. */
-const EVERY = 10_000
-
-/** Shows the progress of a run: redrawn in a terminal, a line now and then elsewhere, nothing with `--json`. */
-export class ProgressLine {
-  #said = -Infinity
-
-  constructor(
-    private readonly notes: Terminal,
-    private readonly quiet: boolean,
-    private readonly titles: readonly string[],
-    private readonly clock: () => number = () => performance.now(),
-  ) {}
-
-  readonly say = ({ done, total, errors, left, last }: RunProgress): void => {
-    const time = left === null || done === total ? '' : `, about ${duration(left)} left`
-    const failed = errors === 0 ? '' : `, ${plural(errors, 'error')}`
-    const what = last === null ? '' : `: ${this.#named(last)}`
-    const text = `${done} of ${total} (${percent(total === 0 ? 1 : done / total, 0)})${time}${failed}${what}`
-    if (this.notes.live) {
-      this.notes.frame([text])
-      return
-    }
-    const now = this.clock()
-    if (this.quiet || (now - this.#said < EVERY && done < total)) return
-    this.#said = now
-    this.notes.print(text)
-  }
-
-  #named(result: ItemResult): string {
-    const outcome = result.kind === 'error' ? `not answered: ${result.message}` : percent(result.score.points, 0)
-    return `${this.titles[result.task] ?? ''} ${cellText(result.cell)}, ${result.agent}, ${outcome}`
-  }
-}
+/** Describes a finished sample for the progress line. */
+export const resultText = (header: LogHeader, result: ItemResult): string =>
+  `${header.tasks[result.task]?.title ?? ''} ${cellText(result.cell)}, ${result.agent}, ` +
+  (result.kind === 'error' ? `not answered: ${result.message}` : percent(result.score.points, 0))
 
 /** Describes a cell: `updates 64`, `needles 5, length 8,000`; null, for all cells, is `all`. */
 export const cellText = (cell: AccuracyRow['cell']): string =>

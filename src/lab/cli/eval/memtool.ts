@@ -9,17 +9,18 @@ import { type Placement, placements } from '../../../runtime/agents/memtool.js'
 import { CONTRACT_CHOICES, type ContractChoice } from '../../../runtime/core/contract.js'
 import { KvfoldError } from '../../../runtime/core/errors.js'
 import type { Engine, EngineInfo } from '../../../runtime/engine/engine.js'
-import type { OwnedTextEmbedder } from '../../agents/embedders.js'
 import { type MemToolResult, type MemToolRun, type WayName, wayNames, ways } from '../../memtool/session.js'
 import { type Relation, relations, type World } from '../../memtool/companies.js'
 import type { Catalogue, CatalogueOptions, KeptVectors } from '../../../runtime/tools/catalogue.js'
 import { count, percent } from '../../../runtime/figures/numbers.js'
 import { BUILTIN } from '../../../runtime/cli/builtin.js'
 import { addEngineOptions, type EngineFlags, engineSource } from '../../../runtime/cli/remote-engines.js'
-import { loadEngine, loadReader, weightsOf } from '../../../runtime/cli/runtime.js'
+import { loadEngine, weightsOf } from '../../../runtime/cli/runtime.js'
 import { addModelOptions, integer, type ModelFlags } from '../../../runtime/cli/options.js'
 import { commandOf, type Shell } from '../../../runtime/cli/shell.js'
-import { oneOf } from './flags.js'
+import { listContracts, oneOf } from '../lists.js'
+import { ProgressLine } from '../progress.js'
+import { FOLLOW, Follower } from './follow.js'
 
 interface MemToolFlags extends Omit<ModelFlags, 'contract'>, EngineFlags {
   readonly agent?: MemToolRun['agent']
@@ -43,6 +44,7 @@ interface MemToolFlags extends Omit<ModelFlags, 'contract'>, EngineFlags {
   readonly catalogue?: string
   readonly log?: string
   readonly report?: string
+  readonly follow?: true
   readonly json?: true
 }
 
@@ -95,14 +97,11 @@ export function addMemTool(parent: Command, shell: Shell): void {
     )
     .option('--log <file>', 'where turns go (default: a file in kvfold-eval/); only for one session')
     .option('--report <file>', 'an HTML page with figures and tables')
+    .option('--follow', FOLLOW)
     .option('--json', 'a line of JSON at the end')
   addEngineOptions(addModelOptions(command))
-  const contract = command.options.find((option) => option.attributeName() === 'contract')!
-  delete contract.argChoices
-  contract.argParser(oneOf(CONTRACT_CHOICES)).description =
-    `how removed definitions are folded, one or several of ${CONTRACT_CHOICES.join(', ')}`
-  contract.default(['exact'], 'exact')
-  command.setOptionValueWithSource('contract', ['exact'], 'default')
+  const about = `how removed definitions are folded, one or several of ${CONTRACT_CHOICES.join(', ')}`
+  listContracts(command, about, CONTRACT_CHOICES, ['exact'])
   command.addHelpText('after', HELP).action((flags: MemToolFlags) => memTool(flags, shell))
 }
 
@@ -142,10 +141,13 @@ async function sessions(flags: MemToolFlags, options: CatalogueOptions, shell: S
       import('../../episode/episode.js'),
     ])
     const weights = await weightsOf(engine)
+    const follower = flags.follow === true ? new Follower(notes) : null
+    const followed = ({ way, contract, seed }: MemToolRun) =>
+      follower === null ? {} : { onStep: follower.of(`${way}, ${contract}, seed ${seed}`) }
     const planned = runs.flatMap((alike, group) =>
       alike.map((run) => ({
         ...{ run, group, ...logOf(run, flags, engine.info, weights) },
-        play: (setting: object) => memToolSession(run, { engine, ...settings.get(run.seed)!, ...setting }),
+        play: (setting: object) => memToolSession(run, { engine, ...settings.get(run.seed)!, ...followed(run), ...setting }),
       })),
     )
     const reached = await Promise.all(planned.map(({ path }) => EpisodeFile.reached(path)))
@@ -297,11 +299,11 @@ interface KeptEmbedder {
 
 /** Returns an embedder that keeps its vectors in a file of kvfold-eval/. The model's path, name, size and date decide the file's name. */
 async function keptEmbedder(model: string, flags: MemToolFlags, shell: Shell): Promise<KeptEmbedder> {
-  const [{ KeptVectors }, { ProgressLine }] = await Promise.all([
+  const [{ KeptVectors }, { namedEmbedder }] = await Promise.all([
     import('../../../runtime/tools/catalogue.js'),
-    import('./lines.js'),
+    import('./evaluate.js'),
   ])
-  const embedder = await embedderOf(model, flags, shell)
+  const embedder = await namedEmbedder(model, { ...flags, contract: 'exact' }, shell)
   const about = [resolve(model), embedder.name, ...[model, join(model, 'onnx', 'model.onnx')].map(standingOf)]
   const print = createHash('sha256').update(JSON.stringify(about)).digest('hex').slice(0, 8)
   const path = `kvfold-eval/vectors-${print}.db`
@@ -309,15 +311,14 @@ async function keptEmbedder(model: string, flags: MemToolFlags, shell: Shell): P
   const vectors = new KeptVectors(embedder, path)
   const { notes } = shell
   if (flags.json !== true) notes.prose(`Vectors of tools and queries are kept in ${path}.`, notes.colours.dim)
-  const line = new ProgressLine(notes, flags.json === true, [])
-  let begun = performance.now()
+  let line = new ProgressLine(notes, flags.json === true)
   return {
     vectors,
     onEmbedded: (done, total) => {
-      line.say({ done, total, errors: 0, left: ((performance.now() - begun) / done) * (total - done), last: null })
+      line.say(done, total)
       if (done < total) return
       notes.close()
-      begun = performance.now()
+      line = new ProgressLine(notes, flags.json === true)
     },
     dispose: async () => {
       notes.close()
@@ -332,12 +333,4 @@ function standingOf(path: string): readonly [bytes: number, changed: number] | n
   if (!existsSync(path)) return null
   const { size, mtimeMs } = statSync(path)
   return [size, mtimeMs]
-}
-
-async function embedderOf(model: string, flags: MemToolFlags, { notes, interrupt }: Shell): Promise<OwnedTextEmbedder> {
-  const { ggufEmbedder, onnxEmbedder } = await import('../../agents/embedders.js')
-  if (existsSync(model) && statSync(model).isDirectory()) return onnxEmbedder(model)
-  const modelFlags: ModelFlags = { ...flags, model, contract: 'exact' }
-  const { Embedder } = await import('../../../runtime/engine/embedder.js')
-  return ggufEmbedder(await loadReader(Embedder, modelFlags, notes, interrupt.signal), model)
 }
