@@ -3,7 +3,6 @@
  * `exact`, and the recomputed tokens for `blend`.
  */
 import type { Contract } from '../../core/contract.js'
-import type { ConversationId } from '../../core/ids.js'
 import { length, span, type Span } from '../../core/span.js'
 import type { FreshText } from '../cell-hash.js'
 import type { ReuseSource } from '../ledger.js'
@@ -19,10 +18,7 @@ export interface BlendChoice {
   readonly first?: number
   /** The tokens of the last this many messages. */
   readonly messages?: number
-  /**
-   * This share (0..1) of all approximate tokens: those with the highest attention scores or, without scores, the first ones after the
-   * holes.
-   */
+  /** This share (0..1) of all approximate tokens: the first ones after the holes. */
   readonly ratio?: number
 }
 
@@ -183,15 +179,6 @@ export function exactIn(sequence: HeldSequence, parts: readonly Part[], text: Fr
 
 // The choice of tokens that contract `blend` computes again.
 
-/** How much each shown token attended to the hidden text. Only the order counts. */
-export type Scores = Float32Array
-
-/** The source of attention scores. The llama engine provides none so far. */
-export interface AttentionScores {
-  /** Returns one score per shown token, or null when there are none for this step. */
-  of(conversation: ConversationId, prompt: Prompt): Scores | null
-}
-
 const DEFAULT: BlendChoice = { ratio: 0.2 }
 
 /**
@@ -210,7 +197,6 @@ export function chooseRecomputed(
   known: number,
   before: Prompt | null,
   choice: BlendChoice,
-  scores: Scores | null,
 ): Uint8Array | null {
   const { tokens, messages } = prompt
   const from = Math.max(known, firstHidden(sequence, prompt, parts, before))
@@ -226,8 +212,7 @@ export function chooseRecomputed(
   // The last of `messages` is the answer to come.
   const answered = messages[messages.length - 1 - last]?.span.start ?? 0
   if (last > 0) for (const at of candidates) if (at >= answered) recomputed[at] = 1
-  const ranked = scores === null ? candidates : [...candidates].sort((a, b) => scores[b]! - scores[a]! || a - b)
-  for (const at of ranked.slice(0, Math.round(ratio * candidates.length))) recomputed[at] = 1
+  for (const at of candidates.slice(0, Math.round(ratio * candidates.length))) recomputed[at] = 1
   return recomputed
 }
 

@@ -12,7 +12,6 @@ import {
   type Lenders,
   type Part,
   positionAfter,
-  type Scores,
   stricter,
   type StepContract,
   turnOf,
@@ -52,8 +51,6 @@ export interface Plan {
 
 export interface PlanOptions {
   readonly terms: StepContract
-  /** Attention scores of the shown tokens, for `blend`. */
-  readonly scores?: Scores
   /**
    * Positions that the model was trained on. Before a splice goes beyond them, it closes gaps. If it cannot, it falls back to `exact`,
    * whose positions have no gaps.
@@ -116,7 +113,7 @@ export const needsScratch = ({ parts }: Pick<Plan, 'parts'>): boolean =>
  * Makes all plans that the asked contract admits, and takes the best (`leastOf`).
  */
 export function planStep(sequence: Sequence, prompt: Prompt, lenders: Lenders, options: PlanOptions): Plan {
-  const { terms, scores, positions = Infinity, fixed } = options
+  const { terms, positions = Infinity, fixed } = options
   invariant(prompt.tokens.length > 0, `conversation ${sequence.conversation} was given an empty prompt`)
   const { tokens } = prompt
   const asked = contractOf(prompt, terms)
@@ -145,7 +142,7 @@ export function planStep(sequence: Sequence, prompt: Prompt, lenders: Lenders, o
   if (asked === 'blend') {
     const { parts } = placed(placing)
     const known = Math.max(exactIn(sequence, parts, text), last?.places ?? 0)
-    recomputed = chooseRecomputed(sequence, prompt, parts, known, lenders.before, terms.blend ?? {}, scores ?? null)
+    recomputed = chooseRecomputed(sequence, prompt, parts, known, lenders.before, terms.blend ?? {})
   }
   const wanted = planned(asked, placed(placing))
   const end = endOf(wanted)

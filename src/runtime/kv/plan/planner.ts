@@ -4,7 +4,7 @@
  */
 import { length, span, type Span } from '../../core/span.js'
 import type { OffloadTiers } from '../offload.js'
-import { type AttentionScores, EXACT, type Lenders, type StepContract } from './parts.js'
+import { EXACT, type Lenders, type StepContract } from './parts.js'
 import { neededBy, needsScratch, type Plan, planStep, turnedIn } from './plan.js'
 import { commonPrefix, isMarker, type Prompt, sourcePlace, uneditedOf, withoutContracts } from '../prompt.js'
 import type { Conversations, SequenceTable } from '../sequence-table.js'
@@ -16,8 +16,6 @@ export interface PlannerOptions {
    * Positions that the model was trained on. A splice that would go beyond them closes gaps or falls back to `exact`. Default: no limit.
    */
   readonly positions?: number
-  /** Scores for `blend` with a ratio. Default: none. */
-  readonly attention?: AttentionScores
 }
 
 export class Planner {
@@ -40,17 +38,13 @@ export class Planner {
     without: ReadonlyMap<HeldSequence, string> = new Map(),
     incoming: Iterable<HeldSequence> = [],
   ): Plan {
-    const { conversation } = own
     const lenders = this.#lenders(own, without, incoming)
-    const { positions, attention } = this.options
-    const blends = terms.contract === 'blend' || prompt.origin?.holes.some((hole) => hole.contract === 'blend') === true
-    const scores = blends ? (attention?.of(conversation, prompt) ?? null) : null
+    const { positions } = this.options
     const made = (fixed: string | null) =>
       planStep(own, prompt, lenders, {
         terms,
         fixed,
         ...(positions === undefined ? {} : { positions }),
-        ...(scores === null ? {} : { scores }),
       })
     const wanted = made(this.#fixed([own, ...lenders.parked]))
     const short = turnedIn(wanted) === 0 ? null : this.#shortOf(own, wanted)
