@@ -149,8 +149,6 @@ function addEvalService(evaluation: Command, shell: Shell): void {
   addEngineOptions(addModelOptions(command))
   const contract = command.options.find((option) => option.attributeName() === 'contract')!
   contract.argChoices = [...CONTRACT_CHOICES]
-  contract.default('splice')
-  command.setOptionValueWithSource('contract', 'splice', 'default')
   command.addHelpText('after', SERVICE_HELP).action((flags: ServiceFlags) => service(flags, shell))
 }
 

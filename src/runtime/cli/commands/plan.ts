@@ -239,16 +239,15 @@ function lines(
   ]
 }
 
-/** Returns the advice in one sentence. */
+/** Returns the advice in a sentence or two. */
 function advice(unedited: Prospect, rows: readonly PlanRow[], cost: CostModel | null): string {
   const of = (contract: string): Prospect => rows.find(({ prospect }) => prospect.asked === contract)!.prospect
   const [exact, splice] = [of('exact'), of('splice')]
   if (splice.fallback !== null) return `Use exact: a splice is not possible here, because ${splice.fallback}.`
-  const less = `it computes ${plural(computed(splice), 'token')} instead of ${count(computed(exact))}`
-  const trace = 'the text after the folds keeps a trace of the hidden text'
-  const pure = 'the text after the folds must keep no trace of the hidden text'
-  if (computed(exact) <= 2 * computed(splice)) return `Use exact: a splice would hardly be cheaper (${less}).`
-  if (cost === null) return `Use splice if the answer must begin soon (${less}), and exact if ${pure}.`
+  const less = `${plural(computed(splice), 'token')} instead of ${count(computed(exact))}`
+  const risk = 'changes the answers of real models'
+  if (computed(exact) <= 2 * computed(splice)) return `Use exact: a splice would hardly be cheaper (it computes ${less}).`
+  if (cost === null) return `Use exact if the answers matter. A splice computes ${less} and ${risk}.`
   const [slow, fast] = [forecast(cost, unedited, exact), forecast(cost, unedited, splice)]
   const pays = ({ breakEven }: { readonly breakEven: number | null }) =>
     breakEven === null
@@ -258,6 +257,6 @@ function advice(unedited: Prospect, rows: readonly PlanRow[], cost: CostModel | 
         : `pays for itself after ${plural(breakEven, 'generated token')}`
   const times = `${duration(fast.milliseconds)} instead of ${duration(slow.milliseconds)}`
   if (fast.breakEven === null)
-    return `Fold only to free cells: no contract makes generation faster here, a splice takes ${times}, and ${trace}.`
-  return `Use splice, unless ${pure}: it takes ${times} and ${pays(fast)}; exact ${pays(slow)}.`
+    return `Fold only to free cells: no contract makes generation faster here. A splice takes ${times} and ${risk}.`
+  return `Use exact if the answers matter; it ${pays(slow)}. A splice takes ${times}, ${pays(fast)} and ${risk}.`
 }
