@@ -14,7 +14,7 @@ export async function playAll<Item, Place>(
   const left = [...items]
   const stop = new AbortController()
   const either = AbortSignal.any([signal, stop.signal])
-  let failure: Error | null = null
+  const failures: Error[] = []
   const work = async (place: Place): Promise<void> => {
     for (let item = left.shift(); item !== undefined && !either.aborted; item = left.shift())
       try {
@@ -22,13 +22,12 @@ export async function playAll<Item, Place>(
       } catch (error) {
         // A place that was stopped has not failed.
         if (error === either.reason) return
-        failure ??= error instanceof Error ? error : new Error(String(error))
+        failures.push(error instanceof Error ? error : new Error(String(error)))
         stop.abort()
       }
   }
   await Promise.all(places.map(work))
-  // eslint-disable-next-line @typescript-eslint/only-throw-error -- `work` has set it to an error
-  if (failure !== null) throw failure
+  if (failures.length > 0) throw failures[0]!
 }
 
 // Divides the cells of one cache among conversations. A conversation that does not fit waits, in order of arrival.
