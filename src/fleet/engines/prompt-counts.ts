@@ -69,7 +69,7 @@ const AT_ONCE = 4
 export const AROUND = 4
 
 export class TextCounts {
-  /** Counts by the text's hash, oldest use first. */
+  /** Counts by the text's hash, in the order in which they were learned. */
   readonly #known = new Map<string, number>()
   #charactersPerToken = FIRST_GUESS
 

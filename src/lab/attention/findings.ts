@@ -60,7 +60,7 @@ export interface Finding {
   /** The same with updates of keys that the question does not ask for. */
   readonly unaskedMeanChange: FindingFigure | null
   readonly unaskedBaselineMeanChange: FindingFigure | null
-  /** Mean change of the mass on all other tokens of the stream that stay open. */
+  /** Mean change of the mass on the stream's tokens that the folds leave visible, without those of the key's own current value. */
   readonly othersMeanChange: FindingFigure | null
   readonly range: readonly [least: number, most: number] | null
   readonly deviation: number | null

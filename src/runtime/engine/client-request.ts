@@ -187,7 +187,10 @@ export function formGrammar({ grammar, schema, loose = false }: AnswerForm): Hel
   return grammar === undefined ? {} : { grammar }
 }
 
-/** The tools that calls may use, listed and unlisted. An unlisted tool replaces the listed one of the same name. */
+/**
+ * Returns `tools` and `unlisted` as one list. An unlisted tool replaces the tool of the same name. `callable` and `toolChoice` may allow
+ * fewer; they are not applied here.
+ */
 export function callableTools({
   tools = [],
   unlisted = [],

@@ -61,7 +61,7 @@ export class CellTable {
   }
 
   /**
-   * Enters a token that was decoded at `position` for one sequence: takes a free handle, without its hash.
+   * Records the cell of a token decoded at `position`, seen by one sequence so far, and returns the cell's handle. The caller writes its hash.
    * @throws KvfoldError internal/invariant when the books have no free cell
    */
   take(position: number): number {

@@ -73,7 +73,10 @@ export class Sequence implements HeldSequence {
   lastUse = 0
   /** How many tokens all conversations had computed when this sequence was last used. */
   passedBefore: Passed = { prompt: 0, generated: 0 }
-  /** Whether a step has borrowed from it since its conversation's last step began. Then it may be asked for again. */
+  /**
+   * Whether another step has borrowed or copied cells from this sequence since the last step of its own conversation began. If so, a later
+   * step may need them again, so it is not moved off the device.
+   */
   lent = false
   /** The unedited prompt that source ids point into. Never written to. */
   unedited: Int32Array = new Int32Array()

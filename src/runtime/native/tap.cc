@@ -157,8 +157,9 @@ const std::vector<Run> &Tap::runsOf(Capture &capture, const ggml_tensor *mask, i
 }
 
 /**
- * Fills `at` with the position of every visible cell. A token sees the largest positions of its own sequence up to its own: all of them, or
- * as many as the window allows. A state lists cells in order, so the n-th visible cell is the n-th of those in the list.
+ * Fills `at` with the position of every visible cell. The mask says which cells a token sees; their positions come from llama.cpp's saved
+ * state. A token sees cells of its own sequence at positions not above its own: all of them or, under a sliding window, those at the
+ * largest positions. Mask and state list the cells in the same order, so the n-th visible cell has the n-th of these positions.
  */
 void Tap::place(Capture &capture, size_t kind, int32_t position, int64_t cells) {
   at.resize(visible.size());
