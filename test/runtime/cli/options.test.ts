@@ -55,7 +55,7 @@ describe('model options', () => {
     const flags = parse()
     expect(flags.model).toBe('builtin')
     expect(flags.gpu).toBe('auto')
-    expect(engineOptions(flags)).toEqual({ flashAttention: 'auto', contract: 'exact' })
+    expect(engineOptions(flags)).toEqual({ flashAttention: 'auto', contract: 'exact', bareCalls: true })
     expect(sampling(flags)).toEqual({})
   })
 
@@ -79,6 +79,7 @@ describe('model options', () => {
     )
     expect(engineOptions(flags)).toEqual({
       contract: 'exact',
+      bareCalls: true,
       cells: 4096,
       ubatch: 256,
       threads: 2,
