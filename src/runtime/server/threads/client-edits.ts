@@ -257,9 +257,11 @@ export interface Related {
   readonly alignment: Alignment
 }
 
+/** Prefers a free thread that the request goes on from, then more matches, then fewer messages to give up, then the later use. */
 export function isBetter(one: Related, other: Related): boolean {
   const goesOn = ({ alignment, thread }: Related) => (alignment.goesOn && !thread.asked ? 1 : 0)
-  const more = goesOn(one) - goesOn(other) || one.alignment.matches.length - other.alignment.matches.length
+  const [a, b] = [one.alignment, other.alignment]
+  const more = goesOn(one) - goesOn(other) || a.matches.length - b.matches.length || b.hidden.length - a.hidden.length
   return more > 0 || (more === 0 && one.thread.used > other.thread.used)
 }
 

@@ -145,6 +145,21 @@ describe('a stateless client', () => {
     expect([old.thread, old.lost]).toEqual([first.thread, null])
   })
 
+  it('restores text in its fork, even if the parent has just given the same answer', async () => {
+    const replies = ['The first answer. It is so long that no other thread can have given the same.', 'Two.', 'Done.', 'Done.', 'Last.']
+    const { ask } = await serve(() => ({ content: replies.shift()! }))
+    const [whole, cleared] = [user('A long text. '.repeat(20)), user('[cleared]')]
+    const first = await ask([whole])
+    const asked = (question: string, ...more: ChatMessage[]) => [first.message, user(question), ...more]
+    const second = await ask([cleared, ...asked('Two?')], { clientEdits: 'splice' })
+    const fork = await ask([cleared, ...asked('Three?')], { clientEdits: 'splice' })
+    const four = user('Four?')
+    const parent = await ask([whole, ...asked('Two?', second.message, four)], { clientEdits: 'splice' })
+    expect([second.thread, parent.thread, parent.message]).toEqual([first.thread, first.thread, fork.message])
+    const again = await ask([whole, ...asked('Three?', fork.message, four)], { clientEdits: 'splice' })
+    expect([again.thread, again.edits?.changes]).toEqual([fork.thread, [{ kind: 'restored', message: 0, was: 1 }]])
+  })
+
   it('gets another answer in a fork when it sends the same request again', async () => {
     const { ask, service } = await serve(numbered)
     const first = await ask([user('One?')])
