@@ -146,7 +146,13 @@ describe('a stateless client', () => {
   })
 
   it('restores text in its fork, even if the parent has just given the same answer', async () => {
-    const replies = ['The first answer. It is so long that no other thread can have given the same.', 'Two.', 'Done.', 'Done.', 'Last.']
+    const replies = [
+      'The first answer. It is so long that no other thread can have given the same.',
+      'Two.',
+      'Done.',
+      'Done.',
+      'Last.',
+    ]
     const { ask } = await serve(() => ({ content: replies.shift()! }))
     const [whole, cleared] = [user('A long text. '.repeat(20)), user('[cleared]')]
     const first = await ask([whole])
