@@ -27,6 +27,7 @@ import { toolCalls } from './lab/tool-calls.js'
 import { toolFidelity } from './lab/tool-fidelity.js'
 import { toolSearch } from './runtime/tool-search.js'
 import { tau2 } from './lab/tau2.js'
+import { traces } from './runtime/traces.js'
 import { travel } from './fleet/travel.js'
 import { visitors } from './lab/visitors.js'
 
@@ -68,6 +69,7 @@ const benches: Record<string, (json: boolean) => Promise<void>> = {
   'tool-fidelity': () => toolFidelity(process.argv.slice(3)),
   'tool-search': toolSearch,
   tau2: () => tau2(process.argv.slice(3)),
+  traces: () => traces(process.argv.slice(3)),
   travel: () => travel(process.argv.slice(3)),
   visitors: () => visitors(process.argv.slice(3)),
 }

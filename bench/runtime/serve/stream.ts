@@ -92,7 +92,7 @@ function causesOf(error: unknown): string {
 }
 
 /** Yields the data of server-sent events and skips comments. */
-async function* eventsOf(body: ReadableStream<Uint8Array>): AsyncGenerator<string> {
+export async function* eventsOf(body: ReadableStream<Uint8Array>): AsyncGenerator<string> {
   const decoder = new TextDecoder('utf-8', { fatal: true })
   let rest = ''
   for await (const bytes of body) {

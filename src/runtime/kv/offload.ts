@@ -9,7 +9,7 @@ import { surplus } from './tier-policy.js'
 import { freshCells, type HeldSequence, type Sequence } from './sequence.js'
 
 export interface OffloadOptions {
-  /** Bytes of memory for saved sequences. Default 0: nothing is kept. */
+  /** Bytes of memory for saved sequences. Default 0: they stay there only until the disk tier has them. */
   readonly hostBytes?: number
   /** The disk tier. Default: none. */
   readonly disk?: DiskTier
@@ -57,9 +57,9 @@ export class OffloadTiers {
     }
   }
 
-  /** Whether saving a sequence has any effect. */
+  /** Whether saving a sequence has any effect. With no memory for it, the disk tier has. */
   get open(): boolean {
-    return this.#budget > 0
+    return this.#budget > 0 || this.#store !== null
   }
 
   /** Whether anything is on the disk tier. */

@@ -43,3 +43,15 @@ describe('memory alone', () => {
     expect(filled(0).totals).toMatchObject({ host: { sequences: 0 }, lost: 3 })
   })
 })
+
+describe('a disk tier without memory', () => {
+  it('keeps what is put', async () => {
+    const tiers = new OffloadTiers({ disk: new NaiveDiskTier(5000, false) })
+    expect(tiers.open).toBe(true)
+    const { record, state } = sampleOf(0, 1000)
+    tiers.put(record, state)
+    await tiers.settle()
+    expect(tiers.totals).toMatchObject({ host: { sequences: 0 }, disk: { sequences: 1 }, lost: 0 })
+    expect(await tiers.read(tiers.all[0]!)).toEqual(state)
+  })
+})

@@ -1,0 +1,99 @@
+/**
+ * Reads traces of coding agents: JSON Lines with a session a line, or a folder with a session a file (as callanjfox/kv-cache-tester has
+ * them). Block ids are a list, `hash_ids`, or ranges of it, `blocks`.
+ */
+import { createReadStream, readdirSync, readFileSync, statSync } from 'node:fs'
+import { join } from 'node:path'
+import { createInterface } from 'node:readline'
+import { createGunzip } from 'node:zlib'
+
+export interface TraceSession {
+  readonly id: string
+  /** Tokens of a block. */
+  readonly block: number
+  /** Tokens of the tool list, with which every prompt begins, and of the system prompt behind it. */
+  readonly tools: number
+  readonly system: number
+  /** In the order of their times. Requests of subagents are among them. */
+  readonly requests: readonly TraceRequest[]
+}
+
+export interface TraceRequest {
+  /** Seconds since the session began. */
+  readonly at: number
+  /** Tokens of the answer. */
+  readonly out: number
+  /**
+   * Ids of the prompt's full blocks. Ids hash all that is before them: equal ids mean equal prompts up to there, and two prompts that differ
+   * in one block have different ids from there on, even where the text is the same again.
+   */
+  readonly blocks: readonly number[]
+  /** Whether the answer was a tool call, so that its result comes next. */
+  readonly calls: boolean
+}
+
+/** A session as it is written. */
+interface Line {
+  readonly id: string
+  readonly block_size?: number
+  readonly block?: number
+  readonly tool_tokens?: number
+  readonly tools?: number
+  readonly system_tokens?: number
+  readonly system?: number
+  readonly requests: readonly Asked[]
+}
+
+/** A request as it is written, or a subagent with requests of its own. */
+interface Asked {
+  /** Seconds since the session, or the subagent, began. */
+  readonly t: number
+  readonly out?: number | null
+  readonly hash_ids?: readonly number[]
+  readonly blocks?: readonly (readonly [first: number, last: number])[]
+  readonly stop?: string | null
+  readonly requests?: readonly Asked[]
+  readonly sub?: readonly Asked[]
+}
+
+/** Yields the sessions of a folder of `.json` files, or of a JSON Lines file, compressed if its name ends with `.gz`. @throws Error with the place */
+export async function* readTraces(path: string): AsyncGenerator<TraceSession> {
+  if (statSync(path).isDirectory()) {
+    for (const name of readdirSync(path).sort())
+      if (name.endsWith('.json')) yield sessionOf(readFileSync(join(path, name), 'utf8'), join(path, name))
+    return
+  }
+  const bytes = createReadStream(path)
+  const lines = createInterface({ input: path.endsWith('.gz') ? bytes.pipe(createGunzip()) : bytes, crlfDelay: Infinity })
+  let number = 0
+  for await (const line of lines) {
+    number++
+    if (line.trim() !== '') yield sessionOf(line, `${path}, line ${number}`)
+  }
+}
+
+function sessionOf(text: string, place: string): TraceSession {
+  try {
+    const line = JSON.parse(text) as Line
+    const asked = line.requests.flatMap((request) => within(request, 0))
+    return {
+      id: line.id,
+      block: line.block_size ?? line.block ?? 64,
+      tools: line.tool_tokens ?? line.tools ?? 0,
+      system: line.system_tokens ?? line.system ?? 0,
+      requests: asked.sort((a, b) => a.at - b.at),
+    }
+  } catch (error) {
+    throw new Error(`${place} is no session of a trace: ${(error as Error).message}`, { cause: error })
+  }
+}
+
+/** Returns the request, and those of a subagent, at their times in the session. */
+function within({ t, out, hash_ids, blocks, stop, requests, sub }: Asked, begin: number): TraceRequest[] {
+  const ids = hash_ids ?? (blocks ?? []).flatMap(idsOf)
+  const own = ids.length === 0 ? [] : [{ at: begin + t, out: out ?? 0, blocks: ids, calls: stop === 'tool_use' }]
+  return [...own, ...(requests ?? sub ?? []).flatMap((request) => within(request, begin + t))]
+}
+
+const idsOf = ([first, last]: readonly [number, number]): number[] =>
+  Array.from({ length: last - first + 1 }, (_, index) => first + index)
