@@ -17,7 +17,7 @@ export function wordsOf(vocabulary: Pick<NativeModel, 'info' | 'tokenize' | 'det
   const words: string[] = []
   for (let token = 0; token < vocabulary.info.vocabulary && words.length < WORDS; token++) {
     const word = vocabulary.detokenize([token])
-    if (/^ [a-z]{3,8}$/.test(word) && vocabulary.tokenize(word).length === 1) words.push(word)
+    if (/^ [a-z]{2,8}$/.test(word) && vocabulary.tokenize(word).length === 1) words.push(word)
   }
   return words
 }

@@ -274,7 +274,7 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
     const body = bodyFor(request, edits, model, flavour, this.options.tokens)
     const { sessionHeader } = this.options
     const sending = {
-      ...(sessionHeader === undefined ? {} : { headers: { [sessionHeader]: beginning.root } }),
+      headers: { ...(sessionHeader === undefined ? {} : { [sessionHeader]: beginning.root }), ...request.sessionHeaders },
       ...(busy === undefined ? {} : { busy }),
     }
     const learning = new AbortController()

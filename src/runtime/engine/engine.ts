@@ -120,6 +120,8 @@ export interface EngineRequest extends GenerationOptions, RequestScope {
    * they were its own.
    */
   readonly parent?: ConversationId
+  /** The headers by which the client named its session, for engines that pass requests on. Default: none. */
+  readonly sessionHeaders?: Readonly<Record<string, string>>
   /** No later request of the conversation is expected, so its cells are the first to be evicted. Default false. */
   readonly last?: boolean
   /** The name of this step in the ledger. Default `answer`. */

@@ -42,6 +42,15 @@ export interface TemplateField {
   readonly value: unknown
 }
 
+/** A client's name for its session. Names of different tenants are different sessions. */
+export interface NamedSession {
+  readonly name: string
+  /** The session, or the branch of it, that this one was begun from. */
+  readonly parent?: string
+  /** The headers that named it, for engines behind this server. */
+  readonly headers: Readonly<Record<string, string>>
+}
+
 export interface Ask {
   readonly tenant: Tenant
   /** A name from `Service.models()`. Default: the first. */
@@ -51,6 +60,11 @@ export interface Ask {
    * another tenant is `server/no-thread`.
    */
   readonly thread?: string
+  /**
+   * The client's own name for its session. A thread of the session is looked for before threads that only have the same messages. Default:
+   * none.
+   */
+  readonly session?: NamedSession
   /** The whole conversation as the client has it, oldest first. Calls of the server's own tools and their results are not in it. */
   readonly messages: readonly ChatMessage[]
   /**

@@ -153,6 +153,8 @@ describe('conversations', () => {
     expect(first).toMatch(/^[\w-]{22}$/)
     expect(second).toBe(first)
     expect(other).not.toBe(first)
+    await engine.respond({ ...request('green'), sessionHeaders: { 'thread-id': 'mine' } }).reply
+    expect(all[0]!.asked.at(-1)!.headers).toMatchObject({ 'thread-id': 'mine', 'x-session-id': expect.any(String) as string })
     await expect(connect(all, { sessionHeader: 'a b' })).rejects.toMatchObject({ code: 'remote/bad-endpoint' })
   })
 })

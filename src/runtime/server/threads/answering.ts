@@ -212,6 +212,7 @@ async function run(options: AnsweringOptions, prepared: PreparedAnswer): Promise
       ...scope,
       ...{ clientEdits: prepared.clientEdits, known: taken.known },
       ...(ask.expectedReuse === 0 ? { last: true } : {}),
+      ...(ask.session === undefined ? {} : { sessionHeaders: ask.session.headers }),
       ...(thread.parent === null ? {} : { parent: conversationId(thread.parent) }),
     },
     client: { single: ask.parallelCalls === false, isAlone: isSearch },

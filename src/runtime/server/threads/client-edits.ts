@@ -4,6 +4,7 @@ import { align, type Gap, gapsOf, type Match, withWhatFollows } from '../../core
 import type { Tenant } from '../../core/ids.js'
 import { lowerBound } from '../../core/span.js'
 import type { StoredMessage, ThreadRecord } from '../../store/port.js'
+import type { NamedSession } from '../ask.js'
 import { difference, isSame, messageKey } from './message-match.js'
 import type { Thread } from './thread.js'
 
@@ -223,6 +224,7 @@ export interface ThreadRequest {
   readonly model: string
   readonly messages: readonly ChatMessage[]
   readonly thread?: string
+  readonly session?: Pick<NamedSession, 'name' | 'parent'>
   readonly appended?: boolean
   /** The text that the answer must begin with. */
   readonly beginning?: string

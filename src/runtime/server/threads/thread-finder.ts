@@ -19,6 +19,8 @@ export class ThreadFinder {
    */
   find(wanted: ThreadRequest, isFree: (entry: ThreadEntry) => boolean): Thread | Related | null {
     const { tenant, model, messages, thread: id } = wanted
+    const ofSession = id === undefined ? this.#ofSession(wanted, isFree) : null
+    if (ofSession !== null) return ofSession
     const near = id === undefined ? this.#near(wanted) : null
     if (near !== null) return near
     const chain = chainOf(messages)
@@ -31,6 +33,29 @@ export class ThreadFinder {
     // Two conversations that share only a system message are not related: the thread is not even read.
     const isBegun = messages.slice(0, best?.common).some(({ role }) => role !== 'system')
     return this.#related(wanted, named !== null ? [named] : best !== null && isBegun ? [best.candidate] : [])
+  }
+
+  /**
+   * Returns the thread of the client's session that the request continues or changed, or one of the parent session to fork. In a session
+   * every difference before the last common message is an edit, even if no answer is common. Returns null when no such thread is related,
+   * as when an agent asks for a title beside its conversation.
+   */
+  #ofSession(wanted: ThreadRequest, isFree: (entry: ThreadEntry) => boolean): Thread | Related | null {
+    const { tenant, model, messages, session } = wanted
+    if (session === undefined) return null
+    const own = this.index.ofSession(tenant, model, session.name)
+    const chain = chainOf(messages)
+    const continued = own
+      .filter((entry) => isFree(entry) && common(entry.chain, chain) === entry.chain.length)
+      .sort((a, b) => b.chain.length - a.chain.length)
+    for (const entry of continued) {
+      const thread = this.#loaded(entry, undefined)
+      if (thread !== null && goesOnFromCut(thread, wanted)) return thread
+    }
+    const changed = this.#closest(own, messages, IN_SESSION)
+    if (changed !== null || session.parent === undefined) return changed
+    const forked = this.#closest(this.index.ofSession(tenant, model, session.parent), messages, IN_SESSION)
+    return forked && { ...forked, alignment: { ...forked.alignment, goesOn: false } }
   }
 
   /** Prefers a thread that ends with the request's last answer, even if a thread that continued differently shares more messages. */
@@ -55,7 +80,7 @@ export class ThreadFinder {
     if (last < 0) return null
     const having = this.index.having(tenant, model, [messageKey(messages[last]!)])
     if (having.length === FEW) return null
-    const found = this.#closest(having, messages, undefined)
+    const found = this.#closest(having, messages, {})
     const matches = found?.alignment.matches.filter(({ b }) => b <= last) ?? []
     return matches.at(-1)?.b === last && matches.length > (last + 1) / 2 ? found : null
   }
@@ -68,20 +93,16 @@ export class ThreadFinder {
     const keys = keysOf(messages)
     // Many threads share a system message, so no thread is looked up by it.
     const own = keys.filter((_, at) => messages[at]!.role !== 'system')
-    return this.#closest(
-      new Set([...first, ...(id === undefined ? this.index.having(tenant, model, own) : [])]),
-      messages,
+    return this.#closest(new Set([...first, ...(id === undefined ? this.index.having(tenant, model, own) : [])]), messages, {
       id,
       keys,
-    )
+    })
   }
 
-  /** @param keys of the messages, if they are known */
   #closest(
     entries: Iterable<ThreadEntry>,
     messages: readonly ChatMessage[],
-    id: string | undefined,
-    keys?: readonly string[],
+    { id, isOwn = id !== undefined, keys }: Known,
   ): Related | null {
     let given = keys
     let best: (Related & { readonly entry: ThreadEntry }) | null = null
@@ -89,7 +110,7 @@ export class ThreadFinder {
       const thread = this.#loaded(entry, id)
       if (thread === null) continue
       given ??= keysBeside(thread, messages)
-      const alignment = alignRequest(thread, messages, given, id !== undefined)
+      const alignment = alignRequest(thread, messages, given, isOwn)
       const counts = id !== undefined || isRelated(thread.view, alignment)
       if (counts && (best === null || isBetter({ thread, alignment }, best))) best = { thread, alignment, entry }
     }
@@ -108,6 +129,17 @@ export class ThreadFinder {
     }
   }
 }
+
+/** What is known of a request before it is compared with threads. */
+interface Known {
+  /** The thread that it names. */
+  readonly id?: string | undefined
+  /** Whether it belongs to the threads' conversation even if no answer is common. Default: whether it names a thread. */
+  readonly isOwn?: boolean
+  /** Keys of its messages, if they are computed already. */
+  readonly keys?: readonly string[]
+}
+const IN_SESSION: Known = { isOwn: true }
 
 /**
  * Returns whether the request has the beginning of the cut answer at the thread's end, as a message or as `beginning`. True if the thread

@@ -156,6 +156,7 @@ export class ThreadManager {
         if (entry !== null) {
           this.index.use(entry)
           this.index.note(entry)
+          if (wanted.session !== undefined) this.index.join(entry, wanted.session.name)
         }
         thread.offer(wanted.tools)
         await this.#save(thread)

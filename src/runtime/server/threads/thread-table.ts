@@ -84,6 +84,20 @@ export class ThreadIndex {
     return threads === undefined ? [] : threads.lately.having(keys, (entry) => entry.model === model)
   }
 
+  /** Returns a few threads of the client's session, most recently used first. Loads none, and knows none of before the server's start. */
+  ofSession(tenant: Tenant, model: string, session: string): readonly ThreadEntry[] {
+    const entries = [...(this.#tenants.get(tenant)?.sessions.get(session) ?? [])]
+    return entries
+      .filter((entry) => entry.model === model)
+      .sort((a, b) => b.used - a.used)
+      .slice(0, FEW)
+  }
+
+  /** Records that the entry's last request was of this session of the client. */
+  join(entry: ThreadEntry, session: string): void {
+    this.#tenants.get(entry.tenant)?.join(entry, session)
+  }
+
   /** The tenant's threads, most recently used first; loads none. */
   of(tenant: Tenant): readonly ThreadEntry[] {
     return [...this.oldest(tenant)].sort((a, b) => b.used - a.used)
@@ -250,6 +264,8 @@ class TenantThreads {
   readonly warm = new UseOrder<ThreadEntry>()
   readonly lately = new RecentMessageIndex(() => this.uses.fromNewest())
   readonly beginnings = new Map<string, Beginnings<ThreadEntry>>()
+  /** The threads of each session that a client named. */
+  readonly sessions = new Map<string, Set<ThreadEntry>>()
 
   add(entry: ThreadEntry): void {
     this.byId.set(entry.id, entry)
@@ -265,9 +281,20 @@ class TenantThreads {
     this.lately.note(entry, entry.ends)
   }
 
+  /** @param session null to leave the session */
+  join(entry: ThreadEntry, session: string | null): void {
+    if (entry.session === session) return
+    const before = entry.session === null ? undefined : this.sessions.get(entry.session)
+    before?.delete(entry)
+    if (before?.size === 0) this.sessions.delete(entry.session!)
+    entry.session = session
+    if (session !== null) this.sessions.set(session, (this.sessions.get(session) ?? new Set()).add(entry))
+  }
+
   /** Returns false when the entry was not there. */
   delete(entry: ThreadEntry): boolean {
     const { id, model } = entry
+    this.join(entry, null)
     this.uses.delete(entry)
     this.warm.delete(entry)
     this.lately.note(entry, [])
@@ -392,6 +419,8 @@ export type KnownThread = Pick<
 
 export class ThreadEntry implements KnownThread, MatchCandidate {
   readonly runtime: RuntimeState
+  /** The client's session that the thread belongs to; null when the client named none. */
+  session: string | null = null
   /** Null while its messages are only in the store. */
   #thread: Thread | null
   #listed: ListedThread

@@ -6,6 +6,7 @@ import type { Answer, AskEvent, ToolSearchResult, Usage } from '../../ask.js'
 import { type Problem } from '../../problem.js'
 import type { Frame, StreamShape } from '../../request-lifecycle.js'
 import { ignoredIn, kvfoldEvent, kvfoldReply } from '../kvfold-field.js'
+import { sessionOf } from '../session-headers.js'
 import { argumentsAhead, argumentsOf, restOf } from '../tools.js'
 import { afterBreakpoint, clearingOf, managed } from './context-management.js'
 import { CountBody, messagesAsk, MessagesBody, type MessagesRequest, promptOf, templateOf } from './messages-ask.js'
@@ -28,7 +29,8 @@ export function addMessages(app: App, { service, sampling, unsupportedParts, exc
       const ask = messagesAsk(body, tenant, sampling, unsupportedParts)
       const id = `msg_${randomUUID().replaceAll('-', '')}`
       const streamed = body.stream === true
-      const begin = (signal: AbortSignal) => [service.ask({ ...ask, signal, streamed })]
+      const session = sessionOf(request.headers)
+      const begin = (signal: AbortSignal) => [service.ask({ ...session, ...ask, signal, streamed })]
       const running = exchange(request, reply)
       if (streamed) return running.stream(begin, new MessageStream(id, request.id, body), body.kvfold?.ping)
       const [answer] = await running.answers(begin)

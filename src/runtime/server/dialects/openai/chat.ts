@@ -21,6 +21,7 @@ import {
 } from '../fields.js'
 import { ignoredIn, KvfoldField, kvfoldOf } from '../kvfold-field.js'
 import { type PlacedMessage, resultsInOrder } from '../results.js'
+import { sessionOf } from '../session-headers.js'
 import { argumentsAhead, callOf, checkChoice, checkTools, NO_PARAMETERS, STRICT } from '../tools.js'
 import { FormFields, formOf, WITH_NULLS } from './answer-form.js'
 import { chatCompletion, ChatStream } from './chat-reply.js'
@@ -48,10 +49,11 @@ export function addChat(app: App, { service, sampling, unsupportedParts, exchang
         usage: body.stream_options?.include_usage === true,
       }
       const streamed = body.stream === true
+      const session = sessionOf(request.headers)
       const begin = (signal: AbortSignal) =>
         body.n === undefined || body.n === 1
-          ? [service.ask({ ...ask, signal, streamed })]
-          : service.several({ ...ask, signal, streamed }, body.n)
+          ? [service.ask({ ...session, ...ask, signal, streamed })]
+          : service.several({ ...session, ...ask, signal, streamed }, body.n)
       const running = exchange(request, reply)
       if (streamed) return running.stream(begin, new ChatStream(head, wish), body.kvfold?.ping)
       return chatCompletion(head, await running.answers(begin), wish)

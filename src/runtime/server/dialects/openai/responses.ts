@@ -14,6 +14,7 @@ import type { Sampling } from '../../../engine/engine.js'
 import type { AnswerFormat, Ask, Service, Tenant, UnsupportedParts } from '../../ask.js'
 import { kvfoldOf } from '../kvfold-field.js'
 import { resultsInOrder } from '../results.js'
+import { sessionOf } from '../session-headers.js'
 import { argumentsAhead, checkChoice } from '../tools.js'
 
 const NULLS = 3
@@ -42,7 +43,8 @@ export function addResponses(app: App, { service, sampling, unsupportedParts, ex
       }
       const head = { body, ask, tools, created: Math.floor(Date.now() / 1000), keep }
       const streamed = body.stream === true
-      const begin = (signal: AbortSignal) => [service.ask({ ...ask, signal, streamed })]
+      const session = sessionOf(request.headers)
+      const begin = (signal: AbortSignal) => [service.ask({ ...session, ...ask, signal, streamed })]
       const running = exchange(request, reply)
       if (streamed) return running.stream(begin, new ResponseStream(head), body.kvfold?.ping)
       const [answer] = await running.answers(begin)

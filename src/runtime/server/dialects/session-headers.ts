@@ -1,0 +1,77 @@
+/** Reads the headers by which agents and routers name their session: the client's own name for a conversation and its branches. */
+import type { IncomingHttpHeaders } from 'node:http'
+import { KvfoldError } from '../../core/errors.js'
+import type { Ask } from '../ask.js'
+
+/** How a program names its session; all names are in small letters. */
+interface Naming {
+  readonly session: string
+  /** The branch within the session, such as a subagent. */
+  readonly branch?: string
+  /** The session that this one was begun from. */
+  readonly parent?: string
+  /** The branch that this one was begun from. Default: the session's main branch. */
+  readonly parentBranch?: string
+  /** Says that no request of the session follows. */
+  readonly final?: string
+}
+
+const NAMINGS: readonly Naming[] = [
+  // Claude Code
+  {
+    session: 'x-claude-code-session-id',
+    branch: 'x-claude-code-agent-id',
+    parentBranch: 'x-claude-code-parent-agent-id',
+  },
+  // NVIDIA Dynamo
+  {
+    session: 'x-dynamo-session-id',
+    parent: 'x-dynamo-parent-session-id',
+    final: 'x-dynamo-session-final',
+  },
+  // Codex
+  { session: 'thread-id', parent: 'x-codex-parent-thread-id' },
+  // opencode
+  { session: 'x-session-id', parent: 'x-parent-session-id' },
+]
+
+const LONGEST = 256
+
+/**
+ * Returns the session that the headers name, and that nothing follows if they say so; nothing when they name none. Of several programs'
+ * headers the first of `NAMINGS` count.
+ * @throws KvfoldError engine/bad-request for a name that is too long
+ */
+export function sessionOf(headers: IncomingHttpHeaders): Pick<Ask, 'session' | 'expectedReuse'> {
+  const naming = NAMINGS.find(({ session }) => named(headers, session) !== undefined)
+  if (naming === undefined) return {}
+  const session = named(headers, naming.session)!
+  const branch = named(headers, naming.branch)
+  const parent = named(headers, naming.parent) ?? (branch === undefined ? undefined : session)
+  const parentBranch = named(headers, naming.parentBranch)
+  const forwarded = Object.values<string>({ ...naming }).flatMap((name) => {
+    const value = named(headers, name)
+    return value === undefined ? [] : [[name, value] as const]
+  })
+  return {
+    session: {
+      name: keyOf(session, branch),
+      ...(parent === undefined ? {} : { parent: keyOf(parent, parentBranch) }),
+      headers: Object.fromEntries(forwarded),
+    },
+    ...(/^(?:true|1)$/i.test(named(headers, naming.final) ?? '') ? { expectedReuse: 0 } : {}),
+  }
+}
+
+const keyOf = (session: string, branch: string | undefined): string => JSON.stringify([session, branch ?? null])
+
+function named(headers: IncomingHttpHeaders, name: string | undefined): string | undefined {
+  const value = name === undefined ? undefined : headers[name]
+  if (typeof value !== 'string' || value === '') return undefined
+  if (value.length > LONGEST)
+    throw new KvfoldError(
+      'engine/bad-request',
+      `The header ${name} has ${value.length} characters; the longest name has ${LONGEST}.`,
+    )
+  return value
+}
