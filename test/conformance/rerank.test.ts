@@ -107,7 +107,7 @@ it('is offered by a model that only ranks', async () => {
   expect(listed.map(({ id }) => id)).toEqual(['builtin', 'ranker'])
   expect((await api.get('/v1/models/ranker')).body.kvfold).toMatchObject({ rankings_only: true, state: 'loaded', context: 512 })
   const chat = await api.post('/v1/chat/completions', { model: 'ranker', messages: [{ role: 'user', content: 'a' }] })
-  expect(chat.body.error.message).toContain('makes rankings and nothing else')
+  expect(chat.body.error.message).toContain('makes only rankings')
   const other = await api.post('/v1/rerank', { model: 'builtin', query, documents })
   expect(other.status).toBe(404)
   const figures = (await api.get('/metrics')).body as string

@@ -18,7 +18,7 @@ import { IMPATIENT, noPostgres, TestPostgres, wayTo } from '../support/postgres.
 import { endless, serving, type Serving } from '../runtime/server/support/serving.js'
 
 /** The answer of `/health` without a database. */
-const AWAY = [503, { status: 'unavailable', problems: ['The database that conversations are kept in does not answer.'] }]
+const AWAY = [503, { status: 'unavailable', problems: ['The database that keeps the conversations does not answer.'] }]
 
 if (noPostgres !== null) console.warn(`skipped: ${noPostgres}`)
 

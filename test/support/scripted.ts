@@ -121,7 +121,7 @@ export class ScriptedEngine implements Engine {
   }
 
   async #respond(request: EngineRequest, stream: EventStream, signal: AbortSignal): Promise<EngineReply> {
-    if (this.#disposed) throw new KvfoldError('engine/disposed', 'The engine was disposed; create a new one to go on.')
+    if (this.#disposed) throw new KvfoldError('engine/disposed', 'The engine was disposed; create a new one.')
     if (request.attention !== undefined)
       throw new KvfoldError('attention/unavailable', 'A script computes no attention; ask an engine with a model.')
     const step = this.requests.push(copyOf(request)) - 1

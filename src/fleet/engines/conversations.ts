@@ -37,7 +37,7 @@ export class RemoteConversations {
     signal: AbortSignal | undefined,
     step: (state: RemoteConversation, signal: AbortSignal) => Promise<T>,
   ): Promise<T> {
-    if (this.#closed) throw new KvfoldError('engine/disposed', 'The engine was disposed; create a new one to go on.')
+    if (this.#closed) throw new KvfoldError('engine/disposed', 'The engine was disposed; create a new one.')
     const state = this.#stateOf(conversation)
     const own = new AbortController()
     state.running.add(own)

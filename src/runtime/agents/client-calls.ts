@@ -1,10 +1,10 @@
-/** The calls of one answer that goes to a client: which of them count, and the ids that the client gets. */
+/** Decides which calls of one answer to a client count, and gives them the ids that the client sees. */
 import { randomBytes } from 'node:crypto'
 import type { ToolCall } from '../chat/message.js'
 import type { EngineEvent, EngineReply } from '../engine/engine.js'
 import type { Toolbox } from './toolbox.js'
 
-/** How the calls of a turn's answers are treated that go to a client, which keeps the conversation too. */
+/** Rules for the calls of answers to a client that keeps the conversation too. */
 export interface ClientRules {
   /** True: only the first call of an external tool counts, and the answer ends with it. */
   readonly single: boolean
@@ -26,7 +26,7 @@ const MADE_UP = /^call_\d+$/
 export class ClientCalls {
   readonly #ids = new Map<string, string>()
   #first: string | null = null
-  /** A call whose arguments are no JSON. The next event shows whether it was cut off. */
+  /** A call whose arguments are not JSON. The next event shows whether it was cut off. */
   #broken: ToolCall | null = null
 
   constructor(

@@ -102,7 +102,10 @@ export class Session {
       generation = {},
     } = this.options
     if (this.#running)
-      throw new KvfoldError('engine/bad-request', 'A turn of this conversation is still running; wait for its end, or cancel it.')
+      throw new KvfoldError(
+        'engine/bad-request',
+        'A turn of this conversation is still running; wait until it ends, or cancel it.',
+      )
     this.#running = true
     try {
       if (message !== null) this.conversation.add(message)

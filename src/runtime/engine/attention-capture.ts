@@ -56,13 +56,13 @@ export class AttentionWatch {
     if (attention === null)
       throw new KvfoldError(
         'attention/unavailable',
-        'This engine captures no attention, as it was loaded without it (that takes flash attention off); load it with `attention: true`.',
+        'This engine captures no attention. Load it with `attention: true`, which turns flash attention off.',
       )
     this.#request = request
     const layers = layersOf(attention, request.layers)
     this.#layers = layers.filter((layer) => attention[layer]! > 0)
     this.#skipped = layers.filter((layer) => attention[layer] === 0).map((layer) => ({ layer, reason: reasonFor(info) }))
-    if (this.#layers.length === 0) refuse(`none of layers ${layers.join(', ')} computes attention: ${reasonFor(info)}`)
+    if (this.#layers.length === 0) refuse(`layers ${layers.join(', ')} compute no attention: ${reasonFor(info)}`)
     this.#heads = headsOf(
       this.#layers.map((layer) => attention[layer]!),
       request.heads,
@@ -82,7 +82,7 @@ export class AttentionWatch {
     const { maxRowBytes = MOST_ROW_BYTES } = request
     if (rows > maxRowBytes)
       refuse(
-        `whole rows of ${queries} tokens, ${this.#layers.length} layers and ${this.#heads.length} heads would take ${rows} bytes, and maxRowBytes is ${maxRowBytes}; ask for fewer tokens (maxTokens), layers or heads`,
+        `whole rows of ${queries} tokens, ${this.#layers.length} layers and ${this.#heads.length} heads take ${rows} bytes, but maxRowBytes is ${maxRowBytes}; ask for fewer tokens (maxTokens), layers or heads`,
       )
     refuseTooMuch(
       'The attention of this step',
@@ -179,7 +179,7 @@ export class AttentionWatch {
     }
   }
 
-  /** Joins the parts' rows, [layer, head, query of the part, ...], one behind the other. Shorter rows are padded. */
+  /** Joins the parts' rows, [layer, head, query of the part, ...], one after another. Shorter rows are padded. */
   #join(
     data: Float32Array | Int32Array,
     of: (part: CapturedPart) => Float32Array | Int32Array,
@@ -220,14 +220,14 @@ export class AttentionWatch {
 }
 
 function refuse(what: string): never {
-  throw new KvfoldError('attention/bad-request', `The attention asked for cannot be given: ${what}.`)
+  throw new KvfoldError('attention/bad-request', `The engine cannot capture this attention: ${what}.`)
 }
 
 const ascending = (values: Iterable<number>): number[] => [...new Set(values)].sort((a, b) => a - b)
 
 function layersOf(attention: readonly number[], asked: readonly number[] | undefined): readonly number[] {
   if (asked === undefined) return attention.map((_, layer) => layer)
-  if (asked.length === 0) refuse('it names no layers; leave them out for all')
+  if (asked.length === 0) refuse('the request names no layers; leave them out for all layers')
   const bad = asked.find((layer) => attention[layer] === undefined)
   if (bad !== undefined) refuse(`layer ${bad} does not exist; the model has layers 0 to ${attention.length - 1}`)
   return ascending(asked)
@@ -236,10 +236,10 @@ function layersOf(attention: readonly number[], asked: readonly number[] | undef
 function headsOf(counts: readonly number[], asked: readonly number[] | undefined): readonly number[] {
   const [least, most] = [Math.min(...counts), Math.max(...counts)]
   if (asked === undefined) {
-    if (least !== most) refuse(`its layers have ${least} to ${most} heads; name the heads, or layers that have as many`)
+    if (least !== most) refuse(`the layers have ${least} to ${most} heads; name the heads, or layers with equally many`)
     return Array.from({ length: most }, (_, head) => head)
   }
-  if (asked.length === 0) refuse('it names no heads; leave them out for all')
+  if (asked.length === 0) refuse('the request names no heads; leave them out for all heads')
   const bad = asked.find((head) => !Number.isInteger(head) || head < 0 || head >= least)
   if (bad !== undefined) refuse(`head ${bad} does not exist; these layers have heads 0 to ${least - 1}`)
   return ascending(asked)
@@ -253,8 +253,8 @@ function queriesOf({ queries }: AttentionRequest, shown: number, maxTokens: numb
   if (places.length === 0 && (!generated || maxTokens === 0))
     refuse(
       generated
-        ? 'generated tokens are to look, and maxTokens is 0'
-        : 'no token looks; name places of the prompt, or generated tokens',
+        ? 'generated tokens look, but maxTokens is 0'
+        : 'no token looks; name places of the prompt, or ask for generated tokens',
     )
   return Int32Array.from(places)
 }
@@ -291,7 +291,7 @@ export class Atoms {
     const change = (place: number, set: number) => {
       const changed = borders.get(place) ?? new Set()
       borders.set(place, changed)
-      // Two spans of a set that touch end and begin it at the same place, which changes nothing.
+      // Where two spans of a set touch, the set ends and begins at the same place, which changes nothing.
       if (!changed.delete(set)) changed.add(set)
     }
     sets.forEach(({ tokens }, set) => {

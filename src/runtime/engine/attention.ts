@@ -69,7 +69,7 @@ export interface AttentionPattern {
   readonly skipped: readonly { readonly layer: number; readonly reason: string }[]
 }
 
-// The cost of a capture, computed beforehand. It needs figures only, so the model need not be at hand.
+// The cost of a capture, computed beforehand. It needs only figures of the model, not the model itself.
 
 /** A model, and a context of it without flash attention. */
 export interface AttentionShape {

@@ -33,7 +33,7 @@ interface Packed {
   readonly watched: ReadonlyMap<BatchShare, Watched>
 }
 
-/** The most prompt tokens in a batch that all have logits: with a large vocabulary the logits of one token take a megabyte. */
+/** The most prompt tokens with logits in a batch: with a large vocabulary the logits of one token take a megabyte. */
 const MOST_READ = 64
 
 const sizeOf = (shares: readonly BatchShare[]): number => shares.reduce((sum, { tokens }) => sum + tokens.length, 0)
@@ -76,7 +76,7 @@ export function composed(
     if (job.phase.name !== 'prefill' || room === 0) continue
     const isRead = job.asked.promptLogprobs !== undefined
     const chunk = cache.next(job.phase.step, isRead ? Math.min(room, MOST_READ) : room)
-    invariant(chunk !== null, 'a prompt that is in was not decoded on')
+    invariant(chunk !== null, 'a job still prefills although its whole prompt is in the cache')
     add({ job, tokens: chunk.tokens, what: 'prompt', output: chunk.last, seat: chunk })
   }
   return { shares, starved }
@@ -130,7 +130,7 @@ interface TurnTime {
 const FEWEST = 16
 /** Larger chunks are multiples of this: kernels work in tiles, and llama.cpp keeps the graph of a batch of the same size. */
 const TILE = 16
-/** After this many turns with prompts one without is due, because only such a turn measures the time of the streams alone. */
+/** After this many turns with prompts comes one without, because only such a turn measures the time of the streams alone. */
 const PROBE_EVERY = 32
 /** How many turns without prompts come before the first one with them. The shortest of these counts. */
 const FIRST_PROBES = 2
@@ -229,8 +229,8 @@ interface RunAheadPorts {
 }
 
 /**
- * Decodes and samples up to `steps` turns of these streams. Every turn is booked and streamed in order as its tokens arrive. If `status` is
- * `done`, the tokens of the last decode are in the books; the tokens sampled after it have not been given to their jobs.
+ * Decodes and samples up to `steps` turns of these streams. Every turn is recorded and streamed in order as its tokens arrive. If `status`
+ * is `done`, the tokens of the last decode are recorded; their jobs do not have the tokens sampled after it yet.
  */
 export async function runAhead(shares: readonly BatchShare[], steps: number, ports: RunAheadPorts): Promise<RanAhead> {
   const { context, cache, onStep } = ports

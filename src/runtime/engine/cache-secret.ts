@@ -1,6 +1,6 @@
 /**
  * The secrets that key the hashes of saved cells. A disk cache has its own, in a file of its folder that only this user can read. Engines
- * on several machines are given a common one.
+ * on several machines share one that the operator gives them.
  */
 import { createHash, randomBytes } from 'node:crypto'
 import { constants, readFileSync, statSync } from 'node:fs'
@@ -13,7 +13,7 @@ import { SECRET_BYTES } from '../kv/tenant-salts.js'
 const FORMAT = 'kvsecrt1'
 const BYTES = FORMAT.length + SECRET_BYTES + 32
 export const SECRET_FILE = 'kvfold.secret'
-/** How often we try again when another process was first or changed the file meanwhile. After that the secret is not kept. */
+/** How often we try again when another process was first or changed the file meanwhile. After that we do not save the secret. */
 const ATTEMPTS = 5
 
 export interface CacheSecret {
@@ -28,20 +28,20 @@ type Found =
   | { readonly kind: 'unusable'; readonly why: string }
 
 /**
- * Returns the folder's secret. Without one, a new one is put there, whole or not at all; if several processes do so at once, the first
- * one's remains. A damaged secret is replaced; so is one that other users may read, and one of another user. Cells saved under it are then
- * refused. If the file cannot be written, the secret holds until the program ends.
+ * Returns the folder's secret. If the folder has none, writes a new one, whole or not at all; of several processes that do so at once, the
+ * first one's secret remains. Replaces a secret that is damaged, belongs to another user, or that other users may read; cells saved under
+ * it are then refused. If the file cannot be written, the secret is valid until the program ends.
  * @param temporary a path in the folder that no other process uses
  */
 export async function openSecret(folder: string, temporary: string): Promise<CacheSecret> {
   const path = join(folder, SECRET_FILE)
   let note: string | null = null
-  let failure = 'it changed all the time'
+  let failure = 'other processes kept changing it'
   for (let attempt = 0; attempt < ATTEMPTS; attempt++) {
     const found = await read(path)
     if (found.kind === 'secret') return { secret: found.secret, note }
     if (found.kind === 'unusable')
-      note = `The secret of the disk cache, ${path}, ${found.why}: a new one takes its place, and what was saved under the old one is computed again.`
+      note = `The secret of the disk cache, ${path}, ${found.why}. kvfold replaces it and computes cells that were saved under the old one again.`
     try {
       await write(path, temporary, found.kind === 'none')
     } catch (error) {
@@ -53,7 +53,7 @@ export async function openSecret(folder: string, temporary: string): Promise<Cac
   const secret = randomBytes(SECRET_BYTES)
   return {
     secret,
-    note: `The secret of the disk cache, ${path}, could not be kept (${failure}): what is saved now will not be found again.`,
+    note: `kvfold could not write the secret of the disk cache, ${path} (${failure}). Later processes cannot use the cells that this one saves.`,
   }
 }
 
@@ -129,7 +129,7 @@ export function sharedSecret(path: string): Buffer {
   const refused = (why: string, cause?: unknown) =>
     new KvfoldError(
       'engine/bad-request',
-      `The secret of the shared cache, ${path}, ${why}; make one with: (umask 077; openssl rand -hex 32 > FILE), and give the same file to all that share.`,
+      `The secret of the shared cache, ${path}, ${why}. Make one with (umask 077; openssl rand -hex 32 > FILE), and give the same file to all servers that share the cache.`,
       { cause },
     )
   let content: Buffer
@@ -144,6 +144,6 @@ export function sharedSecret(path: string): Buffer {
     throw error instanceof KvfoldError ? error : refused(`cannot be read (${codeOf(error)})`, error)
   }
   const text = content.at(-1) === 0x0a ? content.subarray(0, -1) : content
-  if (text.length < SECRET_BYTES) throw refused(`has ${text.length} bytes, and ${SECRET_BYTES} are needed`)
+  if (text.length < SECRET_BYTES) throw refused(`has ${text.length} bytes, but needs ${SECRET_BYTES}`)
   return sumOf(Buffer.concat([Buffer.from('kvfold shared secret:'), text]))
 }

@@ -1,4 +1,4 @@
-/** Measures what a model costs on this machine: prefill and decode at several depths, the books of a fold, copies to host memory. */
+/** Measures what a model costs on this machine: prefill and decode at several depths, the bookkeeping of a fold, copies to host memory. */
 import { invariant, KvfoldError } from '../core/errors.js'
 import { conversationId, seqId, type SeqId } from '../core/ids.js'
 import { Random } from '../core/random.js'
@@ -53,16 +53,16 @@ export const SEQUENCES = 16
 const LONGEST = 1 / 60
 /** The rounds of one figure end at this share of the budget. Long measurements need fewer rounds, because chance weighs less in them. */
 const LONGEST_ROUNDS = 1 / 30
-/** The share of the budget for computing; the rest is for copies and books. */
+/** The share of the budget for computing; the rest is for copies and bookkeeping. */
 const COMPUTING = 0.8
 const MARKER = 16
-/** How many steps it takes to tell the three rates of the books apart. */
+/** The fewest steps that determine the three rates of bookkeeping. */
 const FEWEST_STEPS = 4
 const SPLICE: StepContract = { contract: 'splice' }
 
 /**
- * Measures on an empty context, and leaves it empty. Every figure is the median of several rounds. The machine decides how deep it gets:
- * the depth grows fourfold until the time ends, which suffices because costs are linear in it.
+ * Measures on an empty context, and leaves it empty. Every figure is the median of several rounds. The depth grows fourfold until the
+ * budget is used up, so a faster machine reaches a greater depth. Few depths suffice, because costs are linear in the depth.
  * @param vocabulary how many tokens the model has
  * @throws KvfoldError engine/bad-request when the context is too small, engine/cancelled, and what the context throws
  */
@@ -77,7 +77,7 @@ export async function calibrate(
   if (context.cells < FEWEST || context.sequences < SEQUENCES)
     throw new KvfoldError(
       'engine/bad-request',
-      `A calibration needs a context of ${FEWEST} cells and ${SEQUENCES} sequences at least.`,
+      `A calibration needs a context of at least ${FEWEST} cells and ${SEQUENCES} sequences.`,
     )
   const bench = new CalibrationBench(context, vocabulary, limits, signal, onProgress)
   const abort = () => {
@@ -171,13 +171,13 @@ class CalibrationBench {
     return { ...run, milliseconds: medianOf(times) }
   }
 
-  /** Copies a sequence out and in again, as large as there is room for beside it. */
+  /** Copies a sequence out and in again. It is as large as the free cells allow. */
   host(): CostModel['host'] {
     this.#tell('copies to host memory')
     const { context, limits } = this
     const filled = (context.positions(FILLED)?.max ?? -1) + 1
     const size = Math.min(filled, context.cells - filled, 4096)
-    invariant(size > 0, 'nothing was filled in a calibration')
+    invariant(size > 0, 'a calibration copies a sequence before it filled one')
     const saves: number[] = []
     const loads: number[] = []
     let bytes = 0
@@ -188,7 +188,7 @@ class CalibrationBench {
       const saved = performance.now()
       context.untag(PROBE, span(0, size))
       const cleared = performance.now()
-      invariant(context.loadSequence(PROBE, state, { verify: false }), 'a context refused what it saved itself')
+      invariant(context.loadSequence(PROBE, state, { verify: false }), 'a context refused a state that it saved itself')
       const loaded = performance.now()
       context.untag(PROBE, span(0, size))
       bytes = state.byteLength
@@ -292,12 +292,12 @@ class TimedFolds {
   ) {
     this.#cache = new KvCache(context)
     const { sequence, step } = this.#begin(this.#shown(0, base))
-    invariant(sequence.seq === FILLED, 'a cache lends another sequence first than the filled one')
+    invariant(sequence.seq === FILLED, 'a cache did not lend the filled sequence first')
     this.#cache.commit(step, base, 'prompt', 0)
     this.#cache.finish(step, 'done', 0)
   }
 
-  /** Hides `hidden` tokens in the middle and nothing else. Returns the milliseconds of planning and books. */
+  /** Hides `hidden` tokens in the middle and nothing else. Returns the milliseconds of planning and bookkeeping. */
   async show(hidden: number, marker: Int32Array): Promise<number> {
     const begun = performance.now()
     const { step } = this.#begin(this.#shown(hidden, marker))

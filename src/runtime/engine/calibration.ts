@@ -150,7 +150,7 @@ export async function loadCalibration(subject: CalibrationSubject, folder = cali
   const path = pathOf(subject, folder)
   const refused = (why: string): LoadedCalibration => ({
     kind: 'refused',
-    reason: `The calibration in ${path} is not used, because ${why}; run \`kvfold calibrate\` again.`,
+    reason: `kvfold does not use the calibration in ${path}, because ${why}; run \`kvfold calibrate\` again.`,
   })
   let text: string
   try {
@@ -160,9 +160,9 @@ export async function loadCalibration(subject: CalibrationSubject, folder = cali
     return code === 'ENOENT' ? { kind: 'none' } : refused(`it cannot be read (${code})`)
   }
   const parsed = checked(File, jsonOf(text))
-  if (!parsed.ok) return refused('it is damaged, or of another version of kvfold')
+  if (!parsed.ok) return refused('it is damaged, or another version of kvfold wrote it')
   const { subject: hash, cost } = parsed.value
-  if (hash !== subjectHash(subject)) return refused('it is that of another model or other settings')
+  if (hash !== subjectHash(subject)) return refused('it belongs to another model or other settings')
   const other = otherMachine(cost.on, machineOf(subject.backend))
   return other === null ? { kind: 'found', model: cost, path } : refused(other)
 }
@@ -171,7 +171,7 @@ type Machine = Pick<MeasuredOn, 'gpu' | 'devices' | 'cpu' | 'release'>
 
 /** Returns the clause that says how this machine differs from the one that was measured; null if it does not. */
 function otherMachine(on: Machine, now: Machine): string | null {
-  if (on.release !== now.release) return `it was measured with llama.cpp ${on.release} and this is ${now.release}`
+  if (on.release !== now.release) return `it was measured with llama.cpp ${on.release}, and this is ${now.release}`
   for (const [what, then, here] of [
     ['processor', on.cpu, now.cpu],
     ['set of devices', on.devices.join(', ') || 'none', now.devices.join(', ') || 'none'],

@@ -17,7 +17,7 @@ import { KvfoldError } from '../core/errors.js'
 import { grammarOfSchema } from '../chat/made-grammars.js'
 
 /**
- * The fewest tokens behind a client's edit whose cells are kept. Kept cells carry the trace of hidden text, so keeping them must pay.
+ * The fewest tokens after a client's edit whose cells are kept. Kept cells carry the trace of hidden text, so keeping them must pay.
  * Computing fewer takes about as long as the first tokens of the answer.
  */
 export const FEWEST_KEPT = 64
@@ -74,8 +74,8 @@ export class ClientEdits {
 }
 
 /**
- * Places the wording in the latest lineage that showed it before, else in the latest one that enough of it is found in. Returns null twice if
- * there is none.
+ * Places the wording in the latest lineage that showed it before, else in the latest one that has enough of it. Returns null twice if no
+ * lineage fits.
  */
 function placedIn(known: readonly Lineage[], wording: Wording, count: number | undefined) {
   const before = known.filter((each) => each.showed(wording))
@@ -87,7 +87,7 @@ function placedIn(known: readonly Lineage[], wording: Wording, count: number | u
 }
 
 /**
- * Counts the tokens of the earlier lineage that are shown behind the first difference. Returns the length of the wording if there is no
+ * Counts the tokens of the earlier lineage that are shown after the first difference. Returns the length of the wording if there is no
  * difference.
  */
 function keptIn({ places }: PlacedWording, { text }: Lineage): number {
@@ -151,21 +151,21 @@ export function refuseForeign(tokens: Int32Array, { vocabulary }: Pick<ModelInfo
 }
 
 /**
- * Refuses two forms at once, and the beginning of an answer that has a form from its first character on or that has more than text. @throws
- * KvfoldError engine/bad-request
+ * Refuses two forms at once. Refuses to continue an answer that must have a form from its first character on, or whose beginning is more
+ * than text. @throws KvfoldError engine/bad-request
  */
 export function refuseBadForm({ continues = false, messages, grammar, schema, toolChoice }: EngineRequest): void {
   refuseTwoForms({ grammar, schema })
   if (!continues) return
   const bad = (message: string) => new KvfoldError('engine/bad-request', message)
   const last = messages.at(-1)
-  if (last?.role !== 'assistant') throw bad('To go on with an answer the last message must be one of the assistant.')
+  if (last?.role !== 'assistant') throw bad("To continue an answer, the last message must be the assistant's.")
   if (last.toolCalls !== undefined || last.reasoning !== undefined || last.content === '')
-    throw bad('An answer that is to be gone on with begins with text; leave out its tool calls and its reasoning.')
+    throw bad('The engine can only continue an answer of text; leave out its tool calls and its reasoning.')
   if (grammar !== undefined || schema !== undefined)
-    throw bad('An answer in a format begins with the format; leave the format or the beginning of the answer out.')
+    throw bad('An answer in a format follows it from the first character; leave out the format or the beginning of the answer.')
   if (toolChoice === 'required')
-    throw bad('An answer that has begun with text cannot be a tool call; leave tool_choice or the beginning of the answer out.')
+    throw bad('An answer that begins with text cannot be a tool call; leave out tool_choice or the beginning of the answer.')
 }
 
 /** The given beginning of the answer followed by the sampled rest. */
@@ -235,8 +235,8 @@ async function callsOf(
 }
 
 /**
- * Returns the grammar of a request's answer (with `bare` also of its bare calls), and its reasoning budget if the template marks reasoning. Returns a promise only if a schema
- * or calls need one.
+ * Returns the grammar of a request's answer (with `bare` also of its bare calls), and its reasoning budget if the template marks reasoning.
+ * Returns a promise only if a schema or calls need one.
  * @throws KvfoldError as `grammarOf`
  */
 export const heldTo = (format: ChatFormat, model: NativeModel, request: EngineRequest, bare: boolean): Held | Promise<Held> => {
@@ -285,7 +285,7 @@ interface CutAnswer {
 }
 
 /**
- * Whether an answer that was cut after a call contains everything that the template writes behind that call. If not, for example where a
+ * Whether an answer that was cut after a call contains everything that the template writes after that call. If not, for example where a
  * list of calls is still open, the next prompt must use the template's own wording.
  */
 export function isClosed(format: ChatFormat, model: NativeModel, { messages, tools, answer, sampled }: CutAnswer): boolean {
@@ -294,7 +294,7 @@ export function isClosed(format: ChatFormat, model: NativeModel, { messages, too
   const own = written.tokens.subarray(start, end)
   const turn = own.findLastIndex((token) => model.isEndOfGeneration(token))
   const text = model.detokenize(turn < 0 ? own : own.subarray(0, turn), true)
-  // The text behind the JSON of the last call. If calls are tags only, the text from the last tag on.
+  // The text after the JSON of the last call. If calls are tags only, the text from the last tag on.
   const from = text.includes('}') ? text.lastIndexOf('}') + 1 : text.lastIndexOf('<')
   return sampled.trimEnd().endsWith(text.slice(from).trim())
 }

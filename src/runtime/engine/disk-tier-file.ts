@@ -27,9 +27,9 @@ import { join } from 'node:path'
  * | [128, ...) | CRC-32 of every section of the state; tokens, source ids, positions, cell hashes, unedited prompt; the id in UTF-8 |
  *
  * The state is nearly all of the file. It has the weaker checksum because a restore waits for it: of 14 MB, 3 ms instead of 11 ms
- * (one core with SHA instructions). Damage within 32 bits is always found, any other damage but once in 2^32.
+ * (one core with SHA instructions). It always finds damage within 32 bits, and misses other damage once in 2^32.
  *
- * Cell hashes have a meaning only under the secret that they were made with. So a head of another secret is of no use to an engine.
+ * Cell hashes have a meaning only under the secret that they were made with. So an engine cannot use a head of another secret.
  * It can still be read: a deleted conversation's file must be found without the secret.
  */
 const FORMAT = 'kvshelf2'
@@ -45,8 +45,8 @@ const FIXED = 128
 /** Bytes of state that have one checksum. The event loop gets a turn after each section. */
 const SECTION = 2 ** 20
 /**
- * Larger heads are refused: such a head would be of millions of tokens. So no room is made for a size that comes from damage or from a hole
- * in a file.
+ * Larger heads are refused, because only millions of tokens would need one. So a wrong size, from damage or from a hole in the file,
+ * allocates nothing.
  */
 const MOST_HEAD = 2 ** 28
 
@@ -193,7 +193,7 @@ export const sumIn = (head: Buffer): Buffer => head.subarray(SUM_AT, FIXED)
 export const BLOCK_FILE = '.kvcells'
 
 /**
- * The files that deleted conversations have left in folders of saved cells, where an engine that is not loaded cannot delete them. A loaded
+ * The files that deleted conversations left in folders of saved cells. An engine that is not loaded cannot delete them itself. A loaded
  * engine finds its files gone, which costs a recompute. Files of the disk tier never change, so each of them is read once.
  */
 export class SavedCells {
@@ -233,7 +233,7 @@ async function conversationAt(path: string): Promise<string | null> {
   return head === null ? null : recordOf(head).conversation
 }
 
-/** Reads the head of the file at this path. Returns null if there is no whole and readable head. */
+/** Reads the head of the file at this path. Returns null if the head is damaged or cannot be read. */
 export async function headAt(path: string): Promise<Buffer | null> {
   try {
     const file = await open(path, READING)

@@ -68,7 +68,7 @@ interface Entry extends Kept {
  * format or under another secret, are of no use to any engine, so they are deleted as soon as they are seen.
  *
  * Several processes may share a folder without a lock, because a lock would outlive a killed process: each step is atomic, and each can
- * fail harmlessly. Items of another process come into the books at the next `put`. A file that another process deleted is gone, and its
+ * fail harmlessly. The next `put` records the items of other processes. A file that another process deleted is gone, and its
  * cells are computed again. The budget may be exceeded by what other processes write at that moment.
  *
  * Changes of the folder happen one after another; reads do not wait for them.
@@ -97,7 +97,7 @@ export class DiskTierFolder implements DiskTier {
    * @throws KvfoldError engine/bad-request when the folder cannot be used
    */
   static async open(options: DiskShelfOptions): Promise<DiskTierFolder> {
-    invariant(options.identity.length === IDENTITY_BYTES, 'the identity of a shelf has 32 bytes')
+    invariant(options.identity.length === IDENTITY_BYTES, 'the identity of a disk tier has 32 bytes')
     const { folder } = options
     try {
       await mkdir(folder, { recursive: true, mode: 0o700 })
@@ -112,7 +112,7 @@ export class DiskTierFolder implements DiskTier {
       return disk
     } catch (error) {
       if (!isOfSystem(error)) throw error
-      const message = `The folder for saved sequences, ${folder}, cannot be used: ${error.message}.`
+      const message = `kvfold cannot use ${folder} as the folder for saved sequences: ${error.message}.`
       throw new KvfoldError('engine/bad-request', message, { cause: error })
     }
   }
@@ -143,7 +143,7 @@ export class DiskTierFolder implements DiskTier {
   put(record: OffloadRecord, state: Uint8Array): Promise<DiskItem | null> {
     const { tokens, sourceIds: keys, positions, hashes } = record
     const alike = [keys.length, positions.length, hashes.length / WORDS].every((length) => length === tokens.length)
-    invariant(alike, 'the arrays of a shelf record are of as many entries')
+    invariant(alike, 'the arrays of a saved record have equally many entries')
     if (this.#closed) return Promise.resolve(null)
     const head = headOf(record, this.options.identity, state.length)
     return this.#afterOthers(async () => {
@@ -211,7 +211,7 @@ export class DiskTierFolder implements DiskTier {
     return done
   }
 
-  /** Brings the books in line with the folder. */
+  /** Makes our record agree with the folder. */
   async #look(): Promise<void> {
     const { folder } = this.options
     const found = new Set<string>()
@@ -233,7 +233,7 @@ export class DiskTierFolder implements DiskTier {
   }
 
   /**
-   * Enters a new file into the books; deletes it if it is damaged. Returns the loss, or null. `gone`: the file was deleted before we could
+   * Records a new file; deletes it if it is damaged. Returns the loss, or null. `gone`: the file was deleted before we could
    * read it.
    */
   async #enter(id: string): Promise<Loss | null> {
@@ -257,7 +257,7 @@ export class DiskTierFolder implements DiskTier {
       const count = losses.filter((each) => each === loss).length
       if (count > 0)
         this.#tell(
-          `The disk cache ${this.options.folder}: ${count} saved ${count === 1 ? 'sequence' : 'sequences'} ${what}; what is missing is computed again.`,
+          `Disk cache ${this.options.folder}: ${count} saved ${count === 1 ? 'sequence' : 'sequences'} ${what} kvfold computes missing cells again.`,
         )
     }
   }
@@ -268,7 +268,7 @@ export class DiskTierFolder implements DiskTier {
     if (this.#toldFailures.has(why)) return
     this.#toldFailures.add(why)
     this.#tell(
-      `A sequence could not be saved in the disk cache ${this.options.folder} (${why}), and is computed again; more of the kind are only counted.`,
+      `kvfold could not save a sequence in the disk cache ${this.options.folder} (${why}) and will compute it again. It only counts further failures of this kind.`,
     )
   }
 
@@ -313,10 +313,10 @@ const temporaryIn = (folder: string, id: string): string => join(folder, `kvshel
  */
 type Loss = 'refused' | 'unreadable' | 'gone'
 
-/** The losses that are reported. `gone` is not among them: another process evicted the file. */
+/** The losses that are reported. `gone` is left out, because another process evicted that file on purpose. */
 const TOLD = {
-  refused: 'damaged, of another format or under another secret, and deleted',
-  unreadable: 'not to be read, and left as they are',
+  refused: 'deleted (damaged, of another format or under another secret).',
+  unreadable: 'left as they are, because they cannot be read.',
 } as const
 
 const entryOf = <R extends OffloadRecord | null>(id: string, head: Buffer, record: R, lastUse: number) => ({

@@ -1,4 +1,4 @@
-/** The facts that a server has of engines that run elsewhere: their state, and their failures. The fleet has such engines. */
+/** What a server knows of engines that run elsewhere: their state and their failures. The fleet makes such engines. */
 import type { ChatMessage } from '../chat/message.js'
 import { KvfoldError } from '../core/errors.js'
 import { numberAt } from '../core/json.js'
@@ -24,7 +24,7 @@ export interface EngineStatus {
   /** Null until the engine was reached. */
   readonly model: string | null
   readonly flavour: FlavourName | null
-  /** Requests under way. */
+  /** Requests that are running. */
   readonly open: number
   readonly requests: number
   /** Requests that the engine failed. */
@@ -50,7 +50,7 @@ export class BrokenAnswer extends KvfoldError {
     /** The content, reasoning and calls that were sent. */
     readonly said: Pick<ChatMessage, 'content' | 'reasoning' | 'toolCalls'>,
   ) {
-    super(cause.code, `${cause.message} Nothing of the answer is kept; ask again.`, { cause })
+    super(cause.code, `${cause.message} The conversation keeps nothing of the answer; ask again.`, { cause })
   }
 }
 

@@ -101,7 +101,7 @@ export class Embedder {
 function ownPooling({ info }: NativeModel): TextPooling {
   const pooling = poolingOf(info)
   if (pooling === 'rank')
-    throw new KvfoldError('model/unsupported', `${info.path} is a reranker: it scores texts and makes no embeddings of them.`)
+    throw new KvfoldError('model/unsupported', `${info.path} is a reranker: it scores texts and makes no embeddings.`)
   return pooling === null || pooling === 'none' ? 'mean' : pooling
 }
 

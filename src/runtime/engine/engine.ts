@@ -30,7 +30,7 @@ export interface Sampling {
 }
 
 /**
- * How answers are generated. One object, never changed, goes from the request to the turn and the steps of the turn.
+ * How answers are generated. The request, the turn and the steps of the turn share one object, which never changes.
  */
 export interface GenerationOptions {
   readonly sampling?: Sampling
@@ -219,8 +219,9 @@ export interface ShownTokens {
 export interface Generation extends AsyncIterable<EngineEvent> {
   readonly reply: Promise<EngineReply>
   /**
-   * Passes every event to `listener` at the moment it happens, and returns the reply. Call it instead of iterating: then no event waits in a
-   * queue. The listener must be quick, because the engine waits for it. If it throws, the promise rejects with its error, and the step goes on.
+   * Passes every event to `listener` at the moment it happens, and returns the reply. Call it instead of iterating: then no event waits in
+   * a queue. The listener must be quick, because the engine waits for it. If it throws, the promise rejects with its error, but the step
+   * continues.
    */
   each(listener: (event: EngineEvent) => void): Promise<EngineReply>
 }

@@ -32,7 +32,7 @@ export interface AskedStep extends Pick<
   readonly kind?: StepKind
 }
 
-/** Hears of a job while it runs. */
+/** Receives the text of a job while it runs. */
 export interface JobListener {
   /** True if `onText` never ends generation. Then it may receive a token while the next ones are being decoded. Default false. */
   readonly ahead?: boolean

@@ -34,9 +34,9 @@ export interface LlamaEngineOptions extends Omit<ContextOptions, 'embeddings'> {
   /** Bytes of host memory for cells that leave the device. Default: a quarter of the free memory; 0 turns this tier off. */
   readonly hostBytes?: number
   /**
-   * A folder of calibrations; commands use `~/.cache/kvfold/calibration`. The engine takes from it what copies and masked cells cost on this device. If the
-   * folder does not have it, `load` measures it in about a second and keeps it there. So cells leave the device where that pays. Default:
-   * none, and cells leave the device only when others need their room.
+   * A folder of calibrations; commands use `~/.cache/kvfold/calibration`. It says what copies and masked cells cost on this device. If the
+   * folder has no such rates, `load` measures them in about a second and keeps them there. With rates, cells leave the device where that
+   * pays. Default: none, and cells leave the device only when others need their room.
    */
   readonly calibrations?: string
   /** A folder for cells that leave host memory. It outlives the engine, and any number of engines may use it. Default: none. */

@@ -347,7 +347,7 @@ export class LlamaEngine implements Engine {
     return this.#scheduler.between(() => both.map(how))
   }
 
-  /** Compares our books with llama.cpp's cells, between two decodes. `full` copies the whole cache. @throws internal/invariant */
+  /** Compares the cache's records with llama.cpp's cells, between two decodes. `full` copies the whole cache. @throws internal/invariant */
   check(level: 'books' | 'positions' | 'full'): Promise<void> {
     return this.#scheduler.between(() => {
       this.#cache.check(level)
@@ -495,6 +495,6 @@ export class LlamaEngine implements Engine {
   }
 
   #refuseDisposed(): void {
-    if (this.#disposed) throw new KvfoldError('engine/disposed', 'The engine was disposed; create a new one to go on.')
+    if (this.#disposed) throw new KvfoldError('engine/disposed', 'The engine was disposed; create a new one.')
   }
 }

@@ -1,4 +1,4 @@
-/** Facts of a model: what its cache allows and why not more, the fingerprint of its file, and a quick refusal of texts that cannot fit. */
+/** Facts of a model: the edits that its cache allows, the fingerprint of its file, and a quick refusal of texts that cannot fit. */
 import { createHash } from 'node:crypto'
 import { open } from 'node:fs/promises'
 import type { ChatMessage } from '../chat/message.js'
@@ -8,7 +8,7 @@ import { fixedKeys } from '../native/context-options.js'
 import type { ContextOptions, ModelInfo, NativeModel, VocabType } from '../native/types.js'
 import { PromptTooLong } from '../core/errors.js'
 
-// What a model's cache allows, and the sentences for the user about what it does not.
+// The edits that a model's cache allows, and the sentences for the user about missing ones.
 
 export interface Abilities {
   /** The contracts that edits can have; `exact` is always among them. */
@@ -18,11 +18,11 @@ export interface Abilities {
   /** Whether gaps in the positions may be closed. */
   readonly shift: boolean
   /**
-   * `tags`: any token can be taken out of the cache and put back. `checkpoints`: a text can only be extended, or cut back to a place where
-   * its whole state was saved.
+   * `tags`: any token can be removed from the cache and put back. `checkpoints`: a text can only be extended, or cut back to a place
+   * where its whole state was saved.
    */
   readonly edits: 'tags' | 'checkpoints'
-  /** Sentences for the user: what is not available, and why. */
+  /** Sentences for the user: the missing contracts and limits, and their reasons. */
   readonly notes: readonly string[]
 }
 
@@ -40,9 +40,13 @@ const COMPRESSED: readonly string[] = ['deepseek4']
 export function refusalOf({ architecture, encoder }: Pick<ModelInfo, 'architecture' | 'encoder'>): string | null {
   if (encoder) return `${architecture} is an encoder model; kvfold generates text with decoder models.`
   if (COMPRESSED.includes(architecture))
-    return `${architecture} keeps its text compressed, and llama.cpp cannot take a sequence of it back; kvfold does not run it.`
+    return `${architecture} compresses its cache, and llama.cpp cannot remove tokens from it; kvfold does not run it.`
   return null
 }
+
+/** The end of the note about a context whose edits go back to a checkpoint. */
+const EXACT_ONLY =
+  'Edits are exact: the engine computes the text after them again from the last checkpoint before them. Splice and blend are not available.'
 
 /** Returns what a context made with these options allows. Pure. */
 export function abilitiesOf(info: Facts, { fullSlidingWindow, keyType }: ContextOptions = {}): Abilities {
@@ -50,21 +54,21 @@ export function abilitiesOf(info: Facts, { fullSlidingWindow, keyType }: Context
   if (recurrent || hybrid) {
     const state = recurrent ? 'a recurrent state' : 'a recurrent state beside its cache'
     return checkpoints(
-      `${architecture} keeps ${state}, from which nothing can be taken out`,
-      `${architecture} keeps ${state}, from which nothing can be taken out: edits are exact, and the text after them is computed again from the last saved state before them; splice and blend are not available.`,
+      `${architecture} keeps ${state}, from which tokens cannot be removed`,
+      `${architecture} keeps ${state}, from which tokens cannot be removed. ${EXACT_ONLY}`,
     )
   }
   // The engine keeps a window whole unless the caller forbids it; read the option in the same way.
   if (slidingWindow > 0 && fullSlidingWindow === false)
     return checkpoints(
       `the layers of ${architecture} that see ${slidingWindow} tokens forget the others`,
-      `The layers of ${architecture} that see ${slidingWindow} tokens forget the others, as fullSlidingWindow is off: edits are exact, and the text after them is computed again from the last saved state before them; splice and blend are not available.`,
+      `The layers of ${architecture} that see ${slidingWindow} tokens forget the others, because fullSlidingWindow is off. ${EXACT_ONLY}`,
     )
   const fixed = fixedKeys(info, keyType)
   const notes: string[] = []
   if (slidingWindow > 0)
     notes.push(
-      `The layers of ${architecture} that see ${slidingWindow} tokens keep all of them, because edits need that: the window saves no memory.`,
+      `The layers of ${architecture} that see ${slidingWindow} tokens keep all of them, because edits need them. The window saves no memory.`,
     )
   if (fixed !== null) notes.push(fixedNote(fixed, info.trainedContext))
   return { contracts: CONTRACTS, refusal: null, shift: fixed === null, edits: 'tags', notes }
@@ -74,9 +78,9 @@ export function abilitiesOf(info: Facts, { fullSlidingWindow, keyType }: Context
 function fixedNote(fixed: string, trained: number): string {
   const end =
     trained > 0
-      ? `, and the whole text behind the first fold when positions would go beyond the ${trained} that the model was trained on`
+      ? ` When positions would pass the ${trained} that the model was trained on, it computes the whole text after the first fold again.`
       : ''
-  return `Gaps that splices leave in the positions cannot be closed: ${fixed}. What follows a marker longer than what it hides is computed again${end}.`
+  return `The engine cannot close the gaps that splices leave in the positions: ${fixed}. Where a marker is longer than the text that it hides, the engine computes the text after it again.${end}`
 }
 
 function checkpoints(refusal: string, note: string): Abilities {
@@ -127,11 +131,11 @@ export async function refuseHopeless(model: NativeModel, cells: number, texts: r
   if (size <= LONG * cells) return
   const what = texts.length === 1 ? 'The text has' : 'The texts have'
   const least = leastTokens(model.info, size)
-  if (least >= 2 * cells) throw tooLong(least, cells, `${what} ${size} characters, which are ${least} tokens at least`)
+  if (least >= 2 * cells) throw tooLong(least, cells, `${what} ${size} characters, which are at least ${least} tokens`)
   for (let length = LONG * cells; length < size; length *= 2) {
     const tokens = (await model.tokenizeAll(beginningOf(texts, length))).reduce((sum, each) => sum + each.length, 0)
     if (tokens >= 2 * cells)
-      throw tooLong(tokens, cells, `${what} ${size} characters, of which the first ${length} alone are ${tokens} tokens`)
+      throw tooLong(tokens, cells, `${what} ${size} characters, and the first ${length} alone are ${tokens} tokens`)
   }
 }
 
@@ -152,12 +156,12 @@ export function refuseUnfoldable(messages: readonly ChatMessage[], cells: number
   let size = 0
   for (const { toolCalls } of messages) if (toolCalls !== undefined) size += weightOf(toolCalls, most)
   const least = leastTokens(info, size)
-  if (least >= 2 * cells) throw tooLong(least, cells, `The calls of tools in the messages are ${least} tokens at least`)
+  if (least >= 2 * cells) throw tooLong(least, cells, `The tool calls in the messages are at least ${least} tokens`)
 }
 
 /** Refuses more `things` than could be shown by a token each. @throws KvfoldError context/full */
 export function refuseTooMany(count: number, cells: number, things: string): void {
-  if (count > 2 * cells) throw tooLong(count, cells, `There are ${count} ${things}, of one token at least each`)
+  if (count > 2 * cells) throw tooLong(count, cells, `The request has ${count} ${things} of at least one token each`)
 }
 
 /** Returns the first `length` characters of the texts, all together. */
@@ -174,5 +178,5 @@ function beginningOf(texts: readonly string[], length: number): string[] {
 const tooLong = (tokens: number, cells: number, what: string): PromptTooLong =>
   new PromptTooLong(
     { tokens, atLeast: true, context: cells },
-    `${what}, and the context has ${cells} cells; shorten the text, or load a model with a larger context.`,
+    `${what}, but the context has ${cells} cells; shorten the text, or load a model with a larger context.`,
   )

@@ -1,4 +1,4 @@
-/** Reads whole texts in a small context of their own: lays them out in batches, and returns the vector that llama.cpp pools of each. */
+/** Computes whole texts in a small context of their own: arranges them in batches, and returns the vector that llama.cpp pools of each. */
 import { KvfoldError, PromptTooLong } from '../core/errors.js'
 import { isCausal } from '../native/context-options.js'
 import { leastTokens } from './model-facts.js'
@@ -100,14 +100,14 @@ export class PooledTexts {
     const foreign = text.findIndex((token) => token < 0 || token >= vocabulary)
     if (foreign >= 0)
       throw bad(`Token ${text[foreign]} at place ${foreign} of text ${index} is not in the vocabulary of ${vocabulary}.`)
-    if (text.length === 0) throw bad(`Text ${index} is empty; there is nothing to read.`)
+    if (text.length === 0) throw bad(`Text ${index} is empty; give at least one token.`)
     if (text.length > this.tokens) throw this.#tooLong(index, text.length, false)
   }
 
   #tooLong(index: number, tokens: number, atLeast: boolean): PromptTooLong {
     return new PromptTooLong(
       { tokens, atLeast, context: this.tokens },
-      `Text ${index} has ${atLeast ? 'at least ' : ''}${tokens} tokens, and ${this.tokens} fit; shorten it or send its parts.`,
+      `Text ${index} has ${atLeast ? 'at least ' : ''}${tokens} tokens, but only ${this.tokens} fit; shorten it or send its parts.`,
     )
   }
 
@@ -147,12 +147,12 @@ export class PooledTexts {
     const status = await this.context.decode(batch)
     if (status === 'done') return
     this.#refuseEnded(signal)
-    throw new KvfoldError('native/failed', `llama.cpp did not read a batch of ${batch.tokens.length} tokens (${status}).`)
+    throw new KvfoldError('native/failed', `llama.cpp did not decode a batch of ${batch.tokens.length} tokens (${status}).`)
   }
 
   #refuseEnded(signal: AbortSignal | undefined): void {
-    if (this.#disposed) throw new KvfoldError('engine/disposed', 'What reads texts was disposed; make another.')
-    if (signal?.aborted === true) throw new KvfoldError('engine/cancelled', 'Reading texts was cancelled.')
+    if (this.#disposed) throw new KvfoldError('engine/disposed', 'This embedder or reranker was disposed; create a new one.')
+    if (signal?.aborted === true) throw new KvfoldError('engine/cancelled', 'The request for embeddings or scores was cancelled.')
   }
 }
 
@@ -192,7 +192,7 @@ function* slicesOf(texts: readonly Int32Array[], limits: SliceLimits): Generator
   }
 }
 
-/** Lays the texts [start, end) one behind the other, and cuts wherever a batch is full. */
+/** Puts the texts [start, end) one after another, and cuts wherever a batch is full. */
 function group(texts: readonly Int32Array[], start: number, end: number, most: number): Slice[] {
   const entries = texts
     .slice(start, end)

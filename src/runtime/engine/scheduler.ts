@@ -17,7 +17,7 @@ export interface SchedulerOptions {
   readonly decode?: (batch: Batch, watched: readonly Watched[]) => Promise<DecodeStatus>
 }
 
-/** A prompt that takes less goes in whole. Then streams pause for longer but less often, and less is lost to small batches. */
+/** A prompt that takes less time goes in whole. Then streams pause for longer but less often, and small batches cost less time. */
 const DEFAULT_MAX_GAP = 1000
 /** The most milliseconds of a copy between two decodes. It also takes no longer than the decode before it. */
 const LONGEST_SLICE = 20
@@ -65,7 +65,7 @@ export class Scheduler {
   }
 
   submit(job: Job): Promise<JobResult> {
-    if (this.#closed) throw new KvfoldError('engine/disposed', 'The engine was disposed; create a new one to go on.')
+    if (this.#closed) throw new KvfoldError('engine/disposed', 'The engine was disposed; create a new one.')
     const { prompt } = job.request
     const { signal } = job.asked
     const cells = this.context.cells
@@ -73,7 +73,7 @@ export class Scheduler {
     if (prompt.tokens.length >= cells)
       throw new PromptTooLong(
         { tokens: prompt.tokens.length, atLeast: false, context: cells },
-        `The prompt has ${prompt.tokens.length} tokens and the context ${cells} cells; fold parts of it, or load the model with a larger context.`,
+        `The prompt has ${prompt.tokens.length} tokens, but the context has ${cells} cells; fold parts of it, or load the model with a larger context.`,
       )
     const cancel = () => {
       this.#cancel(job)
@@ -90,7 +90,7 @@ export class Scheduler {
     return job.result
   }
 
-  /** Runs `errand` as soon as no decode is under way; it may touch the cache. If `errand` throws, the promise rejects with its error. */
+  /** Runs `errand` as soon as no decode runs; it may touch the cache. If `errand` throws, the promise rejects with its error. */
   between<T>(errand: () => T): Promise<T> {
     return new Promise((resolve, reject) => {
       this.#errands.push(() => {
@@ -245,7 +245,7 @@ export class Scheduler {
     this.#decoding = []
 
     if (status === 'done') {
-      // Commit all shares first: a job that ends compares the books with all cells that llama.cpp holds.
+      // Commit all shares first: a job that ends compares the cache's records with all cells that llama.cpp holds.
       for (const { job, tokens, what } of shares) this.cache.commit(job.step!, tokens, what, (elapsed * tokens.length) / size)
       for (const [{ job, seat, tokens }, at] of read) job.read(seat.place, tokens.length, (to) => this.context.logits(at + to))
       for (const share of shares) if (this.#keep(share, watched)) this.#advance(share, outputs.get(share) ?? null)
@@ -257,14 +257,14 @@ export class Scheduler {
   }
 
   /**
-   * Handles a decode that did not end well. Some ubatches may have entered the cache, so the books follow what llama.cpp reports, not the
-   * plan.
+   * Handles a decode that failed or was aborted. Some ubatches may have entered the cache, so the cache's records follow what llama.cpp
+   * reports, not the plan.
    */
   #stopped(shares: readonly BatchShare[], status: Exclude<DecodeStatus, 'done'> | 'failed', failure: unknown): void {
     for (const share of shares) this.cache.settle(share.job.step!, share.tokens, share.what)
     if (status === 'failed') for (const job of this.#struck(shares)) this.#fail(job, failure)
     else if (status === 'no-room') this.#noRoom(shares.at(-1)!.job)
-    else for (const { job } of shares) invariant(job.cancelled, 'a decode was aborted though nobody cancelled it')
+    else for (const { job } of shares) invariant(job.cancelled, 'a decode was aborted, but its jobs were not cancelled')
   }
 
   /** How many decodes may run in a row without a look at the jobs in between. Returns 1 if there is a reason to look. */
@@ -279,8 +279,8 @@ export class Scheduler {
   }
 
   /**
-   * Runs several turns that contain streams only, decoded and sampled without returning here. Their tokens are booked and streamed while
-   * the next turns run. All work that needs the cache or the books waits for the end of the run; `#tell` asks for that end.
+   * Runs several turns that contain streams only, decoded and sampled without returning here. Their tokens are recorded and streamed
+   * while the next turns run. All work that needs the cache or its records waits for the end of the run; `#tell` asks for that end.
    */
   async #run(shares: readonly BatchShare[], steps: number): Promise<void> {
     this.#decoding = shares.map(({ job }) => job)
@@ -371,8 +371,8 @@ export class Scheduler {
       job,
       new KvfoldError(
         'context/full',
-        `No room for the rest of a ${job.request.prompt.tokens.length}-token prompt: ${used} of ${cells} cells are held by running steps; ` +
-          'nothing was lost: fold parts of the conversation, wait for the others, or load the model with a larger context.',
+        `The rest of a prompt of ${job.request.prompt.tokens.length} tokens does not fit: running steps hold ${used} of ${cells} cells. ` +
+          'Nothing was lost. Fold parts of the conversation, wait for the other steps, or load the model with a larger context.',
       ),
     )
   }

@@ -1,4 +1,4 @@
-/** Measures in about a second what decides whether cells leave the device: copies out and in, and what a masked cell costs attention. */
+/** Measures in about a second the costs that decide whether cells leave the device: copies out and in, and attention over masked cells. */
 import { invariant } from '../core/errors.js'
 import { seqId, type SeqId } from '../core/ids.js'
 import { Random } from '../core/random.js'
@@ -14,7 +14,7 @@ const FEWEST = 512
 const MOST = 16_384
 /** The usual milliseconds of a measurement. */
 const BUDGET = 1000
-/** After this many budgets the machine is too slow or too busy, and the measurement is given up. */
+/** After this many budgets the machine is too slow or too busy, and the measurement stops. */
 const PATIENCE = 2
 /** The share of the budget that one decode of the chunk may take. */
 const LONGEST = 1 / 10
@@ -27,7 +27,7 @@ const FILLED = seqId(1)
 /**
  * Measures on an empty context, and leaves it empty. Cells that no token sees are needed for it. They are not computed: a short text is
  * saved once and loaded into one sequence after another. The shortest time of several rounds counts, because noise only adds time. So a
- * busy machine moves fewer cells than pay, and no more.
+ * busy machine moves too few cells, but never too many.
  * @param budget the milliseconds after which it begins no further round
  * @returns null where too few cells could be filled to see a difference, and where the first round took longer than twice the budget
  * @throws KvfoldError what the context throws

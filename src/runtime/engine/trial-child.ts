@@ -20,7 +20,7 @@ process.once('message', (order: TrialOrder) => {
     })
   })
 })
-// The parent has gone, so the answer is no longer needed.
+// The parent ended, so it no longer needs the answer.
 process.once('disconnect', () => {
   process.exit(0)
 })

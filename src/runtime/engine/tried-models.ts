@@ -44,7 +44,7 @@ export interface TrialOrder {
 export type TrialAnswer =
   { readonly kind: 'works' } | { readonly kind: 'refused'; readonly code: ErrorCode; readonly message: string }
 
-/** Milliseconds that a trial may take: weights of 100 GB come from a slow disk in this time. */
+/** Milliseconds that a trial may take. A slow disk can read weights of 100 GB in this time. */
 const PATIENCE = 20 * 60_000
 /** How many trials are remembered. */
 const MOST = 500
@@ -58,9 +58,9 @@ export const triedModelsFile = (): string => join(cacheFolder(), 'tried-models.j
 
 /**
  * Returns once the model has been loaded and has decoded in a process of its own, now or earlier. An earlier trial counts if it had the
- * same file (path, size, time of change), options, release of llama.cpp and version of kvfold. The process has ended by then. If `file`
+ * same file (path, size, time of change), options, release of llama.cpp and version of kvfold. The process has ended when this returns. If `file`
  * cannot be written, the trial is not remembered.
- * @throws KvfoldError model/bad-file with llama.cpp's last words if the process died; the error of loading the model; engine/cancelled
+ * @throws KvfoldError model/bad-file with llama.cpp's last output if the process died; the error of loading the model; engine/cancelled
  */
 export async function proveModel(trial: Trial, file: string = triedModelsFile()): Promise<void> {
   const key = await keyOf(trial)
@@ -100,7 +100,7 @@ async function run(order: TrialOrder, signal?: AbortSignal): Promise<TrialAnswer
         resolve(by ?? `exit code ${code}`)
       })
       child.send(order, (error) => {
-        // Do not report this error: the way the process ended tells more.
+        // Do not report this error: how the process ended says more.
         if (error !== null) child.kill()
       })
     })
@@ -109,7 +109,7 @@ async function run(order: TrialOrder, signal?: AbortSignal): Promise<TrialAnswer
     return obituary(order, heard.late ? null : end, words)
   } catch (error) {
     if (error instanceof KvfoldError) throw error
-    throw new KvfoldError('native/failed', `No process could be started to try ${order.path} (${String(error)}).`, {
+    throw new KvfoldError('native/failed', `kvfold could not start a process to try ${order.path} (${String(error)}).`, {
       cause: error,
     })
   } finally {
@@ -118,7 +118,7 @@ async function run(order: TrialOrder, signal?: AbortSignal): Promise<TrialAnswer
   }
 }
 
-/** What CUDA says of a library that has no code for the device, or none that the driver takes. The model is not to blame then. */
+/** CUDA's messages about a library without code for the device, or with code that the driver refuses. The model did not cause them. */
 const CANNOT_COMPUTE =
   /the provided PTX was compiled with an unsupported toolchain|no kernel image is available|invalid device function|CUDA driver version is insufficient/
 
@@ -133,14 +133,14 @@ export function obituary(
     return {
       kind: 'refused',
       code: 'native/library-mismatch',
-      message: `The CUDA library lists a device and cannot compute on it (${cannot}); update the GPU's driver, or use --gpu vulkan or --gpu cpu.`,
+      message: `The CUDA library lists a device but cannot compute on it (${cannot}). Update the GPU's driver, or use --gpu vulkan or --gpu cpu.`,
     }
   const said = words.trim().split('\n').filter(Boolean).slice(-3).join(' / ')
-  const last = said === '' ? '' : `; its last words: ${said}`
+  const last = said === '' ? '' : `; its last output: ${said}`
   const message =
     end === null
-      ? `${path} was tried in a process of its own, which did not decode a few tokens in ${PATIENCE / 60_000} minutes${last}.`
-      : `${path} ended the process that tried it (${end})${last}. It is not loaded: it would end this one, too. Convert or download it again.`
+      ? `kvfold tried ${path} in a process of its own, which did not decode a few tokens within ${PATIENCE / 60_000} minutes${last}.`
+      : `${path} ended the process that tried it (${end})${last}. kvfold does not load it, because it would end this process, too. Convert or download it again.`
   return { kind: 'refused', code: 'model/bad-file', message }
 }
 

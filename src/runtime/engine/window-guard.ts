@@ -72,7 +72,7 @@ export class WindowGuard implements KvMemory {
     return this.context.positions(seq)
   }
 
-  /** Saves the sequence in pieces, each behind its length in 8 bytes. */
+  /** Saves the sequence in pieces, each after its length in 8 bytes. */
   saveSequence(seq: SeqId, options: { readonly checksum: boolean }): Uint8Array {
     const states: Uint8Array[] = []
     for (const of of this.#windows(seq)) {
@@ -147,7 +147,7 @@ export class WindowGuard implements KvMemory {
   }
 }
 
-/** Returns the states in one piece, each behind its length in 8 bytes. */
+/** Returns the states in one buffer, each after its length in 8 bytes. */
 function joined(states: readonly Uint8Array[]): Uint8Array {
   const whole = Buffer.allocUnsafeSlow(states.reduce((sum, { length }) => sum + 8 + length, 0))
   let at = 0
@@ -159,7 +159,7 @@ function joined(states: readonly Uint8Array[]): Uint8Array {
   return whole
 }
 
-/** Returns the states that were joined; null when the bytes are no such states. */
+/** Returns the states that were joined; null when the bytes are not joined states. */
 function piecesOf(joined: Uint8Array): readonly Uint8Array[] | null {
   const whole = Buffer.from(joined.buffer, joined.byteOffset, joined.byteLength)
   const pieces: Uint8Array[] = []

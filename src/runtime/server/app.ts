@@ -145,7 +145,7 @@ export class Server {
       }
       const tenant = ring.tenantOf(keyOf(request.headers))
       if (tenant === null)
-        throw new KvfoldError('server/unauthorized', 'No API key, or an unknown one; send authorization: Bearer KEY.')
+        throw new KvfoldError('server/unauthorized', 'The API key is missing or unknown; send authorization: Bearer KEY.')
       request.tenant = tenant
       running.refuseClosing()
       done()
@@ -164,7 +164,7 @@ export class Server {
         reply.header('allow', methods.join(', '))
         throw new KvfoldError('server/method-not-allowed', `${path} takes ${methods.join(', ')}, not ${request.method}.`)
       }
-      throw new KvfoldError('server/not-found', 'There is no such path; /openapi.json lists those there are.')
+      throw new KvfoldError('server/not-found', 'This path does not exist; /openapi.json lists all paths.')
     })
     addChat(app, ports)
     addCompletions(app, ports)
@@ -200,7 +200,8 @@ function document(version: string, locked: boolean) {
     info: {
       title: 'kvfold',
       version,
-      description: 'Chat, completion and message routes as their makers have them, and what folds.',
+      description:
+        'Chat, completion and message routes in the dialects of OpenAI, Anthropic, llama-server and Ollama, and routes that fold.',
     },
     ...(locked
       ? {
@@ -229,16 +230,16 @@ interface HealthPorts {
 }
 
 const STORE_FAULTS: Readonly<Record<NonNullable<ServiceStatus['storeFault']>, string>> = {
-  away: 'The database that conversations are kept in does not answer.',
-  full: 'There is no room for conversations: make room on the disk of the store.',
-  gone: 'The store of the conversations is not where it was: put it back.',
-  failed: 'Conversations cannot be written to the store; /kvfold/status says why.',
+  away: 'The database that keeps the conversations does not answer.',
+  full: 'The store has no room for conversations; make room on its disk.',
+  gone: 'The store of the conversations is no longer at its path; put it back.',
+  failed: 'The server cannot write conversations to the store; /kvfold/status says why.',
 }
 
 function addHealth(app: App, { service, metrics, running, locked }: HealthPorts): void {
   const refuseOthers = (tenant: string) => {
     if (locked && tenant !== ADMIN)
-      throw new KvfoldError('server/forbidden', `These are figures of all keys; only the key named ${ADMIN} may see them.`)
+      throw new KvfoldError('server/forbidden', `These figures cover all keys; only the key named ${ADMIN} may see them.`)
   }
   app.get(
     '/health',
@@ -283,7 +284,7 @@ function addHealth(app: App, { service, metrics, running, locked }: HealthPorts)
   app.get('/openapi.json', { config: { open: true }, schema: { hide: true } }, () => app.swagger())
 }
 
-// Serves the dashboard's built files at `/`, and no other files.
+// Serves the dashboard's built files, and no other files, at `/`.
 
 /** The path is right from `src/runtime/server` and from `dist/runtime/server`. */
 const BUILT = new URL('../../../dist/dashboard/', import.meta.url)
@@ -307,7 +308,7 @@ const SAFE = {
 
 const NOT_BUILT = 'The dashboard is not built. Run `npm run build` in the folder of kvfold, then load this page again.\n'
 
-/** Adds the dashboard. The page itself needs no key: it asks for one, and shows nothing without. @param folder Vite's output; for tests */
+/** Adds the dashboard. The page itself needs no key: it asks for one, and shows nothing without it. @param folder Vite's output; for tests */
 export function addDashboard(app: App, folder: URL = BUILT): void {
   const open = { config: { open: true }, schema: { hide: true } }
 

@@ -148,7 +148,7 @@ export interface Usage {
   readonly cachedTokens: number
   /** Tokens generated in all steps, including call syntax, reasoning and calls of the server's tools. */
   readonly completionTokens: number
-  /** Reasoning tokens of the last step, as far as its text tells them apart. */
+  /** Reasoning tokens of the last step, as far as its text distinguishes them. */
   readonly reasoningTokens: number
   /**
    * The savings against a plain prefix cache with the same asks; negative if that cache would have computed less. Left out if the engine
@@ -193,8 +193,8 @@ export interface Lost {
 }
 
 /**
- * How the request's messages differ from those that the thread's client knew, applied to the thread as edits; and how many cells of the
- * answer's prompt are approximate because of edits by anyone.
+ * The differences between the request's messages and those that the thread's client knew, applied to the thread as edits. Also counts the
+ * cells of the answer's prompt that are approximate because of any edits.
  */
 export interface RecognisedEdits {
   /** The contract that the cache kept. With changes: the contract asked for them; without: that of the last step. */
@@ -446,11 +446,11 @@ export const isRefusal = (error: unknown): boolean =>
   error instanceof KvfoldError && error.status < 500 && error.code !== 'engine/cancelled'
 
 export const closing = (): KvfoldError =>
-  new KvfoldError('server/closing', 'The server is going down and takes no more requests.')
+  new KvfoldError('server/closing', 'The server is shutting down and takes no more requests.')
 export const late = (milliseconds: number | undefined): KvfoldError =>
   new KvfoldError(
     'server/timeout',
-    `The answer was not done within ${milliseconds ?? 0} ms; what was computed stays in the cache for the next try.`,
+    `The answer was not complete within ${milliseconds ?? 0} ms; the computed cells stay in the cache for the next try.`,
   )
 
 /** The fields common to `Answer` and `CompletionAnswer`. */

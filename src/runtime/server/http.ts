@@ -105,7 +105,7 @@ function writeLongInTurns(app: App): void {
 const MALFORMED: Problem = {
   status: 400,
   code: 'server/bad-request',
-  message: `The request is not well-formed HTTP, took too long to come, or its headers are larger than ${HEADER_BYTES} bytes.`,
+  message: `The request is not well-formed HTTP, arrived too slowly, or has headers of more than ${HEADER_BYTES} bytes.`,
   param: null,
   size: null,
   said: null,
@@ -125,9 +125,9 @@ function takeOnlyJson(app: App): void {
     const encoding = request.headers['content-encoding']
     try {
       if (encoding !== undefined && encoding !== 'identity')
-        throw new KvfoldError('server/bad-media-type', 'content-encoding is not supported; send the body as it is.')
+        throw new KvfoldError('server/bad-media-type', 'The server does not support content-encoding; send the body without it.')
       if (request.raw.rawHeaders.length > 2 * HEADERS)
-        throw new KvfoldError('server/bad-request', `More than ${HEADERS} headers.`)
+        throw new KvfoldError('server/bad-request', `The request has more than ${HEADERS} headers; send fewer.`)
       readJsonBody(body as Buffer).then((value) => {
         done(null, value)
       }, done)

@@ -24,7 +24,7 @@ export async function readJsonBody(body: Buffer): Promise<unknown> {
     return await inTurns(readInSteps(body))
   } catch (error) {
     if (error instanceof TooManyMembers)
-      throw new FieldError('body', `The body has a list or an object of more than ${error.most} ${error.what}.`)
+      throw new FieldError('body', `The body has a list or an object with more than ${error.most} ${error.what}.`)
     throw error instanceof JsonFault ? notJson(error.position) : error
   }
 }
@@ -50,7 +50,7 @@ export function parseJsonBody(body: Buffer): unknown {
     return parsed(text)
   } catch (error) {
     if (error instanceof FieldError) throw error
-    throw error instanceof SyntaxError ? notJson(place(error)) : new FieldError('body', 'The body cannot be read.')
+    throw error instanceof SyntaxError ? notJson(place(error)) : new FieldError('body', 'The server cannot read the body.')
   }
 }
 
@@ -72,12 +72,12 @@ function refusePoison(key: string, value: unknown): void {
   if (isPoison(key, value)) throw refusedKey(key)
 }
 
-const refusedKey = (key: string): FieldError => new FieldError('body', `The body has a key ${key}, which is refused.`)
+const refusedKey = (key: string): FieldError => new FieldError('body', `The body has the key ${key}, which the server refuses.`)
 
 const notJson = (position: number | null): FieldError =>
   new FieldError(
     'body',
-    `The body is not JSON: ${position === null ? 'it ends too early, or is no JSON at all' : `wrong at position ${position}`}.`,
+    `The body is not JSON: ${position === null ? 'it ends too early, or has no JSON at all' : `it is wrong at position ${position}`}.`,
   )
 
 /** Returns the first key that would reach a prototype if code copied the object key by key; null when there is none. */
@@ -123,7 +123,7 @@ export function tooDeep(text: string, depth = 0): boolean {
   return false
 }
 
-/** Returns the position where the text stops being JSON, without quoting it; null when it ends too early or is no JSON at all. */
+/** Returns the position where the text stops being JSON, without quoting it; null when it ends too early or has no JSON at all. */
 function place({ message }: SyntaxError): number | null {
   const at = /position (\d+)/.exec(message)?.[1]
   return at === undefined ? null : Number(at)
@@ -137,17 +137,17 @@ const [BACKSLASH, QUOTE, BRACE, BRACE_END, BRACKET, BRACKET_END] = [0x5c, 0x22, 
 export function schemaError(errors: readonly FastifySchemaValidationError[], where: string): FieldError {
   const depth = ({ instancePath }: FastifySchemaValidationError) => instancePath.split('/').length
   const [error] = [...errors].sort((a, b) => depth(b) - depth(a))
-  if (error === undefined) return new FieldError(where, `The ${where} is not what this route expects.`)
+  if (error === undefined) return new FieldError(where, `The ${where} does not have the form that this route expects.`)
   const missing = error.keyword === 'required' ? error.params['missingProperty'] : undefined
   const extra = error.keyword === 'additionalProperties' ? error.params['additionalProperty'] : undefined
   const path = fieldPath(error.instancePath, missing ?? extra)
   const param = path === '' ? where : path
   if (missing !== undefined) return new FieldError(param, `${param} is missing.`)
-  if (extra !== undefined) return new FieldError(param, `${param} is not a field that is known here.`)
+  if (extra !== undefined) return new FieldError(param, `${param} is not a field of this route.`)
   return new FieldError(param, `${param} ${reason(error)}.`)
 }
 
-function reason({ keyword, params, message = 'is not what is expected here' }: FastifySchemaValidationError): string {
+function reason({ keyword, params, message = 'does not have the expected form' }: FastifySchemaValidationError): string {
   const allowed = params['allowedValues']
   if (keyword === 'enum' && Array.isArray(allowed))
     return `must be one of ${allowed.map((value) => JSON.stringify(value)).join(', ')}`

@@ -88,7 +88,7 @@ class Reader {
       const run = this.#run(at)
       if (run > at) {
         const kept = append(items, this.#parsed(at, run, '[', ']') as unknown[])
-        if (kept > MOST.kept) throw new TooManyMembers(MOST.kept, 'numbers such as 1.0 and 1e5, whose text is kept')
+        if (kept > MOST.kept) throw new TooManyMembers(MOST.kept, 'numbers such as 1.0 and 1e5, which keep their text')
         at = run
       } else {
         const long = yield* this.value(at)

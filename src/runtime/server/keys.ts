@@ -98,7 +98,7 @@ export function parseLimit(text: string): RateLimit {
     if ((what !== 'requests' && what !== 'tokens') || limit[what] !== undefined)
       throw new KvfoldError(
         'cli/bad-usage',
-        `${JSON.stringify(part)} is no limit; write requests=60, tokens=100000 or both, each a whole number a minute.`,
+        `${JSON.stringify(part)} is not a limit; write requests=60, tokens=100000 or both, each a whole number per minute.`,
       )
     limit[what] = Number(amount)
   }
@@ -179,7 +179,7 @@ export class RateLimits {
       if (limit === undefined) continue
       const before = this.#own.get(name) ?? limit
       if (before.requests !== limit.requests || before.tokens !== limit.tokens)
-        throw new KvfoldError('cli/bad-usage', `Keys of ${name} have different limits; they share one, so say it once.`)
+        throw new KvfoldError('cli/bad-usage', `Keys of ${name} have different limits, but share one; give the limit once.`)
       this.#own.set(name, limit)
     }
   }
@@ -195,7 +195,7 @@ export class RateLimits {
       if (allowance === undefined || allowance.left >= 1) continue
       const seconds = Math.max(1, Math.ceil(allowance.until(1) / 1000))
       throw new RateLimited(
-        `The key's limit of ${allowance.limit} ${what} a minute is reached; try again in ${seconds} s.`,
+        `The key has used its limit of ${allowance.limit} ${what} per minute; try again in ${seconds} s.`,
         seconds,
       )
     }

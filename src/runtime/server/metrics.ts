@@ -12,7 +12,7 @@ const REQUEST = [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.
 
 const MODEL = 'gen_ai_request_model'
 
-/** Measures one ask, with the times at which the client gets events; waiting is included. */
+/** Measures one ask, waiting included, at the times at which the client gets events. */
 export interface AskMeter {
   on(event: AskEvent): void
   done(answer: AnyAnswer): void
@@ -30,16 +30,20 @@ export class Metrics {
   readonly #registry = new Registry()
   readonly #firstToken = this.#histogram(
     'gen_ai_server_time_to_first_token_seconds',
-    'From the request to its first token.',
+    'Time from the request to its first token.',
     FIRST_TOKEN,
   )
   readonly #perToken = this.#histogram(
     'gen_ai_server_time_per_output_token_seconds',
-    'Mean of an answer, after its first token.',
+    'Mean time per token of an answer, after its first token.',
     PER_TOKEN,
   )
-  readonly #duration = this.#histogram('gen_ai_server_request_duration_seconds', 'From the request to its last token.', REQUEST)
-  readonly #gap = this.#histogram('kvfold_inter_token_latency_seconds', 'Between one token and the next.', PER_TOKEN)
+  readonly #duration = this.#histogram(
+    'gen_ai_server_request_duration_seconds',
+    'Time from the request to its last token.',
+    REQUEST,
+  )
+  readonly #gap = this.#histogram('kvfold_inter_token_latency_seconds', 'Time between one token and the next.', PER_TOKEN)
   readonly #http = new Histogram({
     name: 'http_server_request_duration_seconds',
     help: 'HTTP requests, by route and status.',
@@ -48,12 +52,14 @@ export class Metrics {
     registers: [this.#registry],
   })
   readonly #prompt = this.#counter('kvfold_prompt_tokens_total', 'Tokens of prompts.', [MODEL])
-  readonly #cached = this.#counter('kvfold_prompt_tokens_cached_total', 'Those that were not computed.', [MODEL])
-  readonly #saved = this.#counter('kvfold_saved_tokens_total', 'Tokens that a plain prefix cache would have computed more.', [
-    MODEL,
-  ])
-  readonly #savedSeconds = this.#counter('kvfold_saved_seconds_total', 'The time of those, at the pace of the model.', [MODEL])
-  readonly #extra = this.#counter('kvfold_extra_tokens_total', 'Tokens that a plain prefix cache would have computed less.', [
+  readonly #cached = this.#counter('kvfold_prompt_tokens_cached_total', 'Prompt tokens that came from the cache.', [MODEL])
+  readonly #saved = this.#counter(
+    'kvfold_saved_tokens_total',
+    'Tokens that a plain prefix cache would have computed in addition.',
+    [MODEL],
+  )
+  readonly #savedSeconds = this.#counter('kvfold_saved_seconds_total', 'Time that these tokens would have taken.', [MODEL])
+  readonly #extra = this.#counter('kvfold_extra_tokens_total', 'Tokens that a plain prefix cache would not have computed.', [
     MODEL,
   ])
   readonly #generated = this.#counter('kvfold_generation_tokens_total', 'Tokens generated.', [MODEL])
@@ -62,7 +68,7 @@ export class Metrics {
     embeddings: {
       duration: this.#histogram(
         'kvfold_embedding_request_duration_seconds',
-        'From the request for embeddings to its vectors.',
+        'Time from the request for embeddings to its vectors.',
         REQUEST,
       ),
       tokens: this.#counter('kvfold_embedding_tokens_total', 'Tokens embedded.', [MODEL]),
@@ -71,7 +77,7 @@ export class Metrics {
     rankings: {
       duration: this.#histogram(
         'kvfold_rerank_request_duration_seconds',
-        'From the request for a ranking to its scores.',
+        'Time from the request for a ranking to its scores.',
         REQUEST,
       ),
       tokens: this.#counter('kvfold_rerank_tokens_total', 'Tokens read for rankings.', [MODEL]),
@@ -154,16 +160,20 @@ export class Metrics {
   /** Gauges read the service's state at each scrape. */
   #gauges(service: Pick<Service, 'status' | 'sideModels'>): void {
     const status = () => service.status()
-    this.#gauge('kvfold_requests_running', 'Asks under way.', () => status().running)
-    this.#gauge('kvfold_requests_waiting', 'Asks in the queue.', () => status().queue.waiting)
-    this.#gauge('kvfold_queue_limit', 'Asks the queue takes.', () => status().queue.limit)
+    this.#gauge('kvfold_requests_running', 'Requests that are running.', () => status().running)
+    this.#gauge('kvfold_requests_waiting', 'Requests in the queue.', () => status().queue.waiting)
+    this.#gauge('kvfold_queue_limit', 'Most requests that may wait in the queue.', () => status().queue.limit)
     this.#gauge('kvfold_threads', 'Live conversations.', () => status().threads)
     this.#gauge(
       'kvfold_threads_damaged',
-      'Conversations that the store cannot give as they were.',
+      'Conversations that the store can no longer read unchanged.',
       () => status().damaged.threads,
     )
-    this.#gauge('kvfold_responses_damaged', 'Responses that cannot be given as they were.', () => status().damaged.responses)
+    this.#gauge(
+      'kvfold_responses_damaged',
+      'Responses that the store can no longer read unchanged.',
+      () => status().damaged.responses,
+    )
     const byModel = (name: string, help: string, figures: () => readonly (readonly [model: string, figure: number])[]) => {
       new Gauge({
         name,
@@ -184,7 +194,7 @@ export class Metrics {
         }),
       )
     }
-    byModel('kvfold_model_loaded', 'Whether the model is in memory, those that only embed or rank too: 1 or 0.', () =>
+    byModel('kvfold_model_loaded', 'Whether the model is in memory: 1 or 0. Models that only embed or rank are included.', () =>
       [...service.sideModels(), ...status().models].map(({ name, state }) => [name, state === 'loaded' ? 1 : 0] as const),
     )
     perModel('kvfold_slots', 'Steps that run at once.', ({ slots }) => slots)
@@ -207,13 +217,13 @@ export class Metrics {
       })
     this.#counted(
       'kvfold_disk_cache_refused_total',
-      'Saved sequences that were damaged, of another format or under another secret: deleted, and computed again.',
+      'Saved sequences that were damaged, of another format or under another secret. The server deletes them and computes them again.',
       [MODEL],
       () => tiers().map(({ labels, refused }) => [labels, refused]),
     )
     this.#counted(
       'kvfold_disk_cache_lost_total',
-      'Sequences lost otherwise: not readable, deleted by another process (gone), given up for room (evicted), not written (failed).',
+      'Saved sequences lost otherwise: not readable, deleted by another process (gone), deleted for room (evicted), not written (failed).',
       [MODEL, 'how'],
       () =>
         tiers().flatMap(({ labels, onDisk }) =>
@@ -226,7 +236,7 @@ export class Metrics {
   #sharedCache(service: Pick<Service, 'status'>): void {
     this.#counted(
       'kvfold_shared_cache_blocks_total',
-      'Blocks of cells in the folder of --shared-cache: read, written, given up for room (evicted), damaged and deleted (refused), not to be read or written (failed).',
+      'Blocks of cells in the folder of --shared-cache: read, written, deleted for room (evicted), damaged and deleted (refused), neither readable nor writable (failed).',
       [MODEL, 'how'],
       () =>
         service
@@ -258,13 +268,21 @@ export class Metrics {
       this.#counted(name, help, labelNames, () => each().map(({ labels, engine }) => [labels, value(engine)]))
     }
     gauge('kvfold_engine_up', 'Whether the engine takes requests: 1 or 0.', ({ state }) => (state === 'up' ? 1 : 0))
-    gauge('kvfold_engine_requests_open', 'Requests under way there.', ({ open }) => open)
-    counter('kvfold_engine_requests_total', 'Requests sent there.', ({ requests }) => requests)
-    counter('kvfold_engine_failures_total', 'Requests that it failed.', ({ failures }) => failures)
-    counter('kvfold_engine_moved_total', 'Conversations that came from another engine.', ({ moved }) => moved)
-    counter('kvfold_engine_prompt_tokens_total', 'Tokens of prompts.', ({ prompt }) => prompt)
-    counter('kvfold_engine_prompt_tokens_cached_total', 'Those that it says it did not compute.', ({ cached }) => cached)
-    counter('kvfold_engine_prompt_tokens_expected_total', 'Those that we expected it not to.', ({ expected }) => expected)
+    gauge('kvfold_engine_requests_open', 'Requests that the engine is running.', ({ open }) => open)
+    counter('kvfold_engine_requests_total', 'Requests sent to the engine.', ({ requests }) => requests)
+    counter('kvfold_engine_failures_total', 'Requests that the engine failed.', ({ failures }) => failures)
+    counter('kvfold_engine_moved_total', 'Conversations that moved here from another engine.', ({ moved }) => moved)
+    counter('kvfold_engine_prompt_tokens_total', 'Tokens of prompts sent to the engine.', ({ prompt }) => prompt)
+    counter(
+      'kvfold_engine_prompt_tokens_cached_total',
+      'Prompt tokens that the engine reports as cached.',
+      ({ cached }) => cached,
+    )
+    counter(
+      'kvfold_engine_prompt_tokens_expected_total',
+      'Prompt tokens that kvfold expected to be cached.',
+      ({ expected }) => expected,
+    )
   }
 
   #gauge(name: string, help: string, value: () => number): void {

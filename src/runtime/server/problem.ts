@@ -1,4 +1,4 @@
-/** Translates an error for clients into status, code and sentence; the dialects only write it down. */
+/** Translates an error for clients into status, code and sentence; the dialects only format it. */
 import type { FastifyError } from 'fastify'
 import { type ErrorCode, KvfoldError, type PromptSize, PromptTooLong } from '../core/errors.js'
 import { BrokenAnswer, waitAskedBy } from '../engine/elsewhere.js'
@@ -39,7 +39,7 @@ export function problemOf(error: unknown): Problem {
   return {
     status: 500,
     code: 'internal/invariant',
-    message: 'Something went wrong inside the server; its log says what, beside the id of this request.',
+    message: "The server failed; its log has the error beside this request's id.",
     param: null,
     size: null,
     said: null,

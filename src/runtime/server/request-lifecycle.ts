@@ -62,7 +62,7 @@ export class RequestRun {
     if (raw.destroyed) this.#run.cancel()
   }
 
-  /** The signal for the ask; aborted when the client disconnects or the server gives the request up. */
+  /** The signal for the ask; aborted when the client disconnects or the server abandons the request. */
   get signal(): AbortSignal {
     return this.#run.signal
   }
@@ -227,7 +227,10 @@ export class RequestRun {
 
   #cancelled(): KvfoldError {
     if (this.server.running.closing && !this.#gone)
-      return new KvfoldError('server/closing', 'The server shut down before the answer was complete; ask again when it is back.')
+      return new KvfoldError(
+        'server/closing',
+        'The server shut down before the answer was complete; ask again when it runs again.',
+      )
     return new KvfoldError('engine/cancelled', 'The request was cancelled before its answer was complete.')
   }
 }
@@ -236,7 +239,7 @@ export class RequestRun {
 
 /** One request in progress. */
 export interface RunningRequest {
-  /** Aborted when the client disconnects or the server gives the request up. */
+  /** Aborted when the client disconnects or the server abandons the request. */
   readonly signal: AbortSignal
   cancel(): void
   leave(): void
@@ -277,7 +280,7 @@ export class Running {
     if (this.#closing)
       throw new KvfoldError(
         'server/closing',
-        'This server is shutting down and takes no more requests; ask again when it is back.',
+        'The server is shutting down and takes no more requests; ask again when it runs again.',
       )
   }
 

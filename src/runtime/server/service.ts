@@ -192,7 +192,10 @@ export class ThreadService implements Service {
   prompt(...[model, messages, tools, template]: Parameters<Service['prompt']>): Promise<string> {
     return this.#using(model, ({ format, info }) => {
       if (format === undefined)
-        throw new KvfoldError('model/unsupported', `The engine of ${info.model} has its chat template elsewhere.`)
+        throw new KvfoldError(
+          'model/unsupported',
+          `Another server has the chat template of ${info.model}; ask it for the prompt.`,
+        )
       return format.with(variablesOf(template)).textInTurns({ messages, tools })
     })
   }
@@ -370,15 +373,14 @@ export class ThreadService implements Service {
   #pick(name: string | undefined): ServedModel {
     const isServed = name === undefined || this.#models.all.some((model) => model.name === name)
     const side = isServed ? undefined : this.sideModels().find((model) => model.name === name)
-    if (side !== undefined)
-      throw new KvfoldError('model/unsupported', `${side.name} makes ${side.use} and nothing else; ask another model.`)
+    if (side !== undefined) throw new KvfoldError('model/unsupported', `${side.name} makes only ${side.use}; ask another model.`)
     return this.#models.pick(name)
   }
 
   #overloaded(waiting: number, { name, slots }: ServedModel): Overloaded {
     const seconds = Math.max(1, Math.ceil((waiting * this.#mean) / slots / 1000))
     return new Overloaded(
-      `${waiting} requests wait for ${name} already, as many as may; try again in about ${seconds} s, or let the server queue more.`,
+      `The queue of ${name} is full with ${waiting} requests; try again in about ${seconds} s, or start the server with a longer queue.`,
       seconds,
     )
   }

@@ -1,5 +1,5 @@
 /**
- * Runs models beside the served ones that read texts and generate none. Each is loaded by its first request and serves one request at a
+ * Runs models beside the served ones that read texts and generate none. The first request loads a model, which serves one request at a
  * time.
  */
 import { KvfoldError } from '../core/errors.js'
@@ -92,7 +92,7 @@ class SideQueue {
   async run<R>(tenant: Tenant, signal: AbortSignal, work: () => Promise<R>): Promise<R> {
     const leave = await this.#queue.enter({ tenant, priority: 0, signal }).catch((error: unknown) => {
       throw error instanceof QueueFull
-        ? new Overloaded(`${error.waiting} requests for ${this.use} wait already, as many as may; try again soon.`, 1)
+        ? new Overloaded(`The queue for ${this.use} is full with ${error.waiting} requests; try again soon.`, 1)
         : error
     })
     try {

@@ -163,7 +163,7 @@ describe('bad models', () => {
       kvfoldHere(['model', 'info', mamba]),
     ])
     expect(code).toBe(0)
-    expect(stderr.match(/mamba keeps a recurrent state.*splice and blend are not available/g)).toHaveLength(1)
+    expect(stderr.match(/mamba keeps a recurrent state.*Splice and blend are not available/g)).toHaveLength(1)
     expect(stdout).toMatch(/^edits exact +yes: the text after an edit is computed again/m)
     expect(stdout).toMatch(/^note +mamba keeps a recurrent state/m)
   })

@@ -134,7 +134,7 @@ describe('calibrate', () => {
 
     writeFileSync(cost.file, 'rubbish')
     const { stdout: without } = await plan(transcript())
-    expect(without).toMatch(/is not used, because it is damaged/)
+    expect(without).toMatch(/does not use the calibration in .*, because it is damaged/)
     expect(without).not.toMatch(/ms\/token/)
   })
 })

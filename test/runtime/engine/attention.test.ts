@@ -542,7 +542,7 @@ describe('refusals before anything is computed', () => {
 
   it('of an engine that was loaded without capture, or with flash attention', async () => {
     await load({ attention: false, flashAttention: 'off' })
-    await refused('attention/unavailable', good, text(50, 51), 'load it with')
+    await refused('attention/unavailable', good, text(50, 51), 'Load it with')
     await expect(LlamaEngine.load(native, await tinyModel(), { ...SETTINGS, flashAttention: 'on' })).rejects.toMatchObject({
       code: 'native/bad-argument',
     })

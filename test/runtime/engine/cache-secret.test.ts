@@ -137,7 +137,7 @@ describe('the secret', () => {
   it('that cannot be saved is valid until the program ends, and the user is told', async () => {
     mkdirSync(path())
     const found = await read()
-    expect(found.note).toMatch(/could not be kept/)
+    expect(found.note).toMatch(/could not write the secret/)
     expect(found.secret).toHaveLength(32)
     expect((await read()).secret).not.toEqual(found.secret)
     expect(readdirSync(folder)).toEqual([SECRET_FILE])
@@ -164,7 +164,7 @@ describe('a saved sequence', () => {
       await (await openShelf()).put(record, state)
       spoil()
       const after = await openShelf()
-      expect(after.notes).toEqual([expect.stringMatching(told), expect.stringMatching(/: 1 saved sequence damaged/)])
+      expect(after.notes).toEqual([expect.stringMatching(told), expect.stringMatching(/: 1 saved sequence deleted \(damaged/)])
       expect(after.items).toEqual([])
       expect(after.counts).toEqual({ refused: 1, unreadable: 0, gone: 0, evicted: 0, failed: 0 })
       expect(readdirSync(folder).filter((name) => name.endsWith('.kvshelf'))).toEqual([])

@@ -118,7 +118,7 @@ describe(`${PRUNES} prunes under splice`, () => {
 
   it('say why splice ends where keys cannot be shifted, and before it happens', { timeout: 100_000 }, async () => {
     await load({ keyType: 'bf16' })
-    expect(engine.notes.join(' ')).toMatch(/computed again.*behind the first fold.*beyond the 2048/)
+    expect(engine.notes.join(' ')).toMatch(/after it again.*pass the 2048.*after the first fold again/)
     const session = new Session()
     const reasons: string[] = []
     for (let prune = 1 - RECENT; prune <= 40; prune++) {

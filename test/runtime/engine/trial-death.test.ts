@@ -10,7 +10,7 @@ const IMAGE = 'ggml_cuda_compute_forward: RMS_NORM failed\nCUDA error: no kernel
 test.each([PTX, IMAGE])('a CUDA library that cannot compute is named in one sentence, and not the model', (words) => {
   const { code, message } = obituary({ path: 'model.gguf', gpu: 'cuda' }, 'SIGABRT', words)
   expect(code).toBe('native/library-mismatch')
-  expect(message).toMatch(/^The CUDA library lists a device and cannot compute on it \(.*\); .*--gpu vulkan or --gpu cpu\.$/)
+  expect(message).toMatch(/^The CUDA library lists a device but cannot compute on it \(.*\)\. .*--gpu vulkan or --gpu cpu\.$/)
   expect(message).not.toContain('model.gguf')
 })
 

@@ -56,7 +56,7 @@ describe('a long body', () => {
 
   it('with too many numbers whose text is kept is refused', async () => {
     expect(await outcome(() => readJsonBody(Buffer.from(`{"a":[${'1.0,'.repeat(2 ** 17 + 1)}1]}`)))).toBe(
-      'The body has a list or an object of more than 131072 numbers such as 1.0 and 1e5, whose text is kept.',
+      'The body has a list or an object with more than 131072 numbers such as 1.0 and 1e5, which keep their text.',
     )
     expect(await readJsonBody(Buffer.from(`{"a":[${'1,'.repeat(2 ** 17)}1.0]}`))).toHaveProperty('a')
   })
@@ -91,7 +91,7 @@ describe('a long body', () => {
     [`{"a": "${long}", "b": {"constructor": {"prototype": 1}}}`, 'constructor'],
     [`{"\\u005f_proto__": ["${long}"]}`, '__proto__'],
   ])('with a key that poisons prototypes is refused: %#', async (text, key) => {
-    const refusal = `The body has a key ${key}, which is refused.`
+    const refusal = `The body has the key ${key}, which the server refuses.`
     expect(await outcome(() => readJsonBody(Buffer.from(text)))).toBe(refusal)
     expect(await outcome(() => parseJsonBody(Buffer.from(text)))).toBe(refusal)
   })
@@ -111,7 +111,7 @@ describe('a long body', () => {
   it('with too many members is refused', async () => {
     const body = `{${Array.from({ length: 70_000 }, (_, at) => `"${at}":1`).join()}}`
     expect(await outcome(() => readJsonBody(Buffer.from(body)))).toBe(
-      'The body has a list or an object of more than 65536 members.',
+      'The body has a list or an object with more than 65536 members.',
     )
   })
 

@@ -37,7 +37,7 @@ describe('limits', () => {
       { key: 'k3', limit: { tokens: 7 } },
     ])
     for (const bad of ['requests=0', 'requests=x', 'tokens=1 tokens=2', 'requests=1 seconds=3'])
-      expect(() => parseKeys(`ann:k1 ${bad}`)).toThrow('is no limit; write requests=60, tokens=100000 or both')
+      expect(() => parseKeys(`ann:k1 ${bad}`)).toThrow('is not a limit; write requests=60, tokens=100000 or both')
     const twice = parseKeys('ann:k1 requests=2\nann:k2 requests=3')
     expect(() => new RateLimits(twice)).toThrow('Keys of ann have different limits')
   })
@@ -61,7 +61,7 @@ describe('limits', () => {
     const limits = new RateLimits([{ name: 'ann', key: 'k', limit: { requests: 2, tokens: 60 } }], { requests: 1 }, () => now)
     limits.take('ann')
     const { spend } = limits.take('ann')
-    expect(() => limits.take('ann')).toThrow('limit of 2 requests a minute is reached; try again in 30 s')
+    expect(() => limits.take('ann')).toThrow('limit of 2 requests per minute; try again in 30 s')
     limits.take('bob')
     expect(() => limits.take('bob')).toThrow('try again in 60 s')
     now = 30_000
@@ -69,7 +69,7 @@ describe('limits', () => {
     // This spends more than was left, so the debt comes first.
     spend(90)
     now = 60_000
-    expect(() => limits.take('ann')).toThrow('limit of 60 tokens a minute is reached; try again in 1 s')
+    expect(() => limits.take('ann')).toThrow('limit of 60 tokens per minute; try again in 1 s')
     now = 61_000
     expect(limits.headers('ann')).toMatchObject({
       'x-ratelimit-limit-requests': '2',

@@ -96,17 +96,17 @@ function rangeOf(given: string, end: number): Range | null {
 
 /** Parses the JSON object in a text, which may have words or a code fence around it. */
 function jsonIn<T extends TSchema>(said: string, form: T): Parsed<Static<T>> {
-  if (said.trim() === '') return { ok: false, why: 'it said nothing' }
+  if (said.trim() === '') return { ok: false, why: 'the helper answered nothing' }
   const [from, to] = [said.indexOf('{'), said.lastIndexOf('}')]
-  if (from === -1 || to < from) return { ok: false, why: 'there is no JSON object in what it said' }
+  if (from === -1 || to < from) return { ok: false, why: 'the answer of the helper has no JSON object' }
   let value: unknown
   try {
     value = JSON.parse(said.slice(from, to + 1))
   } catch {
-    return { ok: false, why: 'what it said is not JSON' }
+    return { ok: false, why: 'the answer of the helper is not JSON' }
   }
   const parsed = checked(form, value)
-  return parsed.ok ? parsed : { ok: false, why: `its JSON has the wrong form (${inWords(parsed.faults[0])})` }
+  return parsed.ok ? parsed : { ok: false, why: `the JSON of the helper has the wrong form (${inWords(parsed.faults[0])})` }
 }
 
 /** Whether two to-do lists are the same, ignoring case and differences in white space. */

@@ -154,17 +154,17 @@ export class UFold {
       aside.read(this.#log(upTo, anew))
       const memory =
         options.notes === false ? { ok: true as const, value: nothingNoted(query) } : await this.#memory(aside, query, anew)
-      if (!memory.ok) return report('kept', `The summary cannot be used: ${memory.why}.`)
+      if (!memory.ok) return report('kept', `The agent cannot use the summary: ${memory.why}.`)
       const due = when === 'every-turn' || !sameTodo(this.#state.memory, memory.value) || urgent
       if (!due) return report('same', null)
       const extraction = results === 'lines' ? await this.#extraction(aside, memory.value, upTo, anew) : none
-      if (!extraction.ok) return report('kept', `The choice of lines cannot be used: ${extraction.why}.`)
+      if (!extraction.ok) return report('kept', `The agent cannot use the choice of lines: ${extraction.why}.`)
       const { blocks, refused } = extraction.value
       this.#state = { ...this.#state, refused: this.#state.refused + refused.length }
       const saved = this.#show({ memory: memory.value, blocks, upTo, before })
       const done = saved
         ? report('folded', null, refused)
-        : report('kept', 'The view would not be shorter than what it hides.', refused)
+        : report('kept', 'The view would not be shorter than the text that it hides.', refused)
       const cost = [...done.ledger, ...done.folder].reduce((sum, { submitted }) => sum + submitted, 0)
       // The helpers computed more tokens than the fold hid, so the next look waits.
       const patience = before - done.after < cost ? done.after + Math.ceil(foldFrom / 4) : 0
@@ -176,7 +176,7 @@ export class UFold {
       // A view with new text hidden unseen is better than a conversation that cannot continue.
       const { memory, blocks } = this.#state
       const fits = this.#show({ memory: memory ?? nothingNoted(query), blocks, upTo, before })
-      return fits ? report('folded', `${why}: what is new is hidden, and can be restored.`) : report('kept', `${why}.`)
+      return fits ? report('folded', `${why}. The agent hid the new text; it can be restored.`) : report('kept', `${why}.`)
     } finally {
       aside.end()
     }
@@ -331,7 +331,8 @@ class Aside {
     })
     const { message, finish, ledger }: EngineReply = await reply
     ;(folder === undefined ? this.#ledger : this.#folder).push(ledger)
-    if (finish === 'cancelled') throw new KvfoldError('engine/cancelled', 'Folding was cancelled; the view is the last good one.')
+    if (finish === 'cancelled')
+      throw new KvfoldError('engine/cancelled', 'Folding was cancelled; the conversation keeps its last good view.')
     const { role, content: said, sampled } = message
     this.#messages = [...messages, { role, content: said, ...(sampled === undefined ? {} : { sampled }) }]
     return said
@@ -354,5 +355,5 @@ const quiet = (kind: FoldReport['kind'], tokens: number): FoldReport => ({
 
 const none: Parsed<Extraction> = { ok: true, value: { blocks: [], refused: [] } }
 
-/** Used when there are no notes: the user's words serve as summary and to-do list. */
+/** Notes for the case without a helper's notes: the user's words serve as summary and to-do list. */
 const nothingNoted = (query: string): Memory => ({ summary: query, todo: [query] })

@@ -8,7 +8,7 @@ import type { ThreadApi } from '../threads/thread-api.js'
 /** The place of a response in its thread. */
 export interface ResponsePlace {
   readonly thread: string
-  /** How many messages of the thread, as clients see them, there are up to and including the response. */
+  /** How many messages the thread has up to and including the response, as clients see them. */
   readonly messages: number
 }
 
@@ -92,7 +92,7 @@ export interface ThreadRef {
 
 export interface KeptResponse extends ThreadRef {
   readonly id: string
-  /** How many messages of the thread, as clients see them, there are up to and including the response. */
+  /** How many messages the thread has up to and including the response, as clients see them. */
   readonly messages: number
   /** JSON as sent to the client. Null after deletion: the row stays, as long as its thread does, to record that the response existed. */
   readonly body: string | null

@@ -142,7 +142,7 @@ export class SqliteResponses implements ResponseStore {
     for (const listed of this.manifest.listed) {
       const key = keyOf(listed.tenant, listed.id)
       if (!found.has(key))
-        this.#damage.set(key, { ...lost('response', listed, 'there is nothing left of it'), thread: listed.of ?? null })
+        this.#damage.set(key, { ...lost('response', listed, 'the file has nothing of it'), thread: listed.of ?? null })
     }
     this.manifest.begin([...found.values()].filter((kept) => kept !== null).map(listedOf))
   }
@@ -154,7 +154,7 @@ export class SqliteResponses implements ResponseStore {
 
   #damaged(tenant: string, id: string): Damage {
     const thread = this.manifest.of(tenant, id)?.of ?? null
-    const damage = { of: 'response', kind: 'damaged', tenant, id, thread, what: 'its row is not what was written' } as const
+    const damage = { of: 'response', kind: 'damaged', tenant, id, thread, what: 'its row differs from the written one' } as const
     this.#damage.set(keyOf(tenant, id), damage)
     return damage
   }
@@ -193,7 +193,7 @@ export function checkResponses(folder: string): ResponsesCheck | null {
   const isThere = existsSync(path)
   if (!isThere && !manifest.found) return null
   const whole = new Map<string, KeptResponse>()
-  let wrong: string | null = 'it is not there'
+  let wrong: string | null = 'the file does not have it'
   if (isThere) {
     const looked = StoreFile.look({ path, migrations: responseMigrations })
     wrong = looked.wrong
@@ -208,6 +208,6 @@ export function checkResponses(folder: string): ResponsesCheck | null {
   }
   const damage = [...manifest.listed]
     .filter(({ tenant, id }) => !whole.has(keyOf(tenant, id)))
-    .map((listed) => lost('response', listed, 'nothing of it is what was written'))
+    .map((listed) => lost('response', listed, 'all of it differs from the written text'))
   return { path, file: wrong, unreadable: manifest.unreadable, whole: [...whole.values()], damage }
 }

@@ -41,19 +41,19 @@ declare module 'fastify' {
 export const ANSWER = Type.Unsafe<unknown>({
   type: 'object',
   additionalProperties: true,
-  description: 'As the dialect has it; with stream: true a text/event-stream.',
+  description: 'The answer in the form of its dialect; with stream: true a text/event-stream.',
 })
 
 const ERROR = Type.Unsafe<unknown>({
   type: 'object',
-  description: 'What went wrong, where, and what to do.',
+  description: 'The error: its cause, its place, and the remedy.',
   properties: {
     error: {
       type: 'object',
       properties: {
         message: { type: 'string' },
         type: { type: 'string' },
-        param: { type: ['string', 'null'], description: 'the field it is about' },
+        param: { type: ['string', 'null'], description: 'the field that the error is about' },
         code: { type: 'string' },
       },
     },

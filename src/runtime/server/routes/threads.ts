@@ -34,7 +34,7 @@ const FoldBody = Type.Object(
     contract: Type.Optional(Type.Enum(['exact', 'splice', 'blend'])),
     forget: Type.Optional(
       Type.Boolean({
-        description: 'the cache keeps nothing that holds the text or has read it, in any tier; the contract is exact',
+        description: 'the cache drops, in every tier, all cells that hold or have read the text; the contract is exact',
       }),
     ),
     costly: Costly,
@@ -57,7 +57,11 @@ const SearchBody = Type.Object(
 const DetailQuery = Type.Object({ extendedContext: Type.Optional(Type.String({ pattern: '^[1-9][0-9]{0,5}$' })) })
 const AttentionQuery = Type.Object({
   layers: Type.Optional(
-    Type.String({ pattern: '^[0-9]{1,4}(,[0-9]{1,4})*$', maxLength: 4000, description: 'from 0, with commas; default: all' }),
+    Type.String({
+      pattern: '^[0-9]{1,4}(,[0-9]{1,4})*$',
+      maxLength: 4000,
+      description: 'layers from 0, separated by commas; default: all',
+    }),
   ),
 })
 const ContractBody = Type.Object(
@@ -80,7 +84,7 @@ export function addThreads(app: App, { service: { threads }, exchange }: Ports):
   const changing = <T>(request: FastifyRequest, reply: FastifyReply, work: () => Promise<T>): Promise<T> =>
     exchange(request, reply).wait(work)
 
-  app.get('/kvfold/threads', { schema: documented('Live conversations of this key') }, ({ tenant }) =>
+  app.get('/kvfold/threads', { schema: documented('List the live conversations of this key') }, ({ tenant }) =>
     threads.reading(() => ({
       threads: threads.list(tenant),
       damaged: threads.damage(tenant).map(({ id, kind, what }) => ({ id, kind, what })),
@@ -91,7 +95,7 @@ export function addThreads(app: App, { service: { threads }, exchange }: Ports):
     '/kvfold/threads/:id',
     {
       schema: {
-        ...documented('Messages with fragments and what the cache holds of them'),
+        ...documented('Get the messages with their fragments, and the cells that the cache has of them'),
         params: ThreadParams,
         response: { 200: THREAD, ...ERRORS },
       },
@@ -101,7 +105,7 @@ export function addThreads(app: App, { service: { threads }, exchange }: Ports):
 
   app.delete(
     '/kvfold/threads/:id',
-    { schema: { ...documented('Delete, in every tier and the store'), params: ThreadParams } },
+    { schema: { ...documented('Delete the thread in every tier and in the store'), params: ThreadParams } },
     async (request, reply) => {
       const { tenant, params } = request
       await changing(request, reply, () => threads.delete(tenant, params.id))
@@ -111,14 +115,14 @@ export function addThreads(app: App, { service: { threads }, exchange }: Ports):
 
   app.get(
     '/kvfold/threads/:id/export',
-    { schema: { ...documented('Everything, as JSON'), params: ThreadParams } },
+    { schema: { ...documented('Export the whole thread as JSON'), params: ThreadParams } },
     ({ tenant, params: { id } }) => threads.reading(() => threads.export(tenant, id)),
   )
 
   app.post(
     '/kvfold/threads/:id/fragments',
     {
-      schema: { ...documented('Cut text into fragments'), params: ThreadParams, body: FragmentBody },
+      schema: { ...documented('Cut a text into fragments'), params: ThreadParams, body: FragmentBody },
       preValidation: nullsDownTo(1),
     },
     async (request, reply) => {
@@ -132,7 +136,7 @@ export function addThreads(app: App, { service: { threads }, exchange }: Ports):
   app.post(
     '/kvfold/threads/:id/fragments/:fragment/fold',
     {
-      schema: { ...documented('Show a marker instead'), params: FragmentParams, body: FoldBody },
+      schema: { ...documented('Fold a fragment: show a marker in its place'), params: FragmentParams, body: FoldBody },
       preValidation: emptyIsAnObject,
     },
     async (request, reply) => {
@@ -147,7 +151,7 @@ export function addThreads(app: App, { service: { threads }, exchange }: Ports):
 
   app.post(
     '/kvfold/threads/:id/fragments/:fragment/restore',
-    { schema: { ...documented('Show the original again'), params: FragmentParams } },
+    { schema: { ...documented('Restore a fragment: show the original again'), params: FragmentParams } },
     async (request, reply) => {
       const { tenant, params } = request
       return { fragment: await changing(request, reply, () => threads.restore(tenant, params.id, params.fragment)) }
@@ -156,7 +160,9 @@ export function addThreads(app: App, { service: { threads }, exchange }: Ports):
 
   app.post(
     '/kvfold/threads/:id/fragments/:fragment/summarize',
-    { schema: { ...documented('Show a summary instead'), params: FragmentParams, body: SummarizeBody } },
+    {
+      schema: { ...documented('Summarise a fragment: show a summary in its place'), params: FragmentParams, body: SummarizeBody },
+    },
     (request, reply) => {
       const { tenant, params, body } = request
       return exchange(request, reply).wait((signal) =>
@@ -168,7 +174,7 @@ export function addThreads(app: App, { service: { threads }, exchange }: Ports):
   app.post(
     '/kvfold/threads/:id/search',
     {
-      schema: { ...documented('Exact search, hidden parts included'), params: ThreadParams, body: SearchBody },
+      schema: { ...documented('Search for exact words, hidden parts included'), params: ThreadParams, body: SearchBody },
       preValidation: nullsDownTo(1),
     },
     (request, reply) => {
@@ -183,7 +189,7 @@ export function addThreads(app: App, { service: { threads }, exchange }: Ports):
     '/kvfold/threads/:id/search/:hit',
     {
       schema: {
-        ...documented('More of an earlier hit'),
+        ...documented('Get more text around an earlier hit'),
         params: Type.Object({ id: Id, hit: Id }),
         querystring: DetailQuery,
       },
@@ -194,7 +200,7 @@ export function addThreads(app: App, { service: { threads }, exchange }: Ports):
 
   app.put(
     '/kvfold/threads/:id/contract',
-    { schema: { ...documented('What later steps keep to'), params: ThreadParams, body: ContractBody } },
+    { schema: { ...documented('Set the contract of later steps'), params: ThreadParams, body: ContractBody } },
     async (request, reply) => {
       const { tenant, params, body } = request
       await changing(request, reply, () => threads.contract(tenant, params.id, body.contract))
@@ -204,7 +210,7 @@ export function addThreads(app: App, { service: { threads }, exchange }: Ports):
 
   app.post(
     '/kvfold/threads/:id/refresh',
-    { schema: { ...documented('Make a spliced conversation exact now'), params: ThreadParams } },
+    { schema: { ...documented('Make a spliced conversation exact'), params: ThreadParams } },
     (request, reply) => exchange(request, reply).wait((signal) => threads.refresh(request.tenant, request.params.id, signal)),
   )
 
@@ -212,7 +218,7 @@ export function addThreads(app: App, { service: { threads }, exchange }: Ports):
     '/kvfold/threads/:id/attention',
     {
       schema: {
-        ...documented('Where the last answer looked, seen in a replay'),
+        ...documented('Replay the last answer, and measure where its tokens looked'),
         params: ThreadParams,
         querystring: AttentionQuery,
       },
@@ -266,24 +272,27 @@ const THREAD = Type.Unsafe<unknown>({
                 price: {
                   type: 'object',
                   description:
-                    'Of a folded or summarised fragment: what the whole conversation took when it was hidden. Hiding pays where `hidden` is less.',
+                    'For a folded or summarised fragment: tokens of the whole conversation at the fold. The fold pays where `hidden` is less.',
                   properties: {
-                    open: tokens('with its text'),
+                    open: tokens('with the text of the fragment'),
                     hidden: tokens('with the marker or the summary'),
-                    about: { type: 'boolean', description: 'true: estimated, because another server counts (--engine)' },
+                    about: {
+                      type: 'boolean',
+                      description: 'true: an estimate, because another server has the vocabulary (--engine)',
+                    },
                   },
                 },
                 cells: {
                   type: 'object',
                   description:
-                    'Of a folded or summarised fragment: where the cells of its text are, which is what restoring it would find. Left out while the model is not loaded.',
+                    'For a folded or summarised fragment: where the cells of its text are, and so what a restore would find. Missing while the model is not loaded.',
                   properties: {
-                    tokens: tokens('all; the sum of the others'),
-                    live: tokens('still shown: the next step carries the fold out'),
-                    parked: tokens('in the cache'),
-                    host: tokens('in memory'),
+                    tokens: tokens('all tokens of the text: the sum of the other fields'),
+                    live: tokens('still shown, until the next step carries out the fold'),
+                    parked: tokens('parked on the device'),
+                    host: tokens('in host memory'),
                     disk: tokens('on disk'),
-                    gone: tokens('nowhere: they would be computed again'),
+                    gone: tokens('in no tier: a restore computes them again'),
                   },
                 },
               },
@@ -295,7 +304,7 @@ const THREAD = Type.Unsafe<unknown>({
     events: {
       type: 'array',
       description:
-        'What the server folded by its own policies, what the client changed of what it had sent before, and what people and programs edited here; oldest first.',
+        "Folds by the server's policies, the client's changes of earlier messages, and edits by people and programs through these routes; oldest first.",
       items: {
         type: 'object',
         properties: {
@@ -303,13 +312,17 @@ const THREAD = Type.Unsafe<unknown>({
             type: 'string',
             enum: ['policy', 'client', 'edit'],
             description:
-              'who: the server, the client by sending other messages than before, or a person or a program by these routes',
+              'policy: the server; client: the client, by other messages than before; edit: a person or a program, through these routes',
           },
           at: { type: 'integer', description: 'Unix milliseconds' },
-          after: { type: 'integer', description: 'entries of `ledger` that there were: it counts from the next one on' },
-          folded: { type: 'array', items: { type: 'string' }, description: 'fragments; of an edit those that it is about' },
-          what: { type: 'string', enum: ['cut', 'folded', 'restored', 'summarised'], description: 'of an edit' },
-          saves: tokens('that are shown less; negative: more'),
+          after: { type: 'integer', description: 'entries of `ledger` before this event' },
+          folded: {
+            type: 'array',
+            items: { type: 'string' },
+            description: 'the folded fragments; for an edit, the fragments that it changed',
+          },
+          what: { type: 'string', enum: ['cut', 'folded', 'restored', 'summarised'], description: 'the kind of an edit' },
+          saves: tokens('by how many fewer tokens are shown; negative: more'),
           reason: { type: 'string' },
         },
       },
@@ -330,7 +343,7 @@ export function addChanges(app: App, { service }: Ports, running: Running): void
     '/kvfold/events',
     {
       schema: {
-        summary: 'What changes in the threads of this key, as server-sent events',
+        summary: 'Stream the changes in the threads of this key as server-sent events',
         tags: ['threads'],
         response: { 200: ANSWER, ...ERRORS },
       },

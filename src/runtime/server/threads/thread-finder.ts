@@ -86,8 +86,8 @@ export class ThreadFinder {
   }
 
   /**
-   * Chooses among the threads in `first` and, unless the request names a thread, those found by its messages. Prefers a thread that the
-   * request continues at its end, then others as `isBetter` does. Returns null when none is related.
+   * Chooses by `isBetter` among the threads in `first` and, unless the request names a thread, those found by its messages. Returns null
+   * when no thread is related.
    */
   #related({ tenant, model, messages, thread: id }: ThreadRequest, first: readonly ThreadEntry[]): Related | null {
     const keys = keysOf(messages)

@@ -12,12 +12,12 @@ describe("a helper's answer", () => {
   })
 
   it.each([
-    ['', 'it said nothing'],
-    ['I cannot do that.', 'there is no JSON object in what it said'],
-    ['{"summary": ', 'there is no JSON object in what it said'],
-    ['{"summary": x}', 'what it said is not JSON'],
-    ['{"summary": "", "todo": []}', 'its JSON has the wrong form (summary:'],
-    ['{"summary": "a", "todo": "b"}', 'its JSON has the wrong form (todo:'],
+    ['', 'the helper answered nothing'],
+    ['I cannot do that.', 'the answer of the helper has no JSON object'],
+    ['{"summary": ', 'the answer of the helper has no JSON object'],
+    ['{"summary": x}', 'the answer of the helper is not JSON'],
+    ['{"summary": "", "todo": []}', 'the JSON of the helper has the wrong form (summary:'],
+    ['{"summary": "a", "todo": "b"}', 'the JSON of the helper has the wrong form (todo:'],
   ])('without a summary (%j) has a reason', (said, why) => {
     const parsed = memoryOf(said)
     expect(parsed.ok ? '' : parsed.why).toContain(why)

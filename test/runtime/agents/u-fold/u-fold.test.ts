@@ -87,9 +87,13 @@ describe('u-fold', () => {
   })
 
   it.each([
-    ['no JSON', ['I would rather not.'], 'The summary cannot be used: there is no JSON object in what it said.'],
-    ['nothing', [''], 'The summary cannot be used: it said nothing.'],
-    ['no JSON of the extractor', [memory('b'), 'lines 1 to 4'], 'The choice of lines cannot be used: there is no JSON'],
+    ['no JSON', ['I would rather not.'], 'The agent cannot use the summary: the answer of the helper has no JSON object.'],
+    ['nothing', [''], 'The agent cannot use the summary: the helper answered nothing.'],
+    [
+      'no JSON of the extractor',
+      [memory('b'), 'lines 1 to 4'],
+      'The agent cannot use the choice of lines: the answer of the helper has no JSON',
+    ],
     ['a summary longer than what it hides', [memory('b', 'and so on '.repeat(400)), lines('2')], 'The view would not be shorter'],
   ])('continues with the last good view after %s', async (_, bad, why) => {
     const engine = scripted([memory('a'), lines('2-3'), ...bad])

@@ -54,7 +54,7 @@ it('u-fold shows everything and says so when its helper gives no summary; a pinn
   expect(bad.shown).toContain('line 30 says')
   expect(bad.policy[0]).toMatchObject({
     folded: [],
-    reason: expect.stringContaining('the last view stays. The summary cannot be used') as string,
+    reason: expect.stringContaining('the last view stays. The agent cannot use the summary') as string,
   })
   const pinned = await asked('u-fold', [notes, lines], ['c'])
   expect(pinned.shown).toContain('line 30 says')
