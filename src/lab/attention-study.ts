@@ -121,14 +121,11 @@ function refuse(options: ValueStudyOptions, parts: readonly StudyPart[]): void {
   const { engine, contracts, layers, heads, seeds, mode } = options
   const { modelInfo, abilities, info } = engine
   if (seeds.length === 0 || new Set(seeds).size < seeds.length)
-    throw new KvfoldError('attention/bad-request', 'A study needs seeds, each of them once.')
-  if (contracts.length === 0) throw new KvfoldError('attention/bad-request', 'A study needs a contract to fold under.')
+    throw new KvfoldError('attention/bad-request', 'A study needs at least one seed, and each seed only once.')
+  if (contracts.length === 0) throw new KvfoldError('attention/bad-request', 'A study needs at least one contract for its folds.')
   const missing = contracts.find((contract) => !abilities.contracts.includes(contract))
   if (missing !== undefined)
-    throw new KvfoldError(
-      'attention/bad-request',
-      `Folds cannot be carried out under ${missing} here: ${abilities.refusal ?? ''}.`,
-    )
+    throw new KvfoldError('attention/bad-request', `This engine cannot fold under ${missing}: ${abilities.refusal ?? ''}.`)
   refuseBeyond('layer', layers, modelInfo.layers)
   refuseBeyond('head', heads, modelInfo.heads)
   // Prompts with the same number of updates differ by a few tokens at most, so one of them is checked for all.
@@ -141,7 +138,7 @@ function refuse(options: ValueStudyOptions, parts: readonly StudyPart[]): void {
     if (needed > info.context)
       throw new KvfoldError(
         'context/full',
-        `A prompt with ${n} updates and its answer need ${needed} tokens, and the context has ${info.context} cells; ask for fewer updates or keys, or for a larger --context.`,
+        `A prompt with ${n} updates and its answer need ${needed} tokens, but the context has ${info.context} cells; use fewer updates or keys, or a larger --context.`,
       )
   }
 }
@@ -150,10 +147,7 @@ function refuse(options: ValueStudyOptions, parts: readonly StudyPart[]): void {
 export function refuseBeyond(what: 'layer' | 'head', asked: readonly number[] | undefined, there: number): void {
   const wrong = asked?.find((one) => !Number.isSafeInteger(one) || one < 0 || one >= there)
   if (wrong !== undefined)
-    throw new KvfoldError(
-      'attention/bad-request',
-      `There is no ${what} ${wrong}; the model has ${there}, from 0 to ${there - 1}.`,
-    )
+    throw new KvfoldError('attention/bad-request', `The model has no ${what} ${wrong}; it has ${there}, from 0 to ${there - 1}.`)
 }
 
 async function recordOf({ part, n, seed }: StudyPart, options: ValueStudyOptions, keep: Keeper): Promise<StudyRecord> {
@@ -182,7 +176,7 @@ function typicalKey({ n, seed, sample }: PiPrompt, { contracts }: ValueStudyOpti
 
 // Watching an agent's whole turn: after each step, how much its generated tokens looked at every message so far.
 
-/** The most tokens of a step; a longer step has lost its way. */
+/** The most tokens of a step; a longer step is an error of the model. */
 const LONGEST_STEP = 512
 
 /**

@@ -156,7 +156,7 @@ export const SampleRecord = Type.Object({
   details: Counts,
   talks: Type.Array(RecordedConversation),
   /**
-   * Tokens in context at the end of a step, everything counted: of the first step, of the step with the most, and of the answering step.
+   * All tokens in the context at the end of the first step, of the step with the most tokens, and of the answering step.
    */
   tokens: Type.Object({ before: Type.Number(), most: Type.Number(), after: Type.Number() }),
   /** Sums over all steps. */
@@ -276,7 +276,7 @@ function readerOf<Line>(forms: readonly TObject<{ kind: TLiteral<string> }>[]): 
 export const logSchema = (): object => ({
   title: `A line of a kvfold run log, version ${LOG_VERSION}`,
   description:
-    'JSON Lines. The first line is of kind header, and no other. Of one sample (task, agent, contract, index) the last record counts.',
+    'A log is JSON Lines. Only its first line is of kind header. If a sample (task, agent, contract, index) has several records, the last one counts.',
   $schema: 'https://json-schema.org/draft/2020-12/schema',
   ...LogLine,
 })

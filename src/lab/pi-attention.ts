@@ -1,5 +1,5 @@
 /**
- * Looks at PI-LLM prompts for the attention study: finds the values in the prompt and in the answer, and folds the stream as a program
+ * Looks at PI-LLM prompts for the attention study. Finds the values in the prompt and in the answer, and folds the stream as a program
  * would.
  */
 import { FROM_NAMES } from './attention/pairs.js'

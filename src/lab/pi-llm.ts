@@ -1,6 +1,6 @@
 /**
- * Makes and scores the samples of PI-LLM: a stream of updates in which only the last value of a key counts, and a question about those
- * values.
+ * Makes and scores the samples of PI-LLM. A sample is a stream of updates, in which only the last value of a key counts, and a question
+ * about those values.
  */
 import { readFileSync } from 'node:fs'
 import Type, { type Static, type TSchema } from 'typebox'
@@ -29,8 +29,8 @@ export interface PiSample {
 /**
  * The place of the asked keys' last updates in the stream.
  * `shuffled`: at random, so most of them are near the end.
- * `middle-last` and `start-last` ask for a third of the keys. All updates of those keys are in the middle or the first third of the stream;
- * the rest of it updates keys that the question does not name. So the values to keep are not at the end.
+ * `middle-last` and `start-last` ask for a third of the keys. All updates of those keys are in the middle or the first third of the stream.
+ * The rest of it updates keys that the question does not name. So the values to keep are not at the end.
  */
 export const piOrders = ['shuffled', 'middle-last', 'start-last'] as const
 export type PiOrder = (typeof piOrders)[number]
@@ -52,7 +52,7 @@ export interface PiOptions {
 
 /**
  * Makes the sample, always the same for the same options.
- * @throws KvfoldError eval/bad-data when there are too few words, and for options that cannot be met
+ * @throws KvfoldError eval/bad-data when there are too few words, and for impossible options
  */
 export function piSample(options: PiOptions): PiSample {
   const { words, updates, keys: count = words.keys.length, order = 'shuffled', tail = 1, seed, sample = 0 } = options
@@ -96,13 +96,13 @@ function refuse(words: PiWords, updates: number, count: number, order: PiOrder, 
     if (!Number.isSafeInteger(value) || value < 1)
       throw new KvfoldError('eval/bad-data', `PI-LLM needs a whole number of ${name} from 1, not ${value}.`)
   if (count > words.keys.length)
-    throw new KvfoldError('eval/bad-data', `PI-LLM was asked for ${count} keys, and there are ${words.keys.length}.`)
+    throw new KvfoldError('eval/bad-data', `PI-LLM needs ${count} keys, but the list of words has ${words.keys.length}.`)
   if (count === 1 && updates > 1)
-    throw new KvfoldError('eval/bad-data', 'PI-LLM needs two keys at least: neighbours in the stream never share one.')
+    throw new KvfoldError('eval/bad-data', 'PI-LLM needs at least two keys, because neighbours in the stream never share one.')
   if (order !== 'shuffled' && count < 6)
     throw new KvfoldError(
       'eval/bad-data',
-      `PI-LLM in the order ${order} needs six keys at least, two for each third of the stream.`,
+      `PI-LLM in the order ${order} needs at least six keys, two for each third of the stream.`,
     )
   if (!(tail > 0 && tail <= 1))
     throw new KvfoldError('eval/bad-data', `PI-LLM can show a share of the stream above 0 and up to 1, not ${tail}.`)
@@ -185,8 +185,8 @@ const Public = Type.Record(Type.String(), Type.Array(Type.String()))
 
 /**
  * The project's own words: a value is two of them joined into one, and any value may belong to any key.
- * Sizes that need more values also use the two words in the reverse order, and values of two separate words: enough for 400 updates of all
- * keys.
+ * Sizes that need more values also use the two words in the reverse order, and values of two separate words. That suffices for 400 updates
+ * of all keys.
  */
 export function ownWords(): PiWords {
   // This path works from src/lab and from dist/lab, so the package ships the file once.
@@ -239,13 +239,15 @@ function refuseTooFew(needed: number, there: number, what: string): void {
   if (needed > there)
     throw new KvfoldError(
       'eval/bad-data',
-      `This size needs ${needed} different ${what}, and there are ${there}; ask for fewer updates or keys.`,
+      `This size needs ${needed} different ${what}, but the list has ${there}; ask for fewer updates or keys.`,
     )
 }
 
 function parse<T extends TSchema>(path: string | URL, schema: T): Static<T> {
   const unreadable = (why: string, cause?: unknown) =>
-    new KvfoldError('eval/bad-data', `Cannot read words from ${path instanceof URL ? path.pathname : path}: ${why}`, { cause })
+    new KvfoldError('eval/bad-data', `The words in ${path instanceof URL ? path.pathname : path} cannot be read: ${why}`, {
+      cause,
+    })
   let value: unknown
   try {
     value = JSON.parse(readFileSync(path, 'utf8'))

@@ -28,11 +28,11 @@ export interface DoneStep {
   readonly place: number
   readonly request: RecordedRequest
   readonly reply: EngineReply
-  /** The generated text, call syntax and all. */
+  /** The generated text, call syntax included. */
   readonly said: string
 }
 
-/** A requested step. `end` is set when the step is over. */
+/** A requested step. `end` is set when the step ends. */
 interface RecordedAsk {
   readonly place: number
   readonly request: RecordedRequest
@@ -50,7 +50,7 @@ export interface RecorderOptions {
 }
 
 /**
- * Wraps the engine for one sample and records every step, also failed and cancelled ones, without changing any.
+ * Wraps the engine for one sample. Records every step, also failed and cancelled ones, and changes none.
  * The recorder does not own the engine: disposing of the recorder leaves the engine as it is.
  */
 export class Recorder extends EngineAround {
@@ -87,8 +87,8 @@ export class Recorder extends EngineAround {
   }
 
   /**
-   * All talks so far, without the steps that still run. Each message is there once. A request whose messages do not begin with those of its
-   * conversation's last talk starts a new talk.
+   * Returns all talks so far, without the steps that still run. Each message occurs once. A request whose messages do not begin with those
+   * of its conversation's last talk starts a new talk.
    */
   get talks(): RecordedConversation[] {
     const talks: { readonly messages: ChatMessage[]; readonly steps: RecordedAsk[] }[] = []
@@ -111,8 +111,8 @@ export class Recorder extends EngineAround {
   }
 
   /**
-   * What the steps cost that have a reply, from number `from` of them on. `milliseconds.total` is the wall time from the construction of the
-   * recorder to the end of the last step.
+   * Returns the cost of the steps with a reply, from number `from` of them on. `milliseconds.total` is the wall time from the construction
+   * of the recorder to the end of the last step.
    */
   cost(from = 0): Pick<TurnRecord, 'tokens' | 'work' | 'milliseconds'> {
     const done = this.done.slice(from)
@@ -148,7 +148,7 @@ export interface StepsCost extends Pick<TurnRecord, 'tokens'> {
   readonly milliseconds: LedgerEntry['milliseconds']
 }
 
-/** Sums what steps cost. The one place where the laboratory adds up ledger entries. */
+/** Sums the costs of steps. No other code of the laboratory adds up ledger entries. */
 export function costOf(entries: readonly LedgerEntry[]): StepsCost {
   const total = (of: (entry: LedgerEntry) => number): number => entries.reduce((sum, entry) => sum + of(entry), 0)
   return {
@@ -220,7 +220,7 @@ function recordedStep(asked: RecordedAsk, end: NonNullable<RecordedAsk['end']>, 
   }
 }
 
-/** The record of a step by itself: with all that was generated. */
+/** Returns the record of a step alone, with all its generated text. */
 export function stepOf({ place, request, reply, said }: DoneStep): RecordedStep {
   const { firstToken, total, generatedTokens } = reply.timing
   return {
@@ -247,7 +247,7 @@ function costsIn(entry: LedgerEntry): RecordedStep['ledger'] {
   }
 }
 
-/** The ledger entry of a step for which the engine gave none. */
+/** The ledger entry of a step for which the engine returned none. */
 const NO_LEDGER = {
   kind: 'cancelled',
   ...{ shown: 0, reused: 0, recomputed: 0, fresh: 0, approximate: 0, side: 0, submitted: 0 },

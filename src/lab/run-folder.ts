@@ -24,14 +24,14 @@ export class RunFolder implements Keeper {
   }
 
   /**
-   * Opens the folder. Creates no file before the first record is added. Cuts off a last line that was not written to its end.
+   * Opens the folder. Creates no file before the first record is added. Cuts off an incomplete last line.
    * @throws KvfoldError eval/other-run when the folder holds a run with other options; eval/bad-log for files that are not a run's;
    * eval/log-busy
    */
   static async open(path: string, options: RecordedOptions): Promise<RunFolder> {
     const asked = join(path, OPTIONS)
     if (existsSync(asked)) refuseOther(path, optionsIn(path, asked), options, '--out folder')
-    else if (existsSync(join(path, RECORDS))) throw foreign(path, `it has ${RECORDS} but no ${OPTIONS}`)
+    else if (existsSync(join(path, RECORDS))) throw foreign(path, `the folder has ${RECORDS} but no ${OPTIONS}`)
     const records: StudyRecord[] = []
     const lines = existsSync(join(path, RECORDS)) ? await recordsOf(path, records) : null
     return new RunFolder(path, options, records, lines)
@@ -77,4 +77,4 @@ function optionsIn(path: string, asked: string): object {
 }
 
 const foreign = (path: string, why: string): KvfoldError =>
-  new KvfoldError('eval/bad-log', `${path} is no folder of a run: ${why}; use another --out folder.`)
+  new KvfoldError('eval/bad-log', `${path} is not the folder of a run: ${why}; use another --out folder.`)

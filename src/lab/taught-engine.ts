@@ -77,10 +77,10 @@ export class TaughtEngine implements Engine {
     const asked = this.count(messages, tools, edits, variables)
     const { context } = this.model.info
     if (asked > context)
-      throw new KvfoldError('context/full', `The prompt takes ${asked} tokens, and the model's context has ${context}.`)
+      throw new KvfoldError('context/full', `The prompt takes ${asked} tokens, but the model's context has ${context}.`)
     const said = this.teacher(request)
     if (said === null)
-      throw new KvfoldError('engine/bad-request', 'The teacher does not know what to say here; it is for another task.')
+      throw new KvfoldError('engine/bad-request', 'The teacher has no answer here, because it is for another task.')
     const toolCalls = (said.calls ?? []).map((call): ToolCall => ({ id: `call_${++this.#calls}`, arguments: {}, ...call }))
     return {
       message: assistantMessage({ ...said, toolCalls }),
@@ -141,7 +141,7 @@ export class SpokenEngine extends EngineAround {
     return generationOf(async (stream) => {
       const said = this.teacher(request)
       if (said === null)
-        throw new KvfoldError('engine/bad-request', 'The teacher does not know what to say here; it is for another task.')
+        throw new KvfoldError('engine/bad-request', 'The teacher has no answer here, because it is for another task.')
       const toolCalls = (said.calls ?? []).map((call): ToolCall => ({ id: `call_${++this.#calls}`, arguments: {}, ...call }))
       const [before, begun] = request.continues === true ? split(request.messages) : [request.messages, '']
       const { content } = assistantMessage({ ...said, toolCalls })

@@ -126,14 +126,14 @@ describe('piSample', () => {
   })
 
   it.each([
-    [{ updates: 500 }, 'needs 23000 different values, and there are 18'],
-    [{ updates: 2, order: 'start-last', keys: 5 }, 'six keys at least'],
+    [{ updates: 500 }, 'needs 23000 different values, but the list has 18'],
+    [{ updates: 2, order: 'start-last', keys: 5 }, 'at least six keys'],
     [{ updates: 2, tail: 0 }, 'above 0 and up to 1, not 0'],
     [{ updates: 2, tail: 1.5 }, 'above 0 and up to 1, not 1.5'],
     [{ updates: 0 }, 'a whole number of updates from 1, not 0'],
     [{ updates: 2.5 }, 'a whole number of updates from 1, not 2.5'],
-    [{ updates: 2, keys: 47 }, '47 keys, and there are 46'],
-    [{ updates: 2, keys: 1 }, 'two keys at least'],
+    [{ updates: 2, keys: 47 }, '47 keys, but the list of words has 46'],
+    [{ updates: 2, keys: 1 }, 'at least two keys'],
   ] as const)('refuses %j', (options, message) => {
     expect(() => piSample({ words, seed: 1, ...options })).toThrow(message)
   })
@@ -176,11 +176,11 @@ describe('wordsFrom', () => {
   })
 
   it('reports missing or wrong parts, and where', () => {
-    expect(() => wordsFrom(join(folder, 'nowhere.json'))).toThrow(/Cannot read words from .*nowhere\.json: ENOENT/u)
-    expect(() => wordsFrom(file('no JSON'))).toThrow(/Cannot read words from .*words\.json: .*JSON/u)
-    expect(() => wordsFrom(file({ fruit: 'Apple' }))).toThrow(/Cannot read words from .*fruit/u)
+    expect(() => wordsFrom(join(folder, 'nowhere.json'))).toThrow(/The words in .*nowhere\.json cannot be read: ENOENT/u)
+    expect(() => wordsFrom(file('no JSON'))).toThrow(/The words in .*words\.json cannot be read: .*JSON/u)
+    expect(() => wordsFrom(file({ fruit: 'Apple' }))).toThrow(/The words in .* cannot be read: .*fruit/u)
     const words = wordsFrom(file({ fruit: ['Apple', 'Pear'], tree: ['Oak', 'Ash', 'Yew'] }))
-    expect(() => piSample({ words, updates: 3, seed: 1 })).toThrow('needs 3 different values of fruit, and there are 2')
+    expect(() => piSample({ words, updates: 3, seed: 1 })).toThrow('needs 3 different values of fruit, but the list has 2')
   })
 })
 

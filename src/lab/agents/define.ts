@@ -29,12 +29,12 @@ export interface AgentDefinition<Options extends TObject> {
 /** An option for a whole number from 1; `standard` is its default, the paper's where the paper gives one. */
 export const count = (standard: number) => Type.Integer({ minimum: 1, default: standard })
 
-/** Checks the given options and makes the agent. @throws KvfoldError eval/bad-agent; the message names the option */
+/** Checks the given options and makes the agent. @throws KvfoldError eval/bad-agent, whose message names the option */
 export function makeAgent<Options extends TObject>(definition: AgentDefinition<Options>, given: unknown): EvalAgent {
   const { kind, title } = definition
   const read = checked(definition.options, given)
   if (!read.ok)
-    throw new KvfoldError('eval/bad-agent', `The options of agent ${kind} cannot be used: ${allInWords(read.faults, 'options')}.`)
+    throw new KvfoldError('eval/bad-agent', `Agent ${kind} cannot use these options: ${allInWords(read.faults, 'options')}.`)
   const options = read.value
   return { kind, title, options: { ...options }, answer: (setting) => answer(definition, setting, options) }
 }
@@ -59,7 +59,7 @@ async function answer<Options extends TObject>(
     const outcome = await definition.answer(engine, setting, options)
     if (outcome.end === 'cancelled') engine.refuseCancelled()
     else return outcome
-    throw new KvfoldError('engine/cancelled', 'A step of the sample was cancelled by somebody else; run the sample again.')
+    throw new KvfoldError('engine/cancelled', 'Other code cancelled a step of the sample; run the sample again.')
   } catch (error) {
     // The caller's signal may reach the agent at any step; the outcome is always `cancelled`.
     if (setting.signal?.aborted === true && error instanceof KvfoldError && error.code === 'engine/cancelled')
@@ -119,7 +119,7 @@ export class SampleEngine extends EngineAround {
         Promise.reject(
           new KvfoldError(
             'context/full',
-            `The prompt takes ${prompt} tokens and the window has ${this.window}; take a smaller sample or a larger window.`,
+            `The prompt takes ${prompt} tokens, but the window has ${this.window}; use a smaller sample or a larger window.`,
           ),
         ),
       )

@@ -31,7 +31,7 @@ export class CountedEmbedder {
     if (embedder === undefined)
       throw new KvfoldError(
         'eval/bad-agent',
-        `Agent ${agent} looks texts up by their meaning and was given no embedder; name one with --embedder (a GGUF or an ONNX model).`,
+        `Agent ${agent} searches texts by meaning and has no embedder; name one with --embedder (a GGUF or an ONNX model).`,
       )
     return new CountedEmbedder(embedder, signal)
   }
@@ -74,7 +74,7 @@ export async function embedWhole(
 ): Promise<readonly Float32Array[]> {
   const parts = texts.flatMap((text, index) => partsOf(text, length, most).map((part) => ({ ...part, index })))
   const vectors = await embed(parts.map(({ text }) => text))
-  invariant(vectors.length === parts.length, `${vectors.length} vectors came of ${parts.length} texts.`)
+  invariant(vectors.length === parts.length, `The embedder made ${vectors.length} vectors of ${parts.length} texts.`)
   return texts.map((_, index) => {
     const own = parts.flatMap((part, at) => (part.index === index ? [{ weight: part.tokens, vector: vectors[at]! }] : []))
     return own.length === 1 ? own[0]!.vector : meanOf(own)
@@ -139,7 +139,8 @@ const LONGEST = 2048
 
 /**
  * Opens an ONNX embedder. `model` is a folder with config.json, tokenizer.json and onnx/model.onnx, or a name on the hub,
- * downloaded once. `tokens`: the longest text; the tokenizer's and the model's own limits also apply. When a model does not output hidden states, the embedder uses another output; its name says which.
+ * downloaded once. `tokens`: the longest text; the tokenizer's and the model's own limits also apply. When a model does not output
+ * hidden states, the embedder uses another output; its name says which.
  * @throws KvfoldError eval/bad-agent when Transformers.js is not installed; model/not-found when the model cannot be loaded
  */
 export async function onnxEmbedder(model: string, tokens = LONGEST): Promise<OwnedTextEmbedder> {

@@ -40,8 +40,8 @@ export class LongText {
   }
 
   /**
-   * Takes sentences from number `at` on, as many as have at most `most` tokens together; a piece of the first one when that alone
-   * has more. `end` is the number of the next sentence. Returns null at the end of the text. May renumber the sentences after `at`.
+   * Takes as many sentences from number `at` on as have at most `most` tokens together. When the first sentence alone has more, takes
+   * a piece of it. `end` is the number of the next sentence. Returns null at the end of the text. May renumber the sentences after `at`.
    */
   take(at: number, most: number): (TextChunk & { readonly end: number }) | null {
     this.#cutLonger(at, most, 'first')
@@ -171,7 +171,7 @@ export function fitting<Item>(
   const room = engine.window - Math.min(reserve, Math.floor(engine.window / 4))
   let kept = items.length
   while (kept > 0 && engine.count(promptOf(items.slice(0, kept)), []) > room) kept--
-  if (kept === 0 && items.length > 0) throw full(engine.window, 'the question and what was found for it')
+  if (kept === 0 && items.length > 0) throw full(engine.window, 'the question and the best passage')
   return items.slice(0, kept)
 }
 
@@ -201,4 +201,4 @@ export function nextPart(
 }
 
 const full = (window: number, what: string): KvfoldError =>
-  new KvfoldError('context/full', `The window of ${window} tokens has no room for ${what}; take a larger one.`)
+  new KvfoldError('context/full', `The window of ${window} tokens has no room for ${what}; use a larger one.`)

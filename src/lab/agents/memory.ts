@@ -271,7 +271,7 @@ export class FactStore {
     return true
   }
 
-  /** Returns false when there is no such fact. */
+  /** Removes the fact. Returns false when there is no such fact. */
   delete(id: number): boolean {
     return this.#facts.delete(id)
   }

@@ -109,7 +109,7 @@ const makers: Readonly<Record<AgentKind, (options: unknown) => EvalAgent>> = {
  */
 export function openAgent(kind: AgentKind, options: Readonly<Record<string, unknown>> = {}): EvalAgent {
   if (!Object.hasOwn(makers, kind))
-    throw new KvfoldError('eval/bad-agent', `There is no agent ${JSON.stringify(kind)}; the agents are ${agentKinds.join(', ')}.`)
+    throw new KvfoldError('eval/bad-agent', `${JSON.stringify(kind)} is not an agent; the agents are ${agentKinds.join(', ')}.`)
   return makers[kind](options)
 }
 

@@ -92,10 +92,10 @@ function bestUpTo(ranked: readonly TextChunk[], enough: number): readonly TextCh
 }
 
 // Ranks texts by the words they share with a query: Okapi BM25 as in the package rank_bm25, which LongBench's retrieval
-// runs. A search library such as minisearch will not do: it scores by BM25+ with another idf, which gives another ranking.
+// uses. Search libraries such as minisearch give another ranking, because they score by BM25+ with another idf.
 
 export interface Bm25Options {
-  /** How soon repetition of a term stops to add to the score; larger is later. Default: 1.5. */
+  /** How long repetitions of a term still add to the score; with a larger number, longer. Default: 1.5. */
   readonly k1?: number
   /** How much a text's length counts, from 0 to 1. Default: 0.75. */
   readonly b?: number

@@ -71,8 +71,8 @@ export type Units = (step: TrajectoryStep, index: number) => Worded
 /**
  * Conditional trajectory collection with incremental loss (Sculptor, algorithm 1). Takes a snapshot at every
  * step that changed the context and at the last step. Also takes one wherever the next prompt does not begin
- * with this prompt and completion, for example because a template drops old reasoning or a summary was
- * written on a fork. Each completion has loss once, after exactly the tokens that preceded its sampling.
+ * with this prompt and completion. That happens when a template drops old reasoning, or a fork wrote a summary.
+ * Each completion has loss once, after exactly the tokens that preceded its sampling.
  *
  * @throws KvfoldError chat/template-failed when the tokens of a completion cannot be found in the rendered template
  */
@@ -113,7 +113,7 @@ export const engineTokens: Units = ({ tokens }, index) => {
   if (tokens === undefined)
     throw new KvfoldError(
       'engine/bad-request',
-      `The engine does not say which tokens step ${index + 1} was; let another model's file say them, or collect messages.`,
+      `The engine does not report the tokens of step ${index + 1}; name a model for them with --tokenizer, or collect messages.`,
     )
   return tokens
 }
@@ -188,7 +188,7 @@ function wordsOf(
   if (sampled === undefined && (said === null || end === -1))
     throw new KvfoldError(
       'chat/template-failed',
-      `The template shows the completion of step ${index + 1} in a way from which its tokens cannot be told; collect from a model that samples it.`,
+      `The template changes the completion of step ${index + 1}, so its tokens cannot be found; collect from a model that samples it.`,
     )
   const words = sampled ?? said!.subarray(0, end)
   const ended = finish === 'stop' || finish === 'tool-calls'

@@ -23,7 +23,7 @@ export function scatter(records: readonly PromptRecord[], contract: Contract, fi
     const agreement = r2 === null ? '' : `, R² = ${r2.value.toFixed(3)}`
     return {
       title: capital(FROM_NAMES[from]),
-      below: `${pairs} pairs of ${seeds} prompts, ${improved} above the line${agreement}`,
+      below: `${pairs} pairs in ${seeds} prompts; ${improved} lie above the line${agreement}`,
       height: 380,
       plot: {
         x: { ...scale, label: 'complete prompt, mean weight' },
@@ -73,7 +73,7 @@ export function controls(findings: readonly Finding[]): string {
   return panels.length === 0
     ? ''
     : figure({
-        title: 'What of the gain is softmax arithmetic, and what folds of other text do',
+        title: 'How much of the gain softmax arithmetic makes, and how much folds of other text make',
         below: 'Means over pairs; lines are 95 % intervals by bootstrap over prompts.',
         panels,
       })
@@ -302,7 +302,8 @@ export function episode({ n, seed, steps, right, asked }: EpisodeRecord): string
   type TurnPart = (typeof parts)[number]
   return figure({
     title: `An agent's turn (n = ${n}, seed ${seed}): ${steps.length} steps, ${right} of ${asked} values right`,
-    below: 'Where the tokens that a step generates look: mean over layers, heads and these tokens. Numbers are messages, from 0.',
+    below:
+      'Attention of the tokens that a step generates: mean over layers, heads and these tokens. Numbers are messages, from 0.',
     key: [
       ...Object.entries(ROLES).map(([label, colour]) => ({ label, colour })),
       { label: 'markers of folded text', colour: MARKER },
@@ -320,7 +321,7 @@ export function episode({ n, seed, steps, right, asked }: EpisodeRecord): string
             Plot.text(steps, { ...place, text: said, frameAnchor: 'left', textAnchor: 'start' }),
             Plot.text(steps, {
               ...{ ...place, frameAnchor: 'right', textAnchor: 'end', fill: FAINT },
-              text: ({ queries, shown }: EpisodeStep) => `${queries} tokens looking, ${shown} shown before them`,
+              text: ({ queries, shown }: EpisodeStep) => `${queries} tokens look; ${shown} tokens are shown before them`,
             }),
             Plot.rect(parts, {
               ...{ x1: 'from', x2: 'to', y1: ({ step }: TurnPart) => step + 0.5, y2: ({ step }: TurnPart) => step + 0.94 },

@@ -50,12 +50,13 @@ export interface Finding {
   readonly medianChange: FindingFigure | null
   /** The change by softmax arithmetic alone: every weight divided by the mass that remains without the folded text (Pair.baseline). */
   readonly baselineMeanChange: FindingFigure | null
-  /** The observed change less that of arithmetic, pair by pair: the part that folding can have caused. */
+  /** The observed change less that of arithmetic, pair by pair. Only this part can come from folding. */
   readonly excessMeanChange: FindingFigure | null
   /** Squared Pearson correlation of the two changes over pairs. */
   readonly baselineR2: FindingFigure | null
-  /** The change when as many tokens of made-up words stand in the place of the older updates and are folded; then by arithmetic alone. */
+  /** The change when made-up words of as many tokens replace the older updates and are folded. */
   readonly placeboMeanChange: FindingFigure | null
+  /** The same by softmax arithmetic alone. */
   readonly placeboBaselineMeanChange: FindingFigure | null
   /** The same with updates of keys that the question does not ask for. */
   readonly unaskedMeanChange: FindingFigure | null
@@ -261,7 +262,7 @@ const testsOf = (values: readonly number[]): Tests => ({ t: tTest(values), wilco
 
 // The summary of a study as plain data: its findings beside the paper's numbers.
 
-/** The number at the end is raised when a field changes its meaning. */
+/** Increase the number at the end when a field changes its meaning. */
 export const SCHEMA = 'kvfold.attention/1'
 
 /** The paper's numbers (Sculptor, section 4.3 and figure 5): the paper's own model, one prompt with 46 pairs, changes in percent. */

@@ -57,9 +57,9 @@ const FAINT = 0.004
 export function heatMapPart({ key, value, n, seed, sides, layers }: HeatMapRecord): { readonly html: string } {
   const most = Math.max(...sides.flatMap(({ tokens }) => tokens.map(({ weight }) => weight)), Number.MIN_VALUE)
   const html = `<section><h2>One value, token by token</h2>
-<p>Where the right answer looks when it says <b>${escaped(value)}</b> (key <b>${escaped(key)}</b>, n = ${n}, seed ${seed}; mean over ${layers.length} layers, their heads and the looking tokens). The pair is the one with the middle change of its prompt. Solid frame: the current value; dashed: earlier values of the key; dotted: markers of folded text; underlined: the answer so far. Darkest: ${(100 * most).toPrecision(3)} %.</p>
+<p>The map shows where the right answer looks when it says <b>${escaped(value)}</b> (key <b>${escaped(key)}</b>, n = ${n}, seed ${seed}). Weights are means over ${layers.length} layers, their heads and the looking tokens. Of all pairs of the prompt, this one has the median change. A solid frame marks the current value, a dashed one earlier values of the key, and a dotted one markers of folded text. The answer so far is underlined. Darkest: ${(100 * most).toPrecision(3)} %.</p>
 ${sides.map(({ name, tokens }) => `<h3>${escaped(name)}, ${tokens.length} tokens</h3>\n<p class="kf-heat-map">${stretches(tokens, most)}</p>`).join('\n')}
-<p id="kf-said" class="faint" aria-live="polite">Point at a token.</p></section>`
+<p id="kf-said" class="faint" aria-live="polite">Point at a token to see its weight.</p></section>`
   return { html }
 }
 

@@ -113,8 +113,8 @@ export const watchedSets = (
   { name: FOLDED, stretches: folded },
 ]
 
-const FOLDED = 'all that is folded'
-const OPEN = 'all that stays open'
+const FOLDED = 'all folded text'
+const OPEN = 'all text that stays open'
 
 const currentSet = (key: string): string => `current ${key}`
 const olderSet = (key: string): string => `older ${key}`

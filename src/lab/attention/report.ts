@@ -15,7 +15,7 @@ function reportOf(summary: StudySummary, pictures: readonly Picture[], heatMap: 
   const { model, options, date, command, versions, n } = summary
   return {
     title: `Attention under folding: ${model.name}`,
-    heading: 'What folding does to where the model looks',
+    heading: 'How folding changes where the model looks',
     facts: [
       `${model.name}, ${model.layers} layers of ${model.heads} heads`,
       `n = ${n} updates per key`,
@@ -25,17 +25,17 @@ function reportOf(summary: StudySummary, pictures: readonly Picture[], heatMap: 
     parts: [
       { says: [verdict(summary)] },
       {
-        heading: 'Folded against complete',
+        heading: 'Folded prompts against complete ones',
         parts: [...tables(summary), { says: [NOTES.join(' ')], look: 'faint' }, ...pictures],
       },
       ...(heatMap === null ? [] : [heatMapPart(heatMap)]),
       {
-        heading: 'How it was made',
+        heading: 'How this study was made',
         parts: [
           { says: [command, JSON.stringify({ model: { ...model }, options }, null, 2)], look: 'code' },
           {
             says: [
-              'Beside this page: summary.json, pairs.parquet, heads.parquet, interference.parquet, episode.parquet where there was one, the figures as SVG, and records.jsonl, from which the run goes on.',
+              'Beside this page are summary.json, pairs.parquet, heads.parquet, interference.parquet and the figures as SVG; also episode.parquet if the study watched an episode. A stopped run continues from records.jsonl.',
             ],
             look: 'faint',
           },
@@ -47,23 +47,23 @@ function reportOf(summary: StudySummary, pictures: readonly Picture[], heatMap: 
 }
 
 const NOTES = [
-  'A change is that of the mean weight on one token of the current value, folded against complete, in percent of complete.',
-  'Arithmetic alone: a fold takes tokens out of a softmax, so the weights of what stays rise by w / (1 - mass on the folded text); predicted from the complete prompt, layer by layer, head by head, token by token. Excess: observed less that, pair by pair.',
-  'Placebo: as many tokens of made-up words, in the same place of a prompt that is otherwise the same, are folded. Unasked: as many of updates of keys that nobody asks for. Others: the change of the mass on all other tokens of the stream that stay open.',
+  'Change: how much the mean weight on one token of the current value changes by folding, in percent of the weight in the complete prompt.',
+  'Arithmetic alone: a fold takes tokens out of a softmax, so each remaining weight w rises to w / (1 - mass on the folded text). It is predicted from the complete prompt for every layer, head and token. Excess: the observed change less this prediction, pair by pair.',
+  'Placebo: the fold hides as many tokens of made-up words at the same place of an otherwise equal prompt. Unasked: it hides as many tokens of updates of keys that the question does not ask for. Others: the change of the mass on all other tokens of the stream that stay open.',
   'Brackets: 95 % bootstrap intervals over prompts, because pairs of one prompt are not independent.',
-  'pairs, p: one-sample t test (t) and Wilcoxon signed-rank test (W) on the changes of all pairs as if they were independent, as in the paper; prompts, p: the same on the mean change of each prompt; excess, p: on its mean excess.',
-  'Below even: pairs whose weight in the complete prompt is less than one over the number of shown tokens, so that the value is not looked for from there; percentages of such weights say little.',
-  "The paper's row is quoted from Sculptor, section 4.3: another model, one prompt.",
+  'pairs, p: one-sample t test (t) and Wilcoxon signed-rank test (W) on the changes of all pairs. Like the paper, they treat pairs as independent. prompts, p: the same tests on the mean change of each prompt. excess, p: the same tests on the mean excess of each prompt.',
+  'Below even: pairs whose weight in the complete prompt is less than one over the number of shown tokens. The model does not look for the value from there, so percentages of such weights say little.',
+  "The paper's row is quoted from Sculptor, section 4.3. It has another model and one prompt.",
 ]
 
 /** Says in words what the study finds for the first contract. */
 function verdict({ findings }: StudySummary): string {
   const sentences = findings.slice(0, 2).map((finding) => {
     const { from, contract, pairs, improved, medianChange, meanChange, belowEven } = finding
-    if (medianChange === null || meanChange === null) return `No pair could be measured ${FROM_NAMES[from]}.`
+    if (medianChange === null || meanChange === null) return `The study measured no pair ${FROM_NAMES[from]}.`
     const low =
       belowEven * 2 > pairs
-        ? ` In ${belowEven} pairs that weight is less than an even share: from there the model does not look for the value.`
+        ? ` In ${belowEven} pairs that weight is less than an even share, so the model does not look for the value from there.`
         : ''
     return `Under ${contract}, ${improved} of ${pairs} pairs gain attention ${FROM_NAMES[from]} (median ${signed(medianChange.value)} %, mean ${signed(meanChange.value)} %).${aloneOf(finding)}${low}`
   })
@@ -74,12 +74,12 @@ function verdict({ findings }: StudySummary): string {
 function aloneOf({ baselineMeanChange: alone, excessMeanChange: excess, placeboMeanChange: placebo }: Finding): string {
   if (alone === null || excess === null) return ''
   const { value, interval: ends } = excess
-  const left = `${signed(value)} %${ends === null ? '' : ` (${ends.map(signed).join(' to ')})`} is left`
-  const control = placebo === null ? '' : `, and folding as many made-up words gives ${signed(placebo.value)} %`
+  const left = `${signed(value)} %${ends === null ? '' : ` (${ends.map(signed).join(' to ')})`} remains`
+  const control = placebo === null ? '' : `, and a fold of as many made-up words makes ${signed(placebo.value)} %`
   return ` Softmax arithmetic alone makes ${signed(alone.value)} % of the mean; ${left}${control}.`
 }
 
-/** Null stands for the paper's row. */
+/** Null means the paper's row. */
 type FindingRow = Finding | null
 
 function tables({ findings, paper }: StudySummary): Table[] {
@@ -120,7 +120,7 @@ function tables({ findings, paper }: StudySummary): Table[] {
   const distances: Column<Far>[] = [
     { title: '', text: ({ finding }) => `folded, ${finding.contract}` },
     { title: 'tokens looking', text: ({ finding }) => (finding.from === 'value' ? 'value' : 'predicting') },
-    { title: 'updates behind the value', text: ({ from, to }) => (to === null ? `${from} or more` : `${from} to ${to}`) },
+    { title: 'updates after the value', text: ({ from, to }) => (to === null ? `${from} or more` : `${from} to ${to}`) },
     { title: 'pairs', text: ({ pairs }) => String(pairs) },
     { title: 'not answered', text: ({ unanswered }) => String(unanswered) },
     { title: 'mean change, %', text: ({ meanChange }) => withInterval(meanChange) },
@@ -182,7 +182,7 @@ export function picturesOf(
 export const spanReport = (model: string, study: SpanStudy): string =>
   reportPage({
     title: `Attention under folding: ${model}`,
-    heading: 'Where the answer looks, complete and folded',
+    heading: 'Where the answer looks in the complete and in the folded prompt',
     facts: [model, `shown to the answer: ${study.answers.map(({ side, shown }) => `${side}: ${shown} tokens`).join(', ')}`],
     parts: [
       { svg: spanFigure(study) },

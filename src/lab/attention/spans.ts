@@ -36,8 +36,8 @@ export interface SpanRow {
   /** Change in percent of `complete`; null when `folded` is null or `complete` is 0. */
   readonly change: number | null
   /**
-   * The mass from the answer's tokens that repeat the stretch's text. Null when the complete prompt's answer does not repeat it;
-   * `folded` is null when the folded prompt's answer does not repeat it or the prompt does not show the whole stretch.
+   * The mass from the answer's tokens that repeat the stretch's text. Null when the complete prompt's answer does not repeat it.
+   * `folded` is null when the folded prompt's answer does not repeat it, or when that prompt does not show the whole stretch.
    */
   readonly said: { readonly complete: number; readonly folded: number | null } | null
 }
@@ -93,7 +93,7 @@ export async function compareSpans(options: SpanStudyOptions): Promise<SpanStudy
     if (!seen.said.has(WHOLE))
       throw new KvfoldError(
         'attention/bad-request',
-        `The model's answer is empty (${side}): no token looks at anything; give one with --answer.`,
+        `The model's answer is empty (${side}), so no token looks at anything; give an answer with --answer.`,
       )
     return seen
   }

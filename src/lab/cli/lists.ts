@@ -10,7 +10,7 @@ export function oneOf<Name extends string>(names: readonly Name[], all?: string)
     if (wrong === undefined) return asked as Name[]
     const every = all === undefined ? '' : `, or ${all}`
     throw new InvalidArgumentError(
-      `There is no ${wrong || 'empty name'}; give one or several of ${names.join(', ')}, with commas${every}.`,
+      `${wrong || 'The empty name'} is not allowed; give one or several of ${names.join(', ')}, separated by commas${every}.`,
     )
   }
 }

@@ -1,4 +1,4 @@
-/** The line that shows how far a run of the laboratory has come. */
+/** The line that shows the progress of a run of the laboratory. */
 import { duration, percent, plural } from '../../runtime/figures/numbers.js'
 import type { Terminal } from '../../runtime/cli/terminal.js'
 
@@ -37,7 +37,7 @@ export class ProgressLine {
       this.notes.frame([text])
       return
     }
-    // The first part that is done is said at once: it gives the first estimate.
+    // Print a line for the first finished part at once, because it gives the first estimate.
     if (this.quiet || (now - this.#said < EVERY && worked !== 1 && done < total)) return
     this.#said = now
     this.notes.print(text)

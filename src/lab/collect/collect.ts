@@ -127,14 +127,14 @@ export class TrajectoryFile {
   ) {}
 
   /**
-   * Opens the file, new or to resume. Removes an incomplete last trajectory, as a stop leaves it;
+   * Opens the file, new or to resume. Removes an incomplete last trajectory, which a stopped run leaves;
    * the run makes it again. For Parquet, the rows are in `<path>.jsonl` until the run is finished.
    * @throws KvfoldError eval/bad-log when the file is another run's, holds something else, or is a finished Parquet file; eval/log-busy
    */
   static async open(path: string, terms: FileTerms): Promise<TrajectoryFile> {
     const parquet = terms.format === 'verl' ? path : null
     if (parquet !== null && existsSync(path))
-      throw new KvfoldError('eval/bad-log', `${path} is there, and Parquet cannot be gone on with; name another file.`)
+      throw new KvfoldError('eval/bad-log', `${path} exists, and a Parquet file cannot be continued; name another file.`)
     const rows = parquet === null ? path : `${path}.jsonl`
     let whole = 0
     const lines = await JsonLines.open(rows, async (written) => {
@@ -157,7 +157,7 @@ export class TrajectoryFile {
 
   /**
    * Call it when all trajectories are added. Writes the Parquet file, if any.
-   * @throws KvfoldError eval/bad-log when it cannot; the lines then stay
+   * @throws KvfoldError eval/bad-log when the file cannot be written; the lines then stay
    */
   async finish(): Promise<void> {
     await this.close()
@@ -176,11 +176,11 @@ function factsIn(value: unknown, path: string, number: number, format: Format): 
   const there = typeof value === 'object' && value !== null ? formatOf(value) : null
   const read = checked(there === 'tokens' ? TrajectoryRecord : TrajectoryFacts, value)
   if (!read.ok)
-    throw bad(path, `has a line ${number} that is no trajectory of kvfold (${inWords(read.faults[0])}); name another file`)
+    throw bad(path, `has a line ${number} that is not a trajectory of kvfold (${inWords(read.faults[0])}); name another file`)
   if (there !== format)
     throw new KvfoldError(
       'eval/bad-log',
-      `${path} holds trajectories in the form ${there ?? 'of something else'}; name another file, or give --format.`,
+      `${path} holds rows in ${there === null ? 'another' : `the ${there}`} format; name another file, or give its --format.`,
     )
   return read.value
 }

@@ -54,7 +54,7 @@ function tokensRow({ facts, snapshot: { tokens, learned } }: UnwrittenSnapshot):
     ...facts,
     tokens: [...tokens],
     loss: learned.map(({ span: { start, end } }) => [start, end]),
-    // All spans or none: a trainer cannot tell a missing probability from a certain one.
+    // All spans or none, because a trainer cannot distinguish a missing probability from a certain one.
     ...(known.length === learned.length ? { logprobs: known.map(rounded) } : {}),
   }
 }
@@ -76,21 +76,21 @@ interface RowFields {
   readonly truth: string
 }
 
-/** Returns the messages that the last step of a snapshot was shown, and its completion. `first`: index of the first learned completion. */
+/** Returns the messages that the last step of a snapshot showed, and its completion. `first`: index of the first learned completion. */
 function conversationOf({ snapshot: { learned }, steps }: UnwrittenSnapshot): {
   messages: Flagged[]
   first: number
   tools: readonly ToolDefinition[]
 } {
   const last = steps[learned.at(-1)?.step ?? -1]
-  invariant(last !== undefined, 'A snapshot learns nothing.')
+  invariant(last !== undefined, 'A snapshot has no completion with loss.')
   const places = learned.map(({ step }) => steps[step]!.messages.length)
   const messages = shownMessages([...last.messages, last.completion], last.edits).map((message, at): Flagged =>
     message.role === 'assistant' ? { ...message, loss: places.includes(at) } : message,
   )
   invariant(
     places.every((at) => messages[at]?.role === 'assistant'),
-    'A completion that is learned is no message of its snapshot.',
+    'A completion with loss is not a message of its snapshot.',
   )
   return { messages, first: places[0]!, tools: last.tools }
 }

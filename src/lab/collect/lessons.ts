@@ -15,8 +15,7 @@ import type { TaughtAgent } from './trajectory.js'
  */
 export function teacherOf(task: TaskName, agent: TaughtAgent, sample: TaskSample): Teacher {
   const lesson = task in lessons ? lessons[task as keyof typeof lessons](sample) : null
-  if (lesson === null)
-    throw new KvfoldError('eval/bad-data', `There is no scripted teacher for ${task}; let a model act (--teacher model).`)
+  if (lesson === null) throw new KvfoldError('eval/bad-data', `No script can act for ${task}; let a model act (--teacher model).`)
   return agent === 'plain' ? () => ({ content: lesson.answer }) : lesson.teacher
 }
 
@@ -31,15 +30,15 @@ const lessons = { 'pi-llm': streamLesson, needles: chainLesson, mrcr: textLesson
   Record<TaskName, (sample: TaskSample) => Lesson | null>
 >
 
-/** About how many updates of each key stay open: with fewer, keys are lost; with more, old values get in the way. */
+/** About how many updates of each key stay open. With fewer, some keys are not shown; with more, old values interfere. */
 const OPEN = 6
 /** Up to this many updates of a key, the script folds nothing. */
 const SHORT = 8
 /** The most fragments that a message may be cut into. */
 const MOST_FRAGMENTS = 20
 /**
- * The most fragments through which the script can go back within a turn's
- * 20 calls: one cut, a fold of each but one, two calls for each step back.
+ * The most fragments through which the script can go back within a turn's 20 calls. It
+ * needs one cut, a fold of each fragment but one, and two calls for each step back.
  */
 const MOST_TO_GO_BACK = 7
 
@@ -94,7 +93,7 @@ function keysShown({ messages, edits = [] }: EngineRequest): ReadonlySet<string>
 }
 
 /**
- * Arguments of a search for a name: a name occurs at most 3 times in the text, and 50 characters on each
+ * Arguments of a search for a name. A name occurs at most 3 times in the text, and 50 characters on each
  * side show the other name of its sentence. Their order is the schema's, because forced calls keep to it.
  */
 const SENTENCE = { max_results: 3, context_size: 50 }

@@ -28,7 +28,7 @@ import {
 } from './trajectory.js'
 
 /**
- * Who acts: our script, rendered in the chat format of `model`; or the model behind `engine`. `model` is present when it is loaded here.
+ * The teacher that acts: our script, in the chat format of `model`; or the model of `engine`. `model` is present when it is loaded here.
  */
 export type Acting =
   | { readonly teacher: 'script'; readonly model: TaughtModel }
@@ -146,7 +146,7 @@ const STUMBLES = {
 /** Returns the loaded model. @throws KvfoldError eval/bad-data when no model is loaded here */
 function stumbling({ model }: Acting): TaughtModel {
   if (model === undefined)
-    throw new KvfoldError('eval/bad-data', 'A call in the model’s place needs a model that is loaded here; leave out --stumble.')
+    throw new KvfoldError('eval/bad-data', '--stumble makes a call in place of a model that is loaded here; leave it out.')
   return model
 }
 

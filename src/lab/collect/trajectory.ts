@@ -7,9 +7,9 @@ import { type Score, taskNames } from '../task.js'
 const RewardParts = Type.Object({
   /** The answer is completely right; of a session, in every turn. */
   right: Type.Boolean(),
-  /** Number of failed calls, for whatever reason, without those in `refused`. */
+  /** Number of failed calls, for any reason, without those in `refused`. */
   failed: Type.Number(),
-  /** Number of failed calls whose arguments were no JSON object. */
+  /** Number of failed calls whose arguments were not a JSON object. */
   malformed: Type.Number(),
   /** Number of failed calls after which, in a later step, a call of the same tool succeeded. */
   recovered: Type.Number(),
@@ -67,7 +67,7 @@ export function partsOfTurns(turns: readonly RewardParts[]): RewardParts {
 }
 
 /**
- * Returns the outcome of each call of a turn, step by step. A call whose arguments were no JSON object
+ * Returns the outcome of each call of a turn, step by step. A call whose arguments were not a JSON object
  * is `malformed`; any other failed call is `failed`. Both say whether a later step recovered them. Pure.
  */
 export const outcomesOf = (steps: RewardedTurn['steps']): readonly (readonly CallOutcome[])[] =>
@@ -79,8 +79,8 @@ export const outcomesOf = (steps: RewardedTurn['steps']): readonly (readonly Cal
   )
 
 /**
- * Returns -1 for a failed call that was not recovered, too many calls, or
- * a cut-off answer (it counts as too long); else 1 if right, else 0. Pure.
+ * Returns -1 for a failed call that was not recovered, for too many calls, or for a
+ * cut-off answer, which counts as too long. Else returns 1 if right, else 0. Pure.
  */
 export function rewardOf({ right, failed, recovered, refused, cutOff }: RewardParts): Reward {
   if (failed > recovered || refused > 0 || cutOff) return -1
@@ -89,7 +89,7 @@ export function rewardOf({ right, failed, recovered, refused, cutOff }: RewardPa
 
 const CallOutcome = Type.Object({
   name: Type.String(),
-  /** `failed`: the call returned an error or was refused. `malformed`: its arguments were no JSON object. */
+  /** `failed`: the call returned an error or was refused. `malformed`: its arguments were not a JSON object. */
   outcome: Type.Enum(['done', 'failed', 'malformed']),
   /** Present when a call of the same tool succeeded in a later step of the turn. */
   recovered: Type.Optional(Type.Literal(true)),
@@ -114,13 +114,13 @@ export const TrajectoryFacts = Type.Object({
   /** The sample's id in the task; together with `rollout` it identifies the trajectory. */
   id: Type.String(),
   cell: Type.Record(Type.String(), Type.Union([Type.Number(), Type.String()])),
-  /** Which try at the sample, from 0. */
+  /** The number of the try at the sample, from 0. */
   rollout: Type.Number(),
   /** The same for all tries at one prompt, in every file. */
   group: Type.String(),
   /** The agent: `sculptor` has the context tools, `plain` none. For memtool the name of the way, for service the framework. */
   agent: Type.String({ default: 'sculptor' }),
-  /** Who acted: our script, or a model. */
+  /** The teacher that acted: our script, or a model. */
   teacher: Type.Enum(['script', 'model']),
   /**
    * How the model sampled; absent when a script acted. Filters that were not set have
@@ -136,8 +136,8 @@ export const TrajectoryFacts = Type.Object({
     }),
   ),
   /**
-   * The model of these tokens: name and hash of the GGUF file; or an endpoint's
-   * name for it, and a hash of that name and the endpoint's release.
+   * The model of these tokens. For a GGUF file: its name and hash. For an endpoint: the
+   * endpoint's name of the model, and a hash of that name and the endpoint's release.
    */
   model: Type.Object({ name: Type.String(), fingerprint: Type.String() }),
   /** The snapshot's index in the trajectory, from 0; `snapshots` is their number. */

@@ -1,6 +1,6 @@
 /**
- * Reads data sets row by row: JSON Lines, a JSON array, TSV, CSV or Parquet. A file comes from a path or from the hub, which it is
- * downloaded from once.
+ * Reads data sets row by row: JSON Lines, a JSON array, TSV, CSV or Parquet. A file comes from a path, or is downloaded from the hub
+ * once.
  */
 import { createReadStream, createWriteStream } from 'node:fs'
 import { mkdir, open, readFile, stat } from 'node:fs/promises'
@@ -39,16 +39,20 @@ export async function openRows(source: string, options: SourceOptions = {}): Pro
   if (read === undefined)
     throw new KvfoldError(
       'eval/bad-data',
-      `${source} is no file of rows; its name must end in ${Object.keys(readers).join(', ')}.`,
+      `${source} is not a file of rows; its name must end in one of ${Object.keys(readers).join(', ')}.`,
     )
   const file = await fileOf(source, options)
   try {
     return await read(file, source)
   } catch (cause) {
     if (cause instanceof KvfoldError) throw cause
-    throw new KvfoldError('eval/bad-data', `Cannot read ${source}: ${cause instanceof Error ? cause.message : String(cause)}`, {
-      cause,
-    })
+    throw new KvfoldError(
+      'eval/bad-data',
+      `${source} cannot be read: ${cause instanceof Error ? cause.message : String(cause)}`,
+      {
+        cause,
+      },
+    )
   }
 }
 
@@ -83,7 +87,7 @@ function recordsOf(text: string, name: string, delimiter: string): { row: Row; l
     return (parsed as { record: Row; info: { lines: number } }[]).map(({ record, info }) => ({ row: record, line: info.lines }))
   } catch (cause) {
     const reason = cause instanceof Error ? cause.message : String(cause)
-    throw new KvfoldError('eval/bad-data', `Cannot read ${name} as a table: ${reason}`, { cause })
+    throw new KvfoldError('eval/bad-data', `${name} cannot be read as a table: ${reason}`, { cause })
   }
 }
 
@@ -114,7 +118,7 @@ async function openParquet(file: string, name: string): Promise<Rows> {
         kept = undefined
         throw new KvfoldError(
           'eval/bad-data',
-          `Cannot read ${where(index)}: ${cause instanceof Error ? cause.message : String(cause)}`,
+          `${where(index)} cannot be read: ${cause instanceof Error ? cause.message : String(cause)}`,
           {
             cause,
           },
@@ -159,7 +163,8 @@ export async function fileOf(source: string, options: SourceOptions = {}): Promi
   const path = hub === null ? resolve(source) : keptAt(hub, options.folder ?? downloads())
   const found = await stat(path).catch(() => null)
   if (found?.isFile() === true) return path
-  if (hub === null) throw new KvfoldError('eval/bad-data', `There is no file ${path}; give the path of a data file or ${FORM}.`)
+  if (hub === null)
+    throw new KvfoldError('eval/bad-data', `The file ${path} does not exist; give the path of a data file, or ${FORM}.`)
   try {
     await download(hub, path, options)
   } catch (cause) {
@@ -168,7 +173,7 @@ export async function fileOf(source: string, options: SourceOptions = {}): Promi
     const reason = cause instanceof Error ? cause.message.split('\n', 1)[0] : String(cause)
     throw new KvfoldError(
       'eval/bad-data',
-      `${source} could not be downloaded (${reason}); check the name and the network, or give the path of a file.`,
+      `${source} could not be downloaded (${reason}). Check the name and the network, or give the path of a file.`,
       { cause },
     )
   }
@@ -203,7 +208,7 @@ async function download({ repository, path, revision }: HubFile, to: string, { e
     ...(hubUrl === undefined ? {} : { hubUrl: hubUrl.replace(/\/+$/u, '') }),
     ...(accessToken === undefined ? {} : { accessToken }),
   })
-  if (blob === null) throw new Error(`the hub has no ${path} in ${repository}`)
+  if (blob === null) throw new Error(`${repository} on the hub has no file ${path}`)
   await mkdir(dirname(to), { recursive: true })
   await writeWhole(to, (temporary) =>
     pipeline(Readable.fromWeb(blob.stream()), createWriteStream(temporary), {
@@ -241,7 +246,7 @@ function asRow(text: string, where: string): Row {
     value = JSON.parse(text)
   } catch (cause) {
     const reason = cause instanceof Error ? cause.message : String(cause)
-    throw new KvfoldError('eval/bad-data', `${where} is not JSON (${reason}); correct it or take it out of the file.`, { cause })
+    throw new KvfoldError('eval/bad-data', `${where} is not JSON (${reason}); correct it, or remove it from the file.`, { cause })
   }
   if (typeof value !== 'object' || value === null || Array.isArray(value))
     throw new KvfoldError('eval/bad-data', `${where} is not a JSON object; every row must be one.`)
@@ -271,7 +276,7 @@ abstract class Scan {
 
   abstract take(byte: number, at: number, line: number): void
 
-  /** Returns all places. An incomplete last row is among them; reading it reports that it is no JSON. */
+  /** Returns all places. An incomplete last row is among them; reading it reports that it is not JSON. */
   end(): DataRowPlace[] {
     this.close()
     return this.#places

@@ -81,7 +81,7 @@ export async function runEpisode(options: EpisodeOptions): Promise<readonly Turn
     const [done, begun] = [recorder.done.length, performance.now()]
     const acted = await actor.act(asked, signal)
     if (acted.end === 'cancelled')
-      throw new KvfoldError('engine/cancelled', `Turn ${turns.length + 1} was cancelled; the turns before it are kept.`)
+      throw new KvfoldError('engine/cancelled', `Turn ${turns.length + 1} was cancelled; the record has the turns before it.`)
     const score = await environment.score(acted)
     const { tokens, work, milliseconds } = recorder.cost(done)
     const turn: TurnRecord = {
@@ -115,7 +115,7 @@ export interface PlayOptions extends Omit<EpisodeOptions, 'actor' | 'recorder' |
   readonly start?: EpisodeStart
 }
 
-/** The point where an episode goes on. `EpisodeFile` has it. */
+/** The point where an episode continues. `EpisodeFile` has it. */
 export interface EpisodeStart {
   readonly before: readonly TurnRecord[]
   readonly checkpoint: Checkpoint | null
@@ -166,8 +166,8 @@ export class EpisodeFile {
 
   /**
    * Creates the files, or opens those of the same episode to continue it. Removes turns after the checkpoint.
-   * @throws KvfoldError eval/other-run when the log is another episode's; eval/log-busy;
-   * eval/bad-log when a file cannot be read or written, or is no log of an episode
+   * @throws KvfoldError eval/other-run when the log belongs to another episode; eval/log-busy;
+   * eval/bad-log when a file cannot be used as such a log
    */
   static async open(path: string, about: Readonly<Record<string, unknown>>, command: string): Promise<EpisodeFile> {
     const header = { kind: 'episode', version: EPISODE_VERSION, ...occasion(command), about: { ...about } } as const
@@ -176,7 +176,7 @@ export class EpisodeFile {
     const log = await LogFile.open(path, header, episodeLog, (turn) => turn, turns)
     if (log.before.length === turns) return new EpisodeFile(log, checkpoint)
     await log.close()
-    throw bad(path, `has ${log.before.length} turns and its checkpoint ${turns}; delete both to begin again`)
+    throw bad(path, `has ${log.before.length} turns, but its checkpoint has ${turns}; delete both to begin again`)
   }
 
   /**
@@ -243,13 +243,13 @@ export interface KeptOptions<Episode> {
   /** The command that the logs name as their origin. */
   readonly command: string
   readonly signal: AbortSignal
-  /** Called when an episode goes on in its file after these turns. */
+  /** Called when an episode continues in its file after these turns. */
   readonly onResumed?: (episode: Episode, turns: number) => void
   readonly onTurn?: (episode: Episode, turn: TurnRecord) => void
 }
 
 /**
- * Plays the episodes one after another; each goes on where its file ends.
+ * Plays the episodes one after another; each continues where its file ends.
  * @throws KvfoldError any error of the engine or the files; engine/cancelled, and all finished turns are kept
  */
 export async function playKept<Result, Episode extends KeptEpisode<Result>>(
@@ -257,7 +257,7 @@ export async function playKept<Result, Episode extends KeptEpisode<Result>>(
   { command, signal, onResumed, onTurn }: KeptOptions<Episode>,
 ): Promise<Result[]> {
   const results: Result[] = []
-  const stopped = (path: string) => new KvfoldError('engine/cancelled', `Stopped; what is finished is kept in ${path}.`)
+  const stopped = (path: string) => new KvfoldError('engine/cancelled', `The run was stopped; ${path} has the finished turns.`)
   await playAll(episodes, [null], signal, async (episode, _, either) => {
     const file = await EpisodeFile.open(episode.path, episode.about, command)
     if (file.before.length > 0) onResumed?.(episode, file.before.length)

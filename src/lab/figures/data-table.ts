@@ -14,7 +14,7 @@ export interface DataColumn<Row> {
   /** The text for people; default: the value. */
   readonly text?: (row: Row) => string
   readonly align?: 'left' | 'right'
-  /** Null when the column is for people only. */
+  /** Null when the column is only for people. */
   readonly csv?: null
 }
 

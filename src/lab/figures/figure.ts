@@ -6,7 +6,7 @@ import { escaped, printable } from './page.js'
 
 // The look of all figures: the colours of contracts, tools and texts, in light and dark.
 
-/** Colours that are readable on white and on black. Most readers, also most with colour blindness, can tell them apart. */
+/** Colours that are readable on white and on black. Most readers, also most with colour blindness, can distinguish them. */
 export const COLOURS: Readonly<Record<Contract | 'complete', string>> = {
   complete: '#8b8b94',
   exact: '#0d9488',
@@ -71,7 +71,7 @@ const TITLE = 28
 const LINE = 20
 const HEAD = 18
 const GAP = 10
-/** Approximate width of a letter: no program measures the text before the file is shown. */
+/** Approximate width of a letter, because no program measures the text before the file is shown. */
 const LETTER = 7
 /** The em by which Plot measures texts, in pixels; a little more than the font size, because fonts differ. */
 const EM = 14

@@ -33,7 +33,7 @@ export const escaped = (content: string): string =>
 
 /** Replaces the characters that XML cannot hold, such as most control characters. */
 export const printable = (content: string): string =>
-  // eslint-disable-next-line no-control-regex -- these are what it is about
+  // eslint-disable-next-line no-control-regex -- the function replaces control characters
   content.replace(/[\u0000-\u0008\u000b\u000c\u000e-\u001f\ufffe\uffff]/gu, '\ufffd')
 
 /** Tables with at most this many rows stay on one page when printed. */

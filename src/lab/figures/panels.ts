@@ -179,7 +179,7 @@ export interface Curves {
   readonly title: string
   readonly below?: string
   readonly height?: number
-  /** The sizes of the x axis, evenly spaced whatever their differences. */
+  /** The sizes of the x axis. They are evenly spaced, regardless of their differences. */
   readonly sizes: readonly number[]
   readonly names: { readonly x: string; readonly y: string }
   /** Default: a scale from 0 that fits all points, by powers of ten when they span a wide range. */
@@ -206,7 +206,7 @@ export function curves({ title, below = '', height = 268, sizes, names, y, curve
       y: { ...scale, label: names.y },
       marks: [
         Plot.ruleY([scale.domain === undefined ? 0 : (scale.domain as [number, number])[0]], { strokeOpacity: 0.5 }),
-        ...(points.length === 0 ? [Plot.text(['nothing was answered'], { frameAnchor: 'top-left', dx: 10, dy: 10 })] : []),
+        ...(points.length === 0 ? [Plot.text(['no sample was answered'], { frameAnchor: 'top-left', dx: 10, dy: 10 })] : []),
         ...all.flatMap(({ colour, dash = '', points: own }, index) => {
           const dx = (index - (all.length - 1) / 2) * apart
           return [

@@ -31,15 +31,15 @@ export interface Section {
 }
 
 /**
- * Sentences: paragraphs, or as `look` says. `list`: a bullet each. `notes`: small bullets. `mind`: bullets in a box, with a warning above.
- * `code`: blocks of code.
+ * Sentences as paragraphs, or in the form that `look` names. `list`: one bullet each. `notes`: small bullets. `mind`: bullets in a box,
+ * with a warning above. `code`: blocks of code.
  */
 export interface Prose {
   readonly says: readonly string[]
   readonly look?: 'faint' | 'list' | 'notes' | 'mind' | 'code'
 }
 
-/** Names and values, one below the other. */
+/** Names and values, one pair a line. */
 export interface Pairs {
   readonly pairs: readonly (readonly [name: string, value: string])[]
 }
@@ -126,7 +126,7 @@ function prose({ says, look }: Prose): string {
     case 'code':
       return each('pre')
     case 'mind':
-      return `<aside class="mind"><strong>Mind, before you read on</strong><ul>${each('li')}</ul></aside>`
+      return `<aside class="mind"><strong>Before you read on</strong><ul>${each('li')}</ul></aside>`
     case 'list':
       return `<ul>${each('li')}</ul>`
     case 'notes':

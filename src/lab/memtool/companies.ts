@@ -1,6 +1,6 @@
 /**
- * The world of the MemTool task: invented companies, a tool for each of their
- * figures, the values that the tools return, and the requests of a session.
+ * The world of the MemTool task: invented companies and a tool for each of
+ * their figures. Gives the tools' values and the requests of a session.
  */
 import { isDeepStrictEqual } from 'node:util'
 import type { ToolCall, ToolDefinition } from '../../runtime/chat/message.js'

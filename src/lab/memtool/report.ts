@@ -134,7 +134,7 @@ export function memToolFigure({ results }: MemToolReport): string {
   })
   return figure({
     title: 'Tools and tokens by turn',
-    below: 'What comes to the same lies on one line. Several sessions of a way stand one after the other.',
+    below: 'Ways with equal values share one line. Several sessions of a way follow one after another.',
     key: results.map((result) => ({ label: nameOf(result), ...look(result) })),
     panels: [
       panel('Tools loaded at the end of each turn', 'tools', (turns) => turns.map(({ details }) => details['tools'] ?? 0)),
@@ -157,8 +157,8 @@ export function memToolPage(report: MemToolReport): string {
   const { command, date, model, agent, tools, results } = report
   const mind =
     agent === 'taught'
-      ? 'A script says what the model is to say; every prompt is computed by the engine, and the tokens are those of its ledger. Correctness and completion are the script’s and say nothing about any model.'
-      : 'The model itself answers. Values are known, so completion is exact, without a judge.'
+      ? 'A script speaks for the model. The engine computes every prompt, and the tokens are those of its ledger. Correctness and completion are the script’s and say nothing about any model.'
+      : 'The model itself answers. The right values are known, so completion is exact and needs no judge.'
   const several = results.some(({ sessions }) => sessions.length > 1)
   const theirs = table(
     [left('model'), ...['autonomous', 'workflow', 'hybrid'].map(right)],
@@ -183,7 +183,7 @@ export function memToolPage(report: MemToolReport): string {
         parts: [
           tokenTable(results),
           notes(
-            'New: tokens of text that no prompt of the session had shown before. Reused: of those shown. Tools: loaded at the end of a turn, in the mean. Useless: of them, not called in the last two turns.',
+            'New: tokens of text that no earlier prompt of the session showed. Reused: share of the shown tokens. Tools: mean number of loaded tools at the end of a turn. Useless: those of them that the last two turns did not call.',
           ),
           { svg: memToolFigure(report) },
         ],
@@ -193,10 +193,10 @@ export function memToolPage(report: MemToolReport): string {
         parts: [
           removalTable(results),
           notes(
-            '3T: mean over windows of three turns of tools removed / added, each at most 1; unclipped as printed. Windows without additions cannot be said and are left out.',
-            'Residual +3: mean tools in the three turns after a peak, a turn with more tools than both beside it. An agent that never adds has no peak.',
-            'Gone +n: of the tools added in a turn, the share that is not loaded n turns later.',
-            ...(several ? ['In brackets: 95 % intervals, sessions resampled whole.'] : []),
+            '3T: tools removed / tools added, as a mean over windows of three turns, each at most 1. Unclipped: without this limit, as the paper prints it. Windows without additions have no value and are left out.',
+            'Residual +3: mean number of tools in the three turns after a peak. A peak is a turn with more tools than both turns beside it. An agent that never adds tools has no peak.',
+            'Gone +n: the share of the tools added in a turn that are not loaded n turns later.',
+            ...(several ? ['Brackets: 95 % intervals; the bootstrap draws whole sessions.'] : []),
           ),
         ],
       },
@@ -204,14 +204,16 @@ export function memToolPage(report: MemToolReport): string {
         heading: 'Answers',
         parts: [
           correctnessTable(results),
-          notes('Recall: of the tools that a turn needs, those loaded at its end. Ghost calls: of tools that are not loaded.'),
+          notes(
+            'Recall: the share of the tools that a turn needs that are loaded at its end. Ghost calls: calls of tools that are not loaded.',
+          ),
         ],
       },
       {
         heading: 'The paper’s table',
         parts: [
           notes(
-            'Avg Removal Ratio 3T / Avg Residual 3T / Tool Correctness / Task Completion of other models on data that is not public (MemTool, table 2); one run each, no intervals, no tokens. Not comparable with the rows above beyond the definitions.',
+            'Avg Removal Ratio 3T / Avg Residual 3T / Tool Correctness / Task Completion (MemTool, table 2). The paper has other models, data that is not public, one run each, no intervals and no tokens. Only the definitions are comparable with the rows above.',
           ),
           theirs,
         ],

@@ -100,7 +100,7 @@ const Labels = Type.Array(Type.Object({ id: Type.String(), doc: Type.Unknown() }
 const Rows = Type.Array(Type.Union([Documented, Labelled]), { minItems: 1 })
 const Servers = Type.Array(Type.Object({ tools: Type.Record(Type.String(), Listed) }))
 
-/** Returns the tools of a JSON array, a list of servers or the list of an MCP server; null when the value is none of them. */
+/** Returns the tools of a JSON array, a list of servers, or an MCP server's list; null for any other value. */
 function catalogueIn(value: unknown): readonly Static<typeof Tool>[] | null {
   // A list of servers would also pass as a list of tools, because servers have names; so it is tried first.
   const servers = checked(Servers, value)
@@ -115,7 +115,7 @@ function catalogueIn(value: unknown): readonly Static<typeof Tool>[] | null {
 /**
  * Reads the tools and the queries of a file. Without queries, each tool's description is its query. When
  * tools share a name, all but the first get the name of their server in front or a number at the end.
- * @throws KvfoldError eval/bad-data when the file is no catalogue
+ * @throws KvfoldError eval/bad-data when the file is not a catalogue
  */
 export function lookupsIn(text: string, file: string): { readonly tools: ToolDefinition[]; readonly queries: readonly Query[] } {
   const value = valueOf(text, file)
@@ -125,7 +125,7 @@ export function lookupsIn(text: string, file: string): { readonly tools: ToolDef
   if (found === null)
     throw new KvfoldError(
       'eval/bad-data',
-      `${file} is no catalogue of tools: neither a list of {name, description, inputSchema}, nor {tools: [...]}, nor LiveMCPBench's list of servers, nor ToolRet's rows.`,
+      `${file} is not a catalogue of tools; give a list of {name, description, inputSchema}, {tools: [...]}, LiveMCPBench's list of servers, or ToolRet's rows.`,
     )
   const tools = definitionsOf(found)
   return { tools, queries: tools.map(({ name, description }) => ({ words: description, tools: [name] })) }
@@ -140,7 +140,7 @@ function valueOf(text: string, file: string): unknown {
       const lines = text.split('\n').filter((line) => line.trim() !== '')
       return lines.map((line) => readJson(line))
     } catch {
-      throw new KvfoldError('eval/bad-data', `${file} is no JSON; give a list of tools as JSON, or as lines of it.`, { cause })
+      throw new KvfoldError('eval/bad-data', `${file} is not JSON; give a list of tools as JSON or JSON Lines.`, { cause })
     }
   }
 }

@@ -57,28 +57,33 @@ export const ways = {
   workflow: {
     ...byModel,
     mode: 'workflow',
-    about: 'MemTool: asked aside before each turn what to remove and what to search for',
+    about: 'MemTool: before each turn an aside asks the model what to remove and what to search for',
   },
-  hybrid: { ...byModel, mode: 'hybrid', about: 'MemTool: asked aside what to remove, searches by a tool' },
-  'search-only': { ...byModel, mode: 'hybrid', removal: { by: 'nobody' }, about: 'searches, removes nothing, within the limit' },
+  hybrid: { ...byModel, mode: 'hybrid', about: 'MemTool: an aside asks the model what to remove; it searches by a tool' },
+  'search-only': {
+    ...byModel,
+    mode: 'hybrid',
+    removal: { by: 'nobody' },
+    about: 'the model searches and removes nothing, within the limit',
+  },
   deferred: {
     ...byModel,
     mode: 'hybrid',
     removal: { by: 'nobody' },
     limits: { tools: Number.MAX_SAFE_INTEGER },
-    about: 'searches, appends, removes nothing, no limit',
+    about: 'the model searches and removes nothing, without a limit',
   },
   unused: {
     ...byModel,
     mode: 'hybrid',
     removal: { by: 'unused', turns: 2 },
-    about: 'searches; what two turns did not use is removed',
+    about: 'the model searches; a rule removes tools that two turns did not use',
   },
   lru: {
     ...byModel,
     mode: 'hybrid',
     removal: { by: 'lru', tokens: 2048 },
-    about: 'searches; the least used beyond 2,048 tokens are removed',
+    about: 'the model searches; a rule removes the least recently used tools beyond 2,048 tokens',
   },
   oracle: {
     ...byModel,
@@ -86,7 +91,7 @@ export const ways = {
     removal: { by: 'nobody' },
     placement: 'list',
     given: 'needed',
-    about: 'has what it needs, and nothing else',
+    about: 'exactly the needed tools are loaded',
   },
   always: {
     ...byModel,
@@ -94,7 +99,7 @@ export const ways = {
     removal: { by: 'nobody' },
     placement: 'list',
     given: 'always',
-    about: 'the same 128 tools from the first turn to the last',
+    about: 'the same 128 tools are loaded from the first turn to the last',
   },
 } as const satisfies Record<string, MemToolArm>
 
@@ -221,7 +226,7 @@ export interface MemToolActorOptions extends Pick<
   'engine' | 'id' | 'catalogue' | 'generation' | 'history' | 'limits'
 > {
   readonly environment: Companies
-  /** Who speaks. When the context is full, a model's turn counts as overflowed, because the model filled it; a script's run throws. */
+  /** The speaker. When the context is full, a model's turn counts as overflowed, because the model filled it; a script's run throws. */
   readonly speaker: MemToolRun['agent']
   readonly way: WayName
   /** Default: the placement of the way. */
@@ -386,7 +391,7 @@ function managing(
   ]
 }
 
-/** Returns the property that an aside asks for (`remove` or `keywords`); null when the request is no aside. */
+/** Returns the property that an aside asks for (`remove` or `keywords`); null when the request is not an aside. */
 function propertyOf({ schema }: EngineRequest): string | null {
   if (typeof schema !== 'object' || schema === null || !('properties' in schema)) return null
   return Object.keys(schema.properties as object)[0] ?? null

@@ -1,6 +1,6 @@
 /**
- * Measures the answers of one condition or cell, estimates accuracy over all possible samples with intervals, tests two conditions against
- * each other, and decides which two are compared.
+ * Measures the answers of one condition or cell, and estimates accuracy over all possible samples with intervals. Decides which two
+ * conditions are compared, and tests them against each other.
  */
 import { mean } from '../../runtime/core/mean.js'
 import { bootstrap, type Interval } from '../attention/statistics.js'
@@ -11,7 +11,7 @@ import type { SampleAnswer } from '../run/plan.js'
 import type { Score } from '../task.js'
 import type { Condition, PrintedAnswer, ReportAgent } from './gather.js'
 
-// Estimates for all samples that could have been asked: accuracy and differences, each with a 95 % interval.
+// Estimates for all possible samples: accuracy and differences, each with a 95 % interval.
 
 export interface Estimate {
   /** Mean points, 0..1. */

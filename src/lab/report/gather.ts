@@ -1,4 +1,4 @@
-/** Reads logs and puts them together: groups records into conditions, and decides which of several records of a sample counts. */
+/** Reads logs and joins them: groups records into conditions, and decides which of several records of a sample counts. */
 import { createHash } from 'node:crypto'
 import { stat } from 'node:fs/promises'
 import { basename } from 'node:path'
@@ -171,7 +171,7 @@ function tasksOf(logs: readonly ReadLog[], entries: readonly GatheredRecord[], k
   })
 }
 
-/** Returns the facts that records must share to be put together. Dates, commands and machines may differ. */
+/** Returns the facts that records must share to be joined. Dates, commands and machines may differ. */
 function factsOf({ model, engine, seed, sampling, kvfold, commit }: LogHeader): Readonly<Record<string, string>> {
   return {
     model: model.name,
@@ -214,7 +214,7 @@ const compare = (a: string, b: string): number => (a < b ? -1 : a > b ? 1 : 0)
 
 // Reading logs for a report: memory holds only what tables and figures need of each record; transcripts stay on disk.
 
-/** An answer with a hash of its truth, which the scorer compared it with. The hash tells apart samples that have the same id. */
+/** An answer with a hash of its truth, which the scorer compared it with. The hash distinguishes samples that have the same id. */
 export type PrintedAnswer = SampleAnswer & { readonly print: string }
 
 export interface ReadLog {
@@ -224,7 +224,7 @@ export interface ReadLog {
   readonly resumed: readonly Resumption[]
   /** The records in the order in which they were written. */
   readonly records: readonly (PrintedAnswer | ErrorRecord)[]
-  /** True when the last line was not written to its end; it is left out. */
+  /** True when the last line is incomplete; it is left out. */
   readonly torn: boolean
 }
 
@@ -246,7 +246,7 @@ export async function readForReport(path: string): Promise<ReadLog> {
 
 function recordOf(line: LogRecord, { tasks, agents }: LogHeader, path: string, number: number): PrintedAnswer | ErrorRecord {
   if (tasks[line.task] === undefined)
-    throw bad(path, `has a line ${number} of task ${line.task}, and its header has ${tasks.length} tasks`)
+    throw bad(path, `has a line ${number} of task ${line.task}, but its header has only ${tasks.length} tasks`)
   if (!agents.some(({ agent }) => agent === line.agent))
     throw bad(path, `has a line ${number} of the agent ${line.agent}, which its header does not have`)
   const result = resultOf(line)

@@ -1,4 +1,4 @@
-/** The report of evaluations: which tables and figures stand where, and its sentences. */
+/** The report of evaluations: the order of its tables and figures, and its sentences. */
 import { KvfoldError } from '../../runtime/core/errors.js'
 import { count, plural } from '../../runtime/figures/numbers.js'
 import { left, table } from '../../runtime/figures/table.js'
@@ -21,10 +21,10 @@ import { useTables } from './tables/tools.js'
  */
 export async function summaryOf(logs: readonly string[], baseline: Baseline, made: Made): Promise<Summary> {
   const read: ReadLog[] = []
-  // Read one log after the other: a log may be large.
+  // Read one log after another, because a log may be large.
   for (const path of logs) read.push(await readForReport(path))
   if (read.every(({ records }) => records.length === 0))
-    throw new KvfoldError('eval/bad-log', `There is no sample yet in ${logs.join(', ')}; report the run when it has got further.`)
+    throw new KvfoldError('eval/bad-log', `${logs.join(', ')} has no sample yet; make the report after the first samples.`)
   return summarise(gather(read), baseline, made)
 }
 
@@ -63,8 +63,7 @@ function reportOf(summary: Summary): Report {
   const drawn = [...accuracyPictures(summary), ...costPictures(summary), ...usePictures(summary)]
   const pictures = drawn.filter((one): one is Picture => 'svg' in one)
   const left = drawn.flatMap((one) => ('why' in one ? [one.why] : []))
-  const missing: ReportPart[] =
-    left.length === 0 ? [] : [{ heading: 'Figures that are not here', parts: [{ says: left, look: 'notes' }] }]
+  const missing: ReportPart[] = left.length === 0 ? [] : [{ heading: 'Missing figures', parts: [{ says: left, look: 'notes' }] }]
   const chapters: Section[] = [
     ...CHAPTERS.map(({ figures, tables: names, ...chapter }) => ({
       ...chapter,
@@ -89,7 +88,7 @@ function picked<T extends { readonly name: string }>(names: readonly string[], a
   return [...new Set(found)]
 }
 
-// The last part of the page, on the runs: logs, how they differ, tasks, agents, and how the page was made.
+// The last part of the page describes the runs: logs, their differences, tasks, agents, and the making of the page.
 
 function sources(summary: Summary): ReportPart[] {
   const { logs, tasks, agents, made } = summary
@@ -103,9 +102,9 @@ function sources(summary: Summary): ReportPart[] {
         { says: [labels.task(index)] },
         { says: options.map((one) => JSON.stringify(one)), look: 'code' },
         ...(differs.length === 0
-          ? [{ says: ['As its authors have it.'], look: 'faint' } as const]
+          ? [{ says: ['The task is as its authors have it.'], look: 'faint' } as const]
           : ([
-              { says: ['Differs from the original:'], look: 'faint' },
+              { says: ['The task differs from the original:'], look: 'faint' },
               { says: differs, look: 'notes' },
             ] as const)),
       ]),
@@ -127,7 +126,7 @@ function sources(summary: Summary): ReportPart[] {
         { says: [made.command], look: 'code' },
         {
           says: [
-            `kvfold ${made.kvfold}, ${made.date}. Beside this page: summary.json with all of its numbers, every table as Markdown and CSV, every figure as SVG.`,
+            `kvfold ${made.kvfold} made this report on ${made.date}. Beside this page are summary.json with all numbers, every table as Markdown and CSV, and every figure as SVG.`,
           ],
           look: 'faint',
         },
@@ -143,10 +142,10 @@ function apart({ variants }: Summary): ReportPart[] {
   const different = names.filter((name) => new Set(variants.map(({ facts }) => facts[name])).size > 1)
   const rows = variants.map(({ name, facts }) => [name, ...different.map((fact) => facts[fact] ?? '')])
   const note =
-    'Only within a group are records put together and agents compared. Everything else that decides an answer is the same.'
+    'The report joins records and compares agents only within a group. All other facts that decide an answer are the same.'
   return [
     {
-      heading: 'What sets the groups of logs apart',
+      heading: 'How the groups of logs differ',
       parts: [table(['', ...different].map(left), rows), { says: [note], look: 'faint' }],
     },
   ]
@@ -168,7 +167,7 @@ function logPart({ variants }: Summary, log: LogFacts): Section {
   if (log.judge !== null) pairs.push(['judged by', log.judge])
   pairs.push(['records', `${log.answers} answers, ${log.errors} errors`])
   const times = resumed.map(({ date, other }) => (other.length === 0 ? date : `${date} with ${other.join(', ')}`))
-  if (times.length > 0) pairs.push(['went on', times.join('; ')])
+  if (times.length > 0) pairs.push(['resumed', times.join('; ')])
   return {
     heading: `Log ${log.name}${variants.length > 1 ? ` (group ${variants[log.variant]!.name})` : ''}`,
     parts: [{ says: [log.command], look: 'code' }, { pairs }],
@@ -188,7 +187,7 @@ export function about({ logs, variants, made }: Summary): { readonly title: stri
       one([...new Set(logs.map(({ engine }) => `${engine.engine} ${engine.release}`))], (engine) => engine, 'engines'),
       one([...new Set(logs.map(({ machine }) => machineName(machine)))], (name) => name, 'machines'),
       logs.length === 1 ? `log ${logs[0]!.name}` : `${logs.length} logs`,
-      ...(variants.length > 1 ? [`${variants.length} groups of logs that are not put together`] : []),
+      ...(variants.length > 1 ? [`${variants.length} separate groups of logs`] : []),
       days.length === 1 ? `run on ${days[0]!}` : `run from ${days[0] ?? ''} to ${days.at(-1) ?? ''}`,
       `report of ${made.date.slice(0, 10)} by kvfold ${made.kvfold}`,
     ],
@@ -196,7 +195,7 @@ export function about({ logs, variants, made }: Summary): { readonly title: stri
 }
 
 /**
- * Says, task by task, how the claim holds (better, from a smaller context, at less cost) for every agent compared with the baseline.
+ * Says for every task how the claim holds: better answers, from a smaller context, at less cost. Compares every agent with the baseline.
  * Leaves out agents for whose prompts the model is known to be untrained.
  */
 export function claims(summary: Summary): string[] {
@@ -211,7 +210,7 @@ export function claims(summary: Summary): string[] {
     return [
       [
         `${labels.task(task)}: ${labels.condition(condition)} reaches ${percent(measures.accuracy.value)} %, ${labels.condition(other)} ${percent(theirs.accuracy.value)} %;`,
-        `on the ${plural(test.pairs, 'sample')} that both answered the difference is ${points(difference.value)} points${chance} (p ${sign(holm)} after Holm's correction).`,
+        `on the ${plural(test.pairs, 'sample')} that both answered, the difference is ${points(difference.value)} points${chance} (p ${sign(holm)} after Holm's correction).`,
         `Context at the answer: ${count(measures.context.after)} tokens against ${count(theirs.context.after)}.`,
         `A sample: ${count(measures.work.submitted)} tokens computed against ${count(theirs.work.submitted)}, ${seconds(measures.milliseconds.total)} s against ${seconds(theirs.milliseconds.total)} s.`,
       ].join(' '),
@@ -235,30 +234,30 @@ export function cautions(summary: Summary): string[] {
   const said: string[] = []
   const untrained = conditions.filter(({ trained }) => trained === false)
   if (untrained.length > 0)
-    said.push(
-      `The model was not trained for the prompts of these; their accuracy says nothing about the method: ${names(untrained)}.`,
-    )
+    said.push(`The model was not trained for some prompts, so their accuracy says nothing about the method: ${names(untrained)}.`)
   const unknown = conditions.filter(({ trained }) => trained === null)
-  if (unknown.length > 0) said.push(`Nobody knows whether the model was trained for the prompts of these: ${names(unknown)}.`)
+  if (unknown.length > 0) said.push(`The model may or may not have been trained for some prompts: ${names(unknown)}.`)
   const unfinished = conditions.filter(({ planned, measures, errors }) => (measures?.answered ?? 0) + errors < planned)
   if (unfinished.length > 0) {
     const missing = unfinished.reduce(
       (sum, { planned, measures, errors }) => sum + planned - errors - (measures?.answered ?? 0),
       0,
     )
-    said.push(`Not everything that was planned has been run. Missing are ${plural(missing, 'sample')}, of ${names(unfinished)}.`)
+    said.push(
+      `The runs are not finished. ${plural(missing, 'sample')} of ${names(unfinished)} ${missing === 1 ? 'is' : 'are'} missing.`,
+    )
   }
   const failed = conditions.filter(({ errors }) => errors > 0)
   if (failed.length > 0)
     said.push(
-      `${count(failed.reduce((sum, { errors }) => sum + errors, 0))} samples ended in errors and are in no accuracy; where errors fall on hard samples, what is left is easier: ${names(failed)}.`,
+      `${count(failed.reduce((sum, { errors }) => sum + errors, 0))} samples ended in errors and count in no accuracy. If the hard samples failed, the others are easier: ${names(failed)}.`,
     )
   const few = conditions.filter(({ cells }) => cells.some(({ measures }) => measures !== null && measures.answered < FEW))
   if (few.length > 0)
-    said.push(`Cells of fewer than ${FEW} samples say little by themselves; look at the intervals: ${names(few)}.`)
+    said.push(`Cells with fewer than ${FEW} samples say little by themselves, so look at their intervals: ${names(few)}.`)
   if (conditions.every(({ against }) => against === null))
     said.push(
-      `Nothing is compared: no other agent answered the same samples as ${summary.baseline.agent}${summary.baseline.contract === null ? '' : ` under ${summary.baseline.contract}`}.`,
+      `The report compares nothing, because no other agent answered the same samples as ${summary.baseline.agent}${summary.baseline.contract === null ? '' : ` under ${summary.baseline.contract}`}.`,
     )
   const mixed = variants.filter(
     (_, variant) =>
@@ -268,15 +267,15 @@ export function cautions(summary: Summary): string[] {
           .flatMap(({ machine, resumed }) => [machineName(machine), ...resumed.flatMap(({ other }) => other)]),
       ).size > 1,
   )
-  if (mixed.length > 0) said.push('Times come from more than one machine or version: see what was run.')
+  if (mixed.length > 0) said.push('Times come from more than one machine or version; see "What was run".')
   if (summary.repeated > 0)
     said.push(
-      `${count(summary.repeated)} answers are left out, because a later one is of the same sample under the same condition: the later one counts.`,
+      `The report leaves out ${count(summary.repeated)} answers, because the logs have a later answer to the same sample under the same condition.`,
     )
   if (summary.retried > 0)
-    said.push(`${count(summary.retried)} samples failed and were answered when they were tried again; they count as answered.`)
+    said.push(`${count(summary.retried)} samples failed at first and were answered later; they count as answered.`)
   const torn = logs.filter((log) => log.torn)
   if (torn.length > 0)
-    said.push(`The last line of ${torn.map(({ name }) => name).join(', ')} was not written to its end, and is left out.`)
+    said.push(`The last line of ${torn.map(({ name }) => name).join(', ')} is incomplete, so the report leaves it out.`)
   return said
 }

@@ -26,7 +26,7 @@ import {
   type Variant,
 } from './gather.js'
 
-/** The version of summary.json; raised with every change that a program reading it would misread. */
+/** The version of summary.json. Increase it with every change that an older program would misread. */
 const SCHEMA = 1
 
 /** The results of a condition, or of one cell of it. */
@@ -89,8 +89,8 @@ export interface Summary {
 }
 
 /**
- * Builds the summary. For Holm's correction, the comparisons over whole conditions are one family, and the comparisons by cell are one
- * family per task: a family is the comparisons that one table shows.
+ * Builds the summary. For Holm's correction, a family is the comparisons that one table shows: one family over whole conditions, and one
+ * family by cell for each task.
  */
 export function summarise(gathered: Gathered, baseline: Baseline, made: Made): Summary {
   const { conditions, agents } = gathered

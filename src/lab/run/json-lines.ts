@@ -1,5 +1,5 @@
 /**
- * JSON Lines files that one process writes, line by line and soon on disk, and that a later process continues after a stop at any place.
+ * JSON Lines files. One process writes each line and syncs it to disk soon. After a stop at any place a later process continues the file.
  * Runs, episodes, studies and collected trajectories keep their records in such files.
  */
 import { createReadStream, readFileSync, rmSync, writeFileSync } from 'node:fs'
@@ -73,14 +73,15 @@ export class JsonLines {
     readonly path: string,
     private readonly file: FileHandle,
     private readonly release: () => void,
-    /** Whether the file had more than what `read` kept, such as an incomplete last line, which was then cut off. */
+    /** Whether the file had more than `read` kept, such as an incomplete last line. The rest was cut off. */
     readonly torn: boolean,
   ) {}
 
   /**
    * Opens the file for this process alone, new or to continue it.
-   * @param read reads the lines that are there and returns the bytes to keep, up to the end of a line
-   * @throws KvfoldError eval/log-busy; eval/bad-log when the file cannot be read or written; any error of `read`, and the file stays as it is
+   * @param read reads the existing lines and returns the number of bytes to keep, up to the end of a line
+   * @throws KvfoldError eval/log-busy; eval/bad-log when the file cannot be read or written; any error of `read`, which leaves the file
+   * unchanged
    */
   static async open(path: string, read: (lines: AsyncIterable<JsonLine>) => Promise<number>): Promise<JsonLines> {
     await mkdir(dirname(path), { recursive: true }).catch((cause: unknown) => {

@@ -26,9 +26,9 @@ async function* checkedLines<Header extends Entry, Record extends Entry>(
   for await (const { value, number, end } of lines) {
     const version = number === 1 ? (versionOf(value) ?? kind.version) : kind.version
     if (version !== kind.version)
-      throw bad(path, `is of version ${version}, and this kvfold reads version ${kind.version}; use the kvfold that wrote it`)
+      throw bad(path, `has version ${version}, but this kvfold reads version ${kind.version}; use the kvfold that wrote it`)
     const read = kind.read(value)
-    if (!read.ok) throw bad(path, `has a line ${number} that is no line of a ${kind.name} (${inWords(read.faults[0])})`)
+    if (!read.ok) throw bad(path, `has a line ${number} that is not a line of a ${kind.name} (${inWords(read.faults[0])})`)
     const isHeader = read.value.kind === kind.header
     if (number === 1 && !isHeader) throw bad(path, 'does not begin with a header')
     if (number > 1 && isHeader) throw bad(path, `has a second header in line ${number}`)
@@ -51,7 +51,7 @@ export function latest<R extends Pick<LogRecord, 'task' | 'agent' | 'contract' |
   return [...new Map(records.map((record) => [nameOf(record), record])).values()]
 }
 
-/** @param before what `open` kept of the log's records */
+/** @param before the parts of the log's records that `open` kept */
 export class LogFile<Record extends Entry, Kept> {
   private constructor(
     private readonly file: JsonLines,
@@ -65,7 +65,7 @@ export class LogFile<Record extends Entry, Kept> {
    * Creates a log, or continues one of the same run; a line `resumed` then precedes the first new record.
    * @param keep returns what to keep of a record in memory; null for nothing
    * @param most cuts off the records after this many
-   * @throws KvfoldError eval/other-run, eval/log-busy; eval/bad-log when the file cannot be read or written, or is no such log
+   * @throws KvfoldError eval/other-run, eval/log-busy; eval/bad-log when the file cannot be read or written, or is not such a log
    */
   static async open<Header extends Heading, Record extends Entry, Kept>(
     path: string,
@@ -89,9 +89,9 @@ export class LogFile<Record extends Entry, Kept> {
       }
       const [found] = headers
       if (found !== undefined) refuseOther(path, kind.essence(found), kind.essence(header))
-      // An incomplete header comes from a stopped run of ours. Any other file without a header is no log and stays as it is.
+      // An incomplete header comes from a stopped run of ours. Any other file without a header is not a log and stays unchanged.
       else if (!(await readFile(path, 'utf8')).startsWith(`{"kind":"${kind.header}"`))
-        throw bad(path, `is no ${kind.name}; it was left as it is`)
+        throw bad(path, `is not a ${kind.name}; kvfold left it unchanged`)
       return kept
     })
     const log = new LogFile(file, kind as unknown as LogKind<Heading, Record>, before, headers.length === 0 ? null : header)
@@ -103,7 +103,7 @@ export class LogFile<Record extends Entry, Kept> {
     return this.file.path
   }
 
-  /** Whether the log ended in an incomplete line, which was then cut off. */
+  /** Whether the log ended in an incomplete line, which `open` cut off. */
   get torn(): boolean {
     return this.file.torn
   }
@@ -129,7 +129,10 @@ export class LogFile<Record extends Entry, Kept> {
     // An unreadable line would make the log unusable, so each line is checked before it is written.
     for (const line of lines) {
       const read = this.kind.read(readJson(writeJson(line)))
-      invariant(read.ok, `A record of kind ${line.kind} is not as the log has it: ${read.ok ? '' : inWords(read.faults[0])}.`)
+      invariant(
+        read.ok,
+        `A record of kind ${line.kind} does not match the schema of the log: ${read.ok ? '' : inWords(read.faults[0])}.`,
+      )
     }
     await this.file.add(...lines)
   }

@@ -1,8 +1,8 @@
 /** The loop over samples and episodes: plays them at several places at once, shares cells among them, and estimates the time left. */
 
 /**
- * Plays all items, each place one after another. The first error stops all places and is thrown. Ends early without an error when `signal`
- * stops it and no item throws because of that.
+ * Plays all items; each place plays one item after another. The first error stops all places and is thrown. When `signal` stops the loop
+ * and no item throws because of that, the loop ends early without an error.
  * @param play gets a signal that also stops when another place failed
  */
 export async function playAll<Item, Place>(

@@ -1,6 +1,6 @@
 /**
- * The contents of a run before its first sample: its items in their order, and the header of its log. The order keeps a stopped run even:
- * every task, cell and agent has come about equally far.
+ * Plans a run before its first sample: its items in their order, and the header of its log. The order keeps a stopped run even: every
+ * task, cell and agent has about the same share of its samples.
  */
 import { createHash } from 'node:crypto'
 import { readFileSync, statSync } from 'node:fs'
@@ -65,7 +65,7 @@ export function resultOf(record: LogRecord): ItemResult {
   return rest
 }
 
-// The header of a log: everything about a run that is known before its first sample.
+// The header of a log: all facts about a run that are known before its first sample.
 
 export interface HeaderOptions {
   readonly command: string
@@ -160,8 +160,8 @@ async function taskOf(task: Task): Promise<LogHeader['tasks'][number]> {
 // Reads the commit of the source from the checkout's files, because git itself may not be installed.
 
 /**
- * Returns the commit that HEAD names in the checkout in `folder`; null when `folder` is no checkout, such as in an installed package.
- * Uncommitted changes are not noticed.
+ * Returns the commit that HEAD names in the checkout in `folder`; null when `folder` is not a checkout, such as in an installed package.
+ * Ignores uncommitted changes.
  */
 export function commitOf(folder: string): string | null {
   try {

@@ -76,7 +76,7 @@ class WorkerPool implements Bench {
   async sample(task: number, index: number): Promise<TaskSample> {
     const done = await this.#do({ what: 'sample', spec: this.tasks[task]!.spec, index })
     if (done.kind === 'sample') return done.sample
-    throw new KvfoldError('internal/invariant', `A thread was asked for a sample and answered with a ${done.kind}.`)
+    throw new KvfoldError('internal/invariant', `A thread answered a request for a sample with a ${done.kind}.`)
   }
 
   async score(task: number, sample: TaskSample, answer: string, ...[verdict]: [(boolean | null)?]): Promise<Score> {
@@ -84,7 +84,7 @@ class WorkerPool implements Bench {
     const judged = verdict === undefined ? {} : { verdict }
     const done = await this.#do({ what: 'score', spec, sample, answer, ...judged })
     if (done.kind === 'score') return done.score
-    throw new KvfoldError('internal/invariant', `A thread was asked for a score and answered with a ${done.kind}.`)
+    throw new KvfoldError('internal/invariant', `A thread answered a request for a score with a ${done.kind}.`)
   }
 
   close(): Promise<void> {

@@ -46,7 +46,7 @@ export interface RunLog {
 export interface RunProgress {
   readonly done: number
   readonly total: number
-  /** Samples of this run, so far, that could not be answered. */
+  /** Samples of this run that failed so far. */
   readonly errors: number
   /** Estimated milliseconds until all samples are done; null before the first measurement. */
   readonly left: number | null
@@ -54,7 +54,7 @@ export interface RunProgress {
   readonly last: ItemResult | null
 }
 
-/** The run stops after this many errors in a row, over all engines: the cause is then probably not in the samples. */
+/** The run stops after this many errors in a row, over all engines, because the samples are then probably not the cause. */
 export const MOST_ERRORS = 10
 
 /** Cells for everything beside the sample and its answer: system prompt, tool calls and their results, the agent's own prompts. */
@@ -127,7 +127,7 @@ class EvalRun {
     if (++this.#inARow < MOST_ERRORS) return
     throw new KvfoldError(
       'eval/too-many-errors',
-      `${MOST_ERRORS} samples in a row could not be answered, the last one because: ${message} What is finished is kept; mend this, and the same command goes on.`,
+      `${MOST_ERRORS} samples in a row failed. The last error: ${message} The log has the finished samples. Solve the problem, then run the same command again to continue.`,
     )
   }
 

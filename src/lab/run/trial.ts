@@ -26,7 +26,7 @@ export interface TrialOptions extends Pick<AgentSetting, 'embedder' | 'window'> 
   readonly seed: number
   /** Unique in this process. For caches that outlive the process it must be unique among all processes. */
   readonly name: string
-  /** Whether the cache holds no other conversations. A full cache is then the agent's own doing. */
+  /** Whether the cache holds no other conversations. Then only the agent itself can fill it. */
   readonly alone: boolean
   readonly signal: AbortSignal
   readonly onStep?: RecorderOptions['onStep']
@@ -43,7 +43,7 @@ export async function trial(sample: TaskSample, options: TrialOptions): Promise<
   }
 }
 
-/** The record of a sample that could not be answered, or not even made (`sample` null). */
+/** Returns the record of a sample that could not be made (`sample` null) or answered. */
 export const failed = (item: Item, sample: Pick<TaskSample, 'id' | 'cell'> | null, error: unknown): ErrorRecord => ({
   kind: 'error',
   ...item,
@@ -67,7 +67,7 @@ async function recordOf(sample: TaskSample, options: TrialOptions): Promise<Samp
     turns: [turn],
     recorder,
   } = await playEpisode({ engine, name, environment, cast, ...definedFields({ onStep }) })
-  invariant(turn !== undefined, 'A sample came to no turn.')
+  invariant(turn !== undefined, 'A sample ended without a turn.')
   const { answer, end, score, calls, refusedCalls, details } = turn
   return {
     kind: 'sample',

@@ -13,21 +13,21 @@ export interface CustomerMistake {
   readonly says: readonly string[]
 }
 
-/** One turn: the customer's message, and the right calls and answer. */
+/** One turn: the customer's message, the right calls and the right answer. */
 export interface Goal {
   readonly says: string
   readonly lookups: readonly Lookup[]
   readonly acts: readonly Call[]
   /** Strings that the answer must contain. */
   readonly told: readonly string[]
-  /** The open task, as a line of a to-do list. It may stay the same over the turns of one matter. */
+  /** The open task, as a line of a to-do list. It may stay the same over several turns. */
   readonly todo: string
   /** A note of the turn for summaries in later turns. */
   readonly note: string
   readonly constraint?: string
   /**
-   * `careless`: the mistake of an agent that looks nothing up. `forgetful`:
-   * of one that lost the earlier turns. Absent: that agent makes none here.
+   * `careless`: the mistake of an agent that looks nothing up. `forgetful`: the mistake
+   * of an agent that lost the earlier turns. Absent: that agent makes no mistake here.
    */
   readonly careless?: CustomerMistake
   readonly forgetful?: CustomerMistake
@@ -61,7 +61,7 @@ export function makeStory({ seed, turns }: StoryOptions): Story {
     }
   }
   add(teller.greeting())
-  // All matters in rotation, so that a short story has most of them. The seed chooses which of the first three comes first.
+  // All kinds of requests take turns, so that a short story has most of them. The seed chooses which of the first three comes first.
   const matters = [
     () => teller.exchange(),
     () => teller.mistake(),

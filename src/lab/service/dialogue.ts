@@ -128,7 +128,7 @@ const plain = (text: string): string => text.toLowerCase().replaceAll(',', '')
 export const manners = ['taught', 'careless', 'forgetful'] as const
 export type Manner = (typeof manners)[number]
 
-/** After this many calls in a turn the script looks nothing more up and answers from what the prompt shows. */
+/** After this many calls in a turn the script makes no more lookups and answers from the values in the prompt. */
 const ENOUGH = 8
 
 /** The script of an agent. It uses only values that the request shows, folds applied; values that a fold hid must be looked up again. */

@@ -32,16 +32,16 @@ export type FrameworkName = (typeof frameworkNames)[number]
 
 /** One line about each framework. */
 export const frameworkTitles: Readonly<Record<FrameworkName, string>> = {
-  react: 'appends everything; its oldest turns go where a turn may not fit',
-  resum: 'at 0.9 of the window a summary takes the place of everything',
+  react: 'appends everything; drops its oldest turns when a turn may not fit',
+  resum: 'at 0.9 of the window, a summary replaces everything',
   iterresearch: 'sees the question, a report and the last step',
-  agentfold: 'every step may tell a range of earlier ones by one text',
-  sculptor: 'folds by six tools of its own',
-  memtool: 'has no tool until it searches; tools that two turns did not use go',
-  'u-fold': 'folds one kept log by notes and chosen lines when the to-do list changes, helpers on forks of it',
-  'u-fold-every-turn': 'the same from the first token on and at every turn, as the paper',
-  'u-fold-stable': "the paper's three prompts with what changes last",
-  'u-fold-printed': "the paper's three prompts in its order",
+  agentfold: 'every step may replace a range of earlier ones by one text',
+  sculptor: 'folds with the six context tools',
+  memtool: 'has no tool until it searches; loses tools that two turns did not use',
+  'u-fold': 'keeps one log; folds it to notes and chosen lines when the to-do list changes; its helpers run on forks',
+  'u-fold-every-turn': 'u-fold at every turn and from the first token on, as in the paper',
+  'u-fold-stable': "the paper's three prompts, with the changing parts last",
+  'u-fold-printed': "the paper's three prompts, in the paper's order",
 }
 
 export interface FrameworkSetting {

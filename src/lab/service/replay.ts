@@ -49,10 +49,7 @@ const LENGTH = 4
  */
 export function readDialogues(json: string, source: string): readonly RecordedDialogue[] {
   const wrong = (why: string) =>
-    new KvfoldError(
-      'eval/bad-data',
-      `${source} ${why}; give a file of tau-bench's historical_trajectories, or the results that tau2 writes.`,
-    )
+    new KvfoldError('eval/bad-data', `${source} ${why}; give a file of tau-bench's historical_trajectories, or results of tau2.`)
   let data: unknown
   try {
     data = readJson(json)
@@ -114,7 +111,7 @@ function calledBy(call: Readonly<Record<string, unknown>>): Omit<RecordedCall, '
 }
 
 /**
- * Makes a scenario of each dialogue, in cells by length. A dialogue may be too long for the window; the framework has to cope with that.
+ * Makes a scenario of each dialogue, in cells by length. A dialogue may be too long for the window; the framework must handle that.
  */
 export function replayScenarios(dialogues: readonly RecordedDialogue[]): readonly Scenario[] {
   const definitions = definitionsOf(dialogues)
@@ -208,7 +205,7 @@ const GAP = 4
 const NOTE = 120
 
 /**
- * Speaks as the record does, whatever the prompt shows. As a helper, it notes the
+ * Replies as the record does, whatever the prompt shows. As a helper, it notes the
  * beginnings of the user's messages and chooses lines with values that the turn uses.
  */
 function replayTeacher(replay: RecordedEnvironment): Teacher {

@@ -1,4 +1,4 @@
-/** The report of a run at the order desk: a page with tables, a figure of tokens by framework, and one of the context by turn. */
+/** The report of a run at the order desk: a page with tables, and figures of the tokens by framework and of the context by turn. */
 import { curves, rows } from '../figures/panels.js'
 import { figure, PALETTE } from '../figures/figure.js'
 import { count, percent } from '../../runtime/figures/numbers.js'
@@ -20,7 +20,7 @@ export function publishService(folder: string, { rows: all, dialogues, command, 
   const drawn = cellsOf(all).flatMap(({ turns, fields }) => {
     const own = all.filter((row) => row.turns === turns && row.fields === fields)
     const played = dialogues.filter(({ cell }) => cell.turns === turns && cell.fields === fields)
-    const of = `${turns} turns, ${fields} distractor fields in a record`
+    const of = `${turns} turns, ${fields} unneeded fields in a record`
     return [
       { name: `tokens-${turns}-${fields}`, svg: tokensFigure(own, of) },
       { name: `context-${turns}-${fields}`, svg: contextFigure(played, of) },
@@ -49,7 +49,7 @@ function tokensFigure(all: readonly ServiceRow[], of: string): string {
     return {
       label: row.name,
       parts: [
-        { value: own, colour: colourOf(row.name), says: `${count(own)} tokens of the agent's own` },
+        { value: own, colour: colourOf(row.name), says: `${count(own)} tokens of the agent itself` },
         { value: row.tokensHelpers, colour: '#8b8b94', says: `${count(row.tokensHelpers)} tokens of helpers` },
       ],
       text: `${count(row.tokensComputed)}${timesReact(row, all)}`,
@@ -114,7 +114,11 @@ function crossings(all: readonly ServiceRow[]): Table {
 
 const titles = (all: readonly ServiceRow[]): Table =>
   table(
-    [{ title: 'framework' }, { title: 'what it does' }, number('turns right', (line: readonly string[]) => line[2] ?? '')],
+    [
+      { title: 'framework' },
+      { title: 'what the framework does' },
+      number('turns right', (line: readonly string[]) => line[2] ?? ''),
+    ],
     [...new Set(all.map(({ name }) => name))].map((name) => {
       const own = all.filter((row) => row.name === name)
       return [name, frameworkTitles[name], percent(own.reduce((sum, row) => sum + row.turnsRight, 0) / own.length, 0)]
@@ -200,6 +204,6 @@ export function paperTable(): Table {
 }
 
 export const PAPER_NOTES = [
-  "The paper's, in percent, not ours: real models on tau-bench, tau2-bench and VitaBench; the order desk is another task. None of its 25 differences between U-Fold and ReAct on tau and tau2 (the largest is 8.0 points) is more than two standard errors of one pass: 4.3 points for 114 tasks at 70 %, 7 for 50. Most cells are whole numbers of tasks of one pass. It reports no cost.",
+  "These are the paper's results, not ours, in percent: real models on tau-bench, tau2-bench and VitaBench. The order desk is another task. The paper has 25 differences between U-Fold and ReAct on tau and tau2; the largest is 8.0 points. None is more than two standard errors of one pass: 4.3 points for 114 tasks at 70 %, 7 for 50. Most cells are whole numbers of tasks of one pass. The paper reports no cost.",
   'With redundant fields in tool results (Qwen3-30B, VitaBench): in-store ReAct 43.5 to 11.0, U-Fold 44.0 to 27.0; cross-scenarios 15.0 to 4.0 and 19.5 to 12.0. With GPT-4.1 as folder of Qwen3-4B (ReAct, own folder, GPT-4.1): delivery 9.3, 10.0, 17.0; in-store 5.0, 8.0, 10.0; OTA 0, 0, 3.0; cross-scenarios 0, 2.0, 1.0.',
 ] as const

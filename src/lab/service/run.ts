@@ -214,5 +214,5 @@ export function serviceTable(rows: readonly ServiceRow[]): Table {
 }
 
 export const SERVICE_NOTES = [
-  'Means per dialogue, by the ledger. reward: every turn right, by the state of the desk and by what had to be said. shown, computed: tokens of all steps, helpers included; folder: of another model that was named for helpers, not among them. priced: computed, and a tenth of what was reused. last, most: tokens of the context at the last answer and at most. overflowed: turns that did not fit into the window.',
+  'The table has means per dialogue, by the ledger. reward: 1 when every turn is right, by the state of the desk and by the required words. shown, computed: tokens of all steps, helpers included. folder: tokens of a separate model for the helpers, which the others leave out. priced: computed tokens and a tenth of reused ones. last, most: tokens of the context at the last answer and at most. overflowed: turns that did not fit into the window.',
 ] as const

@@ -189,7 +189,7 @@ export async function openBabilong(spec: TaskSpec): Promise<Task> {
     differs:
       originals === null
         ? [
-            'Instructions, examples and the form of the answer are in our own words, task by task; labels and scoring are the original’s.',
+            'Instructions, examples and the form of the answer are in our own words for every task; labels and scoring are the original’s.',
           ]
         : [],
     size: rows.size,

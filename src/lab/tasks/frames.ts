@@ -50,15 +50,15 @@ export async function openFrames(spec: TaskSpec): Promise<Task> {
     differs: [
       ...(original === null
         ? [
-            'Articles are what the user supplied, as plain text.',
-            'The instruction and the question to the judge are in our own words; the judge is the model named in the log. Ours is stricter than the published one.',
+            'The user supplies the articles as plain text.',
+            'The instruction and the question to the judge are in our own words. The judge is the model named in the log. Our question is stricter than the published one.',
           ]
         : [
-            'Articles are what the user supplied, as plain text, where the published program has their links.',
-            'Nothing is said by a system, answers are greedy and take 1024 tokens at most; the program has a line of system, temperature 0.7 and 1000 tokens.',
-            'The judge is the model named in the log, greedy, with 512 tokens and nothing said by a system; the program has the model judge itself, at temperature 0.3, with 300 tokens and a line of system.',
+            'The user supplies the articles as plain text; the published program has their links.',
+            'We use no system message, greedy answers and at most 1024 tokens; the program has a system message, temperature 0.7 and 1000 tokens.',
+            'The judge is the model named in the log: greedy, with 512 tokens and no system message. In the program the model judges itself, at temperature 0.3, with 300 tokens and a system message.',
           ]),
-      `What is too long is cut by characters, ${options.charsPerToken} for a token.`,
+      `Long texts are cut by characters, ${options.charsPerToken} for a token.`,
     ],
     size,
     sample: async (index) => {
@@ -115,7 +115,7 @@ function fitted(articles: readonly Article[], characters: number): string {
 }
 
 function scoreOf(verdict: boolean | null | undefined): Score {
-  invariant(verdict !== undefined, 'FRAMES is scored by what a judge says.')
+  invariant(verdict !== undefined, 'A score of FRAMES needs the verdict of a judge.')
   return { points: verdict === true ? 1 : 0, outcome: verdict === null ? 'unparsed' : verdict ? 'right' : 'wrong', details: {} }
 }
 
@@ -140,8 +140,8 @@ function verdictIn(said: string): boolean | null {
 }
 
 /**
- * The verdict by the published program's rule: in the last line that begins with `Decision:`, TRUE in any case is right and everything else
- * is wrong. Returns null where the word is not FALSE either; null scores 0, as false does.
+ * The verdict by the published program's rule. In the last line that begins with `Decision:`, TRUE in upper or lower case is right. All
+ * other words are wrong. Returns null where the word is not FALSE either; null scores 0, as false does.
  */
 function publishedVerdict(said: string): boolean | null {
   const line = said
@@ -176,7 +176,7 @@ export async function openArticles(source: string): Promise<Articles> {
   if (found === null && !isRowsFile(source))
     throw new KvfoldError(
       'eval/bad-data',
-      `There is no folder ${source}; articles are a folder of .txt and .md files, or a file of rows.`,
+      `The folder ${source} does not exist; give a folder of .txt and .md files, or a file of rows.`,
     )
   const folder = found?.isDirectory() === true
   const readers = folder ? await inFolder(source) : await inRows(source)

@@ -139,8 +139,8 @@ function valueOf(digit: string): number {
 }
 
 /**
- * Returns the variables (V and a number) in the last sentence that names one; the empty set when a later sentence says that there are none;
- * null when the answer does neither. Text before `</think>` does not count.
+ * Returns the variables (V and a number) in the last sentence that names one. Returns the empty set when a later sentence says that there
+ * are none, and null when the answer has neither sentence. Text before `</think>` does not count.
  */
 export function finalVariables(answer: string): ReadonlySet<string> | null {
   const said = (answer.split('</think>').at(-1) ?? '').replace(/[*$\\`]/gu, '')

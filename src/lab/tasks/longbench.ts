@@ -48,9 +48,9 @@ export async function openLongBench(spec: TaskSpec): Promise<Task> {
     temperature: 0.1,
     differs: [
       ...(original === null
-        ? ['The instruction around text, question and choices is in our own words; the pattern of the answer is the original’s.']
-        : ['Of a text that is too long its middle is left out; the original leaves out the middle of the whole prompt.']),
-      `Texts are cut by characters, ${options.charsPerToken} for a token, and not by a tokenizer.`,
+        ? ['The instruction around text, question and choices is in our own words. The pattern of the answer is the original’s.']
+        : ['A text that is too long loses its middle; in the original the whole prompt loses its middle.']),
+      `Texts are cut by characters, ${options.charsPerToken} for a token, not by a tokenizer.`,
     ],
     size,
     sample: async (index) => {

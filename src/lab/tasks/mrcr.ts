@@ -79,9 +79,9 @@ function generated(spec: TaskSpec): Task {
     prompt: 'similar',
     maxTokens: 64 + Math.ceil((1.5 * LONGEST_TEXT) / options.charsPerToken),
     differs: [
-      'Asks and texts are our own: texts are made of sentences on their subject, where the original has a model write them.',
+      'Requests and texts are our own. Our texts consist of sentences about their subject; in the original a model writes the texts.',
       'One worked example comes first, in our own words.',
-      'The last question is in our own words, too, and says how many alike texts there are, which the original leaves open.',
+      'The last question is in our own words, too. It says how many similar texts there are; the original does not.',
       `Length is counted as characters / ${options.charsPerToken}.`,
     ],
     size: cells.length * options.samples,
@@ -111,7 +111,7 @@ async function fromRows(spec: TaskSpec): Promise<Task> {
     prompt: 'general',
     // The longest texts of the public rows have some 1,500 tokens.
     maxTokens: 4096,
-    differs: ['Samples are put into cells by characters / 4; the original bins them by tokens of one tokenizer.'],
+    differs: ['Samples get their cells by characters / 4; the original bins them by tokens of one tokenizer.'],
     size,
     sample: async (index) => {
       refuseBeyond(index, size)
@@ -158,8 +158,8 @@ function parsed(field: unknown): unknown {
   }
 }
 
-// Generates conversations in the form of MRCR: asks for texts of some form on some subject, several times the same ask, with the texts as
-// answers.
+// Generates conversations in the form of MRCR: requests for texts of some form on some subject, with the texts as answers. One request
+// occurs several times.
 
 export interface ConversationOptions {
   /** The number of texts that answer the same ask. */
@@ -205,7 +205,7 @@ const subjects = [
 
 /** Characters of a text. Longer texts would leave room for only a few of them. */
 export const LONGEST_TEXT = 2_000
-/** Characters. Shorter texts could hardly be told apart. */
+/** Characters. Shorter texts are too similar to each other. */
 const SHORTEST_TEXT = 120
 
 /** @throws KvfoldError eval/bad-data when that many texts do not fit */
@@ -222,7 +222,7 @@ export function makeConversation({ needles, characters, seed, sample }: Conversa
   if (each < SHORTEST_TEXT)
     throw new KvfoldError(
       'eval/bad-data',
-      `${needles} alike texts and as many others do not fit into ${characters} characters; ask for a greater length or fewer needles.`,
+      `${needles} similar texts and as many others do not fit into ${characters} characters; ask for a greater length or fewer needles.`,
     )
   const turns = arranged(random, wanted, needles, Math.max(2 * needles, Math.floor(room / (each + 60))))
   const texts = turns.map((ask) => textOf(random, ask, each))
@@ -234,7 +234,7 @@ export function makeConversation({ needles, characters, seed, sample }: Conversa
   return { messages: [...messages, { role: 'user', content: question }], prefix, text: texts[chosen] ?? '' }
 }
 
-/** The wanted ask `needles` times at random places among other asks. Those share its form or its subject now and then, never both. */
+/** Returns the wanted ask `needles` times at random places among other asks. Some of those share its form or its subject, never both. */
 function arranged(random: Random, wanted: TextAsk, needles: number, turns: number): TextAsk[] {
   const others = Array.from({ length: turns - needles }, () => otherThan(random, wanted))
   return random.shuffled([...Array.from({ length: needles }, () => wanted), ...others])

@@ -46,13 +46,13 @@ export async function openNeedles(spec: TaskSpec): Promise<Task> {
     temperature: 0,
     differs: [
       ...(options.filler === undefined
-        ? ['The text around the needles is made of our own sentences; the original takes essays.']
+        ? ['The text around the needles consists of our own sentences; the original uses essays.']
         : []),
       prompts === ownPrompts
         ? "Names, the seven phrasings of a kinship and all other sentences are our own; the ten words of relation are the original's."
         : 'Names are our own.',
       `Length is counted as characters / ${options.charsPerToken}, question included; the original counts tokens of one tokenizer and leaves some room for the question.`,
-      'Needles stand between sentences, at the nearest place to their depth.',
+      'Needles are between sentences, at the place nearest to their depth.',
     ],
     size: cells.length * options.samples,
     sample: async (index) => {
@@ -172,14 +172,14 @@ export async function openFiller(path: string | undefined): Promise<Filler> {
       const named = absent.find((name) => passages.some((passage) => passage.includes(name)))
       if (named !== undefined)
         return Promise.reject(
-          new KvfoldError('eval/bad-data', `${path} names ${named}, who is one of ours; take another text or seed.`),
+          new KvfoldError('eval/bad-data', `${path} names ${named}, a name that we give to a needle; use another text or seed.`),
         )
       const length = passages.join('').length
       if (length < characters)
         return Promise.reject(
           new KvfoldError(
             'eval/bad-data',
-            `${path} has ${length} characters, and this length needs ${characters}; take a longer text or ask for smaller lengths.`,
+            `${path} has ${length} characters, but this length needs ${characters}; use a longer text or ask for smaller lengths.`,
           ),
         )
       return Promise.resolve(passages)
@@ -211,7 +211,7 @@ async function textOf(path: string): Promise<string> {
   } catch (cause) {
     throw new KvfoldError(
       'eval/bad-data',
-      `Cannot read the text ${path}: ${cause instanceof Error ? cause.message : String(cause)}`,
+      `The text ${path} cannot be read: ${cause instanceof Error ? cause.message : String(cause)}`,
       {
         cause,
       },
@@ -225,7 +225,7 @@ async function textsOf(path: string): Promise<string[]> {
   for (let index = 0; index < rows.size; index++) {
     const { text } = await rows.row(index)
     if (typeof text !== 'string')
-      throw new KvfoldError('eval/bad-data', `${rows.where(index)} has no field text; filler rows need one.`)
+      throw new KvfoldError('eval/bad-data', `${rows.where(index)} has no field "text"; every row of --filler needs one.`)
     texts.push(`${text}\n`)
   }
   return texts

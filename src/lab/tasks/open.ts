@@ -18,7 +18,7 @@ const openers: Readonly<Record<TaskName, (spec: TaskSpec) => Task | Promise<Task
   'gsm-infinite': openGsmInfinite,
 }
 
-/** Opens the task. Refuses every option or file that can be known to be wrong before the first sample. @throws KvfoldError eval/bad-data */
+/** Opens the task. Refuses wrong options and files as far as they show before the first sample. @throws KvfoldError eval/bad-data */
 export async function openTask(spec: TaskSpec): Promise<Task> {
   return openers[spec.task](spec)
 }

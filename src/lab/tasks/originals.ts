@@ -133,7 +133,7 @@ class PythonSource {
       text = (text ?? '') + unescaped(literal[1] ?? literal[2] ?? literal[3] ?? literal[4] ?? '')
       at = literals.lastIndex
     }
-    if (text === null) throw this.#other(`has no text behind ${before.source}`)
+    if (text === null) throw this.#other(`has no text after ${before.source}`)
     return text
   }
 
@@ -144,7 +144,7 @@ class PythonSource {
   texts(before: RegExp): string[] {
     const inside = new RegExp(`${before.source}((?:\\s|[(),]|${ON_A_LINE.source})*)\\]`, before.flags).exec(this.code)?.[1]
     const items = inside?.match(new RegExp(`(?:${ON_A_LINE.source}\\s*)+`, 'gu')) ?? []
-    if (items.length === 0) throw this.#other(`has no texts behind ${before.source}`)
+    if (items.length === 0) throw this.#other(`has no texts after ${before.source}`)
     return items.map((item) => new PythonSource(this.where, item).text(/^/u, IN_BRACKETS))
   }
 
@@ -157,7 +157,7 @@ class PythonSource {
       text.replace(/\{\{|\}\}|\{(\w+)\}/gu, (found, name: string | undefined) => {
         if (name === undefined) return found.charAt(0)
         const value = values[name]
-        if (value === undefined) throw this.#other(`uses {${name}}, which is not known here`)
+        if (value === undefined) throw this.#other(`uses {${name}}, which kvfold does not know`)
         return value
       })
   }
@@ -165,7 +165,7 @@ class PythonSource {
   #other(why: string): KvfoldError {
     return new KvfoldError(
       'eval/bad-data',
-      `${this.where} ${why}; it is not the version of the authors’ program that is known here.`,
+      `${this.where} ${why}; it is not the version of the authors’ program that kvfold knows.`,
     )
   }
 }

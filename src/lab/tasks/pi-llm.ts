@@ -110,22 +110,22 @@ function differences({ order, tail, updates, words: file, prompts }: PiTaskOptio
       ? [
           'Keys and values are our own words: 46 names of kinds of things, and made-up values that belong to no key in particular.',
           ...(words.keys.length * Math.max(...updates) > 3136
-            ? ['Values of the largest sizes are one or two words; up to 68 updates they are one.']
+            ? ['Values have one word up to 68 updates; in larger sizes they have one or two words.']
             : []),
         ]
       : []),
     ...(prompts === undefined
       ? [
-          "The instruction, the announcement of the stream and the question say what the original's say in other sentences; parts, order and the pattern of the answer are the original's.",
-          'Updates stand one space apart, and the stream has no blank before its first one.',
+          "The instruction, the announcement of the stream and the question have the meaning of the original's, in other sentences. Parts, order and the pattern of the answer are the original's.",
+          'One space separates updates, and the stream has no blank before its first one.',
         ]
       : []),
     'An answer that is empty or speaks of an error counts as wrong; the original leaves such a run out.',
     ...(order === 'shuffled'
       ? []
       : [
-          `Asks for a third of the keys; their updates are all in the ${order === 'start-last' ? 'first' : 'middle'} third of the stream, and the rest of it updates keys that are not named.`,
+          `The question asks for a third of the keys. Their updates are all in the ${order === 'start-last' ? 'first' : 'middle'} third of the stream; the rest of the stream updates other keys.`,
         ]),
-    ...(tail === 1 ? [] : [`Only the last ${+(tail * 100).toFixed(3)} % of the updates are shown.`]),
+    ...(tail === 1 ? [] : [`The prompt shows only the last ${+(tail * 100).toFixed(3)} % of the updates.`]),
   ]
 }

@@ -113,8 +113,8 @@ export function code(random: Random, length: number): string {
 }
 
 /**
- * Keeps the beginning and the end of a text, half of `characters` each (UTF-16 units; a surrogate pair stays whole or goes). Returns a text
- * that fits unchanged.
+ * Keeps the beginning and the end of a text, half of `characters` each (UTF-16 units). Keeps or drops surrogate pairs as a whole. Returns
+ * a text that fits unchanged.
  */
 export function middleCut(text: string, characters: number): string {
   if (text.length <= characters) return text

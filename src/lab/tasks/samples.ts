@@ -9,7 +9,7 @@ import type { TaskSpec } from '../task.js'
 export function readOptions<T extends TSchema>(schema: T, { task, options }: TaskSpec): Static<T> {
   const read = checked(schema, options)
   if (read.ok) return read.value
-  throw new KvfoldError('eval/bad-data', `${task} cannot be opened with these options: ${allInWords(read.faults, 'options')}.`)
+  throw new KvfoldError('eval/bad-data', `${task} cannot use these options: ${allInWords(read.faults, 'options')}.`)
 }
 
 /** The schema of one axis: whole numbers, each at most once. */
@@ -34,7 +34,7 @@ export const RowMessage = Type.Object({ role: Type.Enum(['system', 'user', 'assi
 
 /**
  * Returns the fields of a row, checked against the schema.
- * @param numbers fields that some files store as text; text that is no number stays as it is
+ * @param numbers fields that some files store as text; text that is not a number stays unchanged
  * @throws KvfoldError eval/bad-data that says which row and which fields are wrong
  */
 export function readFields<T extends TSchema>(schema: T, row: Row, where: string, numbers: readonly string[] = []): Static<T> {
@@ -66,7 +66,7 @@ export function gridPlace<C>(cells: readonly C[], samples: number, index: number
 /** @throws KvfoldError eval/bad-data */
 export function refuseBeyond(index: number, size: number): void {
   if (!Number.isSafeInteger(index) || index < 0 || index >= size)
-    throw new KvfoldError('eval/bad-data', `There is no sample ${index}; this task has ${size}, from 0.`)
+    throw new KvfoldError('eval/bad-data', `Sample ${index} does not exist; this task has ${size}, counted from 0.`)
 }
 
 /** Every combination of two axes; the second one changes fastest. */
@@ -106,7 +106,7 @@ export async function openRowGrid<C extends Readonly<Record<string, string | num
     const axes = Object.keys(cells[0] ?? {}).map((axis) => `{${axis}}`)
     throw new KvfoldError(
       'eval/bad-data',
-      `${name} is one file for several cells; write ${axes.join(' and ')} where their names differ, or ask for one of each.`,
+      `${name} names one file for several cells. Write ${axes.join(' and ')} where the names of the files differ, or ask for one value of each.`,
     )
   }
   const files = await Promise.all(names.map((file) => openRows(file)))

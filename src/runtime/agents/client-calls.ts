@@ -19,9 +19,9 @@ export interface ClientRules {
 const MADE_UP = /^call_\d+$/
 
 /**
- * Gives every call an id that is unique on the server. Drops a call that the token limit or a stop string cut off, together with the
- * answer's sampled tokens, so that the conversation matches what its client knows. Only the `arguments` events sent meanwhile remain
- * visible. One object for each answer.
+ * Gives every call an id that is unique on the server. Drops a call that the token limit or a stop string cut off, and the answer's
+ * sampled tokens. So the conversation and its client agree. Only the `arguments` events sent meanwhile remain visible. One object for each
+ * answer.
  */
 export class ClientCalls {
   readonly #ids = new Map<string, string>()

@@ -39,8 +39,8 @@ export interface NamedArray<Data extends Float32Array | Int32Array> {
 }
 
 /**
- * Weights after the softmax. Tokens outside all sets have 1 minus the sum of a row's sets, if sets do not overlap and the model has no
- * attention sinks of its own.
+ * Weights after the softmax. Tokens outside all sets have 1 minus the sum of a row's sets. That holds if sets do not overlap and the model
+ * has no attention sinks of its own.
  */
 export interface AttentionPattern {
   /** The captured layers, ascending. */
@@ -105,8 +105,7 @@ export interface AttentionCost {
   /** The sum of the fields above: the size of a pattern. */
   readonly pattern: number
   /**
-   * Memory of the native side beside the pattern, while it decodes a whole ubatch of queries: that part of the pattern, and buffers of a
-   * row.
+   * Memory of the native side beside the pattern while it decodes a ubatch of queries: its part of the pattern, and buffers of a row.
    */
   readonly decode: number
   /**

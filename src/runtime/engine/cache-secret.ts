@@ -28,7 +28,7 @@ type Found =
   | { readonly kind: 'unusable'; readonly why: string }
 
 /**
- * Returns the folder's secret. If the folder has none, writes a new one, whole or not at all; of several processes that do so at once, the
+ * Returns the folder's secret. If the folder has none, writes a new one, whole or not at all. If several processes do so at once, the
  * first one's secret remains. Replaces a secret that is damaged, belongs to another user, or that other users may read; cells saved under
  * it are then refused. If the file cannot be written, the secret is valid until the program ends.
  * @param temporary a path in the folder that no other process uses

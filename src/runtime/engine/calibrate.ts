@@ -45,8 +45,8 @@ const SMALL = 16
 const FEWEST = 1024
 const SHALLOWEST = 256
 /**
- * How many sequences the context needs: a live one, one to work in, one that keeps the cells, and those that the folds and restores of all
- * rounds leave parked.
+ * How many sequences the context needs: a live one, one to work in, and one that keeps the cells. The folds and restores of all rounds
+ * leave the others parked.
  */
 export const SEQUENCES = 16
 /** A chunk that takes longer than this share of the budget is made smaller. */

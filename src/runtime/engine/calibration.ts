@@ -1,6 +1,6 @@
 /**
- * Saves and loads what was measured of a model on this machine: the calibration that `kvfold calibrate` makes, and the tier rates that an
- * engine measures when it is loaded. Each is one file for a model and its settings, used only on the machine that it was measured on.
+ * Saves and loads measurements of a model on this machine. `kvfold calibrate` makes the calibration; an engine measures the tier rates when
+ * it is loaded. Each is one file for a model and its settings, used only on the machine that it was measured on.
  */
 import { createHash } from 'node:crypto'
 import { mkdir, readFile, writeFile } from 'node:fs/promises'

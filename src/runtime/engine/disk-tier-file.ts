@@ -180,8 +180,8 @@ const keyedOf = (head: Buffer, secret: Buffer): Buffer =>
   createHmac('sha256', secret).update('kvfold shelf head:').update(head.subarray(SUM_AT, KEYED_AT)).digest()
 
 /**
- * Whether cells saved for `conversation` belong to conversation `id`: they are its own, or those of a conversation beside it whose id
- * begins with `id` and a slash or space.
+ * Whether cells saved for `conversation` belong to conversation `id`. They do if they are its own, or if the id `conversation` begins with
+ * `id` and a slash or space.
  */
 export const isOf = (id: string, conversation: string): boolean =>
   conversation === id || (conversation.startsWith(id) && /[/ ]/u.test(conversation[id.length]!))

@@ -59,15 +59,15 @@ interface Entry extends Kept {
 /**
  * A folder of saved sequences as a disk tier.
  *
- * A file gets its final name only when it is whole and on the medium (temporary name, fsync, rename), so a process may be killed at any
+ * A file gets its final name only when it is whole and on the medium (temporary name, fsync, rename). So a process may be killed at any
  * point. The next opening deletes the file that it was writing, by the process id in the name. A power cut may lose the last items; a file
  * that it leaves incomplete is detected like any other damage. Last uses are the files' times of modification.
  *
  * Items of another identity belong to another model. They are never listed, and never deleted for being foreign. They count toward the same
- * budget, because the user gave a size to the folder; when room is short, all items compete by benefit. Damaged items, and those of another
- * format or under another secret, are of no use to any engine, so they are deleted as soon as they are seen.
+ * budget, because the user gave a size to the folder; when room is short, all items compete by benefit. No engine can use items that
+ * are damaged, of another format or under another secret, so they are deleted when they are seen.
  *
- * Several processes may share a folder without a lock, because a lock would outlive a killed process: each step is atomic, and each can
+ * Several processes may share a folder. There is no lock, because a lock would outlive a killed process. Each step is atomic, and each can
  * fail harmlessly. The next `put` records the items of other processes. A file that another process deleted is gone, and its
  * cells are computed again. The budget may be exceeded by what other processes write at that moment.
  *
@@ -112,7 +112,7 @@ export class DiskTierFolder implements DiskTier {
       return disk
     } catch (error) {
       if (!isOfSystem(error)) throw error
-      const message = `kvfold cannot use ${folder} as the folder for saved sequences: ${error.message}.`
+      const message = `The folder for saved sequences, ${folder}, cannot be used: ${error.message}.`
       throw new KvfoldError('engine/bad-request', message, { cause: error })
     }
   }
@@ -316,7 +316,7 @@ type Loss = 'refused' | 'unreadable' | 'gone'
 /** The losses that are reported. `gone` is left out, because another process evicted that file on purpose. */
 const TOLD = {
   refused: 'deleted (damaged, of another format or under another secret).',
-  unreadable: 'left as they are, because they cannot be read.',
+  unreadable: 'skipped, because the system did not let kvfold read them.',
 } as const
 
 const entryOf = <R extends OffloadRecord | null>(id: string, head: Buffer, record: R, lastUse: number) => ({

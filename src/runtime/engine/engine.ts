@@ -91,7 +91,7 @@ export interface EngineRequest extends GenerationOptions, RequestScope {
   readonly callable?: readonly string[]
   /**
    * Further tools that the model may call. They are not in the list of definitions, because the conversation itself shows them. If one has
-   * the name of a tool in `tools`, calls of that name must satisfy this definition, which may allow less than the one shown. Default: none.
+   * the name of a tool in `tools`, calls of that name must satisfy this definition. It may allow less than the shown one. Default: none.
    */
   readonly unlisted?: readonly ToolDefinition[]
   /**

@@ -88,8 +88,8 @@ export const planned = (plan: Plan): PlannedStep => ({
 })
 
 /**
- * The phase of a job: it waits for its live sequence, waits for cells from disk, computes prompt tokens, submits its last sampled token, or
- * has ended.
+ * The phase of a job: it waits for its live sequence or for cells from disk, computes prompt tokens, submits its last sampled token, or has
+ * ended.
  */
 type Phase =
   | { readonly name: 'queued' }

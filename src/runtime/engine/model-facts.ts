@@ -121,9 +121,9 @@ const LONG = 8
 const SPELLING: readonly VocabType[] = ['bpe', 'spm']
 
 /**
- * Refuses whole shown texts that cannot fit: if they have more bytes than the longest tokens could spell, or if a beginning of them has
- * twice as many tokens as the context has cells. Tokens may differ where texts meet or are cut, but not half of them. For all other texts
- * the engine decides whether they fit.
+ * Refuses whole shown texts that cannot fit. That is so if they have more bytes than the longest tokens could spell. It is also so if a
+ * beginning of them has twice as many tokens as the context has cells. Tokens may differ where texts meet or are cut, but not half of them.
+ * For all other texts the engine decides whether they fit.
  * @throws KvfoldError context/full
  */
 export async function refuseHopeless(model: NativeModel, cells: number, texts: readonly string[]): Promise<void> {
@@ -144,8 +144,8 @@ export const leastTokens = ({ vocabType, longestToken }: Pick<ModelInfo, 'vocabT
   SPELLING.includes(vocabType) ? Math.ceil(size / longestToken) : 0
 
 /**
- * Refuses messages that no fold makes fit: more messages than could be shown by a token each, or calls with more characters than the
- * longest tokens could spell.
+ * Refuses messages that no fold makes fit: too many messages to show each by one token, or calls with more characters than the longest
+ * tokens could spell.
  * @param info null: the vocabulary is on another server
  * @throws KvfoldError context/full
  */
@@ -159,7 +159,7 @@ export function refuseUnfoldable(messages: readonly ChatMessage[], cells: number
   if (least >= 2 * cells) throw tooLong(least, cells, `The tool calls in the messages are at least ${least} tokens`)
 }
 
-/** Refuses more `things` than could be shown by a token each. @throws KvfoldError context/full */
+/** Refuses too many `things` to show each by one token. @throws KvfoldError context/full */
 export function refuseTooMany(count: number, cells: number, things: string): void {
   if (count > 2 * cells) throw tooLong(count, cells, `The request has ${count} ${things} of at least one token each`)
 }

@@ -109,7 +109,7 @@ async function run(order: TrialOrder, signal?: AbortSignal): Promise<TrialAnswer
     return obituary(order, heard.late ? null : end, words)
   } catch (error) {
     if (error instanceof KvfoldError) throw error
-    throw new KvfoldError('native/failed', `kvfold could not start a process to try ${order.path} (${String(error)}).`, {
+    throw new KvfoldError('native/failed', `The trial of ${order.path} could not start a process (${String(error)}).`, {
       cause: error,
     })
   } finally {
@@ -139,7 +139,7 @@ export function obituary(
   const last = said === '' ? '' : `; its last output: ${said}`
   const message =
     end === null
-      ? `kvfold tried ${path} in a process of its own, which did not decode a few tokens within ${PATIENCE / 60_000} minutes${last}.`
+      ? `The trial of ${path} did not decode a few tokens within ${PATIENCE / 60_000} minutes${last}.`
       : `${path} ended the process that tried it (${end})${last}. kvfold does not load it, because it would end this process, too. Convert or download it again.`
   return { kind: 'refused', code: 'model/bad-file', message }
 }
@@ -250,7 +250,7 @@ async function survived(use: Promise<void>): Promise<void> {
 }
 
 /**
- * Computes a prompt and an answer, then edits the cache: copies a sequence, takes tokens out of it, closes a gap, saves and loads a state.
+ * Computes a prompt and an answer. Then edits the cache: copies a sequence, removes tokens from it, closes a gap, saves and loads a state.
  */
 async function tryContext(model: NativeModel, options: ContextOptions): Promise<void> {
   const context = await model.createContext({ ...options, batch: options.ubatch ?? PROMPT, ubatch: options.ubatch ?? PROMPT })

@@ -244,7 +244,7 @@ export interface Answer {
   /** The sampling settings in force, defaults included. Left out when the ask sets none and the engine knows no defaults. */
   readonly sampling?: Sampling
   /**
-   * Requested settings that had no effect: fields of `Ask.template` that neither the model's template nor the server uses, each once; and
+   * Requested settings that had no effect, each once: fields of `Ask.template` that neither the model's template nor the server uses. Also
    * places in the schemas of tools and of a loose format that were not enforced.
    */
   readonly unread: readonly string[]

@@ -65,8 +65,8 @@ export interface ServiceOptions
   /** Counts the tokens saved today. Default: counts from the start of this process. */
   readonly savedToday?: SavedToday
   /**
-   * How to treat folds and summaries that take at least as many tokens as their text, whether the model, a person or a program makes
-   * them. For requests that do not say. Default `refuse`.
+   * How to treat folds and summaries that take at least as many tokens as their text. It holds for those of the model, of people and of
+   * programs, unless a request says otherwise. Default `refuse`.
    */
   readonly costlyFolds?: CostlyFolds
 }

@@ -161,7 +161,7 @@ describe('options', () => {
 
   it('are refused for an unknown agent', () => {
     expect(() => openAgent('react' as AgentKind)).toThrow(expect.objectContaining({ code: 'eval/bad-agent' }))
-    expect(() => openAgent('toString' as AgentKind)).toThrow(/There is no agent "toString"/u)
+    expect(() => openAgent('toString' as AgentKind)).toThrow(/"toString" is not an agent/u)
   })
 
   it('change the sculptor’s prompt and calls', async () => {

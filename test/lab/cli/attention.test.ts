@@ -81,18 +81,18 @@ describe('kvfold attention pi-llm', () => {
     })
     const code = await new Promise((resolve) => child.on('close', resolve))
     expect(code).toBe(130)
-    expect(said).toMatch(/the same command goes on from there/)
+    expect(said).toMatch(/the same command continues the run/)
     expect(said).toMatch(/interrupted/)
     const lines = readFileSync(join(out, 'records.jsonl'), 'utf8').trim().split('\n')
     expect((JSON.parse(lines[0]!) as { seed: number }).seed).toBe(2026)
   }, 120_000)
 
   it.each([
-    [['--layers', '9'], 1, /There is no layer 9; the model has 3, from 0 to 2/],
-    [['--n', '60', '--keys', '46'], 1, /A prompt with 60 updates .* need \d+ tokens, and the context has 2048 cells/],
+    [['--layers', '9'], 1, /The model has no layer 9; it has 3, from 0 to 2/],
+    [['--n', '60', '--keys', '46'], 1, /A prompt with 60 updates .* need \d+ tokens, but the context has 2048 cells/],
     [['--n', '400', '--keys', '46'], 1, /A prompt with 400 updates and its answer need \d+ tokens/],
     [['--contract', 'exact,guess'], 2, /one or several of exact, splice, blend/],
-    [['--flash-attention', 'on'], 2, /Flash attention never computes the weights/],
+    [['--flash-attention', 'on'], 2, /Flash attention does not compute the weights/],
   ])('refuses %j before it begins', async (words, code, message) => {
     const out = join(folder, 'refused')
     const outcome = await kvfoldHere([...small, '--seeds', '1', '--out', out, ...words])
@@ -146,10 +146,10 @@ describe('kvfold attention file', () => {
 
   it.each([
     [['nowhere'], /spans\.0: no message contains "nowhere"/],
-    [[{ message: 3 }], /spans\.0: there is no message 3 before the answer; the first is 0, the last 0/],
+    [[{ message: 3 }], /spans\.0: message 3 does not exist before the answer; the first is 0, the last 0/],
     [[{ message: 0, from: 'herb', to: 'nowhere' }], /message 0 does not contain "nowhere" after the beginning of the span/],
     [[], /spans: /],
-    [['boat', 'boat'], /two spans are called "boat"/],
+    [['boat', 'boat'], /two spans have the name "boat"/],
   ])('refuses to watch %j', (spans, message) => {
     const messages = transcript.messages.map(({ content }) => ({ role: 'user', content }) as const)
     expect(() => parseWatched(JSON.stringify({ ...transcript, spans }), 'it', messages)).toThrow(message)
@@ -157,8 +157,8 @@ describe('kvfold attention file', () => {
 
   it.each([
     [['--answer', ' '], /The answer is empty/],
-    [['--layers', '9'], /There is no layer 9/],
-    [['--max-tokens', '4000'], /need \d+ tokens and the context has 1024 cells/],
+    [['--layers', '9'], /The model has no layer 9/],
+    [['--max-tokens', '4000'], /need \d+ tokens, but the context has 1024 cells/],
   ])('refuses %j before it begins', async (words, message) => {
     const { code, stderr } = await run({}, ...words)
     expect(stderr).toMatch(message)

@@ -72,7 +72,7 @@ describe('kvfold eval on the built-in model', () => {
     const text = readFileSync(log, 'utf8')
     const second = await kvfoldHere([...words, '--agent', 'sculptor'])
     expect(second.code).toBe(0)
-    expect(second.stderr).toMatch(/has all of this run already/)
+    expect(second.stderr).toMatch(/already has all samples of this run/)
     expect(second.stdout).toMatch(/PI-LLM +updates 4 +sculptor +\d/)
     expect(second.stdout).toContain(`Log: ${log}`)
     expect(readFileSync(log, 'utf8')).toBe(text)
@@ -155,13 +155,13 @@ describe('kvfold eval on the built-in model', () => {
     const code = await new Promise((resolve) => child.on('close', resolve))
     clearInterval(watch)
     expect(code).toBe(130)
-    expect(said).toContain(`What is finished is kept in ${log}; the same command goes on from there.`)
+    expect(said).toContain(`${log} has the finished samples; the same command continues the run.`)
     const kept = (await readLog(log)).records.length
     expect(kept).toBeGreaterThan(0)
     expect(kept).toBeLessThan(30)
     const { code: end, stderr } = await kvfoldHere(words)
     expect(end).toBe(0)
-    expect(stderr).toContain(`Going on in ${log}, which has ${kept} of 30 samples.`)
+    expect(stderr).toContain(`The run continues in ${log}, which has ${kept} of 30 samples.`)
     const { records, resumed } = await readLog(log)
     expect(new Set(records.map(({ index }) => index)).size).toBe(30)
     expect(records).toHaveLength(30)
@@ -172,15 +172,19 @@ describe('kvfold eval on the built-in model', () => {
 describe('bad usage', () => {
   const flags = { seed: 1 }
   it.each([
-    [['riddles'], {}, /There is no task riddles; the tasks are pi-llm, /],
-    [['needles'], { n: [4] }, /--n belongs to pi-llm, and needles is asked for/],
-    [['pi-llm'], { sizes: [1000], n: [4] }, /--sizes and --n both say/],
-    [['mrcr'], {}, /mrcr needs its file: .*; generated texts of its form are the task similar/],
-    [['mrcr', 'babilong'], { data: ['x.jsonl'] }, /does not say whose file it is; write --data mrcr=FILE --data babilong=FILE/],
+    [['riddles'], {}, /riddles is not a task; the tasks are pi-llm, /],
+    [['needles'], { n: [4] }, /--n is an option of pi-llm, but you named needles/],
+    [['pi-llm'], { sizes: [1000], n: [4] }, /--sizes and --n both set/],
+    [['mrcr'], {}, /mrcr needs its file: .*; the task similar generates texts of this form/],
+    [
+      ['mrcr', 'babilong'],
+      { data: ['x.jsonl'] },
+      /does not name the task of the file; write --data mrcr=FILE --data babilong=FILE/,
+    ],
     [['frames'], {}, /frames asks about articles .* --articles/],
-    [['pi-llm'], { prompts: 'original' }, /--prompts original .* without --words say where it is: --prompts <folder>/],
-    [['similar'], { prompts: 'somewhere' }, /--prompts belongs to pi-llm/],
-    [['pi-llm'], { taskOption: ['needles.depth=3'] }, /--task-option needles\.depth=3 is not of the form pi-llm\.option=value/],
+    [['pi-llm'], { prompts: 'original' }, /--prompts original .* Without --words, name the checkout: --prompts <folder>/],
+    [['similar'], { prompts: 'somewhere' }, /--prompts is an option of pi-llm/],
+    [['pi-llm'], { taskOption: ['needles.depth=3'] }, /--task-option needles\.depth=3 is wrong; write pi-llm\.option=value/],
   ])('gets an error message: %j %j', (words, given, said) => {
     expect(() => askedTasks(words, { ...flags, ...given })).toThrow(said)
   })
@@ -189,11 +193,11 @@ describe('bad usage', () => {
     const { code, stderr } = await kvfoldHere(['eval', 'table', 'pi-llm', '--model', 'there-is-none.gguf'])
     expect([code, stderr.trim()]).toEqual([
       2,
-      'kvfold: The table is a list of tasks itself; ask for it alone, or for tasks by name. [cli/bad-usage]',
+      'kvfold: The table is a list of tasks itself; name only the table, or only tasks. [cli/bad-usage]',
     ])
     const agent = await kvfoldHere(['eval', 'pi-llm', '--agent', 'plain,sculpture'])
     expect(agent.code).toBe(2)
-    expect(agent.stderr).toMatch(/There is no sculpture; give one or several of plain, sculptor/)
+    expect(agent.stderr).toMatch(/sculpture is not allowed; give one or several of plain, sculptor/)
   }, 60_000)
 
   it('includes a missing judge where a model must judge the answers', async () => {
@@ -203,10 +207,10 @@ describe('bad usage', () => {
     const { code, stderr } = await kvfoldHere(words)
     expect([code, stderr]).toEqual([
       2,
-      expect.stringMatching(/FRAMES are judged by a model: name it by --judge <url>, or --judge self/),
+      expect.stringMatching(/A model must judge the answers of FRAMES; name it with --judge <url>\. With --judge self/),
     ])
     const named = await kvfoldHere([...words, '--judge', 'self', '--judge-model', 'x'])
-    expect([named.code, named.stderr]).toEqual([2, expect.stringMatching(/--judge-model belongs to --judge/)])
+    expect([named.code, named.stderr]).toEqual([2, expect.stringMatching(/--judge-model needs --judge/)])
   }, 60_000)
 
   it('includes wrong task options, which are named', async () => {

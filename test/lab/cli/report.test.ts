@@ -54,9 +54,9 @@ it('refuses what it cannot report before it writes a file', async () => {
   }
   expect(await refused([log, '--baseline', 'nobody'])).toMatch(/^2 .*It must be one of plain, sculptor/su)
   expect(await refused([log, '--baseline', 'sculptor:blend'])).toMatch(
-    /^2 .*sculptor:blend; there are plain:exact, sculptor:exact, memagent:exact/su,
+    /^2 .*sculptor:blend; they have plain:exact, sculptor:exact, memagent:exact/su,
   )
-  expect(await refused([log, log])).toMatch(/^2 .*named twice/su)
+  expect(await refused([log, log])).toMatch(/^2 .*You named the log .* twice/su)
   expect(await refused([join(folder, 'nowhere.jsonl')])).toMatch(/^1 .*nowhere\.jsonl.*eval\/bad-log/su)
   expect(await refused([writeLog(join(folder, 'empty.jsonl'), [header()])])).toMatch(/^1 .*no sample yet/su)
   expect(existsSync(out)).toBe(false)

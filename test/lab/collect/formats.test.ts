@@ -107,7 +107,7 @@ describe('the forms of a trajectory', () => {
     const counted = await made(await streams(), 'messages', 'engine')
     expect(facts(counted)).toEqual(facts(await made(await streams(), 'messages')))
     expect(counted.map(({ tokens }) => tokens)).toEqual(counted.map(() => 0))
-    await expect(made(await streams(), 'tokens', 'engine')).rejects.toThrow(/does not say which tokens step 1 was/u)
+    await expect(made(await streams(), 'tokens', 'engine')).rejects.toThrow(/does not report the tokens of step 1/u)
   })
 
   it('as Parquet has labels and a mask from the spans of loss, and the columns that verl needs', async () => {
@@ -125,7 +125,7 @@ describe('the forms of a trajectory', () => {
     await again.add(all[1]!)
     await again.finish()
     expect(existsSync(`${path}.jsonl`)).toBe(false)
-    await expect(TrajectoryFile.open(path, terms)).rejects.toThrow(/cannot be gone on with/u)
+    await expect(TrajectoryFile.open(path, terms)).rejects.toThrow(/cannot be continued/u)
     const rows = await parquetReadObjects({ file: await asyncBufferFromFile(path) })
     const expected = all.flatMap((one) => one.rows as (TrajectoryRecord & { prompt: Shown[] })[])
     expect(rows).toHaveLength(expected.length)
@@ -156,7 +156,7 @@ describe('the forms of a trajectory', () => {
     const again = await TrajectoryFile.open(path, terms)
     expect(again.begun).toBe(1)
     await again.close()
-    await expect(TrajectoryFile.open(path, { ...terms, format: 'tokens' })).rejects.toThrow(/in the form messages/u)
+    await expect(TrajectoryFile.open(path, { ...terms, format: 'tokens' })).rejects.toThrow(/in the messages format/u)
   })
 })
 

@@ -83,7 +83,7 @@ describe('fileOf', () => {
   it('names a file that it cannot get, and leaves no files', async () => {
     const fresh = join(folder, 'fresh')
     await expect(fileOf('hf:datasets/owner/name/none.jsonl', { folder: fresh, endpoint })).rejects.toThrow(
-      'hf:datasets/owner/name/none.jsonl could not be downloaded (the hub has no none.jsonl in owner/name); check the name and the network',
+      'hf:datasets/owner/name/none.jsonl could not be downloaded (owner/name on the hub has no file none.jsonl). Check the name and the network',
     )
     const unreachable = fileOf('hf:datasets/owner/name/data/rows.jsonl', { folder: fresh, endpoint: 'http://127.0.0.1:1' })
     await expect(unreachable).rejects.toMatchObject({ code: 'eval/bad-data' })

@@ -61,7 +61,7 @@ describe('JSON rows', () => {
     const rows = await openRows(file('broken.jsonl', '{"a": 1}\n\n{"a": \n[1]\n{"a": 2}\n'))
     expect(rows.size).toBe(4)
     expect(await rows.row(0)).toEqual({ a: 1 })
-    await expect(rows.row(1)).rejects.toThrow(/broken\.jsonl, line 3 is not JSON \(.+\); correct it or take it out of the file/u)
+    await expect(rows.row(1)).rejects.toThrow(/broken\.jsonl, line 3 is not JSON \(.+\); correct it, or remove it from the file/u)
     await expect(rows.row(2)).rejects.toThrow(/line 4 is not a JSON object/u)
     expect(await rows.row(3)).toEqual({ a: 2 })
     await expect(rows.row(4)).rejects.toThrow('has no row 4; it has 4')
@@ -97,7 +97,9 @@ describe('tables', () => {
   })
 
   it('report a line with too many or too few values', async () => {
-    await expect(openRows(file('short.tsv', 'a\tb\n1\t2\n3\n'))).rejects.toThrow(/Cannot read .*short\.tsv as a table: .*line 3/u)
+    await expect(openRows(file('short.tsv', 'a\tb\n1\t2\n3\n'))).rejects.toThrow(
+      /short\.tsv cannot be read as a table: .*line 3/u,
+    )
     const rows = await openRows(file('where.tsv', 'a\tb\n1\t2\n\n3\t4\n'))
     expect(rows.where(1)).toMatch(/where\.tsv, line 4$/u)
     await expect(rows.row(2)).rejects.toThrow('has no row 2; it has 2')
@@ -120,7 +122,7 @@ describe('Parquet', () => {
 
   it('is refused when the file is not Parquet', async () => {
     await expect(openRows(file('none.parquet', 'no parquet'))).rejects.toMatchObject({ code: 'eval/bad-data' })
-    await expect(openRows(file('none.parquet', 'no parquet'))).rejects.toThrow(/Cannot read .*none\.parquet: /u)
+    await expect(openRows(file('none.parquet', 'no parquet'))).rejects.toThrow(/none\.parquet cannot be read: /u)
   })
 })
 
@@ -131,9 +133,9 @@ describe('openRows', () => {
   })
 
   it('reports which endings it knows, and a missing file', async () => {
-    await expect(openRows('data.xml')).rejects.toThrow('its name must end in .jsonl, .ndjson, .json, .tsv, .csv, .parquet')
+    await expect(openRows('data.xml')).rejects.toThrow('its name must end in one of .jsonl, .ndjson, .json, .tsv, .csv, .parquet')
     await expect(openRows(join(folder, 'nowhere.jsonl'))).rejects.toThrow(
-      /There is no file .*nowhere\.jsonl; give the path of a data file or hf:/u,
+      /The file .*nowhere\.jsonl does not exist; give the path of a data file, or hf:/u,
     )
     await expect(openRows(join(folder, 'nowhere.jsonl'))).rejects.toMatchObject({ code: 'eval/bad-data' })
   })

@@ -119,7 +119,7 @@ describe('curves', () => {
   it('are only points where no line joins them, and report that there is no data', () => {
     expect(all(figure({ title: 'T', panels: [accuracy(null)] }), 'g[stroke="#123456"] path')).toHaveLength(0)
     const nothing = curves({ title: 'T', sizes: [], names: { x: 'x', y: 'y' }, curves: [] })
-    expect(texts(figure({ title: 'T', panels: [nothing] }))).toContain('nothing was answered')
+    expect(texts(figure({ title: 'T', panels: [nothing] }))).toContain('no sample was answered')
   })
 
   it('stay inside the drawing where the scale is logarithmic and a number is 0', () => {

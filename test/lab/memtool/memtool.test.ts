@@ -85,7 +85,7 @@ test('the script makes no mistake in any mode, and an interrupted session ends l
   expect(resumed.tokens.new).toBe(whole.tokens.new)
   expect(resumed.tokens.shown).toBe(whole.tokens.shown)
   expect(memToolPage({ command: 'test', date: 'today', model: 'm', agent: 'taught', tools: 200, results: [whole] })).toContain(
-    'A script says',
+    'A script speaks for the model',
   )
 })
 
@@ -142,8 +142,8 @@ test('tools are found by their names; catalogues of other projects are read in t
     ['read', 'disk_read'],
   ])
   expect(lookupsIn(JSON.stringify([tool]), 'file').queries).toEqual([{ words: 'Reads', tools: ['read'] }])
-  expect(() => lookupsIn('{"a": 1}', 'x.json')).toThrow('x.json is no catalogue of tools')
-  expect(() => lookupsIn('{"a": 1}\n{', 'x.json')).toThrow('x.json is no JSON')
+  expect(() => lookupsIn('{"a": 1}', 'x.json')).toThrow('x.json is not a catalogue of tools')
+  expect(() => lookupsIn('{"a": 1}\n{', 'x.json')).toThrow('x.json is not JSON')
 })
 
 test("ToolRet's rows: tools of labels and of documentation appear once each; recall counts all tools of a query", async () => {

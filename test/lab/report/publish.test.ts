@@ -85,8 +85,8 @@ describe('figures', () => {
     expect(pictures.sort()).toEqual(['accuracy.svg', 'time.svg', 'work.svg'])
     const html = readFileSync(page, 'utf8')
     expect(html).toContain('no agent of these logs called tools')
-    expect(html).toContain('no axis of its cells has two values')
-    expect(html).toContain('Nothing is compared')
+    expect(html).toContain('its cells have no axis')
+    expect(html).toContain('The report compares nothing')
   })
 })
 

@@ -92,7 +92,7 @@ describe('longbench-v2', () => {
       data: write('bad.jsonl', `${JSON.stringify(row(0))}\n{"_id": "x", "answer": "E"}\n`),
     })
     await expect(task.sample(1)).rejects.toThrow(/bad\.jsonl, line 2 is not a row of this task: difficulty: .*answer: /u)
-    await expect(task.sample(2)).rejects.toThrow('There is no sample 2; this task has 2')
+    await expect(task.sample(2)).rejects.toThrow('Sample 2 does not exist; this task has 2')
   })
 })
 
@@ -151,7 +151,7 @@ describe('babilong', () => {
       size: 8,
     })
     await expect(open('babilong', { data: join(folder, 'qa1', '0k.json'), tasks: ['qa1', 'qa8'] })).rejects.toThrow(
-      'is one file for several cells; write {task} and {length} where their names differ',
+      'names one file for several cells. Write {task} and {length} where the names of the files differ',
     )
   })
 
@@ -368,7 +368,7 @@ describe('frames', () => {
     await expect(task.sample(0)).rejects.toMatchObject({ code: 'eval/bad-data' })
     await expect(open('frames', { data: table() })).rejects.toThrow(/articles: /u)
     await expect(open('frames', { data: table(), articles: join(folder, 'no') })).rejects.toThrow(
-      /There is no folder .*; articles are/u,
+      /The folder .* does not exist; give a folder/u,
     )
   })
 
@@ -394,6 +394,6 @@ describe('frames', () => {
     expect(task.score(sample, '', true)).toEqual({ points: 1, outcome: 'right', details: {} })
     expect(task.score(sample, '', false)).toEqual({ points: 0, outcome: 'wrong', details: {} })
     expect(task.score(sample, '', null)).toEqual({ points: 0, outcome: 'unparsed', details: {} })
-    expect(() => task.score(sample, '')).toThrow('by what a judge says')
+    expect(() => task.score(sample, '')).toThrow('needs the verdict of a judge')
   })
 })

@@ -85,7 +85,7 @@ describe('mrcr, generated', () => {
 
   it('refuses lengths that are too short for the texts', async () => {
     const task = await open({ needles: [8], lengths: [500] })
-    await expect(task.sample(0)).rejects.toThrow('8 alike texts and as many others do not fit into 2000 characters')
+    await expect(task.sample(0)).rejects.toThrow('8 similar texts and as many others do not fit into 2000 characters')
   })
 })
 
@@ -163,13 +163,13 @@ describe('mrcr, from rows in the form of OpenAI', () => {
       { needles: 4, length: 16_384 },
       { needles: 8, length: 131_072 },
     ])
-    expect(task.differs.join(' ')).toMatch(/^Samples are put into cells by characters \/ 4/u)
+    expect(task.differs.join(' ')).toMatch(/^Samples get their cells by characters \/ 4/u)
   })
 
   it('takes the first rows only when a limit is given', async () => {
     const task = await open({ data: join(folder, 'rows.parquet'), limit: 4 })
     expect(task.size).toBe(4)
-    await expect(task.sample(4)).rejects.toThrow('There is no sample 4; this task has 4')
+    await expect(task.sample(4)).rejects.toThrow('Sample 4 does not exist; this task has 4')
   })
 
   it('reports which row is wrong, and how', async () => {

@@ -118,8 +118,10 @@ describe('needles', () => {
 
     it('is refused when it is too short or missing', async () => {
       const short = await open({ filler: join(folder, 'essay.txt'), needles: [2], lengths: [4000] })
-      await expect(short.sample(0)).rejects.toThrow(/essay\.txt has \d+ characters, and this length needs \d+/u)
-      await expect(open({ filler: join(folder, 'nowhere.txt') })).rejects.toThrow(/Cannot read the text .*nowhere\.txt: ENOENT/u)
+      await expect(short.sample(0)).rejects.toThrow(/essay\.txt has \d+ characters, but this length needs \d+/u)
+      await expect(open({ filler: join(folder, 'nowhere.txt') })).rejects.toThrow(
+        /The text .*nowhere\.txt cannot be read: ENOENT/u,
+      )
     })
   })
 

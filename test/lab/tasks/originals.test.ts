@@ -75,9 +75,9 @@ def prepare(keys):
     const asked = () => openTask({ task: 'pi-llm', options: { updates: [2], keys: 2, prompts: checkout } })
     await expect(asked()).rejects.toMatchObject({ code: 'eval/bad-data', message: /no core\/pi_flow_upgrade\.py.*--prompts/u })
     write('core/pi_flow_upgrade.py', program.replace('instruction += f"', 'instruction += said("'))
-    await expect(asked()).rejects.toMatchObject({ message: /has no text behind.*not the version/u })
+    await expect(asked()).rejects.toMatchObject({ message: /has no text after.*not the version/u })
     write('core/pi_flow_upgrade.py', program.replace('{n_actually_tracked_keys}', '{count}'))
-    await expect(asked()).rejects.toMatchObject({ message: /\{count\}, which is not known/u })
+    await expect(asked()).rejects.toMatchObject({ message: /\{count\}, which kvfold does not know/u })
   })
 })
 
@@ -181,7 +181,7 @@ Is it "right"? Say {{so}}.
 
   it('is refused where the program is of another version', async () => {
     write('scripts/eval_frames_benchmark.py', program.replace('{ground_truth}', '{expected}'))
-    await expect(opened()).rejects.toMatchObject({ code: 'eval/bad-data', message: /\{expected\}, which is not known/u })
+    await expect(opened()).rejects.toMatchObject({ code: 'eval/bad-data', message: /\{expected\}, which kvfold does not know/u })
   })
 })
 
@@ -249,6 +249,6 @@ relationship_terms_en = ['other']
   it('is refused where the program is of another version', async () => {
     write('opencompass/datasets/needlebench_v2/multi.py', multi)
     write('opencompass/datasets/needlebench_v2/atc.py', atc.replace('[', 'known(['))
-    await expect(opened()).rejects.toMatchObject({ code: 'eval/bad-data', message: /has no texts behind/u })
+    await expect(opened()).rejects.toMatchObject({ code: 'eval/bad-data', message: /has no texts after/u })
   })
 })

@@ -30,7 +30,7 @@ describe('pi-llm', () => {
     expect(samples.map(({ cell }) => cell)).toEqual([2, 5, 3, 2, 5, 3].map((updates) => ({ updates })))
     expect(new Set(samples.map(({ id }) => id)).size).toBe(6)
     expect(new Set(samples.map(({ messages }) => messages[0]!.content)).size).toBe(6)
-    await expect(task.sample(6)).rejects.toThrow('There is no sample 6; this task has 6, from 0.')
+    await expect(task.sample(6)).rejects.toThrow('Sample 6 does not exist; this task has 6, counted from 0.')
   })
 
   it('makes the same sample for the same spec, with other cells or alone, and writes the defaults into the spec', async () => {
@@ -101,7 +101,7 @@ describe('pi-llm', () => {
 
   it('reports how it differs when the keys that count are not at the end, or only the end is shown', async () => {
     const task = await open({ updates: [4], order: 'start-last', tail: 0.2 })
-    expect(task.differs.join(' ')).toMatch(/first third of the stream.*Only the last 20 % of the updates are shown/u)
+    expect(task.differs.join(' ')).toMatch(/first third of the stream.*shows only the last 20 % of the updates/u)
     expect((await task.sample(0)).cell).toEqual({ updates: 4, order: 'start-last', tail: 0.2 })
   })
 
@@ -118,15 +118,15 @@ describe('pi-llm', () => {
   })
 
   it.each([
-    [{ updates: [0] }, /pi-llm cannot be opened with these options: updates\.0: /u],
+    [{ updates: [0] }, /pi-llm cannot use these options: updates\.0: /u],
     [{ updates: [4, 4] }, /updates: must not have a value twice/u],
     [{ updates: [] }, /updates: /u],
     [{ update: [4] }, /options: has unknown fields: update; it may have: .*updates/u],
     [{ order: 'end-last' }, /order: /u],
     [{ tail: 0 }, /tail: /u],
     [{ updates: [4, 500] }, /needs 23000 different values/u],
-    [{ updates: [4], keys: 47 }, /47 keys, and there are 46/u],
-    [{ words: '/nowhere.json' }, /Cannot read words from .*nowhere\.json/u],
+    [{ updates: [4], keys: 47 }, /47 keys, but the list of words has 46/u],
+    [{ words: '/nowhere.json' }, /The words in .*nowhere\.json cannot be read/u],
   ])('refuses %j before the first sample', async (options, message) => {
     await expect(open(options)).rejects.toThrow(message)
     await expect(open(options)).rejects.toMatchObject({ code: 'eval/bad-data' })

@@ -30,7 +30,7 @@ interface FileFlags extends StudyFlags {
 }
 
 const FORMAT = `
-The transcript is a JSON file as for \`kvfold plan\` (messages, tools, folds), and the stretches to watch:
+The transcript is a JSON file as for \`kvfold plan\` (messages, tools, folds). It also names the spans to watch:
 
   {
     "messages": [
@@ -41,16 +41,16 @@ The transcript is a JSON file as for \`kvfold plan\` (messages, tools, folds), a
     "spans": ["disk full", { "name": "end", "message": 0, "from": "12:59", "to": "stopped." }]
   }
 
-A span is literal text (its last occurrence) or goes from where "from" begins to where the first "to" after it ends. Who looks is the
-answer: --answer, else the transcript's last message if that is the assistant's, else what the model generates.`
+A span is a literal text, at its last occurrence. Or it begins where "from" begins and ends where the next "to" ends. The tokens of the
+answer look. The answer is --answer, else the transcript's last message if it is the assistant's, else a generated one.`
 
 export function addFile(command: Command, shell: Shell): void {
   const file = command
     .command('file')
-    .description('watched stretches of a transcript, complete and with its folds')
+    .description('measure attention to spans of a transcript, complete and folded')
     .argument('[transcript]', 'JSON file, `-` for stdin')
-    .option('--answer <text>', 'the answer that looks')
-    .option('--max-tokens <count>', 'tokens of a generated answer', integer(1, 65_536), 256)
+    .option('--answer <text>', 'the answer whose tokens look')
+    .option('--max-tokens <count>', 'most tokens of a generated answer', integer(1, 65_536), 256)
   addStudyOptions(file)
     .addHelpText('after', FORMAT)
     .action((path: string | undefined, flags: FileFlags) => run(path, flags, shell))
@@ -104,8 +104,9 @@ function answered(
   const before = written === undefined ? messages : messages.slice(0, -1)
   const text = answer ?? written
   if (text?.trim() === '')
-    throw new KvfoldError('attention/bad-request', 'The answer is empty: no token of it looks at anything; give a text.')
-  if (before.length === 0) throw new KvfoldError('attention/bad-request', 'There is nothing before the answer to look at.')
+    throw new KvfoldError('attention/bad-request', 'The answer is empty, so no token looks at anything; give a text.')
+  if (before.length === 0)
+    throw new KvfoldError('attention/bad-request', 'The transcript has no message before the answer; add one.')
   return { messages: before, answer: text === undefined ? { kind: 'generated', maxTokens } : { kind: 'given', text } }
 }
 
@@ -120,10 +121,7 @@ async function refuseMisfit(
   refuseBeyond('layer', layers, engine.modelInfo.layers)
   const missing = contract.find((one) => !engine.abilities.contracts.includes(one))
   if (missing !== undefined)
-    throw new KvfoldError(
-      'attention/bad-request',
-      `Folds cannot be carried out under ${missing} here: ${engine.abilities.refusal ?? ''}.`,
-    )
+    throw new KvfoldError('attention/bad-request', `This engine cannot fold under ${missing}: ${engine.abilities.refusal ?? ''}.`)
   for (const { content } of messages) await refuseHopeless(engine.model, engine.info.context, [content])
   const whole: readonly ChatMessage[] =
     answer.kind === 'given' ? [...messages, { role: 'assistant', content: answer.text }] : messages
@@ -131,7 +129,7 @@ async function refuseMisfit(
   if (needed > engine.info.context)
     throw new KvfoldError(
       'context/full',
-      `The transcript and its answer need ${needed} tokens and the context has ${engine.info.context} cells; give a larger --context.`,
+      `The transcript and its answer need ${needed} tokens, but the context has ${engine.info.context} cells; give a larger --context.`,
     )
 }
 
@@ -195,7 +193,7 @@ function lines({ rows, answers }: SpanStudy, report: string | null, rule: string
   return [
     ...terminal(table(columns, rows), rule),
     '',
-    'Share of the attention of the whole answer that lies on the span: mean over layers, heads and the tokens of the answer.',
+    "Share of the whole answer's attention on the span: mean over layers, heads and the tokens of the answer.",
     ...answers.flatMap(({ side, fallback }) => (fallback === null ? [] : [`${side}: exact instead, because ${fallback}.`])),
     ...(report === null ? [] : [`Report: ${report}`]),
   ]
@@ -225,7 +223,8 @@ export function parseWatched(json: string, source: string, messages: readonly Ch
     watched(typeof one === 'string' ? { text: one } : one, messages, (why) => wrong(source, `spans.${index}: ${why}`)),
   )
   const twice = spans.find(({ name }, index) => spans.findIndex((other) => other.name === name) < index)
-  if (twice !== undefined) throw wrong(source, `two spans are called ${JSON.stringify(twice.name)}; give them a "name" each`)
+  if (twice !== undefined)
+    throw wrong(source, `two spans have the name ${JSON.stringify(twice.name)}; give each a "name" of its own`)
   return spans
 }
 
@@ -234,9 +233,9 @@ function watched(
   messages: readonly ChatMessage[],
   fail: (why: string) => KvfoldError,
 ): WatchedSpan {
-  if (text === undefined && message === undefined) throw fail('it needs "text", or "message" with "from" and "to"')
+  if (text === undefined && message === undefined) throw fail('the span needs "text", or "message" with "from" and "to"')
   if (message !== undefined && messages[message] === undefined)
-    throw fail(`there is no message ${message} before the answer; the first is 0, the last ${messages.length - 1}`)
+    throw fail(`message ${message} does not exist before the answer; the first is 0, the last ${messages.length - 1}`)
   const start = text ?? from
   const index = message ?? messages.findLastIndex(({ content }) => start !== undefined && content.includes(start))
   const content = messages[index]?.content
@@ -257,5 +256,5 @@ const shortened = (text: string): string => (text.length > 40 ? `${text.slice(0,
 const wrong = (source: string, why: string): KvfoldError =>
   new KvfoldError(
     'attention/bad-request',
-    `The spans of ${source} cannot be watched: ${why}. \`kvfold attention file --help\` shows the format.`,
+    `The spans of ${source} are wrong: ${why}. \`kvfold attention file --help\` shows the format.`,
   )

@@ -21,11 +21,11 @@ export interface StudyFlags extends Omit<ModelFlags, 'contract'> {
 /** Adds the options of `addModelOptions`, with a list for `--contract`, and the options of every study. */
 export function addStudyOptions(command: Command): Command {
   addModelOptions(command)
-  listContracts(command, `how folds are carried out, one or several of ${CONTRACTS.join(', ')}`, CONTRACTS, CONTRACTS)
+  listContracts(command, `contracts of the folds: one or several of ${CONTRACTS.join(', ')}`, CONTRACTS, CONTRACTS)
   return command
     .addOption(new Option('--layers <list>', 'layers to look at, from 0 (default: all)').argParser(integers(0, 10_000)))
-    .option('--out <folder>', 'where results go; a run that was cut off goes on there')
-    .option('--json', 'a line of JSON at the end: what was found, and where the report is')
+    .option('--out <folder>', 'folder for the results; a stopped run continues there')
+    .option('--json', 'end with a line of JSON: the findings, and the path of the report')
 }
 
 /**
@@ -36,7 +36,7 @@ export async function loadForLooking(flags: StudyFlags, { notes, interrupt }: Sh
   if (flags.flashAttention === 'on')
     throw new KvfoldError(
       'cli/bad-usage',
-      'Flash attention never computes the weights that this command looks at; leave --flash-attention away.',
+      'Flash attention does not compute the weights that this command measures; leave out --flash-attention on.',
     )
   const settings = optionsOf({ ...flags, contract: 'exact' })
   const path = await enginePath({ ...flags, contract: 'exact' }, { attention: true }, notes, interrupt.signal)
@@ -71,10 +71,13 @@ export function findingLines({ findings, paper }: StudySummary, rule: string): s
   return [
     ...terminal(table(columns, [...rows, theirs]), rule),
     '',
-    "Change of the mean attention to a key's current value, folded against complete. from value: the answer's tokens of the value look, as in the paper; " +
-      'predicting: the token before them does. below even: pairs whose weight was less than an even share, so that percentages of it say little. ' +
-      'alone: what softmax arithmetic makes of it, every weight over what is left of 1 without the folded text; excess: observed less that. ' +
-      'placebo: as many tokens of made-up words folded in the same place; unasked: of updates of keys that nobody asks for. others: the mass on all other tokens of the stream that stay open. 95 %: bootstrap over prompts. p: over pairs, t test and Wilcoxon. The paper: Sculptor, section 4.3, another model.',
+    "The table shows how the mean attention to a key's current value changes from the complete to the folded prompt. " +
+      "from value: the value's tokens in the answer look, as in the paper; predicting: the token before them looks. " +
+      'below even: pairs whose weight was less than an even share; percentages of it say little. ' +
+      'alone: the change by softmax arithmetic, which divides every weight by the mass that is not folded; excess: the observed change less that one. ' +
+      'placebo: the fold hides as many tokens of made-up words at the same place. unasked: it hides updates of keys that the question does not ask for. ' +
+      'others: the mass on all other tokens of the stream that stay open. 95 %: bootstrap over prompts. p: t test and Wilcoxon test over pairs. ' +
+      'The paper: Sculptor, section 4.3, another model.',
     ...leftOut(findings),
   ]
 }

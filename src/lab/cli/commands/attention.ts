@@ -28,8 +28,9 @@ interface PiFlags extends StudyFlags {
 const FOLDER = 'kvfold-attention'
 
 const PI_HELP = `
-Compares, for every key of a PI-LLM stream, how much attention its current value gets in the complete prompt and after three quarters of
-the stream have been folded (Sculptor, section 4.3). The folder gets summary.json, Parquet tables, SVG figures and report.html.
+The command measures how much attention the current value of every key of a PI-LLM stream gets. It compares the complete prompt with one
+where three quarters of the stream are folded (Sculptor, section 4.3). The folder gets summary.json, Parquet tables, SVG figures and
+report.html.
 In Python:
 
   import pandas as pd                                   # with pyarrow or fastparquet
@@ -39,22 +40,26 @@ In Python:
 export function addAttention(program: Command, shell: Shell): void {
   const command = program
     .command('attention')
-    .description('what folding does to where a model looks: weights, statistics, figures')
+    .description('measure how folding changes where a model looks: weights, statistics, figures')
   const pi = command
     .command('pi-llm')
-    .description('the current values of a PI-LLM stream, complete and folded')
+    .description('measure attention to the current values of a PI-LLM stream, complete and folded')
     .option('--n <updates>', 'updates of every key', integer(1, 400), 32)
     .option('--seeds <count>', 'prompts', integer(1, 10_000), 20)
     .option('--seed <number>', 'seed of the first prompt; the others follow', integer(0, 0xffff_ffff), 2026)
-    .option('--keys <count>', 'keys, and so pairs, of a prompt (default: all, 46 of our own)', integer(1, 10_000))
+    .option('--keys <count>', 'keys of a prompt; each makes one pair (default: all, 46 of our own)', integer(1, 10_000))
     .option('--words <file>', "keys and values from a JSON file {category: [value, ...]} instead of the project's own")
     .addOption(
-      new Option('--mode <mode>', "whose answer looks: the right one, given (teacher), or the model's own (generated)")
+      new Option('--mode <mode>', "the answer that looks: the right one (teacher), or the model's own (generated)")
         .choices(['teacher', 'generated'])
         .default('teacher'),
     )
-    .option('--updates <list>', 'a curve of interference against updates, such as 2,4,8,16,32,64', integers(1, 400))
-    .option('--episode', 'watch a whole turn of the sculptor agent, too')
+    .option(
+      '--updates <list>',
+      'also draw interference against these numbers of updates, such as 2,4,8,16,32,64',
+      integers(1, 400),
+    )
+    .option('--episode', 'also watch a whole turn of the sculptor agent')
   addStudyOptions(pi)
     .addHelpText('after', PI_HELP)
     .action((flags: PiFlags) => study(flags, shell))
@@ -90,7 +95,7 @@ async function study(flags: PiFlags, shell: Shell): Promise<void> {
     }
     const records = await studyValues({ ...options, keep, onProgress })
       .catch((error: unknown) => {
-        if (interrupt.interrupted) notes.print(`What is finished is kept in ${keep.path}; the same command goes on from there.`)
+        if (interrupt.interrupted) notes.print(`${keep.path} has the finished prompts; the same command continues the run.`)
         throw error
       })
       .finally(async () => {

@@ -39,30 +39,31 @@ interface CollectFlags extends ModelFlags, TaskFlags, EngineFlags {
 }
 
 const HELP = `
-Tasks: pi-llm, needles, similar (a script can act), mrcr, longbench-v2, babilong, gsm-infinite (--data names the file, a model acts);
-  memtool: sessions in which tools come and go; service: dialogues at an order desk. A session is one trajectory; a script can act in both.
+Tasks: in pi-llm, needles and similar a script or a model can act. In mrcr, longbench-v2, babilong and gsm-infinite a model acts, and
+  --data names the file. memtool has sessions in which tools come and go; service has dialogues at an order desk. A script or a model can
+  act in both. A session is one trajectory.
 
-Each row is a snapshot (Sculptor, algorithm 1): one at every call that changes the context and one at the end.
-  id, rollout   the trajectory; snapshot, snapshots: which of its rows this is; tries at one prompt share a group
-  steps         the completions that are learned from this snapshot; over a trajectory every completion is learned once
-  outcomes      for each of them, its calls: done, failed, or malformed (no JSON), and whether the model made up for it later
-  logprobs      of each one's tokens, as the model that acted had them, before temperature, filters and grammar
-  reward        1 right, -1 a failed call that was not made up for, too many of them or cut off, 0 otherwise; points: 0 to 1
-  parts         what the reward is made of
+Each row is a snapshot (Sculptor, algorithm 1). Every call that changes the context makes one, and the end of the trajectory makes one.
+  id, rollout   the trajectory; snapshot, snapshots: the number of this row and of all its rows; tries at one prompt share a group
+  steps         the completions with loss in this snapshot; over a trajectory every completion has loss once
+  outcomes      the calls of each of them: done, failed, or malformed (not JSON), and whether a later call recovered it
+  logprobs      log-probabilities of the tokens of each, under the model that acted: before temperature, filters and grammar
+  reward        1: right; -1: a failed call that was not recovered, too many calls, or a cut-off answer; else 0; points: 0 to 1
+  parts         the counts that decide the reward
   sampling      settings and seed of the model that acted
 
-Forms (--format):
-  tokens             tokens: what the model saw, then what it said last; loss: half-open stretches of them that are learned
-  messages           messages and tools as they were shown; loss: whether an assistant's message is learned (ms-swift reads it so)
-  prompt-completion  the same, cut before the first completion that is learned (TRL: SFTTrainer with assistant_only_loss)
+Formats (--format):
+  tokens             tokens: the prompt and the last completion; loss: half-open spans of tokens with loss
+  messages           messages and tools as the model saw them; loss: whether an assistant's message has loss (ms-swift reads this form)
+  prompt-completion  the same, cut before the first completion with loss (TRL: SFTTrainer with assistant_only_loss)
   verl               Parquet: input_ids, labels, loss_mask, old_log_probs; prompt, data_source, reward_model, extra_info; TRL reads it, too
 
-An engine (--engine) that says no token numbers gives messages with log-probabilities of pieces of text; then tokens are those of --tokenizer,
-without probabilities, or there are none.
+An engine (--engine) that reports no token ids gives messages with log-probabilities of pieces of text. The tokens are then those of
+--tokenizer, without probabilities. Without --tokenizer the rows have no tokens.
 
 Examples:
-  $ kvfold collect pi-llm --n 4,16,64 --samples 100            a script shows how it is done
-  $ kvfold collect pi-llm --order middle-last --n 16           how it goes back to what stands further up
+  $ kvfold collect pi-llm --n 4,16,64 --samples 100            a script acts
+  $ kvfold collect pi-llm --order middle-last --n 16           the script returns to earlier text
   $ kvfold collect pi-llm --teacher model --temperature 1 --rollouts 8 --model qwen3-4b-q8_0.gguf --format verl
   $ kvfold collect babilong --data qa1_4k.jsonl --engine http://127.0.0.1:8000 --format messages
   $ kvfold collect memtool --turns 20 --way autonomous --samples 10`
@@ -70,48 +71,60 @@ Examples:
 export function addCollect(program: Command, shell: Shell): void {
   const command = program
     .command('collect')
-    .description('trajectories of context tools in use, with what has loss in them, for training (JSON Lines, Parquet)')
-    .argument('<task>', 'what is asked; see below')
+    .description('collect trajectories of agents that use context tools, for training (JSON Lines, Parquet)')
+    .argument('<task>', 'the task; see below')
     .addOption(
       new Option(
         '--teacher <who>',
-        'who acts: a script that knows the answer, or the model itself (default: script, with --engine model)',
+        'a script that knows the answer acts, or the model itself (default: script; with --engine: model)',
       ).choices(['script', 'model']),
     )
     .addOption(
-      new Option('--format <form>', 'what is written; see below')
+      new Option('--format <form>', 'the format of the rows; see below')
         .choices(['tokens', 'messages', 'prompt-completion', 'verl'] satisfies Format[])
         .default('tokens'),
     )
-    .option('--tokenizer <model>', 'whose tokens the snapshots are in: a GGUF file with its chat template (with --engine)')
+    .option(
+      '--tokenizer <model>',
+      'a GGUF file whose vocabulary and chat template make the tokens of the snapshots (with --engine)',
+    )
     .option('--samples <count>', 'samples of every size, or sessions (default: 20)', integer(1, 1_000_000))
-    .option('--seed <number>', 'what samples are made from, and the model samples with', integer(0, 0xffff_ffff), 1)
+    .option('--seed <number>', 'seed of the samples and of the model', integer(0, 0xffff_ffff), 1)
   addTaskOptions(command)
     .option('--data <path>', 'file of the task: JSONL, JSON, TSV, Parquet, or hf:datasets/owner/name/file', (path) => [path])
     .option('--prompts <folder>', "the authors' own prompts, from a checkout of their repository (default: ours)")
     .option(
       '--task-option <option>',
-      'any other option of a task, such as babilong.tasks=["qa1"]; may be given several times',
+      'any other option of a task, such as babilong.tasks=["qa1"]; repeat it for more options',
       (one: string, all: readonly string[] | undefined) => [...(all ?? []), one],
     )
     .addOption(
-      new Option('-a, --agent <agent>', 'whose trajectories: with the context tools, or without any tool')
+      new Option('-a, --agent <agent>', 'the agent: sculptor has the context tools, plain has no tools')
         .choices(taughtAgents)
         .default('sculptor'),
     )
     .option('--turns <count>', 'turns of a session (memtool, service)', integer(1, 1000), 12)
-    .addOption(new Option('--way <name>', 'how tools are managed (memtool)').choices(wayNames).default('hybrid'))
+    .addOption(new Option('--way <name>', 'the way of managing tools (memtool)').choices(wayNames).default('hybrid'))
     .option('--tools <count>', 'tools in the catalogue (memtool)', integer(5, 50_000), 500)
-    .addOption(new Option('--relation <kind>', 'of a turn to the one before (memtool)').choices(relations).default('mixed'))
-    .addOption(new Option('--framework <name>', 'who keeps the desk (service)').choices(frameworkNames).default('sculptor'))
-    .option('--fields <count>', 'fields in every record of a result that nobody asked for (service)', integer(0, 1000), 0)
+    .addOption(
+      new Option('--relation <kind>', 'relation of a turn to the one before (memtool)').choices(relations).default('mixed'),
+    )
+    .addOption(
+      new Option('--framework <name>', 'the framework that runs the order desk (service)')
+        .choices(frameworkNames)
+        .default('sculptor'),
+    )
+    .option('--fields <count>', 'unneeded fields in every record of a result (service)', integer(0, 1000), 0)
     .option('--rollouts <count>', 'tries at every sample', integer(1, 10_000), 1)
-    .option('-t, --temperature <value>', 'of the model that acts', decimal(0, 100), 0)
-    .option('--max-tokens <count>', "tokens that a step may take (default: the task's)", integer(1, 1_000_000))
-    .option('--max-calls <count>', 'calls that a turn may make (default: 20)', integer(1, 10_000))
-    .option('--stumble', "every try begins with a call that fails and is not the model's: what it does about it is learned")
-    .option('-o, --out <file>', 'where they go; a file of the same run is gone on with (default: trajectories.jsonl or .parquet)')
-    .option('--json', 'a line of JSON at the end')
+    .option('-t, --temperature <value>', 'temperature of the model that acts', decimal(0, 100), 0)
+    .option('--max-tokens <count>', "most tokens of a step (default: the task's)", integer(1, 1_000_000))
+    .option('--max-calls <count>', 'most calls of a turn (default: 20)', integer(1, 10_000))
+    .option('--stumble', 'begin every try with a failed call in place of the model, so that it learns to recover')
+    .option(
+      '-o, --out <file>',
+      'the file; an unfinished file of the same run is continued (default: trajectories.jsonl or .parquet)',
+    )
+    .option('--json', 'end with a line of JSON')
   addEngineOptions(addModelOptions(command))
     .addHelpText('after', HELP)
     .action((task: string, flags: CollectFlags) => collectTo(task, flags, shell))
@@ -133,7 +146,7 @@ async function collectTo(name: string, flags: CollectFlags, shell: Shell): Promi
     const total = source.size * rollouts
     const sum = { trajectories: 0, snapshots: 0, tokens: 0, learned: 0, points: 0 }
     const from = file.begun
-    if (from > 0) notes.print(`${path} has ${from} of ${total} trajectories; going on.`)
+    if (from > 0) notes.print(`${path} has ${from} of ${total} trajectories; the run continues.`)
     const { signal } = interrupt
     for await (const one of collect({ source, acting, format, tokens: whose, model, rollouts, signal }, from)) {
       await file.add(one)
@@ -157,7 +170,7 @@ async function collectTo(name: string, flags: CollectFlags, shell: Shell): Promi
       )
   } catch (error) {
     notes.close()
-    if (interrupt.interrupted) notes.print(`What is finished is kept in ${path}; the same command goes on from there.`)
+    if (interrupt.interrupted) notes.print(`${path} has the finished trajectories; the same command continues the run.`)
     throw error
   } finally {
     await file?.close()
@@ -172,15 +185,15 @@ function refuseMisfits(flags: CollectFlags): void {
   if (remote && flags.teacher === 'script')
     throw new KvfoldError(
       'cli/bad-usage',
-      'A script speaks in the chat format of a model that is loaded here; leave out --engine, or --teacher script.',
+      'A script needs the chat format of a model that is loaded here; leave out --engine, or --teacher script.',
     )
   if (remote && flags.stumble === true)
     throw new KvfoldError(
       'cli/bad-usage',
-      '--stumble makes a call in the place of a model that is loaded here; leave out --engine, or --stumble.',
+      '--stumble makes a call in place of a model that is loaded here; leave out --engine, or --stumble.',
     )
   if (!remote && flags.tokenizer !== undefined)
-    throw new KvfoldError('cli/bad-usage', '--tokenizer belongs to --engine; a model that is loaded here has tokens of its own.')
+    throw new KvfoldError('cli/bad-usage', '--tokenizer needs --engine; a model that is loaded here has tokens of its own.')
 }
 
 /** Opens the source of trajectories by its name. @throws KvfoldError cli/bad-usage, eval/bad-data */
@@ -206,7 +219,10 @@ async function sourceOf(
   const [asked] = askedTasks([name], flags)
   const task = await openTask(asked!.spec)
   if (task.judging !== undefined)
-    throw new KvfoldError('cli/bad-usage', `Answers of ${name} are judged by a model, and a reward is not; choose another task.`)
+    throw new KvfoldError(
+      'cli/bad-usage',
+      `A model judges the answers of ${name}, but a reward needs exact rules; choose another task.`,
+    )
   return taskSource({
     task,
     agent,

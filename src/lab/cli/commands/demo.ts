@@ -26,15 +26,13 @@ interface DemoFlags extends ModelFlags {
 export function addDemo(program: Command, shell: Shell): void {
   const command = program
     .command('demo')
-    .description(
-      'PI-LLM with growing numbers of updates, without and with context tools: accuracy, context and work side by side',
-    )
+    .description('compare PI-LLM without and with context tools, with growing numbers of updates: accuracy, context and work')
     .option('--n <list>', `updates per key, such as 4,8,16 (default: ${FULL.n.join(',')})`, integers(1, 400))
     .option('--samples <count>', `streams for every n (default: ${FULL.samples})`, integer(1, 1000))
     .option('--seed <number>', 'seed of the streams', integer(0, 0xffffffff), 1)
     .option('--words <file>', "keys and values from a JSON file {category: [value, ...]} instead of the project's own")
-    .option('--quick', `only n = ${QUICK.n.join(' and ')}, ${QUICK.samples} streams each`)
-    .option('--json', 'only one line of JSON: the rows of the table')
+    .option('--quick', `play only n = ${QUICK.n.join(' and ')}, ${QUICK.samples} streams each`)
+    .option('--json', 'print only one line of JSON: the rows of the table')
   addModelOptions(command).action((flags: DemoFlags) => demo(flags, shell))
 }
 
@@ -104,12 +102,12 @@ function conclude(trials: readonly DemoTrial[], out: Terminal, seconds: number):
     out.print(line)
   out.print()
   out.prose(
-    'Means per stream. before, after: tokens in context when the first step and when the answer ended. asked: streams x keys.',
+    'The table has means per stream. before, after: tokens in context at the end of the first step and of the answer. asked: streams x keys.',
     out.colours.dim,
   )
   out.print()
   for (const sentence of sentences(all)) out.prose(sentence)
-  out.print(out.colours.dim(`Took ${seconds.toFixed(0)} s.`))
+  out.print(out.colours.dim(`The demo took ${seconds.toFixed(0)} s.`))
 }
 
 /** Rounds numbers for JSON to four decimals; the measurements are less precise than that. */

@@ -35,18 +35,18 @@ Examples:
   $ kvfold eval pi-llm --n 4,16,64 --agent plain,sculptor
   $ kvfold eval needles similar --needles 4 --length 8k --model qwen3-4b-q8_0.gguf
   $ kvfold eval mrcr --data 2needle.parquet --limit 100 --engine http://127.0.0.1:8000/v1
-  $ kvfold eval table                          the built-in model, all agents; stop it and go on as you like
+  $ kvfold eval table                          the built-in model, all agents; you may stop it and continue later
 
-A run that was stopped goes on with the same command. The log (JSON Lines, docs/eval-log.schema.json) has every message, call and step;
+The same command continues a stopped run. The log (JSON Lines, docs/eval-log.schema.json) has every message, call and step.
 kvfold report makes tables and figures of it.
 
-Sessions of many turns have commands of their own: kvfold eval memtool --help.`
+Sessions of many turns have commands of their own: see kvfold eval memtool --help.`
 
 export function addEval(program: Command, shell: Shell): void {
   const command = program
     .command('eval')
-    .description('how well, from how much context and at what cost agents answer: accuracy, tokens and time, with a log')
-    .argument('<task...>', 'what to ask; see below')
+    .description('measure how well agents answer, from how much context and at what cost: accuracy, tokens and time, with a log')
+    .argument('<task...>', 'the tasks; see below')
   // The subcommands have options of their own, some with the same names.
   addEvalService(command.enablePositionalOptions(), shell)
   addMemTool(command, shell)
@@ -64,7 +64,7 @@ export function addEval(program: Command, shell: Shell): void {
 /** Returns the tasks and options of `kvfold eval table`. @throws KvfoldError cli/bad-usage when other tasks are named beside it */
 function table(words: readonly string[], flags: EvalFlags): { readonly tasks: readonly string[]; readonly options: EvalFlags } {
   if (words.length > 1)
-    throw new KvfoldError('cli/bad-usage', 'The table is a list of tasks itself; ask for it alone, or for tasks by name.')
+    throw new KvfoldError('cli/bad-usage', 'The table is a list of tasks itself; name only the table, or only tasks.')
   const { sizes, needles, samples, maxTokens, tasks } = TABLE
   const lengths = flags.n === undefined && flags.length === undefined ? { sizes } : {}
   return { tasks, options: { agent: agentKinds, samples, needles, maxTokens, ...lengths, ...flags } }
@@ -106,46 +106,60 @@ Examples:
   $ kvfold eval service --agent taught --fields 0,8,32 --framework all --report desk
   $ kvfold eval service --replay tau-bench/historical_trajectories/gpt-4o-airline.json --framework all
 
-The scripted agents (${manners.join(', ')}) say what their script says, by what the context shows them, while the engine computes every prompt: tokens and
-context are real, and the reward says nothing about a model. A run that was stopped goes on with the same command.`
+The scripted agents (${manners.join(', ')}) follow a script that reads what the context shows. The engine computes every prompt, so tokens
+and context are real; the reward says nothing about a model. The same command continues a stopped run.`
 
 function addEvalService(evaluation: Command, shell: Shell): void {
   const command = evaluation
     .command('service')
-    .description('an order desk: a customer whose wishes come one after another; reward, tokens and context of each framework')
+    .description(
+      'compare frameworks at an order desk, where a customer makes one request after another: reward, tokens and context',
+    )
     .addOption(
-      new Option('-a, --agent <who>', 'whose words: the model, or a script on the real engine')
+      new Option('-a, --agent <who>', 'the speaker: the model, or a script on the real engine')
         .choices([...manners, 'model'])
         .default('model'),
     )
-    .option('-f, --framework <list>', 'with commas, or all; see below', oneOf(frameworkNames, 'all'), ['react', 'u-fold'])
+    .option('-f, --framework <list>', 'names separated by commas, or all; see below', oneOf(frameworkNames, 'all'), [
+      'react',
+      'u-fold',
+    ])
     .option('--turns <list>', 'turns of a dialogue', integers(1, 1000), [12])
-    .option('--fields <list>', 'fields in every record of a result that nobody asked for', integers(0, 1000), [0])
-    .option('--samples <count>', 'dialogues of each length (default: 1; of a record: all)', integer(1, 10_000))
+    .option('--fields <list>', 'unneeded fields in every record of a result', integers(0, 1000), [0])
+    .option('--samples <count>', 'dialogues of each length (default: 1; with --replay: all)', integer(1, 10_000))
     .addOption(
       new Option(
         '--replay <file>',
-        "instead of the order desk, recorded dialogues: tau-bench's historical_trajectories, or results of tau2; turns: at most so many",
+        "replay recorded dialogues instead of the order desk: tau-bench's historical_trajectories, or results of tau2",
       ).conflicts(['agent', 'turns', 'fields']),
     )
-    .option('--seed <number>', 'of the first dialogue', integer(0, 0xffff_ffff), 1)
+    .option('--seed <number>', 'seed of the first dialogue', integer(0, 0xffff_ffff), 1)
     .option('--window <tokens>', "context that a framework may use (default: the engine's)", integer(512, 1 << 30))
     .option(
       '--fold-from <tokens>',
-      'u-fold: nothing happens below (default: 8,192, or a quarter of the window)',
+      'u-fold: fold only from this many tokens on (default: 8,192, or a quarter of the window)',
       integer(0, 1 << 30),
     )
-    .option('--rebuild-every <folds>', 'u-fold: notes are written anew from the whole log (default: 4)', integer(1, 10_000))
-    .addOption(new Option('--results <what>', 'u-fold, an ablation: all results stay in sight').choices(['lines', 'all']))
-    .option('--no-notes', 'u-fold, an ablation: what was said stays in sight, and there is no summary')
-    .option('--principles', "u-fold: the extractor is told the paper's principles about tasks, too")
-    .option('--folder <model>', 'u-fold: another model for the two helpers, a GGUF or the URL of an OpenAI-compatible server')
-    .option('-t, --temperature <value>', 'of a model', decimal(0, 100), 0)
+    .option(
+      '--rebuild-every <folds>',
+      'u-fold: after this many folds, write the notes anew from the whole log (default: 4)',
+      integer(1, 10_000),
+    )
+    .addOption(
+      new Option('--results <what>', 'u-fold: which results stay visible: chosen lines, or all of them as an ablation').choices([
+        'lines',
+        'all',
+      ]),
+    )
+    .option('--no-notes', 'u-fold, an ablation: messages stay visible, and no helper writes a summary')
+    .option('--principles', "u-fold: the extractor's prompt includes the paper's principles about tasks")
+    .option('--folder <model>', 'u-fold: another model for the two helpers: a GGUF, or the URL of an OpenAI-compatible server')
+    .option('-t, --temperature <value>', 'temperature of a model', decimal(0, 100), 0)
     .option('--max-tokens <count>', 'longest step', integer(1, 1 << 20), 1024)
-    .option('--log <folder>', 'where the files of dialogues go', 'kvfold-eval')
-    .option('--report <folder>', 'write a page with figures there')
+    .option('--log <folder>', 'folder for the files of dialogues', 'kvfold-eval')
+    .option('--report <folder>', 'folder for a page with figures')
     .option('--follow', FOLLOW)
-    .option('--json', 'a line of JSON at the end')
+    .option('--json', 'end with a line of JSON')
   addEngineOptions(addModelOptions(command))
   const contract = command.options.find((option) => option.attributeName() === 'contract')!
   contract.argChoices = [...CONTRACT_CHOICES]
@@ -160,7 +174,7 @@ async function service(flags: ServiceFlags, shell: Shell): Promise<void> {
     if (remote !== null && (flags.agent !== 'model' || flags.replay !== undefined))
       throw new KvfoldError(
         'cli/bad-usage',
-        `A script needs an engine of this process; leave --engine out, or ${flags.replay === undefined ? `--agent ${flags.agent}` : '--replay'}.`,
+        `A script needs an engine in this process; leave out --engine, or ${flags.replay === undefined ? `--agent ${flags.agent}` : '--replay'}.`,
       )
     const engine = remote === null ? await loadEngine(flags, notes, interrupt.signal, { slots: 1 }) : await remote.load()
     open.push(engine)
@@ -213,10 +227,10 @@ async function service(flags: ServiceFlags, shell: Shell): Promise<void> {
     const rows = rowsOf(dialogues)
     const whose =
       replay !== undefined
-        ? `a replay of ${basename(replay)}: words, calls and results are the record's`
+        ? `a replay of ${basename(replay)}, with its words, calls and results`
         : agent === 'model'
           ? 'its own words'
-          : `words of a script (${agent}), no claim about the model`
+          : `words of a script (${agent}), which say nothing about the model`
     const about = {
       task: 'service',
       model: engine.info.model,

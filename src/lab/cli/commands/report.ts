@@ -21,9 +21,9 @@ const FOLDER = 'kvfold-report'
 const DEFAULT_BASELINE: Baseline = { agent: 'plain', contract: null }
 
 const HELP = `
-The folder gets report.html, which opens without a network and prints; every table as Markdown and CSV, every figure as SVG, and
-summary.json with all numbers. Several logs of the same model, engine, sampling, seed and version are put together; others stand side
-by side. Where a sample was answered more than once under the same condition, the later answer counts.
+The folder gets report.html, which needs no network and can be printed. It also gets every table as Markdown and CSV, every figure as
+SVG, and summary.json with all numbers. The report joins logs of the same model, engine, sampling, seed and version, and shows others side
+by side. If logs have several answers to a sample under the same condition, the latest one counts.
 
 Examples:
   $ kvfold report kvfold-eval.jsonl
@@ -33,11 +33,15 @@ Examples:
 export function addReport(program: Command, shell: Shell): void {
   program
     .command('report')
-    .description('tables, figures and a page from logs of `kvfold eval`')
+    .description('make tables, figures and a page from logs of `kvfold eval`')
     .argument('<log...>', 'JSON Lines files that `kvfold eval` wrote')
-    .option('-o, --out <folder>', 'where to write', FOLDER)
-    .option('--baseline <agent[:contract]>', 'whom the others are compared with, on the same samples (default: plain)', baseline)
-    .option('--json', 'end with one JSON line')
+    .option('-o, --out <folder>', 'folder for the report', FOLDER)
+    .option(
+      '--baseline <agent[:contract]>',
+      'agent with which the others are compared on the same samples (default: plain)',
+      baseline,
+    )
+    .option('--json', 'end with a line of JSON')
     .addHelpText('after', HELP)
     .action((logs: readonly string[], flags: ReportFlags) => report(logs, flags, shell))
 }
@@ -79,7 +83,7 @@ function refuseTwice(logs: readonly string[]): void {
     }
   })
   const twice = logs.find((_, index) => real.indexOf(real[index]!) < index)
-  if (twice !== undefined) throw new KvfoldError('cli/bad-usage', `The log ${twice} is named twice; name every log once.`)
+  if (twice !== undefined) throw new KvfoldError('cli/bad-usage', `You named the log ${twice} twice; name every log once.`)
 }
 
 /** Refuses a baseline that the user asked for and the logs do not have. The default baseline may be missing. */
@@ -89,7 +93,7 @@ function refuseAbsent({ agent, contract }: Baseline, { agents, conditions }: Sum
   const known = [...new Set(conditions.map((condition) => `${agents[condition.agent]!.agent}:${condition.contract}`))]
   throw new KvfoldError(
     'cli/bad-usage',
-    `No sample of these logs is of --baseline ${agent}${contract === null ? '' : `:${contract}`}; there are ${known.join(', ')}.`,
+    `These logs have no sample of --baseline ${agent}${contract === null ? '' : `:${contract}`}; they have ${known.join(', ')}.`,
   )
 }
 

@@ -19,7 +19,7 @@ export interface TokenRun {
   readonly tokens: number
 }
 
-/** The glyph of a cell of each share. Readers can tell the glyphs apart without colour. */
+/** The glyph of a cell of each share. Readers can distinguish the glyphs without colour. */
 export const glyphs = {
   unicode: { reused: '█', recomputed: '▚', new: '+', folded: '░', waiting: '·' },
   ascii: { reused: '#', recomputed: '%', new: '+', folded: ':', waiting: '.' },
@@ -31,7 +31,7 @@ export const shares = [
   ['recomputed', 'recomputed after an edit'],
   ['new', 'new'],
   ['folded', 'folded away'],
-  ['waiting', 'to be computed'],
+  ['waiting', 'not computed yet'],
 ] as const satisfies readonly (readonly [TokenShare, string])[]
 
 /** Joins adjacent stretches of the same share and leaves out empty ones. */

@@ -100,7 +100,7 @@ function row(n: number, agent: AgentName, of: readonly DemoTrial[]): DemoRow {
 
 // One turn of the demo: an agent answers a stream, and the result is a trial.
 
-/** Tokens per step. A longer step has lost its way: the answer to 46 keys takes a few hundred tokens. */
+/** The most tokens of a step. The answer to 46 keys takes a few hundred tokens, so a longer step is an error of the model. */
 const LONGEST_STEP = 512
 
 /** Returns a session for one turn with greedy sampling. `sculptor` has the tools and the system prompt of this task. */
@@ -210,10 +210,10 @@ function accuracySentence(first: DemoRow, plain: DemoRow, sculptor: DemoRow): st
       ? ''
       : ` (${percent(plain.interference, 0)} of its errors there were older values of the same key)`
   const verdict = !apart
-    ? `and with its context tools it got ${percent(sculptor.accuracy)}, which is no difference beyond chance with so few streams`
+    ? `and with its context tools it got ${percent(sculptor.accuracy)}, which may be chance with so few streams`
     : points > 0
       ? `and with its context tools it got ${percent(sculptor.accuracy)}: the tools helped by ${points.toFixed(0)} points`
-      : `and with its context tools it got ${percent(sculptor.accuracy)}: the tools did not help, they cost ${(-points).toFixed(0)} points`
+      : `and with its context tools it got ${percent(sculptor.accuracy)}: the tools did not help but cost ${(-points).toFixed(0)} points`
   return `${trend}${errors}, ${verdict}.`
 }
 

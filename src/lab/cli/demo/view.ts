@@ -27,7 +27,7 @@ export interface DemoView {
 /** Returns lines that say what the demo does. */
 export function introduction({ model, toolCalls, sizes, samples, keys, seed }: DemoPlan): string[] {
   return [
-    `PI-LLM on ${model}: ${keys} keys get new values again and again, and the last ones are asked for (proactive interference).`,
+    `PI-LLM on ${model}: ${keys} keys get new values again and again, and the question asks for the last ones (proactive interference).`,
     `plain answers from the whole stream; sculptor has six tools to fold, restore, summarise and search its own context (${toolCalls} calls).`,
     `Updates per key n = ${sizes.join(', ')}; ${plural(samples, 'stream')} each, the same for both; temperature 0, seed ${seed}.`,
   ]

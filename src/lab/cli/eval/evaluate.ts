@@ -1,4 +1,4 @@
-/** The steps of a run of `kvfold eval`, from its options to the table: what it loads, in which order, and how it disposes of it. */
+/** Runs `kvfold eval` from its options to the table: loads its resources in order, and disposes of them at the end. */
 import { definedFields } from '../../../runtime/core/json.js'
 import { createHash } from 'node:crypto'
 import { existsSync, statSync } from 'node:fs'
@@ -97,7 +97,7 @@ export async function evaluate(asked: readonly AskedTask[], flags: EvalFlags, sh
       ...(follower === null ? {} : { onStep: following(follower, header, log) }),
     })
     notes.close()
-    if (interrupt.interrupted) notes.print(`What is finished is kept in ${path}; the same command goes on from there.`)
+    if (interrupt.interrupted) notes.print(`${path} has the finished samples; the same command continues the run.`)
     else conclude(header, results, path, flags, shell)
   } finally {
     notes.close()
@@ -105,7 +105,7 @@ export async function evaluate(asked: readonly AskedTask[], flags: EvalFlags, sh
   }
 }
 
-/** Prints each step, and logs it at once, so that the log of a killed run shows how far it came. */
+/** Prints each step, and logs it at once, so that the log of a killed run shows its progress. */
 const following =
   (follower: Follower, { tasks }: LogHeader, log: RunLogFile): NonNullable<RunOptions['onStep']> =>
   (item, { id, cell }, step) => {
@@ -146,16 +146,16 @@ async function judgeFor(
   { notes, interrupt }: Shell,
 ): Promise<Judge | null> {
   if ((flags.judge === undefined || flags.judge === SELF) && flags.judgeModel !== undefined)
-    throw new KvfoldError('cli/bad-usage', '--judge-model belongs to --judge, which names a server; add it.')
+    throw new KvfoldError('cli/bad-usage', '--judge-model needs --judge with the URL of a server; add it.')
   const judged = tasks.find(({ judging }) => judging !== undefined)
   if (judged === undefined) return null
   if (flags.judge === undefined)
     throw new KvfoldError(
       'cli/bad-usage',
-      `Answers of ${judged.title} are judged by a model: name it by --judge <url>, or --judge self for the model under evaluation, whose verdicts on itself nobody else's can be compared with.`,
+      `A model must judge the answers of ${judged.title}; name it with --judge <url>. With --judge self the evaluated model judges its own answers, and the verdicts cannot be compared with those of other models.`,
     )
   if (flags.judge === SELF) {
-    notes.prose('Answers are judged by the model under evaluation itself.', notes.colours.yellow)
+    notes.prose('The evaluated model judges its own answers.', notes.colours.yellow)
     return { name: `${engine.info.model} (the model itself)`, engine }
   }
   const judge = await RemoteEngine.connect({
@@ -176,21 +176,19 @@ const within = (task: Task, { temperature = task.temperature, maxTokens = task.m
 
 function sayWhere(log: RunLogFile, total: number, { notes }: Shell, quiet: boolean): void {
   const done = log.before.filter(({ kind }) => kind === 'sample').length
-  if (log.torn) notes.prose(`The last line of ${log.path} was not whole and is done again.`)
+  if (log.torn) notes.prose(`The last line of ${log.path} was not complete; the run repeats its sample.`)
   if (quiet) return
   if (done === 0) notes.prose(`Records go to ${log.path}.`, notes.colours.dim)
-  else if (done < total) notes.prose(`Going on in ${log.path}, which has ${done} of ${total} samples.`, notes.colours.dim)
-  else notes.prose(`${log.path} has all of this run already; nothing is computed.`)
+  else if (done < total)
+    notes.prose(`The run continues in ${log.path}, which has ${done} of ${total} samples.`, notes.colours.dim)
+  else notes.prose(`${log.path} already has all samples of this run; the command computes nothing.`)
 }
 
 /** Prints the results. @throws KvfoldError eval/too-many-errors when every sample ended in an error */
 function conclude(header: LogHeader, results: readonly ItemResult[], path: string, { json }: EvalFlags, { out }: Shell): void {
   const last = results.at(-1)
   if (last?.kind === 'error' && results.every(({ kind }) => kind === 'error'))
-    throw new KvfoldError(
-      'eval/too-many-errors',
-      `None of ${results.length} samples could be answered, the last one because: ${last.message}`,
-    )
+    throw new KvfoldError('eval/too-many-errors', `All ${results.length} samples failed. The last error: ${last.message}`)
   if (json === true) {
     out.print(JSON.stringify(machineLine(header, results, path)))
     return
@@ -307,14 +305,14 @@ export async function embedderFor(
   const needing = agents.filter((agent) => embeddingAgents.includes(agent))
   if (needing.length === 0) {
     if (model !== undefined)
-      notes.prose('--embedder is not used: no agent of this run looks for what is alike.', notes.colours.dim)
+      notes.prose('This run does not use --embedder, because no agent searches by meaning.', notes.colours.dim)
     return null
   }
   if (model === undefined) {
     if (engine instanceof LlamaEngine) return fallbackEmbedder(engine, embedderOptions(flags))
     throw new KvfoldError(
       'cli/bad-usage',
-      `${needing.join(' and ')} cannot do without vectors of texts; name what makes them with --embedder.`,
+      `${needing.join(' and ')} need vectors of texts; name a model that makes them with --embedder.`,
     )
   }
   return namedEmbedder(model, flags, { notes, interrupt })

@@ -52,19 +52,19 @@ export function addEvalOptions(command: Command): Command {
   command
     .option(
       '-a, --agent <list>',
-      `who answers: ${agentKinds.join(', ')}, with commas, or all (default: plain,sculptor)`,
+      `agents, separated by commas, or all: ${agentKinds.join(', ')} (default: plain,sculptor)`,
       oneOf(agentKinds, 'all'),
     )
     .option('--samples <count>', 'samples of every cell of generated tasks (default: 20)', integer(1, 100_000))
-    .option('--seed <number>', 'what samples are made from, and what agents sample with', integer(0, 0xffff_ffff), 1)
-    .option('--sizes <list>', 'tokens of a prompt as this model counts them, such as 1k,2k,4k (generated tasks)', tokens)
+    .option('--seed <number>', 'seed of the samples and of the agents', integer(0, 0xffff_ffff), 1)
+    .option('--sizes <list>', "sizes of prompts in the model's tokens, such as 1k,2k,4k (generated tasks)", tokens)
   addTaskOptions(command)
     .option(
       '--prompts <folder>',
-      "the authors' own prompts, from a checkout of their repository; original: the one that --words is in (pi-llm, needles, longbench-v2, frames, babilong; default: ours)",
+      "checkout of the authors' repository, for their own prompts; original: the checkout that has --words (pi-llm, needles, longbench-v2, frames, babilong; default: our prompts)",
     )
-    .option('--tail <share>', 'only the last part of the stream is shown, such as 20% (pi-llm)', share)
-    .option('--filler <file>', "text to hide needles in, instead of the project's own (needles)")
+    .option('--tail <share>', 'show only the last part of the stream, such as 20% (pi-llm)', share)
+    .option('--filler <file>', "text that hides the needles, instead of the project's own (needles)")
     .option(
       '--data <path>',
       'file of the task: JSONL, JSON, TSV, Parquet, or hf:datasets/owner/name/file; for several tasks task=path',
@@ -73,35 +73,35 @@ export function addEvalOptions(command: Command): Command {
     .option('--articles <path>', 'the articles that questions are about (frames)')
     .option(
       '--task-option <option>',
-      'any other option of a task, such as babilong.lengths=["8k"]; may be given several times',
+      'any other option of a task, such as babilong.lengths=["8k"]; repeat it for more options',
       collect,
     )
     .option(
       '--agent-option <option>',
-      'an option of an agent, such as memagent.chunkTokens=2000; may be given several times',
+      'an option of an agent, such as memagent.chunkTokens=2000; repeat it for more options',
       collect,
     )
-    .option('-t, --temperature <value>', "instead of the tasks' own, most of which are 0", decimal(0, 100))
-    .option('--max-tokens <count>', "longest step, where it is less than the task's own", integer(1, 1 << 20))
+    .option('-t, --temperature <value>', "temperature, instead of the tasks' own, most of which are 0", decimal(0, 100))
+    .option('--max-tokens <count>', "most tokens of a step, if that is less than the task's own limit", integer(1, 1 << 20))
     .option(
       '--embedder <model>',
-      'what makes vectors for rag-dense and mem0: GGUF, hub URI, folder of an ONNX model (default: the model itself)',
+      'model that makes vectors for rag-dense and mem0: GGUF, hub URI, folder of an ONNX model (default: the model itself)',
     )
     .option(
       '--judge <url>',
-      'an OpenAI-compatible server whose model judges answers; self: the model under evaluation (tasks that are judged need one)',
+      'OpenAI-compatible server whose model judges the answers of tasks that need a judge; self: the evaluated model',
     )
-    .option('--judge-model <name>', 'which of its models (default: the first that it lists)')
+    .option('--judge-model <name>', 'model of the --judge server (default: the first that it lists)')
     .option(
       '--slots <count>',
-      'samples at once (default: 4; of the built-in model one a core, each in an engine of its own)',
+      'samples at once (default: 4; with the built-in model one per core, each in an engine of its own)',
       integer(1, 256),
     )
-    .option('--log <file>', 'where records go; a run that was stopped goes on there (default: a file in kvfold-eval/)')
+    .option('--log <file>', 'file for the records; a stopped run continues in it (default: a file in kvfold-eval/)')
     .option('--follow', `${FOLLOW}, and log every step at once`)
-    .option('--json', 'a line of JSON at the end: accuracy, tokens and the rest')
+    .option('--json', 'end with a line of JSON: accuracy, tokens and other numbers')
   addEngineOptions(addModelOptions(command))
-  const about = `how folds are carried out, one or several of ${CONTRACT_CHOICES.join(', ')}; agents that fold nothing run under the first`
+  const about = `contracts of the folds: one or several of ${CONTRACT_CHOICES.join(', ')}; agents that fold nothing run under the first`
   listContracts(command, about, CONTRACT_CHOICES, ['exact'])
   const engine = command.options.find((option) => option.attributeName() === 'engine')!
   engine.description = 'evaluate the model of an OpenAI-compatible server: vLLM, SGLang, llama-server, kvfold'
@@ -114,11 +114,11 @@ export function addTaskOptions(command: Command): Command {
     .option('--n <list>', 'updates of every key, such as 4,16,64 (pi-llm)', integers(1, 10_000))
     .option('--keys <count>', 'keys of a stream (pi-llm; default: all, 46 of our own)', integer(1, 10_000))
     .option('--words <file>', 'keys and values from a JSON file {category: [value, ...]} (pi-llm)')
-    .addOption(new Option('--order <order>', 'where the last updates stand (pi-llm)').choices(piOrders))
-    .option('--needles <list>', 'facts to be linked, or texts alike (needles, similar)', integers(1, 64))
-    .option('--length <list>', 'tokens of the text, 4 characters each, such as 1k,8k (needles, similar)', tokens)
-    .option('--depth <percent>', 'where the first needle stands (needles; default: 40)', decimal(0, 100))
-    .option('--limit <count>', 'only the first rows of the file', integer(1, 1_000_000_000))
+    .addOption(new Option('--order <order>', 'place of the last updates in the stream (pi-llm)').choices(piOrders))
+    .option('--needles <list>', 'number of facts in the chain, or of similar texts (needles, similar)', integers(1, 64))
+    .option('--length <list>', 'length of the text in tokens of 4 characters, such as 1k,8k (needles, similar)', tokens)
+    .option('--depth <percent>', 'depth of the first needle in percent (needles; default: 40)', decimal(0, 100))
+    .option('--limit <count>', 'use only this many first rows of the file', integer(1, 1_000_000_000))
 }
 
 /** A commander parser for lists of lengths; 8k is 8,000. Returns them without repetitions, sorted by size. */
@@ -127,7 +127,7 @@ export function tokens(text: string): number[] {
     const [, digits, unit] = /^(\d+(?:\.\d+)?)([km]?)$/i.exec(part.trim()) ?? []
     const value = Number(digits) * { '': 1, k: 1000, m: 1_000_000 }[(unit ?? '').toLowerCase() as '' | 'k' | 'm']
     if (digits === undefined || !Number.isSafeInteger(value) || value < 1)
-      throw new InvalidArgumentError('It must be numbers of tokens with commas, such as 500,1k,2.5k.')
+      throw new InvalidArgumentError('It must be numbers of tokens, separated by commas, such as 500,1k,2.5k.')
     return value
   }
   return [...new Set(text.split(',').map(one))].sort((a, b) => a - b)
@@ -160,7 +160,7 @@ const LOADED = ['data', 'limit'] as const
 const names = {
   'pi-llm': {
     task: 'pi-llm',
-    about: 'the last values of keys that were updated again and again',
+    about: 'the last values of keys that are updated again and again',
     data: 'never',
     takes: [...GENERATED, 'n', 'keys', 'words', 'prompts', 'order', 'tail'],
   },
@@ -176,7 +176,7 @@ const names = {
     data: 'never',
     takes: [...GENERATED, 'needles', 'length'],
   },
-  mrcr: { task: 'mrcr', about: 'MRCR from a file of the OpenAI form', data: 'must', takes: LOADED },
+  mrcr: { task: 'mrcr', about: "MRCR, from a file in OpenAI's form", data: 'must', takes: LOADED },
   'longbench-v2': { task: 'longbench-v2', about: 'LongBench v2', data: 'may', takes: [...LOADED, 'prompts'] },
   frames: {
     task: 'frames',
@@ -208,7 +208,7 @@ export function askedTasks(words: readonly string[], flags: TaskFlags & { readon
     if (Object.hasOwn(names, word)) return word as CalledTask
     throw new KvfoldError(
       'cli/bad-usage',
-      `There is no task ${word}; the tasks are ${calledTasks.join(', ')}, and table for a whole table.`,
+      `${word} is not a task; the tasks are ${calledTasks.join(', ')}, and table for a whole table.`,
     )
   })
   refuseStrays(called, flags)
@@ -231,17 +231,17 @@ function refuseStrays(called: readonly CalledTask[], flags: TaskFlags): void {
     const owners = calledTasks.filter((name) => takes(name, flag))
     throw new KvfoldError(
       'cli/bad-usage',
-      `${option(flag)} belongs to ${owners.join(', ')}, and ${called.join(', ')} is asked for.`,
+      `${option(flag)} is an option of ${owners.join(', ')}, but you named ${called.join(', ')}.`,
     )
   }
   if (called.includes('frames') && flags.articles === undefined)
     throw new KvfoldError(
       'cli/bad-usage',
-      'frames asks about articles that are not part of it; give them with --articles: a folder of text files, or rows with title and text.',
+      'frames asks about articles that it does not include. Give them with --articles: a folder of text files, or rows with title and text.',
     )
   for (const other of ['n', 'length'] as const)
     if (flags.sizes !== undefined && flags[other] !== undefined)
-      throw new KvfoldError('cli/bad-usage', `--sizes and ${option(other)} both say how long prompts are; give one of them.`)
+      throw new KvfoldError('cli/bad-usage', `--sizes and ${option(other)} both set the length of prompts; give one of them.`)
 }
 
 const takes = (name: CalledTask, flag: keyof TaskFlags): boolean => (names[name].takes as readonly string[]).includes(flag)
@@ -254,12 +254,15 @@ function dataOf(called: readonly CalledTask[], texts: readonly string[]): Readon
     const [, name, path] = /^([a-z0-9-]+)=(.+)$/.exec(text) ?? []
     if (name !== undefined && path !== undefined && Object.hasOwn(names, name)) {
       if (!loaded.includes(name as CalledTask))
-        throw new KvfoldError('cli/bad-usage', `--data names a file for ${name}, which is not asked for or takes none.`)
+        throw new KvfoldError(
+          'cli/bad-usage',
+          `--data names a file for ${name}, but you did not name this task or it takes no file.`,
+        )
       files.set(name as CalledTask, path)
     } else if (loaded.length > 1)
       throw new KvfoldError(
         'cli/bad-usage',
-        `--data ${text} does not say whose file it is; write ${loaded.map((one) => `--data ${one}=FILE`).join(' ')}.`,
+        `--data ${text} does not name the task of the file; write ${loaded.map((one) => `--data ${one}=FILE`).join(' ')}.`,
       )
     else files.set(loaded[0]!, text)
   }
@@ -267,7 +270,7 @@ function dataOf(called: readonly CalledTask[], texts: readonly string[]): Readon
   if (missing !== undefined)
     throw new KvfoldError(
       'cli/bad-usage',
-      `${missing} needs its file: --data PATH or --data hf:datasets/owner/name/file${missing === 'mrcr' ? '; generated texts of its form are the task similar' : ''}.`,
+      `${missing} needs its file: --data PATH or --data hf:datasets/owner/name/file${missing === 'mrcr' ? '; the task similar generates texts of this form' : ''}.`,
     )
   return files
 }
@@ -288,7 +291,7 @@ export function namedOptions<Owner extends string>(
     if (owner === undefined)
       throw new KvfoldError(
         'cli/bad-usage',
-        `${flag} ${text} is not of the form ${owners[0]!}.option=value, with one of ${owners.join(', ')}.`,
+        `${flag} ${text} is wrong; write ${owners[0]!}.option=value, with one of ${owners.join(', ')}.`,
       )
     found.set(owner, { ...found.get(owner), [option]: plainOrJson(value) })
   }
@@ -337,6 +340,6 @@ function checkoutOf(prompts: string | undefined, words?: string): string | undef
   if (words !== undefined) return join(dirname(words), '..')
   throw new KvfoldError(
     'cli/bad-usage',
-    "--prompts original reads the prompts from the authors' checkout that --words is in; without --words say where it is: --prompts <folder>.",
+    "--prompts original takes the prompts from the authors' checkout that has --words. Without --words, name the checkout: --prompts <folder>.",
   )
 }

@@ -9,7 +9,7 @@ import type { DoneStep } from '../../recorder.js'
 export const FOLLOW = 'print each message, call and fold with its cost as it happens'
 
 export class Follower {
-  /** The last step of each conversation that may go on. */
+  /** The last step of each conversation that may continue. */
   readonly #last = new Map<string, DoneStep>()
   #name = ''
 
@@ -34,7 +34,7 @@ export class Follower {
     for (const line of editTexts(before?.request.edits ?? [], request.edits)) out.print(`  ${line}`)
     out.print(`  ${messageText(reply.message)}`)
     out.print(dim(`  ${costText(step)}`))
-    // Samples that are over need no place here, and there is no telling which are.
+    // Finished samples need no place here, but the events do not show which samples are finished.
     this.#last.delete(request.conversation)
     this.#last.set(request.conversation, step)
     const [oldest] = this.#last.keys()
@@ -53,7 +53,7 @@ function messageText({ role, content, toolCalls = [], name }: ChatMessage): stri
   return `${name ?? role}: ${[...text, ...toolCalls.map(callText)].join('; ') || '(nothing)'}`
 }
 
-/** A line for every edit that came, and for every edit that went. */
+/** Returns a line for every new edit, and for every edit that was undone. */
 function editTexts(before: readonly Edit[], now: readonly Edit[]): string[] {
   const key = ({ message, span, replacement }: Edit) => JSON.stringify([message, span.start, span.end, replacement])
   const [old, current] = [new Set(before.map(key)), new Set(now.map(key))]

@@ -63,14 +63,14 @@ export function remarks(header: LogHeader, results: readonly ItemResult[]): stri
   const failed = new Map<string, number>()
   for (const result of results) if (result.kind === 'error') failed.set(result.code, (failed.get(result.code) ?? 0) + 1)
   return [
-    'Means per sample. before, after: tokens in context when the first step and when the answer ended; shown, computed: tokens of all steps together. Errors are no answers: they are not in the accuracy.',
+    'The table has means per sample. before, after: tokens in context at the end of the first step and of the answer. shown, computed: tokens of all steps together. The accuracy leaves out errors, because they are not answers.',
     ...(untrained
-      ? ['* The model was not trained for what this agent asks of it on this task: read nothing into its accuracy.']
+      ? ["* The model was not trained for this agent's prompts on this task, so the accuracy says nothing about the agent."]
       : []),
-    ...(header.judge === null ? [] : [`Answers were judged by ${header.judge}.`]),
+    ...(header.judge === null ? [] : [`${header.judge} judged the answers.`]),
     ...(full === 0
       ? []
-      : [`Of the answers ${full} are empty, because the agent filled its context before it gave one: they count as not right.`]),
+      : [`${full} of the answers are empty, because the agent filled its context before it answered. They count as wrong.`]),
     ...(failed.size === 0 ? [] : [`Errors: ${[...failed].map(([code, times]) => `${times} x ${code}`).join(', ')}.`]),
   ]
 }

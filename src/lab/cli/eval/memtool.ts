@@ -59,55 +59,64 @@ const HELP = `
 Ways of managing tools (--mode):
 ${wayNames.map((name) => `  ${name.padEnd(12)} ${ways[name].about}`).join('\n')}
 
-Without --model or --engine a script speaks for the model (--agent taught): every prompt is computed by the real engine, so tokens are
-real, and correctness is the script's. A session that was stopped goes on with the same command.
+Without --model or --engine a script speaks for the model (--agent taught). The real engine computes every prompt, so tokens are real, but
+correctness is the script's. The same command continues a stopped session.
 
 Examples:
   $ kvfold eval memtool --mode autonomous,workflow,hybrid --contract splice
   $ kvfold eval memtool --mode hybrid --placement list,late --contract exact,splice --turns 100 --report memtool.html
   $ kvfold eval memtool --agent model --model qwen3-4b-q8_0.gguf --mode hybrid --turns 20
   $ kvfold eval memtool --retrieval --embedder nomic-embed-text.gguf
-  $ kvfold eval memtool --retrieval --catalogue tools.json      each tool looked up by its own description, or the file's queries`
+  $ kvfold eval memtool --retrieval --catalogue tools.json      queries: those of the file, else each tool's description`
 
 export function addMemTool(parent: Command, shell: Shell): void {
   const command = parent
     .command('memtool')
-    .description('tools that come and go over many turns (MemTool): tokens by contract and way, correctness, retrieval')
-    .addOption(new Option('-a, --agent <who>', 'who speaks: a script, or the model itself').choices(['taught', 'model']))
-    .option('--mode <list>', 'ways of managing tools, with commas, or all', oneOf(wayNames, 'all'), ['hybrid'])
-    .option('--placement <list>', 'where definitions stand: late, list (default: as the way has it)', oneOf(placements))
-    .option('--turns <count>', 'turns of a session', integer(1, 100_000), 100)
-    .option('--sessions <count>', 'sessions of each way, each with its companies; their seeds follow', integer(1, 10_000), 1)
-    .option('--tools <count>', 'tools in the catalogue, five for each company', integer(5, 50_000), 5000)
-    .addOption(new Option('--relation <kind>', 'of a turn to the one before').choices(relations).default('mixed'))
-    .option('--no-arguments', 'no tool takes an argument')
-    .option('--seed <number>', 'what companies, values and requests are made from', integer(0, 0xffff_ffff), 1)
-    .option('--limit <tools>', 'tools loaded at most', integer(1, 1_000_000), 128)
-    .option('--token-limit <tokens>', 'tokens of definitions loaded at most', integer(1, 1 << 30))
-    .option('--history <turns>', 'turns whose long texts stay as they are (default: all)', integer(1, 100_000))
-    .addOption(
-      new Option('--history-by <how>', 'what becomes of the others').choices(['truncate', 'summarize']).default('truncate'),
+    .description(
+      'measure agents that load and remove tools over many turns (MemTool): tokens by contract and way, correctness, retrieval',
     )
-    .option('-t, --temperature <value>', 'of a model that speaks itself', Number, 0)
+    .addOption(new Option('-a, --agent <who>', 'the speaker: a script, or the model itself').choices(['taught', 'model']))
+    .option('--mode <list>', 'ways of managing tools, separated by commas, or all', oneOf(wayNames, 'all'), ['hybrid'])
+    .option('--placement <list>', "place of the definitions: late, list (default: the way's own)", oneOf(placements))
+    .option('--turns <count>', 'turns of a session', integer(1, 100_000), 100)
+    .option(
+      '--sessions <count>',
+      'sessions of each way, with consecutive seeds and companies of their own',
+      integer(1, 10_000),
+      1,
+    )
+    .option('--tools <count>', 'tools in the catalogue, five for each company', integer(5, 50_000), 5000)
+    .addOption(new Option('--relation <kind>', 'relation of a turn to the one before').choices(relations).default('mixed'))
+    .option('--no-arguments', 'make tools without arguments')
+    .option('--seed <number>', 'seed of companies, values and requests', integer(0, 0xffff_ffff), 1)
+    .option('--limit <tools>', 'most tools that may be loaded', integer(1, 1_000_000), 128)
+    .option('--token-limit <tokens>', 'most tokens of loaded definitions', integer(1, 1 << 30))
+    .option('--history <turns>', 'number of latest turns whose long texts stay visible (default: all)', integer(1, 100_000))
+    .addOption(
+      new Option('--history-by <how>', 'how to hide the long texts of earlier turns')
+        .choices(['truncate', 'summarize'])
+        .default('truncate'),
+    )
+    .option('-t, --temperature <value>', 'temperature of a model that speaks itself', Number, 0)
     .option('--embedder <model>', 'a GGUF or the folder of an ONNX model that makes vectors (default: BM25 alone)')
-    .option('--retrieval', 'only how well tools are found: recall by BM25, embeddings and both')
+    .option('--retrieval', 'measure only the search for tools: recall by BM25, embeddings and both')
     .option(
       '--catalogue <file>',
-      'tools of others, for --retrieval: a JSON list, {tools: [...]}, LiveMCPBench servers, or ToolRet queries and tools',
+      'other tools for --retrieval: a JSON list, {tools: [...]}, LiveMCPBench servers, or ToolRet queries and tools',
     )
-    .option('--log <file>', 'where turns go (default: a file in kvfold-eval/); only for one session')
-    .option('--report <file>', 'an HTML page with figures and tables')
+    .option('--log <file>', 'file for the turns of a single session (default: a file in kvfold-eval/)')
+    .option('--report <file>', 'write an HTML page with figures and tables')
     .option('--follow', FOLLOW)
-    .option('--json', 'a line of JSON at the end')
+    .option('--json', 'end with a line of JSON')
   addEngineOptions(addModelOptions(command))
-  const about = `how removed definitions are folded, one or several of ${CONTRACT_CHOICES.join(', ')}`
+  const about = `contracts for folds of removed definitions: one or several of ${CONTRACT_CHOICES.join(', ')}`
   listContracts(command, about, CONTRACT_CHOICES, ['exact'])
   command.addHelpText('after', HELP).action((flags: MemToolFlags) => memTool(flags, shell))
 }
 
 async function memTool(flags: MemToolFlags, shell: Shell): Promise<void> {
   if (flags.catalogue !== undefined && flags.retrieval === undefined)
-    throw new KvfoldError('cli/bad-usage', '--catalogue is for --retrieval; sessions are made of companies.')
+    throw new KvfoldError('cli/bad-usage', '--catalogue needs --retrieval, because sessions have tools about companies.')
   const embedder = flags.embedder === undefined ? null : await keptEmbedder(flags.embedder, flags, shell)
   const { signal } = shell.interrupt
   try {
@@ -128,7 +137,7 @@ async function sessions(flags: MemToolFlags, options: CatalogueOptions, shell: S
   const runs = runsOf(flags)
   const sessionCount = runs.flat().length
   if (flags.log !== undefined && sessionCount > 1)
-    throw new KvfoldError('cli/bad-usage', `--log is for one session, and these are ${sessionCount}; leave it out.`)
+    throw new KvfoldError('cli/bad-usage', `--log takes one session, but this run has ${sessionCount}; leave it out.`)
   const engine = await engineOf(flags, shell)
   const settings = new Map<number, { readonly world: World; readonly catalogue: Catalogue }>()
   try {
@@ -158,7 +167,7 @@ async function sessions(flags: MemToolFlags, options: CatalogueOptions, shell: S
       command: commandOf(shell),
       signal: interrupt.signal,
       onResumed: ({ path }, turns) => {
-        if (!json) notes.prose(`Going on in ${path} at turn ${turns + 1}.`)
+        if (!json) notes.prose(`The session continues in ${path} at turn ${turns + 1}.`)
       },
       onTurn: ({ run: { way, contract, seed, turns } }, { turn, tokens }) => {
         if (!json)
@@ -188,7 +197,7 @@ async function sessions(flags: MemToolFlags, options: CatalogueOptions, shell: S
       out.print()
     }
     if (report.agent === 'taught')
-      out.prose("A script spoke for the model: tokens are real, correctness is the script's.", out.colours.dim)
+      out.prose("A script spoke for the model, so tokens are real, but correctness is the script's.", out.colours.dim)
     if (flags.report !== undefined) out.print(`Report: ${flags.report}`)
   } finally {
     notes.close()
@@ -231,7 +240,10 @@ async function engineOf(flags: MemToolFlags, { notes, interrupt }: Shell): Promi
   const remote = await engineSource(flags, 1, notes, interrupt.signal)
   if (remote !== null) {
     if (flags.agent === 'taught')
-      throw new KvfoldError('cli/bad-usage', 'Another server cannot be told what to say; leave --agent taught or --engine out.')
+      throw new KvfoldError(
+        'cli/bad-usage',
+        'A script cannot speak for the model of another server; leave out --agent taught, or --engine.',
+      )
     return remote.load()
   }
   const modelFlags: ModelFlags = { ...flags, context: flags.context ?? CELLS, contract: flags.contract[0] ?? 'exact' }
@@ -310,7 +322,7 @@ async function keptEmbedder(model: string, flags: MemToolFlags, shell: Shell): P
   await mkdir('kvfold-eval', { recursive: true })
   const vectors = new KeptVectors(embedder, path)
   const { notes } = shell
-  if (flags.json !== true) notes.prose(`Vectors of tools and queries are kept in ${path}.`, notes.colours.dim)
+  if (flags.json !== true) notes.prose(`${path} keeps the vectors of tools and queries.`, notes.colours.dim)
   let line = new ProgressLine(notes, flags.json === true)
   return {
     vectors,
@@ -328,7 +340,7 @@ async function keptEmbedder(model: string, flags: MemToolFlags, shell: Shell): P
   }
 }
 
-/** Returns a file's size and its time of change in milliseconds, to detect another file; null when there is no file. */
+/** Returns a file's size and its time of change in milliseconds, to detect another file; null when the file does not exist. */
 function standingOf(path: string): readonly [bytes: number, changed: number] | null {
   if (!existsSync(path)) return null
   const { size, mtimeMs } = statSync(path)

@@ -33,7 +33,7 @@ const DASHES: readonly string[] = ['', '7 4', '2 3', '10 3 2 3']
 
 export interface SeriesStyle {
   readonly colour: string
-  /** The dash pattern tells apart the conditions of one agent: contracts, settings, logs. */
+  /** The dash pattern distinguishes the conditions of one agent: contracts, settings, logs. */
   readonly dash: string
 }
 
@@ -67,7 +67,7 @@ export function accuracyPictures(summary: Summary): DrawnPicture[] {
     }),
   }))
   const title = 'Accuracy of every agent on every task'
-  const below = 'Over all cells, with 95 % intervals; in brackets how many samples were answered.'
+  const below = 'Over all cells, with 95 % intervals; brackets show the number of answered samples.'
   const overview = figure({ title, below, panels: rows(groups, 'accuracy, %', 100) })
   return [
     drawnOr('accuracy', overview, 'No sample was answered.'),
@@ -91,7 +91,7 @@ function curvesOf(summary: Summary, labels: Labels, index: number): DrawnPicture
   const [first, second] = long
   if (first !== undefined && second !== undefined)
     panels.push(...valuesOn(own, first).map((value) => crossed(summary, labels, own, { axis: first, value, along: second })))
-  const below = `With 95 % intervals.${task === 'needles' && long.length > 1 ? " In the shape of the paper's figure 4, of whose curves the text has no numbers." : ''}`
+  const below = `With 95 % intervals.${task === 'needles' && long.length > 1 ? " It has the shape of the paper's figure 4. The paper's text has no numbers for these curves." : ''}`
   const models = long.some((axis) => paperPanel(task, axis) !== null)
     ? Object.entries(MODELS).map(([label, colour]) => ({ label: `${label} (the paper's)`, colour }))
     : []
@@ -100,7 +100,7 @@ function curvesOf(summary: Summary, labels: Labels, index: number): DrawnPicture
   return drawnOr(
     `accuracy-${slug}`,
     svg,
-    `${labels.task(index)}: no ${name}, because no axis of its cells has two values (${axes.length === 0 ? 'it has none' : axes.join(', ')}).`,
+    `${labels.task(index)}: no ${name}, because ${axes.length === 0 ? 'its cells have no axis' : `no axis of its cells has two values (${axes.join(', ')})`}.`,
   )
 }
 
@@ -185,7 +185,7 @@ function paperPanel(task: string, axis: string): Panel | null {
     }),
   }))
   const title = `The paper's, by ${axis}: other models and data`
-  return panel(title, 'full lines: with tools; dashed: plain', axis, quoted.columns, own)
+  return panel(title, 'solid lines: with tools; dashed: plain', axis, quoted.columns, own)
 }
 
 // The figures of cost: context before and after, tokens computed and reused, time.
@@ -195,7 +195,7 @@ export function costPictures(summary: Summary): DrawnPicture[] {
   return [context(summary, labels), work(summary, labels), time(summary, labels)]
 }
 
-/** Draws a figure like the paper's figure 6, only of conditions with tool calls: only their agents change the context on purpose. */
+/** Draws a figure like the paper's figure 6, but only of conditions with tool calls, because only their agents change the context. */
 function context(summary: Summary, labels: Labels): DrawnPicture {
   const title = 'Context before and after'
   const callers = summary.conditions.filter(({ tools, measures }) => tools.calls > 0 && measures !== null)
@@ -225,7 +225,7 @@ function context(summary: Summary, labels: Labels): DrawnPicture {
   const quoted = { title: `The paper's (${paperFigure6.method}): another model, other data`, rows: theirs }
   const svg = figure({
     title,
-    below: "Means over samples, in the shape of the paper's figure 6; ours and theirs on scales of their own.",
+    below: "Means over samples, in the shape of the paper's figure 6; our scale differs from the paper's.",
     panels: callers.length === 0 ? [] : [...rows(groups, 'tokens'), ...rows([quoted], 'tokens')],
   })
   return drawnOr('context', svg, `${title}, as in the paper's figure 6: no agent of these logs called tools.`)
@@ -247,7 +247,7 @@ function work(summary: Summary, labels: Labels): DrawnPicture {
   }))
   const svg = figure({
     title,
-    below: 'A sample, all its steps together; at the end the share of the tokens shown that were in the cache.',
+    below: 'Means per sample, over all its steps; the number at the end is the share of shown tokens that were in the cache.',
     key: [
       { label: 'computed', colour: COMPUTED },
       { label: 'shown from the cache', colour: REUSED },
@@ -274,7 +274,7 @@ function time(summary: Summary, labels: Labels): DrawnPicture {
   }))
   const svg = figure({
     title,
-    below: 'Means over samples; other: tools, retrieval, waiting for other samples of the run.',
+    below: 'Means over samples. other: tools, retrieval, and the wait for other samples of the run.',
     key: TIMES.map(({ name, colour }) => ({ label: name, colour })),
     panels: rows(groups, 'seconds a sample'),
   })

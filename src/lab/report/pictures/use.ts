@@ -58,7 +58,7 @@ function toolCounts(summary: Summary, labels: Labels, calling: readonly Conditio
           rows: ofTool(name, (condition) => labels.condition(condition)),
         }))
   })
-  const theirs = `Hollow: the paper's figure 3 (${paperFigure3.method}, ${paperFigure3.samples} samples), as far as its text has numbers.`
+  const theirs = `Hollow bars: the numbers of the paper's figure 3 that its text gives (${paperFigure3.method}, ${paperFigure3.samples} samples).`
   return drawnOr('tools', figure({ title, below: theirs, panels: rows(groups, 'calls a sample') }), title)
 }
 
@@ -77,7 +77,7 @@ const MOST = 30
 
 function order(labels: Labels, calling: readonly ConditionResult[]): DrawnPicture {
   const title = 'Which tool at which call'
-  const below = 'Of how many samples the first, second, ... call was of which tool.'
+  const below = 'The number of samples whose first, second, ... call was of each tool.'
   const key = toolEntries(calling)
   const panels = calling.map((condition): Panel => {
     const { samples, order: all, calls } = condition.tools
@@ -183,7 +183,7 @@ function shares(summary: Summary, labels: Labels, calling: readonly ConditionRes
       })),
   }))
   const below =
-    "In place of the left half of the paper's figure 13, which follows a training and of which the text has no numbers."
+    "In place of the left half of the paper's figure 13, which follows a training; the paper's text has no numbers for it."
   return drawnOr('tool-shares', figure({ title, below, key: tools, panels: rows(groups, '% of all calls', 100) }), title)
 }
 

@@ -10,7 +10,7 @@ import { Labels } from './labels.js'
 export const PAPER_AXES: Partial<Readonly<Record<TaskName, string>>> = { 'pi-llm': 'updates', needles: 'needles' }
 
 const THEIRS =
-  'Rows in italics or grey are quoted from the paper: other models, other data, other prompts. They show the shape to compare with, not a rival.'
+  'Rows in italics or grey are quoted from the paper, which has other models, data and prompts. Compare the shape of the numbers, not their size.'
 
 export function paperTables(summary: Summary): DataTable[] {
   return [...firstTable(summary, 'pi-llm'), ...firstTable(summary, 'needles'), ...secondTable(summary), ...figureTable(summary)]
@@ -64,7 +64,7 @@ function firstTable(summary: Summary, task: 'pi-llm' | 'needles'): DataTable[] {
         title: `In the shape of the paper's table 1: ${task === 'pi-llm' ? 'PI-LLM by updates of every key' : 'NeedleBench M-RS by needles'}, accuracy in %`,
         notes: [
           `${THEIRS} Source: ${paperTable1.source}.`,
-          ...(task === 'needles' ? ['Means over the lengths that were asked; the paper has 1K to 128K tokens.'] : []),
+          ...(task === 'needles' ? ['Means over the lengths of the run; the paper has 1K to 128K tokens.'] : []),
         ],
       },
       [whoseColumn, ...sizes.map((size, at) => numberColumn(`${what}_${size}`, count(size), at))],
@@ -113,7 +113,7 @@ function secondTable(summary: Summary): DataTable[] {
       {
         name: 'paper-table-2',
         title: "In the shape of the paper's table 2: agents on tasks, accuracy in %",
-        notes: [`${THEIRS} Source: ${paperTable2.source}. Of a task with several settings the first one stands here.`],
+        notes: [`${THEIRS} Source: ${paperTable2.source}. Of a task with several settings, the table shows the first one.`],
       },
       [whoseColumn, ...titles.map((title, at) => numberColumn(paperTable2.columns[at] ?? 'mean', title, at))],
       [...ours, ...quoted],
@@ -145,8 +145,8 @@ function figureTable(summary: Summary): DataTable[] {
         title: "Numbers of the paper's figures 3, 6 and 11 to 13 beside ours",
         notes: [
           THEIRS,
-          'Two numbers: before and after folding (figure 6), at the beginning and at the end of reinforcement learning (figures 11 to 13); ours are of one model each.',
-          `Figure 3 counts over ${paperFigure3.samples} samples, here per sample; its text leaves open whether 625 calls are of one tool or of all.`,
+          'Two numbers are those before and after folding (figure 6), or at the beginning and the end of reinforcement learning (figures 11 to 13). Ours are of one model each.',
+          `Figure 3 counts calls over ${paperFigure3.samples} samples; this table has calls per sample. The text of figure 3 does not say whether 625 calls are of one tool or of all.`,
         ],
       },
       [

@@ -95,7 +95,7 @@ export function accuracyTables(summary: Summary): DataTable[] {
       const rows = cellRows(summary, task)
       if (axes.length === 0 || rows.length === 0) return []
       const said = { name: `accuracy-${slug}`, title: `Accuracy by cell: ${labels.task(task)}` }
-      const brief = ['Read as the table of all cells.', ...family(rows)]
+      const brief = ['Read this table like the table of all cells.', ...family(rows)]
       return [
         dataTable(
           { ...said, notes: accuracyNotes(summary, rows), brief },
@@ -182,7 +182,7 @@ function accuracyColumns({ conditions }: Summary, labels: Labels): DataColumn<Re
 /** Returns the note that says over how many comparisons p is corrected; none when there are no comparisons. */
 function family(rows: readonly ResultRow[]): string[] {
   const comparisons = rows.filter(({ result }) => result.against !== null).length
-  return comparisons === 0 ? [] : [`p, Holm: corrected for the comparisons of this table, ${comparisons} in all.`]
+  return comparisons === 0 ? [] : [`p, Holm: corrected for all ${comparisons} comparisons of this table.`]
 }
 
 function accuracyNotes({ agents, baseline }: Summary, rows: readonly ResultRow[]): string[] {
@@ -191,25 +191,25 @@ function accuracyNotes({ agents, baseline }: Summary, rows: readonly ResultRow[]
   const tests = new Set(compared.map(({ test }) => test.test))
   const name = agents.find(({ agent }) => agent === baseline.agent)?.title ?? baseline.agent
   return [
-    'Accuracy is the mean of the points of answered samples; errors are samples that could not be answered and are no wrong answers.',
+    'Accuracy is the mean of the points of answered samples. Errors are samples without an answer; they do not count as wrong.',
     ...(methods.has('wilson')
       ? [
-          'Brackets after accuracy: 95 % interval; Wilson where a sample is right or wrong; where all samples have the same points, Wilson over samples.',
+          'Brackets after accuracy: 95 % interval. It is Wilson’s interval where every sample is right or wrong, and also where all samples have the same points.',
         ]
       : []),
     ...(methods.has('bootstrap')
       ? [
-          'Where points are partial the interval is a bootstrap over samples, because questions of one sample are not independent; with few samples it is a little too narrow.',
+          'Where points are partial, the interval is a bootstrap over samples, because questions of one sample are not independent. With few samples it is a little too narrow.',
         ]
       : []),
     ...(compared.length === 0
       ? []
       : [
-          `Difference: to ${name}${baseline.contract === null ? '' : ` under ${baseline.contract}`} on the same samples, with a 95 % bootstrap interval over pairs; pairs: samples that both answered, and in how many of them this agent has more points, and fewer.`,
-          ...(tests.has('mcnemar') ? ['McNemar: exact, two-sided, where every answer of the pairs is right or wrong.'] : []),
+          `Difference: to ${name}${baseline.contract === null ? '' : ` under ${baseline.contract}`} on the same samples, with a 95 % bootstrap interval over pairs. Pairs: samples that both answered, then the number where this agent has more points, then the number where it has fewer.`,
+          ...(tests.has('mcnemar') ? ['McNemar: exact and two-sided, for pairs whose answers are all right or wrong.'] : []),
           ...(tests.has('sign-flip')
             ? [
-                'Sign flips: two-sided permutation of the mean difference of points; all signs up to 16 pairs that differ, 20,000 draws beyond.',
+                'Sign flips: two-sided permutation test of the mean difference of points. It tries all signs for up to 16 pairs that differ, and 20,000 draws for more.',
               ]
             : []),
           ...family(rows),
@@ -230,7 +230,7 @@ export function costTables(summary: Summary): DataTable[] {
   return [
     dataTable({ name: 'context', title: 'Context and work', notes: CONTEXT_NOTES }, [...first, ...contextColumns], whole, marks),
     dataTable(
-      { name: 'time', title: 'Time, and what a right answer costs', notes: TIME_NOTES },
+      { name: 'time', title: 'Time, and the cost of a right answer', notes: TIME_NOTES },
       [...first, ...timeColumns],
       whole,
       marks,
@@ -241,7 +241,7 @@ export function costTables(summary: Summary): DataTable[] {
       const said = { name: `context-${slug}`, title: `Context, work and time by cell: ${labels.task(task)}` }
       return [
         dataTable(
-          { ...said, notes: CONTEXT_NOTES, brief: ['Read as the tables of all cells.'] },
+          { ...said, notes: CONTEXT_NOTES, brief: ['Read this table like the tables of all cells.'] },
           [...cellColumns(axes, labels), ...contextColumns, secondsColumn],
           rows,
           { opens: opensCell(axes) },
@@ -280,10 +280,10 @@ const timeColumns: DataColumn<ResultRow>[] = [
 ]
 
 const CONTEXT_NOTES = [
-  'Tokens, means over answered samples. Before, at most, after: everything in the context at the end of a step (system, tools, transcript, what was generated): of the first step, the largest, the one that answered.',
-  'Shown, computed, generated: summed over the steps of a sample. Reused: share of the tokens shown that were in the cache already; computed: tokens submitted to the model, as the ledger has them.',
+  'Numbers are tokens, as means over answered samples. Before, at most, after: all tokens in the context at the end of the first step, of the largest one, and of the one that answered. They include system message, tools, transcript and generated text.',
+  'Shown, computed, generated: sums over the steps of a sample. Reused: share of the shown tokens that were in the cache. Computed: tokens submitted to the model, by the ledger.',
 ]
 const TIME_NOTES = [
-  'Seconds, means over answered samples. Prefill, decode and cache operations are from the ledger; other: the rest of the wall time, such as tools, retrieval and waiting for other samples of the run.',
-  'Per right answer: what all answers took together, wrong ones included, over the sum of their points.',
+  'Numbers are seconds, as means over answered samples. Prefill, decode and cache operations are from the ledger. Other: the rest of the wall time, such as tools, retrieval and the wait for other samples of the run.',
+  'Per right answer: the cost of all answers together, wrong ones included, divided by the sum of their points.',
 ]

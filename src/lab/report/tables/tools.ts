@@ -105,7 +105,7 @@ function orderTable(calling: readonly ConditionResult[], first: readonly DataCol
     {
       name: 'tool-order',
       title: 'Which tool at which call',
-      notes: ['Calls in the order of a sample: of the samples that made so many, which tool the call was of.'],
+      notes: ['Calls are in the order of a sample. Each number counts the samples whose call at this place was of this tool.'],
       onPage: false,
     },
     [
@@ -162,7 +162,7 @@ function errorTable({ conditions }: Summary, labels: Labels): DataTable[] {
         name: 'errors',
         title: 'Errors by code',
         notes: [
-          'Samples that could not be answered. They are in no accuracy, mean or test; the run tries them again when it goes on.',
+          'These samples have no answer. They count in no accuracy, mean or test; the run tries them again when it continues.',
         ],
       },
       [
@@ -172,7 +172,7 @@ function errorTable({ conditions }: Summary, labels: Labels): DataTable[] {
         amount('samples', 'samples', ({ error }) => error.count),
         {
           name: 'message',
-          title: 'what the first one said',
+          title: 'first message',
           value: ({ error }) => error.message,
           text: ({ error }) => shortened(error.message),
         },
@@ -195,7 +195,7 @@ function countTables({ conditions, tasks }: Summary, labels: Labels): DataTable[
     const scorer = dataTable(
       {
         name: `counts-${slug}`,
-        title: `What the scorer counted: ${labels.task(task)}`,
+        title: `Counts of the scorer: ${labels.task(task)}`,
         notes: ['Means over answered samples.'],
       },
       [
@@ -214,7 +214,7 @@ function countTables({ conditions, tasks }: Summary, labels: Labels): DataTable[
     const agents = dataTable<(typeof own)[number]>(
       {
         name: `agent-counts-${slug}`,
-        title: `What agents counted beside their steps: ${labels.task(task)}`,
+        title: `Counts of the agents beside their steps: ${labels.task(task)}`,
         notes: ['Means over answered samples.'],
       },
       [
@@ -240,10 +240,10 @@ const LONGEST = 160
 const shortened = (text: string): string => (text.length <= LONGEST ? text : `${text.slice(0, LONGEST - 1)}…`)
 
 const TOOL_NOTES = [
-  'Calls under the name of a tool are means per answered sample; calls and failed are counts over all of them, and failed calls are among the calls. No call: samples that were answered without any.',
-  'Entropy: of the calls of all samples by tool, in bits; 0 for one tool only, 2.58 for six tools alike. Restores per fold: fragments brought back for each one folded or summarised, failed calls left out.',
+  'Numbers under the name of a tool are means per answered sample. Calls and failed are counts over all answered samples; calls include failed ones. No call: samples that were answered without a call.',
+  'Entropy: entropy of all calls by tool, in bits: 0 for a single tool, 2.58 for six tools used equally. Restores per fold: restored fragments for each folded or summarised one, without failed calls.',
 ]
 const FAILURE_NOTES = [
-  'Right, partial, wrong and unparsed (nothing in the answer could be read as one) add up to answered. Cut off (the answer ran into the limit of tokens), cancelled, refused and failed calls tell what went wrong on the way and can go with any outcome.',
-  'Refused calls: not carried out because the turn had used up its calls. Errors are no answers, right or wrong.',
+  'Right, partial, wrong and unparsed add up to answered; an unparsed answer has no text that the scorer can read. Cut off answers ran into the limit of tokens. Cut off, cancelled, refused and failed calls can occur with any outcome.',
+  'Refused calls: calls that were not carried out, because the turn had used up its calls. Errors are neither right nor wrong answers.',
 ]

@@ -1,6 +1,6 @@
 /**
- * The two helpers of U-Fold: their prompts (after appendix B of the paper, in our words), the parsing of their answers, and the notes as
- * the agent reads them. Pure.
+ * The two helpers of U-Fold: their prompts (after appendix B of the paper, in our words) and the parsing of their answers. Also formats
+ * the notes for the agent. Pure.
  */
 import Type, { type Static, type TSchema } from 'typebox'
 import { checked, inWords } from '../../core/schema.js'

@@ -196,9 +196,9 @@ export class UFold {
   }
 
   /**
-   * Returns the log for the helpers. It is whole when it fits and a whole log is cheap or needed: the helpers have their own engine, the
-   * contract keeps the hidden cells, or the notes are written anew. Otherwise helpers read the log as the agent sees it. Under `exact` a
-   * whole log is computed again from the first fold on.
+   * Returns the log for the helpers. It is whole when it fits and one of these holds: the helpers have their own engine, the contract keeps
+   * the hidden cells, or the notes are written anew. Otherwise helpers read the log as the agent sees it. Under `exact` a whole log is
+   * computed again from the first fold on.
    */
   #log(upTo: number, anew: boolean): FoldLog {
     const { engine, conversation, tools, folder, generation = {} } = this.setting
