@@ -6,8 +6,8 @@ import type { Batch, ContextOptions, NativeContext, NativeModel, Pooling } from 
 
 export interface PooledTextsOptions extends Pick<ContextOptions, 'threads' | 'batchThreads'> {
   /**
-   * Default: off. With it a text's vector depends on the texts beside it, because it rounds differently with every batch. The numbers differ
-   * by up to 3e-4 (built-in model; 5e-6 without).
+   * Default: off. With it a text's vector depends on the texts beside it, because it rounds differently with every batch. The numbers
+   * differ by up to 3e-4 (built-in model; 5e-6 without).
    */
   readonly flashAttention?: 'auto' | 'on' | 'off'
   /** The longest text, in tokens. Default: the trained context, at most 2048. */

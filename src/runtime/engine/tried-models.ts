@@ -58,8 +58,8 @@ export const triedModelsFile = (): string => join(cacheFolder(), 'tried-models.j
 
 /**
  * Returns once the model has been loaded and has decoded in a process of its own, now or earlier. An earlier trial counts if it had the
- * same file (path, size, time of change), options, release of llama.cpp and version of kvfold. The process has ended when this returns. If `file`
- * cannot be written, the trial is not remembered.
+ * same file (path, size, time of change), options, release of llama.cpp and version of kvfold. The process has ended when this returns.
+ * If `file` cannot be written, the trial is not remembered.
  * @throws KvfoldError model/bad-file with llama.cpp's last output if the process died; the error of loading the model; engine/cancelled
  */
 export async function proveModel(trial: Trial, file: string = triedModelsFile()): Promise<void> {

@@ -308,7 +308,7 @@ const SAFE = {
 
 const NOT_BUILT = 'The dashboard is not built. Run `npm run build` in the folder of kvfold, then load this page again.\n'
 
-/** Adds the dashboard. The page itself needs no key: it asks for one, and shows nothing without it. @param folder Vite's output; for tests */
+/** Adds the dashboard. The page needs no key: it asks for one, and shows nothing without it. @param folder Vite's output; for tests */
 export function addDashboard(app: App, folder: URL = BUILT): void {
   const open = { config: { open: true }, schema: { hide: true } }
 

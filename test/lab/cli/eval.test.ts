@@ -368,7 +368,7 @@ describe('kvfold eval memtool --retrieval', () => {
     const first = await kvfoldHere(words)
     expect(first.stderr).toContain('20 of 20 (100 %)')
     expect(first.code).toBe(0)
-    const [, file = ''] = /kept in (kvfold-eval\/vectors-[0-9a-f]{8}\.db)/.exec(first.stderr) ?? []
+    const [, file = ''] = /(kvfold-eval\/vectors-[0-9a-f]{8}\.db) keeps/.exec(first.stderr) ?? []
     const kept = join(import.meta.dirname, '../../..', file)
     expect(existsSync(kept)).toBe(true)
     const again = await kvfoldHere([...words, '--json'])
