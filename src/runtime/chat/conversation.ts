@@ -1,4 +1,5 @@
 /** Converts our messages and tools into the values that a template expects. */
+import { atOnce, type Steps } from '../core/turns.js'
 import { writtenEntries } from '../core/written-json.js'
 import type { TemplateMessage } from './jinja/template.js'
 import { ArrayValue, MappingValue, NullValue, numberValue, TrackedString, TruthValue, type Value } from './jinja/values.js'
@@ -51,26 +52,39 @@ export function toolsValue(tools: readonly ToolDefinition[], form: TemplateForm)
 }
 
 /** Converts the messages for the template. Each result carries the index of the message that it stands for. */
-export function templateMessages(
+export const templateMessages = (...given: Parameters<typeof templateMessageSteps>): TemplateMessage[] =>
+  atOnce(templateMessageSteps(...given))
+
+/** Messages converted between two yields. */
+const STEP = 128
+
+/** Like `templateMessages`, in steps. */
+export function* templateMessageSteps(
   messages: readonly ChatMessage[],
   tools: readonly ToolDefinition[],
   form: TemplateForm,
   writer: CallWriter = hermesWriter,
-): TemplateMessage[] {
+): Steps<TemplateMessage[]> {
   const places = placesOfResults(messages)
-  let turns: readonly TemplateTurn[] = messages.flatMap((message, index) =>
-    turnsOf(message, index, places.get(index), form, writer),
-  )
+  const converted: TemplateTurn[] = []
+  for (const [index, message] of messages.entries()) {
+    if (index % STEP === STEP - 1) yield
+    converted.push(...turnsOf(message, index, places.get(index), form, writer))
+  }
+  let turns: readonly TemplateTurn[] = converted
+  yield
   if (form.system !== 'anywhere') turns = withLateSystems(turns)
   if (form.system === 'first' || form.system === 'merged') turns = withOneSystem(turns)
   if (form.tools === 'described' && tools.length > 0) turns = withPreamble(turns, describeTools(tools))
   if (form.system === 'merged') turns = withoutSystem(turns)
   if (form.opening === 'user') turns = opened(turns)
   if (form.alternates) turns = alternating(turns, noAnswer(form))
-  return turns.map(({ index, role, content, rest }) => ({
-    index,
-    value: mapping([['role', written(role)], ['content', string(content)], ...rest]),
-  }))
+  const values: TemplateMessage[] = []
+  for (const { index, role, content, rest } of turns) {
+    if (values.length % STEP === STEP - 1) yield
+    values.push({ index, value: mapping([['role', written(role)], ['content', string(content)], ...rest]) })
+  }
+  return values
 }
 
 function turnsOf(

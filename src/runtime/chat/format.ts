@@ -4,7 +4,7 @@ import type { Span } from '../core/span.js'
 import { atOnce, inTurns, type Steps } from '../core/turns.js'
 import { writeJson } from '../core/written-json.js'
 import { findCapabilities, type Capabilities } from './capabilities.js'
-import { templateMessages, toolsValue, toValue } from './conversation.js'
+import { templateMessageSteps, toolsValue, toValue } from './conversation.js'
 import { applyToText, applyToTokens, changesOf, remembered, replacedBy, shifted } from './edits.js'
 import { Template } from './jinja/template.js'
 import type { ChatMessage, Edit, TemplateVariables, ToolDefinition } from './message.js'
@@ -103,6 +103,9 @@ interface Layout extends Pick<Trace, 'messages' | 'tools' | 'text' | 'textStarts
   readonly fixed: readonly Fixed[]
 }
 
+/** Messages placed between two yields. */
+const STEP = 1024
+
 /** How many formats with variables are kept. The clients of a server use only a few. */
 const MOST_VARIANTS = 8
 
@@ -180,12 +183,23 @@ export class ChatFormat {
    * @throws KvfoldError chat/template-failed, chat/bad-message; internal/invariant for edits that overlap
    */
   render(request: RenderRequest): Rendered {
-    return this.#rendered(request, this.#base(...baseOf(request)))
+    return atOnce(this.#rendered(request, this.#base(...baseOf(request))))
   }
 
   /** Like `render`, but yields to the event loop while a long conversation is rendered and tokenized. */
   async renderInTurns(request: RenderRequest): Promise<Rendered> {
-    return this.#rendered(request, await this.#baseInTurns(...baseOf(request)))
+    return inTurns(this.#rendered(request, await this.#baseInTurns(...baseOf(request))))
+  }
+
+  /** Returns how many tokens `render` returns. */
+  count(request: RenderRequest): number {
+    if (request.edits !== undefined && request.edits.length > 0) return this.render(request).tokens.length
+    return this.#base(...baseOf(request)).base.tokens.length
+  }
+
+  /** Does the slow part of `render`, `count` and `snap` for these messages ahead, in turns of the event loop. */
+  async prepareInTurns(request: RenderRequest): Promise<void> {
+    await this.#baseInTurns(...baseOf(request))
   }
 
   /** Returns only the text of `render`, without tokenizing. @throws KvfoldError like `render` */
@@ -195,7 +209,7 @@ export class ChatFormat {
     return text.value
   }
 
-  #rendered({ messages, edits = [], ...request }: RenderRequest, base: Base): Rendered {
+  *#rendered({ messages, edits = [], ...request }: RenderRequest, base: Base): Steps<Rendered> {
     const ending = endingOf(request)
     const { value } = base.text
     const changes = changesOf(edits, base.base, (message) => base.maps.get(message) ?? null)
@@ -214,13 +228,16 @@ export class ChatFormat {
       const chars = { start: shifted(place.start, changes), end: shifted(place.end, changes) }
       return { chars, tokens: within(shown, chars) }
     }
+    const places: RenderedMessage[] = []
+    for (const [index, { role }] of messages.entries()) {
+      if (index % STEP === STEP - 1) yield
+      places.push({ index, role, span: spanOf(index), content: contentOf(index) })
+    }
+    if (ending === 'prompt') places.push({ index: count, role: 'assistant', span: spanOf(count), content: null })
     const rendered: Rendered = {
       text,
       tokens: shown.tokens,
-      messages: [
-        ...messages.map(({ role }, index) => ({ index, role, span: spanOf(index), content: contentOf(index) })),
-        ...(ending === 'prompt' ? [{ index: count, role: 'assistant', span: spanOf(count), content: null }] : []),
-      ],
+      messages: places,
       generation: spanOf(count),
       origin: {
         base: remembered(base.base, replaced),
@@ -319,14 +336,15 @@ export class ChatFormat {
     const known = this.#known(asked)
     if ('base' in known) return known.base
     const layout = atOnce(this.#layout(...known.of))
-    return this.#keep(known.inputs, this.#based(layout, this.#encoder.encode(layout.text, layout.fixed)))
+    return this.#keep(known.inputs, atOnce(this.#based(layout, this.#encoder.encode(layout.text, layout.fixed))))
   }
 
   async #baseInTurns(...asked: BaseRequest): Promise<Base> {
     const known = this.#known(asked)
     if ('base' in known) return known.base
     const layout = await inTurns(this.#layout(...known.of))
-    return this.#keep(known.inputs, this.#based(layout, await this.#encoder.encodeInTurns(layout.text, layout.fixed)))
+    const encoded = await this.#encoder.encodeInTurns(layout.text, layout.fixed)
+    return this.#keep(known.inputs, await inTurns(this.#based(layout, encoded)))
   }
 
   /** Returns the last prompt when it has the same inputs. Otherwise returns its inputs and what to make. */
@@ -352,6 +370,7 @@ export class ChatFormat {
     yield
     const count = messages.length
     const plainStarts = [...messageStarts(plain, count), plain.length]
+    yield
     const answered = messages.some(({ sampled }) => sampled !== undefined)
     const { text, fixed, refused } = answered
       ? substitute(plain, plainStarts, messages, {
@@ -366,10 +385,14 @@ export class ChatFormat {
     return { messages, tools, text, textStarts, refused, fixed: [...fixed, ...this.#notes(text), ...beginning] }
   }
 
-  #based({ messages, tools, text, textStarts, refused }: Layout, base: Aligned): Base {
+  *#based({ messages, tools, text, textStarts, refused }: Layout, base: Aligned): Steps<Base> {
     const count = messages.length
-    const tokenStarts = textStarts.map((start, index) => firstToken(base, start, index, count))
-    const maps = OffsetMap.all(text, (index) => messages[index]?.content.length ?? null)
+    const tokenStarts: number[] = []
+    for (const [index, start] of textStarts.entries()) {
+      if (index % STEP === STEP - 1) yield
+      tokenStarts.push(firstToken(base, start, index, count))
+    }
+    const maps = yield* OffsetMap.all(text, (index) => messages[index]?.content.length ?? null)
     return { messages, tools, variables: this.variant?.variables ?? [], text, base, textStarts, tokenStarts, refused, maps }
   }
 
@@ -399,10 +422,10 @@ export class ChatFormat {
     return notes
   }
 
-  #text(messages: readonly ChatMessage[], tools: readonly ToolDefinition[], generationPrompt: boolean): Steps<Tracked> {
+  *#text(messages: readonly ChatMessage[], tools: readonly ToolDefinition[], generationPrompt: boolean): Steps<Tracked> {
     const { capabilities: form } = this
-    return this.template.steps({
-      messages: templateMessages(messages, tools, form, this.syntax.writer),
+    return yield* this.template.steps({
+      messages: yield* templateMessageSteps(messages, tools, form, this.syntax.writer),
       tools: toolsValue(tools, form),
       generationPrompt,
       variables: (this.variant?.variables ?? []).map(([name, value]) => [name, toValue(value, 'unknown')] as const),

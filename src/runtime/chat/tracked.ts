@@ -1,5 +1,6 @@
 /** Text that knows for each character which part of the conversation it was copied from. Immutable, run-length coded. */
 import { lowerBound, type Span } from '../core/span.js'
+import { atOnce, type Steps } from '../core/turns.js'
 
 export class Tracked {
   static readonly empty = new Tracked([], '')
@@ -207,6 +208,9 @@ interface ShownContent {
   readonly exact: boolean
 }
 
+/** Pieces and messages looked at between two yields. */
+const STEP = 1024
+
 export class OffsetMap {
   private constructor(
     readonly stretches: readonly [ShownContent, ...ShownContent[]],
@@ -219,17 +223,18 @@ export class OffsetMap {
    * showing is ignored.
    */
   static of(text: Tracked, message: number, length: number): OffsetMap | null {
-    return OffsetMap.all(text, (index) => (index === message ? length : null)).get(message) ?? null
+    return atOnce(OffsetMap.all(text, (index) => (index === message ? length : null))).get(message) ?? null
   }
 
   /**
-   * Returns the maps of all messages whose content `text` shows, in one pass.
+   * Returns the maps of all messages whose content `text` shows, in one pass, in steps.
    * @param lengthOf the number of characters of a message's original content; null when its map is not wanted
    */
-  static all(text: Tracked, lengthOf: (message: number) => number | null): Map<number, OffsetMap> {
+  static *all(text: Tracked, lengthOf: (message: number) => number | null): Steps<Map<number, OffsetMap>> {
     const shownOf = new Map<number, ShownContent[]>()
     let at = 0
-    for (const { text: shown, origin, from, to, exact } of text.pieces) {
+    for (const [index, { text: shown, origin, from, to, exact }] of text.pieces.entries()) {
+      if (index % STEP === STEP - 1) yield
       const start = at
       at += shown.length
       if (typeof origin === 'string' || origin.field !== 'content') continue
@@ -240,6 +245,7 @@ export class OffsetMap {
     }
     const maps = new Map<number, OffsetMap>()
     for (const [message, [first, ...rest]] of shownOf) {
+      if (maps.size % STEP === STEP - 1) yield
       const length = lengthOf(message)
       if (length !== null && first !== undefined) maps.set(message, new OffsetMap([first, ...rest], length))
     }

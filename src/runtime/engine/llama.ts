@@ -7,6 +7,7 @@ import type { ConversationId } from '../core/ids.js'
 import { KvfoldError } from '../core/errors.js'
 import { weightOf } from '../core/json.js'
 import type { Span } from '../core/span.js'
+import { inTurns, type Steps } from '../core/turns.js'
 import { OffloadTiers } from '../kv/offload.js'
 import { KvCache } from '../kv/cache.js'
 import { type CostModel, type TierRates, tierRatesOf } from '../kv/cost-model.js'
@@ -80,11 +81,18 @@ function isLong(messages: readonly ChatMessage[], tools: readonly ToolDefinition
   return weightOf(tools, SHORT.characters) >= SHORT.characters
 }
 
-/** The texts of a message that every template shows: its content and the arguments of its calls. */
-const shownOf = ({ content, toolCalls = [] }: ChatMessage): string[] => [
-  content,
-  ...toolCalls.map(({ arguments: args, malformed }) => malformed ?? JSON.stringify(args)),
-]
+/** Returns the texts of messages that every template shows: contents and the arguments of calls. */
+function* shownIn(messages: readonly ChatMessage[]): Steps<string[]> {
+  const texts: string[] = []
+  for (const { content, toolCalls = [] } of messages) {
+    texts.push(content)
+    for (const { arguments: args, malformed } of toolCalls) {
+      texts.push(malformed ?? JSON.stringify(args))
+      yield
+    }
+  }
+  return texts
+}
 
 export class LlamaEngine implements Engine {
   readonly info: EngineInfo
@@ -255,13 +263,13 @@ export class LlamaEngine implements Engine {
     return this.format.syntax.reasoning !== null
   }
 
-  count(...shown: CountArguments): number {
-    return this.#render(...shown).tokens.length
+  count(...[messages, tools, edits = [], variables]: CountArguments): number {
+    return this.format.with(variables).count({ messages: this.#ownAnswers.of(messages), tools, edits })
   }
 
   async prepare(...[messages, tools, variables]: Parameters<NonNullable<Engine['prepare']>>): Promise<void> {
     if (isLong(messages, tools))
-      await this.format.with(variables).renderInTurns({ messages: this.#ownAnswers.of(messages), tools })
+      await this.format.with(variables).prepareInTurns({ messages: this.#ownAnswers.of(messages), tools })
   }
 
   /**
@@ -464,8 +472,8 @@ export class LlamaEngine implements Engine {
     this.#rendering.add(rendering)
     try {
       const edited = new Set(edits.map(({ message }) => message))
-      const whole = messages.filter((_, index) => !edited.has(index)).flatMap(shownOf)
-      await refuseHopeless(this.model, this.context.cells, whole)
+      const whole = messages.filter((_, index) => !edited.has(index))
+      await refuseHopeless(this.model, this.context.cells, await inTurns(shownIn(whole)))
       const rendered = await format.renderInTurns(shown)
       this.#refuseDisposed()
       return { rendered, forgotten: rendering.forgotten }

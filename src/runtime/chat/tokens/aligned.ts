@@ -157,14 +157,25 @@ const SPACE = 0x20
 const WHITESPACE = ' \t\n\v\f\r'
 
 /** Joins aligned parts. Each part comes with its place in the whole text. */
-export function concatenate(parts: readonly { readonly at: number; readonly aligned: Aligned }[], length: number): Aligned {
+export const concatenate = (...given: Parameters<typeof concatenateSteps>): Aligned => atOnce(concatenateSteps(...given))
+
+/** Like `concatenate`, in steps. */
+export function* concatenateSteps(
+  parts: readonly { readonly at: number; readonly aligned: Aligned }[],
+  length: number,
+): Steps<Aligned> {
   const count = parts.reduce((sum, { aligned }) => sum + aligned.tokens.length, 0)
   const tokens = new Int32Array(count)
   const starts = new Int32Array(count)
   const ends = new Int32Array(count)
   const borders = new Uint8Array(count)
   let next = 0
-  for (const { at, aligned } of parts) {
+  let pause = STEP
+  for (const [index, { at, aligned }] of parts.entries()) {
+    if (index + next >= pause) {
+      pause = index + next + STEP
+      yield
+    }
     tokens.set(aligned.tokens, next)
     borders.set(aligned.borders, next)
     for (let index = 0; index < aligned.tokens.length; index++) {

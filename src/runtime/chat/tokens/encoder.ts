@@ -2,9 +2,9 @@
  * Tokenizes rendered text in stretches between control tokens, so that foreign text never becomes a control token and unchanged stretches
  * come from a cache. Also defines the port to a vocabulary.
  */
-import { inTurns } from '../../core/turns.js'
+import { atOnce, inTurns, type Steps } from '../../core/turns.js'
 import type { Tracked } from '../tracked.js'
-import { align, alignSteps, type Aligned, concatenate, type Habits } from './aligned.js'
+import { align, alignSteps, type Aligned, concatenateSteps, type Habits } from './aligned.js'
 
 /** A stretch with given tokens. Null: its text is tokenized separately. */
 export interface Fixed {
@@ -33,6 +33,8 @@ interface Part {
   readonly made: Aligned | { readonly text: string; readonly inner: boolean }
 }
 
+/** Pieces, parts and texts worked on between two yields. */
+const STEP = 1024
 /** How many characters of text are kept tokenized. */
 const CACHE_CHARACTERS = 32 << 20
 const decoder = new TextDecoder()
@@ -64,6 +66,10 @@ export class Encoder {
 
   /** Finds the control tokens in the template's own text, with their places. */
   controls(text: Tracked): Occurrence[] {
+    return atOnce(this.#controlSteps(text))
+  }
+
+  *#controlSteps(text: Tracked): Steps<Occurrence[]> {
     const found: Occurrence[] = []
     let at = 0
     let literal = ''
@@ -71,7 +77,8 @@ export class Encoder {
       for (const { at: inside, control } of this.#inLiteral(literal)) found.push({ at: at - literal.length + inside, control })
       literal = ''
     }
-    for (const piece of text.pieces) {
+    for (const [index, piece] of text.pieces.entries()) {
+      if (index % STEP === STEP - 1) yield
       if (piece.origin === 'template') literal += piece.text
       else flush()
       at += piece.text.length
@@ -85,37 +92,42 @@ export class Encoder {
    * tokenizer on the whole text. `fixed` must be disjoint and in order.
    */
   encode(text: Tracked, fixed: readonly Fixed[] = []): Aligned {
-    const parts = this.#parts(text, fixed).map(({ at, made }) => ({ at, aligned: this.#made(made) }))
-    return concatenate(parts, text.length)
+    return atOnce(this.#joined(atOnce(this.#parts(text, fixed)), text.length))
   }
 
   /** Like `encode`, but yields to the event loop while long texts are tokenized. */
   async encodeInTurns(text: Tracked, fixed: readonly Fixed[] = []): Promise<Aligned> {
-    const planned = this.#parts(text, fixed)
-    const texts = planned.flatMap(({ made }) => ('tokens' in made ? [] : [this.#key(made)]))
-    const ready = await this.#stretchesInTurns(new Set(texts))
-    const parts = planned.map(({ at, made }) => ({ at, aligned: this.#made(made, ready) }))
-    return concatenate(parts, text.length)
+    const planned = await inTurns(this.#parts(text, fixed))
+    const ready = new Map<string, Aligned>()
+    const missing = await inTurns(this.#missing(planned, ready))
+    for (let at = 0; at < missing.length; at += STEP) await this.#tokenizeInTurns(missing.slice(at, at + STEP), ready)
+    return inTurns(this.#joined(planned, text.length, ready))
   }
 
-  /** Tokenizes the texts that are not known yet, on another thread where the tokenizer can. */
-  async #stretchesInTurns(texts: ReadonlySet<string>): Promise<ReadonlyMap<string, Aligned>> {
-    const { tokenizer } = this
-    const ready = new Map<string, Aligned>()
-    const missing: string[] = []
-    for (const text of texts) {
+  /** Puts the known texts of the parts into `ready`. Returns the others, each once. */
+  *#missing(parts: readonly Part[], ready: Map<string, Aligned>): Steps<string[]> {
+    const missing = new Set<string>()
+    for (const [index, { made }] of parts.entries()) {
+      if (index % STEP === STEP - 1) yield
+      if ('tokens' in made) continue
+      const text = this.#key(made)
       const known = this.#stretches.find(text)
-      if (known === undefined) missing.push(text)
+      if (known === undefined) missing.add(text)
       else ready.set(text, known)
     }
-    if (missing.length === 0) return ready
-    const all = (await tokenizer.tokenizeAll?.(missing)) ?? missing.map((text) => tokenizer.tokenize(text))
+    return [...missing]
+  }
+
+  /** Tokenizes texts, on another thread where the tokenizer can. */
+  async #tokenizeInTurns(texts: readonly string[], ready: Map<string, Aligned>): Promise<void> {
+    const { tokenizer } = this
+    const all = (await tokenizer.tokenizeAll?.(texts)) ?? texts.map((text) => tokenizer.tokenize(text))
     const { piece } = this
     const habits = this.#habits
     const stretches = this.#stretches
     await inTurns(
       (function* () {
-        for (const [index, text] of missing.entries()) {
+        for (const [index, text] of texts.entries()) {
           const aligned = yield* alignSteps(text, all[index]!, piece, habits)
           ready.set(text, aligned)
           stretches.put(text, aligned)
@@ -123,13 +135,21 @@ export class Encoder {
         }
       })(),
     )
-    return ready
   }
 
-  #parts(text: Tracked, fixed: readonly Fixed[]): Part[] {
+  *#joined(planned: readonly Part[], length: number, ready?: ReadonlyMap<string, Aligned>): Steps<Aligned> {
+    const parts: { readonly at: number; readonly aligned: Aligned }[] = []
+    for (const { at, made } of planned) {
+      if (parts.length % STEP === STEP - 1) yield
+      parts.push({ at, aligned: this.#made(made, ready) })
+    }
+    return yield* concatenateSteps(parts, length)
+  }
+
+  *#parts(text: Tracked, fixed: readonly Fixed[]): Steps<Part[]> {
     const { value } = text
     const { bos, addBos } = this.tokenizer.special
-    const controls = this.controls(text)
+    const controls = yield* this.#controlSteps(text)
     const parts: Part[] = []
     const writesBos = controls[0]?.at === 0 && controls[0].control.token === bos
     if (bos !== null && addBos && !writesBos) parts.push({ at: 0, made: single(bos, 0) })
@@ -149,7 +169,8 @@ export class Encoder {
     ].sort((a, b) => a.at - b.at || a.end - b.end)
     let at = 0
     let previous: Control | 'start' | 'fixed' = 'start'
-    for (const stop of stops) {
+    for (const [index, stop] of stops.entries()) {
+      if (index % STEP === STEP - 1) yield
       if (stop.at < at) continue
       parts.push(...this.#between(value, at, stop.at, previous, stop.control))
       parts.push({ at: stop.at, made: stop.made })
