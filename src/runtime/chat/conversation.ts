@@ -38,17 +38,23 @@ export function toValue(input: unknown, origin: Origin): Value {
 const mapping = (entries: readonly (readonly [string, Value])[]) => new MappingValue(new Map(entries))
 
 /** The template's `tools` variable. Null when it must stay undefined. */
-export function toolsValue(tools: readonly ToolDefinition[], form: TemplateForm): Value | null {
+export const toolsValue = (...given: Parameters<typeof toolsValueSteps>): Value | null => atOnce(toolsValueSteps(...given))
+
+/** Like `toolsValue`, in steps. */
+export function* toolsValueSteps(tools: readonly ToolDefinition[], form: TemplateForm): Steps<Value | null> {
   if (tools.length === 0 || form.tools !== 'native') return form.absent === 'none' ? new NullValue() : null
   const origin: Origin = { field: 'tool', message: 0 }
-  return new ArrayValue(
-    tools.map(({ name, description, parameters }) =>
+  const values: Value[] = []
+  for (const { name, description, parameters } of tools) {
+    yield
+    values.push(
       mapping([
         ['type', written('function')],
         ['function', toValue({ name, description, parameters }, origin)],
       ]),
-    ),
-  )
+    )
+  }
+  return new ArrayValue(values)
 }
 
 /** Converts the messages for the template. Each result carries the index of the message that it stands for. */

@@ -4,7 +4,7 @@ import type { Span } from '../core/span.js'
 import { atOnce, inTurns, type Steps } from '../core/turns.js'
 import { writeJson } from '../core/written-json.js'
 import { findCapabilities, type Capabilities } from './capabilities.js'
-import { templateMessageSteps, toolsValue, toValue } from './conversation.js'
+import { templateMessageSteps, toolsValueSteps, toValue } from './conversation.js'
 import { applyToText, applyToTokens, changesOf, remembered, replacedBy, shifted } from './edits.js'
 import { Template } from './jinja/template.js'
 import type { ChatMessage, Edit, TemplateVariables, ToolDefinition } from './message.js'
@@ -426,7 +426,7 @@ export class ChatFormat {
     const { capabilities: form } = this
     return yield* this.template.steps({
       messages: yield* templateMessageSteps(messages, tools, form, this.syntax.writer),
-      tools: toolsValue(tools, form),
+      tools: yield* toolsValueSteps(tools, form),
       generationPrompt,
       variables: (this.variant?.variables ?? []).map(([name, value]) => [name, toValue(value, 'unknown')] as const),
     })

@@ -75,11 +75,11 @@ export function numberText(container: object, key: string): string | undefined {
 export function objectOf(
   entries: Iterable<readonly [key: string, value: unknown, text?: string | undefined]>,
 ): Record<string, unknown> {
-  const all = [...entries]
-  const object = Object.fromEntries(all.map(([key, value]) => [key, value]))
-  const order = orderOf(all.map(([key]) => key))
-  const texts = all.flatMap(([key, , text]) => (text === undefined || isUsual(text) ? [] : [[key, text] as const]))
-  note(object, order, new Map(texts))
+  const all = Array.isArray(entries) ? (entries as readonly (readonly [string, unknown, string?])[]) : [...entries]
+  const object = Object.fromEntries(all)
+  const texts = new Map<string, string>()
+  for (const [key, , text] of all) if (text !== undefined && !isUsual(text)) texts.set(key, text)
+  note(object, all.some(([key]) => INDEX.test(key)) ? orderOf(all.map(([key]) => key)) : undefined, texts)
   return object
 }
 

@@ -28,6 +28,9 @@ export type AnswerFormat =
   | { readonly kind: 'json' }
   | { readonly kind: 'grammar'; readonly grammar: string }
 
+/** The most characters and values of a schema in `AnswerFormat`, so that it goes to another thread within milliseconds. */
+export const MOST_OF_SCHEMA = 2 ** 18
+
 /**
  * How parts of messages that are not text are treated. In tool results they always become a placeholder, because clients send results
  * again.

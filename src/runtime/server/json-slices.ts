@@ -244,6 +244,9 @@ const ENDS: ReadonlySet<number> = new Set([SPACE, NEWLINE, TAB, RETURN, COMMA, B
 /** Weight that is written at once; a character or a value weighs one. */
 const WRITTEN = 16 * 1024
 
+/** Bytes that are copied between two yields. */
+const COPIED = 2 ** 20
+
 /** Returns whether a value is too long to be written at once. */
 export const isLong = (value: unknown): boolean => weightOf(value, 2 * WRITTEN) >= 2 * WRITTEN
 
@@ -251,12 +254,37 @@ export const isLong = (value: unknown): boolean => weightOf(value, 2 * WRITTEN) 
 export function* writtenInSteps(value: unknown): Steps<Buffer> {
   const parts: Buffer[] = []
   yield* written(value, parts)
-  return Buffer.concat(parts)
+  return yield* joined(parts)
+}
+
+function* joined(parts: readonly Buffer[]): Steps<Buffer> {
+  const whole = Buffer.allocUnsafe(parts.reduce((sum, { length }) => sum + length, 0))
+  let at = 0
+  let pause = COPIED
+  for (const part of parts) {
+    if (at >= pause) {
+      pause = at + COPIED
+      yield
+    }
+    at += part.copy(whole, at)
+  }
+  return whole
 }
 
 function* written(value: unknown, parts: Buffer[]): Steps<void> {
   const put = (text: string) => void parts.push(Buffer.from(text))
   const isList = Array.isArray(value)
+  if (typeof value === 'string') {
+    put('"')
+    for (let at = 0; at < value.length;) {
+      const end = endOfPart(value, at + PART)
+      put(JSON.stringify(value.slice(at, end)).slice(1, -1))
+      at = end
+      yield
+    }
+    put('"')
+    return
+  }
   if (!isList && !isPlain(value)) {
     put(writeJson(value))
     return
@@ -296,6 +324,12 @@ function* written(value: unknown, parts: Buffer[]): Steps<void> {
   }
   flush()
   put(isList ? ']' : '}')
+}
+
+/** Returns `end`, or the place after it if both halves of a surrogate pair would be parted. */
+const endOfPart = (text: string, end: number): number => {
+  const before = text.charCodeAt(end - 1)
+  return before >= 0xd800 && before <= 0xdbff ? end + 1 : end
 }
 
 /** A generator, because a list may have millions of items. */

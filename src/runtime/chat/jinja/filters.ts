@@ -184,52 +184,69 @@ const ESCAPED = /["\\\u0000-\u001f]|[\ud800-\udfff]/gu // eslint-disable-line no
 const ESCAPED_ASCII = /["\\\u0000-\u001f]|[\u007f-\u{10ffff}]/gu // eslint-disable-line no-control-regex
 
 const literal = (text: string) => Tracked.of(text, 'template')
+const QUOTE = literal('"')
 const unit = (char: string) => '\\u' + char.charCodeAt(0).toString(16).padStart(4, '0')
 
 /** Follows Python's json.dumps. @throws Error for functions */
-export function trackedJson(value: Value, style: JsonStyle = plainJson, depth = 0): Tracked {
-  if (isNothing(value)) return literal('null')
-  if (isString(value)) return quoted(trackedOf(value), style.ascii)
-  if (value instanceof TruthValue || typeof value.value === 'number')
-    return literal(value instanceof TruthValue ? String(value.value) : value.toString())
-  if (isArray(value))
-    return bracketed(
-      '[]',
-      value.value.map((item) => trackedJson(item, style, depth + 1)),
-      style,
-      depth,
-    )
-  if (isMapping(value)) {
-    const [, between] = separators(style)
+export function trackedJson(value: Value, style: JsonStyle = plainJson): Tracked {
+  const parts: Tracked[] = []
+  write(value, style, 0, parts)
+  return Tracked.join(parts)
+}
+
+/** Appends the JSON of a value. The parts are joined once, for a value may have thousands. */
+function write(value: Value, style: JsonStyle, depth: number, parts: Tracked[]): void {
+  if (isNothing(value)) parts.push(literal('null'))
+  else if (isString(value)) quote(trackedOf(value), style.ascii, parts)
+  else if (value instanceof TruthValue || typeof value.value === 'number')
+    parts.push(literal(value instanceof TruthValue ? String(value.value) : value.toString()))
+  else if (isArray(value))
+    bracket('[]', value.value, style, depth, parts, (item) => {
+      write(item, style, depth + 1, parts)
+    })
+  else if (isMapping(value)) {
+    const between = literal(separators(style)[1])
     const entries = [...value.value]
     if (style.sorted) entries.sort(([a], [b]) => (a < b ? -1 : a > b ? 1 : 0))
-    const parts = entries.map(([key, item]) =>
-      Tracked.join([quoted(Tracked.of(key, 'unknown'), style.ascii), literal(between), trackedJson(item, style, depth + 1)]),
-    )
-    return bracketed('{}', parts, style, depth)
-  }
-  throw new Error(`${value.type} cannot be written as JSON`)
+    bracket('{}', entries, style, depth, parts, ([key, item]) => {
+      quote(Tracked.of(key, 'unknown'), style.ascii, parts)
+      parts.push(between)
+      write(item, style, depth + 1, parts)
+    })
+  } else throw new Error(`${value.type} cannot be written as JSON`)
 }
 
 function separators({ separators: given, indent }: JsonStyle): readonly [string, string] {
   return given ?? [indent === null ? ', ' : ',', ': ']
 }
 
-function bracketed(brackets: '[]' | '{}', parts: readonly Tracked[], style: JsonStyle, depth: number): Tracked {
+function bracket<T>(
+  ...[brackets, items, style, depth, parts, writeItem]: [
+    brackets: '[]' | '{}',
+    items: readonly T[],
+    style: JsonStyle,
+    depth: number,
+    parts: Tracked[],
+    writeItem: (item: T) => void,
+  ]
+): void {
   const [open = '', close = ''] = brackets
-  if (parts.length === 0) return literal(brackets)
-  const [item] = separators(style)
   const line = (level: number) => (style.indent === null ? '' : '\n' + ' '.repeat(style.indent * level))
-  const rest = parts.flatMap((part, index) => (index === 0 ? [part] : [literal(item + line(depth + 1)), part]))
-  return Tracked.join([literal(open + line(depth + 1)), ...rest, literal(line(depth) + close)])
+  const between = literal(separators(style)[0] + line(depth + 1))
+  parts.push(literal(items.length === 0 ? brackets : open + line(depth + 1)))
+  for (const [index, item] of items.entries()) {
+    if (index > 0) parts.push(between)
+    writeItem(item)
+  }
+  if (items.length > 0) parts.push(literal(line(depth) + close))
 }
 
-function quoted(text: Tracked, ascii: boolean): Tracked {
+function quote(text: Tracked, ascii: boolean, parts: Tracked[]): void {
   const body = text.replace(ascii ? ESCAPED_ASCII : ESCAPED, (char) => {
     const short = JSON.stringify(char).slice(1, -1)
     return short.startsWith('\\') ? short : Array.from({ length: char.length }, (_, at) => unit(char.charAt(at))).join('')
   })
-  return Tracked.join([literal('"'), body, literal('"')])
+  parts.push(QUOTE, body, QUOTE)
 }
 
 // Python's list methods that templates call. They change the list in place.

@@ -83,7 +83,9 @@ export class Template {
     environment.setVariable('messages', new ArrayValue(messages.map(({ value }) => value)))
     environment.set('add_generation_prompt', generationPrompt)
     if (tools !== null) environment.setVariable('tools', tools)
-    const functions = tools !== null && isArray(tools) ? trackedJson(tools, { ...plainJson, indent: 2 }) : Tracked.empty
+    // Long, and few templates read it.
+    const isRead = this.#names.has('functions') && tools !== null && isArray(tools)
+    const functions = isRead ? trackedJson(tools, { ...plainJson, indent: 2 }) : Tracked.empty
     environment.setVariable('functions', new TrackedString(functions))
     try {
       const interpreter = new TrackingInterpreter(environment, (value) => indices.get(value) ?? null)

@@ -1,6 +1,6 @@
 /** Reads fields that dialects share: nulls, content in parts, token ids, sampling, and variables of the template. */
 import Type from 'typebox'
-import { definedFields, isRecord } from '../../core/json.js'
+import { definedFields, isRecord, weightOf } from '../../core/json.js'
 import { atOnce, inTurns, type Steps } from '../../core/turns.js'
 import { writtenLike } from '../../core/written-json.js'
 import { type Ask, type CompletionAsk, SEEDS, type TemplateField, type UnsupportedParts } from '../ask.js'
@@ -237,6 +237,9 @@ const thinkingIs = (field: string, isOn: boolean): readonly TemplateField[] => [
   { field, names: ['thinking_mode'], value: isOn ? 'enabled' : 'disabled' },
 ]
 
+/** The most characters and values of `chat_template_kwargs`. */
+const MOST_OF_KWARGS = 2 ** 16
+
 /** Template variables that other fields of the request set. */
 const TAKEN = ['messages', 'tools', 'functions', 'add_generation_prompt', 'continue_final_message', 'bos_token', 'eos_token']
 
@@ -330,6 +333,11 @@ export function templateFieldsOf(
     throw new FieldError(
       `chat_template_kwargs.${taken}`,
       `chat_template_kwargs.${taken} is what other fields of the request say; leave it out.`,
+    )
+  if (weightOf(kwargs, MOST_OF_KWARGS + 1) > MOST_OF_KWARGS)
+    throw new FieldError(
+      'chat_template_kwargs',
+      `chat_template_kwargs has more than ${MOST_OF_KWARGS} characters and values; shorten it.`,
     )
   const { field, value } = effort
   const template = [

@@ -2,7 +2,7 @@
 import type { ToolCall, ToolDefinition } from '../../chat/message.js'
 import type { Ask } from '../ask.js'
 import { FieldError } from '../problem.js'
-import { fieldOf, isRecord, listAt } from '../../core/json.js'
+import { fieldOf, isRecord, listAt, weightOf } from '../../core/json.js'
 import { inTurns, type Steps } from '../../core/turns.js'
 import { readJson, writeJson } from '../../core/written-json.js'
 import { tooDeep } from '../json-body.js'
@@ -14,21 +14,24 @@ const NAME = /^[A-Za-z0-9_.:-]{1,128}$/
 const MOST_TOOLS = 512
 /** The most tools that are not shown until a search finds them. */
 const MOST_DEFERRED = 10_000
+/** The most characters and values of one definition, and the most values. */
+const MOST_OF_TOOL = 2 ** 18
+const MOST_VALUES_OF_TOOL = 8192
+/** The same for all definitions that are shown. They come into every prompt, in the part that cannot be folded. */
+const MOST_OF_SHOWN = 2 ** 20
+const MOST_VALUES_OF_SHOWN = 2 ** 15
 
 /**
- * Checks rules on tools that schemas cannot express. `deferred`: how many of the tools are deferred. @throws FieldError
+ * Checks rules on tools that schemas cannot express. `isDeferred`: whether the tool at an index is deferred. @throws FieldError
  * server/bad-request
  */
-export function checkTools<Tool extends Pick<ToolDefinition, 'name'>>(
+export function checkTools<Tool extends GivenTool>(
   tools: readonly Tool[],
   place: (index: number) => string,
-  deferred = 0,
+  isDeferred: (index: number) => boolean = () => false,
 ): readonly Tool[] {
-  const shown = tools.length - deferred
-  if (shown > MOST_TOOLS)
-    throw new FieldError('tools', `tools has ${shown} entries that are shown; the most is ${MOST_TOOLS}. Defer some of them.`)
-  if (deferred > MOST_DEFERRED)
-    throw new FieldError('tools', `tools has ${deferred} entries that are deferred; the most is ${MOST_DEFERRED}.`)
+  checkSizes(tools, place, isDeferred)
+  checkNumbers(tools.length, tools.filter((_, index) => isDeferred(index)).length)
   const seen = new Set<string>()
   tools.forEach(({ name }, index) => {
     if (!NAME.test(name))
@@ -40,6 +43,37 @@ export function checkTools<Tool extends Pick<ToolDefinition, 'name'>>(
     seen.add(name)
   })
   return tools
+}
+
+type GivenTool = Pick<ToolDefinition, 'name'> & Partial<Pick<ToolDefinition, 'description' | 'parameters'>>
+
+function checkSizes(tools: readonly GivenTool[], place: (index: number) => string, isDeferred: (index: number) => boolean): void {
+  let [size, values] = [0, 0]
+  for (const [index, { description, parameters }] of tools.entries()) {
+    const own = weightOf([description, parameters], MOST_OF_TOOL + 1)
+    const count = countOf(parameters, MOST_VALUES_OF_TOOL)
+    if (own > MOST_OF_TOOL || count > MOST_VALUES_OF_TOOL)
+      throw new FieldError(
+        place(index),
+        `${place(index)}: the definition has more than ${MOST_OF_TOOL} characters or ${MOST_VALUES_OF_TOOL} values; shorten it.`,
+      )
+    if (isDeferred(index)) continue
+    size += own
+    values += count
+    if (size > MOST_OF_SHOWN || values > MOST_VALUES_OF_SHOWN)
+      throw new FieldError(
+        'tools',
+        `tools has more than ${MOST_OF_SHOWN} characters or ${MOST_VALUES_OF_SHOWN} values that are shown. Shorten or defer some of them.`,
+      )
+  }
+}
+
+function checkNumbers(all: number, deferred: number): void {
+  const shown = all - deferred
+  if (shown > MOST_TOOLS)
+    throw new FieldError('tools', `tools has ${shown} entries that are shown; the most is ${MOST_TOOLS}. Defer some of them.`)
+  if (deferred > MOST_DEFERRED)
+    throw new FieldError('tools', `tools has ${deferred} entries that are deferred; the most is ${MOST_DEFERRED}.`)
 }
 
 /** Checks a tool choice against the tools. @throws FieldError server/bad-request */
@@ -88,13 +122,13 @@ const asText = (text: string): Arguments => ({ arguments: {}, malformed: text })
 const asObject = (value: Readonly<Record<string, unknown>>): Arguments =>
   countOf(value) <= MOST_VALUES ? { arguments: value } : asText(writeJson(value))
 
-/** Counts the values in a value, including itself; stops soon after `MOST_VALUES`. */
-function countOf(value: unknown): number {
+/** Counts the values in a value, including itself; stops soon after `most`. */
+function countOf(value: unknown, most = MOST_VALUES): number {
   if (typeof value !== 'object' || value === null) return 1
   let count = 1
   for (const each of Array.isArray(value) ? (value as readonly unknown[]) : Object.values(value)) {
-    count += countOf(each)
-    if (count > MOST_VALUES) break
+    count += countOf(each, most)
+    if (count > most) break
   }
   return count
 }

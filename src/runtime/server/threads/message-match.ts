@@ -10,9 +10,18 @@ import { comparable, writeJson, writtenEntries } from '../../core/written-json.j
  * and sampled tokens do not count, because clients leave them out; nor does whitespace around an answer. Ids count, because results name
  * them: of two answers with the same call, the one with the client's id is meant.
  */
-export function canonical({ role, content, toolCalls = [], toolCallId }: ChatMessage): string {
+export const canonical = (message: ChatMessage): string => atOnce(canonicalSteps(message))
+
+/** One step for each call, because the arguments of a call take milliseconds. */
+function* canonicalSteps({ role, content, toolCalls = [], toolCallId }: ChatMessage): Steps<string> {
   const text = role === 'assistant' ? content.trim() : content
-  return JSON.stringify([role, text, toolCalls.map(canonicalCall), role === 'tool' ? (toolCallId ?? '') : ''])
+  const calls: string[] = []
+  for (const call of toolCalls) {
+    if (calls.length > 0) yield
+    calls.push(JSON.stringify(canonicalCall(call)))
+  }
+  const answered = role === 'tool' ? (toolCallId ?? '') : ''
+  return `[${JSON.stringify(role)},${JSON.stringify(text)},[${calls.join(',')}],${JSON.stringify(answered)}]`
 }
 
 /** Returns a key that is equal exactly for messages with the same `canonical` text. It is cached with the message, which never changes. */
@@ -62,14 +71,9 @@ function isSameData(a: unknown, b: unknown): boolean {
   )
 }
 
-export const chainOf = (messages: readonly ChatMessage[]): Chain => atOnce(chainSteps(messages))
-
-function* chainSteps(messages: readonly ChatMessage[]): Steps<Chain> {
+export function chainOf(messages: readonly ChatMessage[]): Chain {
   const chain = new Chain()
-  for (const message of messages) {
-    yield* chain.adding(message)
-    yield
-  }
+  for (const message of messages) chain.add(message)
   return chain
 }
 
@@ -81,13 +85,16 @@ export async function identified(messages: readonly ChatMessage[]): Promise<void
   let size = 100 * messages.length
   for (const { content, toolCalls = [] } of messages) if (size <= AT_ONCE) size += content.length + weightOf(toolCalls, AT_ONCE)
   if (size <= AT_ONCE) return
-  await inTurns(chainSteps(messages))
-  await inTurns(keySteps(messages))
+  await inTurns(identifying(messages))
 }
 
-function* keySteps(messages: readonly ChatMessage[]): Steps<void> {
+function* identifying(messages: readonly ChatMessage[]): Steps<void> {
+  const chain = new Chain()
   for (const message of messages) {
-    if (!keys.has(message)) keys.set(message, keyIn(yield* hashed(createHash('sha256'), canonical(message))))
+    // Both need the text, which takes longest.
+    const text = keys.has(message) ? undefined : yield* canonicalSteps(message)
+    yield* chain.adding(message, text)
+    if (text !== undefined) keys.set(message, keyIn(yield* hashed(createHash('sha256'), text)))
     yield
   }
 }
@@ -187,14 +194,14 @@ export class Chain {
     atOnce(this.adding(message))
   }
 
-  /** As `add`, in steps for a long message. */
-  *adding(message: ChatMessage): Steps<void> {
+  /** As `add`, in steps for a long message. @param text its `canonical` text, if it is known */
+  *adding(message: ChatMessage, text?: string): Steps<void> {
     const end = this.#length * LINK
     const before = this.#bytes.slice(Math.max(0, end - LINK), end)
     let known = links.get(message)
     if (known === undefined || Buffer.compare(known.before, before) !== 0) {
       const hash = createHash('sha256').update(before).update('\n')
-      known = { before, link: (yield* hashed(hash, canonical(message))).subarray(0, LINK) }
+      known = { before, link: (yield* hashed(hash, text ?? (yield* canonicalSteps(message)))).subarray(0, LINK) }
       links.set(message, known)
     }
     this.#put(known.link)

@@ -205,17 +205,28 @@ export function foundIn(
   messages: readonly ChatMessage[],
   { tools, clientSearches = [] }: DeferredTools,
 ): readonly ToolDefinition[] {
-  const lines = new Map(tools.map((tool) => [lineOf(tool), tool]))
+  const results = messages.filter(({ role, content }) => role === 'tool' && content.includes(BEGINNING))
   const found = new Map<string, ToolDefinition>()
-  for (const { role, content, name = '' } of messages) {
-    if (role !== 'tool') continue
-    for (const line of content.split('\n')) {
-      const tool = lines.get(line) ?? (clientSearches.includes(name) ? definitionIn(line) : null)
+  if (results.length === 0) return []
+  const named = new Map(tools.map((tool) => [tool.name, tool]))
+  for (const { content, name = '' } of results) {
+    let left = MOST_LINES
+    for (const [line, own = ''] of content.matchAll(DEFINITION)) {
+      if (left-- === 0) break
+      const known = named.get(own)
+      const isKnown = known !== undefined && lineOf(known) === line
+      const tool = isKnown ? known : clientSearches.includes(name) ? definitionIn(line) : null
       if (tool !== null) found.set(tool.name, tool)
     }
   }
   return [...found.values()]
 }
+
+const BEGINNING = '{"name"'
+/** Lines that may be definitions, and the names that the server wrote in them (`lineOf`). */
+const DEFINITION = /^\{"name"(?:: "([\w.:-]{1,128})", )?.*$/gm
+/** The most such lines that are read in a message, as many as there can be deferred tools. */
+const MOST_LINES = 10_000
 
 /** Returns the tool names in the text of a search result. */
 export const namesIn = (text: string): readonly string[] => text.split('\n').flatMap((line) => definitionIn(line)?.name ?? [])

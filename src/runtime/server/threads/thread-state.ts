@@ -105,7 +105,7 @@ const sizeOf = ({ content, reasoning = '', sampled, toolCalls = [] }: ChatMessag
   4 * (sampled?.tokens.length ?? 0)
 
 /** Approximate bytes of data that JSON can express. */
-function dataSize(value: unknown): number {
+export function dataSize(value: unknown): number {
   if (typeof value === 'string') return 2 * value.length
   if (typeof value !== 'object' || value === null) return 8
   return Object.values(value).reduce((sum: number, each) => sum + 16 + dataSize(each), 0)

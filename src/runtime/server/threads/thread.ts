@@ -5,11 +5,10 @@ import type { Fragment } from '../../context/fragment.js'
 import type { ContractChoice } from '../../core/contract.js'
 import { invariant } from '../../core/errors.js'
 import { conversationId, type Tenant } from '../../core/ids.js'
-import { writeJson } from '../../core/written-json.js'
 import type { LedgerEntry } from '../../kv/ledger.js'
 import type { StoredMessage, ThreadCard, ThreadEvent, ThreadHead, ThreadRecord, ThreadStore } from '../../store/port.js'
 import type { MatchCandidate, Chain } from './message-match.js'
-import { type PromptHead, RuntimeState, ShownSteps, View } from './thread-state.js'
+import { dataSize, type PromptHead, RuntimeState, ShownSteps, View } from './thread-state.js'
 
 /** How much of the thread the store has. */
 interface StoredExtent {
@@ -20,7 +19,7 @@ interface StoredExtent {
   events: number
   fragments: unknown
   ids: number
-  head: string
+  head: ThreadHead
 }
 
 const NO_VARIABLES: PromptHead['variables'] = {}
@@ -60,6 +59,8 @@ export class Thread implements MatchCandidate {
   #line: Promise<unknown> = Promise.resolve()
   #users = 0
   #size = SIZES.other
+  /** Approximate bytes of its client's tools. */
+  #headSize = 0
 
   /**
    * @param record the thread as stored, or as it is about to be stored
@@ -80,6 +81,7 @@ export class Thread implements MatchCandidate {
     this.used = used
     this.contract = contract
     this.tools = tools
+    this.#headSize = dataSize(tools)
     this.#held = held
     this.#ledger = []
     this.account(ledger)
@@ -96,7 +98,7 @@ export class Thread implements MatchCandidate {
       events: events.length,
       fragments,
       ids,
-      head: writeJson(this.head),
+      head: this.head,
     }
   }
 
@@ -157,6 +159,7 @@ export class Thread implements MatchCandidate {
     const places = new Map([...new Set(names)].map((name, place) => [name, place]))
     this.runtime.toolOrder = [...places.keys()]
     this.tools = tools.toSorted((one, other) => places.get(one.name)! - places.get(other.name)!)
+    this.#headSize = dataSize(this.tools)
   }
 
   /** The prompts that its answers were drawn from, as far as this process knows. */
@@ -180,7 +183,7 @@ export class Thread implements MatchCandidate {
 
   /** Approximate bytes in memory. */
   get size(): number {
-    return this.#size + this.#view.size + 2 * this.#saved.head.length
+    return this.#size + this.#view.size + this.#headSize
   }
 
   /** For each message of the conversation, the form in which clients know it. */
@@ -364,12 +367,12 @@ export class Thread implements MatchCandidate {
     const saved = this.#saved
     const record = this.record
     const { fragments, ids } = record.edits
-    const head = writeJson(this.head)
+    const { head } = this
     const messages = record.messages.slice(saved.messages, this.seen.length)
     const ledger = record.ledger.slice(saved.entries)
     const events = record.events.slice(saved.events)
     const isEdited = saved.fragments !== fragments || saved.ids !== ids
-    const isTouched = saved.head !== head
+    const isTouched = !isSameHead(saved.head, head)
     const from = saved.others ? saved.messages : null
     if (!isEdited && !isTouched && from === null && messages.length + ledger.length + events.length === 0) return null
     // These advance before the write: changes made while the store writes belong to the next save.
@@ -383,7 +386,7 @@ export class Thread implements MatchCandidate {
     const { card } = this
     await store.update(tenant, id, {
       ...(forgets ? { forgets } : {}),
-      ...(isTouched ? { head: this.head } : {}),
+      ...(isTouched ? { head } : {}),
       ...(isEdited ? { edits: record.edits } : {}),
       ...(from === null ? {} : { from }),
       ...{ messages, ledger, events, card },
@@ -401,6 +404,16 @@ export class Thread implements MatchCandidate {
     this.#view.note(message, seen)
   }
 }
+
+/**
+ * Compares what can change in a head. Tools and held messages are compared by identity, because writing them takes long and they are
+ * replaced, never changed.
+ */
+const isSameHead = (a: ThreadHead, b: ThreadHead): boolean =>
+  a.used === b.used && a.contract === b.contract && isSameList(a.tools, b.tools) && isSameList(a.held, b.held)
+
+const isSameList = (a: readonly unknown[], b: readonly unknown[]): boolean =>
+  a.length === b.length && a.every((item, at) => item === b[at])
 
 /** Makes the record of a new thread. @param first the parent's messages that the request still has; null: none */
 export function beginning(

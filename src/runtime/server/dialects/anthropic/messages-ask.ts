@@ -228,7 +228,11 @@ function toolsOf(tools: NonNullable<PromptRequest['tools']>): OfferedTools {
     if (defers === true) deferred.push(definition)
     return defers === true ? [] : [definition]
   })
-  checkTools(tools, (index) => `tools[${index}].name`, deferred.length)
+  checkTools(
+    tools.map(({ name, description, input_schema: parameters }) => ({ name, ...definedFields({ description, parameters }) })),
+    (index) => `tools[${index}].name`,
+    (index) => tools[index]!.defer_loading === true,
+  )
   return { tools: shown, deferred: deferred.length + searches.length === 0 ? undefined : { tools: deferred, searches } }
 }
 

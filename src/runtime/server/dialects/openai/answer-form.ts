@@ -1,7 +1,7 @@
 /** Reads the form of an answer in both completion routes: `response_format`, and the fields of vLLM, SGLang and llama-server. */
 import Type from 'typebox'
 import { words } from '../../../chat/grammar.js'
-import type { AnswerFormat } from '../../ask.js'
+import { type AnswerFormat, MOST_OF_SCHEMA } from '../../ask.js'
 import { FieldError, unsupported } from '../../problem.js'
 import { parseJsonBody } from '../../json-body.js'
 import type { KvfoldRequest } from '../kvfold-field.js'
@@ -149,6 +149,8 @@ const KINDS: Readonly<Record<string, FormReader>> = {
 
 function schemaOf(value: unknown, param: string): AnswerFormat {
   if (typeof value !== 'string') return { kind: 'schema', schema: value }
+  if (value.length > MOST_OF_SCHEMA)
+    throw new FieldError(param, `${param} has more than ${MOST_OF_SCHEMA} characters; shorten the schema.`)
   try {
     return { kind: 'schema', schema: parseJsonBody(Buffer.from(value)) }
   } catch {

@@ -254,7 +254,7 @@ export const ResponseBody = Type.Object({
   truncation: Type.Optional(
     Type.Enum(['auto', 'disabled'], { description: 'auto: what does not fit is folded, as by kvfold.overflow: fold-oldest' }),
   ),
-  metadata: Type.Optional(Type.Record(Type.String(), Type.String())),
+  metadata: Type.Optional(Type.Record(Type.String(), Type.String({ maxLength: 16_384 }), { maxProperties: 64 })),
   background: Type.Optional(Type.Boolean({ description: 'refused when true' })),
   conversation: Type.Optional(Type.Unknown({ description: 'refused: use previous_response_id or kvfold.thread' })),
   prompt: Type.Optional(Type.Unknown({ description: 'refused' })),

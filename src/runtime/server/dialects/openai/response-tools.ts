@@ -108,7 +108,11 @@ export class ResponseTools {
     })
     const all = found.map(({ tool }) => tool)
     const deferred = found.filter(({ defers }) => defers).map(({ tool }) => tool)
-    checkTools(all, (index) => `${found[index]!.place}.name`, deferred.length)
+    checkTools(
+      all,
+      (index) => `${found[index]!.place}.name`,
+      (index) => found[index]!.defers,
+    )
     this.definitions = all.filter((tool) => !deferred.includes(tool))
     const isClients = all.some(({ name }) => name === CLIENT_SEARCH)
     if (deferred.length + searches.length > 0 || isClients)
