@@ -26,7 +26,7 @@ export class Tracked {
   static join(parts: readonly Tracked[]): Tracked {
     const pieces: Piece[] = []
     for (const part of parts) for (const piece of part.pieces) append(pieces, piece)
-    return pieces.length === 0 ? Tracked.empty : new Tracked(pieces)
+    return pieces.length === 0 ? Tracked.empty : new Tracked(pieces, parts.map(({ value }) => value).join(''))
   }
 
   get value(): string {

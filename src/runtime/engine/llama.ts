@@ -70,12 +70,14 @@ type CountArguments = Parameters<Engine['count']>
  * milliseconds.
  */
 const SHORT = { characters: 16 * 1024, parts: 256 }
+/** Characters that a value of a call may have, on average: `weightOf` counts numbers as one. */
+const VALUE = 4
 
 function isLong(messages: readonly ChatMessage[], tools: readonly ToolDefinition[]): boolean {
   if (messages.length + tools.length > SHORT.parts) return true
   let characters = 0
   for (const { content, reasoning = '', toolCalls } of messages) {
-    characters += content.length + reasoning.length + (toolCalls === undefined ? 0 : weightOf(toolCalls, SHORT.characters))
+    characters += content.length + reasoning.length + (toolCalls === undefined ? 0 : VALUE * weightOf(toolCalls, SHORT.characters))
     if (characters >= SHORT.characters) return true
   }
   return weightOf(tools, SHORT.characters) >= SHORT.characters

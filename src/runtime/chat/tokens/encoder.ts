@@ -2,7 +2,7 @@
  * Tokenizes rendered text in stretches between control tokens, so that foreign text never becomes a control token and unchanged stretches
  * come from a cache. Also defines the port to a vocabulary.
  */
-import { atOnce, inTurns, type Steps } from '../../core/turns.js'
+import { atOnce, inTurns, type Steps, turn } from '../../core/turns.js'
 import type { Tracked } from '../tracked.js'
 import { align, alignSteps, type Aligned, concatenateSteps, type Habits } from './aligned.js'
 
@@ -66,25 +66,32 @@ export class Encoder {
 
   /** Finds the control tokens in the template's own text, with their places. */
   controls(text: Tracked): Occurrence[] {
-    return atOnce(this.#controlSteps(text))
+    return atOnce(this.#controlSteps(atOnce(literalsIn(text))))
   }
 
-  *#controlSteps(text: Tracked): Steps<Occurrence[]> {
+  *#controlSteps(literals: readonly Literal[], ready?: ReadonlyMap<string, readonly Occurrence[]>): Steps<Occurrence[]> {
     const found: Occurrence[] = []
-    let at = 0
-    let literal = ''
-    const flush = () => {
-      for (const { at: inside, control } of this.#inLiteral(literal)) found.push({ at: at - literal.length + inside, control })
-      literal = ''
-    }
-    for (const [index, piece] of text.pieces.entries()) {
+    for (const [index, { at, text }] of literals.entries()) {
       if (index % STEP === STEP - 1) yield
-      if (piece.origin === 'template') literal += piece.text
-      else flush()
-      at += piece.text.length
+      const inside = ready?.get(text) ?? this.#inLiteral(text)
+      for (const { at: place, control } of inside) found.push({ at: at + place, control })
     }
-    flush()
     return found
+  }
+
+  /** Finds the control tokens in long literals, on another thread where the tokenizer can. The template writes numbers as literals. */
+  async #inLongLiterals(literals: readonly Literal[]): Promise<ReadonlyMap<string, readonly Occurrence[]>> {
+    const long = [...new Set(literals.filter(({ text }) => text.length > LONG_LITERAL).map(({ text }) => text))]
+    const all = long.length === 0 ? [] : ((await this.tokenizer.tokenizeAll?.(long, { parseSpecial: true })) ?? [])
+    const ready = new Map<string, readonly Occurrence[]>()
+    for (const [index, tokens] of all.entries()) {
+      await turn()
+      const text = long[index]!
+      const found = this.#occurrences(text, tokens)
+      ready.set(text, found)
+      this.#literals.put(text, found)
+    }
+    return ready
   }
 
   /**
@@ -92,12 +99,14 @@ export class Encoder {
    * tokenizer on the whole text. `fixed` must be disjoint and in order.
    */
   encode(text: Tracked, fixed: readonly Fixed[] = []): Aligned {
-    return atOnce(this.#joined(atOnce(this.#parts(text, fixed)), text.length))
+    return atOnce(this.#joined(atOnce(this.#parts(text, fixed, this.controls(text))), text.length))
   }
 
   /** Like `encode`, but yields to the event loop while long texts are tokenized. */
   async encodeInTurns(text: Tracked, fixed: readonly Fixed[] = []): Promise<Aligned> {
-    const planned = await inTurns(this.#parts(text, fixed))
+    const literals = await inTurns(literalsIn(text))
+    const controls = await inTurns(this.#controlSteps(literals, await this.#inLongLiterals(literals)))
+    const planned = await inTurns(this.#parts(text, fixed, controls))
     const ready = new Map<string, Aligned>()
     const missing = await inTurns(this.#missing(planned, ready))
     for (let at = 0; at < missing.length; at += STEP) await this.#tokenizeInTurns(missing.slice(at, at + STEP), ready)
@@ -146,10 +155,8 @@ export class Encoder {
     return yield* concatenateSteps(parts, length)
   }
 
-  *#parts(text: Tracked, fixed: readonly Fixed[]): Steps<Part[]> {
-    const { value } = text
+  *#parts({ value }: Tracked, fixed: readonly Fixed[], controls: readonly Occurrence[]): Steps<Part[]> {
     const { bos, addBos } = this.tokenizer.special
-    const controls = yield* this.#controlSteps(text)
     const parts: Part[] = []
     const writesBos = controls[0]?.at === 0 && controls[0].control.token === bos
     if (bos !== null && addBos && !writesBos) parts.push({ at: 0, made: single(bos, 0) })
@@ -241,20 +248,21 @@ export class Encoder {
   }
 
   #inLiteral(text: string): readonly Occurrence[] {
-    if (text === '') return []
-    return this.#literals.get(text, () => {
-      const found: Occurrence[] = []
-      let at = 0
-      for (const token of this.tokenizer.tokenize(text, { parseSpecial: true })) {
-        if (!this.tokenizer.isControl(token)) continue
-        const control = this.#control(token)
-        const place = control.text === '' ? -1 : text.indexOf(control.text, at)
-        if (place === -1) continue
-        found.push({ at: place, control })
-        at = place + control.text.length
-      }
-      return found
-    })
+    return this.#literals.get(text, () => this.#occurrences(text, this.tokenizer.tokenize(text, { parseSpecial: true })))
+  }
+
+  #occurrences(text: string, tokens: Int32Array): readonly Occurrence[] {
+    const found: Occurrence[] = []
+    let at = 0
+    for (const token of tokens) {
+      if (!this.tokenizer.isControl(token)) continue
+      const control = this.#control(token)
+      const place = control.text === '' ? -1 : text.indexOf(control.text, at)
+      if (place === -1) continue
+      found.push({ at: place, control })
+      at = place + control.text.length
+    }
+    return found
   }
 
   /**
@@ -290,6 +298,33 @@ export class Encoder {
       same(special(`x \n${text}`), [...this.tokenizer.tokenize('x'), token])
     return { token, text, stripsBefore, stripsAfter }
   }
+}
+
+/** A stretch of text that the template itself wrote. */
+interface Literal {
+  readonly at: number
+  readonly text: string
+}
+
+/** Characters from which a literal is tokenized on another thread. */
+const LONG_LITERAL = 4096
+
+function* literalsIn({ pieces }: Tracked): Steps<Literal[]> {
+  const literals: Literal[] = []
+  let at = 0
+  let literal = ''
+  const flush = () => {
+    if (literal !== '') literals.push({ at: at - literal.length, text: literal })
+    literal = ''
+  }
+  for (const [index, { text, origin }] of pieces.entries()) {
+    if (index % STEP === STEP - 1) yield
+    if (origin === 'template') literal += text
+    else flush()
+    at += text.length
+  }
+  flush()
+  return literals
 }
 
 /** Text that no tokenizer puts a space in front of. So it puts none before the text that follows either. */
@@ -351,7 +386,7 @@ export interface Tokenizer {
   }
   tokenize(text: string, options?: { readonly addSpecial?: boolean; readonly parseSpecial?: boolean }): Int32Array
   /** Tokenizes each text off the event loop's thread. Default: `tokenize` on this thread. */
-  tokenizeAll?(texts: readonly string[]): Promise<readonly Int32Array[]>
+  tokenizeAll?(texts: readonly string[], options?: { readonly parseSpecial?: boolean }): Promise<readonly Int32Array[]>
   /** The bytes of one token as it is written out, control tokens included. */
   piece(token: number, special?: boolean): Uint8Array
   isControl(token: number): boolean

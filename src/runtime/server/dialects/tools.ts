@@ -94,7 +94,7 @@ type Arguments = Pick<ToolCall, 'arguments' | 'malformed'>
 /** The most values in arguments, so that checking each call of a message takes a few milliseconds. */
 const MOST_VALUES = 8192
 
-/** Characters of arguments up to which they are read at once. */
+/** Characters of the arguments of all calls up to which they are read at once. */
 const AT_ONCE = 64 * 1024
 
 /**
@@ -138,7 +138,7 @@ const ahead = new WeakMap<object, { readonly given: unknown; readonly made: Argu
 
 /** A hook that reads long arguments of a body's calls in turns of the event loop, so that `callOf` finds them. */
 export function argumentsAhead({ body }: { readonly body: unknown }, _reply: unknown, done: (error?: Error) => void): void {
-  const long = isLong(body) ? [...longIn(body)] : []
+  const long = isLong([listAt(body, 'messages'), listAt(body, 'input')]) ? [...longIn(body)] : []
   if (long.length === 0) {
     done()
     return
@@ -148,13 +148,14 @@ export function argumentsAhead({ body }: { readonly body: unknown }, _reply: unk
   }, done)
 }
 
-/** Yields the objects with long arguments in a body of any dialect, with these arguments. */
+/** Yields the objects with long arguments in a body of any dialect, with these arguments; also those after many short ones. */
 function* longIn(body: unknown): Generator<readonly [of: object, given: unknown]> {
+  let characters = 0
   for (const item of [...listAt(body, 'messages'), ...listAt(body, 'input')]) {
     const calls = listAt(item, 'tool_calls').map((call) => fieldOf(call, 'function'))
     for (const of of [item, ...listAt(item, 'content'), ...calls])
       for (const given of isRecord(of) ? [of['arguments'], of['input']] : [])
-        if (typeof given === 'string' ? given.length > AT_ONCE : isLong(given)) yield [of as object, given]
+        if (typeof given === 'string' ? (characters += given.length) > AT_ONCE : isLong(given)) yield [of as object, given]
   }
 }
 
