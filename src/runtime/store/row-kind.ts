@@ -1,5 +1,6 @@
 /** Converts values to columns and back. Every row has a checksum, because SQLite has none, and is read in a way that tolerates damage. */
 import { crc32 } from 'node:zlib'
+import { atOnce, type Steps } from '../core/turns.js'
 
 /** A value of a column, as SQLite takes it. */
 export type StoredValue = string | number | null | Uint8Array
@@ -18,6 +19,8 @@ export interface RowKind<T> {
   readonly selected: string
   /** Returns the values by column; the checksum is the last. */
   write(value: T, keys?: readonly number[]): readonly StoredValue[]
+  /** As `write`, in steps for long values. */
+  writeSteps(value: T, keys?: readonly number[]): Steps<readonly StoredValue[]>
   /**
    * Returns null when the row is not what was written, or not at its place. `keys` null: the row is from a version whose checksums did
    * not cover keys.
@@ -46,20 +49,23 @@ export function rowKind<T>(of: {
   const { table } = of
   const columns = Object.entries(of.columns)
   const casts = columns.map(([column, type]) => `CAST(${column} AS ${CASTS[type]}) AS ${column}`)
-  const sum = (values: readonly StoredValue[], keys: readonly number[]): number =>
-    sumOf(table === undefined ? values : [table, ...keys, ...values])
+  const covered = (values: readonly StoredValue[], keys: readonly number[]): readonly StoredValue[] =>
+    table === undefined ? values : [table, ...keys, ...values]
+  function* writeSteps(value: T, keys: readonly number[] = []): Steps<readonly StoredValue[]> {
+    const values = of.write(value)
+    yield
+    return [...values, yield* sumSteps(covered(values, keys))]
+  }
   const parse = (values: readonly StoredValue[], keys: readonly number[] | null): T | null => {
     const written = values.slice(0, -1)
-    if (values.at(-1) !== (keys === null ? sumOf(written) : sum(written, keys))) return null
+    if (values.at(-1) !== atOnce(sumSteps(keys === null ? written : covered(written, keys)))) return null
     return of.read(Object.fromEntries(columns.map(([column], index) => [column, written[index]])))
   }
   return {
     columns: [...Object.keys(of.columns), 'sum'],
     selected: [...casts, 'CAST(sum AS INTEGER) AS sum'].join(', '),
-    write: (value, keys = []) => {
-      const values = of.write(value)
-      return [...values, sum(values, keys)]
-    },
+    write: (value, keys) => atOnce(writeSteps(value, keys)),
+    writeSteps,
     read: (row, keys = []) =>
       parse([...columns.map(([column, type]) => valueOf(row[column], type)), row['sum'] as StoredValue], keys),
     parse,
@@ -72,9 +78,27 @@ function valueOf(value: unknown, type: StoredColumn): StoredValue {
   return type === 'text' ? Buffer.from(value).toString() : new Uint8Array(value)
 }
 
-/** Returns the CRC-32 over all values, each delimited. */
-const sumOf = (values: readonly StoredValue[]): number =>
-  values.reduce<number>(
-    (sum, value) => (value instanceof Uint8Array ? crc32(value, crc32('blob', sum)) : crc32(JSON.stringify(value), sum)),
-    0,
-  )
+/** Characters of a text that are summed between two yields. */
+const PART = 256 * 1024
+
+/** Returns the CRC-32 over all values, each delimited: texts and numbers as JSON. */
+function* sumSteps(values: readonly StoredValue[]): Steps<number> {
+  let sum = 0
+  for (const value of values) {
+    if (value instanceof Uint8Array) sum = crc32(value, crc32('blob', sum))
+    else if (typeof value !== 'string' || value.length <= PART) sum = crc32(JSON.stringify(value), sum)
+    else {
+      sum = crc32('"', sum)
+      for (let at = 0; at < value.length;) {
+        // Keep both halves of a surrogate pair in one part.
+        const last = value.charCodeAt(at + PART - 1)
+        const end = last >= 0xd800 && last <= 0xdbff ? at + PART + 1 : at + PART
+        sum = crc32(JSON.stringify(value.slice(at, end)).slice(1, -1), sum)
+        at = end
+        yield
+      }
+      sum = crc32('"', sum)
+    }
+  }
+  return sum
+}

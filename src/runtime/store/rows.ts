@@ -6,6 +6,7 @@ import { endianness } from 'node:os'
 import { crc32 } from 'node:zlib'
 import type { ChatMessage } from '../chat/message.js'
 import { invariant, KvfoldError } from '../core/errors.js'
+import { atOnce, type Steps } from '../core/turns.js'
 import { readJson, writeJson } from '../core/written-json.js'
 import type { LedgerEntry } from '../kv/ledger.js'
 import type { StoredMessage, ThreadCard, ThreadEdits, ThreadEvent, ThreadHead, ThreadRecord } from './port.js'
@@ -147,15 +148,18 @@ export class ThreadRows {
       file.rows(`SELECT place, ${PARTS[table].selected} FROM ${table} WHERE thread = ? ORDER BY place`, thread),
   ) {}
 
-  /** Appends new parts; returns the digest that includes them. */
-  added(thread: number, digest: ThreadDigest, parts: { readonly [T in PartTable]: readonly PartRow<T>[] }): ThreadDigest {
-    const add = (table: PartTable) => {
+  /** Appends new parts, in steps; returns the digest that includes them. */
+  *added(thread: number, digest: ThreadDigest, parts: { readonly [T in PartTable]: readonly PartRow<T>[] }): Steps<ThreadDigest> {
+    const whole: Record<PartTable, DigestChain> = { messages: NO_ROWS, entries: NO_ROWS, events: NO_ROWS }
+    for (const table of PART_TABLES) {
       const [before] = digest[table]
       const kind = PARTS[table] as RowKind<unknown>
-      const sums = parts[table].map((part, index) => this.insert(table, kind, part, { thread, place: before + index }))
-      return chained(digest[table], sums)
+      const sums: number[] = []
+      for (const [index, part] of parts[table].entries())
+        sums.push(yield* this.#inserting(table, kind, part, { thread, place: before + index }))
+      whole[table] = chained(digest[table], sums)
     }
-    return { ...digest, messages: add('messages'), entries: add('entries'), events: add('events') }
+    return { ...digest, ...whole }
   }
 
   /** Deletes the parts from this place on; returns the digest without them. */
@@ -168,9 +172,14 @@ export class ThreadRows {
 
   /** Returns the row's checksum. */
   insert<T>(table: string, kind: RowKind<T>, value: T, keys: Readonly<Record<string, number>>): number {
+    return atOnce(this.#inserting(table, kind, value, keys))
+  }
+
+  *#inserting<T>(table: string, kind: RowKind<T>, value: T, keys: Readonly<Record<string, number>>): Steps<number> {
     const columns = [...Object.keys(keys), ...kind.columns]
     const marks = columns.map(() => '?').join(', ')
-    const values = kind.write(value, Object.values(keys))
+    const values = yield* kind.writeSteps(value, Object.values(keys))
+    yield
     this.file.run(`INSERT INTO ${table} (${columns.join(', ')}) VALUES (${marks})`, ...Object.values(keys), ...values)
     return values.at(-1) as number
   }

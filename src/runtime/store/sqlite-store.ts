@@ -2,6 +2,8 @@
 import { join } from 'node:path'
 import type { EarlierTime } from '../core/clock.js'
 import { KvfoldError } from '../core/errors.js'
+import { weightOf } from '../core/json.js'
+import { atOnce, type Steps } from '../core/turns.js'
 import { damageError, type Damage, UNNAMED } from './damage.js'
 import { type StoredRow } from './row-kind.js'
 import {
@@ -40,6 +42,16 @@ export const THREADS_MANIFEST = 'threads.manifest'
 /** Further tables with rows for a thread's number. */
 const OTHER_TABLES = ['digests', 'edits', 'cards', ...PART_TABLES] as const
 
+/** The characters and values from which a change is written in turns of the event loop. */
+const LONG = 64 * 1024
+
+/** A change of a thread: what writes it, and what is called when that is done or has failed. */
+interface PlannedChange {
+  readonly steps: () => Steps<ThreadDigest>
+  readonly done: (digest: ThreadDigest) => void
+  readonly failed?: (error: unknown) => void
+}
+
 /** A thread whose own row and digest are whole. */
 interface KnownDigest {
   readonly number: number
@@ -61,6 +73,8 @@ export class SqliteStore implements ThreadStore {
   readonly #rows: ThreadRows
   /** The next thread's number, larger than that of every row, so that no two threads get the same number. */
   #next = 1
+  /** Fulfilled when the last change is written that is written in turns, or waits for one; null when there is none. */
+  #last: Promise<void> | null = null
 
   private constructor(
     private readonly file: StoreFile,
@@ -129,53 +143,102 @@ export class SqliteStore implements ThreadStore {
   /** Stores a new thread. Without a card, the next `index` makes it. */
   create(thread: ThreadRecord, card: ThreadCard | null): Promise<void> {
     const { tenant, id, used, messages, edits, ledger, events } = thread
+    const rows = this.#rows
+    function* written(number: number): Steps<ThreadDigest> {
+      const begun: ThreadDigest = {
+        ...{ tenant, id, model: thread.model, created: thread.created, revision: 1 },
+        head: rows.insert('threads', headRows, thread, { number }),
+        edits: rows.insert('edits', editRows, edits, { thread: number }),
+        card: card === null ? null : rows.insert('cards', cardRows, card, { thread: number }),
+        ...{ messages: NO_ROWS, entries: NO_ROWS, events: NO_ROWS },
+      }
+      const whole = yield* rows.added(number, begun, { messages, entries: ledger, events })
+      rows.insert('digests', digestRows, whole, { thread: number })
+      return whole
+    }
     // If this fails, there is no thread, so no later change needs to be refused.
-    return now(() => {
+    return this.#changed(thread, () => {
       const number = this.#next
-      const digest = this.file.write(() => {
-        const begun: ThreadDigest = {
-          ...{ tenant, id, model: thread.model, created: thread.created, revision: 1 },
-          head: this.#rows.insert('threads', headRows, thread, { number }),
-          edits: this.#rows.insert('edits', editRows, edits, { thread: number }),
-          card: card === null ? null : this.#rows.insert('cards', cardRows, card, { thread: number }),
-          ...{ messages: NO_ROWS, entries: NO_ROWS, events: NO_ROWS },
-        }
-        const whole = this.#rows.added(number, begun, { messages, entries: ledger, events })
-        this.#rows.insert('digests', digestRows, whole, { thread: number })
-        return whole
-      })
-      this.#next = number + 1
-      this.#acknowledged({ number, digest, used })
+      return {
+        steps: () => written(number),
+        done: (digest) => {
+          this.#next = number + 1
+          this.#acknowledged({ number, digest, used })
+        },
+      }
     })
   }
 
   update(tenant: string, id: string, update: ThreadUpdate): Promise<void> {
     const { head, messages = [], edits, ledger = [], events = [], card, from } = update
-    return now(() => {
-      const key = keyOf(tenant, id)
+    const rows = this.#rows
+    function* written({ number, digest }: KnownDigest): Steps<ThreadDigest> {
+      const replaced: ThreadDigest = {
+        ...(from === undefined ? digest : rows.cut(number, digest, 'messages', from)),
+        revision: digest.revision + 1,
+        ...(head === undefined ? {} : { head: rows.replace('threads', headRows, head, 'number', number) }),
+        ...(edits === undefined ? {} : { edits: rows.replace('edits', editRows, edits, 'thread', number) }),
+        card: rows.replace('cards', cardRows, card, 'thread', number),
+      }
+      const whole = yield* rows.added(number, replaced, { messages, entries: ledger, events })
+      rows.replace('digests', digestRows, whole, 'thread', number)
+      return whole
+    }
+    const key = keyOf(tenant, id)
+    const changing = this.#changed(update, () => {
       if (this.#failed.has(key)) throw this.#failed.get(key)
-      try {
-        const known = this.#known.get(key)
-        if (known === undefined) throw this.#missing(tenant, id)
-        const { number, digest } = known
-        const changed = this.file.write(() => {
-          const replaced: ThreadDigest = {
-            ...(from === undefined ? digest : this.#rows.cut(number, digest, 'messages', from)),
-            revision: digest.revision + 1,
-            ...(head === undefined ? {} : { head: this.#rows.replace('threads', headRows, head, 'number', number) }),
-            ...(edits === undefined ? {} : { edits: this.#rows.replace('edits', editRows, edits, 'thread', number) }),
-            card: this.#rows.replace('cards', cardRows, card, 'thread', number),
-          }
-          const whole = this.#rows.added(number, replaced, { messages, entries: ledger, events })
-          this.#rows.replace('digests', digestRows, whole, 'thread', number)
-          return whole
-        })
-        this.#acknowledged({ number, digest: changed, used: head?.used ?? known.used })
-      } catch (error) {
-        this.#failed.set(key, error)
-        throw error
+      const known = this.#known.get(key)
+      if (known === undefined) throw this.#missing(tenant, id)
+      return {
+        steps: () => written(known),
+        done: (digest) => {
+          this.#acknowledged({ number: known.number, digest, used: head?.used ?? known.used })
+        },
+        failed: (error) => {
+          this.#failed.set(key, error)
+        },
       }
     })
+    return changing
+  }
+
+  /** Writes a change of a thread, a long one in turns of the event loop. @param plan called once all earlier changes are written */
+  #changed(change: Pick<ThreadUpdate, 'messages' | 'ledger'>, plan: () => PlannedChange): Promise<void> {
+    const isLong = weightOf([change.messages, change.ledger], LONG) >= LONG
+    return this.#inOrder(() => {
+      const { steps, done, failed } = plan()
+      const fail = (error: unknown) => {
+        failed?.(error)
+        throw error
+      }
+      if (isLong) return this.file.writeInTurns(steps).then(done, fail)
+      try {
+        done(this.file.write(() => atOnce(steps())))
+      } catch (error) {
+        fail(error)
+      }
+    })
+  }
+
+  /** Runs work that writes after all work before it: at once, unless a change is being written in turns. */
+  #inOrder(work: () => void | Promise<void>): Promise<void> {
+    if (this.#last !== null) return this.#follow(this.#last.then(work))
+    try {
+      const done = work()
+      return done === undefined ? Promise.resolve() : this.#follow(done)
+    } catch (error) {
+      return Promise.reject(error as Error)
+    }
+  }
+
+  #follow(done: Promise<void>): Promise<void> {
+    const settled: Promise<void> = done
+      .catch(() => undefined)
+      .then(() => {
+        if (this.#last === settled) this.#last = null
+      })
+    this.#last = settled
+    return done
   }
 
   /**
@@ -184,8 +247,12 @@ export class SqliteStore implements ThreadStore {
    */
   async delete(tenant: string, id: string): Promise<void> {
     const key = keyOf(tenant, id)
-    const number = this.#known.get(key)?.number ?? this.#damage.get(key)?.number ?? null
-    this.#forget([{ tenant, id, number }])
+    await this.#inOrder(async () => {
+      const number = this.#known.get(key)?.number ?? this.#damage.get(key)?.number ?? null
+      this.manifest.forget([{ tenant, id }])
+      await this.file.eraseInTurns(() => this.#forgetting([{ number }]))
+      this.#unlist([{ tenant, id }])
+    })
     await this.cells?.drop([id])
   }
 
@@ -216,7 +283,7 @@ export class SqliteStore implements ThreadStore {
 
   /** Idempotent. */
   close(): Promise<void> {
-    return now(() => {
+    return this.#inOrder(() => {
       this.manifest.close()
       this.file.close()
     })
@@ -313,13 +380,24 @@ export class SqliteStore implements ThreadStore {
   #forget(all: readonly { readonly tenant: string; readonly id: string; readonly number: number | null }[]): void {
     this.manifest.forget(all)
     this.file.erase(() => {
-      for (const { number } of all)
-        if (number !== null) {
-          this.file.run('DELETE FROM threads WHERE number = ?', number)
-          // A damaged thread may have no row of its own whose deletion would cascade.
-          for (const table of OTHER_TABLES) this.file.run(`DELETE FROM ${table} WHERE thread = ?`, number)
-        }
+      atOnce(this.#forgetting(all))
     })
+    this.#unlist(all)
+  }
+
+  *#forgetting(all: readonly { readonly number: number | null }[]): Steps<void> {
+    for (const { number } of all) {
+      if (number === null) continue
+      // A damaged thread may have no row of its own whose deletion would cascade.
+      for (const table of OTHER_TABLES) {
+        this.file.run(`DELETE FROM ${table} WHERE thread = ?`, number)
+        yield
+      }
+      this.file.run('DELETE FROM threads WHERE number = ?', number)
+    }
+  }
+
+  #unlist(all: readonly Pick<ThreadHead, 'tenant' | 'id'>[]): void {
     for (const { tenant, id } of all) for (const map of [this.#known, this.#damage, this.#failed]) map.delete(keyOf(tenant, id))
   }
 

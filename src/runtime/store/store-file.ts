@@ -17,6 +17,7 @@ import {
 import { dirname, isAbsolute, join } from 'node:path'
 import Database from 'libsql'
 import { invariant, KvfoldError, type ErrorCode } from '../core/errors.js'
+import { inTurns, type Steps } from '../core/turns.js'
 import { damaged, failureOf, full } from './damage.js'
 import type { StoredRow, StoredValue } from './row-kind.js'
 import { homedir } from 'node:os'
@@ -79,6 +80,8 @@ export interface LookedAt {
  */
 export class StoreFile {
   #open = true
+  /** Whether a change in turns is being written. Meanwhile nothing else may write. */
+  #isChanging = false
   #idle: NodeJS.Timeout | null = null
   /** The error of the last failed change, and its time by `performance.now`; null after a success. */
   #failure: { readonly error: KvfoldError; readonly at: number } | null = null
@@ -183,7 +186,7 @@ export class StoreFile {
     if (moved !== null) return moved
     const room = roomAt(dirname(this.path))
     if (room !== null && room < ROOM) return full(this.path)
-    if (this.#failure !== null && performance.now() > this.#failure.at + TRY_AGAIN)
+    if (this.#failure !== null && !this.#isChanging && performance.now() > this.#failure.at + TRY_AGAIN)
       try {
         this.erase(() => this.database.pragma(`user_version=${this.#number('user_version')}`))
       } catch {
@@ -230,21 +233,72 @@ export class StoreFile {
 
   /** Writes everything that `work` writes, or nothing when it throws. */
   write<T>(work: () => T): T {
+    invariant(!this.#isChanging, 'a change was written while another one is written in turns')
     try {
       const done = this.#written(work)
       this.#failure = null
       return done
     } catch (error) {
-      if (error instanceof KvfoldError && FAILURES.has(error.code)) this.#failure = { error, at: performance.now() }
-      throw error
+      throw this.#noted(error)
     }
+  }
+
+  /** As `write`, in turns of the event loop. The caller must not write until it is done; it may read. */
+  writeInTurns<T>(work: () => Steps<T>): Promise<T> {
+    return this.#changeInTurns(work, false)
+  }
+
+  /** As `erase`, in turns of the event loop. */
+  eraseInTurns<T>(work: () => Steps<T>): Promise<T> {
+    return this.#changeInTurns(work, true)
+  }
+
+  async #changeInTurns<T>(work: () => Steps<T>, isErased: boolean): Promise<T> {
+    invariant(!this.#isChanging, 'a change was begun while another one is written in turns')
+    this.#isChanging = true
+    try {
+      const done = await inTurns(this.#changing(work, isErased))
+      this.#failure = null
+      return done
+    } catch (error) {
+      throw this.#noted(failureOf(error, this.path))
+    } finally {
+      this.#isChanging = false
+    }
+  }
+
+  /** Copies the WAL to the file in a step of its own, since both take long after a long change. */
+  *#changing<T>(work: () => Steps<T>, isErased: boolean): Steps<T> {
+    this.#refuseMoved()
+    this.database.pragma('wal_autocheckpoint=0')
+    try {
+      this.database.exec('BEGIN IMMEDIATE')
+      let done: T
+      try {
+        done = yield* work()
+        yield
+        this.database.exec('COMMIT')
+      } catch (error) {
+        if (this.database.inTransaction) this.database.exec('ROLLBACK')
+        throw error
+      }
+      yield
+      if (isErased) this.#checkpoint()
+      else this.#empty()
+      return done
+    } finally {
+      this.database.pragma(`wal_autocheckpoint=${WAL_PAGES}`)
+    }
+  }
+
+  #noted(error: unknown): unknown {
+    if (error instanceof KvfoldError && FAILURES.has(error.code)) this.#failure = { error, at: performance.now() }
+    return error
   }
 
   #written<T>(work: () => T): T {
     return this.#told(() => {
-      // Writes to a file whose name is gone would be lost with the process.
-      const moved = this.#moved()
-      if (moved !== null) throw moved
+      this.#refuseMoved()
       this.database.exec('BEGIN IMMEDIATE')
       try {
         const done = work()
@@ -252,7 +306,9 @@ export class StoreFile {
         // Restart the timer with every change, so that it does not fire within a series of changes.
         if (this.#idle === null)
           this.#idle = setTimeout(() => {
-            this.#empty()
+            this.#idle = null
+            // A change in turns empties it at its end.
+            if (!this.#isChanging) this.#empty()
           }, IDLE).unref()
         else this.#idle.refresh()
         return done
@@ -269,6 +325,12 @@ export class StoreFile {
     const done = this.write(work)
     this.#checkpoint()
     return done
+  }
+
+  /** Writes to a file whose name is gone would be lost with the process. */
+  #refuseMoved(): void {
+    const moved = this.#moved()
+    if (moved !== null) throw moved
   }
 
   #moved(): KvfoldError | null {
@@ -330,7 +392,6 @@ export class StoreFile {
 
   /** Empties the WAL. If that fails, for example on a full disk, the changes stay in the WAL, which is read all the same. */
   #empty(): void {
-    this.#idle = null
     try {
       if (this.#open) this.#checkpoint()
     } catch {
