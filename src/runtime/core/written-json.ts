@@ -75,8 +75,8 @@ export function numberText(container: object, key: string): string | undefined {
 export function objectOf(
   entries: Iterable<readonly [key: string, value: unknown, text?: string | undefined]>,
 ): Record<string, unknown> {
-  const all = Array.isArray(entries) ? (entries as readonly (readonly [string, unknown, string?])[]) : [...entries]
-  const object = Object.fromEntries(all)
+  const all = [...entries]
+  const object: Record<string, unknown> = Object.fromEntries<unknown>(all as Iterable<readonly [string, unknown]>)
   const texts = new Map<string, string>()
   for (const [key, , text] of all) if (text !== undefined && !isUsual(text)) texts.set(key, text)
   note(object, all.some(([key]) => INDEX.test(key)) ? orderOf(all.map(([key]) => key)) : undefined, texts)

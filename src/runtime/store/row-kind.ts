@@ -43,7 +43,7 @@ const CASTS: Readonly<Record<StoredColumn, string>> = { text: 'BLOB', blob: 'BLO
 export function rowKind<T>(of: {
   readonly table?: string
   readonly columns: Readonly<Record<string, StoredColumn>>
-  write(value: T): readonly StoredValue[]
+  write(value: T): readonly StoredValue[] | Steps<readonly StoredValue[]>
   read(row: StoredRow): T
 }): RowKind<T> {
   const { table } = of
@@ -52,7 +52,8 @@ export function rowKind<T>(of: {
   const covered = (values: readonly StoredValue[], keys: readonly number[]): readonly StoredValue[] =>
     table === undefined ? values : [table, ...keys, ...values]
   function* writeSteps(value: T, keys: readonly number[] = []): Steps<readonly StoredValue[]> {
-    const values = of.write(value)
+    const made = of.write(value)
+    const values = 'next' in made ? yield* made : made
     yield
     return [...values, yield* sumSteps(covered(values, keys))]
   }

@@ -55,15 +55,29 @@ type StoredText = Omit<ChatMessage, 'sampled'> & {
   readonly sampledAfter?: string
 }
 
+/** Writes JSON like `json`, in a step for each call. */
+function* messageJson({ toolCalls, ...message }: Pick<ChatMessage, 'toolCalls'>): Steps<string> {
+  if (toolCalls === undefined) return json(message)
+  const calls: string[] = []
+  for (const call of toolCalls) {
+    calls.push(json(call))
+    yield
+  }
+  return `${json(message).slice(0, -1)},"toolCalls":[${calls.join(',')}]}`
+}
+
 export const messageRows = rowKind<StoredMessage>({
   table: 'messages',
   columns: { message: 'text', tokens: 'blob', seen: 'text' },
-  write: ({ message: { sampled, ...message }, seen }) => [
-    json(sampled === undefined ? message : { ...message, sampled: sampled.text, sampledAfter: sampled.prompt }),
-    // libsql reads an empty blob as NULL.
-    sampled === undefined || sampled.tokens.length === 0 ? null : bytesOf(sampled.tokens),
-    json(typeof seen === 'string' ? seen : plain(seen)),
-  ],
+  *write({ message: { sampled, ...message }, seen }) {
+    const shown = sampled === undefined ? message : { ...message, sampled: sampled.text, sampledAfter: sampled.prompt }
+    return [
+      yield* messageJson(shown),
+      // libsql reads an empty blob as NULL.
+      sampled === undefined || sampled.tokens.length === 0 ? null : bytesOf(sampled.tokens),
+      json(typeof seen === 'string' ? seen : plain(seen)),
+    ]
+  },
   read: ({ message: text, tokens, seen: known }) => {
     const { sampled, sampledAfter: prompt, ...message } = parsed(text) as StoredText
     const seen = parsed(known) as 'same' | 'nothing' | PlainMessage

@@ -227,7 +227,7 @@ export class SqliteStore implements ThreadStore {
       const done = work()
       return done === undefined ? Promise.resolve() : this.#follow(done)
     } catch (error) {
-      return Promise.reject(error as Error)
+      return Promise.reject(error instanceof Error ? error : new Error(String(error)))
     }
   }
 
