@@ -55,15 +55,20 @@ type StoredText = Omit<ChatMessage, 'sampled'> & {
   readonly sampledAfter?: string
 }
 
-/** Writes JSON like `json`, in a step for each call. */
-function* messageJson({ toolCalls, ...message }: Pick<ChatMessage, 'toolCalls'>): Steps<string> {
+/** Writes the same JSON as `json`, in a step for each call. */
+function* messageJson(message: Pick<ChatMessage, 'toolCalls'>): Steps<string> {
+  const { toolCalls } = message
   if (toolCalls === undefined) return json(message)
   const calls: string[] = []
   for (const call of toolCalls) {
     calls.push(json(call))
     yield
   }
-  return `${json(message).slice(0, -1)},"toolCalls":[${calls.join(',')}]}`
+  const fields = Object.entries(message).flatMap(([key, value]: [string, unknown]) => {
+    if (value === undefined) return []
+    return [`${JSON.stringify(key)}:${key === 'toolCalls' ? `[${calls.join(',')}]` : json(value)}`]
+  })
+  return `{${fields.join(',')}}`
 }
 
 export const messageRows = rowKind<StoredMessage>({
