@@ -8,7 +8,7 @@ import { join } from 'node:path'
 import { parseArgs } from 'node:util'
 import { openNative } from '../../src/runtime/native/binding.js'
 import { beginRecord, fileOf, keep, OPTIONS } from '../record.js'
-import { HERE, type Serving, startKvfold, startLlamaServer } from './serve/servers.js'
+import { cpuSince, HERE, type Serving, startKvfold, startLlamaServer } from './serve/servers.js'
 import { InfinitePrefixCache } from './traces/prefix-cache.js'
 import { promptOf, TEMPLATE, wordsOf } from './traces/prompt.js'
 import { type Planned, replay, type Replayed } from './traces/replay.js'
@@ -20,13 +20,15 @@ import { inOrder } from './traces/users.js'
 const TIERS = ['none', 'memory', 'disk'] as const
 type Tiers = (typeof TIERS)[number]
 
-interface Row extends Replayed {
+export interface Row extends Replayed {
   readonly server: string
   readonly contract: string
   readonly tiers: Tiers | null
   /** For how many of the longest sessions the cells suffice; null for a server that runs already. */
   readonly sessions: number | null
   readonly cells: number | null
+  /** CPU time of the server's process; null for a server that runs already. */
+  readonly cpuSeconds: number | null
 }
 
 /** Host memory for cells, in MiB: llama-server's default. */
@@ -80,12 +82,14 @@ export async function traces(args: readonly string[]): Promise<void> {
   if (!options.json) head()
   for (const setting of settingsOf(options, result.longest)) {
     const server = await setting.start()
+    const begun = server.cpu()
     try {
       const replayed = await replay({ url: server.url, model: options.name, bias }, planned(), (done) => {
         if (process.stderr.isTTY) process.stderr.write(`\r${setting.row.server}: ${done} of ${plan.length} `)
       })
       if (process.stderr.isTTY) process.stderr.write('\r')
-      result.rows.push({ ...setting.row, ...replayed })
+      const cpu = cpuSince(begun, server)
+      result.rows.push({ ...setting.row, ...replayed, cpuSeconds: cpu === null ? null : cpu / 1000 })
       if (!options.json) line(result.rows.at(-1)!, result.infinitePrefixCache)
       await keep(options.write, { ...origin(), ...result })
     } finally {
@@ -187,11 +191,13 @@ async function sessionsOf(file: string, number: number): Promise<TraceSession[]>
 
 interface Running {
   readonly url: string
+  /** As ServerProcess.cpu. */
+  readonly cpu: () => number | null
   readonly close: () => Promise<void>
 }
 
 interface Setting {
-  readonly row: Omit<Row, keyof Replayed>
+  readonly row: Omit<Row, keyof Replayed | 'cpuSeconds'>
   readonly start: () => Promise<Running>
 }
 
@@ -200,7 +206,7 @@ function* settingsOf({ servers, cellsFor, contracts, tiers, model, threads }: Op
   for (const url of servers.filter((each) => each.includes('://')))
     yield {
       row: { server: url, contract: 'its own', tiers: null, sessions: null, cells: null },
-      start: () => Promise.resolve({ url: url.replace(/\/$/, ''), close: () => Promise.resolve() }),
+      start: () => Promise.resolve({ url: url.replace(/\/$/, ''), cpu: () => null, close: () => Promise.resolve() }),
     }
   for (const sessions of cellsFor) {
     const serving: Serving = { model, slots: sessions, threads, cells: sessions * Math.ceil((longest + 16) / 256) * 256 }
@@ -229,6 +235,7 @@ async function startTiered(serving: Serving, contract: string, tiers: Tiers): Pr
   const server = await startKvfold('kvfold', HERE, serving, [...host, ...disk, ...edits])
   return {
     url: server.url,
+    cpu: () => server.cpu(),
     close: async () => {
       await server.close()
       if (folder !== null) rmSync(folder, { recursive: true, force: true })
@@ -256,13 +263,16 @@ function head(): void {
 }
 
 function line(row: Row, infinite: number): void {
-  const { server, contract, tiers, cells, computed, byCause, approximate, firstToken } = row
+  const { server, contract, tiers, cells, computed, byCause, approximate, firstToken, cpuSeconds } = row
   const of = (computed / infinite).toFixed(2)
   const numbers = [computed, ...CAUSES.map((cause) => byCause[cause]), approximate].map((each) =>
     each === null ? '-' : count(each),
   )
   const times = [firstToken.p50, firstToken.p95].map((time) => `${Math.round(time)} ms`)
-  console.log(`| ${[server, contract, tiers ?? '-', cells ?? '-', numbers[0], of, ...numbers.slice(1), ...times].join(' | ')} |`)
+  const cpu = cpuSeconds === null ? '-' : `${Math.round(cpuSeconds)} s`
+  console.log(
+    `| ${[server, contract, tiers ?? '-', cells ?? '-', numbers[0], of, ...numbers.slice(1), ...times, cpu].join(' | ')} |`,
+  )
 }
 
 const count = (tokens: number): string => tokens.toLocaleString('en')

@@ -64,7 +64,7 @@ export async function endsOf(path: string): Promise<number[]> {
 }
 
 /** CPU time in milliseconds that the server's process spent since `before` (ServerProcess.cpu); null when it cannot be read. */
-export function cpuSince(before: number | null, server: ServerProcess): number | null {
+export function cpuSince(before: number | null, server: Pick<ServerProcess, 'cpu'>): number | null {
   const after = server.cpu()
   return before === null || after === null ? null : after - before
 }

@@ -93,7 +93,7 @@ describe('a prompt of texts and token ids', () => {
 
   it.each([
     ['texts', [1, 'one two three '.repeat(200_000)], /characters/],
-    ['parts', [1, ...Array.from({ length: 200_000 }, () => 'x')], /There are 200001 token ids and texts/],
+    ['parts', [1, ...Array.from({ length: 200_000 }, () => 'x')], /The request has 200001 token ids and texts/],
   ])('that cannot fit for its %s is refused before all of it is tokenized', async (_, prompt, why) => {
     const answer = await post({ prompt })
     expect([answer.status, await answer.json()]).toMatchObject([
