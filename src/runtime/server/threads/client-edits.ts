@@ -3,7 +3,7 @@ import type { ChatMessage, ToolDefinition } from '../../chat/message.js'
 import { align, type Gap, gapsOf, type Match, withWhatFollows } from '../../core/alignment.js'
 import type { Tenant } from '../../core/ids.js'
 import { lowerBound } from '../../core/span.js'
-import type { StoredMessage, ThreadRecord } from '../../store/port.js'
+import { movedEdits, type StoredMessage, type ThreadRecord } from '../../store/port.js'
 import { difference, isSame, messageKey } from './message-match.js'
 import type { Thread } from './thread.js'
 
@@ -155,13 +155,9 @@ export function reconciled(
     } else if (next < (nextPlace(matches, view) ?? limit) && request[next]?.role === message.role) give(next + 1)
   })
   give(limit)
-  const moved = <T extends { readonly message: number }>(each: T): T[] => {
-    const place = places[each.message]
-    return place === undefined ? [] : [{ ...each, message: place }]
-  }
   return {
     messages: made,
-    edits: { fragments: edits.fragments.flatMap(moved), searches: edits.searches.flatMap(moved), ids: edits.ids },
+    edits: movedEdits(edits, (message) => places[message]),
     held: goesOn ? held : waiting,
   }
 }

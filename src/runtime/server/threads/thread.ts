@@ -7,6 +7,7 @@ import { invariant } from '../../core/errors.js'
 import { conversationId, type Tenant } from '../../core/ids.js'
 import { writeJson } from '../../core/written-json.js'
 import type { LedgerEntry } from '../../kv/ledger.js'
+import { movedEdits } from '../../store/port.js'
 import type { StoredMessage, ThreadCard, ThreadEvent, ThreadHead, ThreadRecord, ThreadStore } from '../../store/port.js'
 import type { MatchCandidate, Chain } from './message-match.js'
 import { type PromptHead, RuntimeState, ShownSteps, View } from './thread-state.js'
@@ -19,6 +20,7 @@ interface StoredExtent {
   entries: number
   events: number
   fragments: unknown
+  omissions: unknown
   ids: number
   head: string
 }
@@ -88,13 +90,14 @@ export class Thread implements MatchCandidate {
     this.#view = View.of(messages, from === undefined ? undefined : from.#view)
     if (from !== undefined) this.runtime.toolOrder = from.runtime.toolOrder
     this.#hidden = new Set(events.flatMap(({ hidden = [] }) => hidden))
-    const { fragments, ids } = this.conversation.state
+    const { fragments, omissions, ids } = this.conversation.state
     this.#saved = {
       messages: messages.length,
       others: false,
       entries: ledger.length,
       events: events.length,
       fragments,
+      omissions,
       ids,
       head: writeJson(this.head),
     }
@@ -194,11 +197,11 @@ export class Thread implements MatchCandidate {
   }
 
   get record(): ThreadRecord {
-    const { messages, fragments, searches, ids } = this.conversation.state
+    const { messages, fragments, searches, ids, omissions } = this.conversation.state
     return {
       ...this.head,
       messages: messages.map((message, at): StoredMessage => ({ message, seen: this.seen[at] ?? 'nothing' })),
-      edits: { fragments, searches, ids },
+      edits: { fragments, searches, ids, ...(omissions === undefined ? {} : { omissions }) },
       ledger: this.#ledger,
       events: this.#events,
     }
@@ -256,11 +259,9 @@ export class Thread implements MatchCandidate {
     const missing = seen.content.trim().length - (text ?? '').trim().length
     const content = message.content.trimEnd().slice(0, -missing || undefined)
     const taken = text === null ? [] : [{ message: { ...message, content }, seen: { ...seen, content: text } }]
-    const isBefore = (each: { readonly message: number }) => each.message < messages.length - 1
-    const { fragments, searches, ids } = edits
     this.rewrite({
       messages: [...messages.slice(0, -1), ...taken],
-      edits: { fragments: fragments.filter(isBefore), searches: searches.filter(isBefore), ids },
+      edits: movedEdits(edits, (at) => (at < messages.length - 1 ? at : undefined)),
       held,
     })
   }
@@ -363,12 +364,12 @@ export class Thread implements MatchCandidate {
     const { tenant, id } = this
     const saved = this.#saved
     const record = this.record
-    const { fragments, ids } = record.edits
+    const { fragments, omissions, ids } = record.edits
     const head = writeJson(this.head)
     const messages = record.messages.slice(saved.messages, this.seen.length)
     const ledger = record.ledger.slice(saved.entries)
     const events = record.events.slice(saved.events)
-    const isEdited = saved.fragments !== fragments || saved.ids !== ids
+    const isEdited = saved.fragments !== fragments || saved.omissions !== omissions || saved.ids !== ids
     const isTouched = saved.head !== head
     const from = saved.others ? saved.messages : null
     if (!isEdited && !isTouched && from === null && messages.length + ledger.length + events.length === 0) return null
@@ -377,7 +378,7 @@ export class Thread implements MatchCandidate {
     saved.others = false
     saved.entries += ledger.length
     saved.events += events.length
-    Object.assign(saved, { fragments, ids, head })
+    Object.assign(saved, { fragments, omissions, ids, head })
     const forgets = this.#forgets
     this.#forgets = false
     const { card } = this
