@@ -11,7 +11,7 @@ import type { Finish, Sampling, Timing, TokenLogprob } from '../engine/engine.js
 import type { LedgerEntry } from '../kv/ledger.js'
 import type { ClientEdit } from './threads/client-edits.js'
 import type { DeferredTools } from './threads/server-tools.js'
-import type { Cleared, ClearToolUses } from './threads/context-edits.js'
+import type { Cleared, ClearRules } from './threads/context-edits.js'
 import type { Responses } from './responses/responses.js'
 import type { ThreadApi } from './threads/thread-api.js'
 import type { Acm, FoldPolicy, Overflow } from './threads/policies.js'
@@ -100,8 +100,8 @@ export interface Ask {
   readonly memToolMode?: MemToolMode
   /** Default: the server's. */
   readonly overflow?: Overflow
-  /** Which old tool results to clear before the model answers. Default: none. */
-  readonly clear?: ClearToolUses
+  /** Which old tool results and which reasoning to clear before the model answers. Default: none. */
+  readonly clear?: ClearRules
   /** Ids of calls whose results the server must not fold by itself. The model and people still may. Default: none. */
   readonly pinned?: readonly string[]
   /**

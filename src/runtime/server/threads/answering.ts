@@ -15,7 +15,7 @@ import type { GenerationOptions, RequestScope } from '../../engine/engine.js'
 import { type Answer, type Ask, type Asked, type AskEvent, nthSampling, variablesOf } from '../ask.js'
 import type { Lost, RecognisedEdits, Saved } from '../ask.js'
 import { editsInWords, type TakenThread } from './client-edits.js'
-import { clearedIn, clearToolUses } from './context-edits.js'
+import { clearedIn, clearThinking, clearToolUses } from './context-edits.js'
 import { generationFor, leftOut } from './generation.js'
 import type { ServedEngine } from './models.js'
 import { foldByHelpers, foldByPolicy, foldPrice, foldToFit, shownAgain } from './policies.js'
@@ -166,7 +166,8 @@ async function fold(options: AnsweringOptions, prepared: PreparedAnswer): Promis
   if (managed !== null) thread.account(await managed.begin(signal))
   const { conversation } = thread
   const context = { engine, conversation, tools: toolbox.definitions, scope, pinned: new Set(ask.pinned) }
-  if (ask.clear !== undefined) record(clearToolUses(context, ask.clear), 'old tool results are cleared')
+  if (ask.clear?.thinking !== undefined) record(clearThinking(context, ask.clear.thinking), 'old reasoning is cleared')
+  if (ask.clear?.toolUses !== undefined) record(clearToolUses(context, ask.clear.toolUses), 'old tool results are cleared')
   if (acm === 'auto-policy') {
     const open = { ...context, pinned: new Set([...context.pinned, ...shownAgain(thread)]) }
     const [edit] = taken.edits

@@ -5,50 +5,65 @@ import { FieldError, unsupported } from '../../problem.js'
 import type { Answer, Ask } from '../../ask.js'
 
 const CLEAR = 'clear_tool_uses_20250919'
+const THINKING = 'clear_thinking_20251015'
 /** Values for requests that leave them out (Anthropic's documentation of context editing). */
-const DEFAULTS = { trigger: 100_000, keep: 3 }
+const DEFAULTS = { trigger: 100_000, keep: 3, thinkingTurns: 1 }
 
 export const ContextManagement = Type.Optional(
   Type.Object({
     edits: Type.Optional(
       Type.Array(Type.Object({ type: Type.String() }), {
         maxItems: 16,
-        description: `${CLEAR} is carried out by folds; clear_thinking_20251015 changes nothing: thinking is shown as the template has it`,
+        description: `${CLEAR} and ${THINKING}, carried out by folds`,
       }),
     ),
   }),
 )
 
 type Managed = Type.Static<typeof ContextManagement>
+type EditFields = Readonly<Record<string, unknown>>
+type Rules = NonNullable<Ask['clear']>
 
 /** @throws FieldError */
 export function clearingOf(managed: Managed | undefined): Ask['clear'] {
-  let clear: Ask['clear']
+  const rules: { -readonly [K in keyof Rules]: Rules[K] } = {}
   for (const [index, edit] of (managed?.edits ?? []).entries()) {
     const place = `context_management.edits[${index}]`
-    if (edit.type === 'clear_thinking_20251015') continue
-    if (edit.type !== CLEAR)
+    const twice = () => new FieldError(`${place}.type`, `${place} is a second ${edit.type}; give one.`)
+    if (edit.type === THINKING) {
+      if (rules.thinking !== undefined) throw twice()
+      rules.thinking = { keep: turnsOf(edit, place) }
+    } else if (edit.type === CLEAR) {
+      if (rules.toolUses !== undefined) throw twice()
+      rules.toolUses = clearing(edit, place)
+    } else
       throw unsupported(
         `${place}.type`,
-        `${place} is of type ${JSON.stringify(edit.type.slice(0, 40))}; ${CLEAR} and clear_thinking_20251015 are supported.`,
+        `${place} is of type ${JSON.stringify(edit.type.slice(0, 40))}; ${CLEAR} and ${THINKING} are supported.`,
       )
-    if (clear !== undefined) throw new FieldError(`${place}.type`, `${place} is a second ${CLEAR}; give one.`)
-    clear = clearing(edit, place)
   }
-  return clear
+  return rules.thinking === undefined && rules.toolUses === undefined ? undefined : rules
 }
 
-function clearing(edit: Readonly<Record<string, unknown>>, place: string): NonNullable<Ask['clear']> {
-  const inputs = edit['clear_tool_inputs'] ?? false
-  if (inputs !== false)
-    throw unsupported(
-      `${place}.clear_tool_inputs`,
-      `${place}.clear_tool_inputs may only be false: calls stay as the model wrote them.`,
-    )
+/** Returns how many turns keep their reasoning. */
+function turnsOf(edit: EditFields, place: string): number {
+  const keep = edit['keep'] ?? null
+  if (keep === 'all' || (isRecord(keep) && keep['type'] === 'all')) return Infinity
+  const turns = sizeOf(edit, 'keep', place, ['thinking_turns'])?.value ?? DEFAULTS.thinkingTurns
+  if (turns > 0) return turns
+  throw new FieldError(`${place}.keep`, `${place}.keep.value must be at least 1; the newest turn keeps its reasoning.`)
+}
+
+function clearing(edit: EditFields, place: string): NonNullable<Rules['toolUses']> {
   const trigger = sizeOf(edit, 'trigger', place, ['input_tokens', 'tool_uses'])
+  const inputs = edit['clear_tool_inputs'] ?? false
+  if (typeof inputs !== 'boolean' && !isNames(inputs))
+    throw new FieldError(
+      `${place}.clear_tool_inputs`,
+      `${place}.clear_tool_inputs must be true, false, or a list of the names of tools.`,
+    )
   const excluded = edit['exclude_tools'] ?? []
-  if (!Array.isArray(excluded) || !excluded.every((name) => typeof name === 'string'))
-    throw new FieldError(`${place}.exclude_tools`, `${place}.exclude_tools must be a list of names.`)
+  if (!isNames(excluded)) throw new FieldError(`${place}.exclude_tools`, `${place}.exclude_tools must be a list of names.`)
   return {
     trigger: {
       kind: trigger?.type === 'tool_uses' ? 'tool-uses' : 'input-tokens',
@@ -57,11 +72,15 @@ function clearing(edit: Readonly<Record<string, unknown>>, place: string): NonNu
     keep: sizeOf(edit, 'keep', place, ['tool_uses'])?.value ?? DEFAULTS.keep,
     clearAtLeast: sizeOf(edit, 'clear_at_least', place, ['input_tokens'])?.value ?? 0,
     excludeTools: excluded,
+    inputs,
   }
 }
 
+const isNames = (value: unknown): value is readonly string[] =>
+  Array.isArray(value) && value.every((name) => typeof name === 'string')
+
 function sizeOf(
-  edit: Readonly<Record<string, unknown>>,
+  edit: EditFields,
   name: string,
   place: string,
   types: readonly string[],
@@ -83,10 +102,13 @@ export function managed(
   { cleared }: Answer,
 ): object {
   if (asked === undefined) return {}
-  const applied =
-    cleared === null || cleared.toolUses === 0
+  const { toolUses = 0, inputTokens = 0, thinkingTurns = 0, thinkingTokens = 0 } = cleared ?? {}
+  const applied = [
+    ...(thinkingTurns === 0
       ? []
-      : [{ type: CLEAR, cleared_tool_uses: cleared.toolUses, cleared_input_tokens: cleared.inputTokens }]
+      : [{ type: THINKING, cleared_thinking_turns: thinkingTurns, cleared_input_tokens: thinkingTokens }]),
+    ...(toolUses === 0 ? [] : [{ type: CLEAR, cleared_tool_uses: toolUses, cleared_input_tokens: inputTokens }]),
+  ]
   return { context_management: { applied_edits: applied } }
 }
 
