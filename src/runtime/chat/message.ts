@@ -37,6 +37,8 @@ export interface ChatMessage {
    * generated, so that their cells stay valid.
    */
   readonly sampled?: Sampled
+  /** Set on a summary that a server wrote in place of messages: how many messages of its client it stands for. */
+  readonly stands?: number
   /** Set on an answer that was cancelled here. A client that read it as a stream may have less of its text. */
   readonly cut?: true
 }

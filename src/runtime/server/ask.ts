@@ -11,6 +11,7 @@ import type { Finish, Sampling, Timing, TokenLogprob } from '../engine/engine.js
 import type { LedgerEntry } from '../kv/ledger.js'
 import type { ClientEdit } from './threads/client-edits.js'
 import type { DeferredTools } from './threads/server-tools.js'
+import type { Compacted, Compaction } from './threads/compaction.js'
 import type { Cleared, ClearRules } from './threads/context-edits.js'
 import type { Responses } from './responses/responses.js'
 import type { ThreadApi } from './threads/thread-api.js'
@@ -102,6 +103,8 @@ export interface Ask {
   readonly overflow?: Overflow
   /** Which old tool results and which reasoning to clear before the model answers. Default: none. */
   readonly clear?: ClearRules
+  /** When to compact the conversation before the model answers. Default: never. */
+  readonly compaction?: Compaction
   /** Ids of calls whose results the server must not fold by itself. The model and people still may. Default: none. */
   readonly pinned?: readonly string[]
   /**
@@ -213,6 +216,8 @@ export interface Answer {
   readonly ledger: readonly LedgerEntry[]
   /** The part of the prompt that is cleared; null when the ask does not ask for clearing. */
   readonly cleared: Cleared | null
+  /** Left out when the conversation was not compacted for this answer. */
+  readonly compacted?: Compacted
   /** Null when the request continued at the end of its thread, asked the same again, or began a new thread. */
   readonly lost: Lost | null
   /** Null when the request changed none of the thread's messages and no shown token is approximate. */
@@ -261,6 +266,8 @@ export type AskEvent =
   | ({ readonly type: 'search' } & ToolSearchResult)
   /** The policy folded these fragments, which saves `saves` tokens. */
   | { readonly type: 'policy'; readonly folded: readonly string[]; readonly saves: number; readonly reason: string }
+  /** The conversation was compacted. */
+  | ({ readonly type: 'compaction' } & Compacted)
   /** The template now shows an earlier message differently, so the tokens from there on are computed again. */
   | { readonly type: 'rewrite'; readonly message: number; readonly reason: string }
 

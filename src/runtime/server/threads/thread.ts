@@ -266,6 +266,13 @@ export class Thread implements MatchCandidate {
     })
   }
 
+  /** Hides these messages from clients too. They know `summary` in their place, which becomes the last message. */
+  compact(hidden: ReadonlySet<number>, summary: ChatMessage): void {
+    const { messages, edits } = this.record
+    const left = messages.map((each, at): StoredMessage => (hidden.has(at) ? { ...each, seen: 'nothing' } : each))
+    this.rewrite({ messages: [...left, { message: summary, seen: 'same' }], edits, held: [] })
+  }
+
   /** Appends messages from the client. Held results of the server's tools are inserted in the order of their calls. */
   extend(messages: readonly ChatMessage[]): void {
     const results = messages.findIndex(({ role }) => role !== 'tool')

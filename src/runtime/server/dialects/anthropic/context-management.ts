@@ -1,32 +1,61 @@
-/** Reads the fields by which Anthropic's clients manage their context: `context_management` and `cache_control`. */
+/** Reads the fields by which Anthropic's clients manage their context: `context_management`, `compaction` and `cache_control`. */
 import Type from 'typebox'
+import { createHash } from 'node:crypto'
+import type { ChatMessage } from '../../../chat/message.js'
 import { isRecord } from '../../../core/json.js'
 import { FieldError, unsupported } from '../../problem.js'
 import type { Answer, Ask } from '../../ask.js'
+import { type Compacted, summaryMessage } from '../../threads/compaction.js'
 
 const CLEAR = 'clear_tool_uses_20250919'
 const THINKING = 'clear_thinking_20251015'
+const COMPACT = 'compact_20260112'
 /** Values for requests that leave them out (Anthropic's documentation of context editing). */
-const DEFAULTS = { trigger: 100_000, keep: 3, thinkingTurns: 1 }
+const DEFAULTS = { trigger: 100_000, keep: 3, thinkingTurns: 1, compactAbove: 150_000 }
 
 export const ContextManagement = Type.Optional(
   Type.Object({
     edits: Type.Optional(
       Type.Array(Type.Object({ type: Type.String() }), {
         maxItems: 16,
-        description: `${CLEAR} and ${THINKING}, carried out by folds`,
+        description: `${CLEAR}, ${THINKING} and ${COMPACT}, carried out by folds`,
       }),
     ),
   }),
+)
+
+/** The top-level field of `compact-2026-09-04`. */
+export const CompactionField = Type.Optional(
+  Type.Object(
+    { type: Type.Literal('summarize'), instructions: Type.Optional(Type.String()) },
+    { description: 'answers with a summary of the messages and nothing else; send its block first in place of them' },
+  ),
 )
 
 type Managed = Type.Static<typeof ContextManagement>
 type EditFields = Readonly<Record<string, unknown>>
 type Rules = NonNullable<Ask['clear']>
 
+/** What a request wants cleared and compacted. */
+type Wishes = Pick<Ask, 'clear' | 'compaction'>
+
+interface ManagedRequest {
+  readonly context_management?: Managed
+  readonly compaction?: Type.Static<typeof CompactionField>
+}
+
 /** @throws FieldError */
-export function clearingOf(managed: Managed | undefined): Ask['clear'] {
+export function managementOf({ context_management: managed, compaction: summarize }: ManagedRequest): Wishes {
   const rules: { -readonly [K in keyof Rules]: Rules[K] } = {}
+  let compaction: Ask['compaction']
+  if (summarize !== undefined) {
+    if (managed !== undefined)
+      throw new FieldError(
+        'compaction',
+        'Give compaction or context_management, not both: a request that compacts does nothing else.',
+      )
+    return { compaction: { above: null, pauses: true, keepsUser: false, ...instructionsIn(summarize.instructions) } }
+  }
   for (const [index, edit] of (managed?.edits ?? []).entries()) {
     const place = `context_management.edits[${index}]`
     const twice = () => new FieldError(`${place}.type`, `${place} is a second ${edit.type}; give one.`)
@@ -36,13 +65,60 @@ export function clearingOf(managed: Managed | undefined): Ask['clear'] {
     } else if (edit.type === CLEAR) {
       if (rules.toolUses !== undefined) throw twice()
       rules.toolUses = clearing(edit, place)
+    } else if (edit.type === COMPACT) {
+      if (compaction !== undefined) throw twice()
+      compaction = compactionOf(edit, place)
     } else
       throw unsupported(
         `${place}.type`,
-        `${place} is of type ${JSON.stringify(edit.type.slice(0, 40))}; ${CLEAR} and ${THINKING} are supported.`,
+        `${place} is of type ${JSON.stringify(edit.type.slice(0, 40))}; ${CLEAR}, ${THINKING} and ${COMPACT} are supported.`,
       )
   }
-  return rules.thinking === undefined && rules.toolUses === undefined ? undefined : rules
+  return {
+    ...(rules.thinking === undefined && rules.toolUses === undefined ? {} : { clear: rules }),
+    ...(compaction === undefined ? {} : { compaction }),
+  }
+}
+
+function compactionOf(edit: EditFields, place: string): NonNullable<Ask['compaction']> {
+  const { instructions, pause_after_compaction: pauses = false } = edit
+  if (typeof pauses !== 'boolean')
+    throw new FieldError(`${place}.pause_after_compaction`, `${place}.pause_after_compaction must be true or false.`)
+  if (instructions != null && typeof instructions !== 'string')
+    throw new FieldError(`${place}.instructions`, `${place}.instructions must be a text that says what to write.`)
+  const above = sizeOf(edit, 'trigger', place, ['input_tokens'])?.value ?? DEFAULTS.compactAbove
+  return { above, pauses, keepsUser: false, ...instructionsIn(instructions) }
+}
+
+/** Blank instructions count as none. */
+const instructionsIn = (text: string | null | undefined): { readonly instructions?: string } =>
+  text == null || text.trim() === '' ? {} : { instructions: text }
+
+// A compaction is a block at the beginning of an answer. Sent back, it stands for all messages before it.
+
+const SIGNED = 'kvfold1.'
+
+/** Names the text, so that a block whose text was changed on the way is noticed. It proves nothing about who wrote it. */
+const signatureOf = (content: string): string => SIGNED + createHash('sha256').update(content).digest('base64url')
+
+/** Returns the block of a compaction; the client sends it back as it is. */
+export const compactionBlock = ({ content }: Pick<Compacted, 'content'>): object => ({
+  ...{ type: 'compaction', content, encrypted_content: null },
+  ...(content === null ? {} : { signature: signatureOf(content) }),
+})
+
+/** Returns the message that the block stands for; null for a compaction that failed. @throws FieldError */
+export function compactedIn(block: EditFields, place: string): ChatMessage | null {
+  const { content = null, signature = null } = block
+  if (content === null) return null
+  if (typeof content !== 'string' || content === '')
+    throw new FieldError(`${place}.content`, `${place}.content must be the text of the summary, or null.`)
+  if (typeof signature === 'string' && signature.startsWith(SIGNED) && signature !== signatureOf(content))
+    throw new FieldError(
+      `${place}.signature`,
+      `${place}.signature is of another text than ${place}.content; send the block back as it came, or leave the signature out.`,
+    )
+  return summaryMessage(content)
 }
 
 /** Returns how many turns keep their reasoning. */
@@ -134,7 +210,7 @@ const isMarked = (parts: unknown): boolean =>
 /** Returns how many of our messages one of Anthropic's becomes. */
 function partsOf(content: unknown): number {
   if (!Array.isArray(content)) return 1
-  const kinds = content.map((block) => isRecord(block) && block['type'] === 'tool_result')
+  const kinds = content.map((block) => isRecord(block) && (block['type'] === 'tool_result' || block['type'] === 'compaction'))
   const texts = kinds.filter((isResult, at) => !isResult && (at === 0 || kinds[at - 1] === true)).length
   return Math.max(1, kinds.filter(Boolean).length + texts)
 }

@@ -7,10 +7,11 @@ import { type Problem } from '../../problem.js'
 import type { Frame, StreamShape } from '../../request-lifecycle.js'
 import { ignoredIn, kvfoldEvent, kvfoldReply } from '../kvfold-field.js'
 import { argumentsAhead, argumentsOf, restOf } from '../tools.js'
-import { afterBreakpoint, clearingOf, managed } from './context-management.js'
+import { afterBreakpoint, compactionBlock, managed, managementOf } from './context-management.js'
 import { CountBody, messagesAsk, MessagesBody, type MessagesRequest, promptOf, templateOf } from './messages-ask.js'
 import { searchTools } from '../../threads/server-tools.js'
 import { ANSWER, type App, ERRORS, type Ports } from '../../routes/route.js'
+import { definedFields } from '../../../core/json.js'
 import { nullsDownTo } from '../fields.js'
 
 const NULLS = 3
@@ -53,7 +54,7 @@ export function addMessages(app: App, { service, sampling, unsupportedParts, exc
       const { messages, tools: shown, deferred } = promptOf(body, unsupportedParts)
       const searches = deferred === undefined ? [] : searchTools(deferred).map(({ definition }) => definition)
       const tools = [...searches, ...shown]
-      const clear = clearingOf(body.context_management)
+      const { clear } = managementOf({ ...definedFields({ context_management: body.context_management }) })
       const { template } = templateOf(body)
       return exchange(request, reply).wait(async () => {
         const original = await service.count(body.model, messages, tools, { template })
@@ -71,7 +72,7 @@ export function addMessages(app: App, { service, sampling, unsupportedParts, exc
 
 /** @param body the request */
 export function messageReply(id: string, body: MessagesRequest, answer: Answer): object {
-  const { message, finish, stop, model, searched = [] } = answer
+  const { message, model, searched = [], compacted } = answer
   const said = ({ content, reasoning }: ChatMessage) => [
     ...(reasoning === undefined ? [] : [{ type: 'thinking', thinking: reasoning, signature: '' }]),
     ...(content === '' ? [] : [{ type: 'text', text: content }]),
@@ -82,24 +83,31 @@ export function messageReply(id: string, body: MessagesRequest, answer: Answer):
     role: 'assistant',
     model,
     content: [
+      ...(compacted === undefined ? [] : [compactionBlock(compacted)]),
       ...searched.flatMap((step) => [...said(step.message), ...searchBlocks(step.result)]),
       ...said(message),
       ...(message.toolCalls ?? []).map((call) => ({ type: 'tool_use', id: call.id, name: call.name, input: call.arguments })),
     ],
-    ...endOf({ finish, stop }),
+    ...endOf(answer),
     usage: usageIn(body, answer),
     ...managed(body, answer),
   }
 }
 
 /** Returns the usage, including the tokens computed up to the last `cache_control`, by the first step's ledger. */
-function usageIn(body: MessagesRequest, { usage, ledger }: Answer): object {
+function usageIn(body: MessagesRequest, { usage, ledger, compacted }: Answer): object {
   const after = afterBreakpoint(body)
   const messages = after === null ? [] : (ledger.find(({ kind }) => kind === 'answer')?.messages ?? [])
   // The last message is the answer.
   const before = messages.slice(0, Math.max(0, messages.length - 1 - (after ?? 0)))
   const created = before.reduce((sum, { recomputed, fresh }) => sum + recomputed + fresh, 0)
-  return usageOf(usage, Math.min(created, usage.promptTokens - usage.cachedTokens))
+  const own = usageOf(usage, Math.min(created, usage.promptTokens - usage.cachedTokens))
+  if (compacted === undefined) return own
+  const iterations = [
+    { type: 'compaction', ...usageOf(compacted.usage), cache_creation: null },
+    ...(compacted.paused ? [] : [{ type: 'message', ...own, cache_creation: null }]),
+  ]
+  return { ...own, iterations }
 }
 
 /** `created`: tokens computed up to the breakpoint. `input_tokens`, `created` and the cached tokens add up to the prompt. */
@@ -144,6 +152,17 @@ export class MessageStream implements StreamShape<Answer> {
         return this.#whole(event.call)
       case 'search':
         return this.#search(event)
+      case 'compaction': {
+        const block = compactionBlock(event)
+        return [
+          ...this.#begin(event.usage.promptTokens, event.usage.cachedTokens),
+          ...this.#closed(),
+          frame('content_block_start', { index: this.#blocks, content_block: { ...block, content: null } }),
+          this.#delta({ type: 'compaction_delta', content: event.content, encrypted_content: null }),
+          frame('content_block_stop', { index: this.#blocks++ }),
+          ...this.#told(event),
+        ]
+      }
       case 'acm':
       case 'bare-call':
       case 'policy':
@@ -248,8 +267,9 @@ export class MessageStream implements StreamShape<Answer> {
 
 const frame = (type: string, data: object): Frame => ({ event: type, data: { type, ...data } })
 
-const endOf = ({ finish, stop }: { readonly finish: Finish; readonly stop?: string | undefined }): object => ({
-  stop_reason: finish === 'stop' && stop !== undefined ? 'stop_sequence' : reasonOf(finish),
+const endOf = ({ finish, stop, compacted }: Pick<Answer, 'finish' | 'stop' | 'compacted'>): object => ({
+  stop_reason:
+    compacted?.paused === true ? 'compaction' : finish === 'stop' && stop !== undefined ? 'stop_sequence' : reasonOf(finish),
   stop_sequence: stop ?? null,
 })
 

@@ -121,6 +121,7 @@ export class ChatStream implements StreamShape<Answer> {
         return []
       case 'acm':
       case 'bare-call':
+      case 'compaction':
       case 'policy':
       case 'progress':
       case 'queued':
