@@ -11,6 +11,7 @@ import type { Finish, Sampling, Timing, TokenLogprob } from '../engine/engine.js
 import type { LedgerEntry } from '../kv/ledger.js'
 import type { ClientEdit } from './threads/client-edits.js'
 import type { DeferredTools } from './threads/server-tools.js'
+import type { Lost } from './threads/cache-loss.js'
 import type { Compacted, Compaction } from './threads/compaction.js'
 import type { Cleared, ClearRules } from './threads/context-edits.js'
 import type { Responses } from './responses/responses.js'
@@ -172,15 +173,6 @@ export interface Saved {
   readonly seconds: number
 }
 
-/** Where a request diverged from the thread that it was matched with or named. Messages from there on had to be computed again. */
-export interface Lost {
-  /** Index of the first differing message of the request. */
-  readonly message: number
-  /** How many tokens before it are the same; null when the first step did not end. */
-  readonly token: number | null
-  readonly reason: string
-}
-
 /**
  * How the request's messages differ from those that the thread's client knew, applied to the thread as edits; and how many cells of the
  * answer's prompt are approximate because of edits by anyone.
@@ -218,7 +210,10 @@ export interface Answer {
   readonly cleared: Cleared | null
   /** Left out when the conversation was not compacted for this answer. */
   readonly compacted?: Compacted
-  /** Null when the request continued at the end of its thread, asked the same again, or began a new thread. */
+  /**
+   * Null when nothing of an earlier prompt was lost: the request continued at the end of its thread, asked the same again, or began a new
+   * thread.
+   */
   readonly lost: Lost | null
   /** Null when the request changed none of the thread's messages and no shown token is approximate. */
   readonly edits: RecognisedEdits | null

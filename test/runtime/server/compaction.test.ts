@@ -282,7 +282,8 @@ describe("OpenAI's responses", () => {
       input: [...compacted.output, { role: 'user', content: 'How are they?' }] as OpenAI.Responses.ResponseInputItem[],
       ...kvfold,
     })
-    expect(toldIn(next).lost).toBe(null)
+    // The user's messages stand behind folded ones, which is said.
+    expect(toldIn(next).lost).toMatchObject({ cause: 'folded' })
     const { all } = served.service.threads.get('public', toldIn(next).thread)
     expect(all.filter(({ shown }) => shown.includes('So it is with nine'))).toEqual([])
     expect(all.filter(({ shown }) => shown.includes('Hive 1 of nine'))).toHaveLength(1)

@@ -13,8 +13,9 @@ import { conversationId } from '../../core/ids.js'
 import { definedFields } from '../../core/json.js'
 import type { GenerationOptions, RequestScope } from '../../engine/engine.js'
 import { type Answer, type Ask, type Asked, type AskEvent, nthSampling, variablesOf } from '../ask.js'
-import type { Lost, RecognisedEdits, Saved } from '../ask.js'
+import type { RecognisedEdits, Saved } from '../ask.js'
 import { editsInWords, type TakenThread } from './client-edits.js'
+import { lossOf } from './cache-loss.js'
 import { compact } from './compaction.js'
 import { clearedIn, clearThinking, clearToolUses } from './context-edits.js'
 import { generationFor, leftOut } from './generation.js'
@@ -304,7 +305,7 @@ async function run(options: AnsweringOptions, prepared: PreparedAnswer): Promise
 
 function report(
   { ask, taken, engine, leftOut }: AnsweringOptions,
-  { generation: { sampling }, clientEdits }: PreparedAnswer,
+  { generation: { sampling }, clientEdits, scope }: PreparedAnswer,
   { outcome, events, message, milliseconds }: RanTurn,
   cleared: Answer['cleared'],
 ): Omit<Answer, 'waited'> {
@@ -313,7 +314,7 @@ function report(
   return {
     ...{ thread: thread.id, model: thread.model, message, finish: end, ledger, cleared, contextCalls: calls },
     usage: { ...events.usage(outcome), ...definedFields({ saved: savedBy(outcome, engine) }) },
-    lost: lostOf(taken, outcome),
+    lost: lossOf(taken, scope.variables ?? {}, outcome.steps[0]?.ledger),
     edits: editsOf(taken, clientEdits, outcome),
     timing: {
       firstToken: steps[0]?.timing.firstToken ?? 0,
@@ -374,14 +375,6 @@ function editsOf({ edits: changes }: TakenThread, asked: ContractChoice, { steps
   const contract = steps.at(-1)?.ledger.contract ?? asked
   if (changes.length === 0 && approximate === 0) return null
   return { contract: changes.length === 0 ? contract : asked, changes, approximate }
-}
-
-function lostOf({ left }: TakenThread, { steps }: TurnOutcome): Lost | null {
-  if (left === null) return null
-  const messages = steps[0]?.ledger.messages ?? []
-  const before = messages.filter(({ index }) => index < left.place)
-  const token = messages.length === 0 ? null : before.reduce((total, { shown }) => total + shown, 0)
-  return { message: left.message, token, reason: left.reason }
 }
 
 // Several answers to one ask.

@@ -4,6 +4,7 @@ import { align, type Gap, gapsOf, type Match, withWhatFollows } from '../../core
 import type { Tenant } from '../../core/ids.js'
 import { lowerBound } from '../../core/span.js'
 import { movedEdits, type StoredMessage, type ThreadRecord } from '../../store/port.js'
+import type { PromptBefore } from './cache-loss.js'
 import { difference, isSame, messageKey } from './message-match.js'
 import type { Thread } from './thread.js'
 
@@ -239,6 +240,8 @@ export interface TakenThread {
   readonly isOwn: boolean
   /** Keys of messages that the request removed or replaced. */
   readonly hidden: readonly string[]
+  /** What was shown before the request, by this thread or the one that it was forked from; null when the conversation is new. */
+  readonly previous: PromptBefore | null
   /** The thread before the request; null when it did not exist. */
   readonly before: ThreadRecord | null
   /** How many messages the conversation had before the request's were appended. */

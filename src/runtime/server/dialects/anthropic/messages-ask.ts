@@ -4,6 +4,7 @@ import { begun, Effort, placeholderOf, TemplateFields, templateFieldsOf, textOf,
 import { KvfoldField, kvfoldOf } from '../kvfold-field.js'
 import { type DeferredTools, foundText, type ToolSearch } from '../../threads/server-tools.js'
 import { compactedIn, CompactionField, ContextManagement, managementOf } from './context-management.js'
+import { DiagnosticsField } from './diagnostics.js'
 import type { ChatMessage, ToolCall, ToolDefinition } from '../../../chat/message.js'
 import type { Sampling } from '../../../engine/engine.js'
 import type { AnswerFormat, Ask, Tenant, UnsupportedParts } from '../../ask.js'
@@ -325,6 +326,7 @@ export const MessagesBody = Type.Object({
   top_p: Type.Optional(Type.Number({ minimum: 0, maximum: 1 })),
   top_k: Type.Optional(Type.Integer({ minimum: 0, maximum: 1_000_000 })),
   output_format: Type.Optional(Type.Record(Type.String(), Type.Unknown())),
+  diagnostics: DiagnosticsField,
   kvfold: KvfoldField,
 })
 

@@ -8,6 +8,7 @@ import type { Frame, StreamShape } from '../../request-lifecycle.js'
 import { ignoredIn, kvfoldEvent, kvfoldReply } from '../kvfold-field.js'
 import { argumentsAhead, argumentsOf, restOf } from '../tools.js'
 import { afterBreakpoint, compactionBlock, managed, managementOf } from './context-management.js'
+import { Diagnostics } from './diagnostics.js'
 import { CountBody, messagesAsk, MessagesBody, type MessagesRequest, promptOf, templateOf } from './messages-ask.js'
 import { searchTools } from '../../threads/server-tools.js'
 import { ANSWER, type App, ERRORS, type Ports } from '../../routes/route.js'
@@ -17,6 +18,7 @@ import { nullsDownTo } from '../fields.js'
 const NULLS = 3
 
 export function addMessages(app: App, { service, sampling, unsupportedParts, exchange }: Ports): void {
+  const diagnostics = new Diagnostics()
   app.post(
     '/v1/messages',
     {
@@ -31,10 +33,21 @@ export function addMessages(app: App, { service, sampling, unsupportedParts, exc
       const streamed = body.stream === true
       const begin = (signal: AbortSignal) => [service.ask({ ...ask, signal, streamed })]
       const running = exchange(request, reply)
-      if (streamed) return running.stream(begin, new MessageStream(id, request.id, body), body.kvfold?.ping)
+      const diagnosis: Diagnosis = {
+        of: (model, read) => diagnosed(body, diagnostics.told(body.diagnostics, ask, model, read)),
+        note: (answer) => {
+          diagnostics.note(body.diagnostics, id, ask, answer)
+        },
+      }
+      if (streamed) return running.stream(begin, new MessageStream(id, request.id, body, diagnosis), body.kvfold?.ping)
       const [answer] = await running.answers(begin)
       const told = kvfoldReply(body.kvfold, answer!, ignoredIn(body, MessagesBody))
-      return { ...messageReply(id, body, answer!), ...(told === undefined ? {} : { kvfold: told }) }
+      diagnosis.note(answer!)
+      return {
+        ...messageReply(id, body, answer!),
+        ...diagnosis.of(answer!.model, answer!.usage),
+        ...(told === undefined ? {} : { kvfold: told }),
+      }
     },
   )
   app.post(
@@ -67,6 +80,16 @@ export function addMessages(app: App, { service, sampling, unsupportedParts, exc
     },
   )
 }
+
+/** Compares a request with an earlier one, and remembers it for later ones. */
+interface Diagnosis {
+  /** Returns the field `diagnostics` of the answer; empty when the request does not have it. */
+  of(model: string, read: Pick<Usage, 'promptTokens' | 'cachedTokens'>): object
+  note(answer: Answer): void
+}
+
+const diagnosed = ({ diagnostics }: MessagesRequest, told: object | null): object =>
+  diagnostics === undefined ? {} : { diagnostics: told }
 
 // Writes an answer as a message, whole or in events.
 
@@ -133,6 +156,7 @@ export class MessageStream implements StreamShape<Answer> {
     private readonly id: string,
     private readonly requestId: string,
     private readonly body: MessagesRequest,
+    private readonly diagnosis: Diagnosis = { of: () => ({}), note: () => undefined },
   ) {}
 
   on(event: AskEvent): readonly Frame[] {
@@ -176,6 +200,7 @@ export class MessageStream implements StreamShape<Answer> {
 
   done(answer: Answer): readonly Frame[] {
     const { usage } = answer
+    this.diagnosis.note(answer)
     const told = kvfoldReply(this.body.kvfold, answer, ignoredIn(this.body, MessagesBody))
     return [
       ...this.#begin(usage.promptTokens, usage.cachedTokens),
@@ -203,7 +228,8 @@ export class MessageStream implements StreamShape<Answer> {
     this.#begun = true
     const usage = usageOf({ promptTokens, cachedTokens, completionTokens: 0 })
     const message = { id: this.id, type: 'message', role: 'assistant', model: this.#model, content: [], usage }
-    return [frame('message_start', { message: { ...message, stop_reason: null, stop_sequence: null } })]
+    const told = this.diagnosis.of(this.#model, { promptTokens, cachedTokens })
+    return [frame('message_start', { message: { ...message, stop_reason: null, stop_sequence: null, ...told } })]
   }
 
   #opened(kind: 'text' | 'thinking'): readonly Frame[] {
