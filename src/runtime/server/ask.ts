@@ -14,6 +14,7 @@ import type { DeferredTools } from './threads/server-tools.js'
 import type { Lost } from './threads/cache-loss.js'
 import type { Compacted, Compaction } from './threads/compaction.js'
 import type { Cleared, ClearRules } from './threads/context-edits.js'
+import type { Dropped, Drops } from './threads/drops.js'
 import type { Responses } from './responses/responses.js'
 import type { ThreadApi } from './threads/thread-api.js'
 import type { Acm, FoldPolicy, Overflow } from './threads/policies.js'
@@ -104,6 +105,8 @@ export interface Ask {
   readonly overflow?: Overflow
   /** Which old tool results and which reasoning to clear before the model answers. Default: none. */
   readonly clear?: ClearRules
+  /** Messages and reasoning to drop before the model answers. Default: none. */
+  readonly drops?: Drops
   /** When to compact the conversation before the model answers. Default: never. */
   readonly compaction?: Compaction
   /** Ids of calls whose results the server must not fold by itself. The model and people still may. Default: none. */
@@ -208,6 +211,8 @@ export interface Answer {
   readonly ledger: readonly LedgerEntry[]
   /** The part of the prompt that is cleared; null when the ask does not ask for clearing. */
   readonly cleared: Cleared | null
+  /** Left out when the ask drops nothing. */
+  readonly dropped?: Dropped
   /** Left out when the conversation was not compacted for this answer. */
   readonly compacted?: Compacted
   /**

@@ -18,6 +18,7 @@ import { editsInWords, type TakenThread } from './client-edits.js'
 import { lossOf } from './cache-loss.js'
 import { compact } from './compaction.js'
 import { clearedIn, clearThinking, clearToolUses } from './context-edits.js'
+import { drop, type Dropped, reposition, skippedIn } from './drops.js'
 import { generationFor, leftOut } from './generation.js'
 import type { ServedEngine } from './models.js'
 import { foldByHelpers, foldByPolicy, foldPrice, foldToFit, shownAgain } from './policies.js'
@@ -90,7 +91,8 @@ export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'w
   const compaction = await compacting(options, prepared)
   if (compaction?.compacted.paused === true) return pausedAt(options, compaction, cleared)
   const ran = await run(options, prepared)
-  const answered = report(options, prepared, ran, cleared)
+  const dropped = await droppedBy(options, prepared, ran)
+  const answered = { ...report(options, prepared, ran, cleared), ...definedFields({ dropped }) }
   if (compaction === null) return answered
   return { ...answered, ledger: [compaction.entry, ...answered.ledger], compacted: compaction.compacted }
 }
@@ -174,6 +176,7 @@ async function fold(options: AnsweringOptions, prepared: PreparedAnswer): Promis
   if (managed !== null) thread.account(await managed.begin(signal))
   const { conversation } = thread
   const context = { engine, conversation, tools: toolbox.definitions, scope, pinned: new Set(ask.pinned) }
+  if (ask.drops !== undefined) record(options, drop(thread, context, ask.drops), 'the client drops messages')
   if (ask.clear?.thinking !== undefined) record(options, clearThinking(context, ask.clear.thinking), 'old reasoning is cleared')
   if (ask.clear?.toolUses !== undefined)
     record(options, clearToolUses(context, ask.clear.toolUses), 'old tool results are cleared')
@@ -301,6 +304,20 @@ async function run(options: AnsweringOptions, prepared: PreparedAnswer): Promise
   const isKept = outcome.end !== 'cancelled' || kept?.cut === true
   thread.answered(from, isKept ? known : null, { held: outcome.held, isSearch })
   return { outcome, events, message, milliseconds: performance.now() - begun }
+}
+
+/** Counts what the ask drops, and closes the gaps that it left if the client wants that. */
+async function droppedBy(
+  { ask, taken, engine }: AnsweringOptions,
+  { scope, toolbox }: PreparedAnswer,
+  { outcome }: RanTurn,
+): Promise<Dropped | undefined> {
+  if (ask.drops === undefined) return undefined
+  const { conversation } = taken.thread
+  const skippedTokens = skippedIn({ engine, conversation, tools: toolbox.definitions, scope })
+  const turned = outcome.ledger.reduce((sum, entry) => sum + (entry.turned ?? 0), 0)
+  const moved = ask.drops.repositions ? await reposition(taken.thread, engine, outcome.ledger.at(-1)) : 0
+  return { skippedTokens, repositionedTokens: turned + moved }
 }
 
 function report(
