@@ -2,7 +2,7 @@
  * The engine over OpenAI-compatible endpoints. It sends messages as text with their edits applied, and keeps the ledger from the
  * endpoints' own figures.
  */
-import type { ChatMessage, Edit, ToolDefinition } from '../../runtime/chat/message.js'
+import { type ChatMessage, type Edit, omitting, type ToolDefinition } from '../../runtime/chat/message.js'
 import { KvfoldError } from '../../runtime/core/errors.js'
 import type { ConversationId } from '../../runtime/core/ids.js'
 import { joined } from '../../runtime/core/signals.js'
@@ -170,7 +170,8 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
     return [...this.#notes]
   }
 
-  respond(request: EngineRequest): Generation {
+  respond(asked: EngineRequest): Generation {
+    const request = { ...asked, ...omitting(asked.messages, asked.edits ?? []) }
     const { conversation, messages, tenant } = request
     return generationOf((stream) =>
       this.#conversations.run(conversation, request.signal, (state, signal) =>
@@ -213,7 +214,8 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
     tools: readonly ToolDefinition[],
     edits: readonly Edit[] = [],
   ): { readonly tokens: number; readonly estimated: true } {
-    return { tokens: weightOf(rowsOf(messages, tools, edits, this.#counts)), estimated: true }
+    const shown = omitting(messages, edits)
+    return { tokens: weightOf(rowsOf(shown.messages, tools, shown.edits, this.#counts)), estimated: true }
   }
 
   /** Asks the endpoint how many tokens a prompt has; null if it does not say (llama-server and vLLM do). @throws KvfoldError remote/* */
@@ -223,7 +225,8 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
     edits: readonly Edit[] = [],
     signal?: AbortSignal,
   ): Promise<number | null> {
-    return this.#counts.ofPrompt(promptOf(messages, tools, edits, this.flavour), signal)
+    const shown = omitting(messages, edits)
+    return this.#counts.ofPrompt(promptOf(shown.messages, tools, shown.edits, this.flavour), signal)
   }
 
   /** Cancels the conversation's running steps and forgets its ledger. Cells in the endpoint's cache cannot be taken back. */

@@ -29,11 +29,18 @@ export interface Replaced {
 
 /**
  * Converts edits to changes of the prompt's text, in order. Edits of text that the prompt or no token shows are left out.
+ * @param omitted for each message of which edits omit parts, what that changes
  * @throws KvfoldError internal/invariant for edits that overlap
  */
-export function changesOf(edits: readonly Edit[], base: Aligned, map: (message: number) => OffsetMap | null): TextChange[] {
-  const changes: TextChange[] = []
-  const sorted = [...edits].sort((a, b) => a.message - b.message || a.span.start - b.span.start)
+export function changesOf(
+  edits: readonly Edit[],
+  base: Aligned,
+  map: (message: number) => OffsetMap | null,
+  omitted: ReadonlyMap<number, OmittedText> = new Map<number, OmittedText>(),
+): TextChange[] {
+  const changes = omissionsIn(edits, base, omitted)
+  const isHere = ({ message, omits }: Edit) => omits === undefined && omitted.get(message)?.isWhole !== true
+  const sorted = edits.filter(isHere).sort((a, b) => a.message - b.message || a.span.start - b.span.start)
   sorted.forEach(({ message, span, replacement, contract = null, forget = false }, index) => {
     const next = sorted[index + 1]
     invariant(next === undefined || next.message !== message || !overlaps(span, next.span), 'two edits overlap')
@@ -43,6 +50,58 @@ export function changesOf(edits: readonly Edit[], base: Aligned, map: (message: 
     if (tokens.start < tokens.end) changes.push({ text, replacement, contract: forget ? 'exact' : contract, forget })
   })
   return changes.sort((a, b) => a.text.start - b.text.start || a.text.end - b.text.end)
+}
+
+/** What edits that omit parts of one message change in the text of the unedited prompt. */
+export interface OmittedText {
+  /** Whether the whole message is left out, with all its other edits. */
+  readonly isWhole: boolean
+  readonly changes: readonly Pick<TextChange, 'text' | 'replacement'>[]
+}
+
+/** Several edits that omit parts of one message make its changes together, under the strictest of their contracts. */
+function omissionsIn(edits: readonly Edit[], base: Aligned, omitted: ReadonlyMap<number, OmittedText>): TextChange[] {
+  return [...omitted].flatMap(([message, { changes }]) => {
+    const own = edits.filter((edit) => edit.omits !== undefined && edit.message === message)
+    const contract = strictest(own.map((edit) => ({ contract: edit.contract ?? null })))
+    return changes.flatMap((change) => {
+      const { start, end } = cover(base, change.text)
+      return start < end ? [{ ...change, contract, forget: false }] : []
+    })
+  })
+}
+
+/**
+ * Compares a message's text with its text without some parts. Returns at most two changes: one before the content and one behind it, so
+ * that edits of the content stay apart from them.
+ * @param at where the message's text begins in the prompt
+ * @param contents the place of the content in each of the texts; null when one of them shows none
+ */
+export function omissionOf(
+  [whole, rest]: readonly [string, string],
+  at: number,
+  contents: readonly [Span, Span] | null,
+): OmittedText {
+  const [old, now] = contents ?? [
+    { start: whole.length, end: whole.length },
+    { start: rest.length, end: rest.length },
+  ]
+  const changes = [
+    differenceOf(whole.slice(0, old.start), rest.slice(0, now.start), at),
+    differenceOf(whole.slice(old.end), rest.slice(now.end), at + old.end),
+  ]
+  return { isWhole: false, changes: changes.filter((change) => change !== null) }
+}
+
+/** Returns the stretch between the common beginning and the common end; null when the texts are the same. */
+function differenceOf(old: string, now: string, at: number): Pick<TextChange, 'text' | 'replacement'> | null {
+  if (old === now) return null
+  const most = Math.min(old.length, now.length)
+  let head = 0
+  while (head < most && old[head] === now[head]) head++
+  let tail = 0
+  while (tail < most - head && old.at(-1 - tail) === now.at(-1 - tail)) tail++
+  return { text: { start: at + head, end: at + old.length - tail }, replacement: now.slice(head, now.length - tail) }
 }
 
 /** Converts changes to replaced tokens, in order and disjoint. Changes that share a token are joined. */
@@ -78,7 +137,7 @@ export function replacedBy(
 const moved = ({ start, end }: Span, by: number): Span => ({ start: start + by, end: end + by })
 
 /** The contract of all changes when they agree, else `exact`, which is always correct. */
-function strictest([first, ...others]: readonly TextChange[]): Contract | null {
+function strictest([first, ...others]: readonly Pick<TextChange, 'contract'>[]): Contract | null {
   const contract = first?.contract ?? null
   return others.every((other) => other.contract === contract) ? contract : 'exact'
 }

@@ -5,9 +5,9 @@ import { atOnce, inTurns, type Steps } from '../core/turns.js'
 import { writeJson } from '../core/written-json.js'
 import { findCapabilities, type Capabilities } from './capabilities.js'
 import { templateMessageSteps, toolsValueSteps, toValue } from './conversation.js'
-import { applyToText, applyToTokens, changesOf, remembered, replacedBy, shifted } from './edits.js'
+import { applyToText, applyToTokens, changesOf, omissionOf, type OmittedText, remembered, replacedBy, shifted } from './edits.js'
 import { Template } from './jinja/template.js'
-import type { ChatMessage, Edit, TemplateVariables, ToolDefinition } from './message.js'
+import { type ChatMessage, type Edit, type OmittedPart, type TemplateVariables, type ToolDefinition, without } from './message.js'
 import type { LazyGrammar } from './grammar.js'
 import { type CallWriting, forcedGrammar, lazyGrammar } from './made-grammars.js'
 import type { ReplyParser } from './parser.js'
@@ -94,13 +94,14 @@ export interface Rendered {
 }
 
 /** A prompt before its edits. */
-interface Base extends Trace {
+interface Base extends Trace, Pick<Layout, 'omitted'> {
   readonly maps: ReadonlyMap<number, OffsetMap>
 }
 
 /** A prompt before its edits and before it is tokenized. */
 interface Layout extends Pick<Trace, 'messages' | 'tools' | 'text' | 'textStarts' | 'refused'> {
   readonly fixed: readonly Fixed[]
+  readonly omitted: ReadonlyMap<number, OmittedText>
 }
 
 /** Messages placed between two yields. */
@@ -205,14 +206,14 @@ export class ChatFormat {
   /** Returns only the text of `render`, without tokenizing. @throws KvfoldError like `render` */
   async textInTurns({ messages, tools = [] }: Pick<RenderRequest, 'messages' | 'tools'>): Promise<string> {
     checkMessages(messages)
-    const { text } = await inTurns(this.#layout(messages, tools, new Set(), 'prompt'))
+    const { text } = await inTurns(this.#layout(messages, tools, NO_EDITS, 'prompt'))
     return text.value
   }
 
   *#rendered({ messages, edits = [], ...request }: RenderRequest, base: Base): Steps<Rendered> {
     const ending = endingOf(request)
     const { value } = base.text
-    const changes = changesOf(edits, base.base, (message) => base.maps.get(message) ?? null)
+    const changes = changesOf(edits, base.base, (message) => base.maps.get(message) ?? null, base.omitted)
     const replaced = replacedBy(changes, value, base.base, (text) => this.#encoder.innerAligned(text))
     const text = applyToText(value, changes)
     const shown = applyToTokens(base.base, replaced, text.length)
@@ -269,7 +270,7 @@ export class ChatFormat {
     readonly message: number
     readonly chars: Span
   }): Span {
-    const { base, maps } = this.#base(messages, tools, new Set([message]), 'prompt')
+    const { base, maps } = this.#base(messages, tools, { edited: new Set([message]), omits: NO_EDITS.omits }, 'prompt')
     const map = maps.get(message)
     return map === undefined ? chars : snapTo(base, map, chars)
   }
@@ -352,11 +353,12 @@ export class ChatFormat {
     { readonly base: Base } | { readonly inputs: readonly unknown[]; readonly of: BaseRequest } {
     checkMessages(messages)
     // An edited message keeps the template's wording instead of its sampled tokens. Other edits do not change the unedited prompt.
-    const edited = new Set([...edits].filter((index) => messages[index]?.sampled !== undefined))
-    const inputs: readonly unknown[] = [ending, ...edited, 'tools', ...tools, 'messages', ...messages]
+    const edited = new Set([...edits.edited].filter((index) => messages[index]?.sampled !== undefined))
+    const omits = JSON.stringify([...edits.omits])
+    const inputs: readonly unknown[] = [ending, omits, ...edited, 'tools', ...tools, 'messages', ...messages]
     const recent = this.#recent
     if (recent !== null && sameItems(recent.inputs, inputs)) return { base: recent.base }
-    return { inputs, of: [[...messages], [...tools], edited, ending] }
+    return { inputs, of: [[...messages], [...tools], { edited, omits: edits.omits }, ending] }
   }
 
   #keep(inputs: readonly unknown[], base: Base): Base {
@@ -364,7 +366,7 @@ export class ChatFormat {
     return base
   }
 
-  *#layout(...[messages, tools, edited, ending]: BaseRequest): Steps<Layout> {
+  *#layout(...[messages, tools, { edited, omits }, ending]: BaseRequest): Steps<Layout> {
     const whole = yield* this.#text(messages, tools, ending === 'prompt')
     const plain = ending === 'beginning' ? whole.slice(0, this.#shown(whole, messages).end) : whole
     yield
@@ -382,10 +384,44 @@ export class ChatFormat {
       : { text: plain, fixed: [], refused: [] }
     const textStarts = text === plain ? plainStarts : [...messageStarts(text, count), text.length]
     const beginning = ending === 'beginning' ? [{ ...this.#shown(text, messages), tokens: null }] : []
-    return { messages, tools, text, textStarts, refused, fixed: [...fixed, ...this.#notes(text), ...beginning] }
+    const omitted = omits.size === 0 ? NOTHING_OMITTED : yield* this.#omitted(messages, tools, omits, { text, textStarts })
+    return { messages, tools, text, textStarts, refused, fixed: [...fixed, ...this.#notes(text), ...beginning], omitted }
   }
 
-  *#based({ messages, tools, text, textStarts, refused }: Layout, base: Aligned): Steps<Base> {
+  /** Renders the messages again without the omitted parts, and compares. A message that is left out as a whole is only cut out. */
+  *#omitted(
+    messages: readonly ChatMessage[],
+    tools: readonly ToolDefinition[],
+    omits: EditedParts['omits'],
+    { text, textStarts }: Pick<Layout, 'text' | 'textStarts'>,
+  ): Steps<Layout['omitted']> {
+    const rests = messages.map((message, index) => (omits.has(index) ? without(message, omits.get(index)!) : message))
+    const isWhole = (index: number) => rests[index] === null
+    const made = new Map<number, OmittedText>()
+    const all = [...omits.keys()].filter((index) => index < messages.length)
+    for (const index of all.filter(isWhole)) {
+      const start = index === 0 ? ownStart(text) : textStarts[index]!
+      made.set(index, { isWhole: true, changes: [{ text: { start, end: textStarts[index + 1]! }, replacement: '' }] })
+    }
+    const others = all.filter((index) => !isWhole(index))
+    if (others.length === 0) return made
+    const shown = rests.map((rest, index) => rest ?? messages[index]!)
+    const rest = yield* this.#text(shown, tools, true)
+    const restStarts = [...messageStarts(rest, shown.length), rest.length]
+    const lengths = (index: number) => (omits.has(index) ? shown[index]!.content.length : null)
+    const [maps, restMaps] = [yield* OffsetMap.all(text, lengths), yield* OffsetMap.all(rest, lengths)]
+    for (const index of others) {
+      const [at, restAt] = [textStarts[index]!, restStarts[index]!]
+      const [map, restMap] = [maps.get(index)?.text, restMaps.get(index)?.text]
+      const moved = ({ start, end }: Span, by: number): Span => ({ start: start - by, end: end - by })
+      const contents = map === undefined || restMap === undefined ? null : ([moved(map, at), moved(restMap, restAt)] as const)
+      const texts = [text.value.slice(at, textStarts[index + 1]), rest.value.slice(restAt, restStarts[index + 1])] as const
+      made.set(index, omissionOf(texts, at, contents))
+    }
+    return made
+  }
+
+  *#based({ messages, tools, text, textStarts, refused, omitted }: Layout, base: Aligned): Steps<Base> {
     const count = messages.length
     const tokenStarts: number[] = []
     for (const [index, start] of textStarts.entries()) {
@@ -393,7 +429,8 @@ export class ChatFormat {
       tokenStarts.push(firstToken(base, start, index, count))
     }
     const maps = yield* OffsetMap.all(text, (index) => messages[index]?.content.length ?? null)
-    return { messages, tools, variables: this.variant?.variables ?? [], text, base, textStarts, tokenStarts, refused, maps }
+    const { variables = [] } = this.variant ?? {}
+    return { messages, tools, variables, text, base, textStarts, tokenStarts, refused, maps, omitted }
   }
 
   /** Returns the place of the last message's content. @throws KvfoldError engine/bad-request when the template shows none of it */
@@ -454,8 +491,33 @@ export class ChatFormat {
   }
 }
 
-/** The inputs of an unedited prompt: messages, tools, the indexes of edited messages, and the ending. */
-type BaseRequest = readonly [readonly ChatMessage[], readonly ToolDefinition[], ReadonlySet<number>, Ending]
+/** The messages that edits touch, by their indexes, and the parts of them that edits omit. */
+interface EditedParts {
+  readonly edited: ReadonlySet<number>
+  readonly omits: ReadonlyMap<number, readonly OmittedPart[]>
+}
+
+const NO_EDITS: EditedParts = { edited: new Set(), omits: new Map() }
+const NOTHING_OMITTED: Layout['omitted'] = new Map()
+
+function editedParts(edits: readonly Edit[]): EditedParts {
+  const omits = new Map<number, OmittedPart[]>()
+  for (const { message, omits: part } of edits) if (part !== undefined) omits.set(message, [...(omits.get(message) ?? []), part])
+  return { edited: new Set(edits.map(({ message }) => message)), omits }
+}
+
+/** Where the first message's own text begins: behind what the template writes before all messages, such as the tools. */
+function ownStart(text: Tracked): number {
+  let at = 0
+  for (const { text: shown, origin, owner } of text.pieces) {
+    if (owner === 0 || (typeof origin !== 'string' && origin.field !== 'tool' && origin.message === 0)) return at
+    at += shown.length
+  }
+  return 0
+}
+
+/** The inputs of an unedited prompt: messages, tools, what edits touch, and the ending. */
+type BaseRequest = readonly [readonly ChatMessage[], readonly ToolDefinition[], EditedParts, Ending]
 
 const endingOf = ({
   generationPrompt = true,
@@ -466,7 +528,7 @@ const endingOf = ({
 const baseOf = (request: RenderRequest): BaseRequest => [
   request.messages,
   request.tools ?? [],
-  new Set((request.edits ?? []).map(({ message }) => message)),
+  editedParts(request.edits ?? []),
   endingOf(request),
 ]
 

@@ -37,6 +37,8 @@ export interface ChatMessage {
    * generated, so that their cells stay valid.
    */
   readonly sampled?: Sampled
+  /** Set on a summary that a server wrote in place of messages: how many messages of its client it stands for. */
+  readonly stands?: number
   /** Set on an answer that was cancelled here. A client that read it as a stream may have less of its text. */
   readonly cut?: true
 }
@@ -70,19 +72,63 @@ export interface ToolDefinition {
 export type ToolChoice = 'auto' | 'required' | 'none'
 
 /**
- * Replaces a stretch of one message's content by other text. The edits of one message are disjoint and ordered. Edits on token borders
- * (`ChatFormat.snap`) leave all other text its tokens.
+ * Replaces a stretch of one message's content by other text, or leaves out a part of the message that is not its content (`omits`). The
+ * edits of one message are disjoint and ordered. Edits on token borders (`ChatFormat.snap`) leave all other text its tokens.
  */
 export interface Edit {
   /** Index of the message. */
   readonly message: number
-  /** Characters (UTF-16 units) of the message's original content. */
+  /** Characters (UTF-16 units) of the message's original content; empty with `omits`. */
   readonly span: Span
+  /** Empty with `omits`. */
   readonly replacement: string
+  /** The part that is left out. The rest of the message is shown as the template shows a message without that part. */
+  readonly omits?: OmittedPart
   /** The contract of this edit while it is in effect. Default: that of the step. The strictest of all edits counts. */
   readonly contract?: Contract
   /** True when the cache must forget the hidden text: no cell that holds it or has attended to it stays in any tier. Implies `exact`. */
   readonly forget?: true
+}
+
+/** A part of a message beside its content: the whole message, its reasoning, or the arguments of the calls with these ids. */
+export type OmittedPart =
+  { readonly part: 'message' } | { readonly part: 'reasoning' } | { readonly part: 'inputs'; readonly calls: readonly string[] }
+
+/** Returns the message without these parts; null when nothing of it is left. Calls stay, with empty arguments. */
+export function without(message: ChatMessage, parts: readonly OmittedPart[]): ChatMessage | null {
+  if (parts.some(({ part }) => part === 'message')) return null
+  const rest: { -readonly [K in keyof ChatMessage]: ChatMessage[K] } = { ...message }
+  delete rest.sampled
+  if (parts.some(({ part }) => part === 'reasoning')) delete rest.reasoning
+  const emptied = new Set(parts.flatMap((each) => (each.part === 'inputs' ? each.calls : [])))
+  if (rest.toolCalls !== undefined)
+    rest.toolCalls = rest.toolCalls.map(({ id, name, ...call }) =>
+      emptied.has(id) ? { id, name, arguments: {} } : { id, name, ...call },
+    )
+  return rest
+}
+
+/**
+ * Carries the edits that omit parts out on the messages themselves, for engines that send messages on. Returns the messages that are left,
+ * and the other edits of them.
+ */
+export function omitting(
+  messages: readonly ChatMessage[],
+  edits: readonly Edit[],
+): { readonly messages: readonly ChatMessage[]; readonly edits: readonly Edit[] } {
+  const omitted = edits.filter(({ omits }) => omits !== undefined)
+  if (omitted.length === 0) return { messages, edits }
+  const left: ChatMessage[] = []
+  const places = messages.map((message, index) => {
+    const parts = omitted.flatMap((edit) => (edit.message === index && edit.omits !== undefined ? [edit.omits] : []))
+    const rest = parts.length === 0 ? message : without(message, parts)
+    return rest === null ? null : left.push(rest) - 1
+  })
+  const others = edits.flatMap((edit) => {
+    const place = places[edit.message] ?? null
+    return edit.omits !== undefined || place === null ? [] : [{ ...edit, message: place }]
+  })
+  return { messages: left, edits: others }
 }
 
 /** Makes an assistant message without the fields that have no value. */

@@ -7,8 +7,8 @@ import { contains, length, overlaps, span, type Span } from '../core/span.js'
 import { cloned } from '../core/written-json.js'
 import type { LedgerEntry } from '../kv/ledger.js'
 import { apportion, piecesOf, type Hidden, type Scope, between, type Stretch } from './stretch.js'
-import { editOf, inOrder, keepsTraces, priceRemark, several, tooCostly, IdMint } from './fragment.js'
-import type { CostlyFolds, FoldOptions, Fragment, FragmentState, Price } from './fragment.js'
+import { editOf, inOrder, keepsTraces, omissionEdit, priceRemark, several, tooCostly, IdMint } from './fragment.js'
+import type { CostlyFolds, FoldOptions, Fragment, FragmentState, Omission, Price } from './fragment.js'
 import { listed, quoted, refuse, type Refusal, type Result } from './refusal.js'
 import { countIgnoringCase, occurrences, SearchLog, standingOf, widened } from './search.js'
 import type { FoundPlace, Hit, SearchOptions, SearchResult } from './search.js'
@@ -53,6 +53,8 @@ export interface ConversationState {
   readonly searches: readonly FoundPlace[]
   /** How many candidate ids were computed so far (`IdMint.count`). */
   readonly ids: number
+  /** Default: none. */
+  readonly omissions?: readonly Omission[]
 }
 
 /**
@@ -64,6 +66,8 @@ export class Conversation {
   readonly #messages: ChatMessage[] = []
   /** Sorted by message, then by place in the message. */
   #fragments: readonly Fragment[] = []
+  /** Sorted by message. */
+  #omissions: readonly Omission[] = []
   readonly #mint = new IdMint()
   readonly #searches = new SearchLog(() => this.#mint.search())
 
@@ -73,14 +77,18 @@ export class Conversation {
   ) {}
 
   /** Makes a conversation from a saved state. The messages are not copied. */
-  static of({ id, messages, fragments, searches, ids }: ConversationState, ports: ConversationPorts = {}): Conversation {
+  static of(
+    { id, messages, fragments, searches, ids, omissions = [] }: ConversationState,
+    ports: ConversationPorts = {},
+  ): Conversation {
     const conversation = new Conversation(id, ports)
     for (const message of messages) conversation.add(message)
     conversation.#fragments = fragments
+    conversation.#omissions = omissions
     for (const found of searches) conversation.#searches.put(found)
     conversation.#mint.resume(
       ids,
-      [...fragments, ...searches].map((each) => each.id),
+      [...fragments, ...searches, ...omissions].map((each) => each.id),
     )
     return conversation
   }
@@ -95,9 +103,18 @@ export class Conversation {
     return this.#fragments
   }
 
-  /** Returns the edits that hide fragments: disjoint, sorted by message, then by place in the message. */
+  /** The parts of messages, beside their contents, that are not shown; sorted by message. */
+  get omissions(): readonly Omission[] {
+    return this.#omissions
+  }
+
+  /** Returns the edits that hide fragments and omit parts: disjoint, sorted by message, then by place in the message. */
   edits(): readonly Edit[] {
-    return this.#fragments.map(editOf).filter((edit) => edit !== null)
+    const hidden = this.#fragments.map(editOf).filter((edit) => edit !== null)
+    if (this.#omissions.length === 0) return hidden
+    return [...hidden, ...this.#omissions.map(omissionEdit)].sort(
+      (a, b) => a.message - b.message || a.span.start - b.span.start || a.span.end - b.span.end,
+    )
   }
 
   /** Adds a message at the end and returns its index. */
@@ -109,9 +126,11 @@ export class Conversation {
   /** Returns the message's content as the model sees it. @throws KvfoldError engine/bad-request when there is no such message */
   shown(message: number): string {
     const original = this.#message(message).content
+    const edits = this.edits().filter((edit) => edit.message === message)
+    if (edits.some(({ omits }) => omits?.part === 'message')) return ''
     let text = ''
     let at = 0
-    for (const { span: hidden, replacement } of this.edits().filter((edit) => edit.message === message)) {
+    for (const { span: hidden, replacement } of edits) {
       text += original.slice(at, hidden.start) + replacement
       at = hidden.end
     }
@@ -210,6 +229,32 @@ export class Conversation {
     return { ok: true, fragments }
   }
 
+  /**
+   * Stops showing these parts of messages. Returns the omissions that are new. A part that is not shown already is skipped, and so are the
+   * calls whose inputs are not shown already.
+   */
+  omit(places: readonly Pick<Omission, 'message' | 'omits'>[], contract?: Contract): readonly Omission[] {
+    const made: Omission[] = []
+    for (const { message, omits } of places) {
+      this.#message(message)
+      const known = [...this.#omissions, ...made].filter((one) => one.message === message && one.omits.part === omits.part)
+      const emptied = new Set(known.flatMap((one) => (one.omits.part === 'inputs' ? one.omits.calls : [])))
+      const rest = omits.part === 'inputs' ? { ...omits, calls: omits.calls.filter((call) => !emptied.has(call)) } : omits
+      if (rest.part === 'inputs' ? rest.calls.length === 0 : known.length > 0) continue
+      made.push({ id: this.#mint.fragment(), message, omits: rest, ...(contract === undefined ? {} : { contract }) })
+    }
+    if (made.length > 0) this.#omissions = [...this.#omissions, ...made].sort((a, b) => a.message - b.message)
+    return made
+  }
+
+  /** Shows an omitted part again. Returns false when there is no such omission. */
+  readmit(id: string): boolean {
+    const left = this.#omissions.filter((one) => one.id !== id)
+    if (left.length === this.#omissions.length) return false
+    this.#omissions = left
+    return true
+  }
+
   /** Shows the original text of a folded or summarised fragment again. */
   restore(id: string): Result<{ fragment: Fragment }> {
     const fragment = this.#find(id)
@@ -296,8 +341,9 @@ export class Conversation {
 
   /** The current state, not copied: valid until the next change. */
   get state(): ConversationState {
-    const { id, messages, fragments } = this
-    return { id, messages, fragments, searches: this.#searches.found, ids: this.#mint.count }
+    const { id, messages, fragments, omissions } = this
+    const omitted = omissions.length === 0 ? {} : { omissions }
+    return { id, messages, fragments, searches: this.#searches.found, ids: this.#mint.count, ...omitted }
   }
 
   /** Returns a copy of the state. */
@@ -357,7 +403,7 @@ export class Conversation {
   /** Counts the tokens when `one` replaces the fragment `of`. Returns null when the engine cannot count. */
   #count(of: Fragment, one: Fragment): number | null {
     const edits = this.#fragments.map((other) => editOf(other.id === of.id ? one : other)).filter((edit) => edit !== null)
-    return this.ports.count?.(this.#messages, of.message, edits) ?? null
+    return this.ports.count?.(this.#messages, of.message, [...edits, ...this.#omissions.map(omissionEdit)]) ?? null
   }
 
   #set(id: FragmentId, state: FragmentState, contract?: Contract, price: Price | null = null): Fragment {

@@ -1,8 +1,8 @@
 /** Fragments: their ids, the marker of a hidden fragment, and the price of hiding one. */
-import type { Edit, ChatMessage } from '../chat/message.js'
+import type { Edit, ChatMessage, OmittedPart } from '../chat/message.js'
 import type { Contract } from '../core/contract.js'
 import { type FragmentId, fragmentId, searchId, type SearchId } from '../core/ids.js'
-import { length, type Span } from '../core/span.js'
+import { length, span, type Span } from '../core/span.js'
 import { listed, type Refusal, refuse } from './refusal.js'
 import { invariant } from '../core/errors.js'
 import { mix } from '../core/random.js'
@@ -63,6 +63,22 @@ export function editOf(fragment: Fragment): Edit | null {
   const forgets = state.kind === 'folded' && state.forget === true
   return { message, span, replacement, ...(contract === undefined ? {} : { contract }), ...(forgets ? { forget: true } : {}) }
 }
+
+/** A part of a message, beside its content, that is not shown. `Conversation.readmit` shows it again. */
+export interface Omission {
+  readonly id: FragmentId
+  /** Index of the message. */
+  readonly message: number
+  readonly omits: OmittedPart
+  /** The contract under which the cache hides it. Absent: the contract of the step. */
+  readonly contract?: Contract
+}
+
+/** Returns the edit that leaves the part out. */
+export const omissionEdit = ({ message, omits, contract }: Omit<Omission, 'id'>): Edit => ({
+  ...{ message, span: span(0, 0), replacement: '', omits },
+  ...(contract === undefined ? {} : { contract }),
+})
 
 /** Options of a fold that concern the cache. */
 export interface FoldOptions {

@@ -65,7 +65,11 @@ const isSame = <T>(a: readonly T[], b: readonly T[], same: (a: T, b: T) => boole
   a.length === b.length && a.every((one, at) => same(one, b[at]!))
 
 const showsSame = (a: Edit, b: Edit): boolean =>
-  a.message === b.message && a.span.start === b.span.start && a.span.end === b.span.end && a.replacement === b.replacement
+  a.message === b.message &&
+  a.span.start === b.span.start &&
+  a.span.end === b.span.end &&
+  a.replacement === b.replacement &&
+  JSON.stringify(a.omits) === JSON.stringify(b.omits)
 
 /**
  * How many messages to render so that `message` is among them. A step at the end that still waits for tool results is left out, because

@@ -11,7 +11,10 @@ import type { Finish, Sampling, Timing, TokenLogprob } from '../engine/engine.js
 import type { LedgerEntry } from '../kv/ledger.js'
 import type { ClientEdit } from './threads/client-edits.js'
 import type { DeferredTools } from './threads/server-tools.js'
-import type { Cleared, ClearToolUses } from './threads/context-edits.js'
+import type { Lost } from './threads/cache-loss.js'
+import type { Compacted, Compaction } from './threads/compaction.js'
+import type { Cleared, ClearRules } from './threads/context-edits.js'
+import type { Dropped, Drops } from './threads/drops.js'
 import type { Responses } from './responses/responses.js'
 import type { ThreadApi } from './threads/thread-api.js'
 import type { Acm, FoldPolicy, Overflow } from './threads/policies.js'
@@ -117,8 +120,12 @@ export interface Ask {
   readonly memToolMode?: MemToolMode
   /** Default: the server's. */
   readonly overflow?: Overflow
-  /** Which old tool results to clear before the model answers. Default: none. */
-  readonly clear?: ClearToolUses
+  /** Which old tool results and which reasoning to clear before the model answers. Default: none. */
+  readonly clear?: ClearRules
+  /** Messages and reasoning to drop before the model answers. Default: none. */
+  readonly drops?: Drops
+  /** When to compact the conversation before the model answers. Default: never. */
+  readonly compaction?: Compaction
   /** Ids of calls whose results the server must not fold by itself. The model and people still may. Default: none. */
   readonly pinned?: readonly string[]
   /**
@@ -186,15 +193,6 @@ export interface Saved {
   readonly seconds: number
 }
 
-/** Where a request diverged from the thread that it was matched with or named. Messages from there on had to be computed again. */
-export interface Lost {
-  /** Index of the first differing message of the request. */
-  readonly message: number
-  /** How many tokens before it are the same; null when the first step did not end. */
-  readonly token: number | null
-  readonly reason: string
-}
-
 /**
  * The differences between the request's messages and those that the thread's client knew, applied to the thread as edits. Also counts the
  * cells of the answer's prompt that are approximate because of any edits.
@@ -230,7 +228,14 @@ export interface Answer {
   readonly ledger: readonly LedgerEntry[]
   /** The part of the prompt that is cleared; null when the ask does not ask for clearing. */
   readonly cleared: Cleared | null
-  /** Null when the request continued at the end of its thread, asked the same again, or began a new thread. */
+  /** Left out when the ask drops nothing. */
+  readonly dropped?: Dropped
+  /** Left out when the conversation was not compacted for this answer. */
+  readonly compacted?: Compacted
+  /**
+   * Null when nothing of an earlier prompt was lost: the request continued at the end of its thread, asked the same again, or began a new
+   * thread.
+   */
   readonly lost: Lost | null
   /** Null when the request changed none of the thread's messages and no shown token is approximate. */
   readonly edits: RecognisedEdits | null
@@ -278,6 +283,8 @@ export type AskEvent =
   | ({ readonly type: 'search' } & ToolSearchResult)
   /** The policy folded these fragments, which saves `saves` tokens. */
   | { readonly type: 'policy'; readonly folded: readonly string[]; readonly saves: number; readonly reason: string }
+  /** The conversation was compacted. */
+  | ({ readonly type: 'compaction' } & Compacted)
   /** The template now shows an earlier message differently, so the tokens from there on are computed again. */
   | { readonly type: 'rewrite'; readonly message: number; readonly reason: string }
 

@@ -1,6 +1,6 @@
 /** The port of a store of threads. Every change is in the store before a client gets an acknowledgement. */
 import type { ChatMessage, ToolDefinition } from '../chat/message.js'
-import type { Fragment } from '../context/fragment.js'
+import type { Fragment, Omission } from '../context/fragment.js'
 import type { FoundPlace } from '../context/search.js'
 import type { ContractChoice } from '../core/contract.js'
 import type { KvfoldError } from '../core/errors.js'
@@ -41,6 +41,24 @@ export interface ThreadEdits {
   readonly searches: readonly FoundPlace[]
   /** How many ids were made so far. */
   readonly ids: number
+  /** Default: none. */
+  readonly omissions?: readonly Omission[]
+}
+
+/** Returns the edits after their messages moved. @param placeOf a message's new index; undefined: it is gone, with its edits */
+export function movedEdits(
+  { fragments, searches, ids, omissions = [] }: ThreadEdits,
+  placeOf: (message: number) => number | undefined,
+): ThreadEdits {
+  const moved = <T extends { readonly message: number }>(each: T): T[] => {
+    const place = placeOf(each.message)
+    return place === undefined ? [] : [{ ...each, message: place }]
+  }
+  const omitted = omissions.flatMap(moved)
+  return {
+    ...{ fragments: fragments.flatMap(moved), searches: searches.flatMap(moved), ids },
+    ...(omitted.length === 0 ? {} : { omissions: omitted }),
+  }
 }
 
 /**

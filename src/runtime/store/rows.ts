@@ -5,10 +5,12 @@
 import { endianness } from 'node:os'
 import { crc32 } from 'node:zlib'
 import type { ChatMessage } from '../chat/message.js'
+import type { Fragment, Omission } from '../context/fragment.js'
 import { invariant, KvfoldError } from '../core/errors.js'
 import { atOnce, type Steps } from '../core/turns.js'
 import { readJson, writeJson } from '../core/written-json.js'
 import type { LedgerEntry } from '../kv/ledger.js'
+import { movedEdits } from './port.js'
 import type { StoredMessage, ThreadCard, ThreadEdits, ThreadEvent, ThreadHead, ThreadRecord } from './port.js'
 import { rowKind, type RowKind, type StoredRow, type StoredValue } from './row-kind.js'
 import type { StoreFile } from './store-file.js'
@@ -44,8 +46,16 @@ export const headRows = rowKind<ThreadHead>({
 export const editRows = rowKind<ThreadEdits>({
   table: 'edits',
   columns: { fragments: 'text', searches: 'text', ids: 'integer' },
-  write: ({ fragments, searches, ids }) => [json(fragments), json(searches), ids],
-  read: ({ fragments, searches, ids }) => ({ fragments: parsed(fragments), searches: parsed(searches), ids }) as ThreadEdits,
+  // Omissions stand behind the fragments in one list: tables of earlier versions have no column for them.
+  write: ({ fragments, searches, ids, omissions = [] }) => [json([...fragments, ...omissions]), json(searches), ids],
+  read: ({ fragments, searches, ids }) => {
+    const all = parsed(fragments) as readonly (Fragment | Omission)[]
+    const omissions = all.filter((each) => 'omits' in each)
+    return {
+      ...{ fragments: all.filter((each) => !('omits' in each)), searches: parsed(searches), ids },
+      ...(omissions.length === 0 ? {} : { omissions }),
+    } as ThreadEdits
+  },
 })
 
 /** A message without its sampled tokens. */
@@ -242,15 +252,14 @@ export class ThreadRows {
       return values
     }
     const messages = parts('messages')
-    const isThere = ({ message }: { readonly message: number }) => message < messages.length
+    const placeOf = (message: number) => (message < messages.length ? message : undefined)
     const edits = asFarAsRead(() => {
       const [row] = this.file.rows(`SELECT ${editRows.selected} FROM edits WHERE thread = ?`, number)
       return row === undefined ? null : editRows.read(row, [number])
     })
-    const { fragments, searches, ids } = edits ?? { fragments: [], searches: [], ids: 0 }
     return {
       ...{ ...head, messages, ledger: parts('entries'), events: parts('events') },
-      edits: { fragments: fragments.filter(isThere), searches: searches.filter(isThere), ids },
+      edits: movedEdits(edits ?? { fragments: [], searches: [], ids: 0 }, placeOf),
     }
   }
 

@@ -28,6 +28,7 @@ const message = (
   visible: true,
   shown: content,
   fragments,
+  omitted: [],
   cost: null,
 })
 const fragment = (id: string, start: number, end: number, kind: 'open' | 'folded' = 'open'): Fragment => ({

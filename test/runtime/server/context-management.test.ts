@@ -126,12 +126,134 @@ describe('clear_tool_uses', () => {
     expect(managed!.applied_edits).toMatchObject([{ cleared_tool_uses: 2 }])
   })
 
-  it('refuses unsupported edits by name, and accepts edits that change nothing', async () => {
-    const edits = (edit: object) => ask(session('five', 1), {}, { context_management: { edits: [edit] } })
-    await expect(edits({ type: 'compact_20260112' })).rejects.toThrow(/edits\[0\] is of type .{0,2}"compact_20260112/)
-    await expect(edits({ type: 'clear_tool_uses_20250919', clear_tool_inputs: true })).rejects.toThrow(/clear_tool_inputs/)
-    await expect(edits({ type: 'clear_tool_uses_20250919', keep: 3 })).rejects.toThrow(/edits\[0\]\.keep must be/)
-    expect((await edits({ type: 'clear_thinking_20251015', keep: 'all' })).context_management).toEqual({ applied_edits: [] })
+  it('clears the inputs of the calls with their results, for all tools or those that are named', async () => {
+    const written = (of: string): Param[] =>
+      session(of, 5, (at) => (at % 2 === 0 ? 'read' : 'list')).map((message): Param => {
+        if (message.role === 'system' || typeof message.content === 'string') return message
+        const content = message.content.map((block) =>
+          block.type === 'tool_use' ? { ...block, input: { text: `${of} ${'written by the model '.repeat(10)}` } } : block,
+        )
+        return { ...message, content }
+      })
+    const clear = { trigger: { type: 'tool_uses', value: 2 }, keep: { type: 'tool_uses', value: 1 } } as const
+    const shown = async (of: string, inputs: Clear['clear_tool_inputs']) => {
+      const answer = await ask(written(of), { ...clear, clear_tool_inputs: inputs! }, { kvfold: { ledger: true } })
+      const [applied] = answer.context_management!.applied_edits
+      return { answer, cleared: applied!.cleared_input_tokens, used: usedBy(answer) }
+    }
+    const [none, some, all] = [await shown('in0', false), await shown('in1', ['list']), await shown('in2', true)]
+    // Four results go; two of them are of the tool that is named. An input has at least 30 tokens.
+    expect(some.cleared - none.cleared).toBeGreaterThan(2 * 30)
+    expect(all.cleared - some.cleared).toBeGreaterThan(2 * 30)
+    expect(none.used - some.used).toBeGreaterThan(2 * 30)
+    expect(some.used - all.used).toBeGreaterThan(2 * 30)
+    expect(all.answer.context_management!.applied_edits).toMatchObject([{ cleared_tool_uses: 4 }])
+
+    // The thread says so, keeps the text, and shows it again when asked.
+    const { thread } = (all.answer as unknown as { kvfold: { thread: string } }).kvfold
+    const view = served.service.threads.get('public', thread)
+    const omitted = view.all.flatMap((message) => message.omitted)
+    expect(omitted.map(({ omits }) => omits.part)).toEqual(['inputs', 'inputs', 'inputs', 'inputs'])
+    expect(view.events.at(-1)!.folded).toEqual(expect.arrayContaining(omitted.map(({ id }) => id)))
+    expect(view.all[1]!.message.toolCalls![0]!.arguments).toMatchObject({ text: expect.stringContaining('written') as string })
+    await served.service.threads.restore('public', thread, omitted[0]!.id)
+    expect(served.service.threads.get('public', thread).all.flatMap((message) => message.omitted)).toHaveLength(3)
+
+    // They stay cleared, and the rest of the prompt is not computed again.
+    const next: Param[] = [
+      ...written('in1'),
+      { role: 'assistant', content: some.answer.content as never },
+      { role: 'user', content: 'And?' },
+    ]
+    const later = await ask(next, { ...clear, trigger: { type: 'tool_uses', value: 9 }, clear_tool_inputs: ['list'] })
+    expect(later.context_management!.applied_edits).toMatchObject([{ cleared_tool_uses: 4 }])
+    expect(later.usage.cache_read_input_tokens).toBeGreaterThan(some.used - 5)
+  })
+
+  it('refuses unsupported edits by name', async () => {
+    const edits = (...given: object[]) => ask(session('five', 1), {}, { context_management: { edits: given } })
+    const uses = { type: 'clear_tool_uses_20250919' }
+    const thinking = { type: 'clear_thinking_20251015' }
+    await expect(edits({ type: 'no_such_edit' })).rejects.toThrow(/edits\[0\] is of type .{0,2}"no_such_edit/)
+    await expect(edits({ ...uses, clear_tool_inputs: 'all' })).rejects.toThrow(
+      /edits\[0\]\.clear_tool_inputs must be true, false, or/,
+    )
+    await expect(edits({ ...uses, keep: 3 })).rejects.toThrow(/edits\[0\]\.keep must be/)
+    await expect(edits(uses, uses)).rejects.toThrow(/edits\[1\] is a second clear_tool_uses/)
+    await expect(edits({ ...thinking, keep: { type: 'thinking_turns', value: 0 } })).rejects.toThrow(
+      /keep\.value must be at least 1/,
+    )
+    await expect(edits({ ...thinking, keep: { type: 'tool_uses', value: 1 } })).rejects.toThrow(/edits\[0\]\.keep must be/)
+    await expect(edits(thinking, thinking)).rejects.toThrow(/edits\[1\] is a second clear_thinking/)
+    // The built-in model's template shows no reasoning.
+    expect((await edits(thinking)).context_management).toEqual({ applied_edits: [] })
+  })
+})
+
+describe('clear_thinking', () => {
+  /** Shows the reasoning of every answer, as few templates do. */
+  const chatTemplate =
+    `{% for message in messages %}<|im_start|>{{ message.role }}\n{% if message.reasoning_content %}<think>{{ message.reasoning_content }}</think>\n{% endif %}` +
+    `{{ message.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}`
+  let thinking: Serving
+  beforeAll(async () => {
+    const options = { threads: 1, batchThreads: 1, chatTemplate }
+    thinking = await serving({
+      engine: async () => LlamaEngine.load(await openNative({ gpu: TEST_GPU }), builtinModel(), options),
+    })
+  })
+  afterAll(() => thinking.close())
+
+  const thought = (of: string, turns: number): Param[] => [
+    ...Array.from({ length: turns }, (_, at): Param[] => [
+      { role: 'user', content: `Question ${at} of ${of}?` },
+      {
+        role: 'assistant',
+        content: [
+          { type: 'thinking', thinking: `${of} ${at}: ${'I think of it. '.repeat(20)}`, signature: '' },
+          { type: 'text', text: `Answer ${at}.` },
+        ],
+      },
+    ]).flat(),
+    { role: 'user', content: 'And now?' },
+  ]
+  const keeping = (messages: Param[], keep?: Anthropic.Beta.BetaClearThinking20251015Edit['keep'], more: object = {}) =>
+    new Anthropic({ baseURL: thinking.url, apiKey: 'none', maxRetries: 0 }).beta.messages.create({
+      model,
+      messages,
+      max_tokens: 2,
+      context_management: { edits: [{ type: 'clear_thinking_20251015', ...(keep === undefined ? {} : { keep }) }] },
+      ...more,
+    })
+
+  it('keeps the reasoning of the newest turns, and says how much is gone', async () => {
+    const all = await keeping(thought('one', 4), 'all')
+    expect(all.context_management).toEqual({ applied_edits: [] })
+    const two = await keeping(thought('one', 4), { type: 'thinking_turns', value: 2 })
+    const [applied] = two.context_management!.applied_edits as Anthropic.Beta.BetaClearThinking20251015EditResponse[]
+    expect(applied).toMatchObject({ type: 'clear_thinking_20251015', cleared_thinking_turns: 2 })
+    expect(applied!.cleared_input_tokens).toBe(usedBy(all) - usedBy(two))
+    expect(applied!.cleared_input_tokens).toBeGreaterThan(2 * 60)
+    const one = await keeping(thought('two', 4))
+    expect(one.context_management!.applied_edits).toMatchObject([{ cleared_thinking_turns: 3 }])
+  })
+
+  it('under splice nothing behind the cleared reasoning is computed again', async () => {
+    const kvfold = { contract: 'splice', ledger: true }
+    const messages = thought('three', 4)
+    await keeping(messages, 'all', { kvfold })
+    const next = await keeping(
+      [...messages, { role: 'assistant', content: 'So.' }, { role: 'user', content: 'Then?' }],
+      undefined,
+      { kvfold },
+    )
+    const { ledger } = (
+      next as unknown as { kvfold: { ledger: readonly { recomputed: number; approximate: number; submitted: number }[] } }
+    ).kvfold
+    expect(next.context_management!.applied_edits).toMatchObject([{ cleared_thinking_turns: 3 }])
+    expect(ledger[0]!.recomputed).toBe(0)
+    expect(ledger[0]!.submitted).toBeLessThan(40)
+    expect(ledger[0]!.approximate).toBeGreaterThan(0)
   })
 })
 

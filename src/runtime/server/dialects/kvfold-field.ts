@@ -208,6 +208,7 @@ export function kvfoldEvent(field: KvfoldRequest, event: AskEvent): object | nul
     case 'acm':
     case 'bare-call':
     case 'plan':
+    case 'compaction':
     case 'policy':
     case 'progress':
     case 'queued':

@@ -13,9 +13,12 @@ import { conversationId } from '../../core/ids.js'
 import { definedFields, weightOf } from '../../core/json.js'
 import type { GenerationOptions, RequestScope } from '../../engine/engine.js'
 import { type Answer, type Ask, type Asked, type AskEvent, MOST_OF_SCHEMA, nthSampling, variablesOf } from '../ask.js'
-import type { Lost, RecognisedEdits, Saved } from '../ask.js'
+import type { RecognisedEdits, Saved } from '../ask.js'
 import { editsInWords, type TakenThread } from './client-edits.js'
-import { clearedIn, clearToolUses } from './context-edits.js'
+import { lossOf } from './cache-loss.js'
+import { compact } from './compaction.js'
+import { clearedIn, clearThinking, clearToolUses } from './context-edits.js'
+import { drop, type Dropped, reposition, skippedIn } from './drops.js'
 import { generationFor, leftOut } from './generation.js'
 import type { ServedEngine } from './models.js'
 import { foldByHelpers, foldByPolicy, foldPrice, foldToFit, shownAgain } from './policies.js'
@@ -87,8 +90,13 @@ export async function checkAsk(ask: Ask): Promise<readonly string[]> {
 export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'waited'>> {
   const prepared = await prepare(options)
   const cleared = await fold(options, prepared)
+  const compaction = await compacting(options, prepared)
+  if (compaction?.compacted.paused === true) return pausedAt(options, compaction, cleared)
   const ran = await run(options, prepared)
-  return report(options, prepared, ran, cleared)
+  const dropped = await droppedBy(options, prepared, ran)
+  const answered = { ...report(options, prepared, ran, cleared), ...definedFields({ dropped }) }
+  if (compaction === null) return answered
+  return { ...answered, ledger: [compaction.entry, ...answered.ledger], compacted: compaction.compacted }
 }
 
 /** What the folds and the steps of an answer share. */
@@ -148,17 +156,19 @@ async function prepare({ ask, taken, engine, defaults, operatorTools }: Answerin
   }
 }
 
+/** Records what a policy folded as an event of the thread, and tells the client. */
+function record({ taken, emit }: AnsweringOptions, folded: Folded | null, reason: string): void {
+  if (folded === null) return
+  const what = { folded: folded.fragments.map(({ id }) => id), saves: folded.saves, reason }
+  taken.thread.happened({ kind: 'policy', ...what })
+  emit({ type: 'policy', ...what })
+}
+
 /** Folds what the client and the policies ask for, and saves the thread. Returns what is cleared, as the answer reports it. */
 async function fold(options: AnsweringOptions, prepared: PreparedAnswer): Promise<Answer['cleared']> {
-  const { ask, taken, engine, defaults, signal, emit, save } = options
+  const { ask, taken, engine, defaults, signal, save } = options
   const { acm, contract, helpers, scope, managed, toolbox } = prepared
   const { thread } = taken
-  const record = (folded: Folded | null, reason: string) => {
-    if (folded === null) return
-    const what = { folded: folded.fragments.map(({ id }) => id), saves: folded.saves, reason }
-    thread.happened({ kind: 'policy', ...what })
-    emit({ type: 'policy', ...what })
-  }
   // Recorded also in a fork, so that it recognises messages that the client had removed.
   if (taken.edits.length + taken.hidden.length > 0)
     thread.happened({
@@ -168,26 +178,72 @@ async function fold(options: AnsweringOptions, prepared: PreparedAnswer): Promis
   if (managed !== null) thread.account(await managed.begin(signal))
   const { conversation } = thread
   const context = { engine, conversation, tools: toolbox.definitions, scope, pinned: new Set(ask.pinned) }
-  if (ask.clear !== undefined) record(clearToolUses(context, ask.clear), 'old tool results are cleared')
+  if (ask.drops !== undefined) record(options, drop(thread, context, ask.drops), 'the client drops messages')
+  if (ask.clear?.thinking !== undefined) record(options, clearThinking(context, ask.clear.thinking), 'old reasoning is cleared')
+  if (ask.clear?.toolUses !== undefined)
+    record(options, clearToolUses(context, ask.clear.toolUses), 'old tool results are cleared')
   if (acm === 'auto-policy') {
     const open = { ...context, pinned: new Set([...context.pinned, ...shownAgain(thread)]) }
     const [edit] = taken.edits
     const left = edit === undefined ? (taken.left?.place ?? null) : thread.placeOf(edit.message)
     const price = foldPrice(thread, contract, left, ask.expectedReuse)
-    record(foldByPolicy(open, { ...defaults.policy, ...ask.policy }, price), 'the context is past its threshold')
+    record(options, foldByPolicy(open, { ...defaults.policy, ...ask.policy }, price), 'the context is past its threshold')
   }
   if (acm === 'u-fold' || acm === 'resum') {
     const looked = await foldByHelpers(acm, thread, { ...context, generation: helpers }, signal)
     if (looked !== null) {
       thread.account(looked.ledger)
-      if (looked.reason !== '') record(looked.folded, looked.reason)
+      if (looked.reason !== '') record(options, looked.folded, looked.reason)
     }
   }
   const overflow = ask.overflow ?? defaults.overflow
-  if (overflow !== 'refuse') record(foldToFit(context, overflow), 'the context is full')
+  if (overflow !== 'refuse') record(options, foldToFit(context, overflow), 'the context is full')
   const cleared = ask.clear === undefined ? null : clearedIn(context)
   await save()
   return cleared
+}
+
+type CompactedThread = NonNullable<Awaited<ReturnType<typeof compact>>>
+
+/** Compacts the conversation if the client asks for it. The cost of the summary is in the thread's ledger, whatever follows. */
+async function compacting(options: AnsweringOptions, prepared: PreparedAnswer): Promise<CompactedThread | null> {
+  const { ask, taken, engine, signal, emit, save } = options
+  const { helpers, scope, toolbox, clientEdits } = prepared
+  const { thread } = taken
+  if (ask.compaction === undefined) return null
+  const context = { engine, conversation: thread.conversation, tools: toolbox.definitions, scope }
+  const parent = thread.parent === null ? {} : { parent: conversationId(thread.parent) }
+  const request = { ...scope, ...parent, clientEdits, known: taken.known, signal }
+  const done = await compact(thread, context, ask.compaction, helpers, request)
+  if (done === null) return null
+  thread.runtime.warm = true
+  thread.account([done.entry])
+  record(options, done.folded, 'the conversation is compacted')
+  emit({ type: 'compaction', ...done.compacted })
+  await save()
+  return done
+}
+
+/** The answer that has nothing but the summary. */
+function pausedAt(
+  { ask, taken, engine, leftOut }: AnsweringOptions,
+  { compacted, entry }: CompactedThread,
+  cleared: Answer['cleared'],
+): Omit<Answer, 'waited'> {
+  const { id, model } = taken.thread
+  const { cache, prefill, decode } = entry.milliseconds
+  return {
+    ...{ thread: id, model, message: { role: 'assistant', content: '' }, finish: 'stop', ledger: [entry], cleared, compacted },
+    ...{ contextCalls: 0, lost: null, edits: null },
+    usage: { promptTokens: 0, cachedTokens: 0, completionTokens: 0, reasoningTokens: 0 },
+    timing: {
+      firstToken: cache + prefill,
+      total: cache + prefill + decode,
+      prefillTokens: compacted.usage.promptTokens - compacted.usage.cachedTokens,
+      generatedTokens: compacted.usage.completionTokens,
+    },
+    unread: [...unreadOf(ask, engine), ...leftOut],
+  }
 }
 
 /** A turn that ran: its outcome, its events and milliseconds, and the part of the answer that the client may see. */
@@ -253,9 +309,23 @@ async function run(options: AnsweringOptions, prepared: PreparedAnswer): Promise
   return { outcome, events, message, milliseconds: performance.now() - begun }
 }
 
+/** Counts what the ask drops, and closes the gaps that it left if the client wants that. */
+async function droppedBy(
+  { ask, taken, engine }: AnsweringOptions,
+  { scope, toolbox }: PreparedAnswer,
+  { outcome }: RanTurn,
+): Promise<Dropped | undefined> {
+  if (ask.drops === undefined) return undefined
+  const { conversation } = taken.thread
+  const skippedTokens = skippedIn({ engine, conversation, tools: toolbox.definitions, scope })
+  const turned = outcome.ledger.reduce((sum, entry) => sum + (entry.turned ?? 0), 0)
+  const moved = ask.drops.repositions ? await reposition(taken.thread, engine, outcome.ledger.at(-1)) : 0
+  return { skippedTokens, repositionedTokens: turned + moved }
+}
+
 function report(
   { ask, taken, engine, leftOut }: AnsweringOptions,
-  { generation: { sampling }, clientEdits }: PreparedAnswer,
+  { generation: { sampling }, clientEdits, scope }: PreparedAnswer,
   { outcome, events, message, milliseconds }: RanTurn,
   cleared: Answer['cleared'],
 ): Omit<Answer, 'waited'> {
@@ -264,7 +334,7 @@ function report(
   return {
     ...{ thread: thread.id, model: thread.model, message, finish: end, ledger, cleared, contextCalls: calls },
     usage: { ...events.usage(outcome), ...definedFields({ saved: savedBy(outcome, engine) }) },
-    lost: lostOf(taken, outcome),
+    lost: lossOf(taken, scope.variables ?? {}, outcome.steps[0]?.ledger),
     edits: editsOf(taken, clientEdits, outcome),
     timing: {
       firstToken: steps[0]?.timing.firstToken ?? 0,
@@ -325,14 +395,6 @@ function editsOf({ edits: changes }: TakenThread, asked: ContractChoice, { steps
   const contract = steps.at(-1)?.ledger.contract ?? asked
   if (changes.length === 0 && approximate === 0) return null
   return { contract: changes.length === 0 ? contract : asked, changes, approximate }
-}
-
-function lostOf({ left }: TakenThread, { steps }: TurnOutcome): Lost | null {
-  if (left === null) return null
-  const messages = steps[0]?.ledger.messages ?? []
-  const before = messages.filter(({ index }) => index < left.place)
-  const token = messages.length === 0 ? null : before.reduce((total, { shown }) => total + shown, 0)
-  return { message: left.message, token, reason: left.reason }
 }
 
 // Several answers to one ask.

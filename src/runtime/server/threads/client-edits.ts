@@ -3,8 +3,9 @@ import type { ChatMessage, ToolDefinition } from '../../chat/message.js'
 import { align, type Gap, gapsOf, type Match, withWhatFollows } from '../../core/alignment.js'
 import type { Tenant } from '../../core/ids.js'
 import { lowerBound } from '../../core/span.js'
-import type { StoredMessage, ThreadRecord } from '../../store/port.js'
+import { movedEdits, type StoredMessage, type ThreadRecord } from '../../store/port.js'
 import type { NamedSession } from '../ask.js'
+import type { PromptBefore } from './cache-loss.js'
 import { difference, isSame, messageKey } from './message-match.js'
 import type { Thread } from './thread.js'
 
@@ -156,13 +157,9 @@ export function reconciled(
     } else if (next < (nextPlace(matches, view) ?? limit) && request[next]?.role === message.role) give(next + 1)
   })
   give(limit)
-  const moved = <T extends { readonly message: number }>(each: T): T[] => {
-    const place = places[each.message]
-    return place === undefined ? [] : [{ ...each, message: place }]
-  }
   return {
     messages: made,
-    edits: { fragments: edits.fragments.flatMap(moved), searches: edits.searches.flatMap(moved), ids: edits.ids },
+    edits: movedEdits(edits, (message) => places[message]),
     held: goesOn ? held : waiting,
   }
 }
@@ -245,6 +242,8 @@ export interface TakenThread {
   readonly isOwn: boolean
   /** Keys of messages that the request removed or replaced. */
   readonly hidden: readonly string[]
+  /** What was shown before the request, by this thread or the one that it was forked from; null when the conversation is new. */
+  readonly previous: PromptBefore | null
   /** The thread before the request; null when it did not exist. */
   readonly before: ThreadRecord | null
   /** How many messages the conversation had before the request's were appended. */

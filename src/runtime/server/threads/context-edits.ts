@@ -1,13 +1,13 @@
 /**
- * Clears old tool results when a client asks for it: with a trigger, the results to keep, and the tokens to save (Anthropic's
- * `clear_tool_uses_20250919`).
+ * Clears old tool results, the inputs of their calls, and old reasoning when a client asks for it (Anthropic's
+ * `clear_tool_uses_20250919` and `clear_thinking_20251015`).
  */
 import type { ChatMessage, TemplateVariables, ToolDefinition } from '../../chat/message.js'
 import { Conversation } from '../../context/conversation.js'
 import { portsOf } from '../../context/ports.js'
 import type { Engine } from '../../engine/engine.js'
 import { freshConversation } from '../../core/ids.js'
-import { type Folded, foldUntil, isHopeless, type PolicyContext, resultsOf, shownBy } from './policies.js'
+import { type Folded, foldUntil, isHopeless, type Omissible, type PolicyContext, resultsOf, shownBy } from './policies.js'
 
 export interface ClearToolUses {
   /** The limit that must be exceeded before anything is cleared. */
@@ -18,13 +18,29 @@ export interface ClearToolUses {
   readonly clearAtLeast: number
   /** Names of the tools whose results stay. */
   readonly excludeTools: readonly string[]
+  /** Whether the inputs of the calls go together with their results: of all tools, or of those with these names. */
+  readonly inputs: boolean | readonly string[]
+}
+
+export interface ClearThinking {
+  /** How many of the newest turns with reasoning keep it. */
+  readonly keep: number
+}
+
+/** What a client wants cleared. */
+export interface ClearRules {
+  readonly toolUses?: ClearToolUses
+  readonly thinking?: ClearThinking
 }
 
 /** What is cleared from the prompt, by this request and earlier ones: folds stay in force. */
 export interface Cleared {
   readonly toolUses: number
-  /** How many tokens longer the prompt would be. */
+  /** How many tokens longer the prompt would be with the results and the inputs of their calls. */
   readonly inputTokens: number
+  readonly thinkingTurns: number
+  /** How many tokens longer the prompt would be with the reasoning. */
+  readonly thinkingTokens: number
 }
 
 /**
@@ -33,11 +49,12 @@ export interface Cleared {
  */
 export function clearToolUses(
   context: PolicyContext,
-  { trigger, keep, clearAtLeast, excludeTools }: ClearToolUses,
+  { trigger, keep, clearAtLeast, excludeTools, inputs }: ClearToolUses,
 ): Folded | null {
   const { conversation } = context
   if (isHopeless(context)) return null
-  const open = toolResults(context).filter(({ cleared }) => !cleared)
+  const all = toolResults(context)
+  const open = all.filter(({ cleared }) => !cleared)
   const before = shownBy(context)
   if ((trigger.kind === 'tool-uses' ? open.length : before) <= trigger.value) return null
   const kept = new Set(keep === 0 ? [] : open.slice(-keep).map(({ message }) => message))
@@ -45,23 +62,78 @@ export function clearToolUses(
   const chosen = resultsOf(context).filter(
     ({ message }) => !kept.has(message) && !excluded.has(conversation.messages[message]?.name ?? ''),
   )
+  const earlier = all.filter(({ cleared }) => cleared)
   return foldUntil(
     context,
     chosen,
     before,
     () => false,
     () => clearAtLeast,
+    (folded) => inputsOf(conversation, [...earlier, ...folded], inputs),
   )
+}
+
+/** Returns the inputs of the calls that these results answer, except those without any argument. */
+function inputsOf(
+  { messages }: Conversation,
+  results: readonly { readonly message: number }[],
+  inputs: ClearToolUses['inputs'],
+): readonly Omissible[] {
+  if (inputs === false) return []
+  const answered = new Set(results.map(({ message }) => messages[message]?.toolCallId))
+  return messages.flatMap(({ toolCalls = [] }, message): Omissible[] => {
+    const calls = toolCalls
+      .filter(({ id, name }) => answered.has(id) && (inputs === true || inputs.includes(name)))
+      .filter(({ arguments: args, malformed }) => malformed !== undefined || Object.keys(args).length > 0)
+      .map(({ id }) => id)
+    return calls.length === 0 ? [] : [{ message, omits: { part: 'inputs', calls } }]
+  })
+}
+
+/** Omits the reasoning of all turns but the newest. Returns null where that saves nothing, because the template does not show it. */
+export function clearThinking(context: PolicyContext, { keep }: ClearThinking): Folded | null {
+  const { conversation } = context
+  if (isHopeless(context)) return null
+  const turns = thinkingTurns(conversation)
+  const omitted = new Set(conversation.omissions.filter(({ omits }) => omits.part === 'reasoning').map(({ message }) => message))
+  const old = (keep === 0 ? turns : turns.slice(0, -keep)).flat().filter((message) => !omitted.has(message))
+  if (old.length === 0) return null
+  const wanted = old.map((message): Omissible => ({ message, omits: { part: 'reasoning' } }))
+  const before = shownBy(context)
+  const saves = before - shownBy(context, [], wanted)
+  return saves <= 0 ? null : { fragments: conversation.omit(wanted), saves }
+}
+
+/** Returns the messages with reasoning of each turn of the assistant that has some. A turn ends with the user's next message. */
+function thinkingTurns({ messages }: Conversation): readonly (readonly number[])[] {
+  const turns: number[][] = []
+  let isNew = true
+  messages.forEach(({ role, reasoning = '' }, message) => {
+    if (role === 'user') isNew = true
+    if (role !== 'assistant' || reasoning === '') return
+    if (isNew) turns.push([])
+    turns.at(-1)!.push(message)
+    isNew = false
+  })
+  return turns
 }
 
 /** Returns what is cleared now. */
 export function clearedIn(context: PolicyContext): Cleared {
   const { engine, conversation, tools, scope } = context
   const messages = new Set(toolResults(context).flatMap(({ message, cleared }) => (cleared ? [message] : [])))
-  if (messages.size === 0) return { toolUses: 0, inputTokens: 0 }
-  const rest = conversation.edits().filter(({ message }) => !messages.has(message))
-  const unfolded = engine.count(conversation.messages, tools, rest, scope?.variables)
-  return { toolUses: messages.size, inputTokens: unfolded - shownBy(context) }
+  const thoughts = new Set(conversation.omissions.flatMap(({ message, omits }) => (omits.part === 'reasoning' ? [message] : [])))
+  const shown = messages.size + thoughts.size === 0 ? 0 : shownBy(context)
+  const without = (edits: ReturnType<Conversation['edits']>) =>
+    engine.count(conversation.messages, tools, edits, scope?.variables) - shown
+  const uses = conversation.edits().filter(({ message, omits }) => !messages.has(message) && omits?.part !== 'inputs')
+  const thinking = conversation.edits().filter(({ omits }) => omits?.part !== 'reasoning')
+  return {
+    toolUses: messages.size,
+    inputTokens: messages.size === 0 ? 0 : without(uses),
+    thinkingTurns: thinkingTurns(conversation).filter((turn) => turn.some((message) => thoughts.has(message))).length,
+    thinkingTokens: thoughts.size === 0 ? 0 : without(thinking),
+  }
 }
 
 /** Counts the tokens of a prompt after clearing, without a thread. */
@@ -69,7 +141,7 @@ export function countCleared(
   engine: Engine,
   messages: readonly ChatMessage[],
   tools: readonly ToolDefinition[],
-  clear: ClearToolUses,
+  clear: ClearRules,
   variables: TemplateVariables,
 ): number {
   const id = freshConversation()
@@ -77,7 +149,8 @@ export function countCleared(
   const conversation = new Conversation(id, portsOf(engine, id, tools, scope))
   for (const message of messages) conversation.add(message)
   const context = { engine, conversation, tools, scope }
-  clearToolUses(context, clear)
+  if (clear.thinking !== undefined) clearThinking(context, clear.thinking)
+  if (clear.toolUses !== undefined) clearToolUses(context, clear.toolUses)
   return shownBy(context)
 }
 

@@ -19,6 +19,7 @@ export type ServedEngine = Engine &
       LlamaEngine,
       | 'abilities'
       | 'cacheTotals'
+      | 'closeGaps'
       | 'complete'
       | 'erase'
       | 'forgetHidden'

@@ -1,7 +1,7 @@
 /** Folds on the server's own decision: old or large tool results when the context fills up or overflows, and folds by helpers. */
 import type { ChatMessage, ToolDefinition } from '../../chat/message.js'
 import type { Conversation } from '../../context/conversation.js'
-import { editOf, type Fragment } from '../../context/fragment.js'
+import { editOf, type Fragment, type Omission, omissionEdit } from '../../context/fragment.js'
 import { noted } from '../../context/size-note.js'
 import { type ContractChoice, contractOfStep } from '../../core/contract.js'
 import { PromptTooLong } from '../../core/errors.js'
@@ -13,9 +13,9 @@ import type { Thread } from './thread.js'
 import { UFold, type UFoldOptions, type UFoldSetting, type UFoldState } from '../../agents/u-fold/u-fold.js'
 import type { LedgerEntry } from '../../kv/ledger.js'
 
-/** The result of a policy: the folded fragments, and how many tokens fewer the prompt shows, as the engine counts them. */
+/** The result of a policy: the folded fragments and omitted parts, and how many tokens fewer the prompt shows, as the engine counts them. */
 export interface Folded {
-  readonly fragments: readonly Fragment[]
+  readonly fragments: readonly Pick<Fragment, 'id'>[]
   readonly saves: number
 }
 
@@ -192,6 +192,7 @@ function spokenOf({ conversation }: PolicyContext): readonly Pick<ToolResult, 'm
 /**
  * Folds the fewest results from the front that reach the goal, else all, if they save at least their `worth`. Returns null when nothing
  * was folded.
+ * @param beside what is omitted together with these results
  */
 export function foldUntil(
   context: PolicyContext,
@@ -199,33 +200,42 @@ export function foldUntil(
   before: number,
   reached: (shown: number) => boolean,
   worth: (folded: readonly Pick<ToolResult, 'message'>[]) => number,
+  beside: (folded: readonly Pick<ToolResult, 'message'>[]) => readonly Omissible[] = () => [],
 ): Folded | null {
   if (results.length === 0) return null
   // A binary search finds the fewest with a handful of counts.
   let [few, many] = [1, results.length]
   while (few < many) {
     const middle = (few + many) >> 1
-    if (reached(shownBy(context, results.slice(0, middle)))) many = middle
+    if (reached(shownBy(context, results.slice(0, middle), beside(results.slice(0, middle))))) many = middle
     else few = middle + 1
   }
   const chosen = results.slice(0, many)
-  const expected = before - shownBy(context, chosen)
+  const expected = before - shownBy(context, chosen, beside(chosen))
   if (expected < Math.max(1, worth(chosen))) return null
   const fragments = chosen.flatMap(({ message }) => foldWhole(context.conversation, message))
-  return fragments.length === 0 ? null : { fragments, saves: before - shownBy(context) }
+  if (fragments.length === 0) return null
+  const omitted = context.conversation.omit(beside(chosen))
+  return { fragments: [...fragments, ...omitted], saves: before - shownBy(context) }
 }
 
-/** Counts the tokens of the prompt as if these results were folded, too. */
+/** A part of a message that a policy may omit. */
+export type Omissible = Pick<Omission, 'message' | 'omits'>
+
+/** Counts the tokens of the prompt as if these results were folded and these parts omitted, too. */
 export function shownBy(
   { engine, conversation, tools, scope }: PolicyContext,
   folded: readonly Pick<ToolResult, 'message'>[] = [],
+  omitted: readonly Omissible[] = [],
 ): number {
   const { messages } = conversation
   const hidden = folded.map(({ message }) => {
     const content = messages[message]?.content ?? ''
     return editOf({ id: fragmentId('f00000'), message, span: span(0, content.length), state: { kind: 'folded' } })!
   })
-  const edits = [...conversation.edits(), ...hidden].sort((a, b) => a.message - b.message || a.span.start - b.span.start)
+  const edits = [...conversation.edits(), ...hidden, ...omitted.map(omissionEdit)].sort(
+    (a, b) => a.message - b.message || a.span.start - b.span.start,
+  )
   return engine.count(noted(messages, tools), tools, edits, scope?.variables)
 }
 

@@ -4,7 +4,7 @@
 import type { AnswerMass } from '../../attention/answer-mass.js'
 import type { ChatMessage } from '../../chat/message.js'
 import type { FragmentOptions } from '../../context/conversation.js'
-import type { CostlyFolds, FoldOptions, Fragment } from '../../context/fragment.js'
+import type { CostlyFolds, FoldOptions, Fragment, Omission } from '../../context/fragment.js'
 import type { Hit, SearchOptions, SearchResult } from '../../context/search.js'
 import type { Contract, ContractChoice } from '../../core/contract.js'
 import type { Tenant } from '../../core/ids.js'
@@ -54,6 +54,8 @@ export interface ThreadMessage {
   /** The content as the model sees it. */
   readonly shown: string
   readonly fragments: readonly ThreadFragment[]
+  /** The parts of the message beside its content that the model does not see. */
+  readonly omitted: readonly Omission[]
   /** The message's entry in the last step's ledger; null when the message was not there yet. */
   readonly cost: MessageCost | null
 }
@@ -124,6 +126,7 @@ export interface ThreadApi {
    * before they serve again.
    */
   unforgotten(tenant: Tenant, id: string): Promise<readonly Unforgotten[]>
+  /** Shows a fragment or an omitted part again. For an omission the result has an empty span. */
   restore(tenant: Tenant, id: string, fragment: string): Promise<Fragment>
   summarize(
     tenant: Tenant,

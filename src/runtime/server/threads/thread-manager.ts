@@ -17,6 +17,7 @@ import {
   type ReconciledThread,
   reconciled,
 } from './client-edits.js'
+import { promptBefore } from './cache-loss.js'
 import { identified } from './message-match.js'
 import { Sharing } from './sharing.js'
 import type { ThreadChange } from './thread-api.js'
@@ -265,7 +266,7 @@ export class ThreadManager {
       }
       thread.asked = true
       await this.#sharing.ownFor(thread)
-      return { thread, left: null, edits: [], hidden: [], isOwn: true }
+      return { thread, left: null, edits: [], hidden: [], isOwn: true, previous: promptBefore(thread) }
     })
   }
 
@@ -309,22 +310,27 @@ export class ThreadManager {
     const isFree = (entry: ThreadEntry) => !entry.asked && !elsewhere.has(entry.id)
     const found = this.#finder.find(wanted, isFree)
     if (found === null)
-      return { thread: this.#begin(wanted, null, null), left: null, edits: [], hidden: [], isOwn: true, isNew: true }
+      return {
+        ...{ thread: this.#begin(wanted, null, null), left: null, edits: [], hidden: [] },
+        ...{ isOwn: true, previous: null, isNew: true },
+      }
     if ('alignment' in found) return this.#takeRelated(wanted, found, elsewhere)
     found.asked = true
-    return { thread: found, left: null, edits: [], hidden: [], isOwn: true }
+    return { thread: found, left: null, edits: [], hidden: [], isOwn: true, previous: promptBefore(found) }
   }
 
   #takeRelated(wanted: ThreadRequest, { thread: from, alignment }: Related, elsewhere: ReadonlySet<string>): Taking {
     const { messages, thread: id } = wanted
     const { edits, hidden, isOwn, goesOn } = alignment
     const left = leftBy(from, messages, alignment, id)
+    const previous = promptBefore(from)
     if (goesOn && !from.asked && !elsewhere.has(from.id)) {
       from.asked = true
-      return { thread: from, left, edits, hidden, isOwn: true, ...(edits.length === 0 ? {} : { alignment }) }
+      return { thread: from, left, edits, hidden, isOwn: true, previous, ...(edits.length === 0 ? {} : { alignment }) }
     }
     const thread = this.#begin(wanted, from, reconciled(from.record, alignment, messages))
-    return { thread, left, edits, hidden: isOwn ? [...from.hidden, ...hidden] : [], isOwn, isNew: true }
+    const known = isOwn ? previous : null
+    return { thread, left, edits, hidden: isOwn ? [...from.hidden, ...hidden] : [], isOwn, previous: known, isNew: true }
   }
 
   #begin({ tenant, model, tools }: ThreadRequest, parent: Thread | null, first: ReconciledThread | null): Thread {

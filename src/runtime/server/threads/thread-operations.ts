@@ -5,6 +5,7 @@ import type { Result } from '../../context/refusal.js'
 import { sizeNote } from '../../context/size-note.js'
 import { KvfoldError } from '../../core/errors.js'
 import type { Tenant } from '../../core/ids.js'
+import { span } from '../../core/span.js'
 import type { Engine } from '../../engine/engine.js'
 import type { Residency } from '../../kv/residency.js'
 import type { Damage } from '../../store/damage.js'
@@ -78,6 +79,14 @@ export class Operations implements ThreadApi {
   restore(tenant: Tenant, id: string, fragment: string): Promise<Fragment> {
     return this.#edit(tenant, id, (thread) => {
       const { conversation } = thread
+      const omission = conversation.omissions.find((one) => one.id === fragment)
+      if (omission !== undefined) {
+        const { id: restored, message } = omission
+        const shown: Fragment = { id: restored, message, span: span(0, 0), state: { kind: 'open' } }
+        conversation.readmit(fragment)
+        edited(thread, 'restored', [shown], 0)
+        return shown
+      }
       const before = conversation.fragments.find((one) => one.id === fragment)
       const restored = granted(conversation.restore(fragment)).fragment
       edited(thread, 'restored', [restored], -savedBy(before))
@@ -208,6 +217,7 @@ function viewOf(thread: Thread, cells: ReadonlyMap<string, Residency>): ThreadVi
         const where = cells.get(fragment.id)
         return where === undefined ? fragment : { ...fragment, cells: where }
       }),
+    omitted: conversation.omissions.filter((omission) => omission.message === index),
     cost: costs.find((cost) => cost.index === index) ?? null,
   }))
   return { ...summaryOf(thread), all, ledger, events, tools: tools.map(({ name }) => name), found: toolsFoundIn(conversation) }
@@ -226,7 +236,8 @@ function cellsOf(thread: Thread, models: Models): ReadonlyMap<string, Residency>
   const { conversation, model } = thread
   const hidden = conversation.fragments.filter(({ state }) => state.kind !== 'open')
   const engine = models.all.find(({ name }) => name === model)?.engine
-  if (hidden.length === 0 || engine?.residency === undefined) return new Map()
+  // With omissions the holes of a prompt cannot be told apart by their number.
+  if (hidden.length === 0 || conversation.omissions.length > 0 || engine?.residency === undefined) return new Map()
   try {
     const found = engine.residency(conversation.id, ...shownBy(thread))
     return new Map(found?.map((where, index) => [hidden[index]!.id, where]))

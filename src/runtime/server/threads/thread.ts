@@ -6,6 +6,7 @@ import type { ContractChoice } from '../../core/contract.js'
 import { invariant } from '../../core/errors.js'
 import { conversationId, type Tenant } from '../../core/ids.js'
 import type { LedgerEntry } from '../../kv/ledger.js'
+import { movedEdits } from '../../store/port.js'
 import type { StoredMessage, ThreadCard, ThreadEvent, ThreadHead, ThreadRecord, ThreadStore } from '../../store/port.js'
 import type { MatchCandidate, Chain } from './message-match.js'
 import { dataSize, type PromptHead, RuntimeState, ShownSteps, View } from './thread-state.js'
@@ -18,6 +19,7 @@ interface StoredExtent {
   entries: number
   events: number
   fragments: unknown
+  omissions: unknown
   ids: number
   head: ThreadHead
 }
@@ -90,13 +92,14 @@ export class Thread implements MatchCandidate {
     this.#view = View.of(messages, from === undefined ? undefined : from.#view)
     if (from !== undefined) this.runtime.toolOrder = from.runtime.toolOrder
     this.#hidden = new Set(events.flatMap(({ hidden = [] }) => hidden))
-    const { fragments, ids } = this.conversation.state
+    const { fragments, omissions, ids } = this.conversation.state
     this.#saved = {
       messages: messages.length,
       others: false,
       entries: ledger.length,
       events: events.length,
       fragments,
+      omissions,
       ids,
       head: this.head,
     }
@@ -197,11 +200,11 @@ export class Thread implements MatchCandidate {
   }
 
   get record(): ThreadRecord {
-    const { messages, fragments, searches, ids } = this.conversation.state
+    const { messages, fragments, searches, ids, omissions } = this.conversation.state
     return {
       ...this.head,
       messages: messages.map((message, at): StoredMessage => ({ message, seen: this.seen[at] ?? 'nothing' })),
-      edits: { fragments, searches, ids },
+      edits: { fragments, searches, ids, ...(omissions === undefined ? {} : { omissions }) },
       ledger: this.#ledger,
       events: this.#events,
     }
@@ -259,13 +262,18 @@ export class Thread implements MatchCandidate {
     const missing = seen.content.trim().length - (text ?? '').trim().length
     const content = message.content.trimEnd().slice(0, -missing || undefined)
     const taken = text === null ? [] : [{ message: { ...message, content }, seen: { ...seen, content: text } }]
-    const isBefore = (each: { readonly message: number }) => each.message < messages.length - 1
-    const { fragments, searches, ids } = edits
     this.rewrite({
       messages: [...messages.slice(0, -1), ...taken],
-      edits: { fragments: fragments.filter(isBefore), searches: searches.filter(isBefore), ids },
+      edits: movedEdits(edits, (at) => (at < messages.length - 1 ? at : undefined)),
       held,
     })
+  }
+
+  /** Hides these messages from clients too. They know `summary` in their place, which becomes the last message. */
+  compact(hidden: ReadonlySet<number>, summary: ChatMessage): void {
+    const { messages, edits } = this.record
+    const left = messages.map((each, at): StoredMessage => (hidden.has(at) ? { ...each, seen: 'nothing' } : each))
+    this.rewrite({ messages: [...left, { message: summary, seen: 'same' }], edits, held: [] })
   }
 
   /** Appends messages from the client. Held results of the server's tools are inserted in the order of their calls. */
@@ -366,12 +374,12 @@ export class Thread implements MatchCandidate {
     const { tenant, id } = this
     const saved = this.#saved
     const record = this.record
-    const { fragments, ids } = record.edits
+    const { fragments, omissions, ids } = record.edits
     const { head } = this
     const messages = record.messages.slice(saved.messages, this.seen.length)
     const ledger = record.ledger.slice(saved.entries)
     const events = record.events.slice(saved.events)
-    const isEdited = saved.fragments !== fragments || saved.ids !== ids
+    const isEdited = saved.fragments !== fragments || saved.omissions !== omissions || saved.ids !== ids
     const isTouched = !isSameHead(saved.head, head)
     const from = saved.others ? saved.messages : null
     if (!isEdited && !isTouched && from === null && messages.length + ledger.length + events.length === 0) return null
@@ -380,7 +388,7 @@ export class Thread implements MatchCandidate {
     saved.others = false
     saved.entries += ledger.length
     saved.events += events.length
-    Object.assign(saved, { fragments, ids, head })
+    Object.assign(saved, { fragments, omissions, ids, head })
     const forgets = this.#forgets
     this.#forgets = false
     const { card } = this

@@ -73,6 +73,12 @@ export function someEdits(seed: number): ThreadEdits {
   }
 }
 
+/** Files of earlier versions have none. */
+const someOmissions: NonNullable<ThreadEdits['omissions']> = [
+  { id: fragmentId('f00009'), message: 1, omits: { part: 'inputs', calls: ['call_1'] } },
+  { id: fragmentId('f0000a'), message: 2, omits: { part: 'message' }, contract: 'splice' },
+]
+
 /** Returns a ledger entry with `messages` messages. */
 export function someEntry(step: number, messages = 2): LedgerEntry {
   return {
@@ -131,7 +137,7 @@ export function someUpdate(seed: number, of: { readonly tenant: string; readonly
   return {
     ...(has(8) ? { head: { ...someHead(small), ...of } } : {}),
     ...(has(9) ? { messages: [someStored(small), someStored(small + 7)] } : {}),
-    ...(has(10) ? { edits: someEdits(small) } : {}),
+    ...(has(10) ? { edits: { ...someEdits(small), ...(has(13) ? { omissions: someOmissions } : {}) } } : {}),
     ...(has(11) ? { ledger: [someEntry(small)] } : {}),
     ...(has(12) ? { events: [someEvent(small), someEvent(small + 1)] } : {}),
     card: someCard(small),

@@ -3,7 +3,8 @@ import Type from 'typebox'
 import { begun, Effort, placeholderOf, TemplateFields, templateFieldsOf, textOf, Thinking } from '../fields.js'
 import { KvfoldField, kvfoldOf } from '../kvfold-field.js'
 import { type DeferredTools, foundText, type ToolSearch } from '../../threads/server-tools.js'
-import { clearingOf, ContextManagement } from './context-management.js'
+import { compactedIn, CompactionField, ContextManagement, managementOf } from './context-management.js'
+import { DiagnosticsField } from './diagnostics.js'
 import type { ChatMessage, ToolCall, ToolDefinition } from '../../../chat/message.js'
 import type { Sampling } from '../../../engine/engine.js'
 import type { AnswerFormat, Ask, Tenant, UnsupportedParts } from '../../ask.js'
@@ -35,8 +36,8 @@ export function messagesAsk(body: MessagesRequest, tenant: Tenant, defaults: Sam
       parallelCalls: wanted?.disable_parallel_tool_use === undefined ? undefined : !wanted.disable_parallel_tool_use,
       format: formatOf(body),
       ...templateOf(body),
-      clear: clearingOf(body.context_management),
     }),
+    ...managementOf(body),
     ...kvfoldOf(body.kvfold),
   }
 }
@@ -69,7 +70,10 @@ export function promptOf(
       ? assistantMessages(blocks, place, names, known, unsupportedParts)
       : userMessages(blocks, place, names, known, unsupportedParts)
   })
-  return { messages: [...system, ...resultsInOrder(messages)], ...offered }
+  // The last compaction stands for all before it, except the system's messages.
+  const from = messages.findLastIndex(({ message }) => message.stands !== undefined)
+  const left = messages.filter(({ message }, at) => at >= from || message.role === 'system')
+  return { messages: [...system, ...resultsInOrder(left)], ...offered }
 }
 
 interface OfferedTools {
@@ -118,6 +122,13 @@ function assistantMessages(
       case 'text':
         text.push(stringOf(block, 'text', at))
         break
+      case 'compaction': {
+        const message = compactedIn(block, at)
+        if (message === null) break
+        flush()
+        messages.push({ message, place: at })
+        break
+      }
       case 'thinking':
         thoughts.push(stringOf(block, 'thinking', at))
         break
@@ -166,7 +177,13 @@ function userMessages(
   blocks.forEach((block, index) => {
     const at = `${place}[${index}]`
     if (block.type === 'text') text.push(stringOf(block, 'text', at))
-    else if (block.type === 'tool_result') {
+    else if (block.type === 'compaction') {
+      const message = compactedIn(block, at)
+      if (message !== null) {
+        flush()
+        messages.push({ message, place: at })
+      }
+    } else if (block.type === 'tool_result') {
       flush()
       const id = stringOf(block, 'tool_use_id', at)
       const said = saidIn(block['content'], `${at}.content`, known)
@@ -293,6 +310,7 @@ const Prompt = {
   container: Type.Optional(Type.Unknown({ description: 'refused' })),
   cache_control: Type.Optional(Type.Unknown({ description: 'caching is automatic; it splits usage where it stands' })),
   context_management: ContextManagement,
+  compaction: CompactionField,
   ...TemplateFields,
   thinking: Thinking,
   output_config: Type.Optional(
@@ -312,6 +330,7 @@ export const MessagesBody = Type.Object({
   top_p: Type.Optional(Type.Number({ minimum: 0, maximum: 1 })),
   top_k: Type.Optional(Type.Integer({ minimum: 0, maximum: 1_000_000 })),
   output_format: Type.Optional(Type.Record(Type.String(), Type.Unknown())),
+  diagnostics: DiagnosticsField,
   kvfold: KvfoldField,
 })
 

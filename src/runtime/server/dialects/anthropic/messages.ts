@@ -8,15 +8,18 @@ import type { Frame, StreamShape } from '../../request-lifecycle.js'
 import { ignoredIn, kvfoldEvent, kvfoldReply } from '../kvfold-field.js'
 import { sessionOf } from '../session-headers.js'
 import { argumentsAhead, argumentsOf, restOf } from '../tools.js'
-import { afterBreakpoint, clearingOf, managed } from './context-management.js'
+import { afterBreakpoint, compactionBlock, managed, managementOf } from './context-management.js'
+import { Diagnostics } from './diagnostics.js'
 import { CountBody, messagesAsk, MessagesBody, type MessagesRequest, promptOf, templateOf } from './messages-ask.js'
 import { searchTools } from '../../threads/server-tools.js'
 import { ANSWER, type App, ERRORS, type Ports } from '../../routes/route.js'
+import { definedFields } from '../../../core/json.js'
 import { nullsDownTo } from '../fields.js'
 
 const NULLS = 3
 
 export function addMessages(app: App, { service, sampling, unsupportedParts, exchange }: Ports): void {
+  const diagnostics = new Diagnostics()
   app.post(
     '/v1/messages',
     {
@@ -32,10 +35,21 @@ export function addMessages(app: App, { service, sampling, unsupportedParts, exc
       const session = sessionOf(request.headers)
       const begin = (signal: AbortSignal) => [service.ask({ ...session, ...ask, signal, streamed })]
       const running = exchange(request, reply)
-      if (streamed) return running.stream(begin, new MessageStream(id, request.id, body), body.kvfold?.ping)
+      const diagnosis: Diagnosis = {
+        of: (model, read) => diagnosed(body, diagnostics.told(body.diagnostics, ask, model, read)),
+        note: (answer) => {
+          diagnostics.note(body.diagnostics, id, ask, answer)
+        },
+      }
+      if (streamed) return running.stream(begin, new MessageStream(id, request.id, body, diagnosis), body.kvfold?.ping)
       const [answer] = await running.answers(begin)
       const told = kvfoldReply(body.kvfold, answer!, ignoredIn(body, MessagesBody))
-      return { ...messageReply(id, body, answer!), ...(told === undefined ? {} : { kvfold: told }) }
+      diagnosis.note(answer!)
+      return {
+        ...messageReply(id, body, answer!),
+        ...diagnosis.of(answer!.model, answer!.usage),
+        ...(told === undefined ? {} : { kvfold: told }),
+      }
     },
   )
   app.post(
@@ -55,7 +69,7 @@ export function addMessages(app: App, { service, sampling, unsupportedParts, exc
       const { messages, tools: shown, deferred } = promptOf(body, unsupportedParts)
       const searches = deferred === undefined ? [] : searchTools(deferred).map(({ definition }) => definition)
       const tools = [...searches, ...shown]
-      const clear = clearingOf(body.context_management)
+      const { clear } = managementOf({ ...definedFields({ context_management: body.context_management }) })
       const { template } = templateOf(body)
       return exchange(request, reply).wait(async () => {
         const original = await service.count(body.model, messages, tools, { template })
@@ -69,11 +83,21 @@ export function addMessages(app: App, { service, sampling, unsupportedParts, exc
   )
 }
 
+/** Compares a request with an earlier one, and remembers it for later ones. */
+interface Diagnosis {
+  /** Returns the field `diagnostics` of the answer; empty when the request does not have it. */
+  of(model: string, read: Pick<Usage, 'promptTokens' | 'cachedTokens'>): object
+  note(answer: Answer): void
+}
+
+const diagnosed = ({ diagnostics }: MessagesRequest, told: object | null): object =>
+  diagnostics === undefined ? {} : { diagnostics: told }
+
 // Writes an answer as a message, whole or in events.
 
 /** @param body the request */
 export function messageReply(id: string, body: MessagesRequest, answer: Answer): object {
-  const { message, finish, stop, model, searched = [] } = answer
+  const { message, model, searched = [], compacted } = answer
   const said = ({ content, reasoning }: ChatMessage) => [
     ...(reasoning === undefined ? [] : [{ type: 'thinking', thinking: reasoning, signature: '' }]),
     ...(content === '' ? [] : [{ type: 'text', text: content }]),
@@ -84,24 +108,31 @@ export function messageReply(id: string, body: MessagesRequest, answer: Answer):
     role: 'assistant',
     model,
     content: [
+      ...(compacted === undefined ? [] : [compactionBlock(compacted)]),
       ...searched.flatMap((step) => [...said(step.message), ...searchBlocks(step.result)]),
       ...said(message),
       ...(message.toolCalls ?? []).map((call) => ({ type: 'tool_use', id: call.id, name: call.name, input: call.arguments })),
     ],
-    ...endOf({ finish, stop }),
+    ...endOf(answer),
     usage: usageIn(body, answer),
     ...managed(body, answer),
   }
 }
 
 /** Returns the usage, including the tokens computed up to the last `cache_control`, by the first step's ledger. */
-function usageIn(body: MessagesRequest, { usage, ledger }: Answer): object {
+function usageIn(body: MessagesRequest, { usage, ledger, compacted }: Answer): object {
   const after = afterBreakpoint(body)
   const messages = after === null ? [] : (ledger.find(({ kind }) => kind === 'answer')?.messages ?? [])
   // The last message is the answer.
   const before = messages.slice(0, Math.max(0, messages.length - 1 - (after ?? 0)))
   const created = before.reduce((sum, { recomputed, fresh }) => sum + recomputed + fresh, 0)
-  return usageOf(usage, Math.min(created, usage.promptTokens - usage.cachedTokens))
+  const own = usageOf(usage, Math.min(created, usage.promptTokens - usage.cachedTokens))
+  if (compacted === undefined) return own
+  const iterations = [
+    { type: 'compaction', ...usageOf(compacted.usage), cache_creation: null },
+    ...(compacted.paused ? [] : [{ type: 'message', ...own, cache_creation: null }]),
+  ]
+  return { ...own, iterations }
 }
 
 /** `created`: tokens computed up to the breakpoint. `input_tokens`, `created` and the cached tokens add up to the prompt. */
@@ -127,6 +158,7 @@ export class MessageStream implements StreamShape<Answer> {
     private readonly id: string,
     private readonly requestId: string,
     private readonly body: MessagesRequest,
+    private readonly diagnosis: Diagnosis = { of: () => ({}), note: () => undefined },
   ) {}
 
   on(event: AskEvent): readonly Frame[] {
@@ -146,6 +178,17 @@ export class MessageStream implements StreamShape<Answer> {
         return this.#whole(event.call)
       case 'search':
         return this.#search(event)
+      case 'compaction': {
+        const block = compactionBlock(event)
+        return [
+          ...this.#begin(event.usage.promptTokens, event.usage.cachedTokens),
+          ...this.#closed(),
+          frame('content_block_start', { index: this.#blocks, content_block: { ...block, content: null } }),
+          this.#delta({ type: 'compaction_delta', content: event.content, encrypted_content: null }),
+          frame('content_block_stop', { index: this.#blocks++ }),
+          ...this.#told(event),
+        ]
+      }
       case 'acm':
       case 'bare-call':
       case 'policy':
@@ -159,6 +202,7 @@ export class MessageStream implements StreamShape<Answer> {
 
   done(answer: Answer): readonly Frame[] {
     const { usage } = answer
+    this.diagnosis.note(answer)
     const told = kvfoldReply(this.body.kvfold, answer, ignoredIn(this.body, MessagesBody))
     return [
       ...this.#begin(usage.promptTokens, usage.cachedTokens),
@@ -186,7 +230,8 @@ export class MessageStream implements StreamShape<Answer> {
     this.#begun = true
     const usage = usageOf({ promptTokens, cachedTokens, completionTokens: 0 })
     const message = { id: this.id, type: 'message', role: 'assistant', model: this.#model, content: [], usage }
-    return [frame('message_start', { message: { ...message, stop_reason: null, stop_sequence: null } })]
+    const told = this.diagnosis.of(this.#model, { promptTokens, cachedTokens })
+    return [frame('message_start', { message: { ...message, stop_reason: null, stop_sequence: null, ...told } })]
   }
 
   #opened(kind: 'text' | 'thinking'): readonly Frame[] {
@@ -250,8 +295,9 @@ export class MessageStream implements StreamShape<Answer> {
 
 const frame = (type: string, data: object): Frame => ({ event: type, data: { type, ...data } })
 
-const endOf = ({ finish, stop }: { readonly finish: Finish; readonly stop?: string | undefined }): object => ({
-  stop_reason: finish === 'stop' && stop !== undefined ? 'stop_sequence' : reasonOf(finish),
+const endOf = ({ finish, stop, compacted }: Pick<Answer, 'finish' | 'stop' | 'compacted'>): object => ({
+  stop_reason:
+    compacted?.paused === true ? 'compaction' : finish === 'stop' && stop !== undefined ? 'stop_sequence' : reasonOf(finish),
   stop_sequence: stop ?? null,
 })
 

@@ -7,6 +7,7 @@ import type { Problem } from '../../problem.js'
 import { kvfoldBeside, kvfoldEvent, kvfoldReply, type KvfoldRequest } from '../kvfold-field.js'
 import { timings } from '../llama-server/completion.js'
 import { argumentsOf, restOf } from '../tools.js'
+import { dropUsage } from './drops.js'
 import { chatLogprobs, chatUsage, openAiError, summed } from './wire.js'
 
 /** The fields that every chunk of a completion repeats. */
@@ -48,11 +49,14 @@ export function chatCompletion({ id, created }: ChatHead, answers: readonly Answ
       finish_reason: reasonOf(finish),
       ...stopReason(stop),
     })),
-    usage: chatUsage(summed(answers.map(({ usage }) => usage))),
+    usage: usageOf(answers),
     ...timingsOf(answers, wish),
     ...kvfoldBeside(wish, answers, kvfoldReply),
   }
 }
+
+const usageOf = (answers: readonly Answer[]): object =>
+  chatUsage(summed(answers.map(({ usage }) => usage)), answers[0] === undefined ? {} : dropUsage(answers[0]))
 
 /** Writes the chunks of one completion; several choices are interleaved. */
 export class ChatStream implements StreamShape<Answer> {
@@ -81,7 +85,7 @@ export class ChatStream implements StreamShape<Answer> {
   }
 
   end(answers: readonly Answer[]): readonly Frame[] {
-    const usage = this.wish.usage ? { usage: chatUsage(summed(answers.map((answer) => answer.usage))) } : {}
+    const usage = this.wish.usage ? { usage: usageOf(answers) } : {}
     const told = { ...timingsOf(answers, this.wish), ...kvfoldBeside(this.wish, answers, kvfoldReply) }
     const last = this.wish.usage || Object.keys(told).length > 0 ? [this.#chunk([], { ...usage, ...told })] : []
     return [...last, DONE]
@@ -121,6 +125,7 @@ export class ChatStream implements StreamShape<Answer> {
         return []
       case 'acm':
       case 'bare-call':
+      case 'compaction':
       case 'policy':
       case 'progress':
       case 'queued':

@@ -25,6 +25,7 @@ import { sessionOf } from '../session-headers.js'
 import { argumentsAhead, callOf, checkChoice, checkTools, NO_PARAMETERS, STRICT } from '../tools.js'
 import { FormFields, formOf, WITH_NULLS } from './answer-form.js'
 import { chatCompletion, ChatStream } from './chat-reply.js'
+import { DropFields, dropsOf } from './drops.js'
 
 /** Messages, tools, their fields and `response_format` may have nulls for unset fields. Schemas and arguments nested deeper keep theirs. */
 const NULLS = 5
@@ -84,6 +85,7 @@ export function chatAsk(body: ChatRequest, tenant: Tenant, defaults: Sampling, u
       parallelCalls: body.parallel_tool_calls,
       stop: stopOf(body.stop),
       format: formOf(body),
+      drops: dropsOf(body, messages.length),
       ...templateFieldsOf(body, effortOf(body)),
       logprobs: body.logprobs === true ? (body.top_logprobs ?? 0) : undefined,
     }),
@@ -298,6 +300,7 @@ export const ChatBody = Type.Object({
       { description: 'as reasoning_effort, and as thinking_budget_tokens' },
     ),
   ),
+  ...DropFields,
   kvfold: KvfoldField,
   functions: Type.Optional(Type.Unknown({ deprecated: true, description: 'refused: use tools' })),
   function_call: Type.Optional(Type.Unknown({ deprecated: true, description: 'refused: use tool_choice' })),

@@ -11,6 +11,7 @@ import { Effort, SamplingFields, TemplateFields, textOf } from '../fields.js'
 import type { Tenant, UnsupportedParts } from '../../ask.js'
 import type { PlacedMessage } from '../results.js'
 import { callOf, STRICT } from '../tools.js'
+import { compactedIn, ResponseManagement } from './response-compaction.js'
 import { flatName, searchCall, searchOutput } from './response-tools.js'
 import { KvfoldField } from '../kvfold-field.js'
 
@@ -39,7 +40,7 @@ export function messagesOfItems(
 ): PlacedMessage[] {
   if (typeof input === 'string') return [{ message: { role: 'user', content: input }, place: 'input' }]
   if (!Array.isArray(input)) throw new FieldError('input', 'input must be a string or a list of items.')
-  const messages: PlacedMessage[] = []
+  let messages: PlacedMessage[] = []
   let draft: MessageDraft | null = null
   const flush = () => {
     if (draft !== null) messages.push({ message: assistantMessage(draft), place: 'input' })
@@ -83,6 +84,16 @@ export function messagesOfItems(
       case 'tool_search_call': {
         const call = searchCall(item, place)
         assistant(() => false).toolCalls.push(call)
+        break
+      }
+      // Codex has the second name.
+      case 'compaction':
+      case 'compaction_summary': {
+        flush()
+        const compacted = compactedIn(item, place)
+        // What it stands for is dropped, if the client still has it.
+        if (compacted?.all === true) messages = messages.filter(({ message }) => message.role === 'system')
+        if (compacted !== null) messages.push({ message: compacted.message, place })
         break
       }
       case 'tool_search_output':
@@ -161,14 +172,17 @@ export function placeOf(id: string): InstructedPlace | null {
 
 // Item ids contain the response and the item's place in it, so that a client can refer to an item instead of sending it again.
 
-export const itemId = (kind: 'msg' | 'rs' | 'fc' | 'ctc' | 'lsh' | 'tsc' | 'tso', response: string, index: number): string =>
-  `${kind}_${response.replace(/^resp_/, '')}_${index}`
+export const itemId = (
+  kind: 'cmp' | 'msg' | 'rs' | 'fc' | 'ctc' | 'lsh' | 'tsc' | 'tso',
+  response: string,
+  index: number,
+): string => `${kind}_${response.replace(/^resp_/, '')}_${index}`
 
 /** Returns the input with references replaced by their items. @throws FieldError server/not-found */
 export async function withReferenced(input: unknown, tenant: Tenant, responses: Pick<Responses, 'get'>): Promise<unknown> {
   if (!Array.isArray(input)) return input
   const stored = async (id: string): Promise<unknown> => {
-    const [, response, index] = /^(?:msg|rs|fc|ctc|lsh|tsc|tso)_(.+)_(\d{1,6})$/.exec(id) ?? []
+    const [, response, index] = /^(?:cmp|msg|rs|fc|ctc|lsh|tsc|tso)_(.+)_(\d{1,6})$/.exec(id) ?? []
     const kept = response === undefined ? null : await responses.get(tenant, `resp_${response}`)
     const { output } = (kept ?? {}) as { output?: unknown }
     const item: unknown = Array.isArray(output) ? output[Number(index)] : undefined
@@ -254,12 +268,19 @@ export const ResponseBody = Type.Object({
   truncation: Type.Optional(
     Type.Enum(['auto', 'disabled'], { description: 'auto: what does not fit is folded, as by kvfold.overflow: fold-oldest' }),
   ),
+  context_management: ResponseManagement,
   metadata: Type.Optional(Type.Record(Type.String(), Type.String({ maxLength: 16_384 }), { maxProperties: 64 })),
   background: Type.Optional(Type.Boolean({ description: 'refused when true' })),
   conversation: Type.Optional(Type.Unknown({ description: 'refused: use previous_response_id or kvfold.thread' })),
   prompt: Type.Optional(Type.Unknown({ description: 'refused' })),
   max_tool_calls: Type.Optional(Type.Integer({ description: 'refused: it is about tools of OpenAI' })),
   kvfold: KvfoldField,
+})
+
+/** The body of `/v1/responses/compact`. */
+export const CompactBody = Type.Object({
+  ...ResponseBody.properties,
+  input: Type.Optional(ResponseBody.properties.input),
 })
 
 export type ResponseRequest = Type.Static<typeof ResponseBody>

@@ -7,6 +7,8 @@ import type { Frame, StreamShape } from '../../request-lifecycle.js'
 import { ignoredIn, kvfoldEvent, kvfoldReply } from '../kvfold-field.js'
 import { restOf } from '../tools.js'
 import { itemId, ResponseBody, responseId, type ResponseRequest, unstoredId } from './response-items.js'
+import { countWithCompacted } from '../../threads/compaction.js'
+import { compactionItem } from './response-compaction.js'
 import type { CallItem, CallKind, ResponseTools } from './response-tools.js'
 import { chatLogprobs, openAiError, responseUsage } from './wire.js'
 
@@ -33,7 +35,9 @@ interface ResponseState {
 /** Returns the id of the response to this ask in `thread`. */
 function idIn(thread: string | null, { body, ask }: ResponseHead): string {
   if (body.store === false || thread === null) return unstoredId()
-  return responseId({ thread, messages: ask.messages.length + 1, instructed: body.instructions !== undefined })
+  const isAnswered = ask.compaction?.above !== null
+  const messages = countWithCompacted(ask.messages) + (isAnswered ? 1 : 0)
+  return responseId({ thread, messages, instructed: body.instructions !== undefined })
 }
 
 function response(
@@ -93,7 +97,7 @@ const statusOf = ({ finish, message: { toolCalls = [] } }: Answer): 'completed' 
   finish === 'length' && toolCalls.length === 0 ? 'incomplete' : 'completed'
 
 function itemsOf(
-  { message, searched = [], logprobs = [] }: Answer,
+  { message, searched = [], logprobs = [], compacted }: Answer,
   { ask, tools }: ResponseHead,
   response: string,
 ): readonly object[] {
@@ -105,7 +109,9 @@ function itemsOf(
     (index: number) => tools.searchItems(result, (kind) => itemId(kind, response, index))[0],
     (index: number) => tools.searchItems(result, (kind) => itemId(kind, response, index))[1],
   ])
+  if (compacted?.paused === true) return [compactionItem(compacted, itemId('cmp', response, 0), true)]
   const items: ((index: number) => object)[] = [
+    ...(compacted === undefined ? [] : [(index: number) => compactionItem(compacted, itemId('cmp', response, index), true)]),
     ...before,
     ...(reasoning === undefined ? [] : [(index: number) => reasoningItem(itemId('rs', response, index), reasoning, 'completed')]),
     ...(content === '' && toolCalls.length > 0 ? [] : [(index: number) => said(itemId('msg', response, index))]),
@@ -226,6 +232,11 @@ export class ResponseStream implements StreamShape<Answer> {
         return [...this.#closed(), ...this.#search(event)]
       case 'arguments':
         return this.#arguments(event)
+      case 'compaction': {
+        const item = compactionItem(event, this.#itemId('cmp'), true)
+        const place = { output_index: this.#output.length, item }
+        return [...this.#begin(), this.#frame('response.output_item.added', place), this.#finished(item)]
+      }
       case 'acm':
       case 'bare-call':
       case 'policy':

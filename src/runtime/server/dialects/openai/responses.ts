@@ -5,7 +5,8 @@ import Type from 'typebox'
 import { FieldError, unsupported } from '../../problem.js'
 import { ANSWER, type App, ERRORS, type Ports } from '../../routes/route.js'
 import { nullsDownTo, samplingOf, templateFieldsOf } from '../fields.js'
-import { messagesOfItems, placeOf, ResponseBody, type ResponseRequest, withReferenced } from './response-items.js'
+import { CompactBody, messagesOfItems, placeOf, ResponseBody, type ResponseRequest, withReferenced } from './response-items.js'
+import { compactedResponse, compactionIn, withoutTrigger } from './response-compaction.js'
 import { ResponseStream, wholeResponse } from './response-reply.js'
 import { endOfAnswer, flatName, ResponseTools } from './response-tools.js'
 import type { ChatMessage } from '../../../chat/message.js'
@@ -49,6 +50,30 @@ export function addResponses(app: App, { service, sampling, unsupportedParts, ex
       if (streamed) return running.stream(begin, new ResponseStream(head), body.kvfold?.ping)
       const [answer] = await running.answers(begin)
       return wholeResponse(head, answer!)
+    },
+  )
+
+  app.post(
+    '/v1/responses/compact',
+    {
+      schema: {
+        summary: 'A conversation as its user’s messages and a summary of the rest (OpenAI)',
+        tags: ['openai'],
+        body: CompactBody,
+        response: { 200: ANSWER, ...ERRORS },
+      },
+      preValidation: nullsDownTo(NULLS),
+      preHandler: argumentsAhead,
+    },
+    async (request, reply) => {
+      const { tenant } = request
+      const body = { ...request.body, input: request.body.input ?? [] }
+      const tools = new ResponseTools(body.tools ?? [])
+      const asked = await responseAsk(body, tools, tenant, sampling, service, unsupportedParts)
+      const compaction = { above: null, pauses: true, keepsUser: true }
+      const begin = (signal: AbortSignal) => [service.ask({ ...asked, compaction, signal })]
+      const [answer] = await exchange(request, reply).answers(begin)
+      return compactedResponse(asked.messages, answer!)
     },
   )
 
@@ -107,20 +132,23 @@ async function responseAsk(
   const names = new Map(earlier?.messages.flatMap(({ toolCalls = [] }) => toolCalls.map(({ id, name }) => [id, name] as const)))
   const instructions = body.instructions === undefined ? [] : [{ role: 'system', content: body.instructions } as const]
   const withLogprobs = body.include?.includes(LOGPROBS) === true
+  const { input, isTriggered } = withoutTrigger(body.input)
   return {
     tenant,
     messages: [
       ...instructions,
       ...(earlier?.messages ?? []),
-      ...resultsInOrder(
-        messagesOfItems(
-          await withReferenced(body.input, tenant, service.responses),
-          names,
-          (list) => offered.told(list),
-          unsupportedParts,
-        ),
-        earlier?.messages,
-      ),
+      ...(earlier !== null && Array.isArray(input) && input.length === 0
+        ? []
+        : resultsInOrder(
+            messagesOfItems(
+              await withReferenced(input, tenant, service.responses),
+              names,
+              (list) => offered.told(list),
+              unsupportedParts,
+            ),
+            earlier?.messages,
+          )),
     ],
     tools,
     toolChoice: checkChoice(choiceOf(body.tool_choice), [...tools, ...(deferred?.tools ?? []), ...(deferred?.searches ?? [])]),
@@ -134,6 +162,7 @@ async function responseAsk(
       format: formatOf(body),
       ...templateFieldsOf(body, { field: 'reasoning.effort', value: body.reasoning?.effort }),
       logprobs: withLogprobs ? (body.top_logprobs ?? 0) : undefined,
+      compaction: compactionIn(body.context_management, isTriggered),
       overflow: body.truncation === 'auto' ? ('fold-oldest' as const) : undefined,
     }),
     ...kvfoldOf(body.kvfold),
@@ -156,10 +185,18 @@ async function before(
   if (place === null || !(await responses.has(tenant, id))) throw missing()
   const { thread, instructed } = place
   const view = await viewOf(threads, tenant, thread, missing)
-  if (view.length < place.messages) throw missing()
+  const end = endIn(view, place.messages)
+  if (end === null) throw missing()
   // Leave out the sampled tokens: the thread has its own.
-  const messages = view.slice(instructed ? 1 : 0, endOfAnswer(view, place.messages)).map(({ sampled: _, ...message }) => message)
+  const messages = view.slice(instructed ? 1 : 0, endOfAnswer(view, end)).map(({ sampled: _, ...message }) => message)
   return { thread, messages }
+}
+
+/** Returns how many messages of the view these messages of the client's are; null if it has fewer, or the last one is compacted. */
+function endIn(view: readonly ChatMessage[], messages: number): number | null {
+  let left = messages
+  for (const [at, { stands = 1 }] of view.entries()) if ((left -= stands) <= 0) return left === 0 ? at + 1 : null
+  return null
 }
 
 async function viewOf(

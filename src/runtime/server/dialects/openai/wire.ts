@@ -64,14 +64,14 @@ export function summed(usages: readonly Usage[]): Usage {
 const savedIn = ({ saved }: Pick<Usage, 'saved'>): { readonly kvfold?: object } =>
   saved === undefined ? {} : { kvfold: { saved_tokens: saved.tokens, saved_seconds: Math.round(saved.seconds * 1000) / 1000 } }
 
-/** `cached_tokens`: prompt tokens that were not computed. */
-export function chatUsage(usage: Usage): object {
+/** `cached_tokens`: prompt tokens that were not computed. @param details more counts of the prompt */
+export function chatUsage(usage: Usage, details: object = {}): object {
   const { promptTokens, cachedTokens, completionTokens, reasoningTokens } = usage
   return {
     prompt_tokens: promptTokens,
     completion_tokens: completionTokens,
     total_tokens: promptTokens + completionTokens,
-    prompt_tokens_details: { cached_tokens: cachedTokens },
+    prompt_tokens_details: { cached_tokens: cachedTokens, ...details },
     completion_tokens_details: { reasoning_tokens: reasoningTokens },
     ...savedIn(usage),
   }

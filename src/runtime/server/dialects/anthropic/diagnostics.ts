@@ -1,0 +1,90 @@
+/** Anthropic's cache diagnostics: compares a request with the one of an earlier message, and says what changed first. */
+import { createHash } from 'node:crypto'
+import Type from 'typebox'
+import { writeJson } from '../../../core/written-json.js'
+import type { Answer, Ask } from '../../ask.js'
+import { messageKey } from '../../threads/message-match.js'
+
+export const DiagnosticsField = Type.Optional(
+  Type.Object(
+    { previous_message_id: Type.Optional(Type.String({ maxLength: 300 })) },
+    { description: 'why the cache was lost since the answer with this id, whose request must have had the field, too' },
+  ),
+)
+
+type Wish = Type.Static<typeof DiagnosticsField> | undefined
+
+/** A request, as far as comparing needs it. Holds hashes, no text. */
+interface RequestPrint {
+  readonly model: string
+  readonly system: string
+  readonly tools: string
+  /** Everything else that changes a prompt: template variables, tool choice, format. */
+  readonly rest: string
+  readonly keys: readonly string[]
+  /** Tokens of the prompt and of the answer, which the next request could have read from the cache. */
+  readonly tokens: number
+}
+
+/** The most requests that are remembered; the oldest are forgotten first. */
+const MOST = 4096
+
+/** How much of a request the cache had. */
+type Read = Pick<Answer['usage'], 'promptTokens' | 'cachedTokens'>
+
+export class Diagnostics {
+  readonly #prints = new Map<string, RequestPrint>()
+
+  /** Remembers an answered request, if its client wants diagnostics. */
+  note(wish: Wish, id: string, ask: Ask, { model, usage }: Answer): void {
+    if (wish === undefined) return
+    const tokens = usage.promptTokens + usage.completionTokens
+    this.#prints.set(keyOf(ask, id), { ...printOf(ask, model), tokens })
+    for (const oldest of this.#prints.keys()) {
+      if (this.#prints.size <= MOST) return
+      this.#prints.delete(oldest)
+    }
+  }
+
+  /** Returns the field `diagnostics` of the answer; null when nothing changed, or the client compares with nothing. */
+  told(wish: Wish, ask: Ask, model: string, read: Read): object | null {
+    const id = wish?.previous_message_id
+    if (id === undefined) return null
+    const before = this.#prints.get(keyOf(ask, id))
+    if (before === undefined) return { cache_miss_reason: { type: 'previous_message_not_found' } }
+    const now = printOf(ask, model)
+    const type = changeBetween(before, now)
+    if (type === null) return null
+    if (type === 'unavailable') return { cache_miss_reason: { type } }
+    return { cache_miss_reason: { type, cache_missed_input_tokens: Math.max(0, before.tokens - read.cachedTokens) } }
+  }
+}
+
+const keyOf = ({ tenant }: Ask, id: string): string => JSON.stringify([tenant, id])
+
+const digest = (value: unknown): string => createHash('sha256').update(writeJson(value)).digest('base64')
+
+function printOf(
+  { messages, tools, toolChoice, template = [], format, deferred }: Ask,
+  model: string,
+): Omit<RequestPrint, 'tokens'> {
+  const end = messages.findIndex(({ role }) => role !== 'system')
+  const [system, rest] = end === -1 ? [messages, []] : [messages.slice(0, end), messages.slice(end)]
+  return {
+    model,
+    system: digest(system.map(messageKey)),
+    // The order of tools changes nothing: the thread keeps the one that it saw first.
+    tools: digest([...tools].sort((a, b) => (a.name < b.name ? -1 : 1))),
+    rest: digest([toolChoice, template.map(({ names, value }) => [names, value]), format ?? null, deferred?.tools.length ?? 0]),
+    keys: rest.map(messageKey),
+  }
+}
+
+/** Returns the first change, in the order in which Anthropic's API looks for one. */
+function changeBetween(before: RequestPrint, now: Omit<RequestPrint, 'tokens'>): string | null {
+  if (before.model !== now.model) return 'model_changed'
+  if (before.system !== now.system) return 'system_changed'
+  if (before.tools !== now.tools) return 'tools_changed'
+  if (before.keys.some((key, at) => key !== now.keys[at])) return 'messages_changed'
+  return before.rest === now.rest ? null : 'unavailable'
+}

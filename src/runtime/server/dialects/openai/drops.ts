@@ -1,0 +1,71 @@
+/** AKV's fields of `/v1/chat/completions`: `drop_message`, `drop_rule` and `reposition`, and the counts that they add to usage. */
+import Type from 'typebox'
+import type { Answer, Ask } from '../../ask.js'
+import { FieldError } from '../../problem.js'
+
+/** How many tool results stay by default. */
+const KEPT = 12
+
+const Index = Type.Integer({ minimum: 0, maximum: 100_000 })
+
+export const DropFields = {
+  drop_message: Type.Optional(
+    Type.Record(Type.String(), Type.Array(Index), {
+      maxProperties: 10_000,
+      description: 'after this message those are not shown any more, by indexes of `messages`: {"3": [1, 2]}',
+    }),
+  ),
+  drop_rule: Type.Optional(
+    Type.Object({
+      type: Type.Enum(['message_drop', 'thinking_drop']),
+      keep_tool_responses: Type.Optional(
+        Type.Integer({ minimum: 0, description: `with message_drop: how many tool results stay; default: ${KEPT}` }),
+      ),
+    }),
+  ),
+  reposition: Type.Optional(
+    Type.Array(Index, {
+      maxItems: 10_000,
+      description: 'after these messages what stays moves up to the positions of what was dropped',
+    }),
+  ),
+}
+
+interface DropRequest {
+  readonly drop_message?: Readonly<Record<string, readonly number[]>>
+  readonly drop_rule?: { readonly type: 'message_drop' | 'thinking_drop'; readonly keep_tool_responses?: number }
+  readonly reposition?: readonly number[]
+}
+
+/** @param count of the request's messages @throws FieldError for an index that names no message, or one that cannot be dropped there */
+export function dropsOf({ drop_message: drops, drop_rule: rule, reposition }: DropRequest, count: number): Ask['drops'] {
+  if (drops === undefined && rule === undefined && reposition === undefined) return undefined
+  const isThere = (message: number) => Number.isSafeInteger(message) && message >= 0 && message < count
+  const messages = Object.entries(drops ?? {}).flatMap(([after, dropped]) => {
+    const place = `drop_message[${JSON.stringify(after)}]`
+    if (!/^\d{1,6}$/.test(after) || !isThere(Number(after)))
+      throw new FieldError(place, `${place} names no message; the request has ${count}, from 0 on.`)
+    const wrong = dropped.find((message) => message >= Number(after))
+    if (wrong !== undefined)
+      throw new FieldError(place, `${place} drops message ${wrong}, which is not before message ${after}; drop earlier ones.`)
+    return dropped
+  })
+  const missing = reposition?.find((message) => !isThere(message))
+  if (missing !== undefined)
+    throw new FieldError('reposition', `reposition names message ${missing}, and the request has ${count}, from 0 on.`)
+  return {
+    messages: [...new Set(messages)].sort((a, b) => a - b),
+    repositions: (reposition?.length ?? 0) > 0,
+    ...(rule === undefined ? {} : { rule: ruleOf(rule) }),
+  }
+}
+
+const ruleOf = ({
+  type,
+  keep_tool_responses: keep = KEPT,
+}: NonNullable<DropRequest['drop_rule']>): NonNullable<NonNullable<Ask['drops']>['rule']> =>
+  type === 'thinking_drop' ? { kind: 'thinking' } : { kind: 'results', keep }
+
+/** Returns the counts for `usage.prompt_tokens_details`; empty when the request has none of the fields. */
+export const dropUsage = ({ dropped }: Pick<Answer, 'dropped'>): object =>
+  dropped === undefined ? {} : { drop_skipped_tokens: dropped.skippedTokens, repos_tokens: dropped.repositionedTokens }

@@ -1,0 +1,127 @@
+/**
+ * Compacts a conversation: the model writes a summary behind the very prompt that it was shown, and the messages before are folded away.
+ * From then on clients know one message in their place.
+ */
+import type { ChatMessage } from '../../chat/message.js'
+import { noted } from '../../context/size-note.js'
+import { KvfoldError } from '../../core/errors.js'
+import type { EngineRequest, GenerationOptions } from '../../engine/engine.js'
+import type { LedgerEntry } from '../../kv/ledger.js'
+import { type Folded, isHopeless, type PolicyContext, shownBy } from './policies.js'
+import type { Thread } from './thread.js'
+
+/** When a client wants its conversation compacted, and how. */
+export interface Compaction {
+  /** Prompt tokens above which it is compacted; null: always. Default: three quarters of the model's context. */
+  readonly above?: number | null
+  /** What the model is told to write. Default: `INSTRUCTIONS`. */
+  readonly instructions?: string
+  /** Whether the answer ends with the summary, so that the client decides how to go on. */
+  readonly pauses: boolean
+  /** Whether the user's messages stay shown before the summary. */
+  readonly keepsUser: boolean
+}
+
+/** A compaction that took place. */
+export interface Compacted {
+  /** The text that stands for the folded messages from now on; null: the model wrote nothing, and nothing was folded. */
+  readonly content: string | null
+  /** How many messages of the client's it stands for. */
+  readonly stands: number
+  /** Whether the answer ends with it. */
+  readonly paused: boolean
+  /** The cost of the step that wrote it. It is not in the answer's own usage. */
+  readonly usage: { readonly promptTokens: number; readonly cachedTokens: number; readonly completionTokens: number }
+}
+
+/** Share of the context above which a conversation is compacted if the client does not say. */
+const FULL = 0.75
+/** The most tokens of a summary. */
+const LONGEST = 2048
+/** The user's last message stays word for word beside the summary if it has at most this many characters. */
+const WORD_FOR_WORD = 2000
+
+const INSTRUCTIONS =
+  'Stop here and write a summary of this conversation for someone who goes on with it and has not seen it: what the user wants, what was ' +
+  'done and found, decisions, what is still open, and the next step. Keep names, numbers and paths exactly as they are. Call no tools. ' +
+  'Answer with the summary alone.'
+
+const HEADING = 'Summary of the conversation so far, in place of its messages:\n\n'
+
+/** Returns the message that stands for compacted ones. @param stands how many of the client's messages; unknown: 1 */
+export const summaryMessage = (content: string, stands = 1): ChatMessage => ({ role: 'user', content: HEADING + content, stands })
+
+/** How many messages of their client these are, those that a summary stands for included. */
+export const countWithCompacted = (messages: readonly ChatMessage[]): number =>
+  messages.reduce((sum, { stands = 1 }) => sum + stands, 0)
+
+type SummaryRequest = Pick<EngineRequest, 'tenant' | 'variables' | 'clientEdits' | 'known' | 'parent' | 'signal'>
+
+/**
+ * Compacts the thread's conversation if it is above the limit. Returns null when it is not, or has no answer that could be summarised.
+ * @param generation sampling and contract of the step that writes the summary
+ * @throws KvfoldError what the engine throws; engine/bad-request if it must be compacted and there is nothing to summarise
+ */
+export async function compact(
+  thread: Thread,
+  context: PolicyContext,
+  { above, instructions = INSTRUCTIONS, pauses, keepsUser }: Compaction,
+  generation: GenerationOptions,
+  request: SummaryRequest,
+): Promise<{ readonly compacted: Compacted; readonly folded: Folded | null; readonly entry: LedgerEntry } | null> {
+  const { engine, tools } = context
+  const { conversation } = thread
+  const hidden = new Set(conversation.omissions.flatMap(({ message, omits }) => (omits.part === 'message' ? [message] : [])))
+  const shown = conversation.messages.flatMap(({ role }, at) => (role === 'system' || hidden.has(at) ? [] : [at]))
+  const isSaid = shown.some((at) => conversation.messages[at]!.role === 'assistant')
+  if (above === null && !isSaid)
+    throw new KvfoldError(
+      'engine/bad-request',
+      'There is nothing to compact: the conversation has no answer yet. Send the messages of at least one turn.',
+    )
+  if (!isSaid || (above !== null && isHopeless(context))) return null
+  const before = shownBy(context)
+  if (above !== null && before <= (above ?? FULL * engine.info.context)) return null
+  const edits = conversation.edits()
+  let plan = { shown: 0, reused: 0 }
+  const running = engine.respond({
+    ...generation,
+    ...request,
+    conversation: conversation.id,
+    messages: [...noted(conversation.messages, tools), { role: 'user', content: instructions }],
+    ...(edits.length === 0 ? {} : { edits }),
+    // The same tools keep the head of the prompt, and with it all cells.
+    ...(tools.length === 0 ? {} : { tools, toolChoice: 'none' }),
+    maxTokens: LONGEST,
+    kind: 'summary',
+  })
+  const {
+    message,
+    finish,
+    ledger: entry,
+    timing,
+  } = await running.each((event) => {
+    if (event.type === 'plan') plan = event
+  })
+  if (finish === 'cancelled')
+    throw new KvfoldError('engine/cancelled', 'The request was cancelled while the summary was written.')
+  const usage = { promptTokens: plan.shown, cachedTokens: plan.reused, completionTokens: timing.generatedTokens }
+  const written = message.content.trim()
+  if (written === '') return { compacted: { content: null, stands: 0, paused: pauses, usage }, folded: null, entry }
+  const content = keepsUser ? written : written + lastOf(conversation.messages)
+  const places = shown.filter((at) => !keepsUser || !isUsers(conversation.messages[at]!))
+  const stands = countWithCompacted(places.flatMap((at) => (thread.seen[at] === 'nothing' ? [] : [conversation.messages[at]!])))
+  const omitted = conversation.omit(places.map((at) => ({ message: at, omits: { part: 'message' } })))
+  thread.compact(new Set(places), summaryMessage(content, stands))
+  const saves = before - shownBy({ ...context, conversation: thread.conversation })
+  return { compacted: { content, stands, paused: pauses, usage }, folded: { fragments: omitted, saves }, entry }
+}
+
+const isUsers = ({ role, stands }: ChatMessage): boolean => role === 'user' && stands === undefined
+
+/** Returns the user's last message, for behind the summary, if nothing follows it and it is short. */
+function lastOf(messages: readonly ChatMessage[]): string {
+  const last = messages.at(-1)
+  if (last === undefined || !isUsers(last) || last.content.length > WORD_FOR_WORD) return ''
+  return `\n\nThe user's last message, word for word:\n${last.content}`
+}
