@@ -107,7 +107,7 @@ it('heads and states: refused, counted and told of, at the start or when they ar
       expect(Math.abs(logprob - first.logprobs[at]!), moment).toBeLessThan(0.02)
     expect(seen.fromDisk, moment).toBe(0)
     expect(counted(seen), moment).toBe(items)
-    expect(seen.stderr.replaceAll('\n', ' '), moment).toMatch(/\d+ saved sequences?\s+damaged/u)
+    expect(seen.stderr.replaceAll('\n', ' '), moment).toMatch(/\d+ saved sequences? deleted \(damaged/u)
     if (!isHead) expect(seen.reason, moment).toMatch(/damaged or missing/u)
   }
 })

@@ -169,7 +169,7 @@ const OTHERS: readonly (readonly [path: string, param: string, body: object])[] 
     'input[0].content[0].type',
     { input: [{ role: 'user', content: [{ type: 'input_image', image_url: 'x' }] }] },
   ],
-  ['/v1/responses', 'input[0].type', { input: [{ type: 'compaction', id: 'x' }] }],
+  ['/v1/responses', 'input[0].encrypted_content', { input: [{ type: 'compaction', id: 'x' }] }],
   ['/v1/responses', 'input[0].type', { input: [{ type: { a: 1 } }] }],
   ['/v1/responses', 'input[0].call_id', { input: [{ type: 'function_call_output', output: 'x' }] }],
   ['/v1/responses', 'input[0].arguments', { input: [{ type: 'function_call', call_id: 'a', name: 'f' }] }],
