@@ -44,6 +44,7 @@ export type {
 export type {
   ChatMessage,
   Edit,
+  OmittedPart,
   Role,
   Sampled,
   TemplateVariables,
@@ -121,7 +122,7 @@ export {
   type Snap,
 } from './runtime/context/conversation.js'
 export { portsOf } from './runtime/context/ports.js'
-export type { CostlyFolds, FoldOptions, Fragment, FragmentState, Price } from './runtime/context/fragment.js'
+export type { CostlyFolds, FoldOptions, Fragment, FragmentState, Omission, Price } from './runtime/context/fragment.js'
 export type { FoundPlace, Hit, SearchOptions, SearchResult } from './runtime/context/search.js'
 export type { Hidden, Stretch } from './runtime/context/stretch.js'
 export type { Summarize } from './runtime/context/summary.js'

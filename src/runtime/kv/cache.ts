@@ -310,7 +310,10 @@ export class KvCache implements StepCache {
 
   closeGaps(conversation: ConversationId): number {
     const own = this.#conversations.live(conversation)
-    const isAlone = own?.running === false && own.alone.some((all) => length(all) === own.held)
+    if (own?.running !== false || own.held === 0) return 0
+    // Only the cells behind the first gap move. Those before it may be shared.
+    const from = own.position(0) > 0 ? 0 : own.endOfRun(0)
+    const isAlone = own.alone.some(({ start, end }) => start <= from && end === own.held)
     return isAlone ? this.#table.closeGaps(own) : 0
   }
 

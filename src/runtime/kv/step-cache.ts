@@ -131,7 +131,7 @@ interface CacheAbilities {
   /**
    * Closes the gaps that splices left in an idle conversation's positions, by turning its keys. That is an approximation, which the ledger
    * counts from the next step on. Returns by how many positions the sequence became shorter. Returns 0 for a running one, one that shares
-   * cells (a shift moves them for all their sequences), or one that cannot be shifted.
+   * cells behind a gap (a shift moves them for all their sequences), or one that cannot be shifted.
    */
   closeGaps?(conversation: ConversationId): number
   /** Puts the conversation's cells where other engines find them (SharedCells). `between` runs its argument between two decodes. */

@@ -2,7 +2,7 @@
 import type { ChatMessage, TemplateVariables, ToolDefinition } from '../../chat/message.js'
 import { writeJson } from '../../core/written-json.js'
 import type { LedgerEntry } from '../../kv/ledger.js'
-import type { TakenThread } from './client-edits.js'
+import type { PromptBefore, TakenThread } from './client-edits.js'
 import { difference, messageKey } from './message-match.js'
 import type { Thread } from './thread.js'
 
@@ -12,22 +12,6 @@ import type { Thread } from './thread.js'
  * the cells were gone.
  */
 export type LossCause = 'system_changed' | 'tools_changed' | 'messages_changed' | 'template_changed' | 'folded' | 'evicted'
-
-/** What a thread, or the one that it was forked from, showed before a request. */
-export interface PromptBefore {
-  readonly tools: readonly ToolDefinition[]
-  /** Null: not known, because another process had the thread. */
-  readonly variables: TemplateVariables | null
-  /** The messages that clients knew. */
-  readonly view: readonly ChatMessage[]
-  readonly keys: ReadonlySet<string>
-  /** How many ledger entries there were. */
-  readonly entries: number
-}
-
-export function promptBefore({ tools, runtime, view, keys, ledger }: Thread): PromptBefore {
-  return { tools, variables: runtime.head?.variables ?? null, view: [...view], keys: new Set(keys), entries: ledger.length }
-}
 
 /** Fewer tokens than this are no loss: the head of a message that another one has, too. */
 const FEWEST = 8

@@ -1,11 +1,9 @@
 /** Recognises edits that clients make by sending different messages than before, and applies them to the thread. */
-import type { ChatMessage, ToolDefinition } from '../../chat/message.js'
+import type { ChatMessage, TemplateVariables, ToolDefinition } from '../../chat/message.js'
 import { align, type Gap, gapsOf, type Match, withWhatFollows } from '../../core/alignment.js'
 import type { Tenant } from '../../core/ids.js'
 import { lowerBound } from '../../core/span.js'
 import { movedEdits, type StoredMessage, type ThreadRecord } from '../../store/port.js'
-import type { NamedSession } from '../ask.js'
-import type { PromptBefore } from './cache-loss.js'
 import { difference, isSame, messageKey } from './message-match.js'
 import type { Thread } from './thread.js'
 
@@ -221,11 +219,28 @@ export interface ThreadRequest {
   readonly model: string
   readonly messages: readonly ChatMessage[]
   readonly thread?: string
-  readonly session?: Pick<NamedSession, 'name' | 'parent'>
+  /** The client's name for its session, and for the one that it was begun from. */
+  readonly session?: { readonly name: string; readonly parent?: string }
   readonly appended?: boolean
   /** The text that the answer must begin with. */
   readonly beginning?: string
   readonly tools: readonly ToolDefinition[]
+}
+
+/** What a thread, or the one that it was forked from, showed before a request. */
+export interface PromptBefore {
+  readonly tools: readonly ToolDefinition[]
+  /** Null: not known, because another process had the thread. */
+  readonly variables: TemplateVariables | null
+  /** The messages that clients knew. */
+  readonly view: readonly ChatMessage[]
+  readonly keys: ReadonlySet<string>
+  /** How many ledger entries there were. */
+  readonly entries: number
+}
+
+export function promptBefore({ tools, runtime, view, keys, ledger }: Thread): PromptBefore {
+  return { tools, variables: runtime.head?.variables ?? null, view: [...view], keys: new Set(keys), entries: ledger.length }
 }
 
 /** A thread reserved for an ask, with the ask's messages in it. */

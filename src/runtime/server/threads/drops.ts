@@ -1,9 +1,8 @@
 /** Drops messages and reasoning from the prompt when a client says which (AKV's `drop_message`, `drop_rule` and `reposition`). */
-import { conversationId } from '../../core/ids.js'
+import { type ConversationId, conversationId } from '../../core/ids.js'
 import type { LedgerEntry } from '../../kv/ledger.js'
 import { clearThinking } from './context-edits.js'
 import { type Folded, type Omissible, type PolicyContext, shownBy } from './policies.js'
-import type { ServedEngine } from './models.js'
 import type { Thread } from './thread.js'
 
 /** What a client drops. Indexes count the messages of the request. */
@@ -57,11 +56,16 @@ export function skippedIn(context: PolicyContext): number {
   return engine.count(conversation.messages, tools, rest, scope?.variables) - shownBy(context)
 }
 
+/** An engine that may be able to close the gaps in a conversation's positions. */
+interface Mover {
+  closeGaps?(conversation: ConversationId): Promise<number>
+}
+
 /**
  * Closes the gaps in the thread's positions, if its engine can. Returns how many tokens moved: those behind the first dropped message.
  * @param entry the thread's last step
  */
-export async function reposition(thread: Thread, engine: ServedEngine, entry: LedgerEntry | undefined): Promise<number> {
+export async function reposition(thread: Thread, engine: Mover, entry: LedgerEntry | undefined): Promise<number> {
   const closed = (await engine.closeGaps?.(conversationId(thread.id))) ?? 0
   const first = thread.conversation.omissions[0]?.message
   if (closed === 0 || first === undefined || entry === undefined) return 0

@@ -10,6 +10,7 @@ import type { Damage } from '../../store/damage.js'
 import type { ThreadChanges, ThreadRecord, Unforgotten } from '../../store/port.js'
 import {
   leftBy,
+  promptBefore,
   type Related,
   type TakenThread,
   type Taking,
@@ -17,7 +18,6 @@ import {
   type ReconciledThread,
   reconciled,
 } from './client-edits.js'
-import { promptBefore } from './cache-loss.js'
 import { identified } from './message-match.js'
 import { Sharing } from './sharing.js'
 import type { ThreadChange } from './thread-api.js'
