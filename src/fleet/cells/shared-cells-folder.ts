@@ -108,7 +108,7 @@ export class SharedCellsFolder implements SharedTier {
       if (this.#closed) return false
       if (bytes > this.options.bytes * FREED) {
         this.#tell(
-          `A block of cells takes ${Math.ceil(bytes / 2 ** 20)} MiB, so it was not shared: the folder of shared cells needs a size of ${Math.ceil(bytes / FREED / 2 ** 20)} MiB at least.`,
+          `A block of cells takes ${Math.ceil(bytes / 2 ** 20)} MiB, so kvfold did not share it: the folder of shared cells needs a size of ${Math.ceil(bytes / FREED / 2 ** 20)} MiB at least.`,
         )
         return false
       }

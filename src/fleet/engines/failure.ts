@@ -31,7 +31,7 @@ export function errorOf(refusal: EndpointRefusal, where: string): KvfoldError {
       `${where} does not accept the key (${status}): ${said} Give it with --engine-key-env or --engine-key-file.`,
     )
   if (status === 404) return build('model/not-found', `${where} knows no such model or path (404): ${said}`)
-  if (status === 408 || status === 504) return build('remote/timeout', `${where} gave up waiting (${status}): ${said}`)
+  if (status === 408 || status === 504) return build('remote/timeout', `${where} stopped waiting (${status}): ${said}`)
   if (status === 429) return build('remote/rate-limited', `${where} has had too many requests: ${said}${again}`)
   if (status === 503) return build('remote/overloaded', `${where} takes no requests now: ${said}${again}`)
   if (status >= 500) return build('remote/failed', `${where} failed (${status}): ${said}`)

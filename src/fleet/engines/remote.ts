@@ -116,7 +116,7 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
     )
     if (this.flavour.salt === null)
       this.#notes.add(
-        `${this.flavour.name} keeps one cache for all tenants: by its response times one may notice that another sent the same beginning.`,
+        `${this.flavour.name} keeps one cache for all tenants: its response times may show a tenant that another one sent the same beginning.`,
       )
   }
 
@@ -381,7 +381,7 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
       shown = chosen
       if (waiting.length > 0)
         reasons.push(
-          `${waiting.length} of ${edits.length} edits wait: now they would hide about ${hides} tokens, and about ${computes} would be computed again (a cached token counts as ${Number(price.toPrecision(2))} of a computed one)`,
+          `${waiting.length} of ${edits.length} edits wait: they would hide about ${hides} tokens now, but the engine would compute about ${computes} again (a cached token counts as ${Number(price.toPrecision(2))} of a computed one)`,
         )
     }
     return { edits: shown, fallback: reasons.length === 0 ? null : reasons.join('; ') }

@@ -269,7 +269,7 @@ export class Database {
     if (state === null || UNREACHABLE.test(state))
       return say(
         'store/unreachable',
-        `The database ${address} of the conversations does not answer (${what}). This was only saved if it was acknowledged. Try again when the database is back; its log has the reason.`,
+        `The database ${address} of the conversations does not answer (${what}). Only acknowledged changes are saved. Try again when the database is back; its log has the reason.`,
       )
     if (state.startsWith('53'))
       return say(

@@ -72,13 +72,13 @@ export class SteadyClock {
     if (time > seen + gap && !isNow) {
       this.#aging = { offset: seen - runs, since: runs - ran }
       tell(
-        `The clock says ${text(time)}, and the last time known is ${text(seen)}. Nothing is deleted for the time in between until the server has run for ${hours(SETTLED - ran)}; if the clock is wrong, set it.`,
+        `The clock says ${text(time)}, but the last known time is ${text(seen)}. For the time in between, the server deletes nothing until it has run for ${hours(SETTLED - ran)}. If the clock is wrong, set it.`,
       )
     } else if (time < seen - SLACK || time > seen + gap) {
       this.#offset = seen - runs
       this.#doubt = { offset: time - runs, since: runs }
       tell(
-        `The clock says ${text(time)}, and ${isNow ? 'the database says' : 'the last time known is'} ${text(seen)}. Times continue from there; set the clock.`,
+        `The clock says ${text(time)}, but ${isNow ? 'the database says' : 'the last known time is'} ${text(seen)}. Times continue from there; set the clock.`,
       )
     }
   }

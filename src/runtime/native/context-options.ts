@@ -72,7 +72,7 @@ export function fixedKeys(
   if (recurrent || hybrid) return `${architecture} keeps a recurrent state`
   if (!isFlat(rope)) return `${architecture} counts positions in several dimensions (${rope})`
   const spoiled = spoiledKeys({ architecture, slidingWindow, layers })
-  if (spoiled !== null) return `${spoiled}, and llama.cpp turns keys as if it were not so`
+  if (spoiled !== null) return `${spoiled}, but llama.cpp turns its keys regardless`
   if (!TURNED.includes(keyType))
     return keyType === 'bf16'
       ? 'llama.cpp cannot rotate keys stored as bf16'

@@ -347,7 +347,7 @@ export class StoreFile {
     if (version > latest)
       throw new KvfoldError(
         'store/newer',
-        `The store ${path} has version ${version}, but this kvfold knows versions up to ${latest}; use a newer kvfold, or another folder with --store.`,
+        `The store ${path} has version ${version}, but this kvfold knows versions up to ${latest}. Use a newer kvfold, or give --store another folder.`,
       )
     const tables = this.checked ? ['1'] : first.filter((name) => this.#has(name)).map((name) => `'${name}'`)
     for (const what of tables) {

@@ -48,13 +48,13 @@ export function addStore(program: Command, shell: Shell): void {
   store
     .command('copy <from> <to>')
     .description(
-      'write all undamaged threads and responses of a folder to a new store in another folder, which still lists the damaged ones; the source is not changed',
+      'write all undamaged threads and responses of a folder to a new store in another folder. The new store still lists the damaged ones. The source does not change',
     )
     .action((from: string, to: string) => copy(from, to, shell))
   store
     .command('move <from> <to>')
     .description(
-      'move all threads and responses from a folder to an empty database (postgres://user:password@host:port/name), or back to a folder without a store; all of it is read back and compared, and the source is not changed',
+      'move all threads and responses from a folder to an empty database (postgres://user:password@host:port/name), or back to a folder without a store. kvfold reads everything back and compares it. The source does not change',
     )
     .action((from: string, to: string) => move(from, to, shell))
 }

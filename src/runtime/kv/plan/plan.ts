@@ -182,7 +182,7 @@ function leastOf(wanted: PlanCandidate, exact: PlanCandidate, fixed: string | nu
   if (more < 0) return wanted
   const fallback =
     wanted.blocked > 0
-      ? `the prompt needs more positions than are free there (a marker longer than the hidden text, or closed gaps), and cells cannot be moved because ${fixed ?? ''}`
+      ? `the prompt needs more positions than are free there (a longer marker than the hidden text, or closed gaps), but no cells can move because ${fixed ?? ''}`
       : `it would compute as much as exact does, and exact leaves nothing approximate`
   return { ...exact, fallback }
 }
