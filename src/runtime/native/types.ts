@@ -392,11 +392,13 @@ export interface NativeContext {
    */
   loadSequence(seq: SeqId, state: Uint8Array, options?: { readonly verify: boolean }): boolean
   /**
-   * As saveSequence without a checksum, off the event loop; the context is busy meanwhile. The memory is pinned where a GPU's backend offers
-   * that, and is reused when a state is gone.
+   * Like saveSequence without a checksum, but off the event loop. The context is busy meanwhile. The memory is pinned if the GPU's backend
+   * offers that, and is reused when a state is gone.
    */
   copyOut(seq: SeqId): Promise<Uint8Array>
-  /** As loadSequence without `verify`, off the event loop; the context is busy meanwhile, and the state must not be written to. */
+  /**
+   * Like loadSequence without `verify`, but off the event loop. The context is busy meanwhile, and the caller must not write to the state.
+   */
   copyIn(seq: SeqId, state: Uint8Array): Promise<boolean>
   dispose(): Promise<void>
 }
