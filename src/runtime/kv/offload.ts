@@ -219,7 +219,10 @@ export class OffloadTiers {
 
 // A sequence that was moved off the device.
 
-/** Where its cells' values are: in memory, under an id of the disk tier, or, for cells of the shared tier, with the code that read them. */
+/**
+ * Where the values of its cells are: in memory, or under an id of the disk tier. The code that read cells of the shared tier holds their
+ * values itself.
+ */
 export type OffloadPlace =
   | { readonly tier: 'host'; readonly state: SavedState }
   | { readonly tier: 'disk'; readonly id: string }

@@ -1,7 +1,4 @@
-/**
- * Decides how a live sequence comes to hold the tokens that a step shows: which cells stay, which are borrowed, and which tokens are
- * computed.
- */
+/** Plans how a live sequence gets the tokens that a step shows: which cells stay, which are borrowed, and which tokens are computed. */
 import type { Contract } from '../../core/contract.js'
 import { invariant } from '../../core/errors.js'
 import { length, span, type Span } from '../../core/span.js'
@@ -105,10 +102,10 @@ export const needsScratch = ({ parts }: Pick<Plan, 'parts'>): boolean =>
 /**
  * Plans `prompt`, which must not be empty, for `sequence`. Pure.
  *
- * `exact` reuses the longest beginning that exact cells can make up, whichever sequences hold them. `splice` reuses that beginning, too.
- * Behind it, it reuses the conversation's own cells that come from the same place of the unedited prompt. They stay where their positions
- * ascend; elsewhere copies of them go to other positions. Missing tokens are computed at the positions right after the token before them.
- * `blend` also computes some of the reused tokens again.
+ * `exact` reuses the longest beginning that exact cells of any sequences can make up. `splice` reuses that beginning, too. Behind it, it
+ * reuses the conversation's own cells that come from the same place of the unedited prompt. They stay where their positions ascend;
+ * elsewhere copies of them go to other positions. Missing tokens are computed at the positions right after the token before them. `blend`
+ * also computes some of the reused tokens again.
  *
  * Makes all plans that the asked contract admits, and takes the best (`leastOf`).
  */
@@ -174,8 +171,8 @@ type CandidateParts = Pick<SplicedParts, 'parts'> & Partial<SplicedParts>
 
 /**
  * Chooses between the plan for the asked contract and the exact one. A step computes no more than under `exact`, and makes nothing
- * approximate that exact cells can show at the same price. So the plan with fewer computed tokens wins; of equals, the one with fewer
- * approximate tokens. If both are equal, the asked contract wins, unless cells were blocked: then the exact plan does.
+ * approximate that exact cells can show at the same price. So the plan with fewer computed tokens wins; of equals, the plan with fewer
+ * approximate tokens. If both plans are equal, the asked contract wins. But if cells were blocked, the exact plan wins.
  */
 function leastOf(wanted: PlanCandidate, exact: PlanCandidate, fixed: string | null): Plan {
   const more = computedIn(wanted) - computedIn(exact) || wanted.approximate - exact.approximate || (wanted.blocked > 0 ? 1 : -1)
