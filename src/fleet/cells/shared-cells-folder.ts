@@ -61,15 +61,15 @@ const SLICE = 1 / 64
 const FREED = 1 / 16
 
 /**
- * A folder of shared cells. NFS or another network file system will do, because we rely only on this: a rename within the folder replaces a
- * name at once and whole; a link or a file made with O_EXCL is made once; an opened file is the one that was written before it was closed.
- * We use no locks, no watching, and no order between two names. A listing may be old: blocks that it lacks are computed, and so are blocks
- * that it lists but that are gone.
+ * A folder of shared cells. NFS or another network file system suffices, because we rely on three rules only. A rename within the folder
+ * replaces a name at once and whole. Only one engine can make a given link, or a given file with O_EXCL. A reader that opens a file gets
+ * all that was written before the writer closed it. We use no locks, no watching, and no order between two names. A listing may be old. The
+ * engine computes blocks that the listing lacks, and blocks that are listed but gone.
  *
  * A block gets its final name only when it is whole and on the file system (temporary name, fsync, rename). Two engines that write the same
- * block write the same content. Its name is an HMAC of the identity and the last cell hash, so a listing shows no cell hash, and a reader
+ * block write the same content. Its name is an HMAC of the identity and the last cell hash. So a listing shows no cell hash, and a reader
  * without the secret finds nothing. Uses are the files' times of modification. A block is a millisecond older than the block before it, so
- * that of one text the end is evicted first. Clocks that differ change only the order of eviction.
+ * the end of a text is evicted first. Clocks that differ change only the order of eviction.
  */
 export class SharedCellsFolder implements SharedTier {
   readonly #counts = { read: 0, written: 0, refused: 0, evicted: 0, failed: 0 }
@@ -206,7 +206,7 @@ export class SharedCellsFolder implements SharedTier {
     await rm(path, { force: true }).catch(() => undefined)
   }
 
-  /** Writes the block, whole and on the file system, or not at all. Returns false if it is no longer wanted. */
+  /** Writes the whole block to the file system, or nothing. Returns false if it is no longer wanted. */
   async #write(path: string, head: Buffer, state: Uint8Array, isWanted: () => boolean): Promise<boolean> {
     const temporary = join(this.options.folder, `kvfold-${randomBytes(32).toString('hex')}.tmp`)
     try {

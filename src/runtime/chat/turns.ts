@@ -40,7 +40,7 @@ export function withoutSystem(turns: readonly TemplateTurn[]): readonly Template
   return second.role === 'user' ? [joined([user, second]), ...rest] : [user, second, ...rest]
 }
 
-/** Turns system turns after other turns into user turns that say what they are. */
+/** Turns system turns after other turns into user turns, with their text between tags. */
 export function withLateSystems(turns: readonly TemplateTurn[]): TemplateTurn[] {
   const leading = leadingSystems(turns)
   return turns.map((turn, at) =>

@@ -10,11 +10,11 @@ export interface Refusal {
     'tool/bad-arguments' | 'tool/unknown-id' | 'tool/refused' | 'tool/costs-more' | 'engine/cancelled'
   >
   readonly message: string
-  /** What the operation spent before it was refused, for example on a summary that came out empty. */
+  /** The entries of steps that the operation ran before it was refused, for example for a summary that came out empty. */
   readonly ledger?: readonly LedgerEntry[]
 }
 
-/** What an operation returns: its results, or the reason why nothing changed. */
+/** The outcome of an operation: its results, or the reason why nothing changed. */
 export type Result<T extends object> = ({ readonly ok: true } & T) | Refusal
 
 export const refuse = (code: Refusal['code'], message: string): Refusal => ({ ok: false, code, message })

@@ -9,7 +9,7 @@ const MINUTE = 60_000
 const HOUR = 60 * MINUTE
 /** Corrections of the machine's clock up to this are followed at once. */
 const SLACK = 10 * MINUTE
-/** A clock that jumped is believed after it has run on for this long. */
+/** A clock that jumped is believed after it has run steadily for this long. */
 const SETTLED = 24 * HOUR
 /** kvfold did not exist before this date, so no clock that shows an earlier one is believed. */
 const EARLIEST = Date.UTC(2026, 0)
@@ -20,7 +20,7 @@ export interface EarlierTime {
   readonly seen: number
   /** Milliseconds that processes have run since a start found the clock far ahead of `seen`. */
   readonly ran: number
-  /** `seen` is the present time by another clock. It is followed until ours has run on for a day. */
+  /** `seen` is the present time by another clock. It is followed until ours has run steadily for a day. */
   readonly isNow?: true
 }
 
@@ -38,9 +38,9 @@ export interface ClockOptions {
 }
 
 /**
- * Its time runs on steadily, and follows the machine's clock in small steps. It follows a jump only when the clock has run on for a day
- * after it. At a start the clock may be far ahead of the last known time: a machine that was off looks like one whose clock is wrong. Dates
- * then follow the clock, but ages continue from the last known time until the server has run for a day.
+ * Its time runs steadily, and follows the machine's clock in small steps. It follows a jump only after the clock has run steadily for a day
+ * since. At a start the clock may be far ahead of the last known time. Then the machine was off or its clock is wrong, and the two look
+ * alike. Dates then follow the clock, but ages continue from the last known time until the server has run for a day.
  */
 export class SteadyClock {
   readonly #wall: () => number
@@ -49,9 +49,9 @@ export class SteadyClock {
   readonly #gap: number
   /** Running time plus this is the time. */
   #offset: number
-  /** The same for ages while they differ, and the running time since which they do. */
+  /** The same for ages while these differ from dates, and the running time at which that began. */
   #aging: { readonly offset: number; readonly since: number } | null = null
-  /** The offset of a clock that is not believed, and the running time since which it has shown that. */
+  /** The offset of a clock that is not believed, and the running time at which it first had that offset. */
   #doubt: { readonly offset: number; readonly since: number } | null = null
 
   constructor({

@@ -22,7 +22,7 @@ export const errorTable = {
   'model/no-chat-template': 422,
   /** The architecture does not support the operation (e.g. edits on a recurrent model). */
   'model/unsupported': 501,
-  /** By the estimate it would not fit; nothing was allocated. */
+  /** By the estimate, the model or context would not fit; nothing was allocated. */
   'memory/insufficient': 507,
   /** The prompt needs more cells than the context has. The status is the one by which clients recognise this error. */
   'context/full': 400,

@@ -51,7 +51,7 @@ interface KnownDigest {
  * A failed change leaves the stored thread as it was. The caller then has more in memory than is stored. So every later change of that
  * thread fails with the same error, until the thread is read again or deleted.
  *
- * A thread that differs from what was written is neither listed nor read, but reported (`damage`) until it is deleted.
+ * A thread that differs from its written state is neither listed nor read, but reported (`damage`) until it is deleted.
  */
 export class SqliteStore implements ThreadStore {
   readonly #failed = new Map<string, unknown>()

@@ -36,7 +36,10 @@ const TRY_AGAIN = 1000
 /** Bytes up to which a file is checked whole when it is opened, which takes about a second. */
 export const CHECKED_BYTES = 2 ** 26
 
-/** How many keys are tried one by one after an unreadable page: more than a page has rows, and more than are deleted in a row. */
+/**
+ * How many keys are tried one by one after an unreadable page. It is more than the rows of a page, and more than the keys that are deleted
+ * in a row.
+ */
 const REACH = 20_000
 
 /** Errors that `look` reports as damage instead of throwing them. */
@@ -70,12 +73,12 @@ export interface LookedAt {
 }
 
 /**
- * Every call is synchronous: a change is on the medium when the call returns (WAL, `synchronous=FULL`). The file is locked from its
- * opening to `close` or the end of the process. So no lock is ever left to clean up, and no reader in another process can keep deleted
- * text in the WAL. As there are no readers while we write, the WAL starts anew at every checkpoint: it never holds more than the last
- * mebibyte of changes, and is empty shortly after the last one.
+ * Every call is synchronous: a change is on the medium when the call returns (WAL, `synchronous=FULL`). The file is locked from its opening
+ * to `close` or the end of the process. So no lock is ever left to clean up, and no reader in another process can keep deleted text in the
+ * WAL. As there are no readers while we write, the WAL starts anew at every checkpoint. So it never holds more than the last mebibyte of
+ * changes, and it is empty shortly after the last change.
  *
- * Nothing in this process may open and close the file while it is in use: POSIX would drop the lock.
+ * No other code in this process may open and close the file while it is in use, because POSIX would drop the lock.
  */
 export class StoreFile {
   #open = true
@@ -242,7 +245,7 @@ export class StoreFile {
 
   #written<T>(work: () => T): T {
     return this.#told(() => {
-      // Writes to a file whose name is gone would be lost with the process.
+      // When the file has lost its name, writes to it would be lost with the process.
       const moved = this.#moved()
       if (moved !== null) throw moved
       this.database.exec('BEGIN IMMEDIATE')
@@ -264,7 +267,7 @@ export class StoreFile {
     })
   }
 
-  /** As `write`. Afterwards data that `work` deletes cannot be found in the file or beside it. */
+  /** Like `write`. Afterwards the data that `work` deletes are neither in the file nor beside it. */
   erase<T>(work: () => T): T {
     const done = this.write(work)
     this.#checkpoint()
@@ -313,7 +316,7 @@ export class StoreFile {
     this.database.exec('BEGIN IMMEDIATE; COMMIT')
   }
 
-  /** Called once the file is known to be ours and whole; nothing in it may change before. */
+  /** Called once the file is known to be ours and whole. The file must not change before. */
   #begin(): void {
     for (const pragma of ['journal_mode=WAL', 'synchronous=FULL', 'foreign_keys=ON', 'secure_delete=ON'])
       this.database.pragma(pragma)

@@ -19,7 +19,7 @@ import {
   type Value,
 } from './values.js'
 
-/** A message as the template sees it, with the index of the conversation's message that it stands for. */
+/** A message as the template sees it, with the index of that message in the conversation. */
 export interface TemplateMessage {
   readonly index: number
   readonly value: Value

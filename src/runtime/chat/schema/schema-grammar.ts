@@ -80,7 +80,7 @@ export class SchemaWriter {
   /** Whether a schema contains references, and its canonical text. */
   readonly #links = new WeakMap<object, boolean>()
   readonly #texts = new WeakMap<object, string>()
-  /** Schemas known to have a finite value, wherever they occur. */
+  /** Schemas that are known to have a finite value at every place. */
   readonly #ended = new WeakSet<object>()
   /** Schemas with references that are being written. `name`: the rule that they become when they refer to themselves. */
   readonly #writing = new Map<string, { name?: string }>()
