@@ -27,7 +27,7 @@ export interface ParsedReply {
 }
 
 export interface FinishedReply extends ParsedReply {
-  /** Set when the last call is a bare one: whether nothing around it is left open. */
+  /** Set when the last call is a bare one: whether all brackets and tags around it are closed. */
   readonly isBareClosed?: boolean
   /** Events of the text that `push` had held back. */
   readonly events: readonly ReplyEvent[]

@@ -28,7 +28,7 @@ export interface McpFlags {
 export interface McpTools {
   readonly host: McpHost
   readonly way: 'off' | MemToolMode
-  /** Returns what happened to the servers since the last call, one line each. */
+  /** Returns the events of the servers since the last call, one line each. */
   readonly news: () => readonly string[]
   readonly close: () => Promise<void>
 }

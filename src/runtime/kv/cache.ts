@@ -357,8 +357,8 @@ export class KvCache implements StepCache {
   }
 
   /**
-   * Saves an evicted sequence in a lower tier. Returns false when that is impossible or, with `sparing`, when it would cost another saved
-   * sequence its place.
+   * Saves an evicted sequence in a lower tier. Returns false when that is impossible. With `sparing`, also returns false when another saved
+   * sequence would be dropped for it.
    */
   #keep(victim: Sequence, sparing: boolean): boolean {
     if (!this.#offload.open || victim.held === 0 || !victim.settled) return false

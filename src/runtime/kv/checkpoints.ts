@@ -32,7 +32,7 @@ export function checkpointPlaces(prompt: Prompt): number[] {
   return [...new Set(places)].filter((place) => place > 0 && place < tokens.length).sort((a, b) => a - b)
 }
 
-/** Saved states, in the offload tiers. When those are full, the states of least benefit are given up (tier-policy.ts). */
+/** Saved states, in the offload tiers. When the tiers are full, they drop the states of least benefit (tier-policy.ts). */
 export class Checkpoints {
   constructor(
     private readonly table: Pick<SequenceTable, 'copying'>,
@@ -57,8 +57,8 @@ export class Checkpoints {
   }
 
   /**
-   * Returns the longest checkpoint that holds a beginning of these tokens, but not all of them; of equals the conversation's own, then the
-   * latest used. Null: there is none longer than `least`.
+   * Returns the longest checkpoint that holds a beginning of these tokens, but not all of them; of equals, the conversation's own, then the
+   * latest used. Returns null when none is longer than `least`.
    */
   before(
     tokens: Int32Array,

@@ -18,8 +18,8 @@ export class Evictor {
   #milliseconds = 0
 
   /**
-   * @param keep saves an evicted sequence in a lower tier; with `sparing` only if no saved sequence is given up for it. Returns false when
-   * it was not saved.
+   * @param keep saves an evicted sequence in a lower tier; with `sparing` only if the tier drops no saved sequence for it. Returns false
+   * when it was not saved.
    */
   constructor(
     private readonly table: SequenceTable,
@@ -126,8 +126,8 @@ export class Evictor {
   }
 
   /**
-   * Moves a parked version off the device only if the lower tiers give up nothing for it; returns false when it stays. Moved cells count
-   * for its conversation's next step. The caller records the time.
+   * Moves a parked version off the device, but only if the lower tiers drop no sequence for it. Returns false when it stays. Moved cells
+   * count for its conversation's next step. The caller records the time.
    */
   relieve(version: Sequence): boolean {
     if (!this.keep(version, true)) return false

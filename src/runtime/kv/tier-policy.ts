@@ -1,7 +1,7 @@
-/** Decides which sequences a full tier gives up first, and when it pays to move cells off the device. */
+/** Decides which sequences a full tier drops first, and when it pays to move cells off the device. */
 import { hostTime, type TierRates } from './cost-model.js'
 
-// The order in which a full tier, host memory or disk, gives up sequences.
+// The order in which a full tier, host memory or disk, drops sequences.
 
 export interface Kept {
   /** Tokens that would have to be recomputed without it. */

@@ -322,7 +322,7 @@ export function refuseTooMuch(what: string, bytes: number, available: number, wh
   if (bytes <= available) return
   throw new KvfoldError(
     'memory/insufficient',
-    `${what} would take ${readable(bytes)} of ${where}, and ${readable(available)} are free; ${hint}.`,
+    `${what} would take ${readable(bytes)} of ${where}, but only ${readable(available)} are free; ${hint}.`,
   )
 }
 

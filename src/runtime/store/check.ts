@@ -31,7 +31,7 @@ export interface FoundThread extends Pick<ThreadHead, 'tenant' | 'id'> {
 
 export interface FileCheck {
   readonly path: string
-  /** The damage that SQLite finds in the file; null for none. Rows may be readable even so. */
+  /** The damage that SQLite finds in the file; null for none. Some rows may still be readable. */
   readonly file: string | null
   /** How many lines of the manifest are damaged. The facts in them are unknown. */
   readonly unreadable: number

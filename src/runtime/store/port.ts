@@ -173,7 +173,7 @@ export interface ThreadChanges {
   /** New threads, and threads that differ from this server's knowledge. */
   readonly changed: readonly ListedThread[]
   readonly deleted: readonly Pick<ThreadHead, 'tenant' | 'id'>[]
-  /** Threads of which nothing computed may remain; some are listed more than once. */
+  /** Threads whose computed cells must all be deleted. Some threads are listed more than once. */
   readonly forgotten: readonly Pick<ThreadHead, 'tenant' | 'id'>[]
 }
 

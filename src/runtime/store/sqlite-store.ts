@@ -179,8 +179,8 @@ export class SqliteStore implements ThreadStore {
   }
 
   /**
-   * Deletes the thread from the file, the WAL and the disk tier. Deleting a thread that is not there is no error; damaged or lost threads
-   * are reported no more.
+   * Deletes the thread from the file, the WAL and the disk tier. It is not an error if there is no such thread. A damaged or lost thread is
+   * not reported any more.
    */
   async delete(tenant: string, id: string): Promise<void> {
     const key = keyOf(tenant, id)
@@ -292,7 +292,7 @@ export class SqliteStore implements ThreadStore {
     })
     if (left >= 0 || !this.file.checked)
       this.#notes.push(
-        `the store is large: ${left < 0 ? `all ${all.length} threads were checked now` : `${left} of ${all.length} threads were checked now, the others are checked when they are used`}${this.file.checked ? '' : ', but not its whole file'}; kvfold store check reads everything`,
+        `the store is large. kvfold checked ${left < 0 ? `all ${all.length} threads` : `${left} of ${all.length} threads, and checks the others when they are used`}${this.file.checked ? '' : '. It did not check the whole file'}; kvfold store check reads everything`,
       )
   }
 

@@ -66,7 +66,7 @@ export interface StoreFileOptions {
 export interface LookedAt {
   /** Null: nothing in it can be read. */
   readonly file: StoreFile | null
-  /** The damage that SQLite finds; null when none is known. Rows may be readable even so. */
+  /** The damage that SQLite finds; null when none is known. Some rows may still be readable. */
   readonly wrong: string | null
   /** Closes it; leaves a damaged file and its WAL as they were. */
   readonly close: () => void
@@ -304,7 +304,7 @@ export class StoreFile {
       this.database.pragma('locking_mode=NORMAL')
       this.database.pragma('user_version')
     } catch {
-      // It is no database, or in WAL mode. The lock then ends with the process.
+      // The file is not a database, or is in WAL mode. The lock then ends with the process.
     }
     this.database.close()
   }
@@ -331,7 +331,7 @@ export class StoreFile {
     })
   }
 
-  /** Empties the WAL. If that fails, for example on a full disk, the changes stay in the WAL, which is read all the same. */
+  /** Empties the WAL. If that fails, for example on a full disk, the changes stay in the WAL, and reads still find them there. */
   #empty(): void {
     this.#idle = null
     try {

@@ -354,7 +354,7 @@ export class SchemaWriter {
     const least = Math.max(minItems, 0)
     if (open.length < least && further === null) return null
     const { comma } = this.rules.style
-    // From the last item to the first: what may follow each.
+    // From the last item to the first: the rule of the text that may follow it.
     const tail =
       further === null
         ? ''

@@ -114,7 +114,7 @@ async function rehearsed(engine: LlamaEngine, { messages, tools, folds }: Transc
   if (open.tokens.length >= cacheTotals.cells)
     throw new KvfoldError(
       'context/full',
-      `The transcript has ${open.tokens.length} tokens and the context ${cacheTotals.cells} cells; give a larger --context.`,
+      `The transcript has ${open.tokens.length} tokens, but the context has ${cacheTotals.cells} cells; give a larger --context.`,
     )
   const limits = {
     cells: cacheTotals.cells,

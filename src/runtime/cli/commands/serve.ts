@@ -121,7 +121,7 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
     await server.close(flags.grace * 1000)
     await mcp?.close()
   }
-  // The server was asked to end and did, so this is no interrupt.
+  // The server ended on request, so this is not an interrupt.
   interrupt.renew()
 }
 

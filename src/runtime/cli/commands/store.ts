@@ -61,9 +61,11 @@ export function addStore(program: Command, shell: Shell): void {
 
 async function move(from: string, to: string, { out }: Shell): Promise<void> {
   const { threads, responses, left } = await moveStore(from, to)
-  out.print(`${plural(threads, 'thread')} and ${plural(responses, 'response')} moved and read back; the source is unchanged`)
+  out.print(
+    `moved ${plural(threads, 'thread')} and ${plural(responses, 'response')}, and read them back; the source is unchanged`,
+  )
   if (left > 0)
-    out.print(`${plural(left, 'thread or response', 'threads and responses')} of deleted threads or earlier copies left out`)
+    out.print(`left out ${plural(left, 'thread or response', 'threads and responses')} of deleted threads or earlier copies`)
 }
 
 interface Looked {
@@ -143,7 +145,7 @@ async function check(flags: StoreFlags, { out }: Shell): Promise<void> {
     for (const line of [...read.problems, ...damageLines(open, open.length)]) out.print(printable(line))
     out.print(`${plural(whole, 'thread')} and ${plural(responses, 'response')} are undamaged`)
     if (leftOutBefore > 0)
-      out.print(`${plural(leftOutBefore, 'thread or response', 'threads and responses')} left out by an earlier copy`)
+      out.print(`an earlier copy left out ${plural(leftOutBefore, 'thread or response', 'threads and responses')}`)
   }
   if (isDamaged)
     throw new KvfoldError(
@@ -270,7 +272,9 @@ async function toFolder(url: string, folder: string): Promise<Moved> {
 async function copy(from: string, to: string, { out }: Shell): Promise<void> {
   const { threads, responses, open } = await copyStore(from, to)
   for (const line of damageLines(open, open.length)) out.print(printable(`left out: ${line}`))
-  out.print(`${plural(threads, 'thread')} and ${plural(responses, 'response')} copied and read back; the source is unchanged`)
+  out.print(
+    `copied ${plural(threads, 'thread')} and ${plural(responses, 'response')}, and read them back; the source is unchanged`,
+  )
 }
 
 /** The source stays as it is. @throws KvfoldError store/not-empty, store/locked, store/failed; then nothing was written */

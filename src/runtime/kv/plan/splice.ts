@@ -191,7 +191,7 @@ export function stretchesIn(
   let first = place
   while (first > 0 && isMarker(keys[first]!) && keys[first - 1] === keys[first]) first--
   let entry = holder.atKey(keys[first]!)
-  // Most versions hold nothing behind this place, or know no text there: skips the comparison of their prompts.
+  // Most versions hold no tokens behind this place, or know no text there. We then skip the comparison of their prompts.
   if (entry === held || keys[place]! > markerSource(holder.unedited.length)) return []
   /** The last key with the same meaning in both prompts: that of a marker right behind their common text. */
   const last = markerSource(commonPrefix(holder.unedited, base))
