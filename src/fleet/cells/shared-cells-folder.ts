@@ -108,7 +108,7 @@ export class SharedCellsFolder implements SharedTier {
       if (this.#closed) return false
       if (bytes > this.options.bytes * FREED) {
         this.#tell(
-          `A block of cells takes ${Math.ceil(bytes / 2 ** 20)} MiB, so kvfold did not share it: the folder of shared cells needs a size of ${Math.ceil(bytes / FREED / 2 ** 20)} MiB at least.`,
+          `A block of cells takes ${Math.ceil(bytes / 2 ** 20)} MiB, so kvfold did not share it. The folder of shared cells needs a size of ${Math.ceil(bytes / FREED / 2 ** 20)} MiB at least.`,
         )
         return false
       }
@@ -260,7 +260,7 @@ export class SharedCellsFolder implements SharedTier {
   }
 
   /**
-   * All engines that share a folder must share a secret: an engine with another secret would take the blocks for damaged and delete them.
+   * All engines that share a folder must share a secret. An engine with another secret would take the blocks for damaged, and delete them.
    */
   async #checkSecret(): Promise<void> {
     const { folder, secret } = this.options
@@ -274,7 +274,8 @@ export class SharedCellsFolder implements SharedTier {
       await file.close()
       await link(temporary, path)
     } catch (error) {
-      // Without links, of engines that come first at the same time the last one's mark remains; the others are refused when they read it.
+      // If the file system has no links, several engines may write their marks at the same time. Then the last mark remains, and the other
+      // engines are refused when they read it.
       if (isOfSystem(error) && error.code !== 'EEXIST' && !(await isThere(path))) await rename(temporary, path)
     } finally {
       await rm(temporary, { force: true })

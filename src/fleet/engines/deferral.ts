@@ -1,12 +1,12 @@
 /**
  * Chooses the edits that a remote engine gets now, and those that wait.
  *
- * An endpoint caches beginnings only, so after an edit all text behind it is computed again. Folding one fragment a step, from first to
- * last, computes the same text again and again; a small fold far in front never pays. Whether an edit pays depends on the number of steps
- * to come, which is unknown: this is the ski rental problem. Its solution: rent until the rent paid equals the price of buying. That never
- * costs more than twice as much as the best choice in hindsight. A waiting edit pays rent in each step: the tokens that it would hide, at
- * the price of cached ones. Edits that are made together cost the tokens after the first of them. Each such token costs the price of a
- * computed one less that of a cached one.
+ * An endpoint caches beginnings only, so after an edit all text behind it is computed again. An agent that folds one fragment a step, from
+ * first to last, makes the endpoint compute the same text again and again. A small fold far in front never pays. Whether an edit pays
+ * depends on the number of steps to come, which is unknown: this is the ski rental problem. Its solution: rent until the rent paid equals
+ * the price of buying. That never costs more than twice as much as the best choice in hindsight. A waiting edit pays rent in each step: the
+ * tokens that it would hide, at the price of cached ones. Edits that are made together cost the tokens after the first of them. Each such
+ * token costs the price of a computed one less that of a cached one.
  *
  * Until then the model sees text that it has folded, so edits wait only if the option asks for it. Restored text is shown at once.
  */

@@ -14,7 +14,7 @@ export interface EndpointRefusal {
 /** The most characters of an endpoint's own words that we repeat. */
 const LONGEST_QUOTE = 400
 
-/** The words by which engines say that a prompt is too long; vLLM, SGLang and OpenAI give no other sign than words and a code. */
+/** The words by which engines say that a prompt is too long. vLLM, SGLang and OpenAI show it only by words and a code. */
 const TOO_LONG = /context[ _-]?(length|size|window)|exceed_context_size|maximum context|longer than the model|too many tokens/i
 
 /** Returns the error for an answer with another status than 200. `where`: the endpoint's name in messages. */

@@ -384,7 +384,7 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
       shown = chosen
       if (waiting.length > 0)
         reasons.push(
-          `${waiting.length} of ${edits.length} edits wait: they would hide about ${hides} tokens now, but the engine would compute about ${computes} again (a cached token counts as ${Number(price.toPrecision(2))} of a computed one)`,
+          `${waiting.length} of ${edits.length} edits wait: they would hide about ${hides} tokens, but about ${computes} would be computed again (a cached token counts as ${Number(price.toPrecision(2))} of a computed one)`,
         )
     }
     return { edits: shown, fallback: reasons.length === 0 ? null : reasons.join('; ') }

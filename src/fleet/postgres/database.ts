@@ -183,7 +183,8 @@ export class Database {
   }
 
   /**
-   * After a failure, all callers wait for one probe before they use the database; while probes get no answer at all, they fail at once.
+   * After a failure, all callers wait for one probe before they use the database. While probes get no answer at all, the callers fail at
+   * once.
    * @throws KvfoldError store/unreachable
    */
   async #reach(): Promise<void> {

@@ -88,7 +88,7 @@ export function addServeOptions(command: Command): Command {
     .addOption(
       new Option(
         '--trial <switch>',
-        'whether kvfold first tries a new model file in a process of its own, so that a file that crashes llama.cpp does not end the server',
+        'whether kvfold first tries a new model file in a process of its own, so that a crash of llama.cpp does not end the server',
       )
         .choices(['on', 'off'])
         .default('on'),

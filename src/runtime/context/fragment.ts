@@ -132,8 +132,8 @@ export const keepsTraces = (contract: Contract): Refusal =>
 const ROOM = 16 ** 5
 
 /**
- * How many candidates are tried for one id. With few unlike ids left, one candidate in twenty shares no pair with the others; 512 tries
- * find it, 64 sometimes missed it.
+ * How many candidates are tried for one id. With few unlike ids left, one candidate in twenty shares no pair with the others. 512 tries
+ * find it; 64 tries sometimes missed it.
  */
 const TRIES = 512
 

@@ -26,8 +26,8 @@ export function listed(items: readonly string[]): string {
 }
 
 /**
- * Quotes text in a message: double quotes, escaped line ends, and at most about `longest` characters, with the middle of longer text left
- * out.
+ * Quotes text in a message, with double quotes and escaped line ends. Leaves out the middle of a text with more than about `longest`
+ * characters.
  */
 export function quoted(text: string, longest = 80): string {
   const half = Math.floor(longest / 2)

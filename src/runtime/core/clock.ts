@@ -1,6 +1,5 @@
 /**
- * A clock for all stored times. If the machine's clock is wrong for a while, stored data does not age by that, and new data does not get
- * wrong dates.
+ * A clock for all stored times. If the machine's clock is wrong for a while, stored data keeps its age, and new data gets no wrong dates.
  */
 import { uptime } from 'node:os'
 

@@ -155,9 +155,9 @@ export class KvCache implements StepCache {
    *   parked version is evicted for one. If there is none, the entries are lost.
    * - Tags the borrowed cells, and copies the cells that go to other positions.
    *
-   * With `alone` it also moves parked versions of earlier steps and of this one off the device, if this step's own tokens pay for that
-   * (tier-policy.ts). Between the decodes that follow, the Mover moves other versions that are a burden, and sequences that have been idle
-   * for long.
+   * With `alone` it also moves parked versions off the device, if this step's own tokens pay for that (tier-policy.ts). These may be
+   * versions of earlier steps and of this one. Between the decodes that follow, the Mover moves other versions that are a burden, and
+   * sequences that have been idle for long.
    */
   begin(sequence: LiveSequence, plan: Plan, kind: StepKind, alone = false): Step {
     const own = this.#own(sequence)

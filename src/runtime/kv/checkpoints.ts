@@ -8,7 +8,7 @@ import { commonPrefix, isMarker, type Prompt, sourceIdsOf, sourcePlace } from '.
 /**
  * Returns the places, in order, where a state is saved while the prompt is computed:
  *
- * - where the answer begins, because the next step most likely differs from there on: the answer is generated anew, or a template strips
+ * - where the answer begins, because the next step most likely differs from there on. The answer is generated again, or a template strips
  *   its reasoning;
  * - in a bare completion, before its last token, so that it can be continued in another way;
  * - where each edited message begins, because an edited message is likely to be edited again, or restored;
@@ -57,8 +57,8 @@ export class Checkpoints {
   }
 
   /**
-   * Returns the longest checkpoint that holds a beginning of these tokens, but not all of them; of equals, the conversation's own, then the
-   * latest used. Returns null when none is longer than `least`.
+   * Returns the longest checkpoint that holds a beginning of these tokens, but not all of them. Of equals, it takes the conversation's own,
+   * then the latest used. Returns null when none is longer than `least`.
    */
   before(
     tokens: Int32Array,

@@ -1,4 +1,4 @@
-/** Makes room on the device: chooses the sequences to evict, and keeps account of the cells and time until a step is charged for them. */
+/** Makes room on the device: chooses the sequences to evict, and counts the cells and the time until they are added to a step. */
 import { invariant, KvfoldError } from '../core/errors.js'
 import type { ConversationId } from '../core/ids.js'
 import { type CacheSalt, COMMON, sameSalt } from './tenant-salts.js'

@@ -58,7 +58,8 @@ export interface LedgerEntry {
   /** Positions used up at the end of the step. `shown` of them have cells; the rest are gaps where text is hidden. */
   readonly positions: number
   /**
-   * Tokens submitted without being shown anew: the one token that a full hit decodes again for its logits, or the work of a cancelled step.
+   * Tokens that were submitted but not newly shown. These are the one token that a full hit decodes again for its logits, or the work of a
+   * cancelled step.
    */
   readonly side: number
   /** Tokens submitted to decode on behalf of this step, as the addon counted them. */

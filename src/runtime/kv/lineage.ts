@@ -345,7 +345,7 @@ const goesOnFrom = (wording: readonly MessageVersion[], earlier: readonly Messag
   })
 
 /**
- * Returns how many tokens at the beginning the wording has in common with these messages: whole messages, and the continuation of its last
+ * Returns how many tokens at the beginning the wording shares with these messages. Whole messages count, and the continuation of its last
  * one.
  */
 function commonBeginning(
@@ -363,8 +363,8 @@ function commonBeginning(
 }
 
 /**
- * Returns the edits that lead from the lineage to the same shown tokens: our own edits (`own`), and the client's changes, which ask for
- * `contract`. An own edit beside a client's change asks for `terms` if it names no contract.
+ * Returns the edits that lead from the lineage to the same shown tokens. These are our own edits (`own`), and the client's changes, which
+ * ask for `contract`. An own edit beside a client's change asks for `terms` if it names no contract.
  */
 export function editedFrom({ lineage, places }: PlacedWording, own: EditMap, contract: Contract, terms: Contract): EditMap {
   const builder = new HoleBuilder(lineage.text.length, contract, terms)

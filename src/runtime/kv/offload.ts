@@ -318,7 +318,7 @@ export type SavedState = Uint8Array | readonly Uint8Array[]
 const bytesOf = (state: SavedState): number =>
   state instanceof Uint8Array ? state.byteLength : state.reduce((sum, { byteLength }) => sum + byteLength, 0)
 
-// States in pieces are written to disk as one: these bytes, the number of pieces, their lengths in 8 bytes each, and the pieces.
+// The disk tier writes a state in pieces as one: these bytes, the number of pieces, their lengths in 8 bytes each, and the pieces.
 
 const JOINED = Buffer.from('kvfold in pieces')
 

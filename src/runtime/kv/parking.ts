@@ -23,8 +23,9 @@ export interface ParkingOptions {
 }
 
 /**
- * Parked versions stay on the device, where a restore finds them at once, until cells are short or they are a burden (tier-policy.ts). Then
- * they go to the lower tiers, but only if these drop nothing for them. So the move can cost a restore a copy, but never a computation.
+ * Parked versions stay on the device, where a restore finds them at once. They leave it when cells are short or when they are a burden
+ * (tier-policy.ts). They then go to the lower tiers, but only if these drop no other sequence for them. So the move can cost a restore a
+ * copy, but never a computation.
  */
 export class Parking {
   /** Conversations whose versions were moved off. Free cells are left between their remaining cells. */
@@ -328,7 +329,7 @@ export class Reloader {
    * Loads a stored sequence onto the device, as a parked one. Returns null, or the reason why that failed. Checks for room before it evicts
    * anything.
    *
-   * If it does not fit, parks the entries that the plan drops from the live sequence, and evicts sequences in the order stated at
+   * If it does not fit, parks the entries that the plan drops from the live sequence. Then evicts sequences in the order stated at
    * SequenceTable. If the plan's borrowed sequences do not fit together, keeps only the needed entries of this one on the device. It then
    * also stays in its tier. Sequences loaded for a step in preparation are never evicted, and every load holds one more sequence id. So two
    * sequences that do not fit together cannot replace each other for ever.

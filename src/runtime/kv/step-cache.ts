@@ -129,8 +129,8 @@ interface CacheAbilities {
   tidy?(share?: number, milliseconds?: number): Promise<boolean>
   /**
    * Closes the gaps that splices left in an idle conversation's positions, by turning its keys. That is an approximation, which the ledger
-   * counts from the next step on. Returns by how many positions the sequence became shorter. Returns 0 for a running one, one that shares
-   * cells (a shift moves them for all their sequences), or one that cannot be shifted.
+   * counts from the next step on. Returns by how many positions the sequence became shorter. Returns 0 for a running sequence and for one
+   * that cannot be shifted. Also returns 0 for one that shares cells, because a shift moves them for all their sequences.
    */
   closeGaps?(conversation: ConversationId): number
   /** Puts the conversation's cells where other engines find them (SharedCells). `between` runs its argument between two decodes. */
@@ -147,9 +147,7 @@ export interface StepCache extends CacheSteps, CacheBooks, CacheAbilities {
   forget(conversation: ConversationId): void
   /** Drops a conversation like `forget`, and its cells in the tier shared with other engines. Resolves when no file is left. */
   erase(conversation: ConversationId): Promise<void>
-  /**
-   * Drops, from every tier, the cells that hold text which `prompt` asks to be forgotten, and the cells that have read it (`Edit.forget`).
-   */
+  /** Drops the cells of text that `prompt` marks as FORGOTTEN, and the cells that have read it, from every tier (`Edit.forget`). */
   forgetHidden(conversation: ConversationId, prompt: Prompt): Promise<void>
   /**
    * Rewrites an idle conversation's cells next to each other, from the lowest free ones on. Then attention need not run over freed cells

@@ -12,7 +12,7 @@ export interface Kept {
 }
 
 /**
- * Returns the benefit per byte of keeping it: tokens to recompute / (bytes x age), with age = 1 + `now` - last use, in the unit of both.
+ * Returns the benefit per byte of keeping it: tokens to recompute / (bytes x age). The age is 1 + `now` - last use, in the unit of both.
  * The longer a sequence was unused, the longer it will probably stay so. So the age estimates the chance of a hit, and the tokens estimate
  * the saving of a hit.
  *

@@ -153,7 +153,9 @@ export interface Addon {
   samplerFree(sampler: SamplerHandle): void
 }
 
-/** Finished steps of a run that were not passed on yet: the tokens of every sequence, step by step; -1 if none could be drawn. */
+/**
+ * Finished steps of a run that were not passed on yet. They are the tokens of every sequence, step by step; -1 if no token could be drawn.
+ */
 export interface RawDrawn {
   readonly drawn: Int32Array
   readonly milliseconds: Float64Array

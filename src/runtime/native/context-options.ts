@@ -1,5 +1,5 @@
 /**
- * The options of a context: checks and completes them, estimates memory before it is allocated, and says which models read a text as a
+ * Checks and completes the options of a context, and estimates memory before it is allocated. Also finds the models that read a text as a
  * whole.
  */
 import { readFileSync } from 'node:fs'
@@ -386,7 +386,9 @@ export const isPooling = (name: unknown): name is Pooling => POOLINGS.some((pool
 /** Returns the number of the pooling in llama_pooling_type. */
 export const poolingNumber = (pooling: Pooling): number => POOLINGS.indexOf(pooling)
 
-/** Returns the pooling that the model was trained with; null if its file does not say, as files of models that generate text do not. */
+/**
+ * Returns the pooling that the model was trained with. Returns null if its file does not say; files of models that generate text never do.
+ */
 export function poolingOf({ architecture, metadata }: Pick<ModelInfo, 'architecture' | 'metadata'>): Pooling | null {
   const text = metadata[`${architecture}.pooling_type`]
   return text === undefined ? null : (POOLINGS[Number(text)] ?? null)

@@ -372,8 +372,8 @@ export class Context implements NativeContext {
 const drawnOf = ({ drawn, milliseconds }: RawDrawn): DrawnTokens => ({ tokens: drawn, milliseconds })
 
 /**
- * Returns the estimate if llama.cpp reported nothing, or a figure that agrees with it: reports are rounded to hundredths of a MiB for each
- * buffer. Otherwise returns the report.
+ * Returns the estimate if llama.cpp reported nothing, or a figure that agrees with the estimate. Reports are rounded to hundredths of a MiB
+ * for each buffer. Otherwise returns the report.
  */
 function figure(reported: number, estimate: number): number {
   return reported === 0 || Math.abs(reported - estimate) <= REPORT_ROUNDING ? estimate : Math.round(reported)

@@ -310,7 +310,7 @@ export class StoreFile {
   }
 
   #lock(): void {
-    // Before the first use of the WAL, so that its index is in our memory and not in a file that other processes can map.
+    // This comes before the first use of the WAL. So the WAL's index is in our memory, and not in a file that other processes can map.
     this.database.pragma('locking_mode=EXCLUSIVE')
     this.database.pragma(`busy_timeout=${PATIENCE}`)
     this.database.exec('BEGIN IMMEDIATE; COMMIT')
@@ -413,7 +413,7 @@ function connect(path: string): Database.Database {
 }
 
 /**
- * SQLite deletes the WAL when it closes a file, and with it data that it could not read there, which may be the only copy. The returned
+ * SQLite deletes the WAL when it closes a file. Data that it could not read there is deleted too, and may be the only copy. The returned
  * function puts the WAL back as it was. Pages that SQLite already copied to the file are the same in both.
  */
 function rememberWal(path: string): () => void {

@@ -124,8 +124,8 @@ export class Template {
 }
 
 /**
- * Fields of nodes with names that are not variables read by the template: keys, filters and tests belong to the language, the others are
- * set.
+ * Fields of nodes with names that are not variables read by the template. Keys, filters and tests belong to the language; the template sets
+ * the others.
  */
 const NAMED: Readonly<Record<string, string>> = {
   FilterExpression: 'filter',

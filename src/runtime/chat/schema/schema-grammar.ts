@@ -386,8 +386,8 @@ export class SchemaWriter {
   }
 
   /**
-   * Writes the text between an object's brackets: its properties in the schema's order, each at most once, then additional ones where the
-   * schema allows them. Returns `any` when the schema allows every object, and null when no object satisfies it.
+   * Writes the text between an object's brackets. That is its properties in the schema's order, each at most once. Then come additional
+   * ones where the schema allows them. Returns `any` when the schema allows every object, and null when no object satisfies it.
    */
   pairs(given: Plain, path: string, comma: string, write: WriteProperty): string | null {
     const schema = this.#bounded(given, path)

@@ -22,7 +22,7 @@ export class DeclaredTools {
     return this.tools === null
   }
 
-  /** Returns the tool's name for a name as models write it, which may begin with `functions.`; null when there is no such tool. */
+  /** Returns the tool's name for a name as models write it. That may begin with `functions.`. Returns null when there is no such tool. */
   find(written: string): string | null {
     if (this.tools === null) return /^[A-Za-z_][\w.-]*$/.test(written) ? written : null
     const names = [written, written.replace(/^functions\./, '')]

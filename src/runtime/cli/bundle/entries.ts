@@ -81,7 +81,7 @@ export const checksumEntry = (sums: ReadonlyMap<string, string>): BundleEntry =>
 
 /**
  * A script that starts the Node beside it, from any folder and through links. It uses the machine's C++ library when that is new enough
- * (6.0.`minor`), because a driver of the machine may need that one; otherwise ours. It needs only the shell (and readlink when called
+ * (6.0.`minor`), because a driver of the machine may need it. Otherwise it uses ours. It needs only the shell (and readlink when called
  * through a link).
  */
 export const launcher = (main: string, triplet: string, minor: number): string => `#!/bin/sh

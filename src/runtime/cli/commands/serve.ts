@@ -220,7 +220,7 @@ const aborted = async (signal: AbortSignal): Promise<void> => {
   if (!signal.aborted) await once(signal, 'abort')
 }
 
-// The notice of `kvfold serve` when it is up: where it listens, which keys it accepts, the model names, and the defaults for requests.
+// The notice that `kvfold serve` prints when it is up: its address, the accepted keys, the model names, and the defaults for requests.
 
 interface Served {
   readonly host: string

@@ -179,7 +179,7 @@ function leastOf(wanted: PlanCandidate, exact: PlanCandidate, fixed: string | nu
   if (more < 0) return wanted
   const fallback =
     wanted.blocked > 0
-      ? `the prompt needs more positions than are free there (a longer marker than the hidden text, or closed gaps), but no cells can move because ${fixed ?? ''}`
+      ? `the prompt needs more positions than are free there (a longer marker than the hidden text, or closed gaps); no cells can move, because ${fixed ?? ''}`
       : `it would compute as much as exact does, and exact leaves nothing approximate`
   return { ...exact, fallback }
 }
@@ -226,7 +226,7 @@ export function withRedecoded(plan: Plan, redecoded: 0 | 1): Plan {
   return redecoded === 1 && last?.kind === 'compute' && length(last.span) === 1 ? { ...plan, redecoded } : plan
 }
 
-// The last check of a plan before it is carried out: a wrong plan would make a wrong cache, not only a slow one.
+// The last check of a plan before it is carried out. A wrong plan would make a wrong cache, not only a slow one.
 
 /**
  * Checks a plan. The parts must cover the prompt. Reused cells must be on the device, have the same tokens, ascend in position and, under
