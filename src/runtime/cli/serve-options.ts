@@ -77,9 +77,9 @@ export function addServeOptions(command: Command): Command {
     .option('--keep-alive <seconds>', 'how long an unused model stays loaded (default: for ever)', decimal(0, 1e9))
     .option(
       '--embeddings [model]',
-      'answer /v1/embeddings with this model (GGUF file or hub URI, also as name=model), or without one with the served models. They give the mean of their token vectors, unless their files say otherwise',
+      'answer /v1/embeddings with this model (GGUF file or hub URI, also as name=model). Without a name, the served models answer, with the mean of their token vectors unless their files say otherwise',
     )
-    .option('--reranking <model>', 'answer /v1/rerank with this reranker: GGUF file or hub URI, also as name=model')
+    .option('--reranking <model>', 'answer /v1/rerank with this reranker (GGUF file or hub URI, also as name=model)')
     .addOption(
       new Option('--attention <switch>', 'whether a second context may be loaded to show where an answer looked')
         .choices(['on', 'off'])
@@ -117,7 +117,7 @@ export function addServeOptions(command: Command): Command {
   group('Keys and limits')
     .option(
       '--api-key <key>',
-      'a key that requests must carry; may be given several times, each key sees its own threads',
+      'a key that requests must carry; may be given several times. Each key sees its own threads',
       collect,
     )
     .option(
@@ -126,7 +126,7 @@ export function addServeOptions(command: Command): Command {
     )
     .option(
       '--rate-limit <limits>',
-      'limits a minute for keys that have none in the file: requests=60, tokens=100000 or both with a comma between; cached tokens do not count',
+      'limits a minute for keys that have none in the file: requests=60, tokens=100000, or both with a comma between. Cached tokens do not count',
       limitOf,
     )
     .option('--body-limit <MiB>', 'largest request', integer(1, 1024), 16)
@@ -169,7 +169,7 @@ export function addServeOptions(command: Command): Command {
         .choices(['refuse', 'placeholder'])
         .default('refuse'),
     )
-  addMcpConfig(command, 'MCP servers whose tools requests with acm memtool may use, carried out here')
+  addMcpConfig(command, 'MCP servers whose tools this server calls for requests with acm memtool')
   addKeepingOptions(group('Storage and logs'))
     .option(
       '--max-threads <count>',

@@ -42,7 +42,7 @@ export interface KvCacheOptions extends PlannerOptions, Pick<ParkingOptions, 'fe
 
 /**
  * The KV cache. Under contract `exact` a live sequence's cells equal a fresh prefill of its tokens. Under `splice` and `blend` they do only
- * as far as the ledger says (Contract). A cell's hash says whether the cell is exact, so approximate cells are never taken for exact ones.
+ * as far as the ledger says (Contract). A cell's hash says whether the cell is exact, so approximate cells never count as exact ones.
  * SequenceTable documents which sequences are dropped for room, and in which order.
  */
 export class KvCache implements StepCache {

@@ -312,8 +312,8 @@ function keepAscending(places: Int32Array): void {
 }
 
 /**
- * Merges the hidden and the shown versions in the order of their places. A version without a place keeps to the version before it in its
- * own list.
+ * Merges the hidden and the shown versions in the order of their places. A version without a place stays behind the version before it in
+ * its own list.
  */
 function inOrder(hidden: readonly MessageVersion[], shown: readonly MessageVersion[]): MessageVersion[] {
   const placed = (list: readonly MessageVersion[]) => {

@@ -48,7 +48,7 @@ export class Parking {
     return parked
   }
 
-  /** Parks those of these entries that are worth it (`worthParking`). Returns how many. When no sequence id can be had, they are lost. */
+  /** Parks the entries that are worth it (`worthParking`), and returns their number. When no sequence id is available, they are lost. */
   #park(own: Sequence, plan: Plan, gone: readonly Span[]): number {
     const worth = worthParking(own, plan, gone, this.table.parked(own.conversation))
     if (worth.tokens === 0) return 0

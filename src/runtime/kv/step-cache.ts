@@ -31,7 +31,8 @@ export interface CacheSteps {
    */
   open(conversation: ConversationId, salt?: CacheSalt): OpenedSequence
   /**
-   * Returns how the live sequence would come to hold `prompt`, which must not be empty. Changes nothing. The plan may borrow from any tier.
+   * Returns the plan by which the live sequence would get the tokens of `prompt`, which must not be empty. Changes nothing. The plan may
+   * borrow from any tier.
    */
   plan(sequence: LiveSequence, prompt: Prompt, terms?: StepContract): Plan
   /**
