@@ -1,4 +1,7 @@
-/** How fast cells leave a device and come back, and how long the event loop waits for that: a row of `npm run bench -- gpu`. */
+/**
+ * Measures how fast cells leave a device and come back, and how long the event loop waits for that. `npm run bench -- gpu` prints it as a
+ * row.
+ */
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -12,7 +15,7 @@ import type { Native, NativeContext } from '../../src/runtime/native/types.js'
 import { decode } from '../driver.js'
 import { median, randomTokens } from '../random-tokens.js'
 
-/** Many bytes a cell for few weights: 64 KiB, of which 1 GiB is 16,384 cells. */
+/** A shape with many bytes a cell and few weights: a cell takes 64 KiB, so 1 GiB holds 16,384 cells. */
 const SHAPE = {
   architecture: 'llama',
   layers: 32,
@@ -30,27 +33,30 @@ const TARGET = seqId(1)
 setFlagsFromString('--expose-gc')
 const collect = runInNewContext('gc') as () => void
 
-/** Gives the memory of states that are gone back for the next ones. */
+/** Frees the memory of dropped states, so that the next ones can use it. */
 async function reuse(): Promise<void> {
   collect()
   for (let turn = 0; turn < 3; turn++) await nextTurn()
 }
 
-/** GB/s, and the longest milliseconds that the event loop waited in a round of copies off it; medians of rounds after a first one. */
+/**
+ * GB/s, and the longest time (milliseconds) that the event loop waited in a round of copies off it. All are medians of the rounds after the
+ * first.
+ */
 export interface Copies {
   readonly bytes: number
-  /** Copies of the same bytes in ordinary memory, by one thread. */
+  /** Rate of copies of the same bytes in ordinary memory, by one thread. */
   readonly memcpy: number
-  /** On the event loop, which waits for them. */
+  /** Rates of copies on the event loop, which waits for them. */
   readonly save: number
   readonly load: number
-  /** Off the event loop. */
+  /** Rates of copies off the event loop. */
   readonly copyOut: number
   readonly copyIn: number
   readonly longestPause: number
 }
 
-/** @param bytes of the sequence that is copied, about */
+/** @param bytes approximate bytes of the copied sequence */
 export async function measureCopies(native: Native, bytes: number): Promise<Copies> {
   const folder = mkdtempSync(join(tmpdir(), 'kvfold-copies-'))
   const path = join(folder, 'model.gguf')

@@ -142,6 +142,6 @@ it('sequences of one decode do not see each other, and cells come back bit for b
 
 it('cells for which no memory is there are refused, and the model goes on', async () => {
   const { message } = await refused('memory/insufficient', () => load({ cells: 2 ** 30 }))
-  expect(message).toMatch(ON_GPU ? /of GPU memory, and .* are free/ : /of memory, and .* are free/)
+  expect(message).toMatch(ON_GPU ? /of GPU memory, but only .* are free/ : /of memory, but only .* are free/)
   expect((await show(await load(), { tokens: base }, 'exact')).ledger.submitted).toBe(BASE)
 })

@@ -61,15 +61,15 @@ const SLICE = 1 / 64
 const FREED = 1 / 16
 
 /**
- * A folder of shared cells. NFS or another network file system will do, because we rely only on this: a rename within the folder replaces a
- * name at once and whole; a link or a file made with O_EXCL is made once; an opened file is the one that was written before it was closed.
- * We use no locks, no watching, and no order between two names. A listing may be old: blocks that it lacks are computed, and so are blocks
- * that it lists but that are gone.
+ * A folder of shared cells. NFS or another network file system suffices, because we rely on three rules only. A rename within the folder
+ * replaces a name at once and whole. Only one engine can make a given link, or a given file with O_EXCL. A reader that opens a file gets
+ * all that was written before the writer closed it. We use no locks, no watching, and no order between two names. A listing may be old. The
+ * engine computes blocks that the listing lacks, and blocks that are listed but gone.
  *
  * A block gets its final name only when it is whole and on the file system (temporary name, fsync, rename). Two engines that write the same
- * block write the same content. Its name is an HMAC of the identity and the last cell hash, so a listing shows no cell hash, and a reader
+ * block write the same content. Its name is an HMAC of the identity and the last cell hash. So a listing shows no cell hash, and a reader
  * without the secret finds nothing. Uses are the files' times of modification. A block is a millisecond older than the block before it, so
- * that of one text the end is evicted first. Clocks that differ change only the order of eviction.
+ * the end of a text is evicted first. Clocks that differ change only the order of eviction.
  */
 export class SharedCellsFolder implements SharedTier {
   readonly #counts = { read: 0, written: 0, refused: 0, evicted: 0, failed: 0 }
@@ -108,7 +108,7 @@ export class SharedCellsFolder implements SharedTier {
       if (this.#closed) return false
       if (bytes > this.options.bytes * FREED) {
         this.#tell(
-          `A block of cells takes ${Math.ceil(bytes / 2 ** 20)} MiB, so it was not shared: the folder of shared cells needs a size of ${Math.ceil(bytes / FREED / 2 ** 20)} MiB at least.`,
+          `A block of cells takes ${Math.ceil(bytes / 2 ** 20)} MiB, so kvfold did not share it. The folder of shared cells needs a size of ${Math.ceil(bytes / FREED / 2 ** 20)} MiB at least.`,
         )
         return false
       }
@@ -206,7 +206,7 @@ export class SharedCellsFolder implements SharedTier {
     await rm(path, { force: true }).catch(() => undefined)
   }
 
-  /** Writes the block, whole and on the file system, or not at all. Returns false if it is no longer wanted. */
+  /** Writes the whole block to the file system, or nothing. Returns false if it is no longer wanted. */
   async #write(path: string, head: Buffer, state: Uint8Array, isWanted: () => boolean): Promise<boolean> {
     const temporary = join(this.options.folder, `kvfold-${randomBytes(32).toString('hex')}.tmp`)
     try {
@@ -260,7 +260,7 @@ export class SharedCellsFolder implements SharedTier {
   }
 
   /**
-   * All engines that share a folder must share a secret: an engine with another secret would take the blocks for damaged and delete them.
+   * All engines that share a folder must share a secret. An engine with another secret would take the blocks for damaged, and delete them.
    */
   async #checkSecret(): Promise<void> {
     const { folder, secret } = this.options
@@ -274,7 +274,8 @@ export class SharedCellsFolder implements SharedTier {
       await file.close()
       await link(temporary, path)
     } catch (error) {
-      // Without links, of engines that come first at the same time the last one's mark remains; the others are refused when they read it.
+      // If the file system has no links, several engines may write their marks at the same time. Then the last mark remains, and the other
+      // engines are refused when they read it.
       if (isOfSystem(error) && error.code !== 'EEXIST' && !(await isThere(path))) await rename(temporary, path)
     } finally {
       await rm(temporary, { force: true })

@@ -3,11 +3,11 @@
  * engine.
  *
  * A conversation stays on the engine of its last step. The first conversation, under any id, that continues from the end of a step also
- * stays there. A new conversation goes to the engine that has its beginning: where a step with the same messages went, or the conversation
- * that it was forked from. If no engine has its beginning, rendezvous hashing of its root (the messages up to the first of a user) decides.
- * So all servers with the same engines decide alike, and an engine that leaves moves only its own conversations. An engine with more than
- * its share of the open requests is passed over (bounded loads), but only for new conversations. So of many forks of one conversation, the
- * first stays, and the rest are spread.
+ * stays there. A new conversation goes to the engine that has its beginning. That engine ran a step with the same messages, or the
+ * conversation that it was forked from. If no engine has its beginning, rendezvous hashing of its root (the messages up to the first of a
+ * user) decides. So all servers with the same engines decide alike, and an engine that leaves moves only its own conversations. An engine
+ * with more than its share of the open requests is passed over (bounded loads), but only for new conversations. So of many forks of one
+ * conversation, the first stays, and the rest are spread.
  */
 import { writeJson } from '../../runtime/core/written-json.js'
 import { createHash } from 'node:crypto'
@@ -35,7 +35,7 @@ export interface Beginning {
 
 /** Why an engine was chosen. */
 export type Reason =
-  /** The last step ran there, of this conversation or of the one that it is a copy of. */
+  /** The last step of this conversation ran there, or the last step of the one that it is a copy of. */
   | 'stays'
   /** The engine has the beginning, or the conversation that this one is a fork of. */
   | 'prefix'
@@ -96,8 +96,8 @@ function unitOf(root: string, name: string): number {
 }
 
 /**
- * How many open requests an engine may have, this one included, before other engines are preferred: its share of all by weight, times
- * `slack`, rounded up.
+ * Returns how many open requests an engine may have, this one included, before other engines are preferred. That is its share of all
+ * requests by weight, times `slack`, rounded up.
  */
 export function roomOf({ weight }: Candidate, candidates: readonly Candidate[], slack: number): number {
   const open = candidates.reduce((sum, each) => sum + each.open, 0)

@@ -1,12 +1,12 @@
 /**
- * Chooses which edits a remote engine is shown now, and which wait.
+ * Chooses the edits that a remote engine gets now, and those that wait.
  *
- * An endpoint caches beginnings only, so after an edit all text behind it is computed again. Folding one fragment a step, from first to
- * last, computes the same text again and again; a small fold far in front never pays. Whether an edit pays depends on the number of steps
- * to come, which is unknown: this is the ski rental problem. Its solution: rent until the rent paid equals the price of buying. That never
- * costs more than twice as much as the best choice in hindsight. A waiting edit pays rent each step: the tokens it would hide, at the price
- * of cached ones. The price of making edits together: the tokens after the first of them, at the price of computing them less the price of
- * having them cached.
+ * An endpoint caches beginnings only, so after an edit all text behind it is computed again. An agent that folds one fragment a step, from
+ * first to last, makes the endpoint compute the same text again and again. A small fold far in front never pays. Whether an edit pays
+ * depends on the number of steps to come, which is unknown: this is the ski rental problem. Its solution: rent until the rent paid equals
+ * the price of buying. That never costs more than twice as much as the best choice in hindsight. A waiting edit pays rent in each step: the
+ * tokens that it would hide, at the price of cached ones. Edits that are made together cost the tokens after the first of them. Each such
+ * token costs the price of a computed one less that of a cached one.
  *
  * Until then the model sees text that it has folded, so edits wait only if the option asks for it. Restored text is shown at once.
  */
@@ -29,8 +29,8 @@ const USUAL = 0.1
 const [ENOUGH, FORGOTTEN] = [8, 0.02]
 
 /**
- * The price of a cached token by an engine's own times: milliseconds of a prompt = fixed + a x cached + b x computed, by least squares over
- * the last steps; the price is a / b. Cached tokens cost time because the computed tokens behind them attend to them.
+ * The price of a cached token by an engine's own times. By least squares over the last steps, the milliseconds of a prompt are fixed + a x
+ * cached + b x computed. The price is a / b. Cached tokens cost time, because the computed tokens behind them attend to them.
  */
 export class CachedPrice {
   #steps = 0
@@ -69,7 +69,7 @@ export interface Choice {
   readonly edits: readonly Edit[]
   /** The edits kept back. */
   readonly waiting: readonly Edit[]
-  /** Estimates: the tokens that making all waiting edits now would compute again, and the tokens it would hide. */
+  /** Estimates for making all waiting edits now: the tokens to compute again, and the tokens to hide. */
   readonly computes: number
   readonly hides: number
   /** The price of a cached token that the choice used. */
@@ -92,7 +92,7 @@ export interface Wish {
   readonly held: Held | null
   /** Returns a message's text under edits of it, as the ledger's rows have it. */
   readonly row: (message: number, edits: readonly Edit[]) => string
-  /** Whether the context has room for the messages under these edits; if not, no edit waits. */
+  /** Returns whether the context has room for the messages under these edits. If not, no edit waits. */
   readonly fits: (edits: readonly Edit[]) => boolean
   /** Estimates the tokens of a text. */
   readonly tokens: (text: string) => number
@@ -137,7 +137,7 @@ export class Deferral {
     return { ...candidate, paid: candidate.paid + candidate.hides * this.#cachedPrice }
   }
 
-  /** The largest set of the last edits in the prompt whose rent has reached their price. */
+  /** Returns the largest set of the prompt's last edits whose rent has reached their price. */
   #paidOff(candidates: readonly WaitingEdit[], held: number): readonly WaitingEdit[] {
     const sorted = [...candidates].sort((a, b) => (a.place ?? 0) - (b.place ?? 0))
     for (let from = 0; from < sorted.length; from++) {
@@ -163,7 +163,7 @@ export class Deferral {
   }
 }
 
-/** The first token of the last prompt that changes whichever edits are chosen; an estimate. */
+/** Estimates the first token of the last prompt that changes under every choice of edits. */
 function lostFrom({ contents, held, row, tokens }: Wish, stay: readonly Edit[]): number {
   if (held === null) return 0
   const edits = editsByMessage(stay)
@@ -180,8 +180,8 @@ function lostFrom({ contents, held, row, tokens }: Wish, stay: readonly Edit[]):
 }
 
 /**
- * Tokens behind the first of these edits that stay shown and must be computed again when the edits are made; and the tokens that the edits
- * hide.
+ * Returns what making these edits costs and saves. `computes`: the tokens behind the first edit that stay shown, which are computed again.
+ * `hides`: the tokens that the edits hide.
  */
 function priceOf(set: readonly WaitingEdit[], held: number): { readonly computes: number; readonly hides: number } {
   if (set.length === 0) return { computes: 0, hides: 0 }

@@ -12,7 +12,7 @@ export interface Patience {
   readonly connect?: number
   /** Milliseconds without a byte, before the answer or within it; a long prompt may take that long. Default 600,000. */
   readonly idle?: number
-  /** Milliseconds that a request waits in all while the endpoint is overloaded (429, 503). Default 10,000; 0: not at all. */
+  /** Total milliseconds that a request waits while the endpoint is overloaded (429, 503). Default 10,000; 0: not at all. */
   readonly busy?: number
 }
 
@@ -23,7 +23,7 @@ export interface EndpointOptions {
   readonly patience?: Patience
 }
 
-/** An answer whose body is still coming. */
+/** An answer. Its body is still coming. */
 export interface EndpointAnswer {
   readonly type: string
   /** The bytes as they come. @throws KvfoldError remote/broken-stream, remote/timeout; the reason of `signal` when it was aborted */
@@ -63,7 +63,7 @@ const FIRST_PAUSE = 500
 
 /**
  * Uses plain node:http, because fetch gives up when no header comes for five minutes. A long prompt on a slow machine takes that long, and
- * fetch has no option for it. Redirects are not followed: the key goes to the given address and nowhere else.
+ * fetch has no option for it. Redirects are not followed: the key goes only to the given address.
  */
 export class Endpoint {
   /** Its name in messages, without any secret. */

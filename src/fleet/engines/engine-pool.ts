@@ -40,7 +40,7 @@ const HEALTH_EVERY = 5000
 /** Milliseconds for a health check, and for the connection within it. */
 const HEALTH_LIMIT = 5000
 const CONNECT_LIMIT = 4000
-/** Milliseconds that the other engines get at the start to report their facts, once one has done so. */
+/** Milliseconds that the other engines have at the start to report their facts, once the first one has done so. */
 const GRACE = 2000
 /** Milliseconds between the first failed connection and the check that makes us believe it. */
 const SURELY = 1000
@@ -57,7 +57,7 @@ export class Member {
   /** Failures since its last success. */
   #row = 0
   #problem: string | null = null
-  /** Since when no connection succeeds; null: the last one did. */
+  /** The time since which no connection succeeded; null when the last one succeeded. */
   #away: number | null = null
   #lost = new AbortController()
   /** When it last sent a part of an answer. */
@@ -124,7 +124,7 @@ export class Member {
       this.well()
     } catch (error) {
       if (signal?.aborted !== true) this.#miss(error, since)
-      // An engine that is too busy for a health check but sends parts of answers is well.
+      // An engine that is too busy for a health check but sends parts of answers is up.
       const isBusy = limit.aborted && this.#heard > since
       if (signal?.aborted !== true && !isBusy)
         this.ill(limit.aborted ? `${this.name} has sent nothing for ${HEALTH_LIMIT / 1000} s.` : messageOf(error))
@@ -203,7 +203,7 @@ export class EnginePool {
   }
 
   /**
-   * Asks all engines for their facts. Those that do not report them, or not within two seconds after the first one, are down until they do.
+   * Asks all engines for their facts. An engine that does not report them within two seconds after the first one is down until it does.
    * `watched`: their health is checked from now on, and the list may change (`set`).
    * @throws KvfoldError remote/*, model/not-found when none can be used: the error of the first
    */

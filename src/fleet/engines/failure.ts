@@ -14,7 +14,7 @@ export interface EndpointRefusal {
 /** The most characters of an endpoint's own words that we repeat. */
 const LONGEST_QUOTE = 400
 
-/** The words by which engines say that a prompt is too long; vLLM, SGLang and OpenAI give no other sign than words and a code. */
+/** The words by which engines say that a prompt is too long. vLLM, SGLang and OpenAI show it only by words and a code. */
 const TOO_LONG = /context[ _-]?(length|size|window)|exceed_context_size|maximum context|longer than the model|too many tokens/i
 
 /** Returns the error for an answer with another status than 200. `where`: the endpoint's name in messages. */
@@ -31,7 +31,7 @@ export function errorOf(refusal: EndpointRefusal, where: string): KvfoldError {
       `${where} does not accept the key (${status}): ${said} Give it with --engine-key-env or --engine-key-file.`,
     )
   if (status === 404) return build('model/not-found', `${where} knows no such model or path (404): ${said}`)
-  if (status === 408 || status === 504) return build('remote/timeout', `${where} gave up waiting (${status}): ${said}`)
+  if (status === 408 || status === 504) return build('remote/timeout', `${where} stopped waiting (${status}): ${said}`)
   if (status === 429) return build('remote/rate-limited', `${where} has had too many requests: ${said}${again}`)
   if (status === 503) return build('remote/overloaded', `${where} takes no requests now: ${said}${again}`)
   if (status >= 500) return build('remote/failed', `${where} failed (${status}): ${said}`)

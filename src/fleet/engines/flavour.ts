@@ -197,7 +197,7 @@ async function details(
 ): Promise<{ readonly context: number | null; readonly release: string | null }> {
   if (name === 'llama-server') {
     const props = await endpoint.get('/props', signal)
-    // n_ctx of one slot, which is what a conversation has.
+    // n_ctx of one slot. A conversation has one slot.
     return { context: countAt(fieldOf(props, 'default_generation_settings'), 'n_ctx'), release: textAt(props, 'build_info') }
   }
   if (name === 'vllm') return { context: null, release: textAt(await endpoint.get('/version', signal), 'version') }

@@ -79,7 +79,10 @@ export class TextCounts {
     private readonly flavour: Flavour,
   ) {}
 
-  /** Returns the endpoint's count of the text if it was asked for it, else an estimate by the characters per token of the last prompt. */
+  /**
+   * Returns the endpoint's count of the text, if the endpoint has counted it. Else returns an estimate by the characters per token of the
+   * last prompt.
+   */
   of(text: string): number {
     return this.#known.get(hashOf(text)) ?? Math.ceil(text.length / this.#charactersPerToken)
   }

@@ -174,8 +174,8 @@ function shares(total: number, weights: readonly number[], kept: readonly (numbe
 }
 
 /**
- * The part of a message that the step before also showed: shares of its characters at its beginning and its end, and the most tokens it can
- * be.
+ * The part of a message that the step before also showed. `head` and `tail`: shares of its characters at its beginning and its end. `most`:
+ * the most tokens that the part can have.
  */
 interface Change {
   readonly head: number
@@ -187,7 +187,7 @@ function changeOf(before: Held | null, rows: readonly ShownRow[], index: number)
   const now = rows[index]?.text
   const old = before?.rows[index]?.text
   if (before === null || now === undefined || now === '' || old === undefined) return { head: 0, tail: 0, most: 0 }
-  // The cache ends with the answer's last token but one; the rest of the message, its end of turn first of all, was not in it.
+  // The cache ends with the answer's last token but one. The rest of the message, which begins with the end of turn, was not in the cache.
   const most = index === before.rows.length - 1 ? before.answer : Number.MAX_SAFE_INTEGER
   if (now === old) return { head: 1, tail: 0, most }
   const shorter = Math.min(now.length, old.length)
@@ -199,7 +199,8 @@ function changeOf(before: Held | null, rows: readonly ShownRow[], index: number)
 }
 
 /**
- * Returns how many of the prompt's tokens are in the engine's cache if it kept all of the last step: the common beginning of both prompts.
+ * Returns how many of the prompt's tokens are in the engine's cache if it kept all of the last step. These are the common beginning of both
+ * prompts.
  */
 function expectedOf(before: Held | null, rows: readonly ShownRow[], spans: readonly Span[]): number {
   let tokens = 0

@@ -116,13 +116,13 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
     )
     if (this.flavour.salt === null)
       this.#notes.add(
-        `${this.flavour.name} keeps one cache for all tenants: by its response times one may notice that another sent the same beginning.`,
+        `${this.flavour.name} keeps one cache for all tenants: its response times may show a tenant that another one sent the same beginning.`,
       )
   }
 
   /**
-   * Asks the endpoint for its facts; of several endpoints, those that do not answer are down until they do. If that fails, no connection
-   * stays open.
+   * Asks the endpoint for its facts. Of several endpoints, those that do not answer are down until they answer. If that fails, no
+   * connection stays open.
    * @throws KvfoldError remote/*, model/not-found
    */
   static async connect(options: RemoteEngineOptions): Promise<RemoteEngine> {
@@ -165,7 +165,7 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
   /** Checks every engine's health now. */
   checkEngines = (): Promise<void> => this.pool.check()
 
-  /** Sentences about what this engine cannot do or report; more are added as steps show them. */
+  /** Sentences about the limits of this engine and of its reports. Steps add further ones. */
   get notes(): readonly string[] {
     return [...this.#notes]
   }
@@ -218,7 +218,10 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
     return { tokens: weightOf(rowsOf(shown.messages, tools, shown.edits, this.#counts)), estimated: true }
   }
 
-  /** Asks the endpoint how many tokens a prompt has; null if it does not say (llama-server and vLLM do). @throws KvfoldError remote/* */
+  /**
+   * Asks the endpoint how many tokens a prompt has. Returns null if the endpoint does not say; llama-server and vLLM do. @throws
+   * KvfoldError remote/*
+   */
   countExactly(
     messages: readonly ChatMessage[],
     tools: readonly ToolDefinition[],
@@ -365,7 +368,7 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
     return {}
   }
 
-  /** Chooses the edits that the step shows. `held`: what the engine has of the last step. */
+  /** Chooses the edits that the step shows. `held`: the engine's cache after the last step. */
   #show(request: EngineRequest, { deferral }: RemoteConversation, held: Held | null): Shown {
     const { messages, tools = [], edits = [], contract = 'exact', maxTokens = 0 } = request
     const reasons: string[] = []
@@ -384,13 +387,13 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
       shown = chosen
       if (waiting.length > 0)
         reasons.push(
-          `${waiting.length} of ${edits.length} edits wait: now they would hide about ${hides} tokens, and about ${computes} would be computed again (a cached token counts as ${Number(price.toPrecision(2))} of a computed one)`,
+          `${waiting.length} of ${edits.length} edits wait: they would hide about ${hides} tokens, but about ${computes} would be computed again (a cached token counts as ${Number(price.toPrecision(2))} of a computed one)`,
         )
     }
     return { edits: shown, fallback: reasons.length === 0 ? null : reasons.join('; ') }
   }
 
-  /** The endpoint's figures. For a step that was cut off, or an endpoint that gives none: estimates. */
+  /** Returns the endpoint's figures. For a step that was cut off, or an endpoint that gives none, returns estimates. */
   #usage(
     { usage, progress }: ReplyReader,
     { rows, answer, finish }: { readonly rows: readonly ShownRow[]; readonly answer: string; readonly finish: Finish },

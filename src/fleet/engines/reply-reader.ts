@@ -194,7 +194,7 @@ function argumentsIn(text: string): Pick<ToolCall, 'arguments' | 'malformed'> {
   return { arguments: {}, malformed: text }
 }
 
-/** The bytes of a token that is not whole characters, whose text has U+FFFD in their place. */
+/** The bytes of a token that is not whole characters. Its text has U+FFFD in place of them. */
 function bytesIn(of: unknown): Pick<NamedLogprob, 'bytes'> {
   const said = listAt(of, 'bytes')
   const bytes = said.filter((byte): byte is number => Number.isInteger(byte) && Number(byte) >= 0 && Number(byte) < 256)

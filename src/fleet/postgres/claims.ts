@@ -15,8 +15,8 @@ interface HeldClient {
 }
 
 /**
- * One shared connection takes all locks that are free when they are requested; a claim that must wait does so on a connection of its own.
- * If a lock's connection breaks, the lock is gone. A change written without a lock is refused if another server wrote in between
+ * One shared connection takes all locks that are free when they are requested. A claim that must wait has a connection of its own. If a
+ * lock's connection breaks, the lock is gone. A change written without a lock is refused if another server wrote in between
  * (`PostgresStore.update`).
  */
 export class Claims {

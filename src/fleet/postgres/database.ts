@@ -142,8 +142,8 @@ export class Database {
   }
 
   /**
-   * Runs one statement on this connection. While it waits for the answer, the database is probed: a database that is cut off sends nothing,
-   * and a connection to it stays open for many minutes. @throws KvfoldError store/*
+   * Runs one statement on this connection. While it waits for the answer, the database is probed, because a database that is cut off sends
+   * nothing. A connection to it would stay open for many minutes. @throws KvfoldError store/*
    */
   async ask<R extends pg.QueryResultRow>(
     client: pg.ClientBase,
@@ -183,7 +183,8 @@ export class Database {
   }
 
   /**
-   * After a failure, all callers wait for one probe before they use the database; while probes get no answer at all, they fail at once.
+   * After a failure, all callers wait for one probe before they use the database. While probes get no answer at all, the callers fail at
+   * once.
    * @throws KvfoldError store/unreachable
    */
   async #reach(): Promise<void> {
@@ -238,7 +239,7 @@ export class Database {
   #pooled(): pg.Pool {
     const pool = new pg.Pool({
       ...{ ...this.config, max: CONNECTIONS, query_timeout: this.patience.query },
-      // Makes acknowledged changes durable, whatever the database's default is. The pool waits for this query.
+      // Makes acknowledged changes durable, even if the database's default is different. The pool waits for this query.
       onConnect: (client) => client.query(`${WATCHED}; ${DURABLE}`) as unknown as undefined,
     })
     // Ignore it: the user of a connection gets the error from its query, and the pool replaces an idle connection.
@@ -269,7 +270,7 @@ export class Database {
     if (state === null || UNREACHABLE.test(state))
       return say(
         'store/unreachable',
-        `The database ${address} of the conversations does not answer (${what}). This was only saved if it was acknowledged. Try again when the database is back; its log has the reason.`,
+        `The database ${address} of the conversations does not answer (${what}). Only acknowledged changes are saved. Try again when the database is back; its log has the reason.`,
       )
     if (state.startsWith('53'))
       return say(

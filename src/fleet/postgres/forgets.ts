@@ -1,5 +1,5 @@
 /**
- * Makes all servers of one database forget text: each server learns which threads have text to forget, and reports when it has forgotten
+ * Makes all servers of one database forget text. Each server learns which threads have text to forget, and reports when it has forgotten
  * it.
  */
 import { randomUUID } from 'node:crypto'

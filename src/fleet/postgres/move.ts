@@ -1,4 +1,7 @@
-/** Moves whole stores in PostgreSQL: fills an empty one from another store, all or nothing, and reads all of one as it is at one moment. */
+/**
+ * Moves whole stores in PostgreSQL. It fills an empty store from another one, completely or not at all, and reads all of a store as of one
+ * moment.
+ */
 import { isDeepStrictEqual } from 'node:util'
 import { KvfoldError } from '../../runtime/core/errors.js'
 import type { FoundThread } from '../../runtime/store/check.js'
@@ -58,7 +61,7 @@ export async function fill(
         'store/not-empty',
         `The database ${database.address} has conversations already, so nothing was moved; give one that has none.`,
       )
-    // A server that later read that one of these was deleted would drop it.
+    // A server that later reads an old deletion of one of these threads would drop the thread.
     await run('DELETE FROM kvfold.gone')
     const writer = new ThreadWriter(run)
     for (const thread of threads) {

@@ -34,7 +34,7 @@ export interface PostgresStoreOptions {
   readonly patience?: DatabasePatience
 }
 
-/** How long names of deleted threads are kept, for servers that still know them and for disk tiers of servers that do not run. */
+/** How long names of deleted threads are kept. Servers that still know these threads need them, and so do disk tiers of stopped servers. */
 const REMEMBERED = '30 days'
 
 /** A thread's number and revision, as this server last read or wrote it. */

@@ -128,7 +128,7 @@ export async function migrate(run: RunStatement, address: string, steps = STEPS)
   if (version > steps.length)
     throw new KvfoldError(
       'store/newer',
-      `The store in the database ${address} has version ${version}, but this kvfold knows versions up to ${steps.length}; use a newer kvfold, or another database with --store.`,
+      `The store in the database ${address} has version ${version}, but this kvfold knows versions up to ${steps.length}. Use a newer kvfold, or give --store another database.`,
     )
   for (const step of steps.slice(version)) await run(step)
   if (version < steps.length) await run('UPDATE kvfold.version SET version = $1', [steps.length])

@@ -1,4 +1,4 @@
-/** Owns where an answer that was given before looks: what happened is shown again, and the answer's tokens are watched. */
+/** Measures where an earlier answer looks: shows its prompts again, and captures the attention of the answer's tokens. */
 import type { ChatMessage, Edit, TemplateVariables, ToolDefinition } from '../chat/message.js'
 import { KvfoldError } from '../core/errors.js'
 import type { Contract } from '../core/contract.js'
@@ -14,33 +14,33 @@ import { place, type PlacedSpans } from './places.js'
 /** An engine that was loaded with `attention`. */
 export type LookingEngine = Engine & Pick<LlamaEngine, 'format'>
 
-/** A prompt, and how its edits are carried out. */
+/** A prompt, and the contract of its edits. */
 export interface ShownPrompt {
-  /** How many messages, from the first on. */
+  /** The prompt has this many messages of the conversation, from the first on. */
   readonly messages: number
   readonly edits: readonly Edit[]
   readonly contract: Contract
 }
 
-/** A stretch of a message that stands for itself, or that an edit hides. */
+/** A stretch of a message that counts separately, or that an edit hides. */
 export interface Cut {
   readonly id: string
   readonly message: number
-  /** Characters of its original content. */
+  /** Characters of the message's original content. */
   readonly span: Span
 }
 
 export interface AnswerMassOptions {
   readonly engine: LookingEngine
-  /** A fresh one; it is forgotten afterwards. */
+  /** A new id. The engine forgets the conversation afterwards. */
   readonly conversation: ConversationId
   readonly tenant?: string
-  /** Up to and with the answer. */
+  /** All messages up to the answer, which is the last one. */
   readonly messages: readonly ChatMessage[]
   readonly tools: readonly ToolDefinition[]
-  /** As EngineRequest's. */
+  /** See EngineRequest. */
   readonly variables?: TemplateVariables
-  /** What the answer is given to, and before it what leaves its trace; oldest first, one at least. */
+  /** At least one prompt, oldest first. The last one is the prompt of the answer. The prompts before it leave traces in its cells. */
   readonly shown: readonly ShownPrompt[]
   readonly cuts: readonly Cut[]
   /** Default: all. */
@@ -50,7 +50,7 @@ export interface AnswerMassOptions {
 
 export interface CutMass {
   readonly id: string
-  /** What of it is shown: its own text, or what stands instead. */
+  /** What the prompt shows of the cut: its own text, or the marker of the edit. */
   readonly shows: 'text' | 'marker'
   readonly tokens: number
   readonly mass: number
@@ -59,30 +59,30 @@ export interface CutMass {
 export interface MessageMass {
   readonly index: number
   readonly role: string
-  /** Shown, the template's included. */
+  /** Shown tokens, with those of the template. */
   readonly tokens: number
-  /** Of the whole message, cuts included. */
+  /** The mass on the whole message, cuts included. */
   readonly mass: number
-  /** In order; those that the template shows nothing of are left out. */
+  /** In order, without cuts of which the template shows nothing. */
   readonly cuts: readonly CutMass[]
 }
 
-/** Shares of a row, each the mean over layers, heads and the answer's tokens. Those of the messages, `own` and `rest` sum to 1. */
+/** Shares of a row, each the mean over layers, heads and the answer's tokens. The shares of all messages, `own` and `rest` sum to 1. */
 export interface AnswerMass {
-  /** Before the answer. */
+  /** The messages before the answer. */
   readonly messages: readonly MessageMass[]
-  /** On the answer's own tokens so far, and on what the template puts before them. */
+  /** The share on the answer's own earlier tokens, and on the template's tokens before them. */
   readonly own: number
-  /** On nothing that is shown: attention sinks of the model's own, and rounding. */
+  /** The share on no shown token: attention sinks that the model has of its own, and rounding. */
   readonly rest: number
-  /** On the first token, which is the first message's, too. */
+  /** The share on the first token. The first message's share includes it, too. */
   readonly sink: number
-  /** Tokens of the answer that looked. */
+  /** Number of the answer's tokens that looked. */
   readonly queries: number
   readonly layers: readonly number[]
   readonly heads: number
   readonly skipped: AttentionPattern['skipped']
-  /** Why the last prompt was not shown under its contract; null when it was. */
+  /** Why the step of the last prompt did not keep its contract; null when it did. */
   readonly fallback: string | null
 }
 
@@ -115,7 +115,7 @@ interface MassQuery {
   readonly placed: PlacedSpans
   readonly queries: Span
   readonly keys: readonly KeySet[]
-  /** Those that are somewhere in the prompt, in order. */
+  /** The cuts that the prompt shows, or of which it shows a marker; in order. */
   readonly cuts: readonly FoundCut[]
 }
 
@@ -126,7 +126,7 @@ function prepare(
 ): MassQuery {
   const format = engine.format.with(variables)
   const isHidden = (cut: Cut) => edits.some((edit) => edit.message === cut.message && contains(edit.span, cut.span))
-  // A stretch of a sampled answer can be placed only where the answer is shown in the template's wording.
+  // Only an answer in the template's wording lets us place its stretches. A sampled answer is shown as the tokens that it was sampled with.
   const isPlain = ({ message }: Cut) => messages[message]?.sampled === undefined || edits.some((edit) => edit.message === message)
   const open = cuts.filter((cut) => cut.message < messages.length - 1 && !isHidden(cut) && isPlain(cut))
   const stretches = open.map(({ message, span: chars }) => ({ message, chars }))
@@ -153,7 +153,7 @@ function prepare(
 
 const cutSet = (id: string): string => `cut ${id}`
 
-/** What stands instead of each hidden cut. Where the template shows nothing of a message with edits, nothing does. */
+/** Returns the marker that the prompt shows instead of each hidden cut. A message of which the template shows nothing has no markers. */
 function markersOf({ messages, markers }: PlacedSpans, edits: readonly Edit[], hidden: readonly Cut[]): FoundCut[] {
   return messages.flatMap(({ index, span: whole }) => {
     const own = edits.filter(({ message }) => message === index)
@@ -168,7 +168,10 @@ function markersOf({ messages, markers }: PlacedSpans, edits: readonly Edit[], h
 
 type AnswerPrompt = Parameters<LlamaEngine['format']['render']>[0]
 
-/** What was generated: from the end of the prompt on, as many tokens as were sampled, or, where that is not known, to the end of the turn. */
+/**
+ * Returns the generated tokens of the answer: from the end of the prompt on, as many as were sampled. If their number is unknown, returns
+ * the tokens up to the end of the turn.
+ */
 function tokensOf(
   format: LlamaEngine['format'],
   { messages, ...rest }: AnswerPrompt,
@@ -188,7 +191,7 @@ function tokensOf(
   )
 }
 
-/** The prompt, and what was answered to it. */
+/** Returns the messages of the prompt and the answer to it. */
 const withAnswer = (messages: readonly ChatMessage[], { messages: count }: ShownPrompt): readonly ChatMessage[] =>
   messages.slice(0, messages[count]?.role === 'assistant' ? count + 1 : count)
 
@@ -223,7 +226,7 @@ function massOf(pattern: AttentionPattern, { placed, cuts }: MassQuery): Omit<An
     const map = massOn(pattern, queries, key)
     return map === null ? 0 : overall(map)
   }
-  // The generation prompt after the answer is not seen by it.
+  // The answer does not see the generation prompt behind it.
   const before = placed.messages.slice(0, -2)
   const messages = before.map(({ index, role, span: tokens }): MessageMass => ({
     index,

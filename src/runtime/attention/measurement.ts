@@ -1,4 +1,7 @@
-/** Owns one look: a prompt shown under edits, an answer given or generated, and where the answer's tokens look in the prompt. */
+/**
+ * Measures one look: shows a prompt under edits with a given or generated answer, and captures where the answer's tokens look in the
+ * prompt.
+ */
 import type { ChatMessage, Edit, ToolDefinition } from '../chat/message.js'
 import { align, type Aligned } from '../chat/tokens/aligned.js'
 import type { ConversationId } from '../core/ids.js'
@@ -10,57 +13,60 @@ import type { StepContract } from '../kv/plan/parts.js'
 import { place, type PlacedSpans, type MessageSpan } from './places.js'
 import { mean } from '../core/mean.js'
 
-/** Text of the prompt that weights are summed over. */
+/** Text of the prompt, over which weights are summed. */
 export interface WatchedSet {
   readonly name: string
   readonly stretches: readonly MessageSpan[]
 }
 
-/** `given`: the text stands as the model's answer (teacher forcing). `generated`: greedy, at most so many tokens. */
+/**
+ * `given`: this text is shown as the model's answer (teacher forcing). `generated`: the model answers greedily, with at most `maxTokens`
+ * tokens.
+ */
 export type AnswerChoice =
   { readonly kind: 'given'; readonly text: string } | { readonly kind: 'generated'; readonly maxTokens: number }
 
 export interface MeasurementOptions {
   readonly engine: LlamaEngine
   readonly conversation: ConversationId
-  /** Up to the answer, which is not among them. */
+  /** The messages before the answer. */
   readonly messages: readonly ChatMessage[]
   readonly tools?: readonly ToolDefinition[]
   readonly edits?: readonly Edit[]
   readonly terms: Pick<StepContract, 'contract' | 'blend'>
   readonly answer: AnswerChoice
-  /** Where an answer says what is asked about, by name: characters of its text. */
+  /** Finds the values that an answer gives: by the name of each value, its characters in the answer's text. */
   readonly find: (answer: string) => ReadonlyMap<string, Span>
   readonly watched: readonly WatchedSet[]
   readonly layers?: readonly number[]
   readonly heads?: readonly number[]
-  /** Whole rows too (AttentionRequest). */
+  /** Whether to capture whole rows too (AttentionRequest). */
   readonly rows?: boolean
   readonly signal?: AbortSignal
 }
 
-/** What became of a watched set in the prompt. */
+/** The places of a watched set in the prompt. */
 export interface SetPlaces {
   readonly tokens: readonly Span[]
-  /** Tokens in all. */
+  /** Total number of tokens. */
   readonly size: number
-  /** Stretches that are not shown, or only in part. */
+  /** Number of stretches that the prompt does not show, or only in part. */
   readonly hidden: number
 }
 
 export interface Measurement {
-  /** Null when the answer says nothing of what was looked for, so that there was nothing to ask. */
+  /** Null when the answer has none of the values, so that no token looks. */
   readonly pattern: AttentionPattern | null
   readonly sets: ReadonlyMap<string, SetPlaces>
   readonly said: ReadonlyMap<string, AnswerSpan>
   readonly answer: string
-  /** All shown tokens, a given answer included, a generated one not. */
+  /** All shown tokens. They include a given answer, but not a generated one. */
   readonly prompt: PlacedSpans
   /** Why the step did not keep to the contract; null when it did. */
   readonly fallback: string | null
 }
 
-/** Has the prompt and the answer computed. @throws KvfoldError as LlamaEngine.respond */
+/** Computes the prompt and the answer, and measures. @throws KvfoldError as LlamaEngine.respond */
 export async function measureAttention(options: MeasurementOptions): Promise<Measurement> {
   return options.answer.kind === 'given' ? given(options, options.answer.text) : generated(options, options.answer.maxTokens)
 }
@@ -146,7 +152,7 @@ function request(
   }
 }
 
-/** The key sets of a look: what is watched and shown, then every message of the prompt as `message <index>`, and `markers`. */
+/** Makes the key sets of a look: the watched sets that are shown, then every message of the prompt as `message <index>`, and `markers`. */
 function attention({ layers, heads, rows }: MeasurementOptions, sets: ReadonlyMap<string, SetPlaces>, prompt: PlacedSpans) {
   const keys: KeySet[] = [...sets].flatMap(([name, { tokens, size }]) => (size === 0 ? [] : [{ name, tokens }]))
   for (const { index, span: tokens } of prompt.messages)
@@ -162,7 +168,7 @@ function attention({ layers, heads, rows }: MeasurementOptions, sets: ReadonlyMa
 
 /** The name of the key set of a whole message. The generation prompt counts as one. */
 export const messageSet = (index: number): string => `message ${index}`
-/** The name of the key set of everything that stands in the place of hidden text. */
+/** The name of the key set of all markers and summaries, which are shown instead of hidden text. */
 export const MARKERS = 'markers'
 
 function setsOf(watched: readonly WatchedSet[], { stretches }: PlacedSpans): ReadonlyMap<string, SetPlaces> {
@@ -177,7 +183,7 @@ function setsOf(watched: readonly WatchedSet[], { stretches }: PlacedSpans): Rea
   )
 }
 
-/** The same places in order, each once. */
+/** Returns the same places in order, each once. */
 function disjoint(spans: readonly Span[]): Span[] {
   const joined: Span[] = []
   for (const one of [...spans].sort((a, b) => a.start - b.start)) {
@@ -190,17 +196,17 @@ function disjoint(spans: readonly Span[]): Span[] {
 
 const merged = (places: readonly number[]): Span[] => disjoint(places.filter((at) => at >= 0).map((at) => span(at, at + 1)))
 
-// An answer's tokens as places among the shown ones, and which of them carry a stretch of its text.
+// The places of an answer's tokens among the shown ones, and the tokens of a stretch of its text.
 
 /** The tokens of one stretch of an answer. */
 export interface AnswerSpan {
-  /** Places of the tokens that have at least one of its characters. */
+  /** Places of the tokens that have at least one character of the stretch. */
   readonly value: readonly number[]
-  /** The token before them, which the first of them was predicted from: where the value is looked up, if anywhere. */
+  /** Place of the token before them. It predicts the first of them, so a model that looks the value up does so here. */
   readonly reading: number
 }
 
-/** A generated answer as it came: text and tokens, the first of them at place `first`. */
+/** A generated answer: its text and its tokens, the first of them at place `first`. */
 export class Generated {
   readonly #aligned: Aligned
 
@@ -213,7 +219,10 @@ export class Generated {
     this.#aligned = align(text, tokens, piece)
   }
 
-  /** Null when no token has these characters. Only token borders that are known count, so the tokens may be a few too many. */
+  /**
+   * Returns the tokens of these characters; null when there are none. Only known token borders count, so the result may have a few tokens
+   * too many.
+   */
   said({ start, end }: Span): AnswerSpan | null {
     const { tokens, starts } = this.#aligned
     const value: number[] = []
@@ -225,42 +234,43 @@ export class Generated {
   }
 }
 
-/** The tokens of a given answer's stretch, from where it is shown. */
+/** Returns the tokens of a stretch of a given answer, by the stretch's place. */
 export const saidAt = ({ start, end }: Span): AnswerSpan => ({
   value: Array.from({ length: end - start }, (_, index) => start + index),
   reading: start - 1,
 })
 
-// Turning a pattern into weights: from the tokens of one answer to one key set, averaged over queries, by layer and head and over all.
+// Computes weights from a pattern: from the tokens of one answer to one key set, averaged over queries, by layer and head and over all.
 
 /** One number for every captured layer and head. */
 export interface HeadMap {
   readonly layers: readonly number[]
   readonly heads: readonly number[]
-  /** [layer, head], the head varies fastest. */
+  /** [layer, head]; the head varies fastest. */
   readonly values: Float64Array
 }
 
 /**
- * The mass on a key set, averaged over the queries at these places; null when none of them was captured or there is no such set. Queries that
- * were not captured are left out (the last token of an answer is never shown to the model).
+ * Returns the mass on a key set, averaged over the captured queries at these places. Some queries are not captured, because the model never
+ * reads the last token of an answer. Returns null when no query was captured, or when there is no such set.
  */
 export function massOn(pattern: AttentionPattern, places: readonly number[], key: string): HeadMap | null {
   return averaged(pattern, places, key, (mass) => mass(key))
 }
 
 /**
- * What the mass on a set comes to if all that folding does is take the folded text out of the softmax: w / (1 - mass on the folded text), for each
- * layer, head and query by itself, then the mean over the queries. Null as `massOn`; without folded text it is `massOn`.
+ * Returns the mass that a set would have if a fold only took the folded text out of the softmax. For each layer, head and query that is w /
+ * (1 - mass on the folded text). The result is the mean over the queries. It is null where `massOn` is null; without folded text it equals
+ * `massOn`.
  */
 export function renormalised(pattern: AttentionPattern, places: readonly number[], key: string, folded: string): HeadMap | null {
   return averaged(pattern, places, key, (mass) => mass(key) / (1 - Math.min(mass(folded), MOST_FOLDED)))
 }
 
-/** Where nearly everything that a token looks at is folded, nothing can be said of the rest. */
+/** Where a token looks at hardly anything but folded text, the mass on the rest is too small to scale. */
 const MOST_FOLDED = 1 - 1e-6
 
-/** The mean over queries of what `of` makes of the masses of each; those on a set that was not captured are 0. */
+/** Applies `of` to the masses of each query, and returns the mean over the queries. The mass on a set that was not captured is 0. */
 function averaged(
   { layers, heads, queries, keys, mass }: AttentionPattern,
   places: readonly number[],
@@ -283,8 +293,8 @@ function averaged(
   return { layers, heads, values }
 }
 
-/** Every number divided: from the mass on a set to the mean weight on one of its tokens. */
+/** Divides every number, which turns the mass on a set into the mean weight on one of its tokens. */
 export const dividedBy = (map: HeadMap, by: number): HeadMap => ({ ...map, values: map.values.map((value) => value / by) })
 
-/** Over all layers and heads, each counting the same. */
+/** Returns the mean over all layers and heads. */
 export const overall = ({ values }: HeadMap): number => mean(values)

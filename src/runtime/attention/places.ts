@@ -1,4 +1,4 @@
-/** Owns the way from characters of messages to places among the tokens that are shown, also where edits hide some of them. */
+/** Finds the places that characters of messages have among the shown tokens, also where edits hide some of the characters. */
 import type { ChatFormat, RenderedMessage, RenderRequest } from '../chat/format.js'
 import type { Edit } from '../chat/message.js'
 import { overlaps, span, type Span } from '../core/span.js'
@@ -9,22 +9,22 @@ export interface MessageSpan {
   readonly chars: Span
 }
 
-/** What a model is shown, and where in it the stretches are that somebody asked about. */
+/** A rendered prompt, and the places of the requested stretches in it. */
 export interface PlacedSpans {
   readonly tokens: Int32Array
   readonly messages: readonly RenderedMessage[]
   /**
-   * For each stretch, in order, the shown tokens that have at least one of its characters; `hidden` where an edit hides one of them or the
-   * template shows none.
+   * For each stretch, in order: the shown tokens that have at least one of its characters. `hidden`: an edit hides one of the characters,
+   * or the template shows none.
    */
   readonly stretches: readonly (Span | 'hidden')[]
-  /** Places of what stands instead of hidden text, in order. */
+  /** Places of the markers, which the prompt shows instead of hidden text; in order. */
   readonly markers: readonly Span[]
 }
 
 type WatchedPrompt = Pick<RenderRequest, 'messages' | 'tools' | 'edits' | 'generationPrompt'>
 
-/** Finds the stretches in the prompt. Messages with `sampled` text must not be asked about. @throws KvfoldError as ChatFormat.render */
+/** Finds the stretches in the prompt. No stretch may be of a message with `sampled` text. @throws KvfoldError as ChatFormat.render */
 export function place(format: ChatFormat, prompt: WatchedPrompt, stretches: readonly MessageSpan[]): PlacedSpans {
   const { tokens, messages, origin } = format.render(prompt)
   const base = basePlaces(format, prompt, stretches)
@@ -39,7 +39,7 @@ export function place(format: ChatFormat, prompt: WatchedPrompt, stretches: read
   }
 }
 
-/** Places in the prompt without its edits; null where it shows nothing of a stretch. */
+/** Returns the stretches' places in the prompt without its edits; null where that prompt shows nothing of a stretch. */
 function basePlaces(
   format: ChatFormat,
   { messages, tools = [], generationPrompt = true }: WatchedPrompt,
@@ -63,7 +63,7 @@ function basePlaces(
   })
 }
 
-/** The stretches cut at each other's ends, so that none of the pieces overlap; in order. */
+/** Cuts the stretches at each other's ends, so that no two pieces overlap. Returns the pieces in order. */
 function piecesBetween(stretches: readonly MessageSpan[]): MessageSpan[] {
   const borders = new Map<number, Set<number>>()
   for (const { message, chars } of stretches) {
@@ -78,7 +78,7 @@ function piecesBetween(stretches: readonly MessageSpan[]): MessageSpan[] {
     })
 }
 
-/** What an edit of each piece would hide: rendering says so in tokens. */
+/** Returns the tokens that an edit of each piece would hide. It learns them by rendering such edits. */
 function probe(format: ChatFormat, prompt: WatchedPrompt, pieces: readonly MessageSpan[]): (Span | null)[] {
   const holes = (of: readonly MessageSpan[]): readonly { readonly span: Span }[] => {
     const edits = of.map(({ message, chars }): Edit => ({ message, span: chars, replacement: '' }))
@@ -86,7 +86,7 @@ function probe(format: ChatFormat, prompt: WatchedPrompt, pieces: readonly Messa
   }
   const all = holes(pieces)
   if (all.length === pieces.length) return all.map((hole) => hole.span)
-  // Some are not shown: edits of those leave no hole, so each is asked about alone.
+  // The template does not show some pieces. Their edits leave no hole, so we render one edit at a time.
   return pieces.map((piece) => holes([piece])[0]?.span ?? null)
 }
 
@@ -101,6 +101,6 @@ function shifted(base: Span, holes: readonly Hole[]): Span | 'hidden' {
   return span(base.start + shift, base.end + shift)
 }
 
-/** By how many tokens the holes before a place of the unedited prompt move it. */
+/** Returns by how many tokens the holes before a place of the unedited prompt move that place. */
 const shiftAt = (at: number, holes: readonly Hole[]): number =>
   holes.reduce((sum, { span: { start, end }, marker }) => (end <= at ? sum + marker - (end - start) : sum), 0)

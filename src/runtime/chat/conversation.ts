@@ -57,7 +57,7 @@ export function* toolsValueSteps(tools: readonly ToolDefinition[], form: Templat
   return new ArrayValue(values)
 }
 
-/** Converts the messages for the template. Each result carries the index of the message that it stands for. */
+/** Converts the messages for the template. Each result carries the index of its message. */
 export const templateMessages = (...given: Parameters<typeof templateMessageSteps>): TemplateMessage[] =>
   atOnce(templateMessageSteps(...given))
 
@@ -245,7 +245,7 @@ export interface TemplateForm {
   /**
    * Which system messages the template shows at their places. `anywhere`: all. `leading`: those before all other messages. `first`: only
    * one of those, so they are joined. `merged`: none, so the first user message begins with their text. Later system messages become user
-   * messages that say what they are.
+   * messages, with their text between tags.
    */
   readonly system: 'anywhere' | 'leading' | 'first' | 'merged'
   /** The value of `tools` when there are no tools: None, or an undefined variable. */

@@ -325,8 +325,8 @@ export class ChatFormat {
   }
 
   /**
-   * Makes a grammar that constrains an answer to calls of these tools from where it begins a call; with `bare` also from where it begins a
-   * bare one. Returns null when the syntax family has none.
+   * Makes a grammar that constrains an answer to calls of these tools, from the beginning of a call on. With `bare` it also applies from
+   * the beginning of a bare call on. Returns null when the syntax family has none.
    */
   lazyCalls(tools: readonly ToolDefinition[], single = false, bare = false): LazyGrammar | null {
     return this.syntax.lazy(tools, this.#probe().prompt, single, bare)

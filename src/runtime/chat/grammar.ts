@@ -1,4 +1,7 @@
-/** GBNF grammars of tool calls, forced or optional, with tool names and arguments constrained; and of answers that must follow a schema. */
+/**
+ * Writes GBNF grammars of tool calls, forced or optional, which constrain tool names and arguments. Also writes those of answers that must
+ * follow a schema.
+ */
 import { KvfoldError } from '../core/errors.js'
 import type { ToolDefinition } from './message.js'
 import { type AnySchema, type LeaveOut, MOST_WORK, type Schema, Work } from './schema/merge.js'
@@ -36,7 +39,7 @@ export interface CallForm {
   readonly isAroundOptional?: boolean
   /** The tags of reasoning that may come before a call; null when there can be none. */
   readonly reasoning: ReasoningTags | null
-  /** Texts that begin a call wherever they occur outside reasoning. */
+  /** Texts that begin a call at any place outside reasoning. */
   readonly triggers: readonly string[]
   /** How arguments are written. Default: JSON. */
   readonly style?: 'python' | TaggedArguments
@@ -48,7 +51,7 @@ export interface LazyGrammar {
   readonly grammar: string
   /** When both lists are empty, the grammar applies from the beginning. */
   readonly triggers: readonly string[]
-  /** Triggers in which a space stands for any whitespace or none. */
+  /** Triggers in which a space matches any whitespace or none. */
   readonly spaced: readonly string[]
   /** Triggers within these tags are ignored. */
   readonly reasoning: readonly ReasoningTags[]

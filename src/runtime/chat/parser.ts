@@ -27,7 +27,7 @@ export interface ParsedReply {
 }
 
 export interface FinishedReply extends ParsedReply {
-  /** Set when the last call is a bare one: whether nothing around it is left open. */
+  /** Set when the last call is a bare one: whether all brackets and tags around it are closed. */
   readonly isBareClosed?: boolean
   /** Events of the text that `push` had held back. */
   readonly events: readonly ReplyEvent[]
@@ -60,7 +60,7 @@ export class ContinuationFilter {
     if (this.#held === 0) return events
     return events.flatMap((event): ReplyEvent[] => {
       if (event.type !== 'text') {
-        // What was held back turned out to be no text.
+        // The held-back characters turned out not to be text.
         this.#held = 0
         return [event]
       }
@@ -168,7 +168,7 @@ export abstract class StreamParser implements ReplyParser {
     this.#isBareClosed = isClosed
   }
 
-  /** The text ends here, so that what may begin a bare call does not. */
+  /** Ends the text. An unfinished beginning of a bare call becomes text. */
   #endText(): void {
     if (this.#bare !== null) this.#read(this.#bare.finish())
   }

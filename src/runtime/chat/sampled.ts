@@ -157,8 +157,8 @@ function sameReply(sampled: ParsedReply, shown: ParsedReply, text: string): bool
 }
 
 /**
- * A malformed call counts as the same when the template shows its raw text: in another malformed call, or as a parameter of that tool's
- * call.
+ * Whether two calls are the same. A malformed call also counts as the same when the template shows its raw text. That may be in another
+ * malformed call, or as a parameter of that tool's call.
  */
 function sameCall(sampled: ToolCall, shown: ToolCall | undefined, text: string): boolean {
   if (shown === undefined) return false

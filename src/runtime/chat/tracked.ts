@@ -153,7 +153,7 @@ export interface Piece {
   /** The range of the original that this stretch shows, half-open. Both are 0 for `template` and `unknown`. */
   readonly from: number
   readonly to: number
-  /** True when every character stands for exactly one original character, in order. */
+  /** True when every character shows exactly one original character, in order. */
   readonly exact: boolean
   readonly owner: Owner | null
 }

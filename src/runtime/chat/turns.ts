@@ -40,7 +40,7 @@ export function withoutSystem(turns: readonly TemplateTurn[]): readonly Template
   return second.role === 'user' ? [joined([user, second]), ...rest] : [user, second, ...rest]
 }
 
-/** Turns system turns after other turns into user turns that say what they are. */
+/** Turns system turns after other turns into user turns, with their text between tags. */
 export function withLateSystems(turns: readonly TemplateTurn[]): TemplateTurn[] {
   const leading = leadingSystems(turns)
   return turns.map((turn, at) =>
@@ -72,10 +72,10 @@ export function opened(turns: readonly TemplateTurn[]): readonly TemplateTurn[] 
 }
 
 /**
- * Makes user turns and answers alternate. Neighbours of one role are joined. Where joining is impossible, an empty turn of the other role
- * is put between them; `answer` is the content of an empty answer. Calls and results do not count, but a message with calls must follow a
- * user turn. An empty turn belongs to the message after it and depends only on what comes before, so a longer conversation shows it the
- * same way.
+ * Makes user turns and answers alternate. Neighbours of one role are joined. Where joining is impossible, puts an empty turn of the other
+ * role between them; `answer` is the content of an empty answer. Calls and results do not count, but a message with calls must follow a
+ * user turn. An empty turn belongs to the message after it. It depends only on earlier turns, so a longer conversation shows it the same
+ * way.
  */
 export function alternating(turns: readonly TemplateTurn[], answer: Tracked): TemplateTurn[] {
   const groups: TemplateTurn[][] = []

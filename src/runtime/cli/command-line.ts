@@ -48,7 +48,7 @@ async function programOf({ commands: all, guide }: CommandLine, shell: Shell): P
     .description(description)
     .version(version, '-V, --version')
     .exitOverride()
-    // An option after a command's name belongs to that command, whatever its name.
+    // An option after a command's name belongs to that command, even if the program has an option of that name.
     .enablePositionalOptions()
     .configureOutput({
       writeOut: shell.out.write.bind(shell.out),

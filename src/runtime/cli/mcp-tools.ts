@@ -28,7 +28,7 @@ export interface McpFlags {
 export interface McpTools {
   readonly host: McpHost
   readonly way: 'off' | MemToolMode
-  /** Returns what happened to the servers since the last call, one line each. */
+  /** Returns the events of the servers since the last call, one line each. */
   readonly news: () => readonly string[]
   readonly close: () => Promise<void>
 }
@@ -49,7 +49,7 @@ export function addMcpOptions(command: Command): Command {
   return addMcpConfig(command).addOption(
     new Option(
       '--tool-memory <way>',
-      "how the model sees the servers' tools: off shows all of them, the other modes let it search; auto: off if they take at most an eighth of the context, else hybrid",
+      "how the model sees the servers' tools. off shows all of them; the other modes let the model search. auto means off if the tools take at most an eighth of the context, else hybrid",
     )
       .choices(['auto', 'off', ...memToolModes])
       .default('auto'),

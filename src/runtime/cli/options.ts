@@ -62,7 +62,7 @@ export function addModelOptions(command: Command): Command {
     .addOption(
       new Option(
         '--bare-calls <switch>',
-        'whether tool calls are read that the model writes in another form than its chat template has, such as JSON without tags',
+        'whether kvfold reads tool calls in another form than the chat template has, such as JSON without tags',
       )
         .choices(['on', 'off'])
         .default('on'),
@@ -70,7 +70,7 @@ export function addModelOptions(command: Command): Command {
     .addOption(
       new Option(
         '--contract <contract>',
-        'what a fold recomputes: exact all text after it, splice nothing, blend a part; auto splices, and recomputes when idle',
+        'what a fold recomputes: exact recomputes all text after it, splice nothing, blend a part; auto splices, and recomputes when idle',
       )
         .choices(CONTRACT_CHOICES)
         .default('exact'),

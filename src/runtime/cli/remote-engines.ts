@@ -44,7 +44,7 @@ export function addEngineOptions(command: Command): Command {
     .addOption(
       new Option(
         '--engine <url>',
-        'serve the model of another OpenAI-compatible server: vLLM, SGLang, llama-server, kvfold; may be given several times: then a conversation goes to the engine that has its beginning cached',
+        'serve the model of another OpenAI-compatible server: vLLM, SGLang, llama-server, kvfold. May be given several times; a conversation then goes to the engine that has its beginning cached',
       )
         .conflicts('model')
         .argParser(collect),
@@ -52,21 +52,21 @@ export function addEngineOptions(command: Command): Command {
     .addOption(
       new Option(
         '--engines <file>',
-        'the same by a JSON file, { "engines": [{ "url", "weight", "keyEnv", "flavour", "model", "drain" }] }, which is read again when it changes and on SIGHUP',
+        'JSON file that names the engines: { "engines": [{ "url", "weight", "keyEnv", "flavour", "model", "drain" }] }. kvfold reads it again when it changes and on SIGHUP',
       ).conflicts(['model', 'engine']),
     )
-    .option('--engine-model <name>', 'which of its models (default: the first that it lists)')
-    .option('--engine-key-env <variable>', `environment variable that holds its key (default: ${KEY_VARIABLE}, if set)`)
-    .option('--engine-key-file <file>', 'file whose first line is its key')
+    .option('--engine-model <name>', 'which model of that server (default: the first that it lists)')
+    .option('--engine-key-env <variable>', `environment variable with the key for that server (default: ${KEY_VARIABLE}, if set)`)
+    .option('--engine-key-file <file>', 'file whose first line is the key for that server')
     .option('--engine-context <tokens>', 'context of that server in tokens, if it does not report one', integer(1, 1 << 30))
-    .option('--engine-timeout <seconds>', 'longest time that it may send nothing', decimal(0.1, 86_400), 600)
+    .option('--engine-timeout <seconds>', 'longest time that the server may send nothing', decimal(0.1, 86_400), 600)
     .option(
       '--engine-session-header <name>',
-      'header that tells a router in between the conversation of a request, as a stable hash: X-SMG-Routing-Key, X-Session-ID, ...',
+      'header that names the conversation to a router in between, as a stable hash: X-SMG-Routing-Key, X-Session-ID, ...',
     )
     .option(
       '--defer-edits [price]',
-      'delay folds until they pay for the cached tokens that they lose there; price: the cost of a cached token as a share of a computed one (default: from the times that the engine reports, else 0.1)',
+      'delay folds until they pay for the cached tokens that the engine loses by them. price: the cost of a cached token as a share of a computed one (default: from the times that the engine reports, else 0.1)',
       decimal(0, 1),
     )
 }

@@ -52,8 +52,9 @@ export async function nativeLibrary(gpu: GpuChoice): Promise<Native> {
 }
 
 /**
- * One thread for a model this small: it is computed faster than threads can synchronise. Two threads gain little on two free cores. On
- * busy cores they wait for each other a hundred times as long (measured: 0.6 s with one, 89 s with two, beside a load of 5 on 2 cores).
+ * One thread for a model this small: it is computed faster than threads can synchronise. Two threads gain little on two free cores. On busy
+ * cores they wait for each other, which takes a hundred times as long. Beside a load of 5 on 2 cores we measured 0.6 s with one thread, and
+ * 89 s with two.
  */
 const BUILTIN_OPTIONS = { threads: 1, batchThreads: 1 } as const
 

@@ -77,9 +77,9 @@ export function addServeOptions(command: Command): Command {
     .option('--keep-alive <seconds>', 'how long an unused model stays loaded (default: for ever)', decimal(0, 1e9))
     .option(
       '--embeddings [model]',
-      'answer /v1/embeddings with the served models (the mean of their token vectors, unless their files say otherwise) or with this one: GGUF file or hub URI, also as name=model',
+      'answer /v1/embeddings with this model (GGUF file or hub URI, also as name=model). Without a name, the served models answer, with the mean of their token vectors unless their files say otherwise',
     )
-    .option('--reranking <model>', 'answer /v1/rerank with this reranker: GGUF file or hub URI, also as name=model')
+    .option('--reranking <model>', 'answer /v1/rerank with this reranker (GGUF file or hub URI, also as name=model)')
     .addOption(
       new Option('--attention <switch>', 'whether a second context may be loaded to show where an answer looked')
         .choices(['on', 'off'])
@@ -88,7 +88,7 @@ export function addServeOptions(command: Command): Command {
     .addOption(
       new Option(
         '--trial <switch>',
-        'whether a model file that was not served before is first tried in a process of its own, so that one that crashes llama.cpp does not end the server',
+        'whether kvfold first tries a new model file in a process of its own, so that a crash of llama.cpp does not end the server',
       )
         .choices(['on', 'off'])
         .default('on'),
@@ -117,16 +117,16 @@ export function addServeOptions(command: Command): Command {
   group('Keys and limits')
     .option(
       '--api-key <key>',
-      'a key that requests must carry; may be given several times, each key sees its own threads',
+      'a key that requests must carry; may be given several times. Each key sees its own threads',
       collect,
     )
     .option(
       '--api-keys-file <file>',
-      'file of keys, one `name:key` a line, with optional limits after it (requests=60 tokens=100000); the key named admin may read /metrics',
+      'file of keys, one `name:key` a line, with optional limits after it (requests=60 tokens=100000). The key named admin may read /metrics',
     )
     .option(
       '--rate-limit <limits>',
-      'limits a minute for keys that have none in the file: requests=60, tokens=100000 or both with a comma between; cached tokens do not count',
+      'limits a minute for keys that have none in the file: requests=60, tokens=100000, or both with a comma between. Cached tokens do not count',
       limitOf,
     )
     .option('--body-limit <MiB>', 'largest request', integer(1, 1024), 16)
@@ -164,20 +164,20 @@ export function addServeOptions(command: Command): Command {
     .addOption(
       new Option(
         '--unsupported <policy>',
-        'what happens to parts of messages that are not text, such as images; in tool results a placeholder always stands for them',
+        'what happens to parts of messages that are not text, such as images; in tool results a placeholder always replaces them',
       )
         .choices(['refuse', 'placeholder'])
         .default('refuse'),
     )
-  addMcpConfig(command, 'MCP servers whose tools requests with acm memtool may use, carried out here')
+  addMcpConfig(command, 'MCP servers whose tools this server calls for requests with acm memtool')
   addKeepingOptions(group('Storage and logs'))
     .option(
       '--max-threads <count>',
-      'most conversations of a key; one more deletes the one unused for longest, and the log says so (default: no limit)',
+      'most conversations of a key; each further one deletes the one that was unused for longest, and the log says so (default: no limit)',
       integer(1, 1_000_000_000),
     )
     .addOption(
-      new Option('--log-level <level>', 'what is logged to stderr; the text of conversations never is')
+      new Option('--log-level <level>', 'how much kvfold logs to stderr; it never logs the text of conversations')
         .choices(LEVELS)
         .default('info'),
     )

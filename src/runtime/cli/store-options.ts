@@ -27,7 +27,7 @@ export function addKeepingOptions(command: Command): Command {
   return command
     .option(
       '--store <where>',
-      'where conversations are saved: a folder, readable by you only; postgres://user:password@host:port/name, for several servers at once; `none` keeps them in memory (default: kvfold in the XDG state folder)',
+      'where kvfold saves conversations: a folder that only you can read, or postgres://user:password@host:port/name for several servers at once. `none` keeps them in memory (default: kvfold in the XDG state folder)',
     )
     .option('--retention <days>', 'how long unused conversations are kept', decimal(0.0001, 36_500), 30)
 }
@@ -122,7 +122,7 @@ export async function openPostgres(
 }
 
 const REMEDY =
-  'kvfold store check lists the damaged threads, kvfold store export writes the parts that can be read, kvfold store copy makes a new store of the undamaged threads'
+  'kvfold store check lists the damaged threads. kvfold store export writes the parts that can be read. kvfold store copy makes a new store of the undamaged threads'
 
 /** Returns the error. For a damaged store, adds what to do. */
 const withRemedy = (error: unknown): unknown =>

@@ -1,6 +1,6 @@
 /**
- * A terminal: its width, whether it has colours and can be redrawn, the visible length of coloured text, and a live region at its end that
- * is redrawn in place.
+ * A terminal: its width, whether it has colours and can be redrawn, and the visible length of coloured text. A live region at its end is
+ * redrawn in place.
  */
 import pc from 'picocolors'
 
@@ -159,7 +159,7 @@ export function wrap(text: string, width: number): string[] {
  * cannot move the cursor or change colours. Newlines and tabs stay.
  */
 export const printable = (text: string): string =>
-  // eslint-disable-next-line no-control-regex -- these are what it is about
+  // eslint-disable-next-line no-control-regex -- this function replaces control characters
   text.replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g, (character) => {
     const code = character.charCodeAt(0)
     return code < 0x20 ? String.fromCharCode(0x2400 + code) : code === 0x7f ? '\u2421' : '\ufffd'

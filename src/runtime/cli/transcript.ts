@@ -1,6 +1,6 @@
 /**
  * Transcripts: reads conversations that other programs recorded, and finds stretches to fold. A person names the stretches; otherwise
- * those that an agent would prune are proposed.
+ * kvfold proposes those that an agent would prune.
  */
 import { freshConversation } from '../core/ids.js'
 import Type from 'typebox'
@@ -166,8 +166,8 @@ export async function foldedBy(
   return conversation.fragments
 }
 
-// Reads conversations in common forms: request bodies of OpenAI's and Anthropic's APIs, lists and JSONL of messages, session files of
-// Claude Code and Codex, and the result of `GET /kvfold/threads/{id}/export`.
+// Reads conversations in common forms: request bodies of OpenAI's and Anthropic's APIs, and lists and JSONL of messages. It also reads
+// session files of Claude Code and Codex, and the result of `GET /kvfold/threads/{id}/export`.
 
 interface Recorded {
   readonly messages: readonly ChatMessage[]

@@ -85,8 +85,8 @@ export interface FoldOptions {
   /** Default: the contract of the step. */
   readonly contract?: Contract
   /**
-   * Whether the cache forgets the text. Then no cell that holds the text or has attended to it stays on the device, in memory or on disk,
-   * and the fold is `exact`. The conversation itself keeps the text. Default false.
+   * Whether the cache forgets the text. Then no cell that holds the text or has attended to it stays in any tier, and the fold is `exact`.
+   * The conversation itself keeps the text. Default false.
    */
   readonly forget?: boolean
 }
@@ -108,7 +108,10 @@ export function several(fragments: readonly Fragment[]): string {
 
 // Whether hiding a fragment pays: compares the tokens with its text and with the marker in its place.
 
-/** What to do when the marker takes at least as many tokens as the text: refuse, or hide the fragment and say that it does not pay. */
+/**
+ * Decides what happens when the marker takes at least as many tokens as the text. `refuse`: the fold is refused. `allow`: the fragment is
+ * hidden, and the result says that it does not pay.
+ */
 export type CostlyFolds = 'refuse' | 'allow'
 
 /** Returns the tokens that hiding saves; negative when hiding costs tokens. */
@@ -145,8 +148,8 @@ export const keepsTraces = (contract: Contract): Refusal =>
 const ROOM = 16 ** 5
 
 /**
- * How many candidates are tried for one id. With few unlike ids left, one candidate in twenty shares no pair with the others; 512 tries
- * find it, 64 sometimes missed it.
+ * How many candidates are tried for one id. With few unlike ids left, one candidate in twenty shares no pair with the others. 512 tries
+ * find it; 64 tries sometimes missed it.
  */
 const TRIES = 512
 

@@ -72,8 +72,8 @@ const showsSame = (a: Edit, b: Edit): boolean =>
   JSON.stringify(a.omits) === JSON.stringify(b.omits)
 
 /**
- * How many messages to render so that `message` is among them. A step at the end that still waits for tool results is left out, because
- * many templates refuse it, unless `message` is part of it.
+ * How many messages to render so that `message` is among them. Leaves out a step at the end that still waits for tool results, because many
+ * templates refuse it. A step that has `message` stays.
  */
 function settledBefore(messages: readonly ChatMessage[], message: number): number {
   const last = messages.findLastIndex(({ role }) => role === 'assistant')

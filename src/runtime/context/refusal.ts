@@ -10,11 +10,11 @@ export interface Refusal {
     'tool/bad-arguments' | 'tool/unknown-id' | 'tool/refused' | 'tool/costs-more' | 'engine/cancelled'
   >
   readonly message: string
-  /** What the operation spent before it was refused, for example on a summary that came out empty. */
+  /** The entries of steps that the operation ran before it was refused, for example for a summary that came out empty. */
   readonly ledger?: readonly LedgerEntry[]
 }
 
-/** What an operation returns: its results, or the reason why nothing changed. */
+/** The outcome of an operation: its results, or the reason why nothing changed. */
 export type Result<T extends object> = ({ readonly ok: true } & T) | Refusal
 
 export const refuse = (code: Refusal['code'], message: string): Refusal => ({ ok: false, code, message })
@@ -26,8 +26,8 @@ export function listed(items: readonly string[]): string {
 }
 
 /**
- * Quotes text in a message: double quotes, escaped line ends, and at most about `longest` characters, with the middle of longer text left
- * out.
+ * Quotes text in a message, with double quotes and escaped line ends. Leaves out the middle of a text with more than about `longest`
+ * characters.
  */
 export function quoted(text: string, longest = 80): string {
   const half = Math.floor(longest / 2)

@@ -43,7 +43,7 @@ export function countIgnoringCase(messages: readonly ChatMessage[], query: strin
   return [...occurrences(lower, query.toLowerCase(), scope)].length
 }
 
-/** Says whether a place is visible. A place that is hidden in part counts as hidden. */
+/** Returns whether a place is visible. A place that is hidden in part counts as hidden. */
 export function standingOf(fragments: Iterable<Fragment>, place: TextPlace): Standing {
   for (const { id, message, span: covered, state } of fragments)
     if (state.kind !== 'open' && message === place.message && overlaps(covered, place.span))

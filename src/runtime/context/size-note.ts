@@ -1,4 +1,4 @@
-/** Adds a note to long messages that says how long they are, so that the model can choose into how many fragments to cut them. */
+/** Adds the length hint to long messages. From it the model chooses the number of fragments to cut them into. */
 import type { ChatMessage, ToolDefinition } from '../chat/message.js'
 import { fragmentContext } from './tools.js'
 

@@ -89,7 +89,7 @@ export type Scope = (typeof scopes)[number]
 
 /** Tools whose results quote the conversation itself. */
 const QUOTING = new Set(['search_context', 'get_search_detail'])
-/** A refusal of this tool quotes the marker that was not found. So the hint on where else a marker stands leaves its results out. */
+/** A refusal of this tool quotes the marker that was not found. So the hint on other places of a marker leaves its results out. */
 const REFUSING = 'fragment_context'
 
 /**
@@ -139,7 +139,7 @@ export function piecesOf(content: string, chars: Span, count: number, snap: (cha
   return pieces
 }
 
-// Where to cut a stretch of text: into pieces of about equal length that end where a reader would pause.
+// Where to cut a stretch of text. The pieces have about equal lengths, and end where a reader would pause.
 
 /** A kind of natural border. Returns true when the text may be cut right before character `at`. Precondition: 0 < at < text.length. */
 type Border = (text: string, at: number) => boolean
@@ -166,8 +166,8 @@ const isHigh = (unit: number): boolean => unit >= 0xd800 && unit <= 0xdbff
 const isLow = (unit: number): boolean => unit >= 0xdc00 && unit <= 0xdfff
 
 /**
- * Returns at most `pieces - 1` cuts strictly inside `stretch`, ascending. Each cut lies at an equal distance, moved by at most a quarter
- * of a piece to the nearest border of the best kind in reach. Returns fewer cuts when the text is too short.
+ * Returns at most `pieces - 1` cuts strictly inside `stretch`, ascending. The cuts lie at equal distances. Each then moves by at most a
+ * quarter of a piece, to the nearest border of the best kind in reach. Returns fewer cuts when the text is too short.
  */
 export function cutsWithin(text: string, stretch: Span, pieces: number): readonly number[] {
   const piece = length(stretch) / pieces
@@ -180,8 +180,8 @@ export function cutsWithin(text: string, stretch: Span, pieces: number): readonl
 }
 
 /**
- * Returns the cut nearest to `ideal` (the earlier one of two), after `previous` and before the end of the stretch; null when there is none
- * in reach.
+ * Returns the cut nearest to `ideal`, after `previous` and before the end of the stretch; of two, the earlier one. Returns null when there
+ * is none in reach.
  */
 function nearest(text: string, stretch: Span, ideal: number, reach: number, previous: number): number | null {
   const center = Math.round(ideal)

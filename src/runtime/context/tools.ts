@@ -1,4 +1,4 @@
-/** The six context tools (Sculptor, appendix H): their definitions for the model, and what a call of each does. */
+/** The six context tools (Sculptor, appendix H): their definitions for the model, and the functions that carry out their calls. */
 import Type, { type Static, type TObject } from 'typebox'
 import type { ChatMessage, ToolDefinition } from '../chat/message.js'
 import { checked, type Fault, strict } from '../core/schema.js'

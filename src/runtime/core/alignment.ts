@@ -1,4 +1,4 @@
-/** Finds which elements of two lists are the same: what an edited list still shares with the earlier one. */
+/** Finds the elements that two lists share, such as a list before and after an edit. */
 import { lowerBound } from './span.js'
 
 /** Element `a` of the first list is element `b` of the second. */

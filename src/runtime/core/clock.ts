@@ -1,6 +1,5 @@
 /**
- * A clock for all stored times. If the machine's clock is wrong for a while, stored data does not age by that, and new data does not get
- * wrong dates.
+ * A clock for all stored times. If the machine's clock is wrong for a while, stored data keeps its age, and new data gets no wrong dates.
  */
 import { uptime } from 'node:os'
 
@@ -9,7 +8,7 @@ const MINUTE = 60_000
 const HOUR = 60 * MINUTE
 /** Corrections of the machine's clock up to this are followed at once. */
 const SLACK = 10 * MINUTE
-/** A clock that jumped is believed after it has run on for this long. */
+/** A clock that jumped is believed after it has run steadily for this long. */
 const SETTLED = 24 * HOUR
 /** kvfold did not exist before this date, so no clock that shows an earlier one is believed. */
 const EARLIEST = Date.UTC(2026, 0)
@@ -20,7 +19,7 @@ export interface EarlierTime {
   readonly seen: number
   /** Milliseconds that processes have run since a start found the clock far ahead of `seen`. */
   readonly ran: number
-  /** `seen` is the present time by another clock. It is followed until ours has run on for a day. */
+  /** `seen` is the present time by another clock. It is followed until ours has run steadily for a day. */
   readonly isNow?: true
 }
 
@@ -38,9 +37,9 @@ export interface ClockOptions {
 }
 
 /**
- * Its time runs on steadily, and follows the machine's clock in small steps. It follows a jump only when the clock has run on for a day
- * after it. At a start the clock may be far ahead of the last known time: a machine that was off looks like one whose clock is wrong. Dates
- * then follow the clock, but ages continue from the last known time until the server has run for a day.
+ * Its time runs steadily, and follows the machine's clock in small steps. It follows a jump only after the clock has run steadily for a day
+ * since. At a start the clock may be far ahead of the last known time. Then the machine was off or its clock is wrong, and the two look
+ * alike. Dates then follow the clock, but ages continue from the last known time until the server has run for a day.
  */
 export class SteadyClock {
   readonly #wall: () => number
@@ -49,9 +48,9 @@ export class SteadyClock {
   readonly #gap: number
   /** Running time plus this is the time. */
   #offset: number
-  /** The same for ages while they differ, and the running time since which they do. */
+  /** The same for ages while these differ from dates, and the running time at which that began. */
   #aging: { readonly offset: number; readonly since: number } | null = null
-  /** The offset of a clock that is not believed, and the running time since which it has shown that. */
+  /** The offset of a clock that is not believed, and the running time at which it first had that offset. */
   #doubt: { readonly offset: number; readonly since: number } | null = null
 
   constructor({
@@ -72,13 +71,13 @@ export class SteadyClock {
     if (time > seen + gap && !isNow) {
       this.#aging = { offset: seen - runs, since: runs - ran }
       tell(
-        `The clock says ${text(time)}, and the last time known is ${text(seen)}. Nothing is deleted for the time in between until the server has run for ${hours(SETTLED - ran)}; if the clock is wrong, set it.`,
+        `The clock says ${text(time)}, but the last known time is ${text(seen)}. For the time in between, the server deletes nothing until it has run for ${hours(SETTLED - ran)}. If the clock is wrong, set it.`,
       )
     } else if (time < seen - SLACK || time > seen + gap) {
       this.#offset = seen - runs
       this.#doubt = { offset: time - runs, since: runs }
       tell(
-        `The clock says ${text(time)}, and ${isNow ? 'the database says' : 'the last time known is'} ${text(seen)}. Times continue from there; set the clock.`,
+        `The clock says ${text(time)}, but ${isNow ? 'the database says' : 'the last known time is'} ${text(seen)}. Times continue from there; set the clock.`,
       )
     }
   }

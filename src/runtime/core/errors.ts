@@ -22,7 +22,7 @@ export const errorTable = {
   'model/no-chat-template': 422,
   /** The architecture does not support the operation (e.g. edits on a recurrent model). */
   'model/unsupported': 501,
-  /** By the estimate it would not fit; nothing was allocated. */
+  /** By the estimate, the model or context would not fit; nothing was allocated. */
   'memory/insufficient': 507,
   /** The prompt needs more cells than the context has. The status is the one by which clients recognise this error. */
   'context/full': 400,
@@ -121,7 +121,7 @@ export const errorTable = {
   'store/lost-response': 410,
   /** The store has no room for a request's changes, which are not kept. */
   'store/full': 507,
-  /** The store is no longer at its path, so nothing would last: a request's changes are not kept. */
+  /** The store is no longer at its path, so changes would be lost. A request's changes are not kept. */
   'store/gone': 507,
   /** The store could not be read or written, for another reason. */
   'store/failed': 500,
@@ -144,8 +144,8 @@ export const errorTable = {
 export type ErrorCode = keyof typeof errorTable
 
 /**
- * An error that callers are meant to see: a code to switch on, and a sentence that says what failed, where, and what to do. Expected
- * outcomes (no room, cannot shift) are returned as unions instead.
+ * An error for callers. Its code is for programs; its sentence says what failed, where, and what to do. Expected outcomes (no room, cannot
+ * shift) are returned as unions instead.
  */
 export class KvfoldError extends Error {
   override readonly name = 'KvfoldError'

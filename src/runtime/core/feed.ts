@@ -37,8 +37,8 @@ export class Feed<Event, Answer> implements AsyncIterable<Event> {
   }
 
   /**
-   * Passes every event to `listener` at the moment it is pushed; first those that were pushed already. Returns the answer. If the listener
-   * throws, it gets no more events, the promise rejects with its error, and the task goes on.
+   * Passes every event to `listener` at the moment it is pushed, after the events that were pushed already. Returns the answer. If the
+   * listener throws, it gets no more events, the promise rejects with its error, and the task continues.
    */
   each(listener: (event: Event) => void): Promise<Answer> {
     return new Promise((resolve, reject) => {

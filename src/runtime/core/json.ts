@@ -30,7 +30,7 @@ export const countAt = (value: unknown, name: string): number | null => {
   return found !== null && Number.isSafeInteger(found) && found >= 0 ? found : null
 }
 
-/** Returns a list of at least one whole number; null for an empty list, or one that has anything else in it. */
+/** Returns a list of at least one whole number; null for an empty list, or one with other values. */
 export function integersIn(list: readonly unknown[]): readonly number[] | null {
   const numbers = list.filter((each): each is number => Number.isInteger(each))
   return numbers.length === list.length && numbers.length > 0 ? numbers : null
@@ -43,7 +43,7 @@ export function definedFields<T extends object>(fields: T): Given<T> {
   return Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined)) as Given<T>
 }
 
-/** Returns the number of characters and values in JSON data, `most` at most: it looks at no more than that. */
+/** Returns the number of characters and values in JSON data, at most `most`. It looks at no more than that. */
 export function weightOf(value: unknown, most: number): number {
   if (typeof value === 'string') return Math.min(most, value.length + 1)
   if (typeof value !== 'object' || value === null) return 1

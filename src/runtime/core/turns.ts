@@ -29,7 +29,7 @@ export async function inTurns<T>(steps: Steps<T>): Promise<T> {
   }
 }
 
-// The queue of callers that wait for a turn. Each turn of the loop resumes one of them, whatever the queue's length.
+// The queue of callers that wait for a turn. Each turn of the loop resumes one of them, even if the queue is long.
 
 const waiting: (() => void)[] = []
 

@@ -46,8 +46,8 @@ export const right = (title: string): Column => ({ title, align: 'right' })
 export const number = <Row>(title: string, text: (row: Row) => string): Column<Row> => ({ title, align: 'right', text })
 
 /**
- * The lines for a terminal: titles, a rule, one line a row; two spaces between columns, no blanks at line ends, a blank line before a row that
- * opens a group. A cell may hold colour codes.
+ * Returns the lines for a terminal: titles, a rule, and one line a row. Two spaces separate columns, and no line ends with a blank. A blank
+ * line comes before a row that opens a group. A cell may hold colour codes.
  */
 export function terminal({ columns, rows }: Table, rule = '─'): string[] {
   const widths = columns.map(({ title }, at) => Math.max(shown(title), ...rows.map(({ texts }) => shown(texts[at]!))))

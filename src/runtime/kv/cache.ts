@@ -1,6 +1,6 @@
 /**
- * Leads steps on models whose attention keeps a cell for every token: brings a conversation's live sequence to the shown tokens, and counts
- * what each step cost.
+ * Leads steps on models whose attention keeps a cell for every token. It brings a conversation's live sequence to the shown tokens, and
+ * counts the cost of each step.
  */
 import { invariant } from '../core/errors.js'
 import type { ConversationId } from '../core/ids.js'
@@ -34,15 +34,15 @@ export interface KvCacheOptions extends PlannerOptions, Pick<ParkingOptions, 'fe
   /** The tier through which this engine and others find each other's cells. Default: none. */
   readonly shared?: SharedOptions
   /**
-   * What was measured of this machine; each is null until then, and may be set later. `model` is for predictions in the ledger. `rates`
-   * decide which moves off the device pay; without them cells move only when others need their room.
+   * Measurements of this machine. Each is null until it was measured, and may be set later. `model` is for predictions in the ledger.
+   * `rates` decide which moves off the device pay; without them cells move only when others need their room.
    */
   readonly costs?: { readonly model: CostModel | null; readonly rates: TierRates | null }
 }
 
 /**
  * The KV cache. Under contract `exact` a live sequence's cells equal a fresh prefill of its tokens. Under `splice` and `blend` they do only
- * as far as the ledger says (Contract). A cell's hash says whether the cell is exact, so approximate cells are never taken for exact ones.
+ * as far as the ledger says (Contract). A cell's hash says whether the cell is exact, so approximate cells never count as exact ones.
  * SequenceTable documents which sequences are dropped for room, and in which order.
  */
 export class KvCache implements StepCache {
@@ -115,8 +115,8 @@ export class KvCache implements StepCache {
       if (state === null) without.set(stored, LOST_BELOW)
       else states.set(stored, state)
     /**
-     * 1 when the last plan found the last token held, so that it is decoded for its logits only. Making room may take that token from the
-     * live sequence, hence this note.
+     * 1 when the last plan found the last token held, so that it is decoded for its logits only. This note keeps that fact, because making
+     * room may take the token from the live sequence.
      */
     let redecoded: 0 | 1 = 0
     try {
@@ -155,9 +155,9 @@ export class KvCache implements StepCache {
    *   parked version is evicted for one. If there is none, the entries are lost.
    * - Tags the borrowed cells, and copies the cells that go to other positions.
    *
-   * With `alone` it also moves parked versions off the device where this step's own tokens pay for that (tier-policy.ts): those of earlier
-   * steps and those of this one. Other versions that are a burden, and sequences that have been idle for long, are moved between the decodes
-   * that follow (Mover).
+   * With `alone` it also moves parked versions off the device, if this step's own tokens pay for that (tier-policy.ts). These may be
+   * versions of earlier steps and of this one. Between the decodes that follow, the Mover moves other versions that are a burden, and
+   * sequences that have been idle for long.
    */
   begin(sequence: LiveSequence, plan: Plan, kind: StepKind, alone = false): Step {
     const own = this.#own(sequence)
@@ -346,7 +346,7 @@ export class KvCache implements StepCache {
     return sequence
   }
 
-  /** Enters decoded tokens in the books. */
+  /** Records decoded tokens. */
   #enter(step: Step, tokens: Int32Array, what: StepPart): void {
     const own = this.#own(step.sequence)
     const keys = step.keysOf(tokens, what)
@@ -360,8 +360,8 @@ export class KvCache implements StepCache {
   }
 
   /**
-   * Saves an evicted sequence in a lower tier. Returns false when that is impossible or, with `sparing`, when it would cost another saved
-   * sequence its place.
+   * Saves an evicted sequence in a lower tier. Returns false when that is impossible. With `sparing`, also returns false when another saved
+   * sequence would be dropped for it.
    */
   #keep(victim: Sequence, sparing: boolean): boolean {
     if (!this.#offload.open || victim.held === 0 || !victim.settled) return false

@@ -1,6 +1,6 @@
 /**
- * Computes cell hashes. A cell's hash says all that its values depend on: its token, its position, and every cell that it could see when it
- * was computed.
+ * Computes cell hashes. A cell's hash says all that its values depend on. That is its token, its position, and every cell that it could see
+ * when it was computed.
  */
 import { commonPrefix } from './prompt.js'
 import { type CacheSalt, COMMON } from './tenant-salts.js'
@@ -22,16 +22,16 @@ const STRIDE = 256
 
 /**
  * Computes cell hashes. A cell's hash decides whether the cell may replace a computation: equal hashes of equal tokens mean equal values.
- * Hashes nest: the hash of a cell depends on the hashes of all cells that it saw. So a cell that was computed beside text that is hidden
- * now differs from a fresh prefill's, and so does every cell computed after it.
+ * Hashes nest: the hash of a cell depends on the hashes of all cells that it saw. So a cell that was computed beside now hidden text has
+ * another hash than a fresh prefill's cell. So has every cell computed after it.
  *
  * All that was seen is a state S of 128 bits, at first the salt's `start`. A cell's hash is h = P(S ^ (token, position, 0, 0) ^ K) ^ K. K
- * is the salt's `key`, and P is the permutation of the MAC Chaskey-12, used here as the block cipher of Even and Mansour. Once the cell is
+ * is the salt's `key`. P is the permutation of the MAC Chaskey-12, used here as the block cipher of Even and Mansour. Once the cell is
  * seen, S becomes 2S ^ h, doubled in GF(2^128) (the doubling of CMAC).
  *
  * A cell that was turned to another position has the hash P(h ^ (0, position, 0, 1) ^ K) ^ K, where h is its hash before.
  *
- * Hence S is the sum of the start and of all h seen, each times a different power of two. Those powers never coincide, and no cell is seen
+ * So S is the sum of the start and of all h seen, each times a different power of two. Those powers never coincide, and no cell is seen
  * twice. So the states of two different histories differ by a sum that has at least one h with a factor other than 0. Without the salt,
  * every h of new inputs is random, and no h is ever shown. After q cells, two inputs, and so two hashes, agree with a probability of about
  * q^2/2^128 (2^-64 after 2^32 cells). That holds for any choice of tokens, of folds and of their order.

@@ -1,10 +1,10 @@
-/** Our books on cells: which are in use, at which position, tagged by how many sequences, with which hash. */
+/** Our record of the cells: which are in use, at which position, tagged by how many sequences, with which hash. */
 import { invariant } from '../core/errors.js'
 import { type CellHashes, WORDS } from './cell-hash.js'
 
 /**
  * One handle per cell, 0 .. total-1. It is lent out when the cell's token is decoded and taken back with the cell's last tag. Handles are
- * ours: llama.cpp keeps its own order, which we neither know nor need. A handle in use names one cell and hence one computed token.
+ * ours: llama.cpp keeps its own order, which we neither know nor need. A handle in use names one cell, and so one computed token.
  *
  * Counts and positions are flat arrays because a step may touch every cell of a 64K context several times.
  */
@@ -61,8 +61,9 @@ export class CellTable {
   }
 
   /**
-   * Records the cell of a token decoded at `position`, seen by one sequence so far, and returns the cell's handle. The caller writes its hash.
-   * @throws KvfoldError internal/invariant when the books have no free cell
+   * Records the cell of a token decoded at `position`, which one sequence sees so far. Returns the cell's handle. The caller writes its
+   * hash.
+   * @throws KvfoldError internal/invariant when the table has no free cell
    */
   take(position: number): number {
     invariant(this.#freeCount > 0, `a token was decoded although the cell table counts all ${this.total} cells as used`)

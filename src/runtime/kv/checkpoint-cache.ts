@@ -38,8 +38,8 @@ const END = 2 ** 31 - 1
  * Sequences share nothing: a checkpoint of another conversation is loaded as a copy. So the cache has none of the optional members of
  * StepCache but `distrust`.
  *
- * The books count one cell per token, as a hybrid model's attention uses them. A recurrent state uses none. There the books only bound how
- * many tokens live sequences represent before idle ones are moved to checkpoints, which costs little.
+ * The cell table counts one cell per token, as a hybrid model's attention uses them. A recurrent state uses none. There the table only
+ * bounds how many tokens live sequences represent before idle ones are moved to checkpoints, which costs little.
  */
 export class CheckpointCache implements StepCache {
   readonly #table: SequenceTable
@@ -192,9 +192,9 @@ export class CheckpointCache implements StepCache {
   }
 
   /**
-   * Reports that a decode was aborted, failed, or found no room. If any token entered, the state is neither the old nor the new one,
-   * whatever position llama.cpp names: it moves the position before it computes. Then the live sequence is emptied, and the step can only
-   * be cancelled. Always returns 0.
+   * Reports that a decode was aborted, failed, or found no room. If any token entered, the state is neither the old nor the new one. The
+   * position that llama.cpp names does not show that, because llama.cpp moves it before it computes. Then the live sequence is emptied, and
+   * the step can only be cancelled. Always returns 0.
    */
   settle(step: Step, attempted: Int32Array, what: StepPart): number {
     const { sequence } = step
@@ -289,8 +289,8 @@ export class CheckpointCache implements StepCache {
   }
 
   /**
-   * Compares the books. `books`: with themselves. The other levels also check that every sequence ends in llama.cpp where the books say.
-   * Such a memory reports no more: a sequence's first position depends on the memory's kind, and cells cannot be read back.
+   * Checks our records. `books`: whether they are consistent. The other levels also check that every sequence ends in llama.cpp where our
+   * records say. Such a memory reports no more: a sequence's first position depends on the memory's kind, and cells cannot be read back.
    */
   check(level: 'books' | 'positions' | 'full'): void {
     checkBooks(this.#table)

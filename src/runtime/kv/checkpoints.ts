@@ -8,7 +8,7 @@ import { commonPrefix, isMarker, type Prompt, sourceIdsOf, sourcePlace } from '.
 /**
  * Returns the places, in order, where a state is saved while the prompt is computed:
  *
- * - where the answer begins, because the next step most likely differs from there on: the answer is generated anew, or a template strips
+ * - where the answer begins, because the next step most likely differs from there on. The answer is generated again, or a template strips
  *   its reasoning;
  * - in a bare completion, before its last token, so that it can be continued in another way;
  * - where each edited message begins, because an edited message is likely to be edited again, or restored;
@@ -32,7 +32,7 @@ export function checkpointPlaces(prompt: Prompt): number[] {
   return [...new Set(places)].filter((place) => place > 0 && place < tokens.length).sort((a, b) => a - b)
 }
 
-/** Saved states, in the offload tiers. When those are full, the states of least benefit are given up (tier-policy.ts). */
+/** Saved states, in the offload tiers. When the tiers are full, they drop the states of least benefit (tier-policy.ts). */
 export class Checkpoints {
   constructor(
     private readonly table: Pick<SequenceTable, 'copying'>,
@@ -57,8 +57,8 @@ export class Checkpoints {
   }
 
   /**
-   * Returns the longest checkpoint that holds a beginning of these tokens, but not all of them; of equals the conversation's own, then the
-   * latest used. Null: there is none longer than `least`.
+   * Returns the longest checkpoint that holds a beginning of these tokens, but not all of them. Of equals, it takes the conversation's own,
+   * then the latest used. Returns null when none is longer than `least`.
    */
   before(
     tokens: Int32Array,

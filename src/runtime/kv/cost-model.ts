@@ -55,7 +55,10 @@ export interface CostModel {
 
 /** The rates that decide whether cells leave the device. All are measured on the device. */
 export interface TierRates extends Pick<CostModel, 'host'> {
-  /** Milliseconds that one cell in use adds to one token that passes over it: to a token of a prompt, and to a token generated alone. */
+  /**
+   * Milliseconds that one cell in use adds to each token that passes over it. `prefill`: a token of a prompt. `decode`: a token generated
+   * alone.
+   */
   readonly scanned: { readonly prefill: number; readonly decode: number }
 }
 
@@ -79,7 +82,7 @@ export interface Timed extends ComputedRun {
   readonly milliseconds: number
 }
 
-/** The books of a step, and the milliseconds they took. */
+/** The bookkeeping of a step, and the milliseconds that it took. */
 export interface TimedBooks {
   readonly shown: number
   readonly moved: number
@@ -90,7 +93,7 @@ const PREFILL: readonly PrefillTerm[] = ['call', 'token', 'read', 'attended', 's
 const DECODE: readonly DecodeTerm[] = ['token', 'attended', 'scanned']
 const BOOKS: readonly BooksTerm[] = ['step', 'shown', 'moved']
 
-/** Fits the rates of prefill, decode and books to measured times. */
+/** Fits the rates of prefill, decode and bookkeeping to measured times. */
 export function fitCosts(
   prefill: readonly Timed[],
   decode: readonly Timed[],
@@ -169,12 +172,13 @@ export interface CostSample<Term extends string> {
   readonly measured: number
 }
 
-/** Pivots below this share of their column count as 0: the term cannot be told from the others. */
+/** Pivots below this share of their column count as 0: the samples cannot separate the term from the others. */
 const SINGULAR = 1e-9
 
 /**
- * Returns the rates, all at least 0, that minimise the sum of squared relative errors; relative, so that short times count as much as long
- * ones. The result is exact, because it tries every subset of the few terms. A term that cannot be told from the others gets 0.
+ * Returns the rates, all at least 0, that minimise the sum of squared relative errors. The errors are relative, so that short times count
+ * as much as long ones. The result is exact, because the function tries every subset of the few terms. A term that the samples cannot
+ * separate from the others gets 0.
  */
 export function fitRates<Term extends string>(terms: readonly Term[], samples: readonly CostSample<Term>[]): Fit<Term> {
   const rows = samples.map(({ amounts, measured }) => terms.map((term) => amounts[term] / measured))

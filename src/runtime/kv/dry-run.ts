@@ -1,4 +1,4 @@
-/** Predicts the effects of steps: runs them through the real planner and the real books without computing anything. */
+/** Predicts the effects of steps: runs them through the real planner and the real cell table without computing anything. */
 import { KvfoldError } from '../core/errors.js'
 import { conversationId } from '../core/ids.js'
 import { KvCache } from './cache.js'
@@ -49,7 +49,7 @@ export function dryRun(steps: readonly DryRunStep[], { cells, sequences, positio
   })
 }
 
-// A memory without content, for dry runs. KvCache keeps all the books itself.
+// A memory without content, for dry runs. KvCache itself records all cells.
 
 /** Has the given numbers of cells and sequences, and accepts every call. A saved state is empty, and nothing can be read back. */
 export class DryRunMemory implements KvMemory {

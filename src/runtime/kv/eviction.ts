@@ -1,4 +1,4 @@
-/** Makes room on the device: chooses the sequences to evict, and keeps account of the cells and time until a step is charged for them. */
+/** Makes room on the device: chooses the sequences to evict, and counts the cells and the time until they are added to a step. */
 import { invariant, KvfoldError } from '../core/errors.js'
 import type { ConversationId } from '../core/ids.js'
 import { type CacheSalt, COMMON, sameSalt } from './tenant-salts.js'
@@ -12,14 +12,14 @@ export type Reservation =
   { readonly kind: 'ok'; readonly evicted: number } | { readonly kind: 'full'; readonly needed: number; readonly free: number }
 
 export class Evictor {
-  /** Cells lost by evictions, cells moved to a lower tier, and milliseconds spent on moves. No step's account includes them yet. */
+  /** Cells lost by evictions, cells moved to a lower tier, and milliseconds spent on moves. They count for no step yet. */
   #evicted = 0
   #moved = 0
   #milliseconds = 0
 
   /**
-   * @param keep saves an evicted sequence in a lower tier; with `sparing` only if no saved sequence is given up for it. Returns false when
-   * it was not saved.
+   * @param keep saves an evicted sequence in a lower tier; with `sparing` only if the tier drops no saved sequence for it. Returns false
+   * when it was not saved.
    */
   constructor(
     private readonly table: SequenceTable,
@@ -103,8 +103,8 @@ export class Evictor {
   }
 
   /**
-   * Takes a sequence off the device that a lower tier has already. The cells of a parked version go on the account of its conversation's
-   * next step, those of an idle conversation on that of the step that commits or begins next.
+   * Takes a sequence off the device that a lower tier has already. The cells of a parked version count for its conversation's next step.
+   * The cells of an idle conversation count for the step that commits or begins next.
    */
   moved(victim: Sequence): void {
     if (victim.state === 'idle') this.conversations.views.keep(victim)
@@ -115,8 +115,8 @@ export class Evictor {
   }
 
   /**
-   * Evicts while no step waits for it. Moved cells go on the account of the next step of the victim's own conversation. Lost cells and the
-   * time go on no account.
+   * Evicts while no step waits for it. Moved cells count for the next step of the victim's own conversation. Lost cells and the time count
+   * for no step.
    */
   evictUnasked(victim: Sequence): void {
     const before = [this.#evicted, this.#moved, this.#milliseconds] as const
@@ -126,8 +126,8 @@ export class Evictor {
   }
 
   /**
-   * Moves a parked version off the device only if the lower tiers give up nothing for it; returns false when it stays. Moved cells go on
-   * the account of its conversation's next step. The caller books the time.
+   * Moves a parked version off the device, but only if the lower tiers drop no sequence for it. Returns false when it stays. Moved cells
+   * count for its conversation's next step. The caller records the time.
    */
   relieve(version: Sequence): boolean {
     if (!this.keep(version, true)) return false
@@ -143,12 +143,12 @@ export class Evictor {
     }
   }
 
-  /** Books milliseconds for the step that commits or begins next. */
+  /** Records milliseconds for the step that commits or begins next. */
   spend(milliseconds: number): void {
     this.#milliseconds += milliseconds
   }
 
-  /** Puts all open counts on this step's account, so that each is counted once. */
+  /** Adds all open counts to this step, so that each counts once. */
   charge(step: Step): void {
     step.evicted += this.#evicted
     step.moved += this.#moved

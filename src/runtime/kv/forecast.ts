@@ -106,8 +106,8 @@ export const predictedTime = (model: CostModel | null, plan: Plan, held: number,
   model === null ? null : timeOf(model, prospectOf(plan, held, { before: used, after: used }))
 
 /**
- * Returns the milliseconds until the first token can be sampled: books, copies to other positions, and prompt. Copies count with their way
- * out and back, without the pass over the keys. A lone token costs as much as a generated one.
+ * Returns the milliseconds until the first token can be sampled: bookkeeping, copies to other positions, and prompt. Copies count with
+ * their way out and back, without the pass over the keys. A lone token costs as much as a generated one.
  */
 export function timeOf(model: CostModel, { runs, shown, moved, turned }: Prospect): number {
   const { save, load } = hostTime(model, turned)

@@ -1,11 +1,11 @@
-/** Compares our books with themselves and with the cells that llama.cpp reports. */
+/** Checks that our records of cells and sequences are consistent, and that they agree with the cells that llama.cpp reports. */
 import { KvfoldError, invariant } from '../core/errors.js'
 import { seqId } from '../core/ids.js'
 import { span } from '../core/span.js'
 import type { SequenceTable } from './sequence-table.js'
 
 /**
- * Checks the books against themselves. Cells in use + free = total. Every cell is either free or tagged by exactly as many sequences as
+ * Checks that our records are consistent. Cells in use + free = total. Every cell is either free or tagged by exactly as many sequences as
  * counted. The positions of every sequence ascend, one cell each. Lent ids are those in use. Each conversation has at most one live
  * sequence.
  * @throws KvfoldError internal/invariant
@@ -48,7 +48,7 @@ export function checkBooks({ cells, sequences, all: holdings }: SequenceTable): 
   invariant(new Set(live).size === live.length, 'a conversation has two live sequences')
 }
 
-/** Checks that every sequence id, lent or not, spans the same positions in llama.cpp as in the books. One cheap call per id. */
+/** Checks that every sequence id, lent or not, spans the same positions in llama.cpp as in our records. Makes one cheap call per id. */
 export function checkPositions({ memory, all: holdings }: SequenceTable): void {
   const held = new Map(holdings.map((sequence) => [sequence.seq, sequence.span]))
   for (let id = 0; id < memory.sequences; id++) {

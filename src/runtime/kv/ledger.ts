@@ -58,7 +58,8 @@ export interface LedgerEntry {
   /** Positions used up at the end of the step. `shown` of them have cells; the rest are gaps where text is hidden. */
   readonly positions: number
   /**
-   * Tokens submitted without being shown anew: the one token that a full hit decodes again for its logits, or the work of a cancelled step.
+   * Tokens that were submitted but not newly shown. These are the one token that a full hit decodes again for its logits, or the work of a
+   * cancelled step.
    */
   readonly side: number
   /** Tokens submitted to decode on behalf of this step, as the addon counted them. */
@@ -82,15 +83,15 @@ export interface LedgerEntry {
    */
   readonly turned?: number
   /**
-   * Reused tokens that the conversation showed before, behind the same text and under the same edits, by other cells than now. The cells that
-   * it shows now are not exact. The old ones are in no tier any more, or were moved. A restore for which this is 0 shows the very
-   * cells from before the edit. Absent in entries of earlier versions and of engines that have no positions.
+   * Reused tokens that the conversation showed before by other cells, behind the same text and under the same edits. The cells that it
+   * shows now are not exact. The old cells are in no tier any more, or were moved. A restore for which this is 0 shows the very cells from
+   * before the edit. Absent in entries of earlier versions and of engines that have no positions.
    */
   readonly replaced?: number
   /** Tokens that the conversation no longer showed and that were parked when this step began. */
   readonly parked: number
   /**
-   * Tokens lost with parked versions and idle live sequences that were dropped to make room for this step. Tokens whose cells another
+   * Tokens lost with parked versions and idle live sequences that the cache dropped to make room for this step. Tokens whose cells another
    * sequence still holds are not lost.
    */
   readonly evicted: number
@@ -99,19 +100,23 @@ export interface LedgerEntry {
    * since its last step, while nothing ran.
    */
   readonly moved: number
-  /** Wall time by part: planning, books and copies of cells; the decodes of the prompt; those of the answer. */
+  /**
+   * Wall time by part. `cache`: planning, bookkeeping and copies of cells. `prefill`: the decodes of the prompt. `decode`: the decodes of
+   * the answer.
+   */
   readonly milliseconds: { readonly cache: number; readonly prefill: number; readonly decode: number }
   /**
-   * Milliseconds of `cache` in which cells were copied off the device, onto it or within it, those of other conversations included where the
-   * step waited for them; the rest of `cache` is books. Absent in entries of earlier versions and of engines that do not report it.
+   * Milliseconds of `cache` in which cells were copied off the device, onto it or within it. Copies for other conversations count if the
+   * step waited for them. The rest of `cache` is planning and bookkeeping. Absent in entries of earlier versions and of engines that do not
+   * report it.
    */
   readonly copying?: number
   /** Predicted milliseconds of cache and prefill, made before they began; null where the machine was not calibrated. */
   readonly predicted: number | null
   /**
-   * Present where another server computed the step: its name; `expected`, the prompt tokens that it should have cached (the beginning that
-   * the conversation's last step there left); `reported`, the number that it reported, null when it reports none. Absent in entries of our
-   * own engines and of earlier versions.
+   * Present where another server computed the step. `name`: the server. `expected`: the prompt tokens that it should have cached, which are
+   * the beginning that the conversation's last step left there. `reported`: the number that it reported; null when it reports none. Absent
+   * in entries of our own engines and of earlier versions.
    */
   readonly engine?: { readonly name: string; readonly expected: number; readonly reported: number | null }
 }

@@ -83,10 +83,10 @@ export class Lineage {
   }
 
   /**
-   * Finds the places of each message as it was shown at some time. Of a message that replaced another, finds the beginning and the end as
-   * far as they are equal. Messages behind the last found one are added to the lineage; of them, only the beginning that they share with
-   * the text that was there is found. If the messages begin like an earlier wording, they get the places that they had in it, unless fewer
-   * tokens have a place then.
+   * Finds the places of each message as it was shown at some time. Of a message that replaced another, it finds the equal beginning and the
+   * equal end. It adds messages behind the last found one to the lineage. Of these, it finds only the beginning that they share with the
+   * text that was there. If the messages begin like an earlier wording, they get the places that they had in it, unless fewer tokens have a
+   * place then.
    * @param count number of messages that may be found. Messages behind them are found only if nothing is left out in between. Default: all
    */
   place({ tokens, starts }: Wording, count = Infinity): PlacedWording {
@@ -132,8 +132,8 @@ export class Lineage {
   }
 
   /**
-   * Takes the places of the wording with the longest common beginning with these messages, of equal ones the latest, unless fewer tokens
-   * are found by that.
+   * Takes the places of the wording that shares the longest beginning with these messages; of equal ones, the latest. Changes nothing if
+   * fewer tokens would be found.
    */
   #placeAsBefore(tokens: Int32Array, spans: readonly Span[], given: readonly string[], places: Int32Array): void {
     const common = this.wordings.map((wording) => commonBeginning(wording, tokens, spans, given))
@@ -186,8 +186,9 @@ const ROOM = 2 ** 26
 const LINEAGES = 4
 
 /**
- * The lineages of all conversations, latest used first. A conversation gets one more when its client sends a list that has too little in common
- * with the others, so that it can come back to them. When room is short, the conversations unused for longest lose theirs first.
+ * The lineages of all conversations, latest used first. A conversation gets one more when its client sends a list that has too little in
+ * common with the others. So the client can come back to the others. When room is short, the conversations unused for longest lose their
+ * lineages first.
  */
 export class Lineages {
   /** The lineages of each conversation with the bytes that they take, the longest unused first. */
@@ -208,9 +209,9 @@ export class Lineages {
   }
 
   /**
-   * Stores the conversation's lineages, latest used first: the first few, as far as they fit into the room together, and the first in any case.
-   * If room is short, drops those of the conversations that were unused for longest. A lineage larger than the whole room drops all others,
-   * and then is not kept either.
+   * Stores the first few of the conversation's lineages (latest used first), as far as they fit into the room together. The first one is
+   * stored in any case. If room is short, drops the lineages of the conversations that were unused for longest. A lineage larger than the
+   * whole room drops all others, and then is not kept either.
    */
   set(conversation: ConversationId, all: readonly Lineage[]): void {
     this.delete(conversation)
@@ -311,8 +312,8 @@ function keepAscending(places: Int32Array): void {
 }
 
 /**
- * Merges the hidden and the shown versions in the order of their places. A version without a place keeps to the version before it in its
- * own list.
+ * Merges the hidden and the shown versions in the order of their places. A version without a place stays behind the version before it in
+ * its own list.
  */
 function inOrder(hidden: readonly MessageVersion[], shown: readonly MessageVersion[]): MessageVersion[] {
   const placed = (list: readonly MessageVersion[]) => {
@@ -344,7 +345,7 @@ const goesOnFrom = (wording: readonly MessageVersion[], earlier: readonly Messag
   })
 
 /**
- * Returns how many tokens at the beginning the wording has in common with these messages: whole messages, and the continuation of its last
+ * Returns how many tokens at the beginning the wording shares with these messages. Whole messages count, and the continuation of its last
  * one.
  */
 function commonBeginning(
@@ -362,8 +363,8 @@ function commonBeginning(
 }
 
 /**
- * Returns the edits that lead from the lineage to the same shown tokens: our own edits (`own`), and the client's changes, which ask for
- * `contract`. An own edit beside a client's change asks for `terms` if it names no contract.
+ * Returns the edits that lead from the lineage to the same shown tokens. These are our own edits (`own`), and the client's changes, which
+ * ask for `contract`. An own edit beside a client's change asks for `terms` if it names no contract.
  */
 export function editedFrom({ lineage, places }: PlacedWording, own: EditMap, contract: Contract, terms: Contract): EditMap {
   const builder = new HoleBuilder(lineage.text.length, contract, terms)

@@ -11,7 +11,7 @@ const FEWEST = 256
 /** A sequence whose values are being copied out. */
 interface Moving {
   readonly victim: Sequence
-  /** What the sequence was like when the copy began. If it has changed since, the copy is useless. */
+  /** The state of the sequence when the copy began. If it has changed since, the copy is useless. */
   readonly held: number
   readonly lastUse: number
   readonly pieces: Uint8Array[]
@@ -20,9 +20,9 @@ interface Moving {
 }
 
 /**
- * Sequences that are to leave the device, though no step needs their room at once. Each slice copies some cells through a sequence id of its
- * own, off the event loop. When a sequence is copied whole, a lower tier takes it and it is dropped. A sequence that is used, changed or
- * dropped meanwhile stays as it is, and its copy is thrown away.
+ * Sequences that leave the device although no step needs their room at once. Each slice copies some cells through a sequence id of its own,
+ * off the event loop. When a sequence is copied whole, a lower tier takes it, and the Mover drops it. A sequence that is used, changed or
+ * dropped meanwhile stays as it is, and the Mover discards its copy.
  */
 export class Mover {
   readonly #waiting = new Set<Sequence>()
@@ -50,7 +50,7 @@ export class Mover {
   }
 
   /**
-   * Copies the next slice; nothing else may touch the memory meanwhile. Returns false when there was nothing to copy.
+   * Copies the next slice. No other code may touch the memory meanwhile. Returns false when there was nothing to copy.
    * @param milliseconds about how long the slice may take
    */
   async slice(milliseconds: number): Promise<boolean> {

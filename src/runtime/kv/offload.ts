@@ -1,4 +1,7 @@
-/** The tiers below the device: keeps saved sequences in memory and on the disk tier, and decides which ones move on when memory is full. */
+/**
+ * The tiers below the device. Keeps saved sequences in memory and on the disk tier, and chooses those that move to the disk tier when
+ * memory is full.
+ */
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import { steady } from '../core/clock.js'
 import { lowerBound } from '../core/span.js'
@@ -36,7 +39,7 @@ export class OffloadTiers {
   readonly #leaving = new Set<OffloadedSequence>()
   readonly #disk = new Map<string, OffloadedSequence>()
   readonly #moving = new Set<Promise<void>>()
-  /** Sequences about to be loaded. They are not given up for others. */
+  /** Sequences about to be loaded. The tiers do not drop them for others. */
   #claimed: ReadonlySet<OffloadedSequence> = new Set()
   /** Settles when the last state in pieces is written. */
   #joining: Promise<unknown> = Promise.resolve()
@@ -62,7 +65,7 @@ export class OffloadTiers {
     return this.#budget > 0 || this.#store !== null
   }
 
-  /** Whether anything is on the disk tier. */
+  /** Whether any sequence is on the disk tier. */
   get hasDisk(): boolean {
     return this.#disk.size > 0
   }
@@ -84,7 +87,7 @@ export class OffloadTiers {
   }
 
   /**
-   * Notes which sequences are about to be loaded. Sequences evicted for them may use their room already, and they are not given up
+   * Notes which sequences are about to be loaded. Sequences evicted for them may use their room already, and the tiers do not drop them
    * meanwhile. Each call replaces the last. Sequences that it no longer names and that are still stored count against the budget again.
    */
   claim(wanted: Iterable<OffloadedSequence>): void {
@@ -92,12 +95,12 @@ export class OffloadTiers {
     if (this.#claimed.size === 0) this.#makeRoom()
   }
 
-  /** Whether this many more tokens can be kept without giving anything up, judged by the bytes per token seen so far. */
+  /** Whether the tiers can keep this many more tokens without dropping any sequence, judged by the bytes per token seen so far. */
   hasRoom(tokens: number): boolean {
     return this.open && (this.#perToken === Infinity || this.#fits(tokens * this.#perToken))
   }
 
-  /** Keeps a saved sequence in memory like `put`, but only if nothing is given up for it. Returns false when it is not kept. */
+  /** Keeps a saved sequence in memory like `put`, but only if no other one is dropped for it. Returns false when it is not kept. */
   offer(record: OffloadRecord, state: SavedState): boolean {
     this.#weigh(record, state)
     if (!this.#fits(bytesOf(state))) return false
@@ -105,7 +108,7 @@ export class OffloadTiers {
     return true
   }
 
-  /** Keeps a saved sequence in memory. If memory is full, the sequences of least benefit move on. */
+  /** Keeps a saved sequence in memory. If memory is full, the sequences of least benefit move to the disk tier, or are lost. */
   put(record: OffloadRecord, state: SavedState): void {
     this.#weigh(record, state)
     this.#host.add(new OffloadedSequence(record, { tier: 'host', state }, bytesOf(state)))
@@ -165,7 +168,7 @@ export class OffloadTiers {
     if (tokens.length > 0) this.#perToken = Math.min(this.#perToken, bytesOf(state) / tokens.length)
   }
 
-  /** Whether this many more bytes fit into memory. With a disk tier, other sequences may move on for them. */
+  /** Whether this many more bytes fit into memory. With a disk tier, other sequences may move there for them. */
   #fits(bytes: number): boolean {
     const held = this.#kept().reduce((sum, kept) => sum + kept.bytes, 0)
     return bytes <= this.#budget && (this.#store !== null || held + bytes <= this.#budget)
@@ -219,7 +222,10 @@ export class OffloadTiers {
 
 // A sequence that was moved off the device.
 
-/** Where its cells' values are: in memory, under an id of the disk tier, or, for cells of the shared tier, with the code that read them. */
+/**
+ * Where the values of its cells are: in memory, or under an id of the disk tier. The code that read cells of the shared tier holds their
+ * values itself.
+ */
 export type OffloadPlace =
   | { readonly tier: 'host'; readonly state: SavedState }
   | { readonly tier: 'disk'; readonly id: string }
@@ -312,7 +318,7 @@ export type SavedState = Uint8Array | readonly Uint8Array[]
 const bytesOf = (state: SavedState): number =>
   state instanceof Uint8Array ? state.byteLength : state.reduce((sum, { byteLength }) => sum + byteLength, 0)
 
-// States in pieces are written to disk as one: these bytes, the number of pieces, their lengths in 8 bytes each, and the pieces.
+// The disk tier writes a state in pieces as one: these bytes, the number of pieces, their lengths in 8 bytes each, and the pieces.
 
 const JOINED = Buffer.from('kvfold in pieces')
 

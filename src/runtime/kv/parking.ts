@@ -1,6 +1,6 @@
 /**
- * Parks the cells that conversations no longer show, moves sequences off the device when they slow decodes, forgets texts in every tier,
- * and loads saved sequences back.
+ * Parks the cells that conversations no longer show, and moves sequences off the device when they slow decodes. Also forgets texts in every
+ * tier, and loads saved sequences back.
  */
 import { FORGOTTEN } from '../core/contract.js'
 import type { ConversationId } from '../core/ids.js'
@@ -16,15 +16,16 @@ import type { View } from './views.js'
 import { ANSWERS, type ComingTokens, FEWEST, isOutstaying, isWorthMoving } from './tier-policy.js'
 
 export interface ParkingOptions {
-  /** What tells whether a move pays. `rates` is null until they are measured; then nothing moves unless cells are short. */
+  /** Decides whether a move pays. While `rates` is null, they are not measured, and nothing moves unless cells are short. */
   readonly costs: { readonly rates: TierRates | null }
   /** The fewest cells that a move must free, unless a step needs the room. Default: FEWEST. */
   readonly fewest?: number
 }
 
 /**
- * Parked versions stay on the device, where a restore finds them at once, until cells are short or they are a burden (tier-policy.ts). Then
- * they go to the lower tiers, but only where nothing is given up for them. So the move can cost a restore a copy, but never a computation.
+ * Parked versions stay on the device, where a restore finds them at once. They leave it when cells are short or when they are a burden
+ * (tier-policy.ts). They then go to the lower tiers, but only if these drop no other sequence for them. So the move can cost a restore a
+ * copy, but never a computation.
  */
 export class Parking {
   /** Conversations whose versions were moved off. Free cells are left between their remaining cells. */
@@ -47,7 +48,7 @@ export class Parking {
     return parked
   }
 
-  /** Parks those of these entries that are worth it (`worthParking`). Returns how many. When no sequence id can be had, they are lost. */
+  /** Parks the entries that are worth it (`worthParking`), and returns their number. When no sequence id is available, they are lost. */
   #park(own: Sequence, plan: Plan, gone: readonly Span[]): number {
     const worth = worthParking(own, plan, gone, this.table.parked(own.conversation))
     if (worth.tokens === 0) return 0
@@ -60,8 +61,8 @@ export class Parking {
   }
 
   /**
-   * Returns the next version to be moved off the device: one of a conversation whose versions are a burden, else the longest unused one
-   * while more than `share` of the cells are in use. Null: there is none.
+   * Returns the next version to move off the device. First come versions of conversations whose versions are a burden. Then comes the
+   * longest unused one, while more than `share` of the cells are in use. Returns null when there is none.
    */
   next(share: number): Sequence | null {
     for (const conversation of this.#idle()) {
@@ -86,8 +87,8 @@ export class Parking {
   }
 
   /**
-   * Moves versions off the device where the `due` tokens of the step that begins pay for that by themselves: they need not pass over the
-   * versions. They fill the free places. The time goes on the step's account.
+   * Moves versions off the device if that pays for the `due` tokens of the step alone, because these need not pass over the versions. The
+   * tokens fill the free places. The time counts for the step.
    * @param staying sequences that must not be moved
    */
   relieve({ conversation }: Sequence, staying: ReadonlySet<HeldSequence>, due: number): void {
@@ -133,7 +134,7 @@ export class Parking {
     if (!offload.hasRoom(held)) return []
     const sequence = this.conversations.live(conversation)
     const live = sequence === null || freed - coming.due < fewest ? 0 : aloneIn(sequence)
-    // A conversation whose versions have begun to move is completed, even if the rest alone would not pay; but no step waits for that.
+    // Once the first version of a conversation has moved, the others follow, even if they alone would not pay. But no step waits for that.
     const isDue =
       (coming.ahead > 0 && this.#scattered.has(conversation)) ||
       isWorthMoving({ held, freed, live }, coming, options.costs.rates, fewest)
@@ -162,11 +163,11 @@ export const aloneIn = ({ alone }: Sequence): number => alone.reduce((sum, stret
 // Moving idle sequences off the device: every token that other conversations compute passes over their cells.
 
 /**
- * Chooses idle sequences that leave the device. A conversation that comes back at once finds its cells in place; one that stays away finds them in
- * the lower tiers, and pays for a copy. It is moved when it has cost the other conversations as much as that copy (tier-policy.ts). Most
- * conversations with a single step never come back. Such a one is moved as soon as the tokens that are coming pay for the copy. Nothing is
- * moved where the lower tiers would give up something for it. A spliced live sequence stays: it is made exact where it is
- * (engine/background-recompute.ts).
+ * Chooses idle sequences that leave the device. A conversation that comes back at once finds its cells in place. A conversation that comes
+ * back later finds them in the lower tiers, and pays for a copy. A sequence moves when it has cost the other conversations as much as that
+ * copy (tier-policy.ts). Most conversations with a single step never come back. Their sequences move as soon as the coming tokens pay for
+ * the copy. No sequence moves if the lower tiers would have to drop another one for it. A spliced live sequence stays, because the
+ * background recompute makes it exact on the device (engine/background-recompute.ts).
  */
 export class IdleOffload {
   constructor(
@@ -220,10 +221,10 @@ export function droppedFrom(sequence: Sequence, { parts }: Plan): Span[] {
  *
  * - A last token that is computed again behind the very cells that it saw is left out.
  * - Tokens that `blend` computes again are kept, because a restore asks for their old cells.
- * - Of a marker that is gone, or of which only the beginning is shown, all entries up to its last chosen one are kept. The rest of a marker
- *   is not found without its beginning.
+ * - If a marker is gone, or only its beginning is shown, all its entries up to the last chosen one are kept. The rest of a marker is not
+ *   found without its beginning.
  *
- * @returns the spans, and how many of their tokens were chosen because nothing else holds them
+ * @returns the spans, and how many of their tokens were chosen because no other sequence holds them
  */
 export function worthParking(sequence: Sequence, plan: Plan, gone: readonly Span[], parked: readonly Sequence[]) {
   let known: Set<number> | null = null
@@ -312,7 +313,7 @@ export function borrowedFrom({ parts }: Plan): ReadonlyMap<OffloadedSequence, re
 }
 
 export class Reloader {
-  /** Tokens that were parked to make room and that no step's account includes yet. */
+  /** Tokens that were parked to make room. They count for no step yet. */
   #parked = 0
   /** Sequences loaded for steps in preparation, each with the live sequence of its step. */
   readonly #loaded = new Map<HeldSequence, Sequence>()
@@ -325,13 +326,13 @@ export class Reloader {
   ) {}
 
   /**
-   * Loads a stored sequence onto the device, as a parked one. Returns null, or the reason why that failed. Lack of room is checked before
-   * anything is evicted.
+   * Loads a stored sequence onto the device, as a parked one. Returns null, or the reason why that failed. Checks for room before it evicts
+   * anything.
    *
-   * If it does not fit, the entries that the plan drops from the live sequence are parked, and sequences are evicted in the order stated at
-   * SequenceTable. If the plan's borrowed sequences do not fit together, only the needed entries of this one stay on the device, and it
-   * also stays in its tier. Sequences loaded for a step in preparation are never evicted. So two that do not fit together cannot replace
-   * each other for ever: every load holds one more sequence id.
+   * If it does not fit, parks the entries that the plan drops from the live sequence. Then evicts sequences in the order stated at
+   * SequenceTable. If the plan's borrowed sequences do not fit together, keeps only the needed entries of this one on the device. It then
+   * also stays in its tier. Sequences loaded for a step in preparation are never evicted, and every load holds one more sequence id. So two
+   * sequences that do not fit together cannot replace each other for ever.
    */
   async load(own: Sequence, plan: Plan, stored: OffloadedSequence, state: SavedState): Promise<string | null> {
     const { cells, sequences } = this.table

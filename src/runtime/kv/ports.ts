@@ -21,7 +21,9 @@ export interface KvMemory {
   readonly cells: number
   /** n_seq_max: sequence ids 0 .. sequences-1 exist. */
   readonly sequences: number
-  /** Adds tag `to` to the cells that `from` holds in `span` (llama_memory_seq_cp; no data moves). `to` must hold none of those positions. */
+  /**
+   * Adds tag `to` to the cells that `from` holds in `span` (llama_memory_seq_cp). No data moves. `to` must hold none of those positions.
+   */
   tag(from: SeqId, to: SeqId, span: Span): void
   /** Removes tag `seq` from its cells in `span` (llama_memory_seq_rm); a cell without tags is free. */
   untag(seq: SeqId, span: Span): void
@@ -41,9 +43,9 @@ export interface KvMemory {
    * foreign or, with `verify`, when it is damaged.
    */
   loadSequence(seq: SeqId, state: Uint8Array, options: { readonly verify: boolean }): boolean
-  /** As saveSequence without a checksum, off the event loop. Nothing else may use the memory until the promise settles. */
+  /** Like saveSequence without a checksum, but off the event loop. No other code may use the memory until the promise settles. */
   copyOut(seq: SeqId): Promise<Uint8Array>
-  /** As loadSequence without `verify`, off the event loop. Nothing else may use the memory until the promise settles. */
+  /** Like loadSequence without `verify`, but off the event loop. No other code may use the memory until the promise settles. */
   copyIn(seq: SeqId, state: Uint8Array): Promise<boolean>
   /** Returns every occupied cell, read back from llama.cpp (slow: for integrity checks in tests). */
   readback(): readonly MemoryCell[]

@@ -1,5 +1,5 @@
 /**
- * The uses of a step's scratch sequence: computing tokens in the middle of a live sequence, which llama.cpp refuses, and moving cells to
+ * Uses a step's scratch sequence. It computes tokens in the middle of a live sequence there, which llama.cpp refuses, and moves cells to
  * other positions.
  */
 import { invariant } from '../core/errors.js'
@@ -55,7 +55,7 @@ export class MidSequencePrefill {
   }
 }
 
-// Moving cells to other positions: a shift moves a cell for every sequence that sees it, so copies are moved and the originals stay.
+// Moving cells to other positions. A shift moves a cell for every sequence that sees it, so we move copies, and the originals stay.
 
 /** Values of one holder's cells that go to other positions, taken out of the cache for the moment. */
 interface Copies {
@@ -66,9 +66,8 @@ interface Copies {
 }
 
 /**
- * A copy costs no computation. It costs the way of its values out of the cache and back, and one pass over all keys at the next decode.
- * Until that decode the copies are unsettled (CellTable). The values are taken out before anything is evicted, so the originals may be
- * evicted first.
+ * A copy costs no computation. Its values go out of the cache and back, and the next decode passes once over all keys. Until that decode
+ * the copies are unsettled (CellTable). The values are taken out before anything is evicted, so the originals may be evicted first.
  */
 export class KeyRotation {
   constructor(

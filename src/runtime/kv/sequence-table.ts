@@ -1,4 +1,4 @@
-/** Holds all sequences on the device, by sequence id. Changes llama.cpp's tags and our books together. */
+/** Holds all sequences on the device, by sequence id. Changes llama.cpp's tags and our records together. */
 import { invariant } from '../core/errors.js'
 import { type ConversationId, type SeqId, seqId } from '../core/ids.js'
 import { length, span, type Span } from '../core/span.js'
@@ -17,9 +17,10 @@ const NOTHING: ReadonlySet<unknown> = new Set()
  * Live, parked and scratch sequences, by sequence id.
  *
  * Room is made in this order: parked versions, longest unused first; then idle live sequences, longest unused first. Running live sequences
- * are never dropped. Versions go first because losing one costs no more than the undo of an edit, whereas the next step of a conversation
- * shows its live sequence. They go by age because an old edit is less likely to be undone. A version is used when it is parked and when it
- * lends cells. A live sequence is used when it is opened, when it lends cells, and when one of its steps ends.
+ * are never dropped. Versions go first, because the loss of a version costs no more than the undo of an edit. The next step of a
+ * conversation, however, shows its live sequence. Versions go by age, because an old edit is less likely to be undone. A version is used
+ * when it is parked and when it lends cells. A live sequence is used when it is opened, when it lends cells, and when one of its steps
+ * ends.
  */
 export class SequenceTable {
   readonly cells: CellTable
@@ -27,7 +28,7 @@ export class SequenceTable {
   readonly #bySequence = new Map<SeqId, Sequence>()
   #clock = 0
   #computed: Passed = { prompt: 0, generated: 0 }
-  /** Milliseconds of copies that no step's account includes yet. */
+  /** Milliseconds of copies that count for no step yet. */
   #copied = 0
 
   constructor(readonly memory: KvMemory) {
@@ -194,7 +195,7 @@ export class SequenceTable {
     const { held, seq } = sequence
     const state = this.copying((memory) => memory.saveSequence(seq, { checksum: false }))
     this.memory.untag(seq, sequence.span)
-    // Its own cells were just freed, so there is room. If the load fails all the same, the books must say that nothing is held.
+    // Its own cells were just freed, so there is room. If the load fails all the same, our records must say that nothing is held.
     if (!this.copying((memory) => memory.loadSequence(seq, state, { verify: false }))) {
       sequence.cut(span(0, held))
       return 0
@@ -260,7 +261,7 @@ export interface ConversationRecord {
   readonly ledger: LedgerEntry[]
   /** The prompt of the last step that ended as `done`. */
   before: Prompt | null
-  /** Cells of it that were moved to a lower tier while no step ran, and that no step's account includes yet. */
+  /** Its cells that were moved to a lower tier while no step ran. They count for no step yet. */
   moved: number
 }
 

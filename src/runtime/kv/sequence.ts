@@ -64,7 +64,7 @@ export type LiveSequence = Readonly<
 
 /**
  * Entry i of the sequence is `tokens[i]`, with source id `keys[i]`, in `cells[i]`. Positions ascend with i, with gaps where text is hidden
- * under a splice. Mutators update only our books (reference counts). Their callers make the same change to the memory.
+ * under a splice. Mutators update only our records (reference counts). Their callers make the same change to the memory.
  */
 export class Sequence implements HeldSequence {
   /** The tier that held its cells before this step, for the ledger. */

@@ -1,6 +1,6 @@
 /**
  * Shares cells between engines: chooses which of a conversation's cells are published, and fetches published ones for a step. Only exact
- * cells are shared, in blocks. So a block is found by its hash, whichever engine computed it.
+ * cells are shared, in blocks. So an engine finds a block by its hash, and any engine may have computed it.
  */
 import { FORGOTTEN } from '../core/contract.js'
 import type { ConversationId } from '../core/ids.js'

@@ -1,6 +1,6 @@
 /**
- * The port between the engine and a cache: how the engine leads a step, and the cache's books. KvCache implements it for attention, with or
- * without a window; CheckpointCache for recurrent and hybrid models. Both pass the suite `test/runtime/kv/step-cache.contract.ts`.
+ * The port between the engine and a cache: how the engine leads a step, and the cache's accounts. KvCache implements it for attention, with
+ * or without a window; CheckpointCache does for recurrent and hybrid models. Both pass the suite `test/runtime/kv/step-cache.contract.ts`.
  */
 import type { ConversationId } from '../core/ids.js'
 import type { Span } from '../core/span.js'
@@ -31,7 +31,8 @@ export interface CacheSteps {
    */
   open(conversation: ConversationId, salt?: CacheSalt): OpenedSequence
   /**
-   * Returns how the live sequence would come to hold `prompt`, which must not be empty. Changes nothing. The plan may borrow from any tier.
+   * Returns the plan by which the live sequence would get the tokens of `prompt`, which must not be empty. Changes nothing. The plan may
+   * borrow from any tier.
    */
   plan(sequence: LiveSequence, prompt: Prompt, terms?: StepContract): Plan
   /**
@@ -58,8 +59,7 @@ export interface CacheSteps {
   seat(step: Step): WritePosition
   /**
    * Makes sure that `count` cells are free. `full`: evicting everything but the running live sequences would not suffice, and nothing was
-   * evicted. `evicted`: freed cells, whose tokens were moved to another tier or lost. They go on the account of the step that commits or
-   * begins next.
+   * evicted. `evicted`: freed cells, whose tokens were moved to another tier or lost. They count for the step that commits or begins next.
    */
   reserve(count: number): Reservation
   /**
@@ -68,8 +68,8 @@ export interface CacheSteps {
    */
   commit(step: Step, tokens: Int32Array, what: StepPart, milliseconds: number): void
   /**
-   * Reports that a decode was aborted or failed. Reads from llama.cpp how many of the `attempted` tokens entered, and enters those in the
-   * books. Returns their number; the step may continue after them.
+   * Reports that a decode was aborted or failed. Reads from llama.cpp how many of the `attempted` tokens entered, and records those.
+   * Returns their number; the step may continue after them.
    */
   settle(step: Step, attempted: Int32Array, what: StepPart): number
   /**
@@ -97,8 +97,9 @@ export interface CacheBooks {
   /** Looks at every held cell: not for inner loops. */
   readonly totals: CacheTotals
   /**
-   * Compares the books. `books`: with themselves. `positions`: also with the positions of every sequence, read back from llama.cpp (cheap
-   * enough after every step). `full`: also with every cell's position and tags (copies the cache: for tests).
+   * Checks our records. `books`: whether they are consistent. `positions`: also against the positions of every sequence, read back from
+   * llama.cpp (cheap enough after every step). `full`: also against every cell's position and tags. That copies the cache, so it is for
+   * tests.
    * @throws KvfoldError internal/invariant naming the difference
    */
   check(level: 'books' | 'positions' | 'full'): void
@@ -109,29 +110,28 @@ interface CacheAbilities {
   /** Cells that running steps can take without `reserve`. */
   readonly spare?: number
   /**
-   * Notes that a new conversation is a branch of `from`. Under `splice` and `blend` the cells of `from` are then lent to it as its own are
+   * Notes that a new conversation is a fork of `from`. Under `splice` and `blend` the cache then lends it the cells of `from` like its own
    * (Conversations.inherit).
    */
   inherit?(conversation: ConversationId, salt: CacheSalt, from: ConversationId): void
   /** Whether sequences wait to be moved off the device between decodes (`moveOn`). */
   readonly moving?: boolean
   /**
-   * Copies a slice of such a sequence, which takes about this many milliseconds. To be called between two decodes. Nothing else may use the
-   * cache until the promise settles. The time goes on the account of the step that commits or begins next.
+   * Copies a slice of such a sequence, which takes about this many milliseconds. Call it between two decodes. No other code may use the
+   * cache until the promise settles. The time counts for the step that commits or begins next.
    */
   moveOn?(milliseconds: number): Promise<void>
   /**
-   * Does one thing, to be called when nothing runs: copies a slice of a parked sequence that leaves the device, or rewrites a live sequence
-   * whose versions have left. First come versions that slow their conversation's decodes (tier-policy.ts). Then, while more than `share` of
-   * the cells are in use, comes the longest unused one. Resolves to false when there was nothing to do. Nothing else may use the cache
-   * meanwhile.
+   * Copies a slice of a parked sequence that leaves the device, or rewrites a live sequence whose versions have left. Call it when nothing
+   * runs. First come versions that slow their conversation's decodes (tier-policy.ts). Then, while more than `share` of the cells are in
+   * use, comes the longest unused version. Resolves to false when there was nothing to do. No other code may use the cache meanwhile.
    * @param milliseconds about how long a slice may take; default: a sequence is copied whole
    */
   tidy?(share?: number, milliseconds?: number): Promise<boolean>
   /**
    * Closes the gaps that splices left in an idle conversation's positions, by turning its keys. That is an approximation, which the ledger
-   * counts from the next step on. Returns by how many positions the sequence became shorter. Returns 0 for a running one, one that shares
-   * cells behind a gap (a shift moves them for all their sequences), or one that cannot be shifted.
+   * counts from the next step on. Returns by how many positions the sequence became shorter. Returns 0 for a running sequence and for one
+   * that cannot be shifted. Also returns 0 for one that shares cells behind a gap, because a shift moves them for all their sequences.
    */
   closeGaps?(conversation: ConversationId): number
   /** Puts the conversation's cells where other engines find them (SharedCells). `between` runs its argument between two decodes. */
@@ -148,9 +148,7 @@ export interface StepCache extends CacheSteps, CacheBooks, CacheAbilities {
   forget(conversation: ConversationId): void
   /** Drops a conversation like `forget`, and its cells in the tier shared with other engines. Resolves when no file is left. */
   erase(conversation: ConversationId): Promise<void>
-  /**
-   * Drops, from every tier, the cells that hold text which `prompt` asks to be forgotten, and the cells that have read it (`Edit.forget`).
-   */
+  /** Drops the cells of text that `prompt` marks as FORGOTTEN, and the cells that have read it, from every tier (`Edit.forget`). */
   forgetHidden(conversation: ConversationId, prompt: Prompt): Promise<void>
   /**
    * Rewrites an idle conversation's cells next to each other, from the lowest free ones on. Then attention need not run over freed cells

@@ -82,7 +82,7 @@ export class Step {
   }
 
   /**
-   * Returns the source ids of tokens that are about to be entered in the books.
+   * Returns the source ids of tokens that are about to be recorded.
    * @throws KvfoldError internal/invariant for prompt tokens that are not the next ones, and for generated ones before the prompt is
    * complete
    */

@@ -12,9 +12,9 @@ export interface CacheSalt {
 export const SECRET_BYTES = 32
 
 /**
- * The salts under one secret. The same tenant has the same salt wherever the secret is the same, so cells on disk stay their tenant's
- * (DiskTierFolder keeps the secret beside them). Without the secret, cell hashes cannot be computed, so an attacker cannot look for two
- * texts with the same one.
+ * The salts under one secret. A tenant has the same salt under the same secret, so cells on disk stay their tenant's (DiskTierFolder keeps
+ * the secret beside them). Without the secret, cell hashes cannot be computed. So an attacker cannot look for two texts with the same cell
+ * hash.
  */
 export class CacheSalts {
   readonly #secret: Uint8Array

@@ -1,7 +1,7 @@
-/** Decides which sequences a full tier gives up first, and when it pays to move cells off the device. */
+/** Decides which sequences a full tier drops first, and when it pays to move cells off the device. */
 import { hostTime, type TierRates } from './cost-model.js'
 
-// The order in which a full tier, host memory or disk, gives up sequences.
+// The order in which a full tier, host memory or disk, drops sequences.
 
 export interface Kept {
   /** Tokens that would have to be recomputed without it. */
@@ -12,9 +12,9 @@ export interface Kept {
 }
 
 /**
- * Returns the benefit per byte of keeping it: tokens to recompute / (bytes x age), with age = 1 + `now` - last use, in the unit of both.
- * The longer a sequence was unused, the longer it will probably stay so. So age stands for the chance of a hit, and tokens for the saving
- * of one.
+ * Returns the benefit per byte of keeping it: tokens to recompute / (bytes x age). The age is 1 + `now` - last use, in the unit of both.
+ * The longer a sequence was unused, the longer it will probably stay so. So the age estimates the chance of a hit, and the tokens estimate
+ * the saving of a hit.
  *
  * @param now the time; a later last use counts as now
  */
@@ -23,8 +23,8 @@ export function benefit({ tokens, bytes, lastUse }: Kept, now: number): number {
 }
 
 /**
- * Returns the sequences to give up so that the rest takes at most `budget` bytes. Least benefit goes first, of equals the longest unused,
- * and no more than needed.
+ * Returns the sequences to drop so that the rest takes at most `budget` bytes, and no more of them than needed. Those of least benefit come
+ * first; of equals, the longest unused.
  */
 export function surplus<T extends Kept>(kept: readonly T[], budget: number, now: number): T[] {
   let over = kept.reduce((sum, { bytes }) => sum + bytes, 0) - budget
@@ -38,8 +38,8 @@ export function surplus<T extends Kept>(kept: readonly T[], budget: number, now:
   return given
 }
 
-// When it pays to move cells off the device. No running step shows them, but every decode passes over them. Only rates that were measured on
-// the device can tell. Without them cells leave only when others need their room.
+// When it pays to move cells off the device. No running step shows them, but every decode passes over them. The decision needs rates that
+// were measured on the device. Without rates, cells leave only when other cells need their room.
 
 /** A conversation's parked cells on the device. All fields count cells. */
 export interface ParkedLoad {

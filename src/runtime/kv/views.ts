@@ -12,8 +12,8 @@ import type { HeldSequence, Sequence } from './sequence.js'
 export type View = Pick<HeldSequence, 'held' | 'tokens' | 'sourceIds' | 'unedited' | 'cellWord'>
 
 /**
- * Returns how many of the prompt's first tokens the view showed in the same way: the same tokens, from the same places of the unedited
- * prompt.
+ * Returns how many of the prompt's first tokens the view showed in the same way. These are the same tokens, from the same places of the
+ * unedited prompt.
  */
 export function agreement({ tokens, sourceIds, unedited }: View, prompt: Prompt, keys: Int32Array): number {
   const same = Math.min(commonPrefix(tokens, prompt.tokens), commonPrefix(sourceIds, keys))
@@ -97,8 +97,8 @@ export class Views {
 
   /**
    * Keeps the view of a live sequence, and drops the conversation's views that are a beginning of it. An exact one is kept only if the
-   * conversation asked for another contract before. Its cells may be gone when it is restored, and then the ledger counts those that are shown
-   * instead.
+   * conversation asked for another contract before. When it is restored, its cells may be gone; the ledger then counts the cells that are
+   * shown instead.
    */
   keep(sequence: Sequence): void {
     const own = this.#own.get(sequence.conversation) ?? new Set()
@@ -127,7 +127,7 @@ export class Views {
     for (const view of this.#own.get(conversation) ?? []) if (which(view)) this.#delete(view)
   }
 
-  /** Drops all that is known of the conversation. */
+  /** Drops all views of the conversation. */
   forget(conversation: ConversationId): void {
     this.drop(conversation, () => true)
     this.#own.delete(conversation)

@@ -129,13 +129,13 @@ export class Connection {
     if (hasCode(error, SdkErrorCode.RequestTimeout))
       return say(
         'mcp/timeout',
-        `the server ${name} gave no answer to ${tool} within ${timeout / 1000} s, and was told to stop it. Nothing else is lost; ` +
-          'a longer limit is "timeout" (milliseconds) of this server in the file of --mcp-config.',
+        `the server ${name} gave no answer to ${tool} within ${timeout / 1000} s, so kvfold cancelled the call. ` +
+          'To allow more time, set "timeout" (milliseconds) of this server in the file of --mcp-config.',
       )
     if (hasCode(error, SdkErrorCode.ConnectionClosed))
       return say(
         'mcp/failed',
-        `the server ${name} ended during the call, which may or may not have been carried out; it is started again.`,
+        `the server ${name} ended during the call, so the call may or may not have been carried out; kvfold starts the server again.`,
       )
     if (error instanceof SdkError && !(error instanceof SdkHttpError) && !hasCode(error, SdkErrorCode.NotConnected))
       return say('mcp/failed', error.message)

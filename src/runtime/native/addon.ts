@@ -93,7 +93,7 @@ export interface Addon {
   modelDescribe(model: ModelHandle): RawModel
   vocabularyDescribe(model: ModelHandle): RawVocabulary
   tokenize(model: ModelHandle, text: string, addSpecial: boolean, parseSpecial: boolean): Int32Array
-  /** Returns the tokens of all texts, one behind the other, and how many each text has. */
+  /** Returns the tokens of all texts, one after another, and how many each text has. */
   tokenizeAll(
     model: ModelHandle,
     texts: readonly string[],
@@ -138,9 +138,9 @@ export interface Addon {
   saveSequence(context: ContextHandle, seq: number, room: number): Uint8Array
   /** `room` bytes at the front are skipped. */
   loadSequence(context: ContextHandle, seq: number, state: Uint8Array, room: number): boolean
-  /** As `saveSequence`, off the event loop. */
+  /** Like `saveSequence`, but off the event loop. */
   copyOut(context: ContextHandle, seq: number, room: number): Promise<Uint8Array>
-  /** As `loadSequence`, off the event loop. */
+  /** Like `loadSequence`, but off the event loop. */
   copyIn(context: ContextHandle, seq: number, state: Uint8Array, room: number): Promise<boolean>
   captureCreate(options: object): CaptureHandle
   /** Returns the capture of the last decode, and keeps no copy. */
@@ -153,7 +153,9 @@ export interface Addon {
   samplerFree(sampler: SamplerHandle): void
 }
 
-/** Finished steps of a run that were not passed on yet: the tokens of every sequence, step by step; -1 if none could be drawn. */
+/**
+ * Finished steps of a run that were not passed on yet. They are the tokens of every sequence, step by step; -1 if no token could be drawn.
+ */
 export interface RawDrawn {
   readonly drawn: Int32Array
   readonly milliseconds: Float64Array

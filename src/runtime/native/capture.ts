@@ -64,7 +64,7 @@ function within(name: string, value: number, most: number): void {
   if (!Number.isInteger(value) || value < 0 || value > most) refuse(`${name} is ${value}; give a whole number from 0 to ${most}.`)
 }
 
-/** Runs over thousands of places for every token. So it is a plain loop over one kind of array, which compiles to next to nothing. */
+/** Runs over thousands of places for every token. So it is a plain loop over one kind of array, which compiles to fast code. */
 function checkPositions(positions: Int32Array, most: number): void {
   for (let place = 0, last = -1; place < positions.length; place++) {
     const position = positions[place]!

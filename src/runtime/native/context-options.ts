@@ -1,5 +1,5 @@
 /**
- * The options of a context: checks and completes them, estimates memory before it is allocated, and says which models read a text as a
+ * Checks and completes the options of a context, and estimates memory before it is allocated. Also finds the models that read a text as a
  * whole.
  */
 import { readFileSync } from 'node:fs'
@@ -39,11 +39,11 @@ const SCALED = /^yarn$|^longrope$/
 const FACTOR = /\.rope\.scaling\.(?:attn_factor|yarn_attn_factor)$/
 const YARN = /\.rope\.scaling\.yarn_ext_factor$/
 
-// Architectures whose keys a shift spoils. llama_kv_cache::build_graph_shift turns the first values of every key by the model's rope type, or the
-// last ones if the model has `n_lora_kv`. It leaves out layers only by the `rope_pattern`, which Granite's models set. So keys come out wrong where a
-// layer does not turn its keys, turns them by another rope type, or changes them after turning them. These lists come from reading every ggml_rope
-// call in src/models of llama.cpp v0.5.0. test/runtime/native/turned-keys.test.ts names the sources that have to be read, and fails when a new
-// release has others. It also turns keys of models of all kinds but the last two.
+// Architectures whose keys a shift spoils. llama_kv_cache::build_graph_shift turns the first values of every key by the model's rope type,
+// or the last ones if the model has `n_lora_kv`. It leaves out layers only by the `rope_pattern`, which Granite's models set. So keys are
+// wrong where a layer does not turn its keys, turns them by another rope type, or changes them after turning them. These lists come from
+// reading every ggml_rope call in src/models of llama.cpp v0.5.0. The sources to read are named in test/runtime/native/turned-keys.test.ts,
+// which fails when a new release has others. That test also turns keys of models of all kinds but the last two.
 
 /** Some layers, or all of them, have no rotary positions. */
 const PARTLY_ROTARY: ReadonlySet<string> = new Set([
@@ -61,9 +61,9 @@ const INDEXED: ReadonlySet<string> = new Set(['deepseek32', 'dots3note', 'glm-ds
 const OTHER_PAIRS: ReadonlySet<string> = new Set(['deepseek2-ocr'])
 
 /**
- * Returns why computed keys cannot be turned to other positions; null if they can. llama.cpp's own answer is not enough. It says yes to
- * recurrent states, which have no keys; it asserts on positions of several dimensions; it turns keys that have no position; in the other cases
- * it spoils the cells of other sequences.
+ * Returns why computed keys cannot be turned to other positions; null if they can. llama.cpp's own answer is not enough. llama.cpp says yes
+ * to recurrent states, which have no keys. It asserts on positions of several dimensions, and it turns keys that have no position. In the
+ * other cases it spoils the cells of other sequences.
  */
 export function fixedKeys(
   { architecture, recurrent, hybrid, rope, slidingWindow, layers, metadata }: FixedFacts,
@@ -72,7 +72,7 @@ export function fixedKeys(
   if (recurrent || hybrid) return `${architecture} keeps a recurrent state`
   if (!isFlat(rope)) return `${architecture} counts positions in several dimensions (${rope})`
   const spoiled = spoiledKeys({ architecture, slidingWindow, layers })
-  if (spoiled !== null) return `${spoiled}, and llama.cpp turns keys as if it were not so`
+  if (spoiled !== null) return `${spoiled}, but llama.cpp turns its keys regardless`
   if (!TURNED.includes(keyType))
     return keyType === 'bf16'
       ? 'llama.cpp cannot rotate keys stored as bf16'
@@ -88,7 +88,7 @@ export function fixedKeys(
 
 type FixedFacts = Pick<ModelInfo, 'architecture' | 'recurrent' | 'hybrid' | 'rope' | 'slidingWindow' | 'layers' | 'metadata'>
 
-/** Says what of this architecture's keys a shift would spoil; null if it would not. */
+/** Returns why a shift would spoil this architecture's keys; null if it would not. */
 function spoiledKeys({ architecture, slidingWindow, layers }: Pick<FixedFacts, 'architecture' | 'slidingWindow' | 'layers'>) {
   if (PARTLY_ROTARY.has(architecture) || (slidingWindow > 0 && PARTLY_ROTARY_WITH_WINDOW.has(architecture)))
     return `some layers of ${architecture} have no rotary positions`
@@ -239,8 +239,8 @@ function checkCacheType(name: string, type: CacheType, width: number): void {
 }
 
 /**
- * Estimates llama.cpp's compute buffers from above (measured: 1.0 to 1.5 times what it reports): activations, logits of a ubatch and of the
- * sequences, the attention mask and, without flash attention, the scores of a layer.
+ * Estimates llama.cpp's compute buffers from above (measured: 1.0 to 1.5 times the reported size). They hold activations, logits of a
+ * ubatch and of the sequences, and the attention mask. Without flash attention they also hold the scores of a layer.
  */
 function computeBytes({ cells, ubatch, sequences }: Sizes, info: ModelInfo, flashAttention: boolean): number {
   const { vocabulary, embedding, heads, architecture, metadata } = info
@@ -268,7 +268,7 @@ function refuseWhatDoesNotFit(
   if (host > HEADROOM) refuseTooMuch(what, host + HEADROOM, availableMemory(), 'memory', hint)
 }
 
-// Free memory: refuses what would not fit.
+// Free memory: refuses models and contexts that would not fit.
 
 /** Bytes and elements of one block of a cache type, and its ggml_type. */
 const cacheTypes: Readonly<Record<CacheType, { readonly ggml: number; readonly bytes: number; readonly elements: number }>> = {
@@ -287,8 +287,8 @@ const cacheTypes: Readonly<Record<CacheType, { readonly ggml: number; readonly b
 const cacheBytes = (type: CacheType, elements: number): number => (elements / cacheTypes[type].elements) * cacheTypes[type].bytes
 
 /**
- * Bytes of host memory that this process may still take: the kernel's figure for available memory, or less if a control group of the
- * process leaves less.
+ * Returns the bytes of host memory that this process may still take. That is the kernel's figure for available memory, or less if a control
+ * group of the process leaves less.
  */
 export function availableMemory(): number {
   const kernel = /^MemAvailable:\s+(\d+) kB/m.exec(contents('/proc/meminfo'))?.[1]
@@ -322,7 +322,7 @@ export function refuseTooMuch(what: string, bytes: number, available: number, wh
   if (bytes <= available) return
   throw new KvfoldError(
     'memory/insufficient',
-    `${what} would take ${readable(bytes)} of ${where}, and ${readable(available)} are free; ${hint}.`,
+    `${what} would take ${readable(bytes)} of ${where}, but only ${readable(available)} are free; ${hint}.`,
   )
 }
 
@@ -386,7 +386,9 @@ export const isPooling = (name: unknown): name is Pooling => POOLINGS.some((pool
 /** Returns the number of the pooling in llama_pooling_type. */
 export const poolingNumber = (pooling: Pooling): number => POOLINGS.indexOf(pooling)
 
-/** Returns the pooling that the model was trained with; null if its file does not say, as files of models that generate text do not. */
+/**
+ * Returns the pooling that the model was trained with. Returns null if its file does not say; files of models that generate text never do.
+ */
 export function poolingOf({ architecture, metadata }: Pick<ModelInfo, 'architecture' | 'metadata'>): Pooling | null {
   const text = metadata[`${architecture}.pooling_type`]
   return text === undefined ? null : (POOLINGS[Number(text)] ?? null)

@@ -372,14 +372,14 @@ export class Context implements NativeContext {
 const drawnOf = ({ drawn, milliseconds }: RawDrawn): DrawnTokens => ({ tokens: drawn, milliseconds })
 
 /**
- * Returns the estimate if llama.cpp reported nothing, or a figure that agrees with it: reports are rounded to hundredths of a MiB for each
- * buffer. Otherwise returns the report.
+ * Returns the estimate if llama.cpp reported nothing, or a figure that agrees with the estimate. Reports are rounded to hundredths of a MiB
+ * for each buffer. Otherwise returns the report.
  */
 function figure(reported: number, estimate: number): number {
   return reported === 0 || Math.abs(reported - estimate) <= REPORT_ROUNDING ? estimate : Math.round(reported)
 }
 
-// Checks a batch: refuses, with a sentence, everything that llama.cpp would assert on or misread.
+// Checks a batch. Refuses everything that llama.cpp would assert on or misread, and says why.
 
 export interface BatchRules {
   /** The most tokens of one decode. */
@@ -396,7 +396,7 @@ export function checkBatch({ tokens, positions, sequences, outputs }: Batch, rul
   const size = tokens.length
   if (size === 0) bad('it is empty')
   if (positions.length !== size || sequences.length !== size || outputs.length !== size) bad('its arrays differ in length')
-  if (size > rules.batch) bad(`it has ${size} tokens, and the context takes ${rules.batch} at once`)
+  if (size > rules.batch) bad(`it has ${size} tokens, but the context takes at most ${rules.batch} at once`)
   const next = new Map<number, number>()
   for (let at = 0; at < size; at++) {
     const token = tokens[at] ?? -1

@@ -22,8 +22,8 @@ const SOFTWARE = /llvmpipe|lavapipe|softpipe|swiftshader|basic render driver/i
 const isHardware = ({ gpu, description }: Device): boolean => gpu && !SOFTWARE.test(description)
 
 /**
- * Returns the backend of a process whose loaded library is for `library` and lists `devices`. `auto` takes a real GPU; without a device, or
- * with software devices only, it takes the CPU. A backend that the user named is taken with any device, or refused.
+ * Returns the backend of a process whose loaded library is for `library` and lists `devices`. `auto` takes a real GPU. Without a device, or
+ * with software devices only, it takes the CPU. A backend that the user named may use any device. Without a device it is refused.
  * @throws KvfoldError native/unsupported when the named backend has no device.
  */
 export function backendFor(choice: GpuChoice, library: Backend, devices: readonly Device[]): Backend {
@@ -47,7 +47,7 @@ export const mesaRelease = (driver: Buffer): string | null => /Mesa (\d+\.\d+\.\
 
 /**
  * Refuses a driver that would end the process. Mesa 22.3's software device takes a reference to every buffer that a bound descriptor set
- * names, even to buffers that no shader uses and that were destroyed, which Vulkan allows. ggml replaces its scratch buffers by larger ones
+ * names. It does so even for destroyed buffers that no shader uses, which Vulkan allows. ggml replaces its scratch buffers by larger ones
  * as a text grows, above all without flash attention. Old descriptor sets then name the old buffers, and the driver writes to freed memory.
  * Plain decodes end in its thread too.
  * @param libraries paths of the shared libraries in this process

@@ -1,6 +1,6 @@
 /**
- * Checks a GGUF file before llama.cpp maps it: whether it is one and is complete, whether its weights and vocabulary can be used, and how
- * large its parts are.
+ * Checks a GGUF file before llama.cpp maps it: whether the file is a complete GGUF, and whether its weights and vocabulary can be used.
+ * Also returns the sizes of its parts.
  */
 import { KvfoldError } from '../core/errors.js'
 import type { TensorBlock } from './addon.js'
@@ -20,8 +20,8 @@ export interface GgufFile {
 }
 
 /**
- * Reads header, metadata and tensor table, and checks everything on which llama.cpp v0.5.0 would end the process: that every tensor's bytes
- * lie within the file, that its type can be computed with, and that the numbers and the vocabulary of the metadata agree. Reads the other
+ * Reads header, metadata and tensor table, and checks everything on which llama.cpp v0.5.0 would end the process. Every tensor's bytes must
+ * lie within the file, and llama.cpp must compute with its type. The numbers and the vocabulary of the metadata must agree. Reads the other
  * files of a split model too.
  * @param types blocks by ggml_type, as the loaded library knows them
  * @throws KvfoldError model/not-found, native/unsupported, or model/bad-file with what is wrong and where
@@ -138,9 +138,9 @@ const WEIGHTS: Readonly<Record<number, string>> = {
 const OTHERS: Readonly<Record<number, string>> = { 9: 'q8_1', 15: 'q8_K', 24: 'i8', 25: 'i16', 26: 'i32', 27: 'i64', 28: 'f64' }
 
 /**
- * Tensors that must be f32. The first are added to or multiplied with activations, which are f32: binary operators take nothing else beside
- * them (binary-ops.cpp). The rest: factors of rotary positions (ggml_rope_ext), states and kernels of recurrent layers (ggml_ssm_scan,
- * ggml_ssm_conv), the row of token types that encoders add, and attention sinks (ggml_soft_max_add_sinks).
+ * Tensors that must be f32. The first are added to or multiplied with activations, which are f32; binary operators take only f32 beside
+ * them (binary-ops.cpp). The rest are factors of rotary positions (ggml_rope_ext), and states and kernels of recurrent layers
+ * (ggml_ssm_scan, ggml_ssm_conv). They are also the row of token types that encoders add, and attention sinks (ggml_soft_max_add_sinks).
  */
 const EXACT: readonly RegExp[] = [
   /\.(?:bias|scale|input_scale)$|_scale\.weight$/,
@@ -231,7 +231,7 @@ function checkBytes(tokens: readonly string[], refuse: (what: string) => never):
   if (single.size < 256) refuse(`it is for RWKV, but only ${single.size} of the 256 bytes are tokens`)
 }
 
-/** Resolves escapes of RWKV tokens: \t, \n, \r, \x with two digits; any other character after a backslash stands for itself. */
+/** Resolves escapes of RWKV tokens: \t, \n, \r, \x with two digits; any other character after a backslash means itself. */
 const unescaped = (text: string): string =>
   text.replaceAll(/\\(x[0-9a-fA-F]{2}|.)/gs, (_, escape: string) => {
     if (escape.length === 3) return String.fromCharCode(Number.parseInt(escape.slice(1), 16))

@@ -1,6 +1,6 @@
 /**
- * A loaded model: its facts and vocabulary, and the contexts and samplers made from it, which end before it does. Also checks a sampler's
- * options and state before the addon draws.
+ * A loaded model: its facts and vocabulary, and the contexts and samplers made from it, which are disposed before it. Also checks a
+ * sampler's options and state before the addon draws.
  */
 import { KvfoldError } from '../core/errors.js'
 import {

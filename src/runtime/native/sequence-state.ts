@@ -11,8 +11,8 @@ const IDENTITY_AT = 8
 const CHECKSUM_AT = 40
 
 /**
- * Returns the hash of what must agree for a sequence to be loaded: library, model, cache types, and the layout of values that flash
- * attention chooses.
+ * Returns the hash of everything that must agree before a sequence is loaded: library, model, cache types, and flash attention's layout of
+ * values.
  */
 export function identityOf(release: string, info: ModelInfo, plan: ContextPlan, flashAttention: boolean): Buffer {
   const { metadata, size, parameters } = info

@@ -160,7 +160,7 @@ export const SMALLEST_VOCABULARY = 256 + SPECIAL.length
 const LETTERS = Array.from(' etaoinshrdlcumwfgypbvkjxqz')
 
 /**
- * The stand-in characters of byte-level BPE: printable Latin-1 bytes stand for themselves, the others for the characters from U+0100 on.
+ * The stand-in characters of byte-level BPE: printable Latin-1 bytes mean themselves, the others mean the characters from U+0100 on.
  * Source: the byte alphabet that GPT-2's tokenizer defined and llama.cpp's gpt2 vocabularies expect (unicode.cpp).
  */
 export function byteAlphabet(): readonly string[] {

@@ -189,7 +189,7 @@ export interface Captured {
 /** A capture belongs to one context and one running step. Its memory is freed with the object. */
 export interface NativeCapture {
   /**
-   * Returns the capture of the last decode; can be called once for each decode.
+   * Returns the capture of the last decode. Can be called once for each decode.
    * @throws KvfoldError attention/unavailable when rows were not computed as expected; the decode itself is not harmed by that.
    */
   take(): Captured
@@ -262,7 +262,7 @@ export interface SamplerOptions {
    */
   readonly lazy?: {
     readonly triggers: readonly string[]
-    /** More triggers, in which a space stands for any whitespace that JSON allows, or none. They begin with another character. */
+    /** More triggers. A space in them matches any whitespace that JSON allows, or none. They begin with another character. */
     readonly spaced?: readonly string[]
     /** Triggers between these tags have no effect. */
     readonly reasoning: readonly { readonly open: string; readonly close: string }[]
@@ -340,7 +340,9 @@ export interface NativeContext {
   readonly submitted: number
   readonly memory: MemoryFigures
   readonly canShift: boolean
-  /** SHA-256 of what must agree for a saved sequence to be loaded: library, model's metadata and size, cache types and layout. */
+  /**
+   * SHA-256 of everything that must agree before a saved sequence is loaded: library, model's metadata and size, cache types and layout.
+   */
   readonly identity: Buffer
   /**
    * For each layer: its number of attention heads; 0 if it has no softmax (a recurrent layer). Null if the context was made without
@@ -352,7 +354,7 @@ export interface NativeContext {
   /**
    * Decodes and samples off the event loop, step after step. The run ends when a sequence ends (its end-of-generation token is its last
    * sampled token), when a limit is reached, or after `interrupt`. `heard` receives finished steps in order; the last ones come with the
-   * result. Until the end nothing else may use the context or the samplers; disposing a sampler ends the run. Contexts with `attention` or
+   * result. Until the end no other code may use the context or the samplers; disposing a sampler ends the run. Contexts with `attention` or
    * `embeddings` refuse it.
    * @throws KvfoldError native/*, before anything was decoded
    */
@@ -392,11 +394,13 @@ export interface NativeContext {
    */
   loadSequence(seq: SeqId, state: Uint8Array, options?: { readonly verify: boolean }): boolean
   /**
-   * As saveSequence without a checksum, off the event loop; the context is busy meanwhile. The memory is pinned where a GPU's backend offers
-   * that, and is reused when a state is gone.
+   * Like saveSequence without a checksum, but off the event loop. The context is busy meanwhile. The memory is pinned if the GPU's backend
+   * offers that, and is reused when a state is gone.
    */
   copyOut(seq: SeqId): Promise<Uint8Array>
-  /** As loadSequence without `verify`, off the event loop; the context is busy meanwhile, and the state must not be written to. */
+  /**
+   * Like loadSequence without `verify`, but off the event loop. The context is busy meanwhile, and the caller must not write to the state.
+   */
   copyIn(seq: SeqId, state: Uint8Array): Promise<boolean>
   dispose(): Promise<void>
 }

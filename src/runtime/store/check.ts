@@ -1,4 +1,4 @@
-/** Checks a store that no server uses: which threads are as acknowledged, and which parts of the others can be read. */
+/** Checks a store that no server uses. It finds the threads that are as acknowledged, and the readable parts of the others. */
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
 import { type Damage, UNNAMED } from './damage.js'
@@ -21,7 +21,7 @@ import {
 import { THREADS_FILE, THREADS_MANIFEST } from './sqlite-store.js'
 import { StoreFile } from './store-file.js'
 
-/** A thread as the check found it. */
+/** The result of the check for one thread. */
 export interface FoundThread extends Pick<ThreadHead, 'tenant' | 'id'> {
   /** The thread. Of a damaged one, the undamaged beginning of its messages; null when nothing is left. */
   readonly record: ThreadRecord | null
@@ -31,7 +31,7 @@ export interface FoundThread extends Pick<ThreadHead, 'tenant' | 'id'> {
 
 export interface FileCheck {
   readonly path: string
-  /** The damage that SQLite finds in the file; null for none. Rows may be readable even so. */
+  /** The damage that SQLite finds in the file; null for none. Some rows may still be readable. */
   readonly file: string | null
   /** How many lines of the manifest are damaged. The facts in them are unknown. */
   readonly unreadable: number

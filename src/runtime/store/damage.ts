@@ -2,7 +2,7 @@
 import { KvfoldError } from '../core/errors.js'
 import Database from 'libsql'
 
-/** `damaged`: part of it is there. `lost`: nothing with its name is there. */
+/** `damaged`: the store has a part of it. `lost`: the store has nothing of that name. */
 export interface Damage {
   readonly of: 'thread' | 'response'
   readonly kind: 'damaged' | 'lost'

@@ -21,7 +21,7 @@ export interface Listed {
   readonly id: string
   /** How many changes it had; the store's own count is never smaller. */
   readonly revision: number
-  /** The checksum of the row that stands for the whole item. */
+  /** The checksum of the row that represents the whole item. */
   readonly sum: number
   /** The last use in Unix milliseconds. */
   readonly used: number
@@ -36,9 +36,9 @@ const FORMAT = 'kvfold-manifest/1'
 const SLACK = 2000
 
 /**
- * The manifest gets a line with a checksum after each change is in the store, and before a deletion there. So it may lag behind the store
- * but is never ahead, wherever the process ends. Only deletions wait for the medium: if a power cut loses other lines, the manifest lags.
- * It holds ids and checksums, but no text.
+ * The manifest gets a line with a checksum after each change is in the store, and before a deletion there. So it may lag behind the store,
+ * but is never ahead, even if the process is killed. Only deletions wait for the medium: if a power cut loses other lines, the manifest
+ * lags. It holds ids and checksums, but no text.
  */
 export class Manifest {
   readonly #listed = new Map<string, Listed>()
@@ -110,7 +110,7 @@ export class Manifest {
   #append(lines: readonly ManifestLine[]): void {
     if (!this.#follows) return
     this.#lines += lines.length
-    // The store has priority: changes go on even if the manifest cannot be written.
+    // The store has priority: changes continue even if the manifest cannot be written.
     try {
       if (this.#file === null || this.#lines > 2 * this.#listed.size + SLACK) this.#rewrite()
       else appendFileSync(this.#file, lines.map(textOf).join(''))
@@ -157,7 +157,7 @@ export const keyOf = (tenant: string, id: string): string => JSON.stringify([ten
 
 // Compares the list with the store.
 
-/** Returns what is wrong with an item that has this revision and checksum; null when it is as last acknowledged, or newer. */
+/** Returns the fault of an item that has this revision and checksum; null when it is as last acknowledged, or newer. */
 export function behind(listed: Listed, revision: number, sum: number): string | null {
   if (revision < listed.revision) return `it has only the first ${revision} of ${listed.revision} changes`
   return revision === listed.revision && sum !== listed.sum ? 'it differs from the version that was acknowledged' : null

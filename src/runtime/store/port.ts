@@ -12,8 +12,9 @@ import type { Damage } from './damage.js'
 export interface StoredMessage {
   readonly message: ChatMessage
   /**
-   * The message as clients know it: the same; nothing (a step with calls of the server's tools, or a result of one); or a different
-   * message, with the text of such steps before it and without the server's calls.
+   * The message as clients know it. `same`: the same message. `nothing`: clients know nothing of it, because it is a step with calls of the
+   * server's tools, or a result of one. Else a different message: it has the text of such steps before it, and no calls of the server's
+   * tools.
    */
   readonly seen: 'same' | 'nothing' | ChatMessage
 }
@@ -62,7 +63,7 @@ export function movedEdits(
 }
 
 /**
- * An event outside a thread's steps: the server's policy folded, the client changed messages that it had sent before, or a person or a
+ * An event outside a thread's steps. The server's policy folded, or the client changed messages that it had sent before, or a person or a
  * program edited the thread.
  */
 export interface ThreadEvent {
@@ -138,9 +139,7 @@ export interface ThreadStore {
   /** Applies the whole change, or none of it. */
   update(tenant: string, id: string, update: ThreadUpdate): Promise<void>
   delete(tenant: string, id: string): Promise<void>
-  /**
-   * Threads that differ from what was acknowledged, as far as is known now: more may be found when a thread is read. Each is listed once.
-   */
+  /** Threads that differ from their acknowledged state, as far as is known now. A later read may find more. Each thread is listed once. */
   damage(): readonly Damage[]
   close(): Promise<void>
   /**
@@ -192,13 +191,13 @@ export interface ThreadChanges {
   /** New threads, and threads that differ from this server's knowledge. */
   readonly changed: readonly ListedThread[]
   readonly deleted: readonly Pick<ThreadHead, 'tenant' | 'id'>[]
-  /** Threads of which nothing computed may remain; some are listed more than once. */
+  /** Threads whose computed cells must all be deleted. Some threads are listed more than once. */
   readonly forgotten: readonly Pick<ThreadHead, 'tenant' | 'id'>[]
 }
 
 /** A server that may still hold text that must be forgotten. It forgets the text before it serves again. */
 export interface Unforgotten {
   readonly server: string
-  /** Seconds since it was last heard from. */
+  /** Seconds since its last report. */
   readonly silentSeconds: number
 }

@@ -26,7 +26,7 @@ export interface RowKind<T> {
    * not cover keys.
    */
   read(row: StoredRow, keys?: readonly number[] | null): T | null
-  /** As `read`, with the values in the order of columns. */
+  /** Like `read`, with the values in the order of columns. */
   parse(values: readonly StoredValue[], keys: readonly number[] | null): T | null
 }
 

@@ -63,7 +63,7 @@ interface KnownDigest {
  * A failed change leaves the stored thread as it was. The caller then has more in memory than is stored. So every later change of that
  * thread fails with the same error, until the thread is read again or deleted.
  *
- * A thread that differs from what was written is neither listed nor read, but reported (`damage`) until it is deleted.
+ * A thread that differs from its written state is neither listed nor read, but reported (`damage`) until it is deleted.
  */
 export class SqliteStore implements ThreadStore {
   readonly #failed = new Map<string, unknown>()
@@ -242,8 +242,8 @@ export class SqliteStore implements ThreadStore {
   }
 
   /**
-   * Deletes the thread from the file, the WAL and the disk tier. Deleting a thread that is not there is no error; damaged or lost threads
-   * are reported no more.
+   * Deletes the thread from the file, the WAL and the disk tier. It is not an error if there is no such thread. A damaged or lost thread is
+   * not reported any more.
    */
   async delete(tenant: string, id: string): Promise<void> {
     const key = keyOf(tenant, id)
@@ -359,7 +359,7 @@ export class SqliteStore implements ThreadStore {
     })
     if (left >= 0 || !this.file.checked)
       this.#notes.push(
-        `the store is large: ${left < 0 ? `all ${all.length} threads were checked now` : `${left} of ${all.length} threads were checked now, the others are checked when they are used`}${this.file.checked ? '' : ', but not its whole file'}; kvfold store check reads everything`,
+        `the store is large. kvfold checked ${left < 0 ? `all ${all.length} threads` : `${left} of ${all.length} threads, and checks the others when they are used`}${this.file.checked ? '' : '. It did not check the whole file'}; kvfold store check reads everything`,
       )
   }
 

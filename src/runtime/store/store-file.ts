@@ -37,7 +37,10 @@ const TRY_AGAIN = 1000
 /** Bytes up to which a file is checked whole when it is opened, which takes about a second. */
 export const CHECKED_BYTES = 2 ** 26
 
-/** How many keys are tried one by one after an unreadable page: more than a page has rows, and more than are deleted in a row. */
+/**
+ * How many keys are tried one by one after an unreadable page. It is more than the rows of a page, and more than the keys that are deleted
+ * in a row.
+ */
 const REACH = 20_000
 
 /** Errors that `look` reports as damage instead of throwing them. */
@@ -64,19 +67,19 @@ export interface StoreFileOptions {
 export interface LookedAt {
   /** Null: nothing in it can be read. */
   readonly file: StoreFile | null
-  /** The damage that SQLite finds; null when none is known. Rows may be readable even so. */
+  /** The damage that SQLite finds; null when none is known. Some rows may still be readable. */
   readonly wrong: string | null
   /** Closes it; leaves a damaged file and its WAL as they were. */
   readonly close: () => void
 }
 
 /**
- * Every call is synchronous: a change is on the medium when the call returns (WAL, `synchronous=FULL`). The file is locked from its
- * opening to `close` or the end of the process. So no lock is ever left to clean up, and no reader in another process can keep deleted
- * text in the WAL. As there are no readers while we write, the WAL starts anew at every checkpoint: it never holds more than the last
- * mebibyte of changes, and is empty shortly after the last one.
+ * Every call is synchronous: a change is on the medium when the call returns (WAL, `synchronous=FULL`). The file is locked from its opening
+ * to `close` or the end of the process. So no lock is ever left to clean up, and no reader in another process can keep deleted text in the
+ * WAL. As there are no readers while we write, the WAL starts anew at every checkpoint. So it never holds more than the last mebibyte of
+ * changes, and it is empty shortly after the last change.
  *
- * Nothing in this process may open and close the file while it is in use: POSIX would drop the lock.
+ * No other code in this process may open and close the file while it is in use, because POSIX would drop the lock.
  */
 export class StoreFile {
   #open = true
@@ -320,7 +323,7 @@ export class StoreFile {
     })
   }
 
-  /** As `write`. Afterwards data that `work` deletes cannot be found in the file or beside it. */
+  /** Like `write`. Afterwards the data that `work` deletes are neither in the file nor beside it. */
   erase<T>(work: () => T): T {
     const done = this.write(work)
     this.#checkpoint()
@@ -363,19 +366,19 @@ export class StoreFile {
       this.database.pragma('locking_mode=NORMAL')
       this.database.pragma('user_version')
     } catch {
-      // It is no database, or in WAL mode. The lock then ends with the process.
+      // The file is not a database, or is in WAL mode. The lock then ends with the process.
     }
     this.database.close()
   }
 
   #lock(): void {
-    // Before the first use of the WAL, so that its index is in our memory and not in a file that other processes can map.
+    // This comes before the first use of the WAL. So the WAL's index is in our memory, and not in a file that other processes can map.
     this.database.pragma('locking_mode=EXCLUSIVE')
     this.database.pragma(`busy_timeout=${PATIENCE}`)
     this.database.exec('BEGIN IMMEDIATE; COMMIT')
   }
 
-  /** Called once the file is known to be ours and whole; nothing in it may change before. */
+  /** Called once the file is known to be ours and whole. The file must not change before. */
   #begin(): void {
     for (const pragma of ['journal_mode=WAL', 'synchronous=FULL', 'foreign_keys=ON', 'secure_delete=ON'])
       this.database.pragma(pragma)
@@ -390,7 +393,7 @@ export class StoreFile {
     })
   }
 
-  /** Empties the WAL. If that fails, for example on a full disk, the changes stay in the WAL, which is read all the same. */
+  /** Empties the WAL. If that fails, for example on a full disk, the changes stay in the WAL, and reads still find them there. */
   #empty(): void {
     try {
       if (this.#open) this.#checkpoint()
@@ -408,7 +411,7 @@ export class StoreFile {
     if (version > latest)
       throw new KvfoldError(
         'store/newer',
-        `The store ${path} has version ${version}, but this kvfold knows versions up to ${latest}; use a newer kvfold, or another folder with --store.`,
+        `The store ${path} has version ${version}, but this kvfold knows versions up to ${latest}. Use a newer kvfold, or give --store another folder.`,
       )
     const tables = this.checked ? ['1'] : first.filter((name) => this.#has(name)).map((name) => `'${name}'`)
     for (const what of tables) {
@@ -471,7 +474,7 @@ function connect(path: string): Database.Database {
 }
 
 /**
- * SQLite deletes the WAL when it closes a file, and with it data that it could not read there, which may be the only copy. The returned
+ * SQLite deletes the WAL when it closes a file. Data that it could not read there is deleted too, and may be the only copy. The returned
  * function puts the WAL back as it was. Pages that SQLite already copied to the file are the same in both.
  */
 function rememberWal(path: string): () => void {

@@ -25,7 +25,7 @@ export interface CatalogueOptions {
   readonly signal?: AbortSignal
 }
 
-/** How many tools of each ranking are fused. A lower rank says nothing about a tool. */
+/** How many tools of each ranking are fused. A lower rank carries no information about a tool. */
 const DEPTH = 50
 /** The constant of reciprocal rank fusion: it keeps the first ranks of one list from deciding alone (Cormack and others, 2009). */
 const FUSION = 60

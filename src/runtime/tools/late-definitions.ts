@@ -1,5 +1,5 @@
 /**
- * Tool definitions shown in the conversation instead of in the list at the top of the prompt: formats them, folds them away, and shows
+ * Shows tool definitions in the conversation instead of in the list at the top of the prompt. It formats them, folds them away, and shows
  * them again.
  */
 import { pythonJson } from '../chat/conversation.js'
@@ -15,7 +15,7 @@ export interface LateOptions {
   readonly contract?: Contract
   /**
    * Whether a tool that is loaded again is restored at its old place instead of being shown anew at the end. Under `splice` the restore
-   * costs nothing, because cells are kept whatever text is before them. Under `exact` all text after it would be computed again.
+   * costs nothing, because cells are kept although the text before them changed. Under `exact` all text after it would be computed again.
    */
   readonly restores: boolean
 }

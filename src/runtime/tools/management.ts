@@ -1,4 +1,4 @@
-/** The tools `search_tools` and `remove_tools`: their definitions for the model, and what their calls do. */
+/** The tools `search_tools` and `remove_tools`: their definitions for the model, and the functions that carry out their calls. */
 import Type from 'typebox'
 import type { ToolDefinition } from '../chat/message.js'
 import { strict } from '../core/schema.js'

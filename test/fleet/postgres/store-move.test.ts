@@ -66,7 +66,7 @@ describe.skipIf(noPostgres !== null)('a store that moves', { timeout: 60_000 }, 
     const there = await kvfoldHere(['store', 'move', folder, url])
     expect([there.code, there.stdout], there.stderr).toEqual([
       0,
-      `${THREADS} threads and ${responses.length} responses moved and read back; the source is unchanged\n1 thread or response of deleted threads or earlier copies left out\n`,
+      `moved ${THREADS} threads and ${responses.length} responses, and read them back; the source is unchanged\nleft out 1 thread or response of deleted threads or earlier copies\n`,
     ])
     expect(bytesOf(folder)).toEqual(before)
     expect(await exportOf(url)).toEqual(await exportOf(folder))

@@ -109,7 +109,7 @@ describe('at a start', () => {
     second.run(4 * HOUR)
     expect(second.clock.aged()).toBe(START + DAY + 4 * HOUR)
     expect(second.clock.left).toEqual({ seen: START + DAY + 4 * HOUR, ran: 0 })
-    expect(second.told).toEqual([expect.stringContaining('until the server has run for 4 hours')])
+    expect(second.told).toEqual([expect.stringContaining('until it has run for 4 hours')])
   })
 
   it('a clock that was ahead at the start and comes back was never believed', () => {
@@ -128,6 +128,6 @@ describe('at a start', () => {
     expect(clock.left).toEqual({ seen: START + HOUR, ran: 0 })
     set(START)
     expect([clock.now(), clock.aged()]).toEqual([START + HOUR, START + HOUR])
-    expect(told).toEqual([expect.stringContaining('the last time known is 2026-11-27'), expect.stringContaining('right again')])
+    expect(told).toEqual([expect.stringContaining('the last known time is 2026-11-27'), expect.stringContaining('right again')])
   })
 })

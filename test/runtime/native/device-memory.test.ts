@@ -33,7 +33,7 @@ test('the backend is the one that was named', () => {
 test('cells without memory for them are refused with the amounts, and the model still works', async () => {
   const model = await load()
   const { message } = await refused('memory/insufficient', () => model.createContext({ cells: 2 ** 30, ubatch: 32, batch: 32 }))
-  expect(message).toMatch(ON_GPU ? /of GPU memory, and .* are free/ : /of memory, and .* are free/)
+  expect(message).toMatch(ON_GPU ? /of GPU memory, but only .* are free/ : /of memory, but only .* are free/)
   const context = await model.createContext({ cells: 256, sequences: 2, batch: 32, ubatch: 32, threads: 1 })
   await feed(context, someTokens(8))
   expect(context.logits(7)).toHaveLength(model.info.vocabulary)

@@ -77,7 +77,7 @@ describe('a server that starts', () => {
     await start(NOW)
     writeFileSync(join(folder, 'clock.json'), JSON.stringify({ seen: NOW, ran: DAY - HOUR }))
     expect(await start(NOW + 400 * DAY)).toEqual([29, 0])
-    expect(lines.at(-1)).toContain('until the server has run for an hour')
+    expect(lines.at(-1)).toContain('until it has run for an hour')
     writeFileSync(join(folder, 'clock.json'), JSON.stringify({ seen: NOW, ran: DAY }))
     expect(await start(NOW + 400 * DAY)).toEqual([])
   })

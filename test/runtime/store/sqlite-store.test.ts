@@ -244,7 +244,7 @@ describe('a file', () => {
     const hasty = SqliteStore.open({ folder, patience: -1 })
     opened.push(hasty)
     expect(hasty.notes()).toEqual([
-      expect.stringContaining('0 of 30 threads were checked now, the others are checked when they are used'),
+      expect.stringContaining('kvfold checked 0 of 30 threads, and checks the others when they are used'),
     ])
     expect(hasty.damage()).toEqual([])
     expect(codeOf(() => hasty.read(tenant, id))).toBe('store/damaged-thread')

@@ -33,7 +33,10 @@ interface LoopFrame {
   readonly otherwise: readonly Node[]
   readonly rounds: Tracked[]
   readonly variable: string | null
-  /** The message of this round, or the generation prompt. Literals of the round belong to it, wherever the template stores them. */
+  /**
+   * The message of this round, or the generation prompt. Literals of the round belong to it, even if the template stores them in a variable
+   * first.
+   */
   owner: Owner | null
 }
 
@@ -49,7 +52,7 @@ export class TrackingInterpreter extends Interpreter {
   /** The text that blocks had written when `break` or `continue` left them, innermost first. */
   #abandoned: Tracked[] = []
 
-  /** `messageOf`: returns the index of the message that a value stands for, or null. */
+  /** `messageOf`: returns the index of the message that a value represents, or null. */
   constructor(
     environment: TemplateScope,
     private readonly messageOf: (value: Value) => number | null,
@@ -367,7 +370,7 @@ export interface LoopNode extends Node {
   readonly defaultBlock: readonly Node[]
 }
 
-/** A node that stands for a computed value, so that the library can continue with it. */
+/** A node that holds a computed value, so that the library can continue with it. */
 export const constant = (value: Value): Node => ({ type: 'Constant', value })
 /** A copy of a node with some fields replaced. */
 export const changed = (fields: Partial<NodeFields>): Node => fields as Node

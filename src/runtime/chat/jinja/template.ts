@@ -19,7 +19,7 @@ import {
   type Value,
 } from './values.js'
 
-/** A message as the template sees it, with the index of the conversation's message that it stands for. */
+/** A message as the template sees it, with the index of that message in the conversation. */
 export interface TemplateMessage {
   readonly index: number
   readonly value: Value
@@ -126,8 +126,8 @@ export class Template {
 }
 
 /**
- * Fields of nodes with names that are not variables read by the template: keys, filters and tests belong to the language, the others are
- * set.
+ * Fields of nodes with names that are not variables read by the template. Keys, filters and tests belong to the language; the template sets
+ * the others.
  */
 const NAMED: Readonly<Record<string, string>> = {
   FilterExpression: 'filter',

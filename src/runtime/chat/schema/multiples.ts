@@ -41,8 +41,8 @@ interface DigitRules {
 function multiplesBetween(low: bigint, high: bigint, { rule, step, places }: DigitRules): string | null {
   const known = new Map<string, string | null>()
   /**
-   * Returns what may follow when `left` digits are missing. `rest`: the remainder of the digits before. A bound that no longer matters is
-   * null.
+   * Returns the rule of the digits that may follow when `left` digits are missing. `rest`: the remainder of the digits before. A bound that
+   * no longer matters is null.
    */
   const follow = (left: number, rest: bigint, least: string | null, most: string | null): string | null => {
     if (left === 0) return rest === 0n ? '' : null

@@ -1,5 +1,5 @@
 /**
- * Converts regular expressions of JSON schemas to GBNF, with characters as they occur in a JSON string or in raw text; and computes how
+ * Converts regular expressions of JSON schemas to GBNF, with characters as they occur in a JSON string or in raw text. Also computes how
  * long a match may be.
  */
 import { KvfoldError } from '../../core/errors.js'

@@ -23,7 +23,9 @@ export function sequenceOf(
   if (needed > most || least > most) return null
   const isCounted = least > needed || most < entries.length
   const known = new Map<string, string | null>()
-  /** Returns what may follow after `count` properties, from the entry at `at` on. Without counting, `count` is 0 or 1 (one or more). */
+  /**
+   * Returns the rule of what may follow `count` properties, from the entry at `at` on. Without counting, `count` is 0 or 1 (one or more).
+   */
   const from = (at: number, count: number): string | null => known.get(`${at} ${count}`) ?? null
   const follow = (at: number, count: number): void => {
     const made = at < entries.length ? entry(at, count) : others(count)
@@ -61,7 +63,7 @@ export function sequenceOf(
 /** Writes keys that are none of these names. */
 export function otherKeys(rule: AddRule, names: readonly string[]): string {
   if (names.length === 0) return 'string'
-  /** Writes the ways to go on after `length` characters that all names in `alike` begin with, so that the key is none of them. */
+  /** Writes the possible rests of a key after `length` characters that all names in `alike` begin with. The key must be none of them. */
   const inside = (alike: readonly (readonly string[])[], length: number): string => {
     const next = new Map<string, (readonly string[])[]>()
     for (const chars of alike) {

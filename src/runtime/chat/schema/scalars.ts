@@ -172,7 +172,9 @@ interface DecimalRange {
   readonly isBelow: boolean
 }
 
-/** Writes what may follow a whole number, from the point on. Returns null when not even the bare whole number is within the range. */
+/**
+ * Writes the text that may follow a whole number, from the point on. Returns null when not even the bare whole number is within the range.
+ */
 function fractions(stretch: DecimalRange, places: number): string | null {
   const { low, isAbove, high, isBelow } = stretch
   const isNoneRight = /^0*$/.test(low) && !isAbove && !(isBelow && high !== null && /^0*$/.test(high))
@@ -290,7 +292,7 @@ function sizedTo(
   path: string,
   leaveOut: LeaveOut | null,
 ): Pattern {
-  // A format allows more texts than anyone writes, so a part of them may be missing.
+  // A format allows more texts than models write, so a part of them may be missing.
   const sized = ofLength(known, least, most) ?? (isFormat ? ofLength(shortened(known, most), least, most) : null)
   if (sized !== null) return sized
   if (leaveOut === null) refuse(LENGTHS_BESIDE, path)

@@ -80,7 +80,7 @@ export class SchemaWriter {
   /** Whether a schema contains references, and its canonical text. */
   readonly #links = new WeakMap<object, boolean>()
   readonly #texts = new WeakMap<object, string>()
-  /** Schemas known to have a finite value, wherever they occur. */
+  /** Schemas that are known to have a finite value at every place. */
   readonly #ended = new WeakSet<object>()
   /** Schemas with references that are being written. `name`: the rule that they become when they refer to themselves. */
   readonly #writing = new Map<string, { name?: string }>()
@@ -354,7 +354,7 @@ export class SchemaWriter {
     const least = Math.max(minItems, 0)
     if (open.length < least && further === null) return null
     const { comma } = this.rules.style
-    // From the last item to the first: what may follow each.
+    // From the last item to the first: the rule of the text that may follow it.
     const tail =
       further === null
         ? ''
@@ -386,8 +386,8 @@ export class SchemaWriter {
   }
 
   /**
-   * Writes the text between an object's brackets: its properties in the schema's order, each at most once, then additional ones where the
-   * schema allows them. Returns `any` when the schema allows every object, and null when no object satisfies it.
+   * Writes the text between an object's brackets. That is its properties in the schema's order, each at most once. Then come additional
+   * ones where the schema allows them. Returns `any` when the schema allows every object, and null when no object satisfies it.
    */
   pairs(given: Plain, path: string, comma: string, write: WriteProperty): string | null {
     const schema = this.#bounded(given, path)

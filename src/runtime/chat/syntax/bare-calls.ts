@@ -1,6 +1,6 @@
 /**
- * Bare calls: calls of declared tools that a model writes in its text, in another form than its template has. Reads them from the text as
- * it arrives. What cannot be a call of a declared tool stays text.
+ * Reads bare calls from a text as it arrives. A bare call is a call of a declared tool in another form than the model's template has. A
+ * text that cannot be a call of a declared tool stays text.
  */
 import type { ToolDefinition } from '../message.js'
 import {
@@ -26,9 +26,9 @@ export type BarePart =
 
 export interface BareCall {
   readonly raw: RawCall
-  /** How the model wrote it: what stands around it, and how it begins; for example "```json". */
+  /** How the model wrote it: the brackets or tags around it, and its beginning; for example "```json". */
   readonly form: string
-  /** Whether nothing around it is still open. */
+  /** Whether all brackets and tags around it are closed. */
   readonly isClosed: boolean
 }
 
@@ -37,7 +37,7 @@ type Mode =
   | { readonly name: 'text'; readonly code: string }
   /** A code block that holds no call. */
   | { readonly name: 'block'; readonly ticks: string }
-  /** A JSON value that is no call. `text`: its text so far. */
+  /** A JSON value that is not a call. `text`: its text so far. */
   | { readonly name: 'value'; readonly scanner: JsonScanner; text: string }
   | {
       readonly name: 'json'
@@ -45,10 +45,10 @@ type Mode =
       readonly scanner: JsonScanner
       readonly form: string
     }
-  /** A call whose JSON is broken. It ends where what stands around it is closed. */
+  /** A call whose JSON is broken. It ends where the brackets or tags around it are closed. */
   | { readonly name: 'broken'; readonly item: Extract<BareItem, { kind: 'json' }>; readonly form: string }
   | { readonly name: 'tag'; readonly item: Extract<BareItem, { kind: 'tag' }>; readonly form: string }
-  /** Behind a call: what is around it may end, or another call may follow. */
+  /** Behind a call: the brackets or tags around it may close, or another call may follow. */
   | { readonly name: 'after' }
 
 const TEXT: Mode = { name: 'text', code: '' }
@@ -58,9 +58,9 @@ export class BareCalls {
   #buffer = ''
   #mode: Mode = TEXT
   #isLineStart = true
-  /** What is open around the current call. */
+  /** The open brackets and tags around the current call. */
   #wrappers: readonly Wrapper[] = []
-  /** A complete call that waits for the end of what is around it. */
+  /** A complete call that waits until the brackets and tags around it are closed. */
   #complete: Pick<BareCall, 'raw' | 'form'> | null = null
   #parts: BarePart[] = []
 
@@ -76,7 +76,7 @@ export class BareCalls {
     return this.#take()
   }
 
-  /** Ends the text: what is held back is text, or a call that was cut off. Another text may begin afterwards. */
+  /** Ends the text. Held-back characters become text, or a call that was cut off. Another text may begin afterwards. */
   finish(): readonly BarePart[] {
     while (this.#buffer !== '' && this.#step(true));
     this.#say(this.#buffer.length)
@@ -87,7 +87,7 @@ export class BareCalls {
     return this.#take()
   }
 
-  /** Returns false when it needs more text. With `final` it always goes on. */
+  /** Returns false when it needs more text. With `final` it never needs more. */
   #step(final: boolean): boolean {
     const mode = this.#mode
     switch (mode.name) {
@@ -267,7 +267,7 @@ export class BareCalls {
     return true
   }
 
-  /** Behind a call: closes what is around it, or begins the next one. Everything else is text. */
+  /** Behind a call: closes the brackets or tags around it, or begins the next call. Everything else is text. */
   #after(final: boolean): boolean {
     const innermost = this.#wrappers.at(-1)
     const at = spaceEnd(this.#buffer, 0)
@@ -301,13 +301,13 @@ export class BareCalls {
     return true
   }
 
-  /** Drops what nothing closes, and hands the call out when nothing is open any more. */
+  /** Drops the marks that no text closes, and passes the call on when nothing is open any more. */
   #end(): void {
     while (this.#wrappers.at(-1)?.closers.length === 0) this.#wrappers = this.#wrappers.slice(0, -1)
     if (this.#wrappers.length === 0) this.#leave()
   }
 
-  /** Hands the complete call out. */
+  /** Passes the complete call on. */
   #leave(): void {
     if (this.#complete !== null)
       this.#parts.push({ kind: 'call', call: { ...this.#complete, isClosed: this.#wrappers.length === 0 } })
@@ -330,7 +330,7 @@ export class BareCalls {
   }
 }
 
-/** Whether only spaces stand between the line's beginning and this place. `before`: whether that held where the text begins. */
+/** Whether only spaces are between the line's beginning and this place. `before`: whether that is so where the text begins. */
 function startsLine(text: string, at: number, before: boolean): boolean {
   const line = text.lastIndexOf('\n', at - 1)
   if (at > 0 && line !== -1) return text.slice(line, at).trim() === ''
@@ -341,8 +341,8 @@ function startsLine(text: string, at: number, before: boolean): boolean {
 const writtenIn = (text: string): string => /^<(?:function=|invoke name=")([^">]*)/.exec(text)?.[1] ?? ''
 
 /**
- * Finds what looks like a bare call of any tool in a text: for counts of calls that a model meant and that were not read. Pass the text of
- * an answer, without the calls that were read.
+ * Finds texts that look like bare calls of any tools, to count calls that a model meant but that were not read. Pass the text of an answer,
+ * without the calls that were read.
  */
 export function callShapesIn(text: string): readonly Pick<BareCall, 'raw' | 'form'>[] {
   const reader = new BareCalls(null)

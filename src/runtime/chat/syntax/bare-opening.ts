@@ -1,4 +1,7 @@
-/** Where a bare call begins: the brackets and tags around it, and the first part of it, up to where it is sure to be a call. */
+/**
+ * Finds the beginning of a bare call: the brackets and tags around it, and its first part. That part ends where the text is sure to be a
+ * call.
+ */
 import { isRecord } from '../../core/json.js'
 import type { ToolDefinition } from '../message.js'
 import { JsonScanner, namedCallOf, parseJson, parseObject, type RawCall } from './call.js'
@@ -14,12 +17,12 @@ export class DeclaredTools {
     return this.tools ?? []
   }
 
-  /** Whether any name is read, so that text decides what a call is. */
+  /** Whether a call may have any name, so that only its form makes it a call. */
   get isAny(): boolean {
     return this.tools === null
   }
 
-  /** Returns the tool's name for a name as models write it, which may begin with `functions.`; null when there is no such tool. */
+  /** Returns the tool's name for a name as models write it. That may begin with `functions.`. Returns null when there is no such tool. */
   find(written: string): string | null {
     if (this.tools === null) return /^[A-Za-z_][\w.-]*$/.test(written) ? written : null
     const names = [written, written.replace(/^functions\./, '')]
@@ -41,14 +44,14 @@ export class DeclaredTools {
 
 const PREFIX = 'functions.'
 
-// What may stand around bare calls.
+// The texts that may be around bare calls.
 
 /** Brackets, a fence or tags around calls. */
 export interface Wrapper {
   readonly kind: 'fence' | 'inline' | 'tag' | 'list' | 'object'
   /** How it is named in `BarePart.form`. */
   readonly label: string
-  /** The texts that close it, any of them; empty when nothing does. */
+  /** Each of these texts closes it. Empty when no text does. */
   readonly closers: readonly string[]
 }
 
@@ -65,12 +68,12 @@ const OPENING_TAGS = [
   ...['<function_call>', '<function_calls>', '<functioncall>', '<functions>', '<minimax:tool_call>'],
   ...['<|tool_call_start|>', '<|python_start|>'],
 ]
-/** Openings that nothing closes. */
+/** Openings that no text closes. */
 const MARKS = ['[TOOL_CALLS]', '<|python_tag|>', 'functools', 'Action:']
 /** The languages of a fence that may hold calls. */
 const LANGUAGES = ['', 'json', 'jsonc', 'tool_call', 'tool_calls', 'tool_code', 'tool', 'xml', 'text', 'plaintext']
 
-// What a bare call begins with.
+// The beginnings of bare calls.
 
 export type BareItem =
   /** It is sure to be a call, and its arguments are JSON. `start`: where the JSON of the call begins, `from`: that of its arguments. */
@@ -97,16 +100,19 @@ export type Opened = Opening | 'open' | 'no'
 
 interface OpeningPlace {
   readonly tools: DeclaredTools
-  /** Whether nothing but spaces stands before it on its line. */
+  /** Whether only spaces are before it on its line. */
   readonly isLineStart: boolean
-  /** What is open around it. */
+  /** The open brackets and tags around it. */
   readonly within: readonly Wrapper[]
 }
 
 /** The most brackets and tags around a call. */
 const MOST_WRAPPERS = 4
 
-/** Reads the opening of a call at the beginning of a text. More text changes `open` only. All places in it count from there. */
+/**
+ * Reads the opening of a call at the beginning of a text. More text changes only the result `open`. All places in the result count from the
+ * beginning of the text.
+ */
 export function openingAt(text: string, { tools, isLineStart, within }: OpeningPlace): Opened {
   const wrappers: Wrapper[] = []
   for (let at = 0; wrappers.length < MOST_WRAPPERS;) {
@@ -281,7 +287,9 @@ function headAt(text: string, start: number, tools: DeclaredTools, depth: number
 const takesNothing = ({ required }: Readonly<Record<string, unknown>>): boolean =>
   !Array.isArray(required) || required.length === 0
 
-/** Reads a call from a parsed object. Arguments as text must be those of an object. Null when it is none of a declared tool. */
+/**
+ * Reads a call from a parsed object. Arguments as text must be those of an object. Returns null when it is not a call of a declared tool.
+ */
 export function callOf(value: unknown, tools: DeclaredTools): RawCall | null {
   if (!isRecord(value)) return null
   const nested = INNER.find((key) => isRecord(value[key]))
@@ -340,7 +348,7 @@ function tagAt(text: string, at: number, tools: DeclaredTools): Item {
   return 'no'
 }
 
-/** What stands between a tool's name and the JSON of its arguments, and makes it sure to be a call. */
+/** Texts between a tool's name and the JSON of its arguments that make it sure to be a call. */
 const BETWEEN = ['[ARGS]', '<|tool_call_argument_begin|>', 'Action Input:']
 
 /** A tool's name and its arguments as JSON, with or without a mark between them. Without one, the arguments must be those of the tool. */
@@ -373,7 +381,7 @@ function namedAt(text: string, at: number, tools: DeclaredTools): Item {
   return isOwn ? { kind: 'whole', label: 'name and json', calls: [{ name, arguments: given }], end: scan.end } : 'no'
 }
 
-/** Reads a JSON string, or the part of it that is there (`end` is null). Null when it is none. */
+/** Reads a JSON string, or the part of it that is there (`end` is null). Returns null when there is no string. */
 function stringAt(text: string, at: number): { readonly value: string; readonly end: number | null } | null {
   if (text.charAt(at) !== '"') return null
   for (let end = at + 1; end < text.length; end++) {

@@ -63,7 +63,7 @@ export function namedCallOf(value: unknown): RawCall | null {
 type JsonScan =
   { readonly state: 'complete'; readonly end: number } | { readonly state: 'incomplete' } | { readonly state: 'invalid' }
 
-/** What may come next inside the innermost container. */
+/** The kind of text that may come next inside the innermost container. */
 type Expect = 'value' | 'value-or-end' | 'key-or-end' | 'key' | 'colon' | 'comma-or-end'
 
 const SCALAR = /^(?:true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?)$/

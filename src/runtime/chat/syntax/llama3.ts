@@ -61,7 +61,7 @@ class Llama3Parser extends StreamParser {
     return true
   }
 
-  /** This is no call that can be read: a broken one, or text. */
+  /** This is not a readable call: it is a broken call, or text. */
   #giveUp(): boolean {
     const isNamed = this.tools === undefined ? /^\{\s*"name"\s*:/.test(this.buffer) : NAME.test(this.buffer)
     const broken = this.#passed.includes(TAG) || isNamed

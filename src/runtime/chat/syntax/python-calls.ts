@@ -22,7 +22,7 @@ export class PythonCalls {
   }
 
   /**
-   * Reads the calls that the text begins with, behind which it may go on: a list, or one call without brackets. `open`: more text may
+   * Reads the calls that the text begins with: a list, or one call without brackets. Other text may follow them. `open`: more text may
    * complete them. `no`: it cannot.
    */
   read(isList: boolean): { readonly end: number; readonly calls: readonly RawCall[] } | 'open' | 'no' {

@@ -248,7 +248,7 @@ export function within(aligned: Aligned, { start: from, end: to }: Span): Span {
 // Reads bytes as characters like `TextDecoder`, and treats characters that a vocabulary does not distinguish as equal.
 
 const REPLACEMENT = 0xfffd
-/** Stands for a space in SentencePiece vocabularies. */
+/** Represents a space in SentencePiece vocabularies. */
 const LOWER_BLOCK = 0x2581
 
 /** Maps characters that a piece cannot tell apart to one number: a space and U+2581, and lone surrogates, which have no UTF-8 form. */

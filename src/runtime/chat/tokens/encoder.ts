@@ -1,6 +1,6 @@
 /**
- * Tokenizes rendered text in stretches between control tokens, so that foreign text never becomes a control token and unchanged stretches
- * come from a cache. Also defines the port to a vocabulary.
+ * Tokenizes rendered text in stretches between control tokens. So foreign text never becomes a control token, and unchanged stretches come
+ * from a cache. Also defines the port to a vocabulary.
  */
 import { atOnce, inTurns, type Steps, turn } from '../../core/turns.js'
 import type { Tracked } from '../tracked.js'

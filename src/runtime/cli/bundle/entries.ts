@@ -81,7 +81,7 @@ export const checksumEntry = (sums: ReadonlyMap<string, string>): BundleEntry =>
 
 /**
  * A script that starts the Node beside it, from any folder and through links. It uses the machine's C++ library when that is new enough
- * (6.0.`minor`), because a driver of the machine may need that one; otherwise ours. It needs only the shell (and readlink when called
+ * (6.0.`minor`), because a driver of the machine may need it. Otherwise it uses ours. It needs only the shell (and readlink when called
  * through a link).
  */
 export const launcher = (main: string, triplet: string, minor: number): string => `#!/bin/sh
@@ -214,29 +214,31 @@ export function readme({ version, nodeVersion, gpu, requirements, models }: Read
   const { missing } = requirements
   const needs = [
     `- Linux on ${process.arch}, with ${baseOf(requirements)}. \`ldd --version\` says which glibc it has; Alpine has none.`,
-    '- No network, no compiler, no Node.',
+    '- It needs no network, no compiler and no Node.',
     ...[...missing].map(
       ([library, users]) =>
         `- \`${library}\`, for ${users.map((path) => `\`${path.split('/').slice(-2).join('/')}\``).join(', ')}.`,
     ),
   ]
-  if (gpu === 'cuda') needs.push('- Of the libraries of two CUDA generations (`.so.12`, `.so.13`), one generation is enough.')
+  if (gpu === 'cuda')
+    needs.push('- The list has libraries of two CUDA generations (`.so.12`, `.so.13`); one generation is enough.')
   const withoutGpu =
     missing.size === 0
       ? ''
       : '\nWithout these libraries kvfold still runs on the CPU (`--gpu cpu`, or `auto`, which tries the GPU first).\n'
   return `# kvfold ${version} for linux-${process.arch} (${gpu})
 
-Everything that kvfold needs to run: Node ${nodeVersion}, kvfold, its native addon, llama.cpp's libraries and the built-in model.
+This folder has everything that kvfold needs: Node ${nodeVersion}, kvfold, its native addon, llama.cpp's libraries and the built-in model.
 
     ./kvfold --help
     ./kvfold demo
     ./kvfold serve --model <file.gguf>
 
-The folder may lie anywhere and be read-only; \`kvfold\` may be called through a link. It writes nothing
-into its folder. As a service: \`Dockerfile\` makes an image of this folder, \`kvfold.service\` is for systemd; both say how in their first lines.
+The folder may lie anywhere and be read-only, because kvfold writes nothing into it. A link to \`kvfold\` works too.
+To run kvfold as a service, use \`Dockerfile\`, which makes an image of this folder, or \`kvfold.service\` for systemd. The first lines of
+both files say how.
 ${models.length === 0 ? '' : `\nModels inside, for \`--model\`:\n\n${models.map((path) => `- \`${path}\`\n`).join('')}`}
-## What the machine must have
+## Requirements of the machine
 
 ${needs.join('\n')}
 ${withoutGpu}
@@ -244,11 +246,11 @@ ${withoutGpu}
 
     sha256sum --quiet -c ${CHECKSUMS}
 
-names every file that was changed, and prints nothing when none was.
+names every changed file, and prints nothing if no file was changed.
 
 ## Licences
 
-\`LICENSES/INDEX.txt\` lists what is inside and where each licence is. If you pass the bundle on, leave that folder in it; GCC's
-libraries in \`lib\` come from gcc.gnu.org, where their sources are.
+\`LICENSES/INDEX.txt\` lists the parts of the bundle and the place of each licence. If you pass the bundle on, leave that folder in it.
+The sources of GCC's libraries in \`lib\` are at gcc.gnu.org.
 `
 }

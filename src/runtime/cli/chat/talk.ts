@@ -47,7 +47,7 @@ export class ChatSession {
     this.tellNews()
   }
 
-  /** Prints what happened to the servers of the model's tools. */
+  /** Prints the events of the servers of the model's tools. */
   tellNews(): void {
     for (const line of this.options.servers?.news() ?? []) this.#note(`· ${line}`)
   }

@@ -78,7 +78,7 @@ function report(cost: CostModel, file: string, rule: string): string[] {
     '',
     `prefill  ${off(prefill)}`,
     `decode   ${off(decode)}`,
-    `books    ${off(books)}; ${(1000 * books.rates.moved).toFixed(2)} microseconds a cell that is folded or restored`,
+    `edits    ${off(books)}; ${(1000 * books.rates.moved).toFixed(2)} microseconds a cell that is folded or restored`,
     `host     ${bytes(host.saveBytesPerSecond)}/s out, ${bytes(host.loadBytesPerSecond)}/s in, ${bytes(host.bytesPerCell)} a cell`,
     `kept in  ${file}`,
   ]

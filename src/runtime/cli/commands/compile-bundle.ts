@@ -21,8 +21,8 @@ export function addCompile(program: Command, shell: Shell): void {
   program
     .command('compile')
     .description(
-      "compile llama.cpp's CPU library for this processor: takes about a minute, needs git, cmake and a C++ compiler, downloads " +
-        'nothing. All commands use it from then on, except with KVFOLD_CPU_LIBRARY=shipped',
+      "compile llama.cpp's CPU library for this processor. That takes about a minute, needs git, cmake and a C++ compiler, and " +
+        'downloads nothing. All commands then use the library, except with KVFOLD_CPU_LIBRARY=shipped',
     )
     .option('--remove', 'delete it, and use the shipped library again')
     .action((flags: { remove?: true }) => compile(flags, shell))

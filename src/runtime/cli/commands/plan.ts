@@ -28,9 +28,13 @@ const SEQUENCES = 64
 const DEFAULT_BLEND = 0.2
 
 const FORMAT = `
-The transcript may be a request body of OpenAI's chat or responses API or of Anthropic's API, a list of messages, JSONL of messages or of
-requests (the last one counts), a session file of Claude Code or Codex, or the output of GET /kvfold/threads/<id>/export. The texts to fold
-may be listed beside the messages:
+The transcript may have any of these forms:
+- a request body of OpenAI's chat or responses API, or of Anthropic's API
+- a list of messages, or JSONL of messages or of requests (the last request counts)
+- a session file of Claude Code or Codex
+- the output of GET /kvfold/threads/<id>/export
+
+It may list the texts to fold beside the messages:
 
   {
     "messages": [
@@ -40,12 +44,12 @@ may be listed beside the messages:
   }
 
 Without "folds", kvfold proposes the folds that a pruning agent would make: tool results of 400 characters or more, except the newest three.
-If there are none, it proposes messages of 2,000 characters or more before the last one.
+If the transcript has none, kvfold proposes messages of 2,000 characters or more before the last message.
 "message" counts from 0. A fold begins with "from" and ends with the first "to" after it. Without "from" it begins with the message, without
-"to" it ends with the message. "summary" is a text to show instead of a marker. All folds are made in one step, on a cache that holds the
-transcript. "cells" counts the cells in use afterwards, with parked ones. "pays after" is the number of generated tokens after which the
+"to" it ends with the message. "summary" is a text to show instead of a marker. The plan makes all folds in one step, on a cache that holds
+the transcript. "cells" counts the cells in use afterwards, with parked ones. "pays after" is the number of generated tokens after which the
 edit has saved more time than it took.
-Times need a calibration: run \`kvfold calibrate\` once with the same model and options.`
+The plan shows times only after a calibration: run \`kvfold calibrate\` once with the same model and options.`
 
 export function addPlan(program: Command, shell: Shell): void {
   const command = program
@@ -110,7 +114,7 @@ async function rehearsed(engine: LlamaEngine, { messages, tools, folds }: Transc
   if (open.tokens.length >= cacheTotals.cells)
     throw new KvfoldError(
       'context/full',
-      `The transcript has ${open.tokens.length} tokens and the context ${cacheTotals.cells} cells; give a larger --context.`,
+      `The transcript has ${open.tokens.length} tokens, but the context has ${cacheTotals.cells} cells; give a larger --context.`,
     )
   const limits = {
     cells: cacheTotals.cells,

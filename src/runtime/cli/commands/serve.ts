@@ -121,7 +121,7 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
     await server.close(flags.grace * 1000)
     await mcp?.close()
   }
-  // The server was asked to end and did, so this is no interrupt.
+  // The server ended on request, so this is not an interrupt.
   interrupt.renew()
 }
 
@@ -220,7 +220,7 @@ const aborted = async (signal: AbortSignal): Promise<void> => {
   if (!signal.aborted) await once(signal, 'abort')
 }
 
-// The notice of `kvfold serve` when it is up: where it listens, which keys it accepts, the model names, and the defaults for requests.
+// The notice that `kvfold serve` prints when it is up: its address, the accepted keys, the model names, and the defaults for requests.
 
 interface Served {
   readonly host: string

@@ -48,22 +48,24 @@ export function addStore(program: Command, shell: Shell): void {
   store
     .command('copy <from> <to>')
     .description(
-      'write all undamaged threads and responses of a folder to a new store in another folder, which still lists the damaged ones; the source is not changed',
+      'write all undamaged threads and responses of a folder to a new store in another folder. The new store still lists the damaged ones. The source does not change',
     )
     .action((from: string, to: string) => copy(from, to, shell))
   store
     .command('move <from> <to>')
     .description(
-      'move all threads and responses from a folder to an empty database (postgres://user:password@host:port/name), or back to a folder without a store; all of it is read back and compared, and the source is not changed',
+      'move all threads and responses from a folder to an empty database (postgres://user:password@host:port/name), or back to a folder without a store. kvfold reads everything back and compares it. The source does not change',
     )
     .action((from: string, to: string) => move(from, to, shell))
 }
 
 async function move(from: string, to: string, { out }: Shell): Promise<void> {
   const { threads, responses, left } = await moveStore(from, to)
-  out.print(`${plural(threads, 'thread')} and ${plural(responses, 'response')} moved and read back; the source is unchanged`)
+  out.print(
+    `moved ${plural(threads, 'thread')} and ${plural(responses, 'response')}, and read them back; the source is unchanged`,
+  )
   if (left > 0)
-    out.print(`${plural(left, 'thread or response', 'threads and responses')} of deleted threads or earlier copies left out`)
+    out.print(`left out ${plural(left, 'thread or response', 'threads and responses')} of deleted threads or earlier copies`)
 }
 
 interface Looked {
@@ -143,7 +145,7 @@ async function check(flags: StoreFlags, { out }: Shell): Promise<void> {
     for (const line of [...read.problems, ...damageLines(open, open.length)]) out.print(printable(line))
     out.print(`${plural(whole, 'thread')} and ${plural(responses, 'response')} are undamaged`)
     if (leftOutBefore > 0)
-      out.print(`${plural(leftOutBefore, 'thread or response', 'threads and responses')} left out by an earlier copy`)
+      out.print(`an earlier copy left out ${plural(leftOutBefore, 'thread or response', 'threads and responses')}`)
   }
   if (isDamaged)
     throw new KvfoldError(
@@ -270,7 +272,9 @@ async function toFolder(url: string, folder: string): Promise<Moved> {
 async function copy(from: string, to: string, { out }: Shell): Promise<void> {
   const { threads, responses, open } = await copyStore(from, to)
   for (const line of damageLines(open, open.length)) out.print(printable(`left out: ${line}`))
-  out.print(`${plural(threads, 'thread')} and ${plural(responses, 'response')} copied and read back; the source is unchanged`)
+  out.print(
+    `copied ${plural(threads, 'thread')} and ${plural(responses, 'response')}, and read them back; the source is unchanged`,
+  )
 }
 
 /** The source stays as it is. @throws KvfoldError store/not-empty, store/locked, store/failed; then nothing was written */

@@ -113,8 +113,8 @@ export function held(sequence: HeldSequence, holder: HeldSequence, of: Span, at:
 // The parts of a plan under contract `exact`: the longest beginning that exact cells can make up, then computation.
 
 /**
- * Returns the parts for the longest beginning of the text that exact cells can make up, whichever sequences hold them. Cells of the live
- * sequence stay where it holds the next token. Otherwise the sequence that holds most of it lends; of equals, the first.
+ * Returns the parts for the longest beginning of the text that exact cells of any sequences can make up. Cells of the live sequence stay
+ * where it holds the next token. Otherwise the sequence that holds most of it lends; of equals, the first.
  */
 export function exactBeginning(sequence: HeldSequence, text: FreshText, { parked, others }: Lenders): Part[] {
   const { tokens } = text

@@ -1,7 +1,4 @@
-/**
- * Decides how a live sequence comes to hold the tokens that a step shows: which cells stay, which are borrowed, and which tokens are
- * computed.
- */
+/** Plans how a live sequence gets the tokens that a step shows: which cells stay, which are borrowed, and which tokens are computed. */
 import type { Contract } from '../../core/contract.js'
 import { invariant } from '../../core/errors.js'
 import { length, span, type Span } from '../../core/span.js'
@@ -105,10 +102,10 @@ export const needsScratch = ({ parts }: Pick<Plan, 'parts'>): boolean =>
 /**
  * Plans `prompt`, which must not be empty, for `sequence`. Pure.
  *
- * `exact` reuses the longest beginning that exact cells can make up, whichever sequences hold them. `splice` reuses that beginning, too.
- * Behind it, it reuses the conversation's own cells that come from the same place of the unedited prompt. They stay where their positions
- * ascend; elsewhere copies of them go to other positions. Missing tokens are computed at the positions right after the token before them.
- * `blend` also computes some of the reused tokens again.
+ * `exact` reuses the longest beginning that exact cells of any sequences can make up. `splice` reuses that beginning, too. Behind it, it
+ * reuses the conversation's own cells that come from the same place of the unedited prompt. They stay where their positions ascend;
+ * elsewhere copies of them go to other positions. Missing tokens are computed at the positions right after the token before them. `blend`
+ * also computes some of the reused tokens again.
  *
  * Makes all plans that the asked contract admits, and takes the best (`leastOf`).
  */
@@ -174,15 +171,15 @@ type CandidateParts = Pick<SplicedParts, 'parts'> & Partial<SplicedParts>
 
 /**
  * Chooses between the plan for the asked contract and the exact one. A step computes no more than under `exact`, and makes nothing
- * approximate that exact cells can show at the same price. So the plan with fewer computed tokens wins; of equals, the one with fewer
- * approximate tokens. If both are equal, the asked contract wins, unless cells were blocked: then the exact plan does.
+ * approximate that exact cells can show at the same price. So the plan with fewer computed tokens wins; of equals, the plan with fewer
+ * approximate tokens. If both plans are equal, the asked contract wins. But if cells were blocked, the exact plan wins.
  */
 function leastOf(wanted: PlanCandidate, exact: PlanCandidate, fixed: string | null): Plan {
   const more = computedIn(wanted) - computedIn(exact) || wanted.approximate - exact.approximate || (wanted.blocked > 0 ? 1 : -1)
   if (more < 0) return wanted
   const fallback =
     wanted.blocked > 0
-      ? `the prompt needs more positions than are free there (a marker longer than the hidden text, or closed gaps), and cells cannot be moved because ${fixed ?? ''}`
+      ? `the prompt needs more positions than are free there (a longer marker than the hidden text, or closed gaps); no cells can move, because ${fixed ?? ''}`
       : `it would compute as much as exact does, and exact leaves nothing approximate`
   return { ...exact, fallback }
 }
@@ -229,7 +226,7 @@ export function withRedecoded(plan: Plan, redecoded: 0 | 1): Plan {
   return redecoded === 1 && last?.kind === 'compute' && length(last.span) === 1 ? { ...plan, redecoded } : plan
 }
 
-// The last check of a plan before it is carried out: a wrong plan would make a wrong cache, not only a slow one.
+// The last check of a plan before it is carried out. A wrong plan would make a wrong cache, not only a slow one.
 
 /**
  * Checks a plan. The parts must cover the prompt. Reused cells must be on the device, have the same tokens, ascend in position and, under

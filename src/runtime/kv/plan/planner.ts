@@ -1,6 +1,6 @@
 /**
- * Collects the inputs of a plan: which sequences may lend, the limits, and whether a scratch sequence can be had. Also explains, for the
- * ledger, why a step computes tokens that were shown or held before.
+ * Collects the inputs of a plan: the sequences that may lend, the limits, and whether a scratch sequence is available. Also explains, for
+ * the ledger, why a step computes tokens that were shown or held before.
  */
 import { length, span, type Span } from '../../core/span.js'
 import type { OffloadTiers } from '../offload.js'

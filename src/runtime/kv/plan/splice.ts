@@ -92,8 +92,8 @@ const cutAt = (stretch: HeldRun, end: number): readonly HeldRun[] =>
   stretch.span.start >= end ? [] : [{ ...stretch, span: span(stretch.span.start, Math.min(stretch.span.end, end)) }]
 
 /**
- * Chooses among the stretches that cover the place. First comes the one that can stay, then one that continues the part before, then the
- * one of most worth, then the one that reaches farthest.
+ * Chooses among the stretches that cover the place. A stretch that can stay wins, then one that continues the part before. Next counts the
+ * worth, and at last the reach.
  */
 function likeliest(
   stretches: readonly HeldRun[],
@@ -160,7 +160,7 @@ function stretchesOf(
   return [...ofLive, ...others.flatMap((source) => of(source, from.place))]
 }
 
-/** Splits the stretch wherever it begins or ends to have the cells that the view shows. */
+/** Splits the stretch at the places where it begins or ends to have the cells that the view shows. */
 function markedIn(stretch: HeldRun, holder: HeldSequence, { view, places }: LatestView): readonly HeldRun[] {
   const { span: of, entry } = stretch
   const isShown = (at: number) => at < places && (view === holder || view.cellWord(at) === holder.cellWord(entry + at - of.start))
@@ -191,7 +191,7 @@ export function stretchesIn(
   let first = place
   while (first > 0 && isMarker(keys[first]!) && keys[first - 1] === keys[first]) first--
   let entry = holder.atKey(keys[first]!)
-  // Most versions hold nothing behind this place, or know no text there: skips the comparison of their prompts.
+  // Most versions hold no tokens behind this place, or know no text there. We then skip the comparison of their prompts.
   if (entry === held || keys[place]! > markerSource(holder.unedited.length)) return []
   /** The last key with the same meaning in both prompts: that of a marker right behind their common text. */
   const last = markerSource(commonPrefix(holder.unedited, base))
@@ -280,10 +280,10 @@ interface RunChoice {
 
 /**
  * Chooses as many held tokens as possible such that positions ascend. Each token left out is computed at the position after the token
- * before it, so it takes one position for one place. Hence positions ascend exactly where position minus place does not fall. One pass
- * through the text finds the largest such choice, with the best choice for every offset at hand. Of equal choices it takes the one with the
- * most cells that were shown last behind the same text. Then the one with the fewest changes of source, so that cells stay beside those
- * that they were computed with; then the one of most worth.
+ * before it, so it takes one position for one place. So positions ascend exactly where position minus place does not fall. One pass through
+ * the text finds the largest such choice, with the best choice for every offset at hand. Of equal choices it takes the one with the most
+ * cells that were shown last behind the same text. Then it takes the one with the fewest changes of source, so that cells stay beside the
+ * cells that they were computed with. At last it takes the one of most worth.
  *
  * @returns the pieces in order; consecutive ones of one source are merged
  */
@@ -314,7 +314,7 @@ export function align(stretches: readonly HeldRun[], { place, offset, source, en
   return pieces.filter((piece) => length(piece.span) > 0)
 }
 
-/** Cuts the text wherever a stretch begins or ends, and returns the stretches that hold each segment. */
+/** Cuts the text at the beginnings and ends of all stretches, and returns the stretches that hold each segment. */
 function segmentsOf(stretches: readonly HeldRun[]): { readonly options: readonly HeldRun[] }[] {
   const borders = [...new Set(stretches.flatMap((each) => [each.span.start, each.span.end]))].sort((a, b) => a - b)
   const waiting = [...stretches].sort((a, b) => a.span.start - b.span.start)
