@@ -36,7 +36,9 @@ const commonWords = (one: string, other: string) => {
 describe('a trace', () => {
   let folder: string
   beforeEach(() => (folder = mkdtempSync(join(tmpdir(), 'kvfold-trace-'))))
-  afterEach(() => { rmSync(folder, { recursive: true }); })
+  afterEach(() => {
+    rmSync(folder, { recursive: true })
+  })
   const sessions = async (path: string) => {
     const read: TraceSession[] = []
     for await (const each of readTraces(path)) read.push(each)

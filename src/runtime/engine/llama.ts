@@ -77,7 +77,8 @@ function isLong(messages: readonly ChatMessage[], tools: readonly ToolDefinition
   if (messages.length + tools.length > SHORT.parts) return true
   let characters = 0
   for (const { content, reasoning = '', toolCalls } of messages) {
-    characters += content.length + reasoning.length + (toolCalls === undefined ? 0 : VALUE * weightOf(toolCalls, SHORT.characters))
+    characters +=
+      content.length + reasoning.length + (toolCalls === undefined ? 0 : VALUE * weightOf(toolCalls, SHORT.characters))
     if (characters >= SHORT.characters) return true
   }
   return weightOf(tools, SHORT.characters) >= SHORT.characters
