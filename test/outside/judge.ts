@@ -229,9 +229,9 @@ export class Judge {
       for (const { code, start, end } of codesOf(content)) {
         const inside = hidden.some(({ span }) => span.start <= start && end <= span.end)
         const touched = hidden.some(({ span }) => span.start < end && start < span.end)
-        const elsewhere = contents.some(
-          (other, index) => (index !== message || content.indexOf(code) !== start) && other.includes(code),
-        )
+        const elsewhere =
+          contents.some((other, index) => (index !== message || content.indexOf(code) !== start) && other.includes(code)) ||
+          fragments.some(({ summary }) => summary?.includes(code))
         if (inside && !elsewhere && text.includes(code)) this.blame('visible', at, `hidden ${code} of message ${message} is seen`)
         if (!touched && !text.includes(code)) this.blame('visible', at, `open ${code} of message ${message} is not seen`)
       }

@@ -81,6 +81,8 @@ export interface StepSaid {
     readonly message: number
     readonly span: { readonly start: number; readonly end: number }
     readonly kind: 'open' | 'folded' | 'summarised'
+    /** The text shown in its place, if the model wrote it: a real model repeats what it read. */
+    readonly summary?: string
   }[]
   /** How it ended, or the code of its error. */
   readonly outcome: string

@@ -46,7 +46,7 @@ interface Fragment {
   readonly id: string
   readonly message: number
   readonly span: { readonly start: number; readonly end: number }
-  readonly state: { readonly kind: 'open' | 'folded' | 'summarised' }
+  readonly state: { readonly kind: 'open' | 'folded' | 'summarised'; readonly summary?: string }
 }
 
 /** A client's conversation. */
@@ -299,7 +299,7 @@ class Served {
       at,
       {
         ...{ talk: String(op.talk), tenant: talk.key, prompt, contents, twin: null, ledger },
-        fragments: fragments.map(({ message, span, state }) => ({ message, span, kind: state.kind })),
+        fragments: fragments.map(({ message, span, state }) => ({ message, span, ...state })),
         // The last generated token may not have been decoded, and what ended the answer is not told.
         ...{ outcome: 'stop', generated: full.slice(prompt.length), rows: [] },
         tops: reply.choices[0]!.logprobs?.content.map(({ top_logprobs: top }) => top.map(({ logprob }) => logprob)) ?? [],
@@ -353,9 +353,9 @@ class Served {
     await this.#idle()
   }
 
-  /** What was cancelled has ended when the thread answers a change. */
+  /** Waits until no thread runs, 30 seconds at most. A real model ends its decode before it is cancelled. */
   async #idle(): Promise<void> {
-    for (let turn = 0; turn < 100; turn++) {
+    for (let turn = 0; turn < 1500; turn++) {
       const lists = await Promise.all(KEYS.map((key) => this.#server!.ask('GET', '/kvfold/threads', key)))
       const running = lists.some((list) =>
         (list?.body as { threads?: { running: boolean }[] }).threads?.some((each) => each.running),
