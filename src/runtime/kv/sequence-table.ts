@@ -170,7 +170,10 @@ export class SequenceTable {
     return rewritten
   }
 
-  /** Moves the entries of a sequence that shares no cell behind its first gap to positions without gaps. Returns by how many positions it became shorter. */
+  /**
+   * Moves the entries of a sequence that shares no cell behind its first gap to positions without gaps. Returns by how many positions it
+   * became shorter.
+   */
   closeGaps(sequence: Sequence): number {
     if (!this.memory.canShift) return 0
     const before = sequence.next

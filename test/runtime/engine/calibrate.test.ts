@@ -136,7 +136,7 @@ describe('a saved calibration', () => {
       [JSON.stringify({ ...whole, cost: { ...cost, version: 0 } }), /another version/],
       [JSON.stringify({ ...whole, cost: { ...cost, decode: { ...cost.decode, rates } } }), /damaged/],
       [JSON.stringify({ ...whole, subject: 'f00' }), /another model or other settings/],
-      [on({ release: 'v0.1.0' }), /llama\.cpp v0\.1\.0 and this is/],
+      [on({ release: 'v0.1.0' }), /llama\.cpp v0\.1\.0, and this is/],
       [on({ cpu: 'an abacus' }), /another processor \(an abacus, here /],
       [on({ devices: ['a card'] }), /another set of devices/],
     ] as const) {

@@ -215,7 +215,7 @@ describe('splice', () => {
     await show(base, [], SPLICE)
     const { ledger, next } = await show(base, [{ start: 100, end: 110, marker: text(20, 9) }], SPLICE)
     expect(ledger).toMatchObject({ contract: 'exact', approximate: 0 })
-    expect(ledger.fallback).toMatch(/longer than the hidden text.*cannot be rotated/)
+    expect(ledger.fallback).toMatch(/longer marker than the hidden text.*cannot be rotated/)
     expect(
       largestDifference(next, await fresh(folded(base, [{ start: 100, end: 110, marker: text(20, 9) }]).tokens)),
     ).toBeLessThan(coarseFloor)

@@ -181,7 +181,7 @@ describe('a text encoder', () => {
     expect(embedding.tokens).toBe(40)
     await embedding.embed([someTokens(40), someTokens(40, 1), someTokens(3)])
     const error = await refused('context/full', () => embedding.embed([someTokens(3), someTokens(41)]))
-    expect(error.message).toContain('Text 1 has 41 tokens, and 40 fit')
+    expect(error.message).toContain('Text 1 has 41 tokens, but only 40 fit')
     const context = await embedding.model.createContext({ embeddings: 'mean', threads: 1 })
     await refused('native/bad-argument', () => context.decode(batchOf(someTokens(41), 0, 0, 'all')))
     await refused('native/bad-argument', () => context.decode(batchOf(someTokens(5), 0, 0, 'last')))

@@ -84,7 +84,7 @@ describe('a dry run', () => {
   it('says that a marker does not fit on a memory that cannot shift cells, and why', () => {
     const { splice } = prospects(text(900, 12), span(20, 30), { ...LIMITS, shift: false })
     expect(splice).toMatchObject({ asked: 'splice', contract: 'exact', turned: 0 })
-    expect(splice.fallback).toMatch(/longer than the hidden text.*cannot be rotated/)
+    expect(splice.fallback).toMatch(/longer marker than the hidden text.*cannot be rotated/)
   })
 
   it('refuses a prompt for which there is no room', () => {

@@ -405,7 +405,7 @@ describe('random conversations under random contracts', () => {
     await fc.assert(fc.asyncProperty(fc.array(operation, { minLength: 10, maxLength: 60, size: 'max' }), setting, play), {
       numRuns: runs,
       endOnFailure: true,
-      ...(long ? {} : { seed: 20261124 }),
+      ...(long ? {} : { seed: 20261128 }),
     })
     for (const [what, count] of Object.entries(seen))
       expect(count, `no run came by "${what}" often enough: ${JSON.stringify(seen)}`).toBeGreaterThan(runs / 20)

@@ -555,7 +555,7 @@ describe('a splice falls back', () => {
     prompt.fold(20, 22, marker)
     const entry = harness.step('a', prompt.shown)
     expect(entry).toMatchObject({ contract: 'exact', fresh: 3, recomputed: 45, approximate: 0, positions: 68 })
-    expect(entry.fallback).toMatch(/longer than the hidden text.*cannot be rotated/)
+    expect(entry.fallback).toMatch(/longer marker than the hidden text.*cannot be rotated/)
   })
 
   it('but not if a later gap absorbs the marker', () => {
