@@ -54,8 +54,8 @@ const ABANDONED = 3_600_000
 /** A further use within this many milliseconds is not recorded. */
 const TOUCHED = 60_000
 /**
- * `SLICE`: the share of the budget that one engine may write before it lists the folder again. `FREED`: the share of the budget that is
- * free after an eviction.
+ * `SLICE`: the share of the budget that one engine may write before it lists the folder again. `FREED`: the share of the budget that the
+ * largest block may have. An eviction leaves room for two such blocks.
  */
 const SLICE = 1 / 64
 const FREED = 1 / 16
@@ -232,9 +232,10 @@ export class SharedCellsFolder implements SharedTier {
       const all = await this.#look()
       this.#used = all.reduce((sum, each) => sum + each.bytes, 0)
       this.#since = bytes
-      if (this.#used + bytes > budget * (1 - 2 * SLICE))
+      // Another engine may add a block of the largest size at the same moment.
+      if (this.#used + bytes > budget * (1 - FREED - 2 * SLICE))
         for (const { path, bytes: size } of all.sort((a, b) => a.used - b.used)) {
-          if (this.#used + bytes <= budget * (1 - FREED)) break
+          if (this.#used + bytes <= budget * (1 - 2 * FREED)) break
           await rm(path, { force: true })
           this.#used -= size
           this.#counts.evicted++
