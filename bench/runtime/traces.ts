@@ -257,6 +257,7 @@ function head(): void {
     'approximate',
     'first token p50',
     'p95',
+    'CPU',
   ]
   console.log(`| ${names.join(' | ')} |`)
   console.log(`| ${names.map((_, index) => (index < 4 ? '---' : '---:')).join(' | ')} |`)

@@ -45,7 +45,7 @@ export interface MessageEdit {
 /** `pick` chooses among what there is, modulo its number, so that a history with operations left out still runs. */
 export type Op =
   | { readonly op: 'open'; readonly setting: Opening }
-  | { readonly op: 'reopen' | 'check' }
+  | { readonly op: 'reopen' | 'check' | 'close' }
   | { readonly op: 'begin'; readonly talk: string; readonly tenant: string }
   | { readonly op: 'add'; readonly talk: string; readonly role: 'system' | 'user' | 'tool'; readonly content: string }
   /** `start` and `share`: of the message's length. */

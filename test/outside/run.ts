@@ -121,8 +121,11 @@ export class Runner {
     )
     await telling.all()
     for (const complaint of observer.complaints) judge.blame('visible', history.ops.length, complaint)
-    // The engine may still write to it: it is closed when the next history opens one.
-    if (disk !== null) rmSync(disk, { recursive: true, force: true, maxRetries: 20, retryDelay: 100 })
+    if (disk !== null) {
+      // An open engine may still write to it.
+      await this.#worker?.ask({ op: 'close' })
+      rmSync(disk, { recursive: true, force: true })
+    }
     return { violations: judge.violations, tally }
   }
 

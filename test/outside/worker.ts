@@ -193,6 +193,9 @@ async function carryOut(op: Op): Promise<WorkerSaid> {
       summaries = 0
       await open(op.setting)
       return { edits: loaded().abilities.edits }
+    case 'close':
+      await close()
+      return {}
     case 'reopen':
       await close()
       await open(opening!)
