@@ -109,7 +109,7 @@ const surface = {
     ],
     ...['engine', 'llama', 'model-facts', 'reranker', 'sampling-defaults', 'saved-cells', 'tried-models'],
   ],
-  'runtime/store': ['check', 'damage', 'manifest', 'port', 'row-kind', 'rows', 'sqlite-store', 'store-file'],
+  'runtime/store': ['check', 'damage', 'fetched-threads', 'manifest', 'port', 'row-kind', 'rows', 'sqlite-store', 'store-file'],
   'runtime/mcp': ['config', 'context-server', 'host'],
   'runtime/server': [
     ...[
