@@ -127,6 +127,7 @@ export type { FoundPlace, Hit, SearchOptions, SearchResult } from './runtime/con
 export type { Hidden, Stretch } from './runtime/context/stretch.js'
 export type { Summarize } from './runtime/context/summary.js'
 export type { Refusal, Result } from './runtime/context/refusal.js'
+export { contextToolsFor, shortContextTools } from './runtime/context/short-tools.js'
 export { contextTools } from './runtime/context/tools.js'
 export type { ContextOperations, ContextTool, ToolOutcome } from './runtime/context/tools.js'
 

@@ -167,6 +167,10 @@ export class Turn {
     const step = this.#steps.length
     this.#emit({ type: 'step', step, toolChoice })
     const tools = toolbox.definitions
+    const { hopeless, definitions: narrower } = toolbox.narrowed(conversation)
+    const unlisted = [...narrower, ...toolbox.unlisted]
+    const allowed = toolChoice === 'required' ? callable : undefined
+    const hasEnds = client?.single === true || tools.some((tool) => toolbox.endsStep(tool))
     const messages = noted(conversation.messages, tools)
     const edits = conversation.edits()
     const running = engine.respond({
@@ -176,9 +180,11 @@ export class Turn {
       ...(beginning === undefined || step > 0 ? { messages } : begun(messages, beginning)),
       ...(edits.length === 0 ? {} : { edits }),
       ...(tools.length === 0 ? {} : { tools, toolChoice }),
-      ...(toolbox.unlisted.length === 0 ? {} : { unlisted: toolbox.unlisted }),
-      ...(callable === undefined || toolChoice !== 'required' ? {} : { callable }),
-      ...(client?.single === true ? { endsWith: (call) => toolbox.isExternal(call) } : {}),
+      ...(unlisted.length === 0 ? {} : { unlisted }),
+      ...(allowed === undefined && hopeless.length === 0
+        ? {}
+        : { callable: (allowed ?? [...tools, ...unlisted].map(({ name }) => name)).filter((name) => !hopeless.includes(name)) }),
+      ...(hasEnds ? { endsWith: (call) => toolbox.endsStep(call) || (client?.single === true && toolbox.isExternal(call)) } : {}),
       ...(signal === undefined ? {} : { signal }),
     })
     const tell = (event: EngineEvent) => {
@@ -206,9 +212,14 @@ export class Turn {
     const step = this.#steps.length
     const reports: CallReport[] = []
     const side: LedgerEntry[] = []
+    let hasFailed = false
     for (const [at, call] of calls.entries()) {
       if (this.#external.includes(call)) continue
+      const before = this.#calls
       const { text: said, modifies, failed, ledger } = await this.#call(call)
+      // A step's further failures mostly have the cause of its first one, so they cost nothing of the budget.
+      if (failed && hasFailed) this.#calls = before
+      hasFailed ||= failed
       const text = said + this.#hint({ call, text: said, modifies, failed }, calls.length)
       const result: ChatMessage = { role: 'tool', content: text, toolCallId: call.id, name: call.name }
       if (first !== undefined && at > calls.indexOf(first)) held.push(result)

@@ -5,6 +5,7 @@ import { readFileSync } from 'node:fs'
 import { InvalidArgumentError, Option, type Command } from 'commander'
 import { CONTRACT_CHOICES, type ContractChoice } from '../core/contract.js'
 import { KvfoldError } from '../core/errors.js'
+import { readToolTexts, type ToolTexts } from '../context/short-tools.js'
 import { sharedSecret } from '../engine/cache-secret.js'
 import type { LlamaEngineOptions } from '../engine/llama.js'
 import type { Sampling } from '../engine/engine.js'
@@ -180,6 +181,17 @@ export function sampling(flags: SamplingFlags): Sampling {
 }
 
 /** Reads a file named on the command line. @throws KvfoldError cli/bad-usage with the option's name */
+/** The option for the words of the six context tools. */
+export const toolTextsOption = (): Option =>
+  new Option(
+    '--tool-texts <file>',
+    'JSON with the words of the context tools: {"fold_fragment": {"description": "...", "arguments": {"fragment_id": "..."}}, ...} (default: those that suit the model)',
+  )
+
+/** Reads the file of `toolTextsOption`. @throws KvfoldError cli/bad-usage */
+export const toolTextsOf = ({ toolTexts }: { readonly toolTexts?: string }): ToolTexts | undefined =>
+  toolTexts === undefined ? undefined : readToolTexts(readText(toolTexts, '--tool-texts'), toolTexts)
+
 export function readText(path: string, option: string): string {
   try {
     return readFileSync(path, 'utf8')

@@ -17,6 +17,7 @@ import {
   decimal,
   integer,
   readText,
+  toolTextsOption,
   type ModelFlags,
   type SamplingFlags,
 } from './options.js'
@@ -48,6 +49,7 @@ export interface ServeFlags
   readonly keepAlive?: number
   readonly acm: Acm
   readonly memtoolMode: MemToolMode
+  readonly toolTexts?: string
   readonly overflow: Overflow
   readonly clientEdits: ContractChoice
   readonly clientEditsOf?: ReadonlyMap<string, ContractChoice>
@@ -142,6 +144,7 @@ export function addServeOptions(command: Command): Command {
     .option('--grace <seconds>', 'time that running answers have to end when the server stops', decimal(0, 86_400), 30)
   group('Contexts, for requests that do not set it')
     .addOption(new Option('--acm <mode>', 'how conversations are folded').choices(acms).default('off'))
+    .addOption(toolTextsOption())
     .addOption(
       new Option('--memtool-mode <mode>', 'with --acm memtool: how tools are searched and removed')
         .choices(memToolModes)

@@ -15,7 +15,16 @@ import { TypedLines, messageOf, parseCommand } from '../chat/input.js'
 import { ChatSession } from '../chat/talk.js'
 import { describe, type Shell } from '../shell.js'
 import { count } from '../../figures/numbers.js'
-import { addModelOptions, addSamplingOptions, integer, sampling, type ModelFlags, type SamplingFlags } from '../options.js'
+import {
+  addModelOptions,
+  addSamplingOptions,
+  integer,
+  sampling,
+  toolTextsOf,
+  toolTextsOption,
+  type ModelFlags,
+  type SamplingFlags,
+} from '../options.js'
 import { addMcpOptions, mcpServersOf, openMcpTools, sessionWith, standingOf, type McpFlags, type McpTools } from '../mcp-tools.js'
 import { loadEngine } from '../runtime.js'
 
@@ -24,6 +33,7 @@ interface ChatFlags extends ModelFlags, SamplingFlags, McpFlags {
   readonly transcript?: string
   readonly tools: boolean
   readonly firstStep: 'required' | 'auto'
+  readonly toolTexts?: string
   readonly maxTokens?: number
 }
 
@@ -41,6 +51,7 @@ export function addChat(program: Command, shell: Shell): void {
         .choices(['required', 'auto'])
         .default('auto'),
     )
+    .addOption(toolTextsOption())
     .option('--max-tokens <count>', 'end each step after this many tokens', integer(1, 1 << 30))
   addSamplingOptions(addModelOptions(addMcpOptions(command))).action((flags: ChatFlags) => chat(flags, shell))
 }
@@ -108,7 +119,7 @@ function beginSession(
     engine,
     id: freshConversation(),
     generation: { sampling: sampling(flags), ...definedFields({ maxTokens: flags.maxTokens }) },
-    ...definedFields({ system: flags.system, conversation }),
+    ...definedFields({ system: flags.system, conversation, toolTexts: toolTextsOf(flags) }),
   }
   if (servers !== null) return sessionWith(servers, { ...options, contextTools: flags.tools, firstStep: flags.firstStep })
   return flags.tools ? sculptor({ ...options, firstStep: flags.firstStep }) : plain(options)

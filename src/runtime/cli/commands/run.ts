@@ -20,6 +20,8 @@ import {
   integer,
   readText,
   sampling,
+  toolTextsOf,
+  toolTextsOption,
   type ModelFlags,
   type SamplingFlags,
 } from '../options.js'
@@ -33,6 +35,7 @@ interface RunFlags extends ModelFlags, SamplingFlags, McpFlags {
   readonly transcript?: string
   readonly tools?: true
   readonly firstStep?: 'required' | 'auto'
+  readonly toolTexts?: string
   readonly maxTokens?: number
   readonly stop?: readonly string[]
   readonly schema?: string
@@ -61,6 +64,7 @@ export function addRun(program: Command, shell: Shell): void {
         'auto',
       ]),
     )
+    .addOption(toolTextsOption())
     .option('--max-tokens <count>', 'end each step after this many tokens', integer(1, 1 << 30))
     .addOption(
       new Option('--stop <text>', 'end where this text appears; may be given several times').argParser(
@@ -126,7 +130,7 @@ async function answer(
     engine,
     id: freshConversation(),
     generation: { sampling: sampling(flags), ...definedFields({ maxTokens: flags.maxTokens, stop: flags.stop }), ...constraints },
-    ...definedFields({ system: flags.system, conversation }),
+    ...definedFields({ system: flags.system, conversation, toolTexts: toolTextsOf(flags) }),
   }
   const first = definedFields({ firstStep: flags.firstStep })
   const session =

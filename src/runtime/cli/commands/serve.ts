@@ -15,7 +15,7 @@ import type { ModelSource, ServedEngine } from '../../server/threads/models.js'
 import { BUILTIN } from '../builtin.js'
 import { keepRetention, openStore, retentionMs } from '../store-options.js'
 import { mcpServersOf, openMcpHost, toolsOf } from '../mcp-tools.js'
-import { sampling, type ModelFlags } from '../options.js'
+import { sampling, toolTextsOf, type ModelFlags } from '../options.js'
 import { engineSource, isRemote } from '../remote-engines.js'
 import { embedderOptions, loadEngine, loadReader, nativeLibrary } from '../runtime.js'
 import { addServeOptions, editsOfKeys, keysOf, named, type ServeFlags, tlsOf, withAliases } from '../serve-options.js'
@@ -56,7 +56,7 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
     queueLimit: flags.queue,
     defaults: {
       ...{ acm: flags.acm, memToolMode: flags.memtoolMode, overflow: flags.overflow, clientEdits: flags.clientEdits },
-      ...definedFields({ clientEditsOf: editsOfKeys(flags, keys) }),
+      ...definedFields({ clientEditsOf: editsOfKeys(flags, keys), toolTexts: toolTextsOf(flags) }),
     },
     costlyFolds: flags.costlyFolds,
     tell,

@@ -5,7 +5,7 @@ import { Toolbox } from '../../agents/toolbox.js'
 import { Turn, type TurnOutcome } from '../../agents/tool-loop.js'
 import type { ShownPrompt } from '../../attention/answer-mass.js'
 import type { ChatMessage, ToolCall, ToolChoice, ToolDefinition } from '../../chat/message.js'
-import { contextTools } from '../../context/tools.js'
+import { contextToolsFor, type ToolTexts } from '../../context/short-tools.js'
 import type { ContractChoice } from '../../core/contract.js'
 import { KvfoldError } from '../../core/errors.js'
 import { Feed } from '../../core/feed.js'
@@ -34,6 +34,8 @@ export interface AskDefaults {
   readonly acm: Acm
   readonly policy: FoldPolicy
   readonly memToolMode: MemToolMode
+  /** The words in which models see the six context tools. Default: those that suit the model. */
+  readonly toolTexts?: ToolTexts
   readonly overflow: Overflow
   /** Default `exact`. */
   readonly clientEdits: ContractChoice
@@ -145,7 +147,7 @@ async function prepare({ ask, taken, engine, defaults, operatorTools }: Answerin
       return managed?.loaded ?? (deferred === undefined ? [] : foundIn(thread.conversation.messages, deferred))
     },
   }
-  const toolbox = new Toolbox([...(acm === 'tools' ? contextTools : []), ...more], [], external, managed)
+  const toolbox = new Toolbox([...(acm === 'tools' ? contextToolsFor(engine.info.model, defaults.toolTexts) : []), ...more], [], external, managed)
   thread.prompted = { tools: toolbox.definitions, variables }
   const wanted = ask.clientEdits ?? defaults.clientEditsOf?.get(ask.tenant) ?? defaults.clientEdits
   return {
