@@ -1,32 +1,14 @@
 /** `kvfold demo`: a conversation several times longer than the context, on the built-in model or on any other. */
 import type { Command } from 'commander'
 import type { Contract } from '../../../runtime/core/contract.js'
-import { ownWords, piSample, wordsFrom } from '../../pi-llm.js'
+import { ownWords, wordsFrom } from '../../pi-llm.js'
+import { CONTEXT, readerPlan, TIMES, TOKENS } from '../demo/plan.js'
 import { DemoView, type Opening } from '../demo/view.js'
 import { Reader, type Reading } from '../demo/reader.js'
 import { BUILTIN } from '../../../runtime/cli/builtin.js'
 import { addModelOptions, integer, type ModelFlags } from '../../../runtime/cli/options.js'
 import { loadEngine } from '../../../runtime/cli/runtime.js'
 import type { Shell } from '../../../runtime/cli/shell.js'
-
-/** Tokens of the stream for the built-in model. It reads them in about half a minute on one core. */
-const TOKENS = 60_000
-/** The most tokens of its open parts: what stays in context costs time at every new token. */
-const OPEN = 5000
-/** Parts that are open together. */
-const PARTS = 3
-/** The context of other models, so that a stream several times as long is read in a minute. */
-const CONTEXT = 2048
-/** Length of the stream for them, in contexts; and the least of it that a slow model reads. */
-const TIMES = 3.75
-const LEAST_TIMES = 2.5
-/** Seconds that other models may read. */
-const SECONDS = 45
-/** Keys for them; their answers are longer than the built-in model's. */
-const KEYS = 12
-/** Tokens of an update, at least; and the updates of a stream, at most: our own words have no more values. */
-const UPDATE = 3
-const UPDATES = 18_400
 
 interface DemoFlags extends ModelFlags {
   readonly tokens?: number
@@ -60,25 +42,13 @@ async function demo(flags: DemoFlags, command: Command, { out, notes, interrupt 
   const engine = await loadEngine({ ...flags, contract, ...(context === undefined ? {} : { context }) }, notes, interrupt.signal)
   try {
     const cells = engine.info.context
-    const tokens = flags.tokens ?? (isBuiltin ? TOKENS : Math.round(TIMES * cells))
-    const openTokens = Math.min(OPEN, Math.floor(cells / 2))
-    const keys = isBuiltin ? words.keys.length : Math.min(KEYS, words.keys.length)
-    // More than enough updates; the stream is cut to its length below.
-    const updates = Math.max(2, Math.ceil(Math.min(tokens / UPDATE, UPDATES) / keys))
-    const sample = piSample({ words, keys, updates, seed: flags.seed })
-    const average = engine.model.tokenize(sample.prompt).length / sample.updates.length
+    const plan = readerPlan(engine, { ...flags, words, contract: contract as Contract, isBuiltin })
+    const { openTokens } = plan
+    const keys = plan.keys.length
     const view = flags.json === true ? null : new DemoView(out)
     const reader = new Reader(
       engine,
-      {
-        keys: sample.keys,
-        updates: sample.updates.slice(0, Math.max(keys, Math.round(tokens / average))),
-        partTokens: Math.floor(openTokens / (PARTS + 0.2)),
-        openTokens,
-        contract: contract as Contract,
-        seconds: isBuiltin ? Infinity : SECONDS,
-        leastTokens: LEAST_TIMES * cells,
-      },
+      plan,
       {
         progress: (doing, standing) => (view ?? new DemoView(notes)).progress(doing, standing),
         folded: (cost, standing) => view?.folded(cost, standing),

@@ -21,8 +21,10 @@ export interface ReaderPlan {
   readonly partTokens: number
   readonly openTokens: number
   readonly contract: Contract
-  /** A model that needs longer than these seconds to read the stream reads a shorter one, but at least `leastTokens` of it. */
-  readonly seconds: number
+  /**
+   * A model that needs longer than these seconds to read the stream reads a shorter one, but at least `leastTokens` of it. Default: no limit.
+   */
+  readonly seconds?: number
   readonly leastTokens: number
 }
 
@@ -48,6 +50,8 @@ export interface Standing {
   readonly all: number
   readonly shown: number
   readonly folds: number
+  /** All steps so far. */
+  readonly total: Cost
   /** Every part of the stream in order, as one line of runs. */
   readonly runs: readonly TokenRun[]
 }
@@ -205,7 +209,7 @@ export class Reader {
 
   /** Drops parts at the end that would take longer than planned, at the speed of the first part. */
   #shorten(): void {
-    const { seconds, leastTokens } = this.plan
+    const { seconds = Infinity, leastTokens } = this.plan
     const most = Math.max(leastTokens, seconds / this.#pace)
     let tokens = 0
     this.#parts = this.#parts.filter((part) => {
@@ -265,6 +269,7 @@ export class Reader {
       all: this.tokens,
       shown: this.#shown,
       folds: this.#folded.length,
+      total: this.#total,
       runs,
     }
   }

@@ -62,9 +62,10 @@ export class DemoView {
 
   progress(doing: 'reading' | 'answering', standing: Standing): void {
     const { out } = this
-    const { read, all, shown, folds } = standing
+    const { read, all, shown, folds, total } = standing
     const words = `${doing}: ${count(read)} of ${plural(all, 'token')}, ${count(shown)} in context, ${plural(folds, 'fold')}, ${this.#time()}`
-    out.frame([this.#bar(standing), out.colours.dim(words)])
+    const costs = `computed so far: ${count(total.ours.tokens)}, by a prefix cache ${count(total.prefixCache.tokens)}`
+    out.frame([this.#bar(standing), out.colours.dim(words), out.colours.dim(costs)])
   }
 
   folded({ ours, prefixCache }: Cost, { read, shown }: Standing): void {
