@@ -1,6 +1,7 @@
 /** The command line: the runtime's commands, and the exit codes (0, 1 failed, 2 bad usage, 130 interrupted). */
 import { readFileSync } from 'node:fs'
 import { Command, CommanderError } from 'commander'
+import { foreignFlag } from './foreign-flags.js'
 import { BAD_USAGE, describe, exitCode, INTERRUPTED, type Shell } from './shell.js'
 
 type Add = (program: Command, shell: Shell, version: string) => void
@@ -23,6 +24,7 @@ export const commands: Commands = {
     store: async () => (await import('./commands/store.js')).addStore,
   },
   'This machine': {
+    doctor: async () => (await import('./commands/doctor.js')).addDoctor,
     model: async () => (await import('./commands/model.js')).addModel,
     calibrate: async () => (await import('./commands/calibrate.js')).addCalibrate,
     compile: async () => (await import('./commands/compile-bundle.js')).addCompile,
@@ -33,9 +35,13 @@ export const commands: Commands = {
   },
 }
 
-/** The commands of a program. Commands with the same heading are listed together. `guide` is printed below the list. */
+/**
+ * The commands of a program. Commands with the same heading are listed together. `guide` is printed below the list, and `opening` where no
+ * command is given.
+ */
 export interface CommandLine {
   readonly commands: readonly Commands[]
+  readonly opening: string
   readonly guide: string
 }
 
@@ -44,7 +50,8 @@ async function programOf({ commands: all, guide }: CommandLine, shell: Shell): P
     'version' | 'description',
     string
   >
-  const program = new Command('kvfold')
+  const [called = ''] = shell.words
+  const program: Command = new Command('kvfold')
     .description(description)
     .version(version, '-V, --version')
     .exitOverride()
@@ -54,12 +61,16 @@ async function programOf({ commands: all, guide }: CommandLine, shell: Shell): P
       writeOut: shell.out.write.bind(shell.out),
       writeErr: shell.notes.write.bind(shell.notes),
       outputError: (text, write) => {
-        write(text.replace(/^error: /, 'kvfold: '))
+        write(
+          inOurWords(
+            text,
+            program.commands.find((command) => command.name() === called),
+          ),
+        )
       },
     })
     .showHelpAfterError('(kvfold --help lists commands, kvfold <command> --help its options)')
     .addHelpText('after', guide)
-  const [called = ''] = shell.words
   const headings = new Set(all.flatMap((part) => Object.keys(part)))
   const known = all.flatMap((part) => Object.values(part)).some((group) => Object.hasOwn(group, called))
   for (const heading of headings) {
@@ -70,9 +81,22 @@ async function programOf({ commands: all, guide }: CommandLine, shell: Shell): P
   return program
 }
 
+/** Commander's error in our form. An option of another runtime is answered by ours. */
+function inOurWords(text: string, command: Command | undefined): string {
+  const [first = '', ...rest] = text.replace(/^error: /, 'kvfold: ').split('\n')
+  const flag = /unknown option '([^']+)'/.exec(first)?.[1]
+  const ours = flag === undefined ? null : foreignFlag(flag, command)
+  // Our own hint is better than Commander's, which looks for similar spelling.
+  return ours === null ? [first, ...rest].join('\n') : `${first}: ${ours}\n`
+}
+
 /** Runs the command named by the shell's words and prints its errors. Resolves to the exit code. */
 export async function run(line: CommandLine, shell: Shell): Promise<number> {
   const { out, notes, interrupt, words } = shell
+  if (words.length === 0) {
+    out.print(line.opening)
+    return 0
+  }
   let failure: unknown = null
   try {
     await (await programOf(line, shell)).parseAsync(words, { from: 'user' })

@@ -65,6 +65,15 @@ export function optionsOf(flags: ModelFlags): LlamaEngineOptions {
 
 type TrialUses = Pick<ModelTrialOptions, 'attention' | 'embeddings'>
 
+/** Says what is being done. By default in a terminal, in a line that goes away; a server says it in lines that stay. */
+export type Saying = (doing: string) => void
+
+const inPassing =
+  (notes: Terminal): Saying =>
+  (doing) => {
+    notes.frame([`${doing} ...`])
+  }
+
 /**
  * Returns the file that `model` names, after a trial: a process of its own loads and uses it as `options` say, now or earlier. So a
  * damaged file ends only that process. The built-in model is tried only on GPUs.
@@ -75,13 +84,14 @@ export async function provenModel(
   options: ModelTrialOptions,
   notes: Terminal,
   signal?: AbortSignal,
+  say: Saying = inPassing(notes),
 ): Promise<string> {
   const path = await modelPath(model, notes, signal)
   const { backend } = await nativeLibrary(gpu)
   if (model === BUILTIN && backend.gpu === 'cpu') return path
   const { version } = JSON.parse(readFileSync(new URL('../../../package.json', import.meta.url), 'utf8')) as { version: string }
   const onTrial = () => {
-    notes.frame([`Trying ${model} in a process of its own, once for this file and these options ...`])
+    say(`Trying ${model} in a process of its own, once for this file and these options`)
   }
   try {
     await proveModel({ path: resolve(path), backend, version, options, onTrial, ...definedFields({ signal }) })
@@ -98,12 +108,20 @@ function trialOptions(flags: ModelFlags, uses: TrialUses): ModelTrialOptions {
 }
 
 /** Like `provenModel`, for an engine with these flags. `uses`: further uses to try. `off`: no trial. */
-export const enginePath = (flags: ModelFlags, uses: TrialUses | 'off', notes: Terminal, signal?: AbortSignal): Promise<string> =>
-  uses === 'off' ? modelPath(flags.model, notes, signal) : provenModel(flags, trialOptions(flags, uses), notes, signal)
+export const enginePath = (
+  flags: ModelFlags,
+  uses: TrialUses | 'off',
+  notes: Terminal,
+  signal?: AbortSignal,
+  say?: Saying,
+): Promise<string> =>
+  uses === 'off' ? modelPath(flags.model, notes, signal) : provenModel(flags, trialOptions(flags, uses), notes, signal, say)
 
 export interface Loading extends Pick<LlamaEngineOptions, 'slots' | 'maxGap' | 'sequences' | 'attention'> {
   /** Further uses of the model to try. `off`: no trial. */
   readonly trial?: TrialUses | 'off'
+  /** Default: in a terminal, in a line that goes away. */
+  readonly say?: Saying
 }
 
 /**
@@ -115,15 +133,20 @@ export async function loadEngine(
   flags: ModelFlags,
   notes: Terminal,
   signal?: AbortSignal,
-  { trial = {}, ...extra }: Loading = {},
+  { trial = {}, say = inPassing(notes), ...extra }: Loading = {},
 ): Promise<LlamaEngine> {
   const settings = optionsOf(flags)
-  const path = await enginePath(flags, trial, notes, signal)
+  const path = await enginePath(flags, trial, notes, signal, say)
+  say(`Loading ${flags.model}`)
   const native = await nativeLibrary(flags.gpu)
   const tell = (sentence: string) => {
     notes.prose(sentence, notes.colours.yellow)
   }
-  const engine = await LlamaEngine.load(native, path, { ...settings, ...extra, calibrations: calibrationFolder(), tell })
+  const engine = await LlamaEngine.load(native, path, { ...settings, ...extra, calibrations: calibrationFolder(), tell }).finally(
+    () => {
+      notes.close()
+    },
+  )
   const calibration = await loadCalibration({ info: engine.modelInfo, settings, backend: native.backend })
   if (calibration.kind === 'found') engine.useCosts(calibration.model)
   for (const note of engine.notes) notes.prose(note, notes.colours.dim)

@@ -13,6 +13,7 @@ import type { ConversationState } from '../../context/conversation.js'
 import { begunBy, givenTranscript } from '../transcript.js'
 import { printable } from '../terminal.js'
 import { readInput, type Shell } from '../shell.js'
+import { count } from '../../figures/numbers.js'
 import { ledgerLine, TurnView } from '../turn-view.js'
 import {
   addModelOptions,
@@ -36,13 +37,16 @@ interface RunFlags extends ModelFlags, SamplingFlags, McpFlags {
   readonly tools?: true
   readonly firstStep?: 'required' | 'auto'
   readonly toolTexts?: string
-  readonly maxTokens?: number
+  readonly maxTokens: number
   readonly stop?: readonly string[]
   readonly schema?: string
   readonly grammar?: string
   readonly raw?: true
   readonly json?: true
 }
+
+/** Default limit of a step, so that a model that repeats itself ends. */
+const MAX_TOKENS = 4096
 
 export function addRun(program: Command, shell: Shell): void {
   const command = program
@@ -65,7 +69,7 @@ export function addRun(program: Command, shell: Shell): void {
       ]),
     )
     .addOption(toolTextsOption())
-    .option('--max-tokens <count>', 'end each step after this many tokens', integer(1, 1 << 30))
+    .option('--max-tokens <count>', 'end each step after this many tokens', integer(1, 1 << 30), MAX_TOKENS)
     .addOption(
       new Option('--stop <text>', 'end where this text appears; may be given several times').argParser(
         (text: string, all: readonly string[] | undefined) => [...(all ?? []), text],
@@ -150,10 +154,13 @@ async function answer(
   if (outcome.end === 'cancelled') return
   if (json) out.print(turnJson(engine.info.model, session, outcome, load))
   else {
-    if (outcome.end === 'length') notes.print(notes.colours.yellow('(cut off: the context is full or --max-tokens is reached)'))
+    if (outcome.end === 'length') notes.print(notes.colours.yellow(cutOff(flags)))
     notes.print(notes.colours.dim(ledgerLine(outcome.ledger)))
   }
 }
+
+const cutOff = ({ maxTokens }: RunFlags): string =>
+  `(cut off: a step wrote ${count(maxTokens)} tokens, which --max-tokens changes, or the context is full)`
 
 /** The output of `--json` for a turn, with times in milliseconds. `load`: the time that loading the model took. */
 export function turnJson(model: string, session: Session | MemToolSession, outcome: TurnOutcome, load: number): string {
@@ -224,7 +231,7 @@ async function complete(
     )
   else {
     if (!text.endsWith('\n')) out.write('\n')
-    if (finish === 'length') notes.print(notes.colours.yellow('(cut off: the context is full or --max-tokens is reached)'))
+    if (finish === 'length') notes.print(notes.colours.yellow(cutOff(flags)))
     notes.print(notes.colours.dim(ledgerLine([ledger])))
   }
 }

@@ -164,10 +164,13 @@ function sourcesOf(flags: ServeFlags, { notes, interrupt }: Shell): ModelSource[
   const uses = { attention: flags.attention === 'on', ...(flags.embeddings === true ? { embeddings: 'beside' as const } : {}) }
   const trial = flags.trial === 'on' ? uses : 'off'
   const { slots, maxGap } = flags
+  const say = (doing: string) => {
+    notes.print(`${doing} ...`)
+  }
   return models.map(({ name, model }) => ({
     name,
     slots,
-    load: () => loadEngine({ ...flags, model }, notes, interrupt.signal, { slots, maxGap, trial }),
+    load: () => loadEngine({ ...flags, model }, notes, interrupt.signal, { slots, maxGap, trial, say }),
     ...(flags.attention === 'on'
       ? { loadForAttention: () => loadEngine(lookingFlags({ ...flags, model }), notes, interrupt.signal, LOOKING) }
       : {}),
@@ -246,9 +249,8 @@ function serveNotice(served: Served): string {
 function reached({ host, unixSocket, where }: Served): string {
   if (unixSocket !== undefined) return 'Clients reach it only by its socket.'
   const others = host === '0.0.0.0' || host === '::' ? addresses(where) : []
-  return others.length === 0
-    ? `Clients reach it at ${where}.`
-    : `Clients reach it at ${where} on this machine, and at ${others.join(', ')} from other machines.`
+  const here = `Programs use ${where}/v1, and a browser opens ${where}/ for the dashboard.`
+  return others.length === 0 ? here : `${here} Other machines reach it at ${others.join(', ')}.`
 }
 
 /** This machine's addresses as other machines write them. */
