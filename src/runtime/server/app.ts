@@ -21,7 +21,7 @@ import { addModels } from './dialects/openai/models.js'
 import { addResponses } from './dialects/openai/responses.js'
 import { RequestRun, Running } from './request-lifecycle.js'
 import { fail, type HttpOptions, newHttp } from './http.js'
-import { type ApiKey, keyOf, KeyRing, RATE_HEADERS, type RateLimit, RateLimits, refuseRebound } from './keys.js'
+import { type ApiKey, keyOf, KeyRing, RATE_HEADERS, type RateLimit, RateLimits, refuseCrossSite, refuseRebound } from './keys.js'
 import { Metrics } from './metrics.js'
 import { ANSWER, type App, ERRORS } from './routes/route.js'
 import { problemOf, RETRY_AFTER } from './problem.js'
@@ -138,7 +138,10 @@ export class Server {
     app.decorateRequest('figures', null)
     app.decorateRequest('refused', null)
     app.addHook('onRequest', (request, _reply, done) => {
-      if (!ring.locked) refuseRebound(request, allowedHosts)
+      if (!ring.locked) {
+        refuseRebound(request, allowedHosts)
+        refuseCrossSite(request, corsOrigins)
+      }
       if (request.is404 || request.routeOptions.config.open === true) {
         done()
         return

@@ -33,6 +33,8 @@ declare module 'fastify' {
   interface FastifyContextConfig {
     /** True: answered without a key, and while the server closes. */
     open?: boolean
+    /** True: a GET that does something, such as loading a model. Pages of other origins cannot send it to a server without keys. */
+    acts?: boolean
   }
 }
 

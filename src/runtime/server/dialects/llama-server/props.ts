@@ -18,7 +18,7 @@ const Named = Type.Object({ model: Type.Optional(Type.String({ maxLength: 1024, 
 
 export function addProps(app: App, { service, sampling, unsupportedParts, exchange }: Ports): void {
   const described = (summary: string) => ({ summary, tags: ['llama-server'], response: { 200: ANSWER, ...ERRORS } })
-  app.get('/props', { schema: { ...described('The model that is served'), querystring: Named } }, async ({ query }) => {
+  app.get('/props', { config: { acts: true }, schema: { ...described('The model that is served'), querystring: Named } }, async ({ query }) => {
     // The model's facts are known once it is loaded.
     const { name, loaded } = await service.load(query.model)
     return {
@@ -104,6 +104,7 @@ export function addTokens(app: App, { service, exchange }: Ports): void {
   app.get(
     '/tokenizer_info',
     {
+      config: { acts: true },
       schema: {
         summary: 'What texts begin and end with',
         tags: ['tokens'],
