@@ -16,7 +16,7 @@ import { addProps, addTokens } from './dialects/llama-server/props.js'
 import { addOllama } from './dialects/ollama/ollama.js'
 import { addChat } from './dialects/openai/chat.js'
 import { addCompletions } from './dialects/openai/completions.js'
-import { addEmbeddings, addRerank } from './dialects/side-models.js'
+import { addClassify, addEmbeddings, addRerank, addScore } from './dialects/side-models.js'
 import { addModels } from './dialects/openai/models.js'
 import { addResponses } from './dialects/openai/responses.js'
 import { RequestRun, Running } from './request-lifecycle.js'
@@ -175,6 +175,8 @@ export class Server {
     addMessages(app, ports)
     addEmbeddings(app, ports)
     addRerank(app, ports)
+    addScore(app, ports)
+    addClassify(app)
     addModels(app, ports)
     addTokens(app, ports)
     addLlamaCompletions(app, ports)
@@ -182,7 +184,7 @@ export class Server {
     addOllama(app, ports, version)
     addThreads(app, ports)
     addChanges(app, ports, running)
-    addHealth(app, { service, metrics, running, locked: ring.locked })
+    addHealth(app, { service, metrics, running, locked: ring.locked, version })
     addDashboard(app)
   }
 }
@@ -230,6 +232,7 @@ interface HealthPorts {
   readonly running: Running
   /** Whether the server has keys, so that requests need one. */
   readonly locked: boolean
+  readonly version: string
 }
 
 const STORE_FAULTS: Readonly<Record<NonNullable<ServiceStatus['storeFault']>, string>> = {
@@ -239,18 +242,18 @@ const STORE_FAULTS: Readonly<Record<NonNullable<ServiceStatus['storeFault']>, st
   failed: 'The server cannot write conversations to the store; /kvfold/status says why.',
 }
 
-function addHealth(app: App, { service, metrics, running, locked }: HealthPorts): void {
+function addHealth(app: App, { service, metrics, running, locked, version }: HealthPorts): void {
   const refuseOthers = (tenant: string) => {
     if (locked && tenant !== ADMIN)
       throw new KvfoldError('server/forbidden', `These figures cover all keys; only the key named ${ADMIN} may see them.`)
   }
-  app.get(
-    '/health',
-    {
-      config: { open: true },
-      schema: { summary: 'ready, loading, unavailable or closing', tags: ['server'], response: { 200: ANSWER, 503: ANSWER } },
-    },
-    (_request, reply) => {
+  const health = {
+    config: { open: true },
+    schema: { summary: 'ready, loading, unavailable or closing', tags: ['server'], response: { 200: ANSWER, 503: ANSWER } },
+  }
+  // llama-server has the second, too.
+  for (const path of ['/health', '/v1/health'])
+    app.get(path, health, (_request, reply) => {
       const { models, closing, damaged, storeFault } = service.status()
       const loading = models.length > 0 && models.every(({ state }) => state === 'loading')
       // This route is public, so it names no addresses; `/kvfold/status` does.
@@ -266,8 +269,8 @@ function addHealth(app: App, { service, metrics, running, locked }: HealthPorts)
         ...(problems.length > 0 ? { problems } : {}),
         ...(damaged.threads + damaged.responses > 0 ? { damaged } : {}),
       })
-    },
-  )
+    })
+  app.get('/version', { config: { open: true }, schema: { summary: 'Version (vLLM)', tags: ['server'] } }, () => ({ version }))
   app.get(
     '/metrics',
     { schema: { summary: 'Figures for Prometheus', tags: ['server'], produces: ['text/plain'] } },

@@ -60,7 +60,6 @@ const FIELDS: readonly (readonly [param: string, values: readonly unknown[]])[] 
   ['function_call', ['auto']],
   ['audio', [{}]],
   ['modalities', [['audio'], 'text']],
-  ['web_search_options', [{}]],
 ]
 
 /** Chat completions that are invalid further inside. */
@@ -102,7 +101,7 @@ const INSIDE: readonly (readonly [param: string, fields: object])[] = [
   ['stop[0]', { stop: [1] }],
   ['tools[0]', { tools: [7] }],
   ['tools[0].type', { tools: [{}] }],
-  ['tools[0].type', { tools: [{ type: 'web_search' }] }],
+  ['tools[0].type', { tools: [{ type: 'nonsense' }] }],
   ['tools[0].function', { tools: [{ type: 'function' }] }],
   ['tools[0].function.name', { tools: [{ type: 'function', function: {} }] }],
   ['tools[0].function.name', { tools: [{ type: 'function', function: { name: 'a b' } }] }],
@@ -218,7 +217,7 @@ const MESSAGES: readonly (readonly [says: string, body: object])[] = [
     'messages[0].content[0].input',
     { messages: [{ role: 'assistant', content: [{ type: 'tool_use', id: 'a', name: 'f', input: 'x' }] }, user], max_tokens: 5 },
   ],
-  ['tools[0] is of type', { messages: [user], max_tokens: 5, tools: [{ type: 'bash_20250124', name: 'bash' }] }],
+  ['tools[0] is of type', { messages: [user], max_tokens: 5, tools: [{ type: 'computer_20250124', name: 'computer' }] }],
   ['tool_choice.name', { messages: [user], max_tokens: 5, tool_choice: { type: 'tool' } }],
   ['mcp_servers', { messages: [user], max_tokens: 5, mcp_servers: [{}] }],
   ['temperature', { messages: [user], max_tokens: 5, temperature: 1.5 }],
