@@ -1,6 +1,7 @@
 /** The command line: the runtime's commands, and the exit codes (0, 1 failed, 2 bad usage, 130 interrupted). */
 import { readFileSync } from 'node:fs'
 import { Command, CommanderError } from 'commander'
+import { withoutPeerFlags } from './peer-flags.js'
 import { BAD_USAGE, describe, exitCode, INTERRUPTED, type Shell } from './shell.js'
 
 type Add = (program: Command, shell: Shell, version: string) => void
@@ -21,6 +22,12 @@ export const commands: Commands = {
     serve: async () => (await import('./commands/serve.js')).addServe,
     mcp: async () => (await import('./commands/mcp.js')).addMcp,
     store: async () => (await import('./commands/store.js')).addStore,
+  },
+  'Models by name': {
+    pull: async () => (await import('./commands/models.js')).addPull,
+    list: async () => (await import('./commands/models.js')).addList,
+    rm: async () => (await import('./commands/models.js')).addRm,
+    ps: async () => (await import('./commands/models.js')).addPs,
   },
   'This machine': {
     model: async () => (await import('./commands/model.js')).addModel,
@@ -75,7 +82,9 @@ export async function run(line: CommandLine, shell: Shell): Promise<number> {
   const { out, notes, interrupt, words } = shell
   let failure: unknown = null
   try {
-    await (await programOf(line, shell)).parseAsync(words, { from: 'user' })
+    const program = await programOf(line, shell)
+    const called = program.commands.find((command) => command.name() === words[0])
+    await program.parseAsync(withoutPeerFlags(words, called), { from: 'user' })
   } catch (error) {
     failure = error
   }
