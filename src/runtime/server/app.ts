@@ -23,7 +23,7 @@ import { RequestRun, Running } from './request-lifecycle.js'
 import { fail, type HttpOptions, newHttp } from './http.js'
 import { type ApiKey, keyOf, KeyRing, RATE_HEADERS, type RateLimit, RateLimits, refuseCrossSite, refuseRebound } from './keys.js'
 import { Metrics } from './metrics.js'
-import { ANSWER, type App, ERRORS } from './routes/route.js'
+import { ANSWER, type App, ERRORS, type PullModel } from './routes/route.js'
 import { problemOf, RETRY_AFTER } from './problem.js'
 import { addChanges, addThreads } from './routes/threads.js'
 import type { ModelStatus, ServiceStatus } from './threads/status.js'
@@ -48,6 +48,8 @@ export interface ServerOptions extends HttpOptions {
    * placeholder.
    */
   readonly unsupportedParts?: UnsupportedParts
+  /** Downloads a model of the hub for Ollama's clients. Default: they cannot. */
+  readonly pull?: PullModel
 }
 
 export type Address = { readonly host: string; readonly port: number } | { readonly path: string }
@@ -109,6 +111,7 @@ export class Server {
     unsupportedParts = 'refuse',
     rateLimit,
     clock,
+    pull,
   }: ServerOptions): Promise<void> {
     const { app } = this
     const running = this.#running
@@ -119,6 +122,11 @@ export class Server {
       service,
       sampling,
       unsupportedParts,
+      pull: pull ?? null,
+      refuseGuests: (tenant: string, what: string) => {
+        if (ring.locked && tenant !== ADMIN)
+          throw new KvfoldError('server/forbidden', `Only the key named ${ADMIN} may ${what}: it concerns all keys.`)
+      },
       exchange: (request: FastifyRequest, reply: FastifyReply) => new RequestRun(request, reply, { running, metrics, limits }),
     }
     const allowed = allowedMethods(app)

@@ -88,9 +88,9 @@ describe('bodies and pages, without keys', () => {
     expect(await sent(served.url, { origin: 'https://ours.example', 'sec-fetch-site': 'cross-site' })).toBe(200)
     expect(await sent(served.url, { origin: 'https://behind.example', 'sec-fetch-site': 'same-origin' })).toBe(200)
     // The page's name was rebound to this machine: for the browser it is the same origin.
-    expect(
-      await sent(served.url, { host: 'evil.example', origin: 'http://evil.example', 'sec-fetch-site': 'same-origin' }),
-    ).toBe(403)
+    expect(await sent(served.url, { host: 'evil.example', origin: 'http://evil.example', 'sec-fetch-site': 'same-origin' })).toBe(
+      403,
+    )
   })
 })
 
