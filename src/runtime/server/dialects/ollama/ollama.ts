@@ -26,10 +26,19 @@ import type { Frame, StreamShape } from '../../request-lifecycle.js'
 
 const NULLS = 4
 
+const KeepAlive = Type.Optional(
+  Type.Unsafe<string | number>({
+    type: ['string', 'number'],
+    description:
+      'seconds, or 5m; how long a model of --models stays loaded. Below 0: for ever; 0 unloads any model after its use',
+  }),
+)
+
 const EmbedBody = Type.Object({
   model: Type.Optional(Type.String({ maxLength: 1024 })),
   input: Type.Unsafe<string | string[]>({ type: ['string', 'array'], items: { type: 'string' }, maxItems: 2048 }),
   dimensions: Type.Optional(Type.Integer({ minimum: 1 })),
+  keep_alive: KeepAlive,
 })
 
 export function addOllama(app: App, ports: Ports, version: string): void {
@@ -79,7 +88,10 @@ export function addOllama(app: App, ports: Ports, version: string): void {
     },
   )
   app.post('/api/embed', { schema: { ...described('Embeddings (Ollama)'), body: EmbedBody } }, async (request, reply) => {
-    const { model, input, dimensions } = named(request.body)
+    const body = named(request.body)
+    const { model, input, dimensions } = body
+    // A model for embeddings alone stays loaded.
+    if (service.sideModels().every(({ use }) => use !== 'embeddings')) keep(ports, body, request.tenant)
     const inputs = typeof input === 'string' ? [input] : input
     const answer = await exchange(request, reply).aside(
       'embeddings',
@@ -114,7 +126,11 @@ async function load(ports: Ports, body: Common, tenant: Tenant, kind: OllamaKind
  * Carries out `keep_alive`. Models that the server was started with stay loaded as it was started, unless it is 0. A key that may not manage
  * the server changes nothing.
  */
-function keep({ service, refuseGuests }: Ports, { model, keep_alive: given }: Common, tenant: Tenant): void {
+function keep(
+  { service, refuseGuests }: Ports,
+  { model, keep_alive: given }: Pick<Common, 'model' | 'keep_alive'>,
+  tenant: Tenant,
+): void {
   const milliseconds = keepAliveOf(given)
   if (milliseconds === null || (milliseconds > 0 && !service.loadsOnDemand)) return
   try {
@@ -155,13 +171,7 @@ const Common = {
   think: Type.Optional(
     Type.Unsafe<boolean | string>({ type: ['boolean', 'string'], description: 'whether the model thinks, or how much' }),
   ),
-  keep_alive: Type.Optional(
-    Type.Unsafe<string | number>({
-      type: ['string', 'number'],
-      description:
-        'seconds, or 5m; how long a model of --models stays loaded. Below 0: for ever; 0 unloads any model after its use',
-    }),
-  ),
+  keep_alive: KeepAlive,
   kvfold: KvfoldField,
 }
 
