@@ -7,6 +7,7 @@ const runtime = [
   'kv',
   'figures',
   'engine',
+  'models',
   'attention',
   'context',
   'store',
@@ -28,6 +29,7 @@ const below = {
   'runtime/kv': inRuntime('core'),
   'runtime/figures': inRuntime('core'),
   'runtime/engine': inRuntime('core', 'native', 'chat', 'kv'),
+  'runtime/models': inRuntime('core', 'native', 'engine'),
   'runtime/context': inRuntime('core', 'native', 'chat', 'kv', 'engine'),
   'runtime/attention': inRuntime('core', 'native', 'chat', 'kv', 'engine'),
   'runtime/store': inRuntime('core', 'chat', 'kv', 'context'),
@@ -40,6 +42,7 @@ const below = {
     'chat',
     'kv',
     'engine',
+    'models',
     'figures',
     'context',
     'attention',
@@ -69,7 +72,7 @@ const below = {
  * may touch (the addon's binding, the cache itself) says so in its first lines.
  */
 const surface = {
-  'runtime/native': ['binding', 'context-options', 'cpu-library', 'synthetic', 'types'],
+  'runtime/native': ['binding', 'context-options', 'cpu-library', 'gguf-reader', 'synthetic', 'types'],
   'runtime/chat': [
     'conversation',
     'format',

@@ -19,7 +19,7 @@ const GUIDE = `
 Examples:
   $ kvfold demo                               a conversation longer than the context, on the built-in model
   $ kvfold chat --model qwen3-4b-q8_0.gguf    talk to any GGUF; /help lists what you can do to its context
-  $ kvfold chat --model hf:user/repository/file.gguf
+  $ kvfold pull hf:owner/repository:Q4_K_M    a model of the hub; kvfold list names it, kvfold chat NAME talks to it
   $ kvfold run --prompt "Why is the sky blue?" --model model.gguf
   $ kvfold run --tools --json < long-log.txt
   $ kvfold serve --model model.gguf           an OpenAI-compatible server on 127.0.0.1:8080

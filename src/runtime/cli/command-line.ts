@@ -1,7 +1,7 @@
 /** The command line: the runtime's commands, and the exit codes (0, 1 failed, 2 bad usage, 130 interrupted). */
 import { readFileSync } from 'node:fs'
 import { Command, CommanderError } from 'commander'
-import { foreignFlag } from './foreign-flags.js'
+import { withoutPeerFlags } from './peer-flags.js'
 import { BAD_USAGE, describe, exitCode, INTERRUPTED, type Shell } from './shell.js'
 
 type Add = (program: Command, shell: Shell, version: string) => void
@@ -22,6 +22,12 @@ export const commands: Commands = {
     serve: async () => (await import('./commands/serve.js')).addServe,
     mcp: async () => (await import('./commands/mcp.js')).addMcp,
     store: async () => (await import('./commands/store.js')).addStore,
+  },
+  'Models by name': {
+    pull: async () => (await import('./commands/models.js')).addPull,
+    list: async () => (await import('./commands/models.js')).addList,
+    rm: async () => (await import('./commands/models.js')).addRm,
+    ps: async () => (await import('./commands/models.js')).addPs,
   },
   'This machine': {
     doctor: async () => (await import('./commands/doctor.js')).addDoctor,
@@ -61,12 +67,7 @@ async function programOf({ commands: all, guide }: CommandLine, shell: Shell): P
       writeOut: shell.out.write.bind(shell.out),
       writeErr: shell.notes.write.bind(shell.notes),
       outputError: (text, write) => {
-        write(
-          inOurWords(
-            text,
-            program.commands.find((command) => command.name() === called),
-          ),
-        )
+        write(text.replace(/^error: /, 'kvfold: '))
       },
     })
     .showHelpAfterError('(kvfold --help lists commands, kvfold <command> --help its options)')
@@ -81,15 +82,6 @@ async function programOf({ commands: all, guide }: CommandLine, shell: Shell): P
   return program
 }
 
-/** Commander's error in our form. An option of another runtime is answered by ours. */
-function inOurWords(text: string, command: Command | undefined): string {
-  const [first = '', ...rest] = text.replace(/^error: /, 'kvfold: ').split('\n')
-  const flag = /unknown option '([^']+)'/.exec(first)?.[1]
-  const ours = flag === undefined ? null : foreignFlag(flag, command)
-  // Our own hint is better than Commander's, which looks for similar spelling.
-  return ours === null ? [first, ...rest].join('\n') : `${first}: ${ours}\n`
-}
-
 /** Runs the command named by the shell's words and prints its errors. Resolves to the exit code. */
 export async function run(line: CommandLine, shell: Shell): Promise<number> {
   const { out, notes, interrupt, words } = shell
@@ -99,7 +91,9 @@ export async function run(line: CommandLine, shell: Shell): Promise<number> {
   }
   let failure: unknown = null
   try {
-    await (await programOf(line, shell)).parseAsync(words, { from: 'user' })
+    const program = await programOf(line, shell)
+    const called = program.commands.find((command) => command.name() === words[0])
+    await program.parseAsync(withoutPeerFlags(words, called), { from: 'user' })
   } catch (error) {
     failure = error
   }

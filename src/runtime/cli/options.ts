@@ -42,7 +42,11 @@ export interface ModelFlags {
 
 export function addModelOptions(command: Command): Command {
   return command
-    .option('-m, --model <model>', 'GGUF file, hub URI (hf:user/repository/file.gguf) or `builtin`', BUILTIN)
+    .option(
+      '-m, --model <model>',
+      'GGUF file, name of `kvfold list`, model of the hub (hf:owner/repository:quant; also -hf owner/repository:quant) or `builtin`',
+      BUILTIN,
+    )
     .addOption(new Option('--gpu <backend>', 'where to compute').choices(GPUS).default('auto'))
     .option('--gpu-layers <count>', 'layers to put on the GPU (default: as many as fit)', integer(0, 10_000))
     .option(

@@ -1,6 +1,6 @@
 /** Loads an engine in this process from command-line options. */
 import { definedFields } from '../core/json.js'
-import { readFileSync } from 'node:fs'
+import { existsSync, readFileSync } from 'node:fs'
 import { stat } from 'node:fs/promises'
 import { resolve } from 'node:path'
 import { KvfoldError } from '../core/errors.js'
@@ -12,6 +12,8 @@ import { modelFingerprint } from '../engine/model-facts.js'
 import type { Reranker } from '../engine/reranker.js'
 import { proveModel, type ModelTrialOptions } from '../engine/tried-models.js'
 import { bytes, percent } from '../figures/numbers.js'
+import { modelCalled, modelsFolder, modelsIn, noModel, pull, type PullOptions } from '../models/folder.js'
+import { isFileUrl, isHubName } from '../models/names.js'
 import { isModelUri, resolveModel } from '../native/binding.js'
 import type { GpuChoice, ModelOptions, Native } from '../native/types.js'
 import { BUILTIN, builtinModel } from './builtin.js'
@@ -19,8 +21,8 @@ import { engineOptions, type ModelFlags } from './options.js'
 import type { Terminal } from './terminal.js'
 
 /**
- * Returns the file that `--model` names; shows the progress of a download on `notes`. @throws KvfoldError model/not-found,
- * engine/cancelled
+ * Returns the file that `--model` names: a path, a model of the folder of models, or one of the hub, which is downloaded into that folder
+ * once. Shows the progress on `notes`. @throws KvfoldError model/not-found, model/download-failed, engine/cancelled
  */
 export async function modelPath(model: string, notes: Terminal, signal?: AbortSignal): Promise<string> {
   if (model === BUILTIN) {
@@ -32,12 +34,57 @@ export async function modelPath(model: string, notes: Terminal, signal?: AbortSi
       )
     return path
   }
-  if (isModelUri(model)) notes.print(`Looking for ${model} ...`)
+  const folder = modelsFolder()
+  const isRemote = isHubName(model) || isFileUrl(model)
+  if (!isRemote && (isModelUri(model) || existsSync(model))) return fromModelScopeOrPath(model, notes, signal)
+  const models = modelsIn(folder)
+  const known = isFileUrl(model) ? null : modelCalled(model, models)
+  if (known !== null) return known.path
+  if (!isRemote) throw new KvfoldError('model/not-found', `${notHere(model)} ${noModel(model, models, folder)}`)
+  return pulled(model, notes, definedFields({ folder, signal }))
+}
+
+/** Says what a name may be that is neither a file nor a model of the folder. */
+const notHere = (model: string): string =>
+  /[\\/]|\.gguf$/i.test(model)
+    ? `There is no file ${resolve(model)}; give the path of a GGUF file, or hf:owner/repository:quant.`
+    : `${JSON.stringify(model)} is neither a file nor a model that is here; give the path of a GGUF file, or hf:owner/repository:quant.`
+
+async function fromModelScopeOrPath(model: string, notes: Terminal, signal?: AbortSignal): Promise<string> {
   try {
     return await resolveModel(model, {
       ...(signal === undefined ? {} : { signal }),
       onProgress: (done, total) => {
         notes.frame([`Downloading ${model}: ${bytes(done)} of ${bytes(total)} (${percent(total > 0 ? done / total : 0, 0)})`])
+      },
+    })
+  } finally {
+    notes.close()
+  }
+}
+
+/** Pulls a model and shows how far it is: in place on a terminal, else a line for every tenth. @throws KvfoldError like pull */
+export async function pulled(name: string, notes: Terminal, options: PullOptions): Promise<string> {
+  notes.print(`Looking for ${name} ...`)
+  let told = ''
+  try {
+    return await pull(name, {
+      ...options,
+      onProgress: (progress) => {
+        if (progress.kind === 'looking') return
+        if (progress.kind === 'checking') {
+          notes.frame([`Checking the hash of ${progress.file} ...`], true)
+          return
+        }
+        const { file, done, total } = progress
+        const share = total === null || total === 0 ? null : done / total
+        notes.frame([
+          `Downloading ${file}: ${bytes(done)}${total === null ? '' : ` of ${bytes(total)}`}${share === null ? '' : ` (${percent(share, 0)})`}`,
+        ])
+        const tenth = `${file} ${share === null ? '' : Math.floor(share * 10)}`
+        if (!notes.live && tenth !== told)
+          notes.print(`Downloading ${file}: ${share === null ? bytes(done) : `${percent(share, 0)} of ${bytes(total ?? 0)}`}`)
+        told = tenth
       },
     })
   } finally {

@@ -47,6 +47,9 @@ export interface ServeFlags
   readonly queue: number
   readonly timeout?: number
   readonly keepAlive?: number
+  /** True: the folder of `kvfold pull`. */
+  readonly models?: string | true
+  readonly modelsMax?: number
   readonly acm: Acm
   readonly memtoolMode: MemToolMode
   readonly toolTexts?: string
@@ -75,6 +78,15 @@ export function addServeOptions(command: Command): Command {
       '--alias <name>',
       'another name for the first model, or name=model for another one; * for any name; may be given several times',
       collect,
+    )
+    .option(
+      '--models [folder]',
+      'serve every GGUF of this folder by its name, loaded when it is asked (default: the folder of `kvfold pull`); --model adds others',
+    )
+    .option(
+      '--models-max <count>',
+      'most models in memory at once; one more unloads the one unused for longest (default: as many as fit)',
+      integer(1, 1000),
     )
     .option('--keep-alive <seconds>', 'how long an unused model stays loaded (default: for ever)', decimal(0, 1e9))
     .option(
@@ -194,11 +206,18 @@ export function addServeOptions(command: Command): Command {
   return command
 }
 
-/** Adds aliases to the models. `alias`: each is `name=model`, or a name of the first model. @throws KvfoldError cli/bad-usage */
-export function withAliases(models: readonly ModelSource[], alias: readonly string[] = []): readonly ModelSource[] {
+/**
+ * Adds aliases to the models. `alias`: each is `name=model`, or a name of the first model; `folder`: models that may have aliases, too.
+ * @throws KvfoldError cli/bad-usage
+ */
+export function withAliases(
+  models: readonly ModelSource[],
+  alias: readonly string[] = [],
+  folder: () => readonly ModelSource[] = () => [],
+): readonly ModelSource[] {
   const pairs = alias.map((text) => {
     const [, name = text, model = models[0]?.name] = /^([^=]+)=(.+)$/.exec(text) ?? []
-    if (models.some((each) => each.name === model)) return { name, model }
+    if ([...models, ...folder()].some((each) => each.name === model)) return { name, model }
     throw new KvfoldError(
       'cli/bad-usage',
       `--alias ${text} names a model that is not served; use the model's name as --model gives it.`,

@@ -20,6 +20,10 @@ export const errorTable = {
   /** The file is not a GGUF, is truncated, or lacks tensors. */
   'model/bad-file': 422,
   'model/no-chat-template': 422,
+  /** The model answers requests, so it cannot be unloaded now. */
+  'model/busy': 409,
+  /** The hub or another server failed, the disk is full, or the bytes differ from what was announced. */
+  'model/download-failed': 502,
   /** The architecture does not support the operation (e.g. edits on a recurrent model). */
   'model/unsupported': 501,
   /** By the estimate, the model or context would not fit; nothing was allocated. */

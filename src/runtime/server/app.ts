@@ -16,14 +16,14 @@ import { addProps, addTokens } from './dialects/llama-server/props.js'
 import { addOllama } from './dialects/ollama/ollama.js'
 import { addChat } from './dialects/openai/chat.js'
 import { addCompletions } from './dialects/openai/completions.js'
-import { addEmbeddings, addRerank } from './dialects/side-models.js'
+import { addClassify, addEmbeddings, addRerank, addScore } from './dialects/side-models.js'
 import { addModels } from './dialects/openai/models.js'
 import { addResponses } from './dialects/openai/responses.js'
 import { RequestRun, Running } from './request-lifecycle.js'
 import { fail, type HttpOptions, newHttp } from './http.js'
-import { type ApiKey, keyOf, KeyRing, RATE_HEADERS, type RateLimit, RateLimits, refuseRebound } from './keys.js'
+import { type ApiKey, keyOf, KeyRing, RATE_HEADERS, type RateLimit, RateLimits, refuseCrossSite, refuseRebound } from './keys.js'
 import { Metrics } from './metrics.js'
-import { ANSWER, type App, ERRORS } from './routes/route.js'
+import { ANSWER, type App, ERRORS, type PullModel } from './routes/route.js'
 import { problemOf, RETRY_AFTER } from './problem.js'
 import { addChanges, addThreads } from './routes/threads.js'
 import type { ModelStatus, ServiceStatus } from './threads/status.js'
@@ -48,6 +48,8 @@ export interface ServerOptions extends HttpOptions {
    * placeholder.
    */
   readonly unsupportedParts?: UnsupportedParts
+  /** Downloads a model of the hub for Ollama's clients. Default: they cannot. */
+  readonly pull?: PullModel
 }
 
 export type Address = { readonly host: string; readonly port: number } | { readonly path: string }
@@ -109,6 +111,7 @@ export class Server {
     unsupportedParts = 'refuse',
     rateLimit,
     clock,
+    pull,
   }: ServerOptions): Promise<void> {
     const { app } = this
     const running = this.#running
@@ -119,6 +122,11 @@ export class Server {
       service,
       sampling,
       unsupportedParts,
+      pull: pull ?? null,
+      refuseGuests: (tenant: string, what: string) => {
+        if (ring.locked && tenant !== ADMIN)
+          throw new KvfoldError('server/forbidden', `Only the key named ${ADMIN} may ${what}: it concerns all keys.`)
+      },
       exchange: (request: FastifyRequest, reply: FastifyReply) => new RequestRun(request, reply, { running, metrics, limits }),
     }
     const allowed = allowedMethods(app)
@@ -138,7 +146,10 @@ export class Server {
     app.decorateRequest('figures', null)
     app.decorateRequest('refused', null)
     app.addHook('onRequest', (request, _reply, done) => {
-      if (!ring.locked) refuseRebound(request, allowedHosts)
+      if (!ring.locked) {
+        refuseRebound(request, allowedHosts)
+        refuseCrossSite(request, corsOrigins)
+      }
       if (request.is404 || request.routeOptions.config.open === true) {
         done()
         return
@@ -172,6 +183,8 @@ export class Server {
     addMessages(app, ports)
     addEmbeddings(app, ports)
     addRerank(app, ports)
+    addScore(app, ports)
+    addClassify(app)
     addModels(app, ports)
     addTokens(app, ports)
     addLlamaCompletions(app, ports)
@@ -179,7 +192,7 @@ export class Server {
     addOllama(app, ports, version)
     addThreads(app, ports)
     addChanges(app, ports, running)
-    addHealth(app, { service, metrics, running, locked: ring.locked })
+    addHealth(app, { service, metrics, running, locked: ring.locked, version })
     addDashboard(app)
   }
 }
@@ -227,6 +240,7 @@ interface HealthPorts {
   readonly running: Running
   /** Whether the server has keys, so that requests need one. */
   readonly locked: boolean
+  readonly version: string
 }
 
 const STORE_FAULTS: Readonly<Record<NonNullable<ServiceStatus['storeFault']>, string>> = {
@@ -236,18 +250,18 @@ const STORE_FAULTS: Readonly<Record<NonNullable<ServiceStatus['storeFault']>, st
   failed: 'The server cannot write conversations to the store; /kvfold/status says why.',
 }
 
-function addHealth(app: App, { service, metrics, running, locked }: HealthPorts): void {
+function addHealth(app: App, { service, metrics, running, locked, version }: HealthPorts): void {
   const refuseOthers = (tenant: string) => {
     if (locked && tenant !== ADMIN)
       throw new KvfoldError('server/forbidden', `These figures cover all keys; only the key named ${ADMIN} may see them.`)
   }
-  app.get(
-    '/health',
-    {
-      config: { open: true },
-      schema: { summary: 'ready, loading, unavailable or closing', tags: ['server'], response: { 200: ANSWER, 503: ANSWER } },
-    },
-    (_request, reply) => {
+  const health = {
+    config: { open: true },
+    schema: { summary: 'ready, loading, unavailable or closing', tags: ['server'], response: { 200: ANSWER, 503: ANSWER } },
+  }
+  // llama-server has the second, too.
+  for (const path of ['/health', '/v1/health'])
+    app.get(path, health, (_request, reply) => {
       const { models, closing, damaged, storeFault } = service.status()
       const loading = models.length > 0 && models.every(({ state }) => state === 'loading')
       // This route is public, so it names no addresses; `/kvfold/status` does.
@@ -263,8 +277,8 @@ function addHealth(app: App, { service, metrics, running, locked }: HealthPorts)
         ...(problems.length > 0 ? { problems } : {}),
         ...(damaged.threads + damaged.responses > 0 ? { damaged } : {}),
       })
-    },
-  )
+    })
+  app.get('/version', { config: { open: true }, schema: { summary: 'Version (vLLM)', tags: ['server'] } }, () => ({ version }))
   app.get(
     '/metrics',
     { schema: { summary: 'Figures for Prometheus', tags: ['server'], produces: ['text/plain'] } },

@@ -8,6 +8,7 @@ import type { CostlyFolds } from '../context/fragment.js'
 import type { ContractChoice } from '../core/contract.js'
 import { KvfoldError } from '../core/errors.js'
 import type { Finish, Sampling, Timing, TokenLogprob } from '../engine/engine.js'
+import type { FileFacts } from '../models/facts.js'
 import type { LedgerEntry } from '../kv/ledger.js'
 import type { ClientEdit } from './threads/client-edits.js'
 import type { DeferredTools } from './threads/server-tools.js'
@@ -340,6 +341,18 @@ export const SEEDS = 2 ** 32 - 1
 export const nthSampling = (sampling: Sampling, index: number): Sampling =>
   sampling.seed === undefined ? sampling : { ...sampling, seed: (sampling.seed + index) % SEEDS }
 
+/** The files of a served model. */
+export interface ServedFile {
+  /** Bytes. */
+  readonly size: number
+  /** Milliseconds since 1970. */
+  readonly modified: number
+  /** Null when the file cannot be read as a GGUF. */
+  readonly facts: FileFacts | null
+  /** The SHA-256 in hex, which takes seconds for large files the first time; empty when the file cannot be read. */
+  readonly digest: Promise<string>
+}
+
 /**
  * The operations behind every route. Methods that name a model load it if necessary. @throws KvfoldError model/not-found for unknown
  * names
@@ -357,6 +370,17 @@ export interface Service {
   models(): readonly ModelStatus[]
   /** Loads the model, by default the first, and returns its status, which now includes facts of the loaded model. */
   load(model?: string): Promise<ModelStatus>
+  /** Whether models of a folder are served, which are loaded when they are asked. */
+  readonly loadsOnDemand: boolean
+  /** Unloads the model; its threads stay. Returns false when it was not loaded. @throws KvfoldError model/busy while it is used */
+  unload(model?: string): Promise<boolean>
+  /**
+   * Sets how long the model stays loaded after its last use, until it is unloaded. `milliseconds` may be Infinity; 0 unloads it after its
+   * next use.
+   */
+  keep(model: string | undefined, milliseconds: number): void
+  /** Returns the facts of the model's files without loading it; null when they are unknown. */
+  file(model: string | undefined): Promise<ServedFile | null>
   /** `special`: control tokens written in the text are parsed as such. `bos`: adds the tokens that the model's texts begin with. */
   tokenize(
     model: string | undefined,

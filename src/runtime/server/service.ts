@@ -25,7 +25,9 @@ import {
   type Service,
   type SideModelStatus,
   variablesOf,
+  type ServedFile,
 } from './ask.js'
+import { digestOf, factsOf } from '../models/facts.js'
 import { refuseUnfoldable } from '../engine/model-facts.js'
 import { MemoryResponses, Responses, type ResponseStore } from './responses/responses.js'
 import { answer, checkAsk, several, type AskDefaults } from './threads/answering.js'
@@ -48,7 +50,7 @@ export interface ServiceOptions
     SideModelsOptions,
     Omit<ModelsOptions, 'onLeave'>,
     Omit<ThreadManagerOptions, 'store' | 'portsOf' | 'forget' | 'erase'> {
-  /** In order of preference; at least one. */
+  /** In order of preference; at least one, or `folder`. */
   readonly models: readonly ModelSource[]
   /** Where threads are kept. Default: in memory. */
   readonly store?: ThreadStore
@@ -81,7 +83,7 @@ export class ThreadService implements Service {
   readonly responses: Responses
   readonly #manager: ThreadManager
   readonly #models: Models
-  readonly #queues: ReadonlyMap<ServedModel, Queue>
+  readonly #queues = new Map<ServedModel, Queue>()
   readonly #completions: RecentCompletions
   readonly #side: SideModels
   readonly #store: ThreadStore
@@ -109,7 +111,6 @@ export class ThreadService implements Service {
     this.threads = new Operations(parts.manager, parts.models)
     this.responses = new Responses(options.responses ?? new MemoryResponses(), this.threads)
     const limit = options.queueLimit ?? 128
-    this.#queues = new Map(parts.models.all.map((model) => [model, new Queue({ slots: model.slots, limit })]))
     this.#side = new SideModels(parts.models, limit, options)
     this.#defaults = {
       acm: 'off',
@@ -121,7 +122,7 @@ export class ThreadService implements Service {
     }
   }
 
-  /** Reads the store; loads no model yet. @throws KvfoldError engine/bad-request without models, or when two have the same name */
+  /** Reads the store; loads no model yet. @throws KvfoldError engine/bad-request without models and folder, or when two have the same name */
   static async open(options: ServiceOptions): Promise<ThreadService> {
     const store = options.store ?? new MemoryStore()
     const completions = new RecentCompletions()
@@ -156,6 +157,34 @@ export class ThreadService implements Service {
     return new Feed<AskEvent, CompletionAnswer>((emit) =>
       this.#run(ask, emit, (slot) => complete(ask, slot, this.#completions, emit)),
     )
+  }
+
+  #queueOf(model: ServedModel): Queue {
+    const queue = this.#queues.get(model) ?? new Queue({ slots: model.slots, limit: this.options.queueLimit ?? 128 })
+    this.#queues.set(model, queue)
+    return queue
+  }
+
+  get loadsOnDemand(): boolean {
+    return this.#models.hasFolder
+  }
+
+  /** @throws KvfoldError model/not-found, model/busy */
+  async unload(name?: string): Promise<boolean> {
+    return this.#models.unload(this.#pick(name))
+  }
+
+  keep(name: string | undefined, milliseconds: number): void {
+    this.#models.keep(this.#pick(name), milliseconds)
+  }
+
+  async file(name: string | undefined): Promise<ServedFile | null> {
+    const { file } = this.#pick(name).source
+    if (file === undefined) return null
+    const { parts, size, modified } = file
+    // A file that cannot be read has no facts; loading it says why.
+    const facts = await factsOf(parts).catch(() => null)
+    return { size, modified, facts, digest: digestOf(parts).catch(() => '') }
   }
 
   models(): readonly ModelStatus[] {
@@ -334,7 +363,7 @@ export class ThreadService implements Service {
   ): Promise<A> {
     if (this.#closing !== null) throw closing()
     const model = this.#pick(name)
-    const queue = this.#queues.get(model)!
+    const queue = this.#queueOf(model)
     const limit = timeoutMs === undefined ? null : AbortSignal.timeout(timeoutMs)
     const { signal, release } = joined([client, limit, this.#ending.signal])
     const asked = performance.now()
@@ -346,7 +375,7 @@ export class ThreadService implements Service {
       leave = await queue.enter({ tenant, priority, signal, onPosition }).catch((error: unknown) => {
         throw error instanceof QueueFull ? this.#overloaded(error.waiting, model) : error
       })
-      const lease = await this.#models.lease(model)
+      const lease = await this.#models.lease(model, { signal, yields: true })
       const began = performance.now()
       try {
         signal.throwIfAborted()

@@ -434,19 +434,6 @@ describe('the first words', () => {
       ['demo', 'chat', 'serve', 'plan', 'doctor'].map((name) => `  kvfold ${name}`),
     )
   })
-
-  it.each([
-    [['run', '--temp', '1', '-p', 'x'], "unknown option '--temp': here it is --temperature"],
-    [['serve', '--parallel', '2'], "unknown option '--parallel': here it is --slots"],
-    [['serve', '--max-model-len=8192'], 'here it is --context'],
-    [['serve', '--gpu-memory-utilization', '0.9'], 'see --gpu-layers and --context'],
-    // `run` has no such option, so ours is of no use there.
-    [['run', '--max-num-seqs', '4', '-p', 'x'], "unknown option '--max-num-seqs'\n"],
-  ])('name our option for that of another runtime: %j', async (words, told) => {
-    const { code, stderr } = await kvfoldHere(words)
-    expect(code).toBe(2)
-    expect(stderr).toContain(told)
-  })
 })
 
 describe('doctor', () => {

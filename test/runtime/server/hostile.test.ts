@@ -60,7 +60,6 @@ const FIELDS: readonly (readonly [param: string, values: readonly unknown[]])[] 
   ['function_call', ['auto']],
   ['audio', [{}]],
   ['modalities', [['audio'], 'text']],
-  ['web_search_options', [{}]],
 ]
 
 /** Chat completions that are invalid further inside. */
@@ -102,7 +101,7 @@ const INSIDE: readonly (readonly [param: string, fields: object])[] = [
   ['stop[0]', { stop: [1] }],
   ['tools[0]', { tools: [7] }],
   ['tools[0].type', { tools: [{}] }],
-  ['tools[0].type', { tools: [{ type: 'web_search' }] }],
+  ['tools[0].type', { tools: [{ type: 'nonsense' }] }],
   ['tools[0].function', { tools: [{ type: 'function' }] }],
   ['tools[0].function.name', { tools: [{ type: 'function', function: {} }] }],
   ['tools[0].function.name', { tools: [{ type: 'function', function: { name: 'a b' } }] }],
@@ -218,7 +217,7 @@ const MESSAGES: readonly (readonly [says: string, body: object])[] = [
     'messages[0].content[0].input',
     { messages: [{ role: 'assistant', content: [{ type: 'tool_use', id: 'a', name: 'f', input: 'x' }] }, user], max_tokens: 5 },
   ],
-  ['tools[0] is of type', { messages: [user], max_tokens: 5, tools: [{ type: 'bash_20250124', name: 'bash' }] }],
+  ['tools[0] is of type', { messages: [user], max_tokens: 5, tools: [{ type: 'computer_20250124', name: 'computer' }] }],
   ['tool_choice.name', { messages: [user], max_tokens: 5, tool_choice: { type: 'tool' } }],
   ['mcp_servers', { messages: [user], max_tokens: 5, mcp_servers: [{}] }],
   ['temperature', { messages: [user], max_tokens: 5, temperature: 1.5 }],
@@ -331,8 +330,15 @@ const CASES: readonly Hostile[] = [
     param: 'body',
   },
   { name: 'a body over the limit', path: CHAT, body: chat({ model: 'm'.repeat(BODY_LIMIT) }), status: 413 },
-  { name: 'another content type', path: CHAT, body: chat({}), headers: { 'content-type': 'text/plain' }, status: 415 },
-  { name: 'a form', path: CHAT, body: 'a=b', headers: { 'content-type': 'application/x-www-form-urlencoded' }, status: 415 },
+  { name: 'another content type', path: CHAT, body: chat({}), headers: { 'content-type': 'text/html' }, status: 415 },
+  {
+    name: 'a form of parts',
+    path: CHAT,
+    body: '--b\r\n\r\n{}\r\n--b--',
+    headers: { 'content-type': 'multipart/form-data; boundary=b' },
+    status: 415,
+  },
+  { name: 'a form', path: CHAT, body: 'a=b', headers: { 'content-type': 'application/x-www-form-urlencoded' }, status: 400 },
   { name: 'a broken content type', path: CHAT, body: chat({}), headers: { 'content-type': '///' }, status: 415 },
   { name: 'a compressed body', path: CHAT, body: chat({}), headers: { 'content-encoding': 'gzip' }, status: 415 },
   { name: 'an unknown model', path: CHAT, body: chat({ model: 'gpt-9' }), status: 404 },

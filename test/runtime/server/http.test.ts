@@ -261,10 +261,10 @@ describe('without keys', () => {
     // A form, or a script without permission, can only send this.
     const simple = await fetch(served.url + CHAT, {
       method: 'POST',
-      headers: { 'content-type': 'text/plain' },
+      headers: { 'content-type': 'text/plain', origin: 'https://evil.example' },
       body: JSON.stringify({ messages: [user('Hi')] }),
     })
-    expect(simple.status).toBe(415)
+    expect(simple.status).toBe(403)
   })
 })
 

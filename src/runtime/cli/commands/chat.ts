@@ -41,6 +41,7 @@ export function addChat(program: Command, shell: Shell): void {
   const command = program
     .command('chat')
     .description('talk to a model; /help lists the commands that edit its context. Each line of piped input is a turn')
+    .argument('[model]', 'as --model')
     .option('-s, --system <text>', 'system message (default with tools: one that explains them)')
     .addOption(
       new Option('--transcript <file>', 'continue a conversation, in any form that `kvfold plan` reads').conflicts('system'),
@@ -53,7 +54,16 @@ export function addChat(program: Command, shell: Shell): void {
     )
     .addOption(toolTextsOption())
     .option('--max-tokens <count>', 'end each step after this many tokens', integer(1, 1 << 30))
-  addSamplingOptions(addModelOptions(addMcpOptions(command))).action((flags: ChatFlags) => chat(flags, shell))
+  addSamplingOptions(addModelOptions(addMcpOptions(command))).action((model: string | undefined, flags: ChatFlags) =>
+    chat({ ...flags, model: oneModel(model, flags.model, command) }, shell),
+  )
+}
+
+/** @throws KvfoldError cli/bad-usage when the model is named twice */
+function oneModel(named: string | undefined, model: string, command: Command): string {
+  if (named !== undefined && command.getOptionValueSource('model') !== 'default')
+    throw new KvfoldError('cli/bad-usage', 'Give the model once: with --model or without.')
+  return named ?? model
 }
 
 async function chat(flags: ChatFlags, shell: Shell): Promise<void> {

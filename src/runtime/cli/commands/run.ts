@@ -1,6 +1,7 @@
 /** `kvfold run`: one prompt, one answer, for scripts and pipes. */
 import { definedFields } from '../../core/json.js'
 import { freshConversation } from '../../core/ids.js'
+import { existsSync } from 'node:fs'
 import { Option, type Command } from 'commander'
 import type { MemToolSession } from '../../agents/memtool.js'
 import { plain, sculptor } from '../../agents/sculptor.js'
@@ -26,6 +27,7 @@ import {
   type ModelFlags,
   type SamplingFlags,
 } from '../options.js'
+import { modelCalled, modelsFolder, modelsIn } from '../../models/folder.js'
 import { refuseHopeless } from '../../engine/model-facts.js'
 import { addMcpOptions, mcpServersOf, openMcpTools, sessionWith, type McpFlags, type McpTools } from '../mcp-tools.js'
 import { loadEngine } from '../runtime.js'
@@ -102,6 +104,7 @@ async function run(file: string | undefined, flags: RunFlags, shell: Shell): Pro
   })
   const transcript = givenTranscript(flags.transcript)
   const isAsked = transcript !== null && transcript.messages.at(-1)?.role !== 'assistant'
+  if (file !== undefined && file !== '-') refuseModelAsFile(file)
   const prompt = flags.prompt ?? (isAsked && file === undefined ? null : await readInput(file, shell))
   if (prompt === '') throw new KvfoldError('cli/bad-usage', 'The prompt is empty.')
   const begun = performance.now()
@@ -120,6 +123,21 @@ async function run(file: string | undefined, flags: RunFlags, shell: Shell): Pro
     await servers?.close()
     await engine.dispose()
   }
+}
+
+/** `ollama run NAME` and `llama-cli FILE` name the model there. @throws KvfoldError cli/bad-usage */
+function refuseModelAsFile(file: string): void {
+  const isThere = existsSync(file)
+  const model = isThere ? null : modelCalled(file, modelsIn(modelsFolder()))
+  if (model === null && !(isThere ? /\.gguf$/i.test(file) : /^[\w][\w.:/-]*$/.test(file) && !/\.(?:txt|md|json)$/i.test(file)))
+    return
+  const types = (name: string) => `kvfold run --model ${name} --prompt "Hello", or kvfold chat ${name}`
+  throw new KvfoldError(
+    'cli/bad-usage',
+    isThere || model !== null
+      ? `${file} is a model, and run takes a prompt there. Type ${types(file)}.`
+      : `There is no file ${file} with a prompt. If it is a model, get it with kvfold pull hf:owner/repository:quant and type ${types('NAME')}; kvfold list has the names.`,
+  )
 }
 
 async function answer(

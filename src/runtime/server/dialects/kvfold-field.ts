@@ -140,6 +140,7 @@ const NOT_CARRIED_OUT = [
   ...['guided_json', 'guided_regex', 'guided_choice', 'guided_grammar', 'structured_outputs', 'json_schema', 'grammar'],
   ...['mirostat', 'mirostat_tau', 'mirostat_eta', 'dry_multiplier', 'dry_base', 'dry_allowed_length', 'xtc_probability'],
   ...['xtc_threshold', 'dynatemp_range', 'top_n_sigma', 'top_a', 'samplers', 'n_probs', 'lora', 'prediction'],
+  'web_search_options',
 ]
 
 /**

@@ -3,6 +3,7 @@ import Type from 'typebox'
 import { begun, Effort, placeholderOf, TemplateFields, templateFieldsOf, textOf, Thinking } from '../fields.js'
 import { KvfoldField, kvfoldOf } from '../kvfold-field.js'
 import { type DeferredTools, foundText, type ToolSearch } from '../../threads/server-tools.js'
+import { clientTool, isLeftOut } from './client-tools.js'
 import { compactedIn, CompactionField, ContextManagement, managementOf } from './context-management.js'
 import { DiagnosticsField } from './diagnostics.js'
 import type { ChatMessage, ToolCall, ToolDefinition } from '../../../chat/message.js'
@@ -236,12 +237,14 @@ function toolsOf(tools: NonNullable<PromptRequest['tools']>): OfferedTools {
       searches.push(search)
       return []
     }
-    if (type !== 'custom')
+    if (isLeftOut(tool)) return []
+    const known = type === 'custom' ? { description, parameters } : clientTool(type)
+    if (known === null)
       throw unsupported(
         `tools[${index}].type`,
-        `tools[${index}] is of type ${JSON.stringify(type.slice(0, 40))}; only custom tools and tool search are supported.`,
+        `tools[${index}] is of type ${JSON.stringify(type.slice(0, 40))}; custom tools, tool search, bash, text_editor and memory are supported.`,
       )
-    const definition = { name, description, parameters, ...definedFields({ strict }) }
+    const definition = { name, ...known, ...definedFields({ strict }) }
     if (defers === true) deferred.push(definition)
     return defers === true ? [] : [definition]
   })

@@ -18,19 +18,23 @@ const Named = Type.Object({ model: Type.Optional(Type.String({ maxLength: 1024, 
 
 export function addProps(app: App, { service, sampling, unsupportedParts, exchange }: Ports): void {
   const described = (summary: string) => ({ summary, tags: ['llama-server'], response: { 200: ANSWER, ...ERRORS } })
-  app.get('/props', { schema: { ...described('The model that is served'), querystring: Named } }, async ({ query }) => {
-    // The model's facts are known once it is loaded.
-    const { name, loaded } = await service.load(query.model)
-    return {
-      default_generation_settings: { n_ctx: loaded?.context, params: samplingSettings({ ...loaded?.sampling, ...sampling }) },
-      total_slots: loaded?.slots,
-      model_alias: name,
-      model_path: loaded?.title,
-      modalities: { vision: false, audio: false },
-      build_info: `kvfold, llama.cpp ${loaded?.release}`,
-      is_sleeping: false,
-    }
-  })
+  app.get(
+    '/props',
+    { config: { acts: true }, schema: { ...described('The model that is served'), querystring: Named } },
+    async ({ query }) => {
+      // The model's facts are known once it is loaded.
+      const { name, loaded } = await service.load(query.model)
+      return {
+        default_generation_settings: { n_ctx: loaded?.context, params: samplingSettings({ ...loaded?.sampling, ...sampling }) },
+        total_slots: loaded?.slots,
+        model_alias: name,
+        model_path: loaded?.title,
+        modalities: { vision: false, audio: false },
+        build_info: `kvfold, llama.cpp ${loaded?.release}`,
+        is_sleeping: false,
+      }
+    },
+  )
   app.get('/slots', { schema: { ...described('Steps that may run at once'), querystring: Named } }, ({ query }) => {
     const { loaded, running } = modelOf(service, query.model)
     return Array.from({ length: loaded?.slots ?? 0 }, (_, id) => ({
@@ -104,6 +108,7 @@ export function addTokens(app: App, { service, exchange }: Ports): void {
   app.get(
     '/tokenizer_info',
     {
+      config: { acts: true },
       schema: {
         summary: 'What texts begin and end with',
         tags: ['tokens'],

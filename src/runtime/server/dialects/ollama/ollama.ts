@@ -11,28 +11,38 @@ import type {
   Ask,
   AskEvent,
   CompletionAnswer,
-  Service,
   Tenant,
   UnsupportedParts,
 } from '../../ask.js'
 import { ANSWER, type App, ERRORS, type Ports } from '../../routes/route.js'
 import { FieldError, type Problem, unsupported } from '../../problem.js'
-import type { ModelStatus } from '../../threads/status.js'
 import { nullsDownTo, placeholderOf, samplingOf, StopField, stopOf, templateFieldsOf } from '../fields.js'
 import { KvfoldField, kvfoldOf } from '../kvfold-field.js'
 import { OpenCalls, type PlacedMessage, resultsInOrder } from '../results.js'
+import { KvfoldError } from '../../../core/errors.js'
+import { addOllamaModels, keepAliveOf, nameIn } from './ollama-models.js'
 import { argumentsAhead, callOf, checkTools, NO_PARAMETERS } from '../tools.js'
 import type { Frame, StreamShape } from '../../request-lifecycle.js'
 
 const NULLS = 4
 
+const KeepAlive = Type.Optional(
+  Type.Unsafe<string | number>({
+    type: ['string', 'number'],
+    description:
+      'seconds, or 5m; how long a model of --models stays loaded. Below 0: for ever; 0 unloads any model after its use',
+  }),
+)
+
 const EmbedBody = Type.Object({
   model: Type.Optional(Type.String({ maxLength: 1024 })),
   input: Type.Unsafe<string | string[]>({ type: ['string', 'array'], items: { type: 'string' }, maxItems: 2048 }),
   dimensions: Type.Optional(Type.Integer({ minimum: 1 })),
+  keep_alive: KeepAlive,
 })
 
-export function addOllama(app: App, { service, sampling, unsupportedParts, exchange }: Ports, version: string): void {
+export function addOllama(app: App, ports: Ports, version: string): void {
+  const { service, sampling, unsupportedParts, exchange } = ports
   const described = (summary: string) => ({ summary, tags: ['ollama'], response: { 200: ANSWER, ...ERRORS } })
   /** Resolves the model's name, which may have a tag. */
   const named = <T extends { readonly model?: string }>(body: T): T => ({
@@ -49,8 +59,9 @@ export function addOllama(app: App, { service, sampling, unsupportedParts, excha
     },
     async (request, reply) => {
       const body = named(request.body)
-      // A request without messages only loads the model.
-      if (body.messages.length === 0) return load(service, body.model)
+      // A request without messages only loads the model, or unloads it.
+      if (body.messages.length === 0) return load(ports, body, request.tenant, 'chat')
+      keep(ports, body, request.tenant)
       const ask = chatAsk(body, request.tenant, sampling, unsupportedParts)
       const streamed = body.stream !== false
       const begin = (signal: AbortSignal) => [service.ask({ ...ask, signal, streamed })]
@@ -64,7 +75,8 @@ export function addOllama(app: App, { service, sampling, unsupportedParts, excha
     { schema: { ...described('Completion (Ollama)'), body: GenerateBody }, preValidation: nullsDownTo(NULLS, ['format']) },
     async (request, reply) => {
       const body = named(request.body)
-      if (body.prompt === undefined || body.prompt === '') return load(service, body.model)
+      if (body.prompt === undefined || body.prompt === '') return load(ports, body, request.tenant, 'generate')
+      keep(ports, body, request.tenant)
       const ask = generateAsk(body, request.tenant, sampling, unsupportedParts)
       const { prompt } = body
       const streamed = body.stream !== false
@@ -76,7 +88,10 @@ export function addOllama(app: App, { service, sampling, unsupportedParts, excha
     },
   )
   app.post('/api/embed', { schema: { ...described('Embeddings (Ollama)'), body: EmbedBody } }, async (request, reply) => {
-    const { model, input, dimensions } = named(request.body)
+    const body = named(request.body)
+    const { model, input, dimensions } = body
+    // A model for embeddings alone stays loaded.
+    if (service.sideModels().every(({ use }) => use !== 'embeddings')) keep(ports, body, request.tenant)
     const inputs = typeof input === 'string' ? [input] : input
     const answer = await exchange(request, reply).aside(
       'embeddings',
@@ -85,50 +100,45 @@ export function addOllama(app: App, { service, sampling, unsupportedParts, excha
     )
     return { model: answer.model, embeddings: answer.vectors.map((vector) => [...vector]), prompt_eval_count: answer.tokens }
   })
-  app.get('/api/tags', { schema: described('Models (Ollama)') }, () => ({ models: service.models().map(tag) }))
-  app.get('/api/ps', { schema: described('Models in memory (Ollama)') }, () => ({
-    models: service
-      .models()
-      .filter(({ state }) => state === 'loaded')
-      .map(tag),
-  }))
-  app.post(
-    '/api/show',
-    {
-      schema: {
-        ...described('One model (Ollama)'),
-        body: Type.Object({ model: Type.Optional(Type.String()), name: Type.Optional(Type.String()) }),
-      },
-    },
-    async ({ body }) => {
-      const { loaded } = await service.load(nameIn(service, body.model ?? body.name))
-      return {
-        details: DETAILS,
-        model_info: { 'general.architecture': 'kvfold', 'kvfold.context_length': loaded?.context },
-        capabilities: ['completion', 'tools'],
-      }
-    },
-  )
+  addOllamaModels(app, ports)
   app.get('/api/version', { schema: described('Version (Ollama)') }, () => ({ version }))
 }
 
-/** Placeholders: the server does not know the family, the size or the quantization. */
-const DETAILS = { format: 'gguf', family: 'kvfold', families: ['kvfold'], parameter_size: '', quantization_level: '' }
-
-const tag = ({ name, since, loaded: known }: ModelStatus): object => ({
-  ...{ name, model: name, modified_at: new Date(since * 1000).toISOString(), size: 0, digest: '' },
-  details: DETAILS,
-  ...(known === null ? {} : { context_length: known.context }),
-})
-
-function nameIn(service: Service, name: string | undefined): string | undefined {
-  const plain = name?.replace(/:latest$/, '')
-  return service.models().some((model) => model.name === name) ? name : plain
+/** Loads the model, or unloads it where `keep_alive` is 0. */
+async function load(ports: Ports, body: Common, tenant: Tenant, kind: OllamaKind): Promise<object> {
+  const { service } = ports
+  const isLeaving = keepAliveOf(body.keep_alive) === 0
+  keep(ports, body, tenant)
+  if (isLeaving) {
+    ports.refuseGuests(tenant, 'unload models')
+    // While it is used, it is unloaded after that.
+    await service.unload(body.model).catch((error: unknown) => {
+      if (!(error instanceof KvfoldError && error.code === 'model/busy')) throw error
+    })
+  } else await service.load(body.model)
+  return {
+    ...part(kind, body.model ?? service.models()[0]?.name ?? '', '', '', []),
+    ...{ done: true, done_reason: isLeaving ? 'unload' : 'load' },
+  }
 }
 
-async function load(service: Service, model: string | undefined): Promise<object> {
-  await service.load(model)
-  return { model, created_at: new Date().toISOString(), response: '', done: true, done_reason: 'load' }
+/**
+ * Carries out `keep_alive`. Models that the server was started with stay loaded as it was started, unless it is 0. A key that may not manage
+ * the server changes nothing.
+ */
+function keep(
+  { service, refuseGuests }: Ports,
+  { model, keep_alive: given }: Pick<Common, 'model' | 'keep_alive'>,
+  tenant: Tenant,
+): void {
+  const milliseconds = keepAliveOf(given)
+  if (milliseconds === null || (milliseconds > 0 && !service.loadsOnDemand)) return
+  try {
+    refuseGuests(tenant, 'keep models')
+  } catch {
+    return
+  }
+  service.keep(model, milliseconds)
 }
 
 // Translates chat and generate requests into asks.
@@ -161,7 +171,7 @@ const Common = {
   think: Type.Optional(
     Type.Unsafe<boolean | string>({ type: ['boolean', 'string'], description: 'whether the model thinks, or how much' }),
   ),
-  keep_alive: Type.Optional(Type.Unknown({ description: 'models stay loaded as the server was started' })),
+  keep_alive: KeepAlive,
   kvfold: KvfoldField,
 }
 

@@ -26,6 +26,7 @@ import { argumentsAhead, callOf, checkChoice, checkTools, NO_PARAMETERS, STRICT 
 import { FormFields, formOf, WITH_NULLS } from './answer-form.js'
 import { chatCompletion, ChatStream } from './chat-reply.js'
 import { DropFields, dropsOf } from './drops.js'
+import { LEFT_OUT } from './response-tools.js'
 
 /** Messages, tools, their fields and `response_format` may have nulls for unset fields. Schemas and arguments nested deeper keep theirs. */
 const NULLS = 5
@@ -44,7 +45,7 @@ export function addChat(app: App, { service, sampling, unsupportedParts, exchang
       const head = { id: `chatcmpl-${randomUUID()}`, created: Math.floor(Date.now() / 1000) }
       const wish = {
         kvfold: body.kvfold,
-        ignored: ignoredIn(body, ChatBody),
+        ignored: [...toolsLeftOut(body.tools), ...ignoredIn(body, ChatBody)],
         logprobs: body.logprobs === true,
         timings: body.timings_per_token === true,
         usage: body.stream_options?.include_usage === true,
@@ -131,8 +132,6 @@ function refuseWhatChangesTheAnswer(body: ChatRequest): void {
   if (body.function_call !== undefined)
     throw unsupported('function_call', 'function_call is not supported; send tool_choice instead.')
   if (body.audio !== undefined) throw unsupported('audio', 'audio is not supported; this server answers in text.')
-  if (body.web_search_options !== undefined)
-    throw unsupported('web_search_options', 'web_search_options is not supported; this server searches no web.')
   if (body.modalities?.some((modality) => modality !== 'text') === true)
     throw unsupported('modalities', 'modalities may only be ["text"]; this server answers in text.')
   if (body.top_logprobs !== undefined && body.logprobs !== true)
@@ -191,10 +190,18 @@ function messageOf(
   }
 }
 
+/** Tools of OpenAI's own servers, such as `{type: web_search}`. The model does not see them, and the answer says so. */
+const isLeftOut = ({ type, function: definition }: NonNullable<ChatRequest['tools']>[number]): boolean =>
+  definition === undefined && LEFT_OUT.test(type)
+
+const toolsLeftOut = (tools: ChatRequest['tools'] = []): readonly string[] =>
+  tools.flatMap((tool, index) => (isLeftOut(tool) ? [`tools[${index}]: ${tool.type.slice(0, 40)}`] : []))
+
 function toolsOf(tools: NonNullable<ChatRequest['tools']>): readonly ToolDefinition[] {
-  const place = (index: number) => `tools[${index}].function.name`
+  const shown = [...tools.entries()].filter(([, tool]) => !isLeftOut(tool))
+  const place = (at: number) => `tools[${shown[at]![0]}].function.name`
   return checkTools(
-    tools.map(({ type, function: definition }, index) => {
+    shown.map(([index, { type, function: definition }]) => {
       if (type !== 'function')
         throw unsupported(
           `tools[${index}].type`,
@@ -306,7 +313,6 @@ export const ChatBody = Type.Object({
   function_call: Type.Optional(Type.Unknown({ deprecated: true, description: 'refused: use tool_choice' })),
   audio: Type.Optional(Type.Unknown({ description: 'refused' })),
   modalities: Type.Optional(Type.Array(Type.String(), { description: 'only text' })),
-  web_search_options: Type.Optional(Type.Unknown({ description: 'refused' })),
 })
 
 export type ChatRequest = Type.Static<typeof ChatBody>

@@ -1,11 +1,13 @@
-/** The routes `/v1/models` and `/v1/models/:id`. */
+/** The routes `/v1/models`, `/v1/models/:id`, and `/models/load` and `/models/unload` as llama-server's router has them. */
 import Type from 'typebox'
 import type { Service, SideModelStatus } from '../../ask.js'
 import { FieldError } from '../../problem.js'
 import { ANSWER, type App, ERRORS, type Ports } from '../../routes/route.js'
 import type { ModelStatus } from '../../threads/status.js'
 
-export function addModels(app: App, { service }: Ports): void {
+const NamedBody = Type.Object({ model: Type.String({ minLength: 1, maxLength: 1024 }) })
+
+export function addModels(app: App, { service, refuseGuests }: Ports): void {
   app.get('/v1/models', { schema: { summary: 'Models', tags: ['openai'], response: { 200: ANSWER, ...ERRORS } } }, () => {
     const data = all(service)
     // Anthropic's client pages by `has_more` and the ids.
@@ -27,13 +29,40 @@ export function addModels(app: App, { service }: Ports): void {
       const called = (alias: string) => models.find(({ aliases = [] }) => aliases.includes(alias))
       const model = models.find(({ id }) => id === name) ?? called(name) ?? called('*')
       if (model !== undefined) return model
-      throw new FieldError(
-        'model',
-        `There is no model ${JSON.stringify(name.slice(0, 80))}; /v1/models lists those there are.`,
-        'model/not-found',
-      )
+      throw missing(name)
     },
   )
+  const managing = (summary: string) => ({
+    schema: { summary, tags: ['llama-server'], body: NamedBody, response: { 200: ANSWER, ...ERRORS } },
+  })
+  app.post('/v1/models/load', managing('Begins to load a model; /models says how far it is'), ({ body: { model }, tenant }) => {
+    refuseGuests(tenant, 'load models')
+    const state = stateOf(service, model)
+    if (state === undefined) throw missing(model)
+    if (state === 'loaded') throw new FieldError('model', `The model ${model} is loaded already.`)
+    // Its state says whether it failed.
+    service.load(model).catch(() => undefined)
+    return { success: true }
+  })
+  app.post('/v1/models/unload', managing('Unloads a model that is not in use'), async ({ body: { model }, tenant }) => {
+    refuseGuests(tenant, 'unload models')
+    if (stateOf(service, model) === undefined) throw missing(model)
+    if (!(await service.unload(model))) throw new FieldError('model', `The model ${model} is not loaded.`)
+    return { success: true }
+  })
+}
+
+const missing = (name: string): FieldError =>
+  new FieldError(
+    'model',
+    `There is no model ${JSON.stringify(name.slice(0, 80))}; /v1/models lists those there are.`,
+    'model/not-found',
+  )
+
+/** @throws KvfoldError model/not-found */
+function stateOf(service: Service, name: string): ModelStatus['state'] | undefined {
+  const models = service.models()
+  return (models.find((model) => model.name === name) ?? models.find(({ aliases }) => aliases.includes(name)))?.state
 }
 
 interface Described {
@@ -44,11 +73,13 @@ interface Described {
 
 /** Returns the served models, then those that only embed or rank. */
 function all(service: Service): readonly Described[] {
-  const served = service.models().map(({ name, aliases, since, state, loaded }: ModelStatus) => {
+  const served = service.models().map(({ name, aliases, since, state, failed, loaded }: ModelStatus) => {
     const known = loaded === null ? {} : { context: loaded.context, engine: loaded.engine, release: loaded.release }
     return {
       ...described({ name, since, title: loaded?.title }, { state, ...known }),
       ...contextOf(loaded?.context),
+      // As llama-server's router has it.
+      status: { value: state, ...(failed ? { failed } : {}) },
       ...(aliases.length === 0 ? {} : { aliases }),
     }
   })
