@@ -24,16 +24,22 @@ export { proveModel, type Trial, type ModelTrialOptions } from './runtime/engine
 export { synthesizeModel, type SyntheticShape } from './runtime/native/synthetic.js'
 export { builtinModel } from './runtime/cli/builtin.js'
 export type {
+  AnswerLimits,
   BackendInfo,
   CacheType,
   ContextOptions,
+  DryOptions,
+  FillTokens,
   GpuChoice,
   MemoryFigures,
   ModelInfo,
   ModelOptions,
   Native,
+  NativeDry,
   NativeModel,
+  NativeWords,
   Pooling,
+  SamplerName,
   SamplerOptions,
   SpecialTokens,
   TokenizeOptions,

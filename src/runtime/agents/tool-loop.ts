@@ -82,7 +82,7 @@ export interface TurnOutcome {
   readonly contextBefore: number
   readonly contextAfter: number
   /** The stop string that ended the last step, if the engine reports it. */
-  readonly stop?: string
+  readonly stop?: string | number
 }
 
 export interface TurnOptions {
@@ -102,6 +102,8 @@ export interface TurnOptions {
   readonly request?: RequestScope & Pick<EngineRequest, 'clientEdits' | 'known' | 'parent' | 'last'>
   /** Names of the tools that a required call may use. Default: all. */
   readonly callable?: readonly string[]
+  /** Names of the tools that other calls may use. Default: all. */
+  readonly among?: readonly string[]
   /** Present if the calls go to a client that keeps the conversation too. Default: calls stay as the engine reports them. */
   readonly client?: ClientRules
   /** Text that the answer of the first step begins with. Default: none. */
@@ -163,13 +165,13 @@ export class Turn {
   }
 
   async #respond(toolChoice: ToolChoice): Promise<EngineReply> {
-    const { engine, conversation, toolbox, generation, request, beginning, callable, client, signal } = this.options
+    const { engine, conversation, toolbox, generation, request, beginning, callable, among, client, signal } = this.options
     const step = this.#steps.length
     this.#emit({ type: 'step', step, toolChoice })
     const tools = toolbox.definitions
     const { hopeless, definitions: narrower } = toolbox.narrowed(conversation)
     const unlisted = [...narrower, ...toolbox.unlisted]
-    const allowed = toolChoice === 'required' ? callable : undefined
+    const allowed = toolChoice === 'required' ? callable : toolChoice === 'auto' ? among : undefined
     const hasEnds = client?.single === true || tools.some((tool) => toolbox.endsStep(tool))
     const messages = noted(conversation.messages, tools)
     const edits = conversation.edits()

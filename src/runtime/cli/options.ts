@@ -104,7 +104,10 @@ export function addModelOptions(command: Command): Command {
 }
 
 /** The flags of a command that called `addSamplingOptions`. */
-export type SamplingFlags = Omit<Sampling, 'mirostat' | 'logitBias'>
+export type SamplingFlags = Pick<
+  Sampling,
+  'temperature' | 'topK' | 'topP' | 'minP' | 'typicalP' | 'repeatPenalty' | 'frequencyPenalty' | 'presencePenalty' | 'seed'
+>
 
 export function addSamplingOptions(command: Command): Command {
   return command

@@ -15,7 +15,7 @@ import type { Step } from '../kv/step.js'
 import type { NativeModel, NativeSampler, SamplerOptions } from '../native/types.js'
 import type { AttentionWatch } from './attention-capture.js'
 import type { AttentionPattern } from './attention.js'
-import type { EngineRequest, PlannedStep, Timing, TokenLogprob } from './engine.js'
+import type { EngineRequest, PlannedStep, PromptLogprob, Timing, TokenLogprob } from './engine.js'
 
 // A step on its way through the scheduler: its request, its phase and its result.
 
@@ -66,15 +66,15 @@ export interface JobResult {
   /** Their text up to a stop string, control tokens included. */
   readonly text: string
   readonly finish: 'stop' | 'stop-string' | 'length' | 'cancelled'
-  /** The stop string that ended the answer. */
-  readonly stop?: string
+  /** The stop string, or the stop token, that ended the answer. */
+  readonly stop?: string | number
   readonly ledger: LedgerEntry
   readonly timing: Timing
   readonly logprobs: readonly TokenLogprob[]
   /** The log-probability of the token that ended generation, if the model sampled one and log-probabilities were requested. */
   readonly endLogprob?: TokenLogprob
   /** Those of the prompt's tokens after the first, if they were requested. */
-  readonly promptLogprobs?: readonly TokenLogprob[]
+  readonly promptLogprobs?: readonly PromptLogprob[]
   /** Present if the request asked for it and the step was not cancelled. */
   readonly attention?: AttentionPattern
 }
@@ -99,6 +99,13 @@ type Phase =
   | { readonly name: 'decode'; readonly step: Step; readonly token: number }
   | { readonly name: 'ended' }
 
+/** The tokens of the prompt that the sampler looks back over, if it does. */
+function seenBy({ sampler, prompt }: JobRequest): Pick<SamplerOptions, 'seen'> {
+  const { dry, repeatPenalty = 1, penaltyLastN = 64 } = sampler
+  const most = Math.max(dry === undefined ? 0 : (dry.options.lastN ?? 64), repeatPenalty === 1 ? 0 : penaltyLastN)
+  return most === 0 ? {} : { seen: prompt.tokens.subarray(Math.max(0, prompt.tokens.length - most)) }
+}
+
 /** More tokens than any context has cells. */
 const MOST_LEFT = 2 ** 30
 
@@ -114,16 +121,17 @@ export class Job {
   reject!: (error: unknown) => void
   readonly tokens: number[] = []
   readonly logprobs: TokenLogprob[] = []
-  readonly promptLogprobs: TokenLogprob[] = []
+  readonly promptLogprobs: PromptLogprob[] = []
   endLogprob: TokenLogprob | null = null
   text = ''
-  /** The stop string that ended the answer. */
-  stop: string | null = null
+  /** The stop string, or the stop token, that ended the answer. */
+  stop: string | number | null = null
   prefillTokens = 0
   firstToken: number | null = null
   readonly asked: AskedStep
   readonly sampler: NativeSampler
   readonly #stops: StopStrings
+  readonly #stopTokens: ReadonlySet<number>
   readonly #decoder = new TextDecoder()
 
   constructor(
@@ -134,7 +142,8 @@ export class Job {
   ) {
     this.asked = request.asked
     this.#stops = new StopStrings(this.asked.stop ?? [])
-    this.sampler = model.createSampler(request.sampler)
+    this.#stopTokens = new Set(request.sampler.limits?.stopTokens)
+    this.sampler = model.createSampler({ ...request.sampler, ...seenBy(request) })
     this.result = new Promise((resolve, reject) => {
       this.resolve = resolve
       this.reject = reject
@@ -148,7 +157,7 @@ export class Job {
   }
 
   /**
-   * Whether only the sampler, an end-of-generation token or `maxTokens` can end the job. Then tokens may be sampled before anything here
+   * Whether only the sampler, a token that ends the answer or `maxTokens` can end the job. Then tokens may be sampled before anything here
    * sees them.
    */
   get runsAhead(): boolean {
@@ -164,7 +173,9 @@ export class Job {
 
   /** Takes a sampled token and streams its text. Returns why generation ends with it; null if generation continues. */
   take(token: number, logprob: TokenLogprob | null): 'stop' | 'stop-string' | 'length' | null {
-    if (this.model.isEndOfGeneration(token)) {
+    const isStop = this.#stopTokens.has(token)
+    if (isStop || this.model.isEndOfGeneration(token)) {
+      if (isStop) this.stop = token
       this.endLogprob = logprob
       this.flush()
       return 'stop'
@@ -194,7 +205,8 @@ export class Job {
       const next = prompt.tokens[place + offset + 1]
       if (next === undefined) return
       const piece = (id: number) => this.model.piece(id, true)
-      this.promptLogprobs.push(tokenLogprob(logits(offset), next, alternatives, piece))
+      const all = logits(offset)
+      this.promptLogprobs.push({ ...tokenLogprob(all, next, alternatives, piece), rank: rankOf(all, next) })
     }
   }
 
@@ -283,6 +295,14 @@ export function tokenLogprob(
   const offset = max + Math.log(sum)
   const named = (id: number) => ({ token: id, ...written(piece(id)), logprob: (logits[id] ?? -Infinity) - offset })
   return { ...named(token), top: largest(logits, count).map(named) }
+}
+
+/** Returns how many tokens have at least the logit of this one; ties count by lower index, as in `largest`. */
+function rankOf(logits: Float32Array, token: number): number {
+  const own = logits[token] ?? -Infinity
+  let rank = 1
+  for (let id = 0; id < logits.length; id++) if (logits[id]! > own || (logits[id] === own && id < token)) rank++
+  return rank
 }
 
 const decoder = new TextDecoder('utf-8', { ignoreBOM: true })

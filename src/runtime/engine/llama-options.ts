@@ -53,7 +53,7 @@ export interface Completion
     AskedStep,
     JobListener,
     Pick<JobRequest, 'terms'>,
-    Pick<EngineRequest, 'tenant' | 'sampling' | 'grammar' | 'schema' | 'loose'> {
+    Pick<EngineRequest, 'tenant' | 'sampling' | 'limits' | 'grammar' | 'schema' | 'loose'> {
   readonly tokens: Int32Array
   /** The tokens before edits, and the edits. Contracts other than exact need it. */
   readonly origin?: EditMap
@@ -94,7 +94,8 @@ export const recomputesInBackground = ({ contract, clientEdits }: EngineRequest,
 export function bareTools(request: EngineRequest, defaults: LlamaEngineOptions): readonly ToolDefinition[] {
   const { toolChoice = 'auto', bareCalls = defaults.bareCalls ?? true, grammar, schema } = request
   const isRead = bareCalls && toolChoice === 'auto' && grammar === undefined && schema === undefined
-  return isRead ? callableTools(request) : []
+  const { callable } = request
+  return isRead ? callableTools(request).filter(({ name }) => callable?.includes(name) ?? true) : []
 }
 
 /** The contract of a request's step, and what `blend` computes again. */
@@ -104,9 +105,54 @@ export function termsOf({ contract, blend }: EngineRequest, defaults: LlamaEngin
   return { contract: contractOfStep(asked), ...(choice === undefined ? {} : { blend: choice }) }
 }
 
-/** Returns the sampler's options. Without a temperature sampling is greedy. */
-export function samplerOptions({ temperature = 0, ...rest }: Sampling = {}): SamplerOptions {
-  return { temperature, ...rest }
+/** The most tokens that a sampler looks back over. */
+const MOST_SEEN = 2 ** 20
+
+/**
+ * Returns the sampler's options. Without a temperature sampling is greedy. Returns a promise only where the vocabulary must be searched,
+ * which happens off the event loop.
+ * @param cells what a count of -1 stands for
+ * @throws KvfoldError native/bad-argument
+ */
+export function samplerOptions(
+  model: NativeModel,
+  { sampling = {}, limits }: Pick<EngineRequest, 'sampling' | 'limits'>,
+  cells: number,
+): SamplerOptions | Promise<SamplerOptions> {
+  const { temperature = 0, dry, logitBias, mirostat, penaltyLastN, ...rest } = sampling
+  const { badWords = [], ...held } = limits ?? {}
+  const most = Math.min(cells, MOST_SEEN)
+  const options: SamplerOptions = {
+    temperature,
+    ...rest,
+    ...(penaltyLastN === undefined ? {} : { penaltyLastN: penaltyLastN === -1 ? most : penaltyLastN }),
+    ...(mirostat === undefined || mirostat.version === 0 ? {} : { mirostat: { ...mirostat, version: mirostat.version } }),
+    ...(limits === undefined ? {} : { limits: held }),
+  }
+  const isDry = dry !== undefined && dry.multiplier > 0
+  const byText = logitBias?.filter(({ token }) => typeof token === 'string') ?? []
+  if (!isDry && badWords.length === 0 && byText.length === 0)
+    return logitBias === undefined ? options : { ...options, logitBias: logitBias as NonNullable<SamplerOptions['logitBias']> }
+  const prepare = async (): Promise<SamplerOptions> => ({
+    ...options,
+    ...(logitBias === undefined ? {} : { logitBias: await biasOf(model, logitBias) }),
+    ...(isDry ? { dry: await model.prepareDry(dry.lastN === -1 ? { ...dry, lastN: most } : dry) } : {}),
+    ...(badWords.length === 0 ? {} : { limits: { ...held, badWords: await model.prepareWords(badWords) } }),
+  })
+  return prepare()
+}
+
+/** Puts the tokens of each text in its place. */
+async function biasOf(
+  model: NativeModel,
+  biases: NonNullable<Sampling['logitBias']>,
+): Promise<NonNullable<SamplerOptions['logitBias']>> {
+  const texts = biases.map(({ token }) => token).filter((token) => typeof token === 'string')
+  const tokens = await model.tokenizeAll(texts)
+  let at = 0
+  return biases.flatMap(({ token, bias }) =>
+    typeof token === 'number' ? [{ token, bias }] : Array.from(tokens[at++]!, (each) => ({ token: each, bias })),
+  )
 }
 
 /**

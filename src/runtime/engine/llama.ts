@@ -16,7 +16,7 @@ import { CheckpointCache } from '../kv/checkpoint-cache.js'
 import type { StepCache } from '../kv/step-cache.js'
 import { CacheSalts } from '../kv/tenant-salts.js'
 import type { CacheTotals, Residency } from '../kv/residency.js'
-import type { MemoryFigures, ModelInfo, Native, NativeContext, NativeModel } from '../native/types.js'
+import type { MemoryFigures, ModelInfo, Native, NativeContext, NativeModel, SamplerOptions } from '../native/types.js'
 import {
   type Engine,
   type EngineInfo,
@@ -239,13 +239,15 @@ export class LlamaEngine implements Engine {
     refuseForeign(tokens, this.model.info)
     const made = formGrammar(request)
     const form = made instanceof Promise ? await made : made
+    const sampling = this.#samplerOf(request)
+    const sampler = sampling instanceof Promise ? await sampling : sampling
     const held = form.grammar === undefined ? {} : { grammar: await compiled(this.model, form.grammar, request.signal) }
     const messages = [{ index: 0, role: 'text', span: { start: 0, end: tokens.length } }]
     return this.#submit({
       ...{ asked: request, listener: request, salt: this.#salts.of(request.tenant) },
       prompt: { tokens, messages, ...(origin === undefined ? {} : { origin }) },
       ...(terms === undefined ? {} : { terms }),
-      sampler: { ...samplerOptions(request.sampling), ...held },
+      sampler: { ...sampler, ...held },
     })
   }
 
@@ -388,6 +390,8 @@ export class LlamaEngine implements Engine {
     const made = heldTo(format, this.model, request, bare.length > 0)
     const { grammar, ...rest } = made instanceof Promise ? await made : made
     const held = grammar === undefined ? rest : { ...rest, grammar: await compiled(this.model, grammar, request.signal) }
+    const sampling = this.#samplerOf(request)
+    const sampler = sampling instanceof Promise ? await sampling : sampling
     if (edits.some(({ forget }) => forget)) this.forget(shadowOf(request.conversation))
     const shown = { messages, tools, edits, continues }
     const { rendered, forgotten } = isLong(messages, tools)
@@ -409,7 +413,7 @@ export class LlamaEngine implements Engine {
     const result = await this.#submit({
       asked: request,
       ...this.#clientEdits.asked(request, rendered, this.#salts.of(request.tenant), termsOf(request, this.options)),
-      sampler: { ...samplerOptions(request.sampling), ...held },
+      sampler: { ...sampler, ...held },
       listener: {
         ahead: request.endsWith === undefined,
         onPlan: (plan) => {
@@ -487,6 +491,10 @@ export class LlamaEngine implements Engine {
 
   #render(...[messages, tools, edits = [], variables]: CountArguments): Rendered {
     return this.format.with(variables).render({ messages: this.#ownAnswers.of(messages), tools, edits })
+  }
+
+  #samplerOf(request: Pick<EngineRequest, 'sampling' | 'limits'>): SamplerOptions | Promise<SamplerOptions> {
+    return samplerOptions(this.model, request, this.context.cells)
   }
 
   #submit(request: JobRequest): Promise<JobResult> {

@@ -24,7 +24,14 @@ export interface SyntheticShape {
   readonly seed?: number
   /** Jinja. Default: ChatML with tools as JSON and calls in Hermes tags. null: no template. */
   readonly chatTemplate?: string | null
+  /** Further control tokens, such as those of fill-in prompts. Default: none. */
+  readonly controls?: readonly string[]
 }
+
+/** The control tokens of Qwen2.5-Coder's fill-in prompts. */
+export const FILL_CONTROLS = [
+  ...['<|fim_prefix|>', '<|fim_middle|>', '<|fim_suffix|>', '<|fim_pad|>', '<|repo_name|>', '<|file_sep|>'],
+] as const
 
 /** ChatML with tool definitions as JSON lines and calls in Hermes syntax; no BOS. */
 export const CHATML_TEMPLATE = `
@@ -76,13 +83,15 @@ function checkShape(shape: SyntheticShape): void {
   if (embedding % heads !== 0) refuse(`embedding ${embedding} is not a multiple of ${heads} heads`)
   if ((embedding / heads) % 2 !== 0) refuse(`heads of ${embedding / heads} values are odd, but rotary positions need pairs`)
   if (heads % kvHeads !== 0) refuse(`${kvHeads} KV heads do not divide ${heads} heads`)
-  if (vocabulary < SMALLEST_VOCABULARY) refuse(`a vocabulary of ${vocabulary} has no room for 256 bytes and the control tokens`)
+  const { controls = [] } = shape
+  if (vocabulary < SMALLEST_VOCABULARY + controls.length)
+    refuse(`a vocabulary of ${vocabulary} has no room for 256 bytes and the control tokens`)
   if (!(ropeBase > 0)) refuse(`ropeBase is ${ropeBase}, but must be above 0`)
 }
 
 function metadata(shape: SyntheticShape): Map<string, GgufValue> {
   const { architecture, layers, embedding, heads, kvHeads, feedForward, vocabulary, type = 'f16' } = shape
-  const { context = 4096, ropeBase = 10000, chatTemplate = CHATML_TEMPLATE } = shape
+  const { context = 4096, ropeBase = 10000, chatTemplate = CHATML_TEMPLATE, controls } = shape
   return new Map<string, GgufValue>([
     ['general.architecture', { string: architecture }],
     ['general.name', { string: 'kvfold synthetic' }],
@@ -97,7 +106,7 @@ function metadata(shape: SyntheticShape): Map<string, GgufValue> {
     [`${architecture}.rope.dimension_count`, { u32: embedding / heads }],
     [`${architecture}.rope.freq_base`, { f32: ropeBase }],
     [`${architecture}.vocab_size`, { u32: vocabulary }],
-    ...vocabularyMetadata(vocabulary),
+    ...vocabularyMetadata(vocabulary, controls),
     ...(chatTemplate === null ? [] : [['tokenizer.chat_template', { string: chatTemplate }] as const]),
   ])
 }
@@ -170,21 +179,22 @@ export function byteAlphabet(): readonly string[] {
 }
 
 /**
- * Metadata of a vocabulary of exactly `size` tokens: bytes, merged pairs, pairs of pairs, then the control tokens at the end. Precondition:
- * size >= SMALLEST_VOCABULARY. Letters can fill about 400,000 tokens; the rest are unused tokens.
+ * Metadata of a vocabulary of exactly `size` tokens: bytes, merged pairs, pairs of pairs, then the control tokens at the end, the further
+ * ones first. Precondition: size >= SMALLEST_VOCABULARY plus the further control tokens. Letters can fill about 400,000 tokens; the rest are unused tokens.
  */
-export function vocabularyMetadata(size: number): Map<string, GgufValue> {
+export function vocabularyMetadata(size: number, controls: readonly string[] = []): Map<string, GgufValue> {
+  const special = [...controls.map((text) => ({ text, type: CONTROL })), ...SPECIAL]
   const alphabet = byteAlphabet()
   const tokens = [...alphabet]
   const merges: string[] = []
   for (const [left, right] of pairs(alphabet)) {
-    if (tokens.length + SPECIAL.length >= size) break
+    if (tokens.length + special.length >= size) break
     merges.push(`${left} ${right}`)
     tokens.push(left + right)
   }
-  for (let index = 0; tokens.length + SPECIAL.length < size; index++) tokens.push(`[unused${index}]`)
-  const types = [...tokens.map(() => NORMAL), ...SPECIAL.map(({ type }) => type)]
-  const ids = new Map(SPECIAL.map(({ text }, index) => [text, tokens.length + index]))
+  for (let index = 0; tokens.length + special.length < size; index++) tokens.push(`[unused${index}]`)
+  const types = [...tokens.map(() => NORMAL), ...special.map(({ type }) => type)]
+  const ids = new Map(special.map(({ text }, index) => [text, tokens.length + index]))
   return new Map<string, GgufValue>([
     ['tokenizer.ggml.model', { string: 'gpt2' }],
     ['tokenizer.ggml.pre', { string: 'qwen2' }],

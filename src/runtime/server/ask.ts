@@ -7,8 +7,9 @@ import type { ChatMessage, TemplateVariables, ToolCall, ToolChoice, ToolDefiniti
 import type { CostlyFolds } from '../context/fragment.js'
 import type { ContractChoice } from '../core/contract.js'
 import { KvfoldError } from '../core/errors.js'
-import type { Finish, Sampling, Timing, TokenLogprob } from '../engine/engine.js'
+import type { Finish, PromptLogprob, Sampling, Timing, TokenLogprob } from '../engine/engine.js'
 import type { FileFacts } from '../models/facts.js'
+import type { AnswerLimits } from '../native/types.js'
 import type { LedgerEntry } from '../kv/ledger.js'
 import type { ClientEdit } from './threads/client-edits.js'
 import type { DeferredTools } from './threads/server-tools.js'
@@ -86,7 +87,7 @@ export interface Ask {
   readonly beginning?: string
   /** The client's tools. */
   readonly tools: readonly ToolDefinition[]
-  readonly toolChoice: ToolChoice | { readonly name: string }
+  readonly toolChoice: ToolChoice | { readonly name: string } | AmongTools
   /** Tools that the model does not see until a search finds them, and the searches that it may use. Default: none. */
   readonly deferred?: DeferredTools
   /** Whether calls that the model writes in another form than its template has are read. Default: the engine's. */
@@ -95,6 +96,8 @@ export interface Ask {
   readonly parallelCalls?: boolean
   /** Fields left out come from the model's file; where the file says nothing, from llama-server's defaults (`Engine.samplingDefaults`). */
   readonly sampling?: Sampling
+  /** What the answer may not say, and where it may end. Summaries and other helpers' answers do not have it. Default: none. */
+  readonly limits?: AnswerLimits
   /**
    * The most tokens that one step may generate; with `acm: tools` a turn may take several steps. A call that this limit cuts off is
    * dropped. Default: as many as the context has room for, as in llama-server and vLLM.
@@ -219,8 +222,8 @@ export interface Answer {
    */
   readonly message: ChatMessage
   readonly finish: Finish
-  /** The stop string that ended the answer, if the engine reports it. */
-  readonly stop?: string
+  /** The stop string, or the stop token, that ended the answer, if the engine reports it. */
+  readonly stop?: string | number
   readonly usage: Usage
   /**
    * Ledger entries of all steps of this ask, oldest first, summaries included. `messages[].index` counts all messages of the thread, also
@@ -298,13 +301,29 @@ export interface Asked extends AsyncIterable<AskEvent> {
   readonly answer: Promise<Answer>
 }
 
+/** A choice of OpenAI's API: the model may call only these of the tools that it sees, or must call one of them. */
+export interface AmongTools {
+  readonly mode: 'auto' | 'required'
+  readonly names: readonly string[]
+}
+
+/** The text around an answer that fills a gap. Control tokens written in these texts are plain text. */
+export interface FillIn {
+  readonly prefix: string
+  readonly suffix: string
+  /** Other files that the model is shown first. */
+  readonly files: readonly { readonly name: string; readonly text: string }[]
+}
+
 /** A bare completion: the model continues a text or tokens, without a template or a thread. */
 export interface CompletionAsk extends Pick<
   Ask,
-  'tenant' | 'model' | 'sampling' | 'maxTokens' | 'stop' | 'format' | 'logprobs' | 'priority' | 'timeoutMs' | 'signal'
+  'tenant' | 'model' | 'sampling' | 'limits' | 'maxTokens' | 'stop' | 'format' | 'logprobs' | 'priority' | 'timeoutMs' | 'signal'
 > {
   /** A text, or a list of token ids and texts that are joined in order. */
   readonly prompt: string | readonly (string | number)[]
+  /** What the answer stands between; then `prompt` is a text that the answer goes on with. Default: nothing. */
+  readonly fill?: FillIn
   /**
    * How many alternatives to report per token of the prompt, 0 to 20; then no cached cells are used. Default: no logprobs of the prompt.
    */
@@ -321,7 +340,7 @@ export interface CompletionAnswer extends Pick<
    * When `CompletionAsk.promptLogprobs` asks for them: the prompt's first token, which has no probability, and the logprobs of the tokens
    * after it.
    */
-  readonly prompted?: { readonly first: string; readonly logprobs: readonly TokenLogprob[] }
+  readonly prompted?: { readonly first: string; readonly logprobs: readonly PromptLogprob[] }
   readonly ledger: LedgerEntry
 }
 

@@ -8,7 +8,8 @@ import Type from 'typebox'
 import { KvfoldError } from '../../core/errors.js'
 import { FieldError, unsupported } from '../problem.js'
 import { ANSWER, type App, ERRORS, type Ports } from '../routes/route.js'
-import { isTokenList, nullsDownTo } from './fields.js'
+import { isTokenList, NoteFields, nullsDownTo } from './fields.js'
+import { ignoredIn } from './kvfold-field.js'
 
 const Documents = Type.Array(
   Type.Unsafe<string | { readonly text: string }>({
@@ -102,6 +103,7 @@ const EmbeddingBody = Type.Object({
   input: Type.Unsafe<string | unknown[]>({ type: ['string', 'array'], description: 'text, token ids, or a list of either' }),
   encoding_format: Type.Optional(Type.Enum(['float', 'base64'])),
   dimensions: Type.Optional(Type.Integer({ minimum: 1, description: 'the first so many numbers, made length 1 again' })),
+  user: NoteFields.user,
 })
 
 const PoolingBody = Type.Object({
@@ -128,7 +130,11 @@ export function addEmbeddings(app: App, { service, exchange }: Ports): void {
         (answer) => answer.vectors.length,
       )
       const data = vectors.map((vector, index) => ({ object: 'embedding', index, embedding: written(vector, body) }))
-      return { object: 'list', model, data, usage: { prompt_tokens: tokens, total_tokens: tokens } }
+      const ignored = ignoredIn(body, EmbeddingBody)
+      return {
+        ...{ object: 'list', model, data, usage: { prompt_tokens: tokens, total_tokens: tokens } },
+        ...(ignored.length === 0 ? {} : { kvfold: { ignored } }),
+      }
     },
   )
   app.post(

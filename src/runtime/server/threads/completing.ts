@@ -5,7 +5,7 @@ import { conversationId, type ConversationId, type Tenant } from '../../core/ids
 import type { Finish } from '../../engine/engine.js'
 import { refuseHopeless, refuseTooMany } from '../../engine/model-facts.js'
 import type { NativeModel } from '../../native/types.js'
-import type { AskEvent, CompletionAnswer, CompletionAsk } from '../ask.js'
+import type { AskEvent, CompletionAnswer, CompletionAsk, FillIn } from '../ask.js'
 import { generationFor, leftOut } from './generation.js'
 import type { ServedModel, ServedEngine } from './models.js'
 
@@ -27,14 +27,18 @@ export async function complete(
   emit: (event: AskEvent) => void,
 ): Promise<CompletionAnswer> {
   const { engine, model, signal, waited } = slot
-  const { tenant, prompt, logprobs, promptLogprobs } = ask
+  const { tenant, prompt, fill, logprobs, promptLogprobs } = ask
   const generation = generationFor(engine, ask)
   const { sampling } = generation
   if (engine.complete === undefined)
     throw new KvfoldError('model/unsupported', `The engine of ${model.name} does not complete bare text; use chat instead.`)
   const vocabulary = vocabularyOf(engine)
   const unread = await leftOut(ask.format, [])
-  const tokens = await tokensOf(typeof prompt === 'string' ? [prompt] : prompt, vocabulary, engine.info.context)
+  const parts = typeof prompt === 'string' ? [prompt] : prompt
+  const tokens =
+    fill === undefined
+      ? await tokensOf(parts, vocabulary, engine.info.context)
+      : await fillTokens(fill, prompt, vocabulary, model.name, engine.info.context)
   const conversation = conversationId(`completion_${randomBytes(16).toString('hex')}`)
   emit({ type: 'started', thread: conversation, model: model.name })
   try {
@@ -97,18 +101,63 @@ async function tokensOf(parts: readonly (string | number)[], vocabulary: NativeM
     ...(await vocabulary.tokenizeAll(first, { addSpecial: true, parseSpecial: true })),
     ...(await vocabulary.tokenizeAll(rest, { parseSpecial: true })),
   ]
-  const count = made.reduce((sum, each) => sum + each.length, parts.length - texts.length)
-  const tokens = new Int32Array(count)
+  return joined(parts, made)
+}
+
+/** Joins token ids, and the tokens of the texts between them. */
+function joined(parts: readonly (string | number)[], texts: readonly Int32Array[]): Int32Array {
+  const numbers = parts.filter((part) => typeof part === 'number').length
+  const tokens = new Int32Array(texts.reduce((sum, each) => sum + each.length, numbers))
   let [at, text] = [0, 0]
   for (const part of parts)
     if (typeof part === 'number') tokens[at++] = part
     else {
-      const own = made[text++]!
+      const own = texts[text++]!
       tokens.set(own, at)
       at += own.length
     }
   return tokens
 }
+
+/**
+ * Returns the prompt of an answer that fills a gap, in the form that llama-server gives it: other files, then the text before the gap,
+ * `begun`, the text after the gap, and the token behind which the answer begins.
+ * @param begun a text that the answer goes on with
+ * @throws KvfoldError model/unsupported where the vocabulary lacks the tokens; context/full
+ */
+async function fillTokens(
+  { prefix, suffix, files }: FillIn,
+  begun: CompletionAsk['prompt'],
+  vocabulary: NativeModel,
+  name: string,
+  cells: number,
+): Promise<Int32Array> {
+  const { fill, addBos, bos } = vocabulary.special
+  if (fill === null)
+    throw new KvfoldError(
+      'model/unsupported',
+      `${name} cannot fill a gap: its vocabulary has no tokens for the text before and after one. Leave out the suffix, or use a model such as Qwen2.5-Coder.`,
+    )
+  const { repository, file } = fill
+  const others = files.flatMap(({ name: path, text }) => (file === null ? [SNIPPET, text] : [file, `${path}\n`, text]))
+  const parts: readonly (string | number)[] = [
+    ...(repository === null ? [] : [repository, REPOSITORY]),
+    ...others,
+    ...(file === null ? [] : [file, OWN_NAME]),
+    ...(addBos && bos !== null ? [bos] : []),
+    ...[fill.prefix, prefix],
+    ...(typeof begun === 'string' ? [begun] : begun),
+    ...[fill.suffix, suffix, fill.middle],
+  ]
+  const texts = parts.filter((part) => typeof part === 'string')
+  await refuseHopeless(vocabulary, cells, texts)
+  return joined(parts, await vocabulary.tokenizeAll(texts))
+}
+
+/** llama-server's names for a repository and a file that have none, and its line between files where the vocabulary has no token for it. */
+const REPOSITORY = 'myproject\n'
+const OWN_NAME = 'filename\n'
+const SNIPPET = '\n\n--- snippet ---\n\n'
 
 /** Returns the engine's vocabulary. @throws KvfoldError model/unsupported when it has none here */
 export function vocabularyOf({ model, info }: ServedEngine) {

@@ -333,6 +333,8 @@ export const MessagesBody = Type.Object({
   top_p: Type.Optional(Type.Number({ minimum: 0, maximum: 1 })),
   top_k: Type.Optional(Type.Integer({ minimum: 0, maximum: 1_000_000 })),
   output_format: Type.Optional(Type.Record(Type.String(), Type.Unknown())),
+  metadata: Type.Optional(Type.Unknown({ description: 'changes no answer: notes of the client' })),
+  service_tier: Type.Optional(Type.Unknown({ description: 'changes no answer: there is one tier' })),
   diagnostics: DiagnosticsField,
   kvfold: KvfoldField,
 })

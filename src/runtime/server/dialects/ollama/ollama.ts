@@ -16,8 +16,9 @@ import type {
 } from '../../ask.js'
 import { ANSWER, type App, ERRORS, type Ports } from '../../routes/route.js'
 import { FieldError, type Problem, unsupported } from '../../problem.js'
-import { nullsDownTo, placeholderOf, samplingOf, StopField, stopOf, templateFieldsOf } from '../fields.js'
-import { KvfoldField, kvfoldOf } from '../kvfold-field.js'
+import { nullsDownTo, placeholderOf, StopField, stopOf, templateFieldsOf } from '../fields.js'
+import { ignoredIn, KvfoldField, kvfoldOf } from '../kvfold-field.js'
+import { SamplingFields, samplingOf } from '../sampling-fields.js'
 import { OpenCalls, type PlacedMessage, resultsInOrder } from '../results.js'
 import { KvfoldError } from '../../../core/errors.js'
 import { addOllamaModels, keepAliveOf, nameIn } from './ollama-models.js'
@@ -66,8 +67,9 @@ export function addOllama(app: App, ports: Ports, version: string): void {
       const streamed = body.stream !== false
       const begin = (signal: AbortSignal) => [service.ask({ ...ask, signal, streamed })]
       const running = exchange(request, reply)
-      if (streamed) return running.stream(begin, new OllamaStream('chat'))
-      return ollamaAnswer('chat', (await running.answers(begin))[0]!)
+      const ignored = ignoredIn(body, OllamaChatBody)
+      if (streamed) return running.stream(begin, new OllamaStream('chat', ignored))
+      return ollamaAnswer('chat', (await running.answers(begin))[0]!, ignored)
     },
   )
   app.post(
@@ -78,13 +80,18 @@ export function addOllama(app: App, ports: Ports, version: string): void {
       if (body.prompt === undefined || body.prompt === '') return load(ports, body, request.tenant, 'generate')
       keep(ports, body, request.tenant)
       const ask = generateAsk(body, request.tenant, sampling, unsupportedParts)
-      const { prompt } = body
+      const { prompt, suffix = '' } = body
+      const bare =
+        suffix !== '' ? { prompt: '', fill: { prefix: prompt, suffix, files: [] } } : body.raw === true ? { prompt } : null
       const streamed = body.stream !== false
       const begin = (signal: AbortSignal): readonly AnyAsked<Answer | CompletionAnswer>[] =>
-        body.raw === true ? [service.complete({ ...ask, prompt, signal })] : [service.ask({ ...ask, signal, streamed })]
+        bare === null ? [service.ask({ ...ask, signal, streamed })] : [service.complete({ ...ask, ...bare, signal })]
       const running = exchange(request, reply)
-      if (streamed) return running.stream(begin, new OllamaStream('generate'))
-      return ollamaAnswer('generate', (await running.answers(begin))[0]!)
+      // No template shows them.
+      const unshown = bare === null ? [] : (['system', 'think'] as const).filter((name) => body[name] !== undefined)
+      const ignored = ignoredIn(body, GenerateBody, unshown)
+      if (streamed) return running.stream(begin, new OllamaStream('generate', ignored))
+      return ollamaAnswer('generate', (await running.answers(begin))[0]!, ignored)
     },
   )
   app.post('/api/embed', { schema: { ...described('Embeddings (Ollama)'), body: EmbedBody } }, async (request, reply) => {
@@ -98,7 +105,10 @@ export function addOllama(app: App, ports: Ports, version: string): void {
       (signal) => service.embed({ tenant: request.tenant, inputs, signal, ...definedFields({ model, dimensions }) }),
       ({ vectors }) => vectors.length,
     )
-    return { model: answer.model, embeddings: answer.vectors.map((vector) => [...vector]), prompt_eval_count: answer.tokens }
+    return {
+      ...{ model: answer.model, embeddings: answer.vectors.map((vector) => [...vector]), prompt_eval_count: answer.tokens },
+      ...toldOf(ignoredIn(body, EmbedBody)),
+    }
   })
   addOllamaModels(app, ports)
   app.get('/api/version', { schema: described('Version (Ollama)') }, () => ({ version }))
@@ -145,19 +155,14 @@ function keep(
 
 const Name = Type.Optional(Type.String({ maxLength: 1024, description: 'a name out of /api/tags; default: the first' }))
 
-/** Ollama's names. Options not listed here have no effect. */
+const { temperature, top_k, top_p, min_p, typical_p, repeat_penalty, repeat_last_n, seed } = SamplingFields
+const { presence_penalty, frequency_penalty, mirostat, mirostat_tau, mirostat_eta } = SamplingFields
+
+/** Ollama's names. Options not listed here have no effect, and the answer names them. */
 const Options = Type.Optional(
   Type.Object({
-    temperature: Type.Optional(Type.Number({ minimum: 0, maximum: 100 })),
-    top_k: Type.Optional(Type.Integer({ minimum: -1, maximum: 1_000_000 })),
-    top_p: Type.Optional(Type.Number({ minimum: 0, maximum: 1 })),
-    min_p: Type.Optional(Type.Number({ minimum: 0, maximum: 1 })),
-    typical_p: Type.Optional(Type.Number({ minimum: 0, maximum: 1 })),
-    repeat_penalty: Type.Optional(Type.Number({ exclusiveMinimum: 0, maximum: 100 })),
-    repeat_last_n: Type.Optional(Type.Integer({ minimum: 0, maximum: 2 ** 20 })),
-    presence_penalty: Type.Optional(Type.Number({ minimum: -2, maximum: 2 })),
-    frequency_penalty: Type.Optional(Type.Number({ minimum: -2, maximum: 2 })),
-    seed: Type.Optional(Type.Integer()),
+    ...{ temperature, top_k, top_p, min_p, typical_p, repeat_penalty, repeat_last_n, seed },
+    ...{ presence_penalty, frequency_penalty, mirostat, mirostat_tau, mirostat_eta },
     num_predict: Type.Optional(Type.Integer({ minimum: -2, description: '-1 and -2: as many as the context holds' })),
     stop: StopField,
   }),
@@ -218,14 +223,15 @@ const GenerateBody = Type.Object({
   prompt: Type.Optional(Type.String()),
   system: Type.Optional(Type.String()),
   raw: Type.Optional(Type.Boolean({ description: 'true: the prompt goes on as it is, without template' })),
-  suffix: Type.Optional(Type.String({ description: 'refused when not empty' })),
+  suffix: Type.Optional(Type.String({ description: 'text after the answer, for models with tokens of fill-in prompts' })),
+  context: Type.Optional(Type.Unknown({ description: 'refused: use /api/chat' })),
   template: Type.Optional(Type.String({ description: 'refused when not empty' })),
   images: Type.Optional(
     Type.Array(Type.Unknown(), { description: 'refused unless the server was started with --unsupported placeholder' }),
   ),
 })
 
-type Common = Omit<Type.Static<typeof GenerateBody>, 'prompt' | 'system' | 'raw' | 'suffix' | 'template' | 'images'>
+type Common = Omit<Type.Static<typeof GenerateBody>, 'prompt' | 'system' | 'raw' | 'suffix' | 'context' | 'template' | 'images'>
 export type OllamaChat = Type.Static<typeof OllamaChatBody>
 export type Generate = Type.Static<typeof GenerateBody>
 
@@ -243,8 +249,9 @@ const chatAsk = (body: OllamaChat, tenant: Tenant, defaults: Sampling, unsupport
 
 /** @throws FieldError */
 function generateAsk(body: Generate, tenant: Tenant, defaults: Sampling, unsupportedParts: UnsupportedParts): Ask {
-  const { prompt = '', system = '', suffix = '', template = '', images = [] } = body
-  if (suffix !== '') throw unsupported('suffix', 'suffix is not supported; the model only writes on.')
+  const { prompt = '', system = '', template = '', images = [] } = body
+  if (body.context !== undefined)
+    throw unsupported('context', 'context is not supported: its tokens are of another server. Send the messages to /api/chat.')
   if (template !== '') throw unsupported('template', 'template is not supported; the model has its own, or send raw: true.')
   const content = withImages(prompt, images, 'images', unsupportedParts)
   const first: readonly ChatMessage[] = system === '' ? [] : [{ role: 'system', content: system }]
@@ -265,13 +272,18 @@ function commonOf(body: Common, tenant: Tenant, defaults: Sampling): Omit<Ask, '
       maxTokens: most < 0 ? undefined : most,
       stop: stopOf(stop),
       format: formatOf(body.format),
-      ...templateFieldsOf(typeof think === 'boolean' ? { enable_thinking: think } : {}, {
-        field: 'think',
-        value: typeof think === 'string' ? think : undefined,
-      }),
+      ...thinkingOf(think),
     }),
     ...kvfoldOf(body.kvfold),
   }
+}
+
+/** The variables of `think`; what the template does not read is named by this dialect's field. */
+function thinkingOf(think: boolean | string | undefined): ReturnType<typeof templateFieldsOf> {
+  const isThinking = typeof think === 'boolean' ? { enable_thinking: think } : {}
+  const effort = { field: 'think', value: typeof think === 'string' ? think : undefined }
+  const { template, ...rest } = templateFieldsOf(isThinking, effort)
+  return { ...rest, template: template.map((variable) => ({ ...variable, field: 'think' })) }
 }
 
 function formatOf(format: unknown): AnswerFormat | undefined {
@@ -327,19 +339,24 @@ type OllamaKind = 'chat' | 'generate'
 
 const NANOSECONDS = 1e6
 
-function ollamaAnswer(kind: OllamaKind, answer: Answer | CompletionAnswer): object {
+const toldOf = (ignored: readonly string[]): object => (ignored.length === 0 ? {} : { kvfold: { ignored } })
+
+function ollamaAnswer(kind: OllamaKind, answer: Answer | CompletionAnswer, ignored: readonly string[]): object {
   const [said, thought, calls] =
     'message' in answer
       ? [answer.message.content, answer.message.reasoning ?? '', answer.message.toolCalls ?? []]
       : [answer.text, '', []]
-  return { ...part(kind, answer.model, said, thought, calls), ...end(answer) }
+  return { ...part(kind, answer.model, said, thought, calls), ...end(answer, ignored) }
 }
 
 class OllamaStream implements StreamShape<Answer | CompletionAnswer> {
   readonly lines = true
   #model = ''
 
-  constructor(private readonly kind: OllamaKind) {}
+  constructor(
+    private readonly kind: OllamaKind,
+    private readonly ignored: readonly string[],
+  ) {}
 
   on(event: AskEvent): readonly Frame[] {
     if (event.type === 'started') this.#model = event.model
@@ -350,7 +367,7 @@ class OllamaStream implements StreamShape<Answer | CompletionAnswer> {
   }
 
   done(answer: Answer | CompletionAnswer): readonly Frame[] {
-    return [{ data: { ...part(this.kind, answer.model, '', '', []), ...end(answer) } }]
+    return [{ data: { ...part(this.kind, answer.model, '', '', []), ...end(answer, this.ignored) } }]
   }
 
   end(): readonly Frame[] {
@@ -382,7 +399,7 @@ function part(kind: OllamaKind, model: string, text: string, thinking: string, c
 }
 
 /** Times are in nanoseconds. */
-function end({ finish, timing, usage, waited, unread }: AnyAnswer): object {
+function end({ finish, timing, usage, waited, unread }: AnyAnswer, ignored: readonly string[]): object {
   const { firstToken, total } = timing
   const nanoseconds = (milliseconds: number) => Math.round(Math.max(0, milliseconds) * NANOSECONDS)
   return {
@@ -394,6 +411,6 @@ function end({ finish, timing, usage, waited, unread }: AnyAnswer): object {
     prompt_eval_duration: nanoseconds(firstToken),
     eval_count: usage.completionTokens,
     eval_duration: nanoseconds(total - firstToken),
-    ...(unread.length === 0 ? {} : { kvfold: { ignored: unread } }),
+    ...toldOf([...ignored, ...unread]),
   }
 }

@@ -2,7 +2,7 @@
 import { randomUUID } from 'node:crypto'
 import Type from 'typebox'
 import type { ChatMessage, ToolDefinition } from '../../../chat/message.js'
-import { definedFields, isRecord } from '../../../core/json.js'
+import { definedFields, fieldOf, isRecord } from '../../../core/json.js'
 import type { Sampling } from '../../../engine/engine.js'
 import type { Ask, Tenant, UnsupportedParts } from '../../ask.js'
 import { ANSWER, type App, ERRORS, type Ports } from '../../routes/route.js'
@@ -10,19 +10,20 @@ import { FieldError, unsupported } from '../../problem.js'
 import {
   begun,
   Effort,
+  NoteFields,
   nullsDownTo,
-  SamplingFields,
-  samplingOf,
   StopField,
   stopOf,
+  StreamOptions,
   TemplateFields,
   templateFieldsOf,
   textOf,
 } from '../fields.js'
 import { ignoredIn, KvfoldField, kvfoldOf } from '../kvfold-field.js'
 import { type PlacedMessage, resultsInOrder } from '../results.js'
+import { LimitFields, limitsOf, SamplingFields, samplingOf } from '../sampling-fields.js'
 import { sessionOf } from '../session-headers.js'
-import { argumentsAhead, callOf, checkChoice, checkTools, NO_PARAMETERS, STRICT } from '../tools.js'
+import { allowedTools, argumentsAhead, callOf, checkChoice, checkTools, NO_PARAMETERS, STRICT } from '../tools.js'
 import { FormFields, formOf, WITH_NULLS } from './answer-form.js'
 import { chatCompletion, ChatStream } from './chat-reply.js'
 import { DropFields, dropsOf } from './drops.js'
@@ -48,6 +49,7 @@ export function addChat(app: App, { service, sampling, unsupportedParts, exchang
         ignored: [...toolsLeftOut(body.tools), ...ignoredIn(body, ChatBody)],
         logprobs: body.logprobs === true,
         timings: body.timings_per_token === true,
+        progress: body.return_progress === true,
         usage: body.stream_options?.include_usage === true,
       }
       const streamed = body.stream === true
@@ -79,6 +81,7 @@ export function chatAsk(body: ChatRequest, tenant: Tenant, defaults: Sampling, u
     tools,
     toolChoice: checkChoice(choiceOf(body.tool_choice), tools),
     sampling: samplingOf(body, defaults),
+    ...limitsOf(body),
     ...definedFields({
       beginning,
       model: body.model,
@@ -93,6 +96,9 @@ export function chatAsk(body: ChatRequest, tenant: Tenant, defaults: Sampling, u
     ...kvfoldOf(body.kvfold),
   }
 }
+
+/** The values of `reasoning_format` that stand for what this server does. */
+const SPLIT: readonly string[] = ['auto', 'deepseek']
 
 /** Whether the answer must have a form, think first, or be a forced call, so that it cannot continue a text. */
 function isHeld(body: ChatRequest): boolean {
@@ -128,6 +134,13 @@ const effortOf = ({ reasoning_effort: effort, reasoning }: ChatRequest) =>
   effort === undefined ? { field: 'reasoning.effort', value: reasoning?.effort } : { field: 'reasoning_effort', value: effort }
 
 function refuseWhatChangesTheAnswer(body: ChatRequest): void {
+  if (body.prompt_logprobs !== undefined)
+    throw unsupported('prompt_logprobs', 'prompt_logprobs is not supported in a chat; send the prompt to /v1/completions.')
+  if (body.reasoning_format !== undefined && !SPLIT.includes(body.reasoning_format))
+    throw unsupported(
+      'reasoning_format',
+      `reasoning_format may only be ${SPLIT.join(' or ')}: thoughts always come apart from the answer, as reasoning_content.`,
+    )
   if (body.functions !== undefined) throw unsupported('functions', 'functions is not supported; send tools instead.')
   if (body.function_call !== undefined)
     throw unsupported('function_call', 'function_call is not supported; send tool_choice instead.')
@@ -220,8 +233,13 @@ function choiceOf(choice: ChatRequest['tool_choice']): Ask['toolChoice'] {
   if (choice === 'auto' || choice === 'none' || choice === 'required') return choice
   if (typeof choice === 'string')
     throw new FieldError('tool_choice', 'tool_choice must be auto, none, required, or name a function.')
+  if (choice['type'] === 'allowed_tools')
+    return allowedTools(choice['allowed_tools'], 'tool_choice.allowed_tools', (tool) => fieldOf(tool, 'function'))
   if (choice['type'] !== 'function')
-    throw unsupported('tool_choice.type', 'tool_choice.type must be "function"; other kinds of choice are not supported.')
+    throw unsupported(
+      'tool_choice.type',
+      'tool_choice.type must be "function" or "allowed_tools"; other kinds of choice are not supported.',
+    )
   const named = choice['function']
   const name = isRecord(named) ? named['name'] : undefined
   if (typeof name !== 'string') throw new FieldError('tool_choice.function.name', 'tool_choice.function.name must be a string.')
@@ -270,6 +288,7 @@ export const ChatBody = Type.Object({
   model: Type.Optional(Type.String({ maxLength: 1024, description: 'default: the first' })),
   messages: Type.Array(Message, { minItems: 1, maxItems: 100_000 }),
   ...SamplingFields,
+  ...LimitFields,
   max_tokens: Type.Optional(
     Type.Integer({
       minimum: 1,
@@ -280,17 +299,23 @@ export const ChatBody = Type.Object({
   n: Type.Optional(Type.Integer({ minimum: 1, maximum: MOST_CHOICES })),
   stop: StopField,
   stream: Type.Optional(Type.Boolean()),
-  stream_options: Type.Optional(Type.Object({ include_usage: Type.Optional(Type.Boolean()) })),
+  stream_options: StreamOptions,
   logprobs: Type.Optional(Type.Boolean()),
   top_logprobs: Type.Optional(Type.Integer({ minimum: 0, maximum: 20 })),
   timings_per_token: Type.Optional(
-    Type.Boolean({ description: 'as llama-server has it: whether the answer tells how long it took' }),
+    Type.Boolean({ description: 'as llama-server has it: whether each part of a stream tells how long it took' }),
   ),
+  return_progress: Type.Optional(
+    Type.Boolean({ description: 'as llama-server has it: whether a stream tells how much of the prompt is computed' }),
+  ),
+  reasoning_format: Type.Optional(Type.String({ description: 'auto or deepseek: thoughts come apart from the answer' })),
+  prompt_logprobs: Type.Optional(Type.Unknown({ description: 'refused: use /v1/completions' })),
   tools: Type.Optional(Type.Array(Tool)),
   tool_choice: Type.Optional(
     Type.Unsafe<string | Record<string, unknown>>({
       type: ['string', 'object'],
-      description: 'auto, none, required, or {type: function, function: {name}}',
+      description:
+        'auto, none, required, {type: function, function: {name}}, or {type: allowed_tools, allowed_tools: {mode, tools}}',
     }),
   ),
   parallel_tool_calls: Type.Optional(Type.Boolean()),
@@ -308,6 +333,9 @@ export const ChatBody = Type.Object({
     ),
   ),
   ...DropFields,
+  ...NoteFields,
+  store: Type.Optional(Type.Boolean({ description: 'changes no answer: chat completions are not stored for fetching' })),
+  cache_prompt: Type.Optional(Type.Boolean({ description: 'changes no answer: what is in the cache is always used' })),
   kvfold: KvfoldField,
   functions: Type.Optional(Type.Unknown({ deprecated: true, description: 'refused: use tools' })),
   function_call: Type.Optional(Type.Unknown({ deprecated: true, description: 'refused: use tool_choice' })),

@@ -4,8 +4,17 @@ import { definedFields } from '../../../core/json.js'
 import Type from 'typebox'
 import { FieldError, unsupported } from '../../problem.js'
 import { ANSWER, type App, ERRORS, type Ports } from '../../routes/route.js'
-import { nullsDownTo, samplingOf, templateFieldsOf } from '../fields.js'
-import { CompactBody, messagesOfItems, placeOf, ResponseBody, type ResponseRequest, withReferenced } from './response-items.js'
+import { nullsDownTo, templateFieldsOf } from '../fields.js'
+import { limitsOf, samplingOf } from '../sampling-fields.js'
+import {
+  CompactBody,
+  LOGPROBS,
+  messagesOfItems,
+  placeOf,
+  ResponseBody,
+  type ResponseRequest,
+  withReferenced,
+} from './response-items.js'
 import { compactedResponse, compactionIn, withoutTrigger } from './response-compaction.js'
 import { ResponseStream, wholeResponse } from './response-reply.js'
 import { inputItems, pageOf } from './response-input-items.js'
@@ -18,7 +27,7 @@ import { kvfoldOf } from '../kvfold-field.js'
 import { resultsInOrder } from '../results.js'
 import { searchTools } from '../../threads/server-tools.js'
 import { sessionOf } from '../session-headers.js'
-import { argumentsAhead, checkChoice } from '../tools.js'
+import { allowedTools, argumentsAhead, checkChoice } from '../tools.js'
 
 const NULLS = 3
 
@@ -152,9 +161,6 @@ const missing = (id: string): FieldError =>
 
 // Translates a request to `/v1/responses` into an ask, after the messages that `previous_response_id` refers to.
 
-/** The value of `include` that is supported; the others concern features that this server lacks. */
-const LOGPROBS = 'message.output_text.logprobs'
-
 /** The parts of the service that know earlier responses. */
 type Earlier = Pick<Service, 'responses' | 'threads'>
 
@@ -195,6 +201,7 @@ async function responseAsk(
     tools,
     toolChoice: checkChoice(choiceOf(body.tool_choice), [...tools, ...(deferred?.tools ?? []), ...(deferred?.searches ?? [])]),
     sampling: samplingOf(body, defaults),
+    ...limitsOf(body),
     ...definedFields({
       deferred,
       model: body.model,
@@ -280,9 +287,10 @@ function choiceOf(choice: ResponseRequest['tool_choice']): Ask['toolChoice'] {
   if (typeof choice === 'string')
     throw new FieldError('tool_choice', 'tool_choice must be auto, none, required, or name a function.')
   const { type, name, namespace } = choice
+  if (type === 'allowed_tools') return allowedTools(choice, 'tool_choice', (tool) => tool)
   if (type === 'local_shell') return { name: type }
   if (type !== 'function' && type !== 'custom')
-    throw unsupported('tool_choice.type', 'tool_choice.type must be "function", "custom" or "local_shell".')
+    throw unsupported('tool_choice.type', 'tool_choice.type must be "function", "custom", "local_shell" or "allowed_tools".')
   if (typeof name !== 'string') throw new FieldError('tool_choice.name', 'tool_choice.name must be a string.')
   return { name: flatName(name, namespace) }
 }
