@@ -141,7 +141,7 @@ const ROUTES: readonly Route[] = [
       },
     },
     refused: {
-      ...{ audio: {}, functions: [], function_call: 'auto', web_search_options: {}, prompt_logprobs: 1, structural_tag: '{}' },
+      ...{ audio: {}, functions: [], function_call: 'auto', prompt_logprobs: 1, structural_tag: '{}' },
       guided_whitespace_pattern: ' ',
     },
     ignored: {
@@ -155,6 +155,7 @@ const ROUTES: readonly Route[] = [
         documents: [],
         chat_template: 'x',
         mm_processor_kwargs: {},
+        web_search_options: {},
       },
       ...{ include_reasoning: true, best_of: 1, n_probs: 2, id_slot: 0, n_predict: 1, post_sampling_probs: true },
       // The built-in template reads no variables.
@@ -252,8 +253,9 @@ const ROUTES: readonly Route[] = [
       output_config: { format: { type: 'json_schema', schema } },
       output_format: { type: 'json_schema', schema },
     },
-    refused: { container: 'a', tools: [{ type: 'code_execution_20250825', name: 'a' }] },
+    refused: { container: 'a', tools: [{ type: 'computer_20250124', name: 'a' }] },
     ignored: {
+      'tools[0]: code_execution_20250825': { tools: [{ type: 'code_execution_20250825', name: 'a' }] },
       ...{ inference_geo: 'us', speed: 'fast', 'thinking.display': { thinking: { type: 'adaptive', display: 'omitted' } } },
       thinking: { type: 'enabled', budget_tokens: 1024 },
       ...{ 'output_config.effort': { output_config: { effort: 'low' } }, min_p: 0.1, user_profile_id: 'a' },
@@ -262,24 +264,24 @@ const ROUTES: readonly Route[] = [
   {
     path: '/api/chat',
     body: { model: 'builtin', messages, stream: false, options: { num_predict: 1 } },
-    taken: { format: 'json', tools: [tool], stream: false },
-    ignored: { keep_alive: 0, think: true, logprobs: true, top_logprobs: 2, truncate: true, shift: true },
+    taken: { format: 'json', tools: [tool], stream: false, keep_alive: '5m' },
+    ignored: { think: true, logprobs: true, top_logprobs: 2, truncate: true, shift: true },
   },
   {
     path: '/api/generate',
     body: { model: 'builtin', prompt: 'a', stream: false, options: { num_predict: 1 } },
-    taken: { format: 'json', system: 'Be brief.', raw: true, stream: false },
+    taken: { format: 'json', system: 'Be brief.', raw: true, stream: false, keep_alive: '5m' },
     refused: { suffix: 'b', template: 'x', images: ['AA=='], context: [1] },
     ignored: {
-      ...{ keep_alive: '5m', think: true, logprobs: true, top_logprobs: 2, truncate: true, shift: true },
+      ...{ think: true, logprobs: true, top_logprobs: 2, truncate: true, shift: true },
       ...{ width: 5, height: 5, steps: 5 },
     },
   },
   {
     path: '/api/embed',
     body: { model: 'builtin', input: 'a' },
-    taken: { dimensions: 4 },
-    ignored: { truncate: true, options: {}, keep_alive: 0 },
+    taken: { dimensions: 4, keep_alive: '5m' },
+    ignored: { truncate: true, options: {} },
   },
 ]
 
