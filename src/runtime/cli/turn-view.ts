@@ -164,7 +164,7 @@ export function ledgerTable(entries: readonly LedgerEntry[], rule: string): stri
     tokens('submitted', ({ submitted }) => submitted),
     tokens('parked', ({ parked }) => parked),
     tokens('ms', ({ milliseconds: { cache, prefill, decode } }) => cache + prefill + decode),
-    tokens('foreseen', ({ predicted }) => predicted),
+    tokens('foreseen ms', ({ predicted }) => predicted),
   ]
   return terminal(table(columns, entries), rule)
 }

@@ -79,7 +79,15 @@ export class Server {
   /** Starts to take requests; resolves to the URL, or to the socket's path. */
   async listen(address: Address): Promise<string> {
     this.app.server.maxConnections = CONNECTIONS
-    return this.app.listen(address)
+    // The caller says where it listens; Fastify's own line about it is left out.
+    const { log } = this.app
+    const { level } = log
+    if (level === 'info') log.level = 'warn'
+    try {
+      return await this.app.listen(address)
+    } finally {
+      log.level = level
+    }
   }
 
   /** Whether the server is shutting down; `/health` reports it. */

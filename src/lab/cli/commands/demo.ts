@@ -50,7 +50,9 @@ async function demo(flags: DemoFlags, command: Command, { out, notes, interrupt 
       engine,
       plan,
       {
-        progress: (doing, standing) => (view ?? new DemoView(notes)).progress(doing, standing),
+        progress: (doing, standing) => {
+          ;(view ?? new DemoView(notes)).progress(doing, standing)
+        },
         folded: (cost, standing) => view?.folded(cost, standing),
       },
       interrupt.signal,

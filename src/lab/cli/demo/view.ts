@@ -70,7 +70,7 @@ export class DemoView {
 
   folded({ ours, prefixCache }: Cost, { read, shown }: Standing): void {
     const { out } = this
-    out.print(row([count(read), count(shown), work(ours), `${work(prefixCache, 'about ')}`]))
+    out.print(row([count(read), count(shown), work(ours), work(prefixCache, 'about ')]))
   }
 
   ended(reading: Reading, { context, contract }: Opening): void {
