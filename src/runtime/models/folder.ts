@@ -69,7 +69,7 @@ export function modelsIn(folder: string): readonly ModelFile[] {
     .map((model, _, models) => {
       if (relative(folder, model.path).split(sep).length < 3) return model
       const repository = repositoryOf(model.path)
-      const quant = quantOf(`${model.path.replace(SPLIT, '.gguf')}`)
+      const quant = quantOf(model.path)
       const isOnly = models.filter(({ path }) => repositoryOf(path) === repository).length === 1
       return { ...model, aliases: [...(quant === null ? [] : [`${repository}:${quant}`]), ...(isOnly ? [repository] : [])] }
     })

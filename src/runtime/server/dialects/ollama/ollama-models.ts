@@ -113,27 +113,28 @@ async function* pullLines(pull: PullModel, name: string, signal: AbortSignal): A
       completed: done,
     })
   }
-  let ended = false
-  const running = pull(name, { signal, onProgress }).then(
-    () => {
-      say({ status: 'writing manifest' })
-      say({ status: 'success' })
-    },
-    (error: unknown) => {
-      say({ error: problemOf(error).message })
-    },
-  )
-  void running.finally(() => {
-    ended = true
-    wake()
-  })
+  const state = { ended: false }
+  void pull(name, { signal, onProgress })
+    .then(
+      () => {
+        say({ status: 'writing manifest' })
+        say({ status: 'success' })
+      },
+      (error: unknown) => {
+        say({ error: problemOf(error).message })
+      },
+    )
+    .finally(() => {
+      state.ended = true
+      wake()
+    })
   for (;;) {
     for (const line of lines.splice(0)) yield `${JSON.stringify(line)}\n`
+    // More may have come while the client read.
     if (lines.length > 0) continue
-    if (ended) return
+    if (state.ended) return
     await new Promise<void>((resolve) => {
       wake = resolve
-      if (lines.length > 0 || ended) resolve()
     })
   }
 }
