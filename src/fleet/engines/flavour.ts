@@ -1,7 +1,6 @@
 /** The differences between engines that speak OpenAI's API: their names, their further request fields, and how they count. */
 import { KvfoldError } from '../../runtime/core/errors.js'
-import type { Sampling } from '../../runtime/engine/engine.js'
-import type { AnswerLimits } from '../../runtime/native/types.js'
+import type { GenerationOptions, Sampling } from '../../runtime/engine/engine.js'
 import type { FlavourName } from '../../runtime/engine/elsewhere.js'
 import type { Endpoint } from './endpoint.js'
 import { countAt, fieldOf, listAt, textAt } from '../../runtime/core/json.js'
@@ -17,7 +16,7 @@ export interface Flavour {
   /** Field names of sampling options that OpenAI's API does not have; options without a name here are refused. */
   readonly sampling: Readonly<Partial<Record<FurtherSampling, string>>>
   /** Field names of what an answer may not say and where it may end; limits without a name here are refused. */
-  readonly limits: Readonly<Partial<Record<keyof AnswerLimits, string>>>
+  readonly limits: Readonly<Partial<Record<keyof NonNullable<GenerationOptions['limits']>, string>>>
   /** The `topK` that keeps all tokens. */
   readonly everyToken: 0 | -1
   /** The fields of a request with a GBNF grammar; null if the engine takes none. */

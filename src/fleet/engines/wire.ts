@@ -149,7 +149,9 @@ function samplingOf(wanted: Sampling, flavour: Flavour): Record<string, unknown>
     ...(presencePenalty === undefined ? {} : { presence_penalty: presencePenalty }),
     ...(seed === undefined ? {} : { seed }),
     ...(logitBias === undefined ? {} : { logit_bias: biasOf(logitBias, flavour) }),
-    ...Object.assign({}, ...Object.entries(rest).map(([name, value]) => furtherOf(name as keyof typeof rest, value, flavour))),
+    ...Object.fromEntries(
+      Object.entries(rest).flatMap(([name, value]) => Object.entries(furtherOf(name as keyof typeof rest, value, flavour))),
+    ),
   }
 }
 

@@ -53,7 +53,10 @@ export class Session {
 
   constructor(private readonly options: SessionOptions) {
     const { engine, id, system, clientTools = [], contextTools: own } = options
-    this.toolbox = new Toolbox(typeof own === 'boolean' ? (own ? contextToolsFor(engine.info.model, options.toolTexts) : []) : own, clientTools)
+    this.toolbox = new Toolbox(
+      typeof own === 'boolean' ? (own ? contextToolsFor(engine.info.model, options.toolTexts) : []) : own,
+      clientTools,
+    )
     const ports = portsOf(engine, id, this.toolbox.definitions)
     const before = options.conversation
     this.conversation = before === undefined ? new Conversation(id, ports) : Conversation.of({ ...before, id }, ports)

@@ -350,10 +350,8 @@ function rawOptions({ grammar, dry, limits, ...rest }: SamplerOptions): object {
   return {
     ...rest,
     ...(grammar === undefined ? {} : { grammar: grammar instanceof Grammar ? grammar.handle : grammar }),
-    ...(dry === undefined ? {} : { dry: (dry as Dry).handle }),
-    ...(limits === undefined
-      ? {}
-      : { limits: { ...others, ...(badWords === undefined ? {} : { badWords: (badWords as Words).handle }) } }),
+    ...(dry === undefined ? {} : { dry: dry.handle }),
+    ...(limits === undefined ? {} : { limits: { ...others, ...(badWords === undefined ? {} : { badWords: badWords.handle }) } }),
   }
 }
 

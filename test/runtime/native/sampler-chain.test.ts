@@ -83,7 +83,7 @@ describe('filters', () => {
     const kept = order.slice(0, 1 + order.findIndex((token) => (sum += shares[token]!) > 0.3))
     within(support({ typicalP: 0.3, order: ['typ_p', 'temperature'] }), kept)
     expect(kept).not.toContain(ranking[0])
-    // Also where the likeliest of what is left is taken.
+    // Also where the likeliest token left is taken.
     expect(kept).toContain(first({ temperature: 0, typicalP: 0.3 }))
   })
 
@@ -161,7 +161,7 @@ describe('the order of the chain', () => {
     expect(draws.size).toBeGreaterThan(1)
   })
 
-  test('changes what is left', () => {
+  test('changes which tokens are left', () => {
     // After a high temperature all tokens are about as likely, so that top-p keeps nearly all of them.
     const filters = { topP: 0.5, temperature: 20 }
     const before = support({ ...filters, order: ['top_p', 'temperature'] })
@@ -192,13 +192,13 @@ describe('DRY', () => {
   const sampler = async (seen: readonly number[], options: DryOptions = strong, more: SamplerOptions = {}) =>
     model.createSampler({ temperature: 0, dry: await model.prepareDry(options), seen: Int32Array.from(seen), ...more })
 
-  test('forbids the token that would prolong a repetition of what was shown', async () => {
+  test('forbids the token that would prolong a repetition of the text shown before', async () => {
     const best = ranking[0]!
     const [a, b] = ranking.slice(5, 7) as [number, number]
     const say = async (...shown: Parameters<typeof sampler>) => {
       const made = await sampler(...shown)
       const token = made.sample(context, 0)
-      // The state is that of the request: a reset returns to what was shown.
+      // The state is that of the request: a reset returns to the text shown before.
       made.reset()
       expect(made.sample(context, 0)).toBe(token)
       made.dispose()
@@ -247,7 +247,7 @@ describe('DRY', () => {
 })
 
 describe('the repetition penalty', () => {
-  test('looks at what was shown, too', () => {
+  test('looks at the text shown before, too', () => {
     const best = ranking[0]!
     expect(first({ temperature: 0, repeatPenalty: 50, seen: Int32Array.of(best) })).not.toBe(best)
     expect(first({ temperature: 0, presencePenalty: 50, seen: Int32Array.of(best) })).toBe(best)
@@ -350,7 +350,7 @@ describe('limits', () => {
     expect(model.detokenize(tokens)).toBe('yet')
   })
 
-  test('mirostat draws among what is left', async () => {
+  test('mirostat draws among the tokens left', async () => {
     const sampler = await limited(
       { allowedTokens: ranking.slice(0, 5) },
       { temperature: 1, seed: 1, mirostat: { version: 2, tau: 3, eta: 0.1 } },

@@ -82,7 +82,7 @@ export const SamplingFields = {
     Type.Unsafe<unknown>({
       type: ['object', 'array'],
       description:
-        'token id, or a text, to what is added to its logit; or pairs of them; -100 and false ban it; a text means each of its tokens',
+        'token id, or a text, and the number added to its logit, as a map or as pairs; -100 and false ban it; a text means each of its tokens',
     }),
   ),
 }

@@ -38,7 +38,7 @@ const GAP = { input_prefix: 'def add(a, b):\n', input_suffix: '\n\nprint(add(1, 
 const asked = { n_predict: 6, temperature: 0, ignore_eos: true }
 
 describe('/infill', () => {
-  it('shows the text before the gap, then that after it, and answers with what is between', async () => {
+  it('shows the text before the gap, then that after it, and answers with the text between', async () => {
     const { status, body } = await api.post('/infill', { ...GAP, ...asked })
     expect(status).toBe(200)
     const before = '<|repo_name|>myproject\n<|file_sep|>filename\n'

@@ -51,7 +51,7 @@ describe('samplers', () => {
     ['an order of samplers', { samplers: ['temperature'], top_k: 1 }],
     ['its short form', { samplers: 't', top_k: 1 }],
     ['repeat_penalty', { repeat_penalty: 2, repeat_last_n: -1 }],
-  ])('%s changes what is drawn, and the same seed draws the same', async (name, fields) => {
+  ])('%s changes the answer, and the same seed draws the same', async (name, fields) => {
     const { prompt, ...own } = fields as { readonly prompt?: string }
     const given = { ...drawn, ...(prompt === undefined ? {} : { prompt, temperature: 0 }) }
     const plain = await said(name.includes('order') || name.includes('short') ? { ...given, top_k: 1 } : given)

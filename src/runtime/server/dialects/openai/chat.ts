@@ -335,7 +335,7 @@ export const ChatBody = Type.Object({
   ...DropFields,
   ...NoteFields,
   store: Type.Optional(Type.Boolean({ description: 'changes no answer: chat completions are not stored for fetching' })),
-  cache_prompt: Type.Optional(Type.Boolean({ description: 'changes no answer: what is in the cache is always used' })),
+  cache_prompt: Type.Optional(Type.Boolean({ description: 'changes no answer: cells in the cache are always used' })),
   kvfold: KvfoldField,
   functions: Type.Optional(Type.Unknown({ deprecated: true, description: 'refused: use tools' })),
   function_call: Type.Optional(Type.Unknown({ deprecated: true, description: 'refused: use tool_choice' })),

@@ -46,7 +46,7 @@ const CompletionBody = Type.Object({
   return_progress: Type.Optional(
     Type.Boolean({ description: 'as llama-server has it: whether a stream tells how much of the prompt is computed' }),
   ),
-  cache_prompt: Type.Optional(Type.Boolean({ description: 'changes no answer: what is in the cache is always used' })),
+  cache_prompt: Type.Optional(Type.Boolean({ description: 'changes no answer: cells in the cache are always used' })),
   ...NoteFields,
   ...FormFields,
   kvfold: KvfoldField,
