@@ -20,6 +20,7 @@ it('kvfold exports these names', () => {
     'attentionPlan',
     'builtinModel',
     'contextTools',
+    'contextToolsFor',
     'conversationId',
     'errorTable',
     'fragmentId',
@@ -33,6 +34,7 @@ it('kvfold exports these names', () => {
     'sculptor',
     'searchId',
     'sharedCells',
+    'shortContextTools',
     'synthesizeModel',
     'systemPrompts',
   ])

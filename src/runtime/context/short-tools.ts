@@ -22,12 +22,12 @@ import {
   summarizeFragment,
 } from './tools.js'
 
-/** The models that were trained on the texts of `contextTools`, by the name in their file. */
-const TRAINED: readonly string[] = ['kvfold-tiny']
+/** The models that were trained on the texts of `contextTools`: by the name in their file, and by the one that a server gives them. */
+const TRAINED: readonly string[] = ['kvfold-tiny', 'builtin']
 
 /**
  * Returns the context tools in the form that suits a model.
- * @param model its name in its file (`EngineInfo.model`)
+ * @param model `EngineInfo.model`
  * @param texts the words in which the model is to see them; default: those of this project
  */
 export function contextToolsFor(model: string, texts?: ToolTexts): readonly ContextTool[] {
