@@ -98,7 +98,7 @@ export function addModelOptions(command: Command): Command {
     )
     .option(
       '--blend <share>',
-      'share of the text after a fold that `--contract blend` computes again (default: 0.2)',
+      'largest share of the text after a fold that `--contract blend` computes again; beyond it the fold is exact (default: 0.4)',
       decimal(0, 1),
     )
 }
@@ -167,7 +167,7 @@ export function engineOptions(flags: ModelFlags): LlamaEngineOptions {
     flashAttention: flags.flashAttention,
     bareCalls: flags.bareCalls === 'on',
     contract: flags.contract,
-    ...(flags.blend === undefined ? {} : { blend: { ratio: flags.blend } }),
+    ...(flags.blend === undefined ? {} : { blend: { most: flags.blend } }),
   }
 }
 

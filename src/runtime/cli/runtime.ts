@@ -3,6 +3,7 @@ import { definedFields } from '../core/json.js'
 import { existsSync, readFileSync } from 'node:fs'
 import { stat } from 'node:fs/promises'
 import { resolve } from 'node:path'
+import { type ContractChoice, contractOfStep } from '../core/contract.js'
 import { KvfoldError } from '../core/errors.js'
 import { calibrationFolder, loadCalibration } from '../engine/calibration.js'
 import { Embedder, type EmbedderOptions } from '../engine/embedder.js'
@@ -11,6 +12,7 @@ import { LlamaEngine, type LlamaEngineOptions } from '../engine/llama.js'
 import { modelFingerprint } from '../engine/model-facts.js'
 import type { Reranker } from '../engine/reranker.js'
 import { proveModel, type ModelTrialOptions } from '../engine/tried-models.js'
+import { fidelityNotice, loadFidelity } from '../fidelity/model-fidelity.js'
 import { bytes, percent } from '../figures/numbers.js'
 import { modelCalled, modelsFolder, modelsIn, noModel, pull, type PullOptions } from '../models/folder.js'
 import { isFileUrl, isHubName } from '../models/names.js'
@@ -197,7 +199,15 @@ export async function loadEngine(
   const calibration = await loadCalibration({ info: engine.modelInfo, settings, backend: native.backend })
   if (calibration.kind === 'found') engine.useCosts(calibration.model)
   for (const note of engine.notes) notes.prose(note, notes.colours.dim)
+  await warnOfContract(flags.contract, engine, notes)
   return engine
+}
+
+/** Says what a fast contract costs the engine's model, where it can keep that contract. */
+export async function warnOfContract(contract: ContractChoice, engine: LlamaEngine, notes: Terminal): Promise<void> {
+  if (contract === 'exact' || !engine.abilities.contracts.includes(contractOfStep(contract))) return
+  const notice = fidelityNotice(contract, await loadFidelity(engine.modelInfo.path))
+  if (notice !== null) notes.prose(notice, notes.colours.yellow)
 }
 
 /** Returns the fingerprint of the engine's weights in hex; null for a remote engine. */

@@ -246,7 +246,7 @@ describe('blend', () => {
       const exact = await fresh(folded(base, [hole]).tokens)
       const id = conversationId(`ratio ${ratio}`)
       await show(base, [], EXACT, id)
-      const terms: StepContract = { contract: 'blend', blend: { ratio } }
+      const terms: StepContract = { contract: 'blend', blend: { spread: ratio } }
       const { ledger, next } = await show(base, [hole], terms, id)
       // The last token is computed in any case.
       expect(ledger).toMatchObject({ contract: 'blend', recomputed: Math.min(199, 200 * ratio), side: 1 })

@@ -25,7 +25,6 @@ interface PlanFlags extends ModelFlags {
 
 /** The number of sequences in an engine's context. */
 const SEQUENCES = 64
-const DEFAULT_BLEND = 0.2
 
 const FORMAT = `
 The transcript may have any of these forms:
@@ -84,8 +83,7 @@ async function run(file: string | undefined, flags: PlanFlags, shell: Shell): Pr
       backend: (await nativeLibrary(flags.gpu)).backend,
     })
     const cost = calibration.kind === 'found' ? calibration.model : null
-    const blend = flags.blend ?? DEFAULT_BLEND
-    const { unedited, rows, folded } = await rehearsed(engine, transcript, blend)
+    const { unedited, rows, folded } = await rehearsed(engine, transcript, flags.blend)
     const view = {
       model: engine.info.model,
       proposed: transcript.proposed,
@@ -104,7 +102,7 @@ async function run(file: string | undefined, flags: PlanFlags, shell: Shell): Pr
 /**
  * Rehearses steps on a cache that holds the transcript: once unedited, and once folded under each contract, each time from the same cache.
  */
-async function rehearsed(engine: LlamaEngine, { messages, tools, folds }: Transcript, blend: number) {
+async function rehearsed(engine: LlamaEngine, { messages, tools, folds }: Transcript, most: number | undefined) {
   const { cacheTotals, model, modelInfo } = engine
   for (const { content } of messages) await refuseHopeless(model, cacheTotals.cells, [content])
   const folded = await foldedBy(engine, messages, tools, folds)
@@ -133,7 +131,7 @@ async function rehearsed(engine: LlamaEngine, { messages, tools, folds }: Transc
   const rows: PlanRow[] = [
     { name: 'exact', prospect: second(shown, { contract: 'exact' }) },
     { name: 'splice', prospect: second(shown, { contract: 'splice' }) },
-    { name: `blend ${percent(blend, 0)}`, prospect: second(shown, { contract: 'blend', blend: { ratio: blend } }) },
+    { name: 'blend', prospect: second(shown, { contract: 'blend', blend: definedFields({ most }) }) },
   ]
   return { unedited: second(open, { contract: 'exact' }), rows, folded }
 }

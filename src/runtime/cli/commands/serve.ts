@@ -20,7 +20,7 @@ import { keepRetention, openStore, retentionMs } from '../store-options.js'
 import { mcpServersOf, openMcpHost, toolsOf } from '../mcp-tools.js'
 import { sampling, toolTextsOf, type ModelFlags } from '../options.js'
 import { engineSource, isRemote } from '../remote-engines.js'
-import { embedderOptions, loadEngine, loadReader, nativeLibrary } from '../runtime.js'
+import { embedderOptions, loadEngine, loadReader, nativeLibrary, warnOfContract } from '../runtime.js'
 import { addServeOptions, editsOfKeys, keysOf, named, type ServeFlags, tlsOf, withAliases } from '../serve-options.js'
 import type { Shell } from '../shell.js'
 import { printable } from '../terminal.js'
@@ -197,7 +197,11 @@ function sourceOf(name: string, model: string, flags: ServeFlags, { notes, inter
   return {
     name,
     slots,
-    load: () => loadEngine({ ...flags, model }, notes, interrupt.signal, { slots, maxGap, trial, say }),
+    load: async () => {
+      const engine = await loadEngine({ ...flags, model }, notes, interrupt.signal, { slots, maxGap, trial, say })
+      if (flags.clientEdits !== flags.contract) await warnOfContract(flags.clientEdits, engine, notes)
+      return engine
+    },
     ...(flags.attention === 'on'
       ? { loadForAttention: () => loadEngine(lookingFlags({ ...flags, model }), notes, interrupt.signal, LOOKING) }
       : {}),
