@@ -3,6 +3,7 @@ import { ChatFormat } from '../chat/format.js'
 import type { ToolDefinition } from '../chat/message.js'
 import { type ContractChoice, contractOfStep } from '../core/contract.js'
 import { KvfoldError } from '../core/errors.js'
+import { type CostModel, decodeInTokens } from '../kv/cost-model.js'
 import type { BlendChoice } from '../kv/plan/blend.js'
 import type { StepContract } from '../kv/plan/parts.js'
 import type { EditMap } from '../kv/prompt.js'
@@ -99,11 +100,11 @@ export function bareTools(request: EngineRequest, defaults: LlamaEngineOptions):
   return isRead ? callableTools(request).filter(({ name }) => callable?.includes(name) ?? true) : []
 }
 
-/** The contract of a request's step, and what `blend` computes again. */
-export function termsOf({ contract, blend }: EngineRequest, defaults: LlamaEngineOptions): StepContract {
-  const choice = blend ?? defaults.blend
-  const asked = contract ?? defaults.contract ?? 'exact'
-  return { contract: contractOfStep(asked), ...(choice === undefined ? {} : { blend: choice }) }
+/** The contract of a request's step, and what `blend` computes again. `cost`: what this device takes, if it was measured. */
+export function termsOf({ contract, blend }: EngineRequest, defaults: LlamaEngineOptions, cost: CostModel | null): StepContract {
+  const asked = contractOfStep(contract ?? defaults.contract ?? 'exact')
+  const choice = { ...(cost === null ? {} : { decode: decodeInTokens(cost) }), ...(blend ?? defaults.blend) }
+  return { contract: asked, ...(Object.keys(choice).length === 0 ? {} : { blend: choice }) }
 }
 
 /** The most tokens that a sampler looks back over. */

@@ -412,7 +412,12 @@ export class LlamaEngine implements Engine {
     const cut = { early: false }
     const result = await this.#submit({
       asked: request,
-      ...this.#clientEdits.asked(request, rendered, this.#salts.of(request.tenant), termsOf(request, this.options)),
+      ...this.#clientEdits.asked(
+        request,
+        rendered,
+        this.#salts.of(request.tenant),
+        termsOf(request, this.options, this.#costs.model),
+      ),
       sampler: { ...sampler, ...held },
       listener: {
         ahead: request.endsWith === undefined,

@@ -19,7 +19,9 @@ const begun = (messages = [text(100, 10), text(200, 40), text(300, 15)]) => {
   return { harness, prompt }
 }
 
-const blended = (blend?: BlendChoice, messages?: number[][]) => {
+const blended = (choice?: BlendChoice, messages?: number[][]) => {
+  // Decodes cost nothing, so that nothing between two chosen places is computed.
+  const blend = choice === undefined ? undefined : { decode: 0, ...choice }
   const { harness, prompt } = begun(messages)
   prompt.fold(20, 40, marker)
   harness.terms = { contract: 'blend', ...(blend === undefined ? {} : { blend }) }
@@ -50,7 +52,7 @@ describe('a blend', () => {
     const { harness, prompt } = begun()
     prompt.fold(12, 20, marker)
     prompt.fold(30, 44, [903])
-    harness.terms = { contract: 'blend', blend: { first: 4 } }
+    harness.terms = { contract: 'blend', blend: { first: 4, decode: 0 } }
     expect(harness.step('a', prompt.shown)).toMatchObject({ contract: 'blend', submitted: 4 + 8 + 1 })
     expect(computedPlaces(harness, 67)).toEqual([...text(12, 3 + 4), ...text(25, 1 + 4), 48])
   })
@@ -105,6 +107,23 @@ describe('a blend', () => {
     expect(blended({ first: 5, most: 0.1 }).entry).toMatchObject({ contract: 'exact', approximate: 0 })
   })
 
+  it('computes what stands between two chosen places where that is faster than another decode', () => {
+    const tail = [301, 215, 216, ...text(400, 6), 218, 219, ...text(500, 40)]
+    const places = (decode: number) =>
+      computedPlaces(blended({ echo: 0, decode }, [text(100, 10), text(200, 40), tail]).harness, 52 + tail.length)
+    const end = 33 + tail.length + 1
+    expect(places(6)).toEqual([20, 21, 22, 35, 43, end])
+    expect(places(7)).toEqual([20, 21, 22, ...text(35, 9), end])
+  })
+
+  it('counts decodes as tokens where it decides to be exact', () => {
+    const choice = { echo: 0, most: 0.3 }
+    const tail = [301, 215, 216, ...text(400, 12), 218, 219, ...text(500, 40)]
+    const contract = (decode: number) => blended({ ...choice, decode }, [text(100, 10), text(200, 40), tail]).entry.contract
+    expect(contract(4)).toBe('blend')
+    expect(contract(30)).toBe('exact')
+  })
+
   it('recomputes nothing in a step that hides and restores nothing', () => {
     const { harness, prompt } = blended({ first: 5 })
     prompt.say([50])
@@ -142,7 +161,7 @@ describe('a blend', () => {
         const { harness, prompt } = begun([[...open, ...hidden, ...tail]])
         const before = open.length + hidden.length + tail.length + 2
         prompt.fold(open.length, open.length + hidden.length, marker)
-        harness.terms = { contract: 'blend', blend: { echo: 0 } }
+        harness.terms = { contract: 'blend', blend: { echo: 0, decode: 0 } }
         harness.step('a', prompt.shown)
         const shown = [...prompt.shown.tokens]
         const pairs = (of: readonly number[]) => of.slice(1).map((token, at) => `${of[at]!} ${token}`)

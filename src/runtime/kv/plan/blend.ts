@@ -27,8 +27,16 @@ export interface BlendChoice {
   readonly messages?: number
   /** This share (0..1) of the tail, in runs at even distances. For comparisons: the same work without a reason for the place. */
   readonly spread?: number
-  /** If more than this share (0..1) of the tail would be computed again, the step is exact. Default: 1, and 0.4 for the default choices. */
+  /**
+   * If this would take more than this share (0..1) of the time that the whole tail takes, the step is exact. Default: 1, and 0.4 for the
+   * default choices.
+   */
   readonly most?: number
+  /**
+   * How many tokens can be computed in the time that one more decode takes. Tokens between two chosen ones are computed, too, where that is
+   * faster than another decode. Default: 8, as a CPU needs; an engine with a calibration takes its rates.
+   */
+  readonly decode?: number
 }
 
 /** Chosen on Qwen2.5-Coder-Instruct 0.5B and 1.5B by `npm run bench -- fidelity`. */
@@ -40,6 +48,7 @@ export const BLEND_REASONS = [
   'blend: they stand right behind hidden text',
   'blend: they end the prompt',
   'blend: a share of the text behind hidden text',
+  'blend: they stand between such tokens',
 ] as const
 
 /** The tokens that a step computes again. */
@@ -49,7 +58,9 @@ export interface Repair {
   readonly count: number
   /** The approximate tokens among which it was chosen. */
   readonly tail: number
-  /** Whether `count` exceeds the share that the choice allows, so that the step has to be exact. */
+  /** Decodes that they take: stretches of them. */
+  readonly decodes: number
+  /** Whether that takes longer than the choice allows, so that the step has to be exact. */
   readonly isTooMuch: boolean
 }
 
@@ -77,9 +88,9 @@ export function chooseRepair(
     kind === 'compute' || end <= from ? [] : placesOf(span(Math.max(start, from), end)),
   )
   if (tail.length === 0) return null
-  const { most = 1, ...wanted } = choice
+  const { most = 1, decode = DECODE, ...wanted } = choice
   const isDefault = Object.keys(wanted).length === 0
-  const { echo, asked, first = 0, ending = 0, messages: last = 0, spread = 0 }: BlendChoice = isDefault ? BLEND_DEFAULT : wanted
+  const { echo, asked, first = 0, ending = 0, messages: whole = 0, spread = 0 }: BlendChoice = isDefault ? BLEND_DEFAULT : wanted
   const limit = choice.most ?? (isDefault ? BLEND_DEFAULT.most : most)
 
   const candidates = new Uint8Array(tokens.length)
@@ -98,10 +109,21 @@ export function chooseRepair(
   for (const { behind } of holes) choose(2, span(behind, behind + first))
   choose(3, span(tokens.length - ending, tokens.length))
   // The last of `messages` is the answer to come.
-  if (last > 0) choose(3, span(messages[messages.length - 1 - last]?.span.start ?? 0, tokens.length))
+  if (whole > 0) choose(3, span(messages[messages.length - 1 - whole]?.span.start ?? 0, tokens.length))
   for (const [at, place] of tail.entries()) if (isSpread(at, spread)) choose(4, span(place, place + 1))
-  return { places, count, tail: tail.length, isTooMuch: count > limit * tail.length }
+  let decodes = 0
+  let last = -Infinity
+  for (const at of tail) {
+    if (places[at] === 0) continue
+    if (at - last > decode + 1) decodes++
+    else choose(5, span(last + 1, at))
+    last = at
+  }
+  return { places, count, decodes, tail: tail.length, isTooMuch: count + decode * decodes > limit * (tail.length + decode) }
 }
+
+/** See BlendChoice.decode. */
+const DECODE = 8
 
 /** Length of the runs of `spread`. */
 const RUN = 16

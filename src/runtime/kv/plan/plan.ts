@@ -142,10 +142,10 @@ export function planStep(sequence: Sequence, prompt: Prompt, lenders: Lenders, o
     const known = Math.max(exactIn(sequence, parts, text), last?.places ?? 0)
     repair = chooseRepair(sequence, prompt, parts, known, lenders.before, terms.blend ?? {})
     if (repair?.isTooMuch === true) {
-      const { count, tail } = repair
+      const { count, decodes, tail } = repair
       return {
         ...exact,
-        fallback: `blend would compute ${count} of ${tail} tokens behind the hidden text again; exact computes all of them`,
+        fallback: `blend would compute ${count} of ${tail} tokens behind the hidden text again, in ${decodes} decodes; exact computes all of them at once`,
       }
     }
   }
