@@ -7,6 +7,7 @@ import { ANSWER, type App, ERRORS, type Ports } from '../../routes/route.js'
 import { FieldError, type Problem } from '../../problem.js'
 import type { Frame, StreamShape } from '../../request-lifecycle.js'
 import {
+  LoraField,
   nullsDownTo,
   PromptField,
   promptsOf,
@@ -36,6 +37,7 @@ const LlamaBody = Type.Object({
   ),
   n_probs: Type.Optional(Type.Integer({ minimum: 0, maximum: 20, description: 'alternatives to report for each token' })),
   stop: StopField,
+  lora: LoraField,
   stream: Type.Optional(Type.Boolean()),
   return_tokens: Type.Optional(Type.Boolean({ description: 'whether the answer has its token ids, too' })),
   response_fields: Type.Optional(
@@ -101,6 +103,7 @@ async function asksOf(
       model,
       maxTokens: most === -1 ? undefined : most,
       stop: stopOf(stop),
+      lora: body.lora,
       format: formOf(body),
       logprobs: n_probs === 0 ? undefined : n_probs,
     }),
@@ -176,6 +179,7 @@ function end(answer: CompletionAnswer, index: number, { body, asks, ignored }: L
       ...samplingSettings(answer.sampling),
       stop: asks[index]!.stop ?? [],
       stream: body.stream === true,
+      lora: asks[index]!.lora ?? [],
     },
     prompt: asks[index]!.prompt,
     has_new_line: text.includes('\n'),

@@ -7,7 +7,7 @@ import { type AskEvent, type CompletionAnswer, type CompletionAsk, nthSampling, 
 import { ANSWER, type App, ERRORS, type Ports } from '../../routes/route.js'
 import { FieldError, type Problem, unsupported } from '../../problem.js'
 import type { Frame, StreamShape } from '../../request-lifecycle.js'
-import { nullsDownTo, PromptField, promptsOf, SamplingFields, samplingOf, StopField, stopOf } from '../fields.js'
+import { LoraField, nullsDownTo, PromptField, promptsOf, SamplingFields, samplingOf, StopField, stopOf } from '../fields.js'
 import { completionReply, ignoredIn, kvfoldBeside, kvfoldEvent, KvfoldField } from '../kvfold-field.js'
 import { FormFields, formOf, WITH_NULLS } from './answer-form.js'
 import { type ChatHead, type ChatWish, DONE, stopReason } from './chat-reply.js'
@@ -28,6 +28,7 @@ const CompletionBody = Type.Object({
   suffix: Type.Optional(Type.String({ description: 'refused when not empty' })),
   logprobs: Type.Optional(Type.Integer({ minimum: 0, maximum: 20 })),
   stop: StopField,
+  lora: LoraField,
   stream: Type.Optional(Type.Boolean()),
   stream_options: Type.Optional(Type.Object({ include_usage: Type.Optional(Type.Boolean()) })),
   ...FormFields,
@@ -109,6 +110,7 @@ function asksOf(body: CompletionRequest, prompt: CompletionAsk['prompt'], tenant
     maxTokens: body.max_tokens ?? DEFAULT_TOKENS,
     ...definedFields({
       model: body.model,
+      lora: body.lora,
       stop: stopOf(body.stop),
       format: formOf(body),
       logprobs: body.logprobs,
