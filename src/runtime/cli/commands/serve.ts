@@ -6,6 +6,7 @@ import { chmod, unlink } from 'node:fs/promises'
 import { connect, isIP } from 'node:net'
 import type { Command } from 'commander'
 import { KvfoldError } from '../../core/errors.js'
+import { adaptersOf } from '../../engine/adapters.js'
 import { Embedder } from '../../engine/embedder.js'
 import { Reranker } from '../../engine/reranker.js'
 import type { Address, Server } from '../../server/app.js'
@@ -163,16 +164,21 @@ function sourcesOf(flags: ServeFlags, { notes, interrupt }: Shell): ModelSource[
     throw new KvfoldError('cli/bad-usage', `Two models are called ${twice.name}; name them with --model name=file.`)
   const uses = { attention: flags.attention === 'on', ...(flags.embeddings === true ? { embeddings: 'beside' as const } : {}) }
   const trial = flags.trial === 'on' ? uses : 'off'
-  const { slots, maxGap } = flags
-  return models.map(({ name, model }) => ({
-    name,
-    slots,
-    load: () => loadEngine({ ...flags, model }, notes, interrupt.signal, { slots, maxGap, trial }),
-    ...(flags.attention === 'on'
-      ? { loadForAttention: () => loadEngine(lookingFlags({ ...flags, model }), notes, interrupt.signal, LOOKING) }
-      : {}),
-    ...(flags.embeddings === true ? { embedder: (engine: ServedEngine) => embedderOn(engine, { ...flags, model }) } : {}),
-  }))
+  const { slots, maxGap, lora = [], ...others } = flags
+  return models.map(({ name, model }, at) => {
+    // An adapter fits one model; the flag says that it is the first.
+    const adapted: ModelFlags = at === 0 && lora.length > 0 ? { ...others, model, lora } : { ...others, model }
+    return {
+      name,
+      slots,
+      adapters: at === 0 ? adaptersOf(lora) : [],
+      load: () => loadEngine(adapted, notes, interrupt.signal, { slots, maxGap, trial }),
+      ...(flags.attention === 'on'
+        ? { loadForAttention: () => loadEngine(lookingFlags(adapted), notes, interrupt.signal, LOOKING) }
+        : {}),
+      ...(flags.embeddings === true ? { embedder: (engine: ServedEngine) => embedderOn(engine, adapted) } : {}),
+    }
+  })
 }
 
 /** The engine that captures attention answers one request at a time. It needs no trial: the trial before serving included attention. */
@@ -229,7 +235,11 @@ interface Served {
   readonly where: string
   /** Names of the accepted keys. Empty: no key is needed. */
   readonly keys: readonly string[]
-  readonly models: readonly { readonly name: string; readonly aliases?: readonly string[] }[]
+  readonly models: readonly {
+    readonly name: string
+    readonly aliases?: readonly string[]
+    readonly adapters?: readonly { readonly name: string }[]
+  }[]
   readonly contract: string
   readonly acm: string
   readonly overflow: string
@@ -266,9 +276,12 @@ const asked = ({ keys }: Served): string =>
     : `It needs an API key, and each of the ${keys.length} sees its own threads.`
 
 function called({ models }: Served): readonly string[] {
-  return models.flatMap(({ name, aliases = [] }) => {
+  return models.flatMap(({ name, aliases = [], adapters = [] }) => {
     const others = aliases.filter((alias) => alias !== '*')
     return [
+      ...(adapters.length === 0
+        ? []
+        : [`${name} with one adapter alone is called ${adapters.map((adapter) => adapter.name).join(', ')}.`]),
       ...(others.length === 0 ? [] : [`${name} is also called ${others.join(', ')}.`]),
       ...(aliases.includes('*') ? [`Every other model name means ${name}.`] : []),
     ]
