@@ -98,6 +98,7 @@ const surface = {
   ],
   'runtime/engine': [
     ...[
+      'adapters',
       'attention',
       'background-recompute',
       'cache-secret',
