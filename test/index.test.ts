@@ -33,6 +33,7 @@ it('kvfold exports these names', () => {
     'sculptor',
     'searchId',
     'sharedCells',
+    'synthesizeAdapter',
     'synthesizeModel',
     'systemPrompts',
   ])

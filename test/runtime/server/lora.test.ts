@@ -159,7 +159,10 @@ describe('adapters as names of models', () => {
 
   it('must not be names of models', async () => {
     const source = { name: 'anna', slots: 1, adapters: adaptersOf(files), load: () => Promise.reject(new Error('unused')) }
-    await expect(serving({ service: { models: [source] } })).rejects.toMatchObject({ code: 'engine/bad-request' })
+    await expect(serving({ service: { models: [source] } })).rejects.toMatchObject({
+      code: 'engine/bad-request',
+      message: 'A model and an adapter are called anna; give the model another name, as --model name=file.',
+    })
   })
 })
 

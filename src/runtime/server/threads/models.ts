@@ -88,11 +88,14 @@ export class Models {
       ...adapters.map((adapter) => adapter.name),
     ])
     const twice = names.find((name, at) => names.indexOf(name) < at)
-    if (twice !== undefined || sources.length === 0)
-      throw new KvfoldError(
-        'engine/bad-request',
-        twice === undefined ? 'There is no model to serve.' : `Two models, or a model and an adapter, are called ${twice}.`,
-      )
+    if (sources.length === 0) throw new KvfoldError('engine/bad-request', 'There is no model to serve.')
+    if (twice !== undefined) {
+      const isAdapter = sources.some(({ adapters = [] }) => adapters.some((adapter) => adapter.name === twice))
+      const what = isAdapter
+        ? `A model and an adapter are called ${twice}; give the model another name, as --model name=file.`
+        : `Two models are called ${twice}.`
+      throw new KvfoldError('engine/bad-request', what)
+    }
     this.#models = sources.map((source) => new ServedModel(source, options.onLeave))
     this.#attentionModels = new Map(
       sources.flatMap((source, at) => {
