@@ -101,6 +101,7 @@ const surface = {
   ],
   'runtime/engine': [
     ...[
+      'adapters',
       'attention',
       'background-recompute',
       'cache-secret',

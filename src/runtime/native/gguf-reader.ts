@@ -51,7 +51,7 @@ export function readHeader(path: string): GgufHeader {
   } catch (error) {
     if (error instanceof KvfoldError) throw error
     const { code = 'unknown' } = error as NodeJS.ErrnoException
-    throw new KvfoldError('model/not-found', `There is no readable model file at ${path} (${code}); check the path.`, {
+    throw new KvfoldError('model/not-found', `There is no readable file at ${path} (${code}); check the path.`, {
       cause: error,
     })
   }

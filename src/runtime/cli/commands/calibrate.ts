@@ -1,5 +1,6 @@
 /** `kvfold calibrate`: measures this machine with a model once, so that folds can be priced before they are made. */
 import type { Command } from 'commander'
+import { Adapters } from '../../engine/adapters.js'
 import { calibrate, SEQUENCES } from '../../engine/calibrate.js'
 import { measuredOn, saveCalibration } from '../../engine/calibration.js'
 import { decodeTime, prefillTime, type CostModel } from '../../kv/cost-model.js'
@@ -34,6 +35,7 @@ async function run(flags: CalibrateFlags, { out, notes, interrupt }: Shell): Pro
   const model = await native.loadModel(path, settings.model)
   try {
     const { info } = model
+    const adapters = await Adapters.load(model, settings.lora)
     const trained = info.trainedContext
     const context = await model.createContext({
       ...settings,
@@ -41,6 +43,7 @@ async function run(flags: CalibrateFlags, { out, notes, interrupt }: Shell): Pro
       sequences: SEQUENCES,
       fullSlidingWindow: info.slidingWindow > 0,
     })
+    context.useAdapters(adapters.set().applied)
     const subject = { info, settings, backend: native.backend }
     const cost = await calibrate(context, info.vocabulary, measuredOn(subject, context), {
       quick: flags.quick === true,

@@ -8,6 +8,7 @@ import { connect, isIP } from 'node:net'
 import { resolve } from 'node:path'
 import type { Command } from 'commander'
 import { KvfoldError } from '../../core/errors.js'
+import { adaptersOf } from '../../engine/adapters.js'
 import { Embedder } from '../../engine/embedder.js'
 import { Reranker } from '../../engine/reranker.js'
 import type { Address, Server, ServerOptions } from '../../server/app.js'
@@ -181,27 +182,37 @@ function sourcesOf(flags: ServeFlags, shell: Shell): ModelSource[] {
   const twice = models.find(({ name }, at) => models.findIndex((other) => other.name === name) < at)
   if (twice !== undefined)
     throw new KvfoldError('cli/bad-usage', `Two models are called ${twice.name}; name them with --model name=file.`)
-  return models.map(({ name, model }) => ({
-    ...sourceOf(name, model, flags, shell),
+  return models.map(({ name, model }, at) => ({
+    // An adapter fits one model; the flag says that it is the first.
+    ...sourceOf(name, model, flags, shell, at === 0 ? flags.lora : []),
     ...definedFields({ file: knownFile(model) }),
   }))
 }
 
-function sourceOf(name: string, model: string, flags: ServeFlags, { notes, interrupt }: Shell): ModelSource {
+function sourceOf(
+  name: string,
+  model: string,
+  flags: ServeFlags,
+  { notes, interrupt }: Shell,
+  lora: ServeFlags['lora'] = [],
+): ModelSource {
   const uses = { attention: flags.attention === 'on', ...(flags.embeddings === true ? { embeddings: 'beside' as const } : {}) }
   const trial = flags.trial === 'on' ? uses : 'off'
   const { slots, maxGap } = flags
+  const { lora: _, ...others } = flags
+  const adapted: ModelFlags = lora.length > 0 ? { ...others, model, lora } : { ...others, model }
   const say = (doing: string) => {
     notes.print(`${doing} ...`)
   }
   return {
     name,
     slots,
-    load: () => loadEngine({ ...flags, model }, notes, interrupt.signal, { slots, maxGap, trial, say }),
+    adapters: adaptersOf(lora),
+    load: () => loadEngine(adapted, notes, interrupt.signal, { slots, maxGap, trial, say }),
     ...(flags.attention === 'on'
-      ? { loadForAttention: () => loadEngine(lookingFlags({ ...flags, model }), notes, interrupt.signal, LOOKING) }
+      ? { loadForAttention: () => loadEngine(lookingFlags(adapted), notes, interrupt.signal, LOOKING) }
       : {}),
-    ...(flags.embeddings === true ? { embedder: (engine: ServedEngine) => embedderOn(engine, { ...flags, model }) } : {}),
+    ...(flags.embeddings === true ? { embedder: (engine: ServedEngine) => embedderOn(engine, adapted) } : {}),
   }
 }
 
@@ -298,7 +309,11 @@ interface Served {
   readonly where: string
   /** Names of the accepted keys. Empty: no key is needed. */
   readonly keys: readonly string[]
-  readonly models: readonly { readonly name: string; readonly aliases?: readonly string[] }[]
+  readonly models: readonly {
+    readonly name: string
+    readonly aliases?: readonly string[]
+    readonly adapters?: readonly { readonly name: string }[]
+  }[]
   readonly contract: string
   readonly acm: string
   readonly overflow: string
@@ -334,9 +349,12 @@ const asked = ({ keys }: Served): string =>
     : `It needs an API key, and each of the ${keys.length} sees its own threads.`
 
 function called({ models }: Served): readonly string[] {
-  return models.flatMap(({ name, aliases = [] }) => {
+  return models.flatMap(({ name, aliases = [], adapters = [] }) => {
     const others = aliases.filter((alias) => alias !== '*')
     return [
+      ...(adapters.length === 0
+        ? []
+        : [`${name} with one adapter alone is called ${adapters.map((adapter) => adapter.name).join(', ')}.`]),
       ...(others.length === 0 ? [] : [`${name} is also called ${others.join(', ')}.`]),
       ...(aliases.includes('*') ? [`Every other model name means ${name}.`] : []),
     ]
