@@ -151,7 +151,7 @@ function translated(flag: string, peer: Exclude<Peer, 'always'>, isHere: boolean
   return peer.drops?.test(given) === true ? [] : [peer.ours, peer.as?.(given) ?? given]
 }
 
-/** In llama-server `-t` counts threads. Nobody wants a temperature of 4 or more. */
+/** In llama-server `-t` counts threads. A whole number of 4 or more is hardly meant as a temperature. */
 function refuseThreads(flag: string, value: string, command: Command): void {
   if (flag === '-t' && /^\d+$/.test(value) && Number(value) > 3)
     throw new KvfoldError(

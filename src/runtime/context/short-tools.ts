@@ -1,6 +1,6 @@
 /**
- * The six context tools for models that nobody trained on them: texts of one's own, results that show what is in each fragment, and calls
- * that can only name ids that exist.
+ * The six context tools for models that were not trained on them. Their texts are short or the user's own, results show how each fragment
+ * begins, and calls can only name ids that exist.
  */
 import Type, { type Static } from 'typebox'
 import type { ToolDefinition } from '../chat/message.js'

@@ -5,10 +5,9 @@
 import { fork } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import { mkdir, readFile, stat, writeFile } from 'node:fs/promises'
-import { createRequire } from 'node:module'
 import { dirname, join } from 'node:path'
-import { pathToFileURL } from 'node:url'
 import Type from 'typebox'
+import { forSources } from '../core/processes.js'
 import { type ErrorCode, KvfoldError } from '../core/errors.js'
 import { seqId, type SeqId } from '../core/ids.js'
 import { checked } from '../core/schema.js'
@@ -86,7 +85,7 @@ async function run(order: TrialOrder, signal?: AbortSignal): Promise<TrialAnswer
   const source = import.meta.url.endsWith('.ts')
   const child = fork(new URL(source ? './trial-child.ts' : './trial-child.js', import.meta.url), {
     // From source the child needs tsx, however our own process was started.
-    execArgv: source ? ['--import', pathToFileURL(createRequire(import.meta.url).resolve('tsx')).href] : [],
+    execArgv: source ? forSources() : [],
     stdio: ['ignore', 'ignore', 'pipe', 'ipc'],
     // With a backtrace llama.cpp would start a debugger where one is installed.
     env: { ...process.env, GGML_NO_BACKTRACE: '1' },

@@ -6,6 +6,7 @@ import { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import { setTimeout as wait } from 'node:timers/promises'
 import { KvfoldError } from '../core/errors.js'
+import { isRunning } from '../core/processes.js'
 import { digestOf } from './facts.js'
 
 export interface RemoteFile {
@@ -191,19 +192,9 @@ async function lock(path: string, to: string): Promise<() => Promise<void>> {
       const { code } = error as NodeJS.ErrnoException
       if (code !== 'EEXIST') throw failed(`${to} cannot be written (${code}); set KVFOLD_MODELS to another folder.`, error)
       const owner = Number(await readFile(path, 'utf8').catch(() => ''))
-      if (isRetry || isAlive(owner)) throw failed(`Process ${owner} is downloading ${to} already; wait for it, or end it.`)
+      if (isRetry || isRunning(owner)) throw failed(`Process ${owner} is downloading ${to} already; wait for it, or end it.`)
       await rm(path, { force: true })
     }
-  }
-}
-
-function isAlive(pid: number): boolean {
-  if (!Number.isSafeInteger(pid) || pid < 1) return false
-  try {
-    process.kill(pid, 0)
-    return true
-  } catch (error) {
-    return (error as NodeJS.ErrnoException).code === 'EPERM'
   }
 }
 

@@ -5,12 +5,11 @@
 import { createHash } from 'node:crypto'
 import { createReadStream } from 'node:fs'
 import { mkdir, readFile, stat, writeFile } from 'node:fs/promises'
-import { createRequire } from 'node:module'
 import { dirname, join } from 'node:path'
-import { pathToFileURL } from 'node:url'
 import type { Piscina } from 'piscina'
 import Type from 'typebox'
 import { Value } from 'typebox/value'
+import { forSources } from '../core/processes.js'
 import { writeWhole } from '../core/whole-file.js'
 import { cacheFolder } from '../engine/calibration.js'
 import { readHeader } from '../native/gguf-reader.js'
@@ -99,9 +98,7 @@ const threads = (): Promise<Piscina<Order, unknown>> =>
         maxThreads: 2,
         idleTimeout: IDLE * 1000,
         // When we run from TypeScript sources, the thread must load tsx too.
-        ...(import.meta.url.endsWith('.ts')
-          ? { execArgv: ['--import', pathToFileURL(createRequire(import.meta.url).resolve('tsx')).href] }
-          : {}),
+        ...(import.meta.url.endsWith('.ts') ? { execArgv: forSources() } : {}),
       }),
   ))
 

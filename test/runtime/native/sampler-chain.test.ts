@@ -302,16 +302,17 @@ describe('limits', () => {
     expect(await own.decode(batchOf(someTokens(OUTPUTS), 0, 0, 'last'))).toBe('done')
     const run = async (stopTokens: readonly number[]) => {
       const sampler = await limited({ stopTokens })
+      const heard: number[] = []
       const ended = await own.generate(
         {
           ...{ tokens: Int32Array.of(1), positions: Int32Array.of(OUTPUTS), sequences: Int32Array.of(0) },
           ...{ samplers: [sampler], limits: Int32Array.of(6), steps: 6 },
         },
-        () => undefined,
+        ({ tokens }) => heard.push(...tokens),
       )
       own.untag(0 as never, { start: OUTPUTS, end: 64 })
       sampler.dispose()
-      return Array.from(ended.drawn.tokens)
+      return [...heard, ...ended.drawn.tokens]
     }
     const whole = await run([])
     expect(whole.length).toBeGreaterThan(2)
