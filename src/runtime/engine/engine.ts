@@ -264,7 +264,10 @@ export interface Generation extends AsyncIterable<EngineEvent> {
 }
 
 export interface EngineInfo {
+  /** The model's name, with the adapters that a request applies if it names none. */
   readonly model: string
+  /** The model's name without adapters. Default: `model`. */
+  readonly base?: string
   /** The kind of engine: `llama`, `scripted`, ... */
   readonly engine: string
   /** The release of llama.cpp, or of the software that takes its place. */

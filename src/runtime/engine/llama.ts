@@ -170,8 +170,10 @@ export class LlamaEngine implements Engine {
       compact: (name) => this.#compact(name),
       totals: () => this.#cache.totals,
     })
+    const base = model.info.metadata['general.name'] ?? model.info.description
     this.info = {
-      model: [model.info.metadata['general.name'] ?? model.info.description, ...adapters.applied].join(' + '),
+      model: [base, ...adapters.applied].join(' + '),
+      ...(adapters.applied.length === 0 ? {} : { base }),
       engine: 'llama',
       release: native.backend.release,
       context: context.cells,

@@ -324,7 +324,18 @@ export interface FillIn {
 /** A bare completion: the model continues a text or tokens, without a template or a thread. */
 export interface CompletionAsk extends Pick<
   Ask,
-  'tenant' | 'model' | 'lora' | 'sampling' | 'limits' | 'maxTokens' | 'stop' | 'format' | 'logprobs' | 'priority' | 'timeoutMs' | 'signal'
+  | 'tenant'
+  | 'model'
+  | 'lora'
+  | 'sampling'
+  | 'limits'
+  | 'maxTokens'
+  | 'stop'
+  | 'format'
+  | 'logprobs'
+  | 'priority'
+  | 'timeoutMs'
+  | 'signal'
 > {
   /** A text, or a list of token ids and texts that are joined in order. */
   readonly prompt: string | readonly (string | number)[]

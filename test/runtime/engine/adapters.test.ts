@@ -7,7 +7,10 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
 import { sharedCells } from '../../../src/fleet/cells/shared-cells-folder.js'
+import { sculptor } from '../../../src/runtime/agents/sculptor.js'
 import type { ChatMessage, Edit } from '../../../src/runtime/chat/message.js'
+import { builtinModel } from '../../../src/runtime/cli/builtin.js'
+import { contextTools } from '../../../src/runtime/context/tools.js'
 import { conversationId } from '../../../src/runtime/core/ids.js'
 import { SECRET_FILE } from '../../../src/runtime/engine/cache-secret.js'
 import type { AdapterScale, EngineReply, EngineRequest } from '../../../src/runtime/engine/engine.js'
@@ -203,11 +206,19 @@ describe('predictions with an adapter', () => {
       { id: 0, name: 'anna', scale: 1 },
       { id: 1, name: 'bert', scale: 0 },
     ])
-    expect(engine.info.model).toBe('kvfold synthetic + anna')
+    expect(engine.info).toMatchObject({ model: 'kvfold synthetic + anna', base: 'kvfold synthetic' })
     const first = await ask(engine, 'named', A)
     const { ledger } = await engine.respond({ conversation: conversationId('unnamed'), messages, maxTokens: 1 }).reply
     expect(ledger.reused).toBeGreaterThan(100)
     expect(first.ledger.reused).toBe(0)
+  })
+
+  it('leave a trained model the tools that it was trained on', async () => {
+    const trained = builtinModel()
+    const engine = await load({ lora: [{ path: await adapterFor(trained, 'carl') }] }, trained)
+    expect(engine.info).toMatchObject({ model: 'kvfold-tiny + carl', base: 'kvfold-tiny' })
+    const { definitions } = sculptor({ engine, id: conversationId('trained') }).toolbox
+    expect(definitions).toEqual(contextTools.map(({ definition }) => definition))
   })
 })
 

@@ -182,25 +182,21 @@ function sourcesOf(flags: ServeFlags, shell: Shell): ModelSource[] {
   const twice = models.find(({ name }, at) => models.findIndex((other) => other.name === name) < at)
   if (twice !== undefined)
     throw new KvfoldError('cli/bad-usage', `Two models are called ${twice.name}; name them with --model name=file.`)
+  if (models.length === 0 && flags.lora !== undefined)
+    throw new KvfoldError('cli/bad-usage', '--lora belongs to the first --model; give that model, also beside --models.')
   return models.map(({ name, model }, at) => ({
-    // An adapter fits one model; the flag says that it is the first.
-    ...sourceOf(name, model, flags, shell, at === 0 ? flags.lora : []),
+    ...sourceOf(name, model, at === 0 ? flags : withoutAdapters(flags), shell),
     ...definedFields({ file: knownFile(model) }),
   }))
 }
 
-function sourceOf(
-  name: string,
-  model: string,
-  flags: ServeFlags,
-  { notes, interrupt }: Shell,
-  lora: ServeFlags['lora'] = [],
-): ModelSource {
+/** An adapter fits one model: the first that the flags name. */
+const withoutAdapters = ({ lora: _, ...flags }: ServeFlags): ServeFlags => flags
+
+function sourceOf(name: string, model: string, flags: ServeFlags, { notes, interrupt }: Shell): ModelSource {
   const uses = { attention: flags.attention === 'on', ...(flags.embeddings === true ? { embeddings: 'beside' as const } : {}) }
   const trial = flags.trial === 'on' ? uses : 'off'
-  const { slots, maxGap } = flags
-  const { lora: _, ...others } = flags
-  const adapted: ModelFlags = lora.length > 0 ? { ...others, model, lora } : { ...others, model }
+  const { slots, maxGap, lora = [] } = flags
   const say = (doing: string) => {
     notes.print(`${doing} ...`)
   }
@@ -208,11 +204,11 @@ function sourceOf(
     name,
     slots,
     adapters: adaptersOf(lora),
-    load: () => loadEngine(adapted, notes, interrupt.signal, { slots, maxGap, trial, say }),
+    load: () => loadEngine({ ...flags, model }, notes, interrupt.signal, { slots, maxGap, trial, say }),
     ...(flags.attention === 'on'
-      ? { loadForAttention: () => loadEngine(lookingFlags(adapted), notes, interrupt.signal, LOOKING) }
+      ? { loadForAttention: () => loadEngine(lookingFlags({ ...flags, model }), notes, interrupt.signal, LOOKING) }
       : {}),
-    ...(flags.embeddings === true ? { embedder: (engine: ServedEngine) => embedderOn(engine, adapted) } : {}),
+    ...(flags.embeddings === true ? { embedder: (engine: ServedEngine) => embedderOn(engine, { ...flags, model }) } : {}),
   }
 }
 
@@ -246,7 +242,7 @@ function folderOf(flags: ServeFlags, shell: Shell): ServedFolder | undefined {
     modelsIn(path).map((file) => {
       const key = JSON.stringify([file.path, file.size, file.modified, file.name, file.aliases])
       const source = known.get(key) ?? {
-        ...sourceOf(file.name, file.path, flags, shell),
+        ...sourceOf(file.name, file.path, withoutAdapters(flags), shell),
         ...{ file, aliases: [...file.aliases, ...aliasesOf(file.name)] },
       }
       known.set(key, source)
@@ -354,7 +350,7 @@ function called({ models }: Served): readonly string[] {
     return [
       ...(adapters.length === 0
         ? []
-        : [`${name} with one adapter alone is called ${adapters.map((adapter) => adapter.name).join(', ')}.`]),
+        : [`Names of models that are ${name} with one adapter: ${adapters.map((adapter) => adapter.name).join(', ')}.`]),
       ...(others.length === 0 ? [] : [`${name} is also called ${others.join(', ')}.`]),
       ...(aliases.includes('*') ? [`Every other model name means ${name}.`] : []),
     ]

@@ -151,7 +151,7 @@ async function prepare({ ask, taken, engine, defaults, operatorTools }: Answerin
       return managed?.loaded ?? (deferred === undefined ? [] : foundIn(thread.conversation.messages, deferred))
     },
   }
-  const own = [...(acm === 'tools' ? contextToolsFor(engine.info.model, defaults.toolTexts) : []), ...more]
+  const own = [...(acm === 'tools' ? contextToolsFor(engine.info.base ?? engine.info.model, defaults.toolTexts) : []), ...more]
   const toolbox = new Toolbox(own, [], external, managed)
   thread.prompted = { tools: toolbox.definitions, variables, ...adapted }
   const wanted = ask.clientEdits ?? defaults.clientEditsOf?.get(ask.tenant) ?? defaults.clientEdits

@@ -175,8 +175,8 @@ export class Models {
   }
 
   /**
-   * Returns the model of that name, or the one that has an adapter of that name. Without a name, returns the first. @throws KvfoldError
-   * model/not-found
+   * Returns the model of that name; its own name counts before an alias, and an alias before an adapter's name. Without a name, returns the
+   * first. @throws KvfoldError model/not-found
    */
   pick(name?: string): ServedModel {
     const model = this.#picked(name) ?? (this.#look(true), this.#picked(name))
@@ -203,7 +203,9 @@ export class Models {
   }
 
   #missing(name: string | undefined): KvfoldError {
-    const names = this.#models.flatMap((each) => [each.name, ...each.aliases, ...each.adapters.map((adapter) => adapter.name)]).join(', ')
+    const names = this.#models
+      .flatMap((each) => [each.name, ...each.aliases, ...each.adapters.map((adapter) => adapter.name)])
+      .join(', ')
     const there = names === '' ? 'the folder of models is empty' : `the models are: ${names}`
     const what = name === undefined ? 'There is no model here' : `There is no model ${JSON.stringify(name)} here`
     return new KvfoldError('model/not-found', `${what}; ${there}.`)
@@ -482,7 +484,7 @@ export class ServedModel {
         engine === null
           ? null
           : {
-              title: engine.info.model,
+              title: engine.info.base ?? engine.info.model,
               engine: engine.info.engine,
               release: engine.info.release,
               context: engine.info.context,
