@@ -104,6 +104,7 @@ const surface = {
   ],
   'runtime/engine': [
     ...[
+      'adapters',
       'attention',
       'background-recompute',
       'cache-secret',

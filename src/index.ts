@@ -21,7 +21,7 @@ export { openNative } from './runtime/native/binding.js'
 export { isModelUri, resolveModel, type ResolveOptions } from './runtime/native/binding.js'
 // llama.cpp ends the process on some damaged files. So this loads and uses a file in another process first, as every command does.
 export { proveModel, type Trial, type ModelTrialOptions } from './runtime/engine/tried-models.js'
-export { synthesizeModel, type SyntheticShape } from './runtime/native/synthetic.js'
+export { synthesizeAdapter, synthesizeModel, type SyntheticAdapter, type SyntheticShape } from './runtime/native/synthetic.js'
 export { builtinModel } from './runtime/cli/builtin.js'
 export type {
   AnswerLimits,
@@ -36,6 +36,7 @@ export type {
   ModelOptions,
   Native,
   NativeDry,
+  NativeAdapter,
   NativeModel,
   NativeWords,
   Pooling,
@@ -69,6 +70,7 @@ export type { LazyGrammar, ReasoningTags } from './runtime/chat/grammar.js'
 
 // Engines: run messages with their edits, and return the next message with its ledger entry.
 export { LlamaEngine, type Completion, type LlamaEngineOptions } from './runtime/engine/llama.js'
+export type { AdapterFile, AdapterInfo } from './runtime/engine/adapters.js'
 export type { ShelfPlace } from './runtime/engine/disk-tier.js'
 export type { SharedCells } from './runtime/engine/saved-cells.js'
 export { sharedCells, type SharedPlace } from './fleet/cells/shared-cells-folder.js'
@@ -87,6 +89,7 @@ export {
   type TextPooling,
 } from './runtime/engine/embedder.js'
 export type {
+  AdapterScale,
   Engine,
   EngineEvent,
   EngineInfo,

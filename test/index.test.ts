@@ -35,6 +35,7 @@ it('kvfold exports these names', () => {
     'searchId',
     'sharedCells',
     'shortContextTools',
+    'synthesizeAdapter',
     'synthesizeModel',
     'systemPrompts',
   ])

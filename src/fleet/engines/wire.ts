@@ -84,6 +84,7 @@ export function bodyFor(
     )
   if (grammar !== undefined && schema !== undefined)
     throw new KvfoldError('engine/bad-request', 'Give a grammar or a schema, not both.')
+  if (request.lora?.some(({ scale }) => scale !== 0) === true) throw unsupported('adapters by number', flavour)
   if (request.continues === true && flavour.continues === null) throw unsupported('an answer that has begun', flavour)
   if (grammar !== undefined && !json && flavour.grammar === null) throw unsupported('a grammar', flavour)
   if (grammar !== undefined && !json && tools.length > 0) throw unsupported('a grammar beside tools', flavour)

@@ -54,7 +54,7 @@ export class Session {
   constructor(private readonly options: SessionOptions) {
     const { engine, id, system, clientTools = [], contextTools: own } = options
     this.toolbox = new Toolbox(
-      typeof own === 'boolean' ? (own ? contextToolsFor(engine.info.model, options.toolTexts) : []) : own,
+      typeof own === 'boolean' ? (own ? contextToolsFor(engine.info.base ?? engine.info.model, options.toolTexts) : []) : own,
       clientTools,
     )
     const ports = portsOf(engine, id, this.toolbox.definitions)

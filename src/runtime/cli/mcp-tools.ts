@@ -139,7 +139,8 @@ export function sessionWith({ host, way }: McpTools, options: SessionOptions): S
     execute,
     mode: way,
     limits: { tokens: Math.floor(engine.info.context * LOADED_SHARE) },
-    contextTools: own === true ? contextToolsFor(engine.info.model, options.toolTexts) : own === false ? [] : own,
+    contextTools:
+      own === true ? contextToolsFor(engine.info.base ?? engine.info.model, options.toolTexts) : own === false ? [] : own,
     ...definedFields({ purpose: system, generation, maxCalls }),
     ...(conversation === undefined
       ? {}

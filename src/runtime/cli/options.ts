@@ -7,6 +7,7 @@ import { CONTRACT_CHOICES, type ContractChoice } from '../core/contract.js'
 import { KvfoldError } from '../core/errors.js'
 import { readToolTexts, type ToolTexts } from '../context/short-tools.js'
 import { sharedSecret } from '../engine/cache-secret.js'
+import type { AdapterFile } from '../engine/adapters.js'
 import type { LlamaEngineOptions } from '../engine/llama.js'
 import type { Sampling } from '../engine/engine.js'
 import type { CacheType, GpuChoice } from '../native/types.js'
@@ -22,6 +23,7 @@ export interface ModelFlags {
   readonly model: string
   readonly gpu: GpuChoice
   readonly gpuLayers?: number
+  readonly lora?: readonly AdapterFile[]
   readonly context?: number
   readonly ubatch?: number
   readonly threads?: number
@@ -48,6 +50,11 @@ export function addModelOptions(command: Command): Command {
       BUILTIN,
     )
     .addOption(new Option('--gpu <backend>', 'where to compute').choices(GPUS).default('auto'))
+    .option(
+      '--lora <path[=scale]>',
+      'LoRA adapter of the model, a GGUF file, and how strongly it applies (default: 1); may be given several times',
+      adapterOf,
+    )
     .option('--gpu-layers <count>', 'layers to put on the GPU (default: as many as fit)', integer(0, 10_000))
     .option(
       '-c, --context <cells>',
@@ -148,6 +155,13 @@ export function integers(least: number, most: number): (text: string) => number[
   return (text) => [...new Set(text.split(',').map((part) => one(part.trim())))].sort((a, b) => a - b)
 }
 
+/** A commander parser of adapters such as `policy.gguf=0.5`. */
+function adapterOf(text: string, before: readonly AdapterFile[] = []): readonly AdapterFile[] {
+  const [, path = '', scale] = /^(.+?)(?:=([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?))?$/i.exec(text) ?? []
+  if (path === '') throw new InvalidArgumentError('It must be the path of a GGUF file, or path=scale.')
+  return [...before, { path, ...(scale === undefined ? {} : { scale: Number(scale) }) }]
+}
+
 /** Returns the engine's options. @throws KvfoldError cli/bad-usage when the template file cannot be read */
 export function engineOptions(flags: ModelFlags): LlamaEngineOptions {
   return {
@@ -162,6 +176,7 @@ export function engineOptions(flags: ModelFlags): LlamaEngineOptions {
       disk: flags.diskCache === undefined ? undefined : { folder: flags.diskCache, bytes: flags.diskCacheSize * MIB },
       shared: sharedPlace(flags),
       model: flags.gpuLayers === undefined ? undefined : { gpuLayers: flags.gpuLayers },
+      lora: flags.lora,
       chatTemplate: flags.chatTemplate === undefined ? undefined : readText(flags.chatTemplate, '--chat-template'),
     }),
     flashAttention: flags.flashAttention,

@@ -1,5 +1,6 @@
 /** Loads an engine in this process from command-line options. */
 import { definedFields } from '../core/json.js'
+import { createHash } from 'node:crypto'
 import { existsSync, readFileSync } from 'node:fs'
 import { stat } from 'node:fs/promises'
 import { resolve } from 'node:path'
@@ -125,7 +126,7 @@ const inPassing =
 
 /**
  * Returns the file that `model` names, after a trial: a process of its own loads and uses it as `options` say, now or earlier. So a
- * damaged file ends only that process. The built-in model is tried only on GPUs.
+ * damaged file ends only that process. The built-in model is tried only on GPUs, and with adapters.
  * @throws KvfoldError like openNative, modelPath and proveModel
  */
 export async function provenModel(
@@ -137,7 +138,7 @@ export async function provenModel(
 ): Promise<string> {
   const path = await modelPath(model, notes, signal)
   const { backend } = await nativeLibrary(gpu)
-  if (model === BUILTIN && backend.gpu === 'cpu') return path
+  if (model === BUILTIN && backend.gpu === 'cpu' && options.lora === undefined) return path
   const { version } = JSON.parse(readFileSync(new URL('../../../package.json', import.meta.url), 'utf8')) as { version: string }
   const onTrial = () => {
     say(`Trying ${model} in a process of its own, once for this file and these options`)
@@ -152,8 +153,9 @@ export async function provenModel(
 
 /** The options that affect loading the model, for its trial. */
 function trialOptions(flags: ModelFlags, uses: TrialUses): ModelTrialOptions {
-  const { model, ubatch, threads, batchThreads, flashAttention, keyType, valueType } = optionsOf(flags)
-  return definedFields({ ...uses, model, ubatch, threads, batchThreads, flashAttention, keyType, valueType })
+  const { model, lora, ubatch, threads, batchThreads, flashAttention, keyType, valueType } = optionsOf(flags)
+  const adapters = lora?.map(({ path }) => resolve(path))
+  return definedFields({ ...uses, model, lora: adapters, ubatch, threads, batchThreads, flashAttention, keyType, valueType })
 }
 
 /** Like `provenModel`, for an engine with these flags. `uses`: further uses to try. `off`: no trial. */
@@ -206,15 +208,18 @@ export async function loadEngine(
 /** Says what a fast contract costs the engine's model, where it can keep that contract. */
 export async function warnOfContract(contract: ContractChoice, engine: LlamaEngine, notes: Terminal): Promise<void> {
   if (contract === 'exact' || !engine.abilities.contracts.includes(contractOfStep(contract))) return
-  const notice = fidelityNotice(contract, await loadFidelity(engine.modelInfo.path))
+  const notice = fidelityNotice(contract, await loadFidelity(await weightsOf(engine)))
   if (notice !== null) notes.prose(notice, notes.colours.yellow)
 }
 
-/** Returns the fingerprint of the engine's weights in hex; null for a remote engine. */
+/** Returns the fingerprint of the engine's weights in hex, with the adapters that it applies; null for a remote engine. */
 export async function weightsOf(engine: LlamaEngine): Promise<string>
 export async function weightsOf(engine: Engine): Promise<string | null>
 export async function weightsOf(engine: Engine): Promise<string | null> {
-  return engine instanceof LlamaEngine ? (await modelFingerprint(engine.modelInfo.path)).toString('hex') : null
+  if (!(engine instanceof LlamaEngine)) return null
+  const weights = (await modelFingerprint(engine.modelInfo.path)).toString('hex')
+  const { adapterKey } = engine
+  return adapterKey === '' ? weights : createHash('sha256').update(weights).update(adapterKey).digest('hex')
 }
 
 /** Returns the options of an embedder for these flags. */
@@ -224,13 +229,14 @@ export function embedderOptions(flags: ModelFlags): EmbedderOptions {
 }
 
 /**
- * Loads the model that the flags name, only for embeddings or rankings, after its trial. The caller disposes the result.
+ * Loads the model that the flags name, only for embeddings or rankings and without adapters, after its trial. The caller disposes the
+ * result.
  * @param isTried false: no trial
  * @throws KvfoldError like enginePath, Embedder.load and Reranker.load
  */
 export async function loadReader<R extends Embedder | Reranker>(
   kind: { load(native: Native, path: string, options: EmbedderOptions & { readonly model?: ModelOptions }): Promise<R> },
-  flags: ModelFlags,
+  { lora: _, ...flags }: ModelFlags,
   notes: Terminal,
   signal?: AbortSignal,
   isTried = true,

@@ -27,7 +27,7 @@ const TRAINED: readonly string[] = ['kvfold-tiny', 'builtin']
 
 /**
  * Returns the context tools in the form that suits a model.
- * @param model `EngineInfo.model`
+ * @param model the model's name without adapters (`EngineInfo.base`): an adapter of a trained model is trained on its texts, too
  * @param texts the words in which the model is to see them; default: those of this project
  */
 export function contextToolsFor(model: string, texts?: ToolTexts): readonly ContextTool[] {

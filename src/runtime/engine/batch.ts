@@ -41,6 +41,8 @@ const sizeOf = (shares: readonly BatchShare[]): number => shares.reduce((sum, { 
 /**
  * Composes the next batch of at most `room` tokens: one token of every stream, then prompts, those that waited longest first. Shares that
  * find no cells wait.
+ * @param jobs those that may be in one batch
+ * @param waiting the number of streams that wait for this batch, because they apply other adapters
  * @returns the shares, and the jobs that found no cells
  */
 export function composed(
@@ -48,6 +50,7 @@ export function composed(
   cache: StepCache,
   room: number,
   budget: PrefillBudget,
+  waiting = 0,
 ): { readonly shares: BatchShare[]; readonly starved: readonly Job[] } {
   const shares: BatchShare[] = []
   const starved: Job[] = []
@@ -72,6 +75,7 @@ export function composed(
   const streams = shares.length
   const isPromptDue = jobs.some(({ phase }) => phase.name === 'prefill')
   if (streams > 0 && isPromptDue) room = Math.min(budget.tokens(streams), room)
+  else if (waiting > 0) room = Math.min(Math.max(budget.tokens(waiting), FEWEST), room)
   for (const job of [...jobs].sort((a, b) => a.served - b.served)) {
     if (job.phase.name !== 'prefill' || room === 0) continue
     const isRead = job.asked.promptLogprobs !== undefined
@@ -115,6 +119,28 @@ export function packed(shares: readonly BatchShare[]): Packed {
   }
   return { batch, size, outputs, read, watched }
 }
+
+// Which jobs may be in one batch: llama.cpp applies adapters to a whole batch.
+
+/**
+ * Groups the jobs that have tokens to compute by their adapters. The group with the adapters `last` comes first if it `stays`; then comes
+ * the group that has waited longest.
+ */
+export function byAdapters(jobs: readonly Job[], last: string, stays: boolean): readonly (readonly Job[])[] {
+  const groups = new Map<string, Job[]>()
+  for (const job of jobs) {
+    if (job.step === null) continue
+    const { key } = job.adapters
+    const group = groups.get(key)
+    if (group === undefined) groups.set(key, [job])
+    else group.push(job)
+  }
+  const turn = ([key, group]: readonly [string, readonly Job[]]) =>
+    stays && key === last ? -Infinity : group.reduce((latest, { ran }) => Math.max(latest, ran), -1)
+  return [...groups].sort((a, b) => turn(a) - turn(b)).map(([, group]) => group)
+}
+
+export const isStream = ({ phase }: Job): boolean => phase.name === 'decode'
 
 // How many prompt tokens go into a batch beside streams, so that the gap between two tokens of a stream stays within `maxGap`.
 

@@ -80,6 +80,13 @@ export interface GenerationOptions {
   readonly blend?: BlendChoice
 }
 
+/** An adapter of the engine, by its id, and the factor on what it adds to the model's weights. */
+export interface AdapterScale {
+  readonly id: number
+  /** 0: it does not apply. */
+  readonly scale: number
+}
+
 /** What all requests of a conversation have in common, those of its helpers included. */
 export interface RequestScope {
   /**
@@ -90,6 +97,11 @@ export interface RequestScope {
   readonly tenant?: string
   /** Variables of the chat template. They hold for the whole prompt, earlier messages included. Default: none. */
   readonly variables?: TemplateVariables
+  /**
+   * The LoRA adapters to apply; those that it does not name do not apply. Cells that were computed with other adapters are never used, but
+   * they are kept until the conversation is forgotten or room is short. Default: those of the engine's options, at their scales.
+   */
+  readonly lora?: readonly AdapterScale[]
 }
 
 export interface EngineRequest extends GenerationOptions, RequestScope {
@@ -252,7 +264,10 @@ export interface Generation extends AsyncIterable<EngineEvent> {
 }
 
 export interface EngineInfo {
+  /** The model's name, with the adapters that a request applies if it names none. */
   readonly model: string
+  /** The model's name without adapters. Default: `model`. */
+  readonly base?: string
   /** The kind of engine: `llama`, `scripted`, ... */
   readonly engine: string
   /** The release of llama.cpp, or of the software that takes its place. */

@@ -13,6 +13,7 @@ import type { Prompt } from '../kv/prompt.js'
 import type { LiveSequence } from '../kv/sequence.js'
 import type { Step } from '../kv/step.js'
 import type { NativeModel, NativeSampler, SamplerOptions } from '../native/types.js'
+import { type AdapterSet, NO_ADAPTERS } from './adapters.js'
 import type { AttentionWatch } from './attention-capture.js'
 import type { AttentionPattern } from './attention.js'
 import type { EngineRequest, PlannedStep, PromptLogprob, Timing, TokenLogprob } from './engine.js'
@@ -51,6 +52,8 @@ export interface JobRequest {
    * without a tenant share.
    */
   readonly salt?: CacheSalt
+  /** The adapters that its decodes apply. `salt` must be the one of these adapters. Default: none. */
+  readonly adapters?: AdapterSet
   readonly prompt: Prompt
   /** The contract and its choices. Default: exact. */
   readonly terms?: StepContract
@@ -116,6 +119,8 @@ export class Job {
   fetched: ReadStates | null = null
   /** The scheduler's turn that last computed a part of the job's prompt; -1 before the first. */
   served = -1
+  /** The scheduler's turn that last computed any of the job's tokens; -1 before the first. */
+  ran = -1
   readonly result: Promise<JobResult>
   resolve!: (result: JobResult) => void
   reject!: (error: unknown) => void
@@ -149,6 +154,10 @@ export class Job {
       this.reject = reject
     })
     this.result.catch(() => undefined)
+  }
+
+  get adapters(): AdapterSet {
+    return this.request.adapters ?? NO_ADAPTERS
   }
 
   /** The running step; null before it begins and after it ends. */

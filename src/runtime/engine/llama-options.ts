@@ -8,6 +8,7 @@ import type { BlendChoice } from '../kv/plan/blend.js'
 import type { StepContract } from '../kv/plan/parts.js'
 import type { EditMap } from '../kv/prompt.js'
 import type { ContextOptions, ModelInfo, ModelOptions, NativeModel, SamplerOptions } from '../native/types.js'
+import type { AdapterFile } from './adapters.js'
 import { callableTools } from './client-request.js'
 import type { ShelfPlace } from './disk-tier.js'
 import type { SharedCells } from './saved-cells.js'
@@ -18,6 +19,11 @@ import { guardedSequences, MOST_GUARDED } from './window-guard.js'
 
 export interface LlamaEngineOptions extends Omit<ContextOptions, 'embeddings'> {
   readonly model?: ModelOptions
+  /**
+   * LoRA adapters of the model. A request that names none applies all of them, each at its scale (default 1). Two files must not have one
+   * name. Default: none.
+   */
+  readonly lora?: readonly AdapterFile[]
   /** How many steps run at once. Default 4. */
   readonly slots?: number
   /**
@@ -55,7 +61,7 @@ export interface Completion
     AskedStep,
     JobListener,
     Pick<JobRequest, 'terms'>,
-    Pick<EngineRequest, 'tenant' | 'sampling' | 'limits' | 'grammar' | 'schema' | 'loose'> {
+    Pick<EngineRequest, 'tenant' | 'lora' | 'sampling' | 'limits' | 'grammar' | 'schema' | 'loose'> {
   readonly tokens: Int32Array
   /** The tokens before edits, and the edits. Contracts other than exact need it. */
   readonly origin?: EditMap

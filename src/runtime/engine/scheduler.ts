@@ -6,7 +6,8 @@ import type { OpenedSequence, StepCache } from '../kv/step-cache.js'
 import type { Batch, DecodeStatus, NativeContext, NativeModel, Watched } from '../native/types.js'
 import { cancelledBeforeBegin, type Job, type JobResult, planned, ReloadAhead, termsOf, tokenLogprob } from './job.js'
 import type { TokenLogprob } from './engine.js'
-import { composed, packed, PrefillBudget, type BatchShare, runAhead } from './batch.js'
+import { type AdapterSet, NO_ADAPTERS } from './adapters.js'
+import { byAdapters, composed, isStream, packed, PrefillBudget, type BatchShare, runAhead } from './batch.js'
 
 export interface SchedulerOptions {
   /** How many steps run at once; further ones wait. */
@@ -15,19 +16,27 @@ export interface SchedulerOptions {
   readonly maxGap?: number
   /** Decodes a batch. Default: the context's `decode`. */
   readonly decode?: (batch: Batch, watched: readonly Watched[]) => Promise<DecodeStatus>
+  /** The adapters that the context applies now. Default: none. */
+  readonly adapters?: AdapterSet
 }
 
 /** A prompt that takes less time goes in whole. Then streams pause for longer but less often, and small batches cost less time. */
 const DEFAULT_MAX_GAP = 1000
 /** The most milliseconds of a copy between two decodes. It also takes no longer than the decode before it. */
 const LONGEST_SLICE = 20
+/**
+ * Milliseconds that jobs of other adapters wait before the context changes to theirs. A change takes a few milliseconds, because llama.cpp
+ * then plans its graphs anew.
+ */
+const SHORTEST_STAY = 50
 /** The most steps of a run. A run ends earlier when there is other work. */
 const LONGEST_RUN = 256
 
 /**
  * Continuous batching over one context. Each turn takes one token of every decoding job and fills the batch with prompt tokens; the prompts
  * that waited longest come first. While other jobs decode, only as many prompt tokens go in as fit into `maxGap` by measured time
- * (PrefillBudget). Sequences are tagged and untagged between turns only. Jobs of one conversation run one after another.
+ * (PrefillBudget). Sequences are tagged and untagged between turns only. Jobs of one conversation run one after another. A batch has only
+ * jobs with the same adapters; jobs with other adapters take turns with them.
  */
 export class Scheduler {
   readonly #jobs: Job[] = []
@@ -39,6 +48,9 @@ export class Scheduler {
   #decoding: readonly Job[] = []
   #closed = false
   #turns = 0
+  /** The adapters that the context applies, and when they were last changed. */
+  #adapters: AdapterSet
+  #adaptersSince = -Infinity
   /**
    * `#news`: a job, an errand, a cancellation or a finished disk read has arrived since the loop last looked. `#wake`: ends the loop's
    * wait.
@@ -53,6 +65,7 @@ export class Scheduler {
     private readonly options: SchedulerOptions,
   ) {
     this.#budget = new PrefillBudget(options.maxGap ?? DEFAULT_MAX_GAP)
+    this.#adapters = options.adapters ?? NO_ADAPTERS
     this.#fetching = new ReloadAhead(
       cache,
       () => {
@@ -220,7 +233,17 @@ export class Scheduler {
    * lack of room.
    */
   #compose(): BatchShare[] {
-    const { shares, starved } = composed(this.#jobs, this.cache, this.context.batch, this.#budget)
+    const stays = performance.now() - this.#adaptersSince < SHORTEST_STAY
+    const streams = this.#jobs.filter(isStream).length
+    const starved: Job[] = []
+    let shares: BatchShare[] = []
+    for (const group of byAdapters(this.#jobs, this.#adapters.key, stays)) {
+      const waiting = streams - group.filter(isStream).length
+      const made = composed(group, this.cache, this.context.batch, this.#budget, waiting)
+      starved.push(...made.starved)
+      shares = made.shares
+      if (shares.length > 0) break
+    }
     // llama.cpp reorders the batches of hybrid models, so a watched job's rows could not be distinguished from those of other jobs.
     const alone = this.model.info.hybrid ? shares.find(({ job }) => job.watch !== null) : undefined
     if (alone !== undefined) return [alone]
@@ -229,9 +252,23 @@ export class Scheduler {
     return shares
   }
 
-  async #turn(shares: readonly BatchShare[]): Promise<void> {
+  /** Makes the context apply the adapters of these shares, and notes their turn. */
+  #prepare(shares: readonly BatchShare[]): void {
     this.#turns++
-    for (const { job, what } of shares) if (what === 'prompt') job.served = this.#turns
+    for (const { job, what } of shares) {
+      job.ran = this.#turns
+      if (what === 'prompt') job.served = this.#turns
+    }
+    const [first] = shares
+    const adapters = first?.job.adapters ?? this.#adapters
+    if (adapters.key === this.#adapters.key) return
+    this.context.useAdapters(adapters.applied)
+    this.#adapters = adapters
+    this.#adaptersSince = performance.now()
+  }
+
+  async #turn(shares: readonly BatchShare[]): Promise<void> {
+    this.#prepare(shares)
     const { batch, size, outputs, read, watched } = packed(shares)
     this.#decoding = shares.map(({ job }) => job)
     const begun = performance.now()
@@ -272,8 +309,11 @@ export class Scheduler {
     const isSteady = shares.every(({ job, what }) => what === 'generated' && job.runsAhead)
     const { attention } = this.context
     if (!isSteady || shares.length === 0 || this.#news || attention !== null || this.options.decode !== undefined) return 1
-    const isPromptDue = this.#jobs.some(({ phase }) => phase.name === 'prefill')
-    return isPromptDue || this.cache.moving === true
+    const { key } = shares[0]!.job.adapters
+    const isOtherDue = this.#jobs.some(
+      ({ phase, step, adapters }) => phase.name === 'prefill' || (step !== null && adapters.key !== key),
+    )
+    return isOtherDue || this.cache.moving === true
       ? 1
       : Math.min(LONGEST_RUN, Math.floor((this.cache.spare ?? 0) / shares.length))
   }
@@ -283,6 +323,7 @@ export class Scheduler {
    * while the next turns run. All work that needs the cache or its records waits for the end of the run; `#tell` asks for that end.
    */
   async #run(shares: readonly BatchShare[], steps: number): Promise<void> {
+    this.#prepare(shares)
     this.#decoding = shares.map(({ job }) => job)
     const onStep = (milliseconds: number) => {
       this.#budget.took({ prompt: 0, streams: shares.length, milliseconds })

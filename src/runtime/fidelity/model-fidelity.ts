@@ -6,7 +6,6 @@ import { checked } from '../core/schema.js'
 import { writeWhole } from '../core/whole-file.js'
 import { calibrationFolder } from '../engine/calibration.js'
 import type { LlamaEngine } from '../engine/llama.js'
-import { modelFingerprint } from '../engine/model-facts.js'
 import { type CaseKind, fidelityCases } from './cases.js'
 import { type FidelityAnswer, type FidelityWay, measureCase } from './measure.js'
 
@@ -38,7 +37,7 @@ const Row = Type.Object({
 })
 const File = Type.Object({
   version: Type.Literal(VERSION),
-  /** The fingerprint of the weights. */
+  /** The fingerprint of the weights, adapters included. */
   weights: Type.String(),
   model: Type.String(),
   date: Type.String(),
@@ -49,6 +48,8 @@ export type FidelityRow = Static<typeof Row>
 export type ModelFidelity = Static<typeof File>
 
 export interface FidelityOptions {
+  /** The fingerprint of the engine's weights, under which the record is kept. */
+  readonly weights: string
   /** Questions about each kind of text. */
   readonly questions: number
   readonly signal?: AbortSignal
@@ -57,7 +58,7 @@ export interface FidelityOptions {
 
 /** Measures the engine's model. The same model gives the same result on the same device. @throws KvfoldError engine/cancelled */
 export async function measureFidelity(engine: LlamaEngine, options: FidelityOptions): Promise<ModelFidelity> {
-  const { questions, signal, onProgress } = options
+  const { weights, questions, signal, onProgress } = options
   const cases = KINDS.flatMap((kind) => fidelityCases(kind, questions, 1))
   const answers: ReadonlyMap<string, FidelityAnswer>[] = []
   for (const [at, one] of cases.entries()) {
@@ -66,7 +67,7 @@ export async function measureFidelity(engine: LlamaEngine, options: FidelityOpti
   }
   return {
     version: VERSION,
-    weights: (await modelFingerprint(engine.modelInfo.path)).toString('hex'),
+    weights,
     model: engine.info.model,
     date: new Date().toISOString(),
     questions: cases.length,
@@ -103,9 +104,8 @@ export async function saveFidelity(fidelity: ModelFidelity, folder = calibration
   return path
 }
 
-/** Returns the record of the model in this file; null when there is none that can be used. */
-export async function loadFidelity(model: string, folder = calibrationFolder()): Promise<ModelFidelity | null> {
-  const weights = (await modelFingerprint(model)).toString('hex')
+/** Returns the record of these weights; null when there is none that can be used. */
+export async function loadFidelity(weights: string, folder = calibrationFolder()): Promise<ModelFidelity | null> {
   const text = await readFile(pathOf(weights, folder), 'utf8').catch(() => 'null')
   const found = checked(File, jsonOf(text))
   return found.ok && found.value.weights === weights ? found.value : null

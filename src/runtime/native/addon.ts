@@ -20,6 +20,7 @@ export type CaptureHandle = Handle<'capture'>
 export type GrammarHandle = Handle<'grammar'>
 export type DryHandle = Handle<'dry'>
 export type WordsHandle = Handle<'words'>
+export type AdapterHandle = Handle<'adapter'>
 
 /** Size of one block of a tensor type. [0, 0]: the type's number is not in use. */
 export type TensorBlock = readonly [bytes: number, elements: number]
@@ -99,6 +100,12 @@ export interface Addon {
   modelLoad(path: string, options: object, progress: ((value: number) => void) | null): Promise<ModelHandle>
   modelFree(model: ModelHandle): Promise<void>
   modelDescribe(model: ModelHandle): RawModel
+  /** llama_adapter_lora_init (llama-adapter.cpp). No context of the model may exist, and no other adapter may be loading. */
+  adapterLoad(model: ModelHandle, path: string): Promise<AdapterHandle>
+  /** llama_adapter_lora_free. No context of the model may exist. */
+  adapterFree(adapter: AdapterHandle): void
+  /** llama_set_adapters_lora: later decodes of the context apply these adapters, each with its scale, and no others. */
+  useAdapters(context: ContextHandle, adapters: readonly AdapterHandle[], scales: Float32Array): void
   vocabularyDescribe(model: ModelHandle): RawVocabulary
   tokenize(model: ModelHandle, text: string, addSpecial: boolean, parseSpecial: boolean): Int32Array
   /** Returns the tokens of all texts, one after another, and how many each text has. */

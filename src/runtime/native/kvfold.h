@@ -55,6 +55,12 @@ struct ModelHandle {
   Pieces listing;
 };
 
+// A LoRA adapter. llama.cpp frees it with its model; `adapterFree` frees it earlier.
+struct AdapterHandle {
+  std::shared_ptr<ModelHandle> model;
+  llama_adapter_lora *adapter = nullptr;
+};
+
 // A token's text, control tokens written out.
 std::string pieceOf(const llama_vocab *vocab, llama_token token);
 
@@ -276,6 +282,7 @@ void exportModel(Napi::Env env, Napi::Object exports);
 void exportVocabulary(Napi::Env env, Napi::Object exports);
 void exportContext(Napi::Env env, Napi::Object exports);
 void exportRun(Napi::Env env, Napi::Object exports);
+void exportAdapter(Napi::Env env, Napi::Object exports);
 void exportMemory(Napi::Env env, Napi::Object exports);
 void exportSampler(Napi::Env env, Napi::Object exports);
 void exportDeadline(Napi::Env env, Napi::Object exports);

@@ -3,7 +3,9 @@
  * sampler's options and state before the addon draws.
  */
 import { KvfoldError } from '../core/errors.js'
+import { checkAdapter } from './adapter-file.js'
 import {
+  type AdapterHandle,
   type Addon,
   awaiting,
   calling,
@@ -17,7 +19,7 @@ import {
   type WordsHandle,
 } from './addon.js'
 import { availableMemory, isCacheless, layersThatFit, planContext, refuseTooMuch } from './context-options.js'
-import { Context, samplerHandles } from './context.js'
+import { adapterHandles, Context, samplerHandles } from './context.js'
 import { refuseBrokenDriver, usable } from './devices.js'
 import { checkGguf } from './gguf-file.js'
 import { identityOf } from './sequence-state.js'
@@ -28,6 +30,7 @@ import type {
   DryOptions,
   ModelInfo,
   ModelOptions,
+  NativeAdapter,
   NativeContext,
   NativeDry,
   NativeGrammar,
@@ -248,6 +251,27 @@ export class Model implements NativeModel {
     })
   }
 
+  async loadAdapter(path: string): Promise<NativeAdapter> {
+    const { handle } = this
+    if (this.#vocabOnly)
+      throw new KvfoldError('model/unsupported', 'The model was loaded with vocabOnly and has no weights; load it whole.')
+    this.#refuseUsed('loaded')
+    const { bytes, ignored } = checkAdapter(path, this.info.path, this.#addon.about().tensorTypes)
+    refuseTooMuch(`The adapter ${path}`, bytes, availableMemory(), 'memory', 'use a smaller one')
+    return this.#elsewhere(async () => {
+      const adapter = await awaiting(() => this.#addon.adapterLoad(handle, path))
+      return new Adapter(this.#addon, adapter, { path, ignored }, () => {
+        this.#refuseUsed('disposed')
+      })
+    })
+  }
+
+  /** @throws KvfoldError native/busy while anything reads llama.cpp's list of the model's adapters */
+  #refuseUsed(what: string): void {
+    if (this.#contexts.size + this.#using.size > 0)
+      throw new KvfoldError('native/busy', `An adapter can only be ${what} while its model has no context and is not in use.`)
+  }
+
   async compileGrammar(text: string): Promise<NativeGrammar> {
     const { handle } = this
     this.#refuseWithoutVocabulary()
@@ -316,6 +340,35 @@ export class Model implements NativeModel {
     this.#pieces.clear()
     this.#parts.clear()
     await awaiting(() => this.#addon.modelFree(handle))
+  }
+}
+
+class Adapter implements NativeAdapter {
+  readonly path: string
+  readonly ignored: number
+  #handle: AdapterHandle | null
+
+  constructor(
+    private readonly addon: Addon,
+    handle: AdapterHandle,
+    { path, ignored }: Pick<NativeAdapter, 'path' | 'ignored'>,
+    private readonly refuseUsed: () => void,
+  ) {
+    this.path = path
+    this.ignored = ignored
+    this.#handle = handle
+    adapterHandles.set(this, () => {
+      if (this.#handle === null) throw new KvfoldError('native/disposed', 'The adapter was disposed; load it again.')
+      return this.#handle
+    })
+  }
+
+  dispose(): void {
+    const handle = this.#handle
+    if (handle === null) return
+    this.refuseUsed()
+    this.#handle = null
+    this.addon.adapterFree(handle)
   }
 }
 

@@ -1,6 +1,7 @@
 /** Synthetic models for tests and benchmarks: a GGUF of any Llama or Qwen2 shape with random weights, and a tokenizer for any text. */
 import { KvfoldError } from '../core/errors.js'
 import { mix } from '../core/random.js'
+import { headersOf } from './gguf-file.js'
 import { type GgufTensor, type GgufValue, type TensorType, writeGguf } from './gguf-writer.js'
 
 export interface SyntheticShape {
@@ -145,6 +146,68 @@ function tensors(shape: SyntheticShape): GgufTensor[] {
     matrix(name('ffn_down'), feedForward, embedding)
   }
   return all
+}
+
+export interface SyntheticAdapter {
+  /** Default 4. */
+  readonly rank?: number
+  /** Default twice the rank. null: the file has none, and the scale applies as it is. */
+  readonly alpha?: number | null
+  /** Names of the tensors that it changes. Default: the matrices of attention and feed-forward. */
+  readonly tensors?: RegExp
+  /** How much a change is, as a share of the size of the activations, roughly. Default 0.2. */
+  readonly strength?: number
+  /** The type of its matrices. Default f32. */
+  readonly type?: TensorType
+  /** The same seed and model give the same bytes. Default 1. */
+  readonly seed?: number
+}
+
+const ADAPTED = /^blk\.\d+\.(?:attn_(?:q|k|v|output)|ffn_(?:gate|up|down))\.weight$/
+
+/**
+ * Writes a LoRA adapter with random matrices for the model at `modelPath`. It changes every prediction, but has no meaning. An existing
+ * file is replaced.
+ * @throws KvfoldError native/bad-argument when the model has none of the tensors, model/*; the file system's error
+ */
+export async function synthesizeAdapter(
+  path: string,
+  modelPath: string,
+  { rank = 4, alpha = 2 * rank, tensors: names = ADAPTED, strength = 0.2, type = 'f32', seed = 1 }: SyntheticAdapter = {},
+): Promise<void> {
+  const headers = headersOf(modelPath)
+  const architecture = headers[0]?.metadata.get('general.architecture')
+  const adapted = headers.flatMap((header) => header.tensors).filter(({ name }) => names.test(name))
+  if (adapted.length === 0 || architecture?.kind !== 'text')
+    throw new KvfoldError('native/bad-argument', `${modelPath} has no tensors whose names match ${String(names)}.`)
+  const scale = alpha === null ? 1 : alpha / rank
+  const matrices = adapted.flatMap(({ name, shape: [inputs = 1, outputs = 1] }, at) => {
+    const isEmbedding = name === 'token_embd.weight'
+    const matrix = (part: 'a' | 'b', shape: readonly number[], deviation: number) =>
+      randomTensor({
+        name: `${name}.lora_${part}`,
+        shape,
+        type,
+        mean: 0,
+        deviation,
+        seed: mix(seed ^ mix(2 * at + (part === 'a' ? 1 : 2))),
+      })
+    const deviation = strength / scale / Math.sqrt(rank)
+    return isEmbedding
+      ? [matrix('a', [rank, outputs], 1), matrix('b', [rank, inputs], deviation)]
+      : [matrix('a', [inputs, rank], 1 / Math.sqrt(inputs)), matrix('b', [rank, outputs], deviation)]
+  })
+  await writeGguf(
+    path,
+    new Map<string, GgufValue>([
+      ['general.architecture', { string: architecture.value }],
+      ['general.type', { string: 'adapter' }],
+      ['general.name', { string: 'kvfold synthetic adapter' }],
+      ['adapter.type', { string: 'lora' }],
+      ...(alpha === null ? [] : [['adapter.lora.alpha', { f32: alpha }] as const]),
+    ]),
+    matrices,
+  )
 }
 
 // The tokenizer of synthetic models: byte-level BPE over any text, made of letter pairs, with ChatML's control tokens.

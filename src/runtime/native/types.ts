@@ -382,6 +382,13 @@ export interface NativeModel {
   isControl(token: number): boolean
   createContext(options?: ContextOptions): Promise<NativeContext>
   /**
+   * Loads a LoRA adapter of this model. llama.cpp plans a context's graphs for the adapters that are loaded then, so load them before the
+   * first context, one after another. They are freed with the model.
+   * @throws KvfoldError native/busy while the model has contexts or is used on another thread; model/not-found; model/bad-file for a file
+   * that is no adapter, or one of another model; native/unsupported; memory/insufficient; native/disposed
+   */
+  loadAdapter(path: string): Promise<NativeAdapter>
+  /**
    * Compiles GBNF off the event loop. Refuses a grammar that would take longer than a tenth of a second.
    * @throws KvfoldError engine/bad-grammar, native/disposed
    */
@@ -399,6 +406,21 @@ export interface NativeModel {
   createSampler(options?: SamplerOptions): NativeSampler
   /** Disposes the model's contexts and samplers first, then the model. Further calls do nothing. */
   dispose(): Promise<void>
+}
+
+/** A loaded LoRA adapter. */
+export interface NativeAdapter {
+  readonly path: string
+  /** How many tensors of its file llama.cpp leaves out: it applies no changed norms. */
+  readonly ignored: number
+  /** Frees it before its model. Further calls do nothing. @throws KvfoldError native/busy while the model has contexts */
+  dispose(): void
+}
+
+/** An adapter, and the factor on what it adds to the model's weights. */
+export interface AppliedAdapter {
+  readonly adapter: NativeAdapter
+  readonly scale: number
 }
 
 export interface NativeContext {
@@ -421,6 +443,12 @@ export interface NativeContext {
    * `attention`.
    */
   readonly attention: readonly number[] | null
+  /**
+   * Later decodes apply these adapters and no others. They apply to every sequence of a batch. Cells that are in the cache stay as they
+   * are. After a change the next decode takes a few milliseconds longer.
+   * @throws KvfoldError native/bad-argument for an adapter of another model, one that is named twice, or a scale that is no finite number
+   */
+  useAdapters(applied: readonly AppliedAdapter[]): void
   /** Decodes a batch off the event loop. Positions and sequences must follow llama.cpp's rules (a batch for s starts at max(s) + 1). */
   decode(batch: Batch, watched?: readonly Watched[]): Promise<DecodeStatus>
   /**

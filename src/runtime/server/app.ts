@@ -12,6 +12,7 @@ import type { Sampling } from '../engine/engine.js'
 import type { Service, UnsupportedParts } from './ask.js'
 import { addMessages } from './dialects/anthropic/messages.js'
 import { addLlamaCompletions } from './dialects/llama-server/completion.js'
+import { addLora } from './dialects/llama-server/lora.js'
 import { addProps, addTokens } from './dialects/llama-server/props.js'
 import { addOllama } from './dialects/ollama/ollama.js'
 import { addChat } from './dialects/openai/chat.js'
@@ -23,7 +24,7 @@ import { RequestRun, Running } from './request-lifecycle.js'
 import { fail, type HttpOptions, newHttp } from './http.js'
 import { type ApiKey, keyOf, KeyRing, RATE_HEADERS, type RateLimit, RateLimits, refuseCrossSite, refuseRebound } from './keys.js'
 import { Metrics } from './metrics.js'
-import { ANSWER, type App, ERRORS, type PullModel } from './routes/route.js'
+import { ADMIN, ANSWER, type App, ERRORS, type PullModel } from './routes/route.js'
 import { problemOf, RETRY_AFTER } from './problem.js'
 import { addChanges, addThreads } from './routes/threads.js'
 import type { ModelStatus, ServiceStatus } from './threads/status.js'
@@ -197,6 +198,7 @@ export class Server {
     addTokens(app, ports)
     addLlamaCompletions(app, ports)
     addProps(app, ports)
+    addLora(app, { service, locked: ring.locked })
     addOllama(app, ports, version)
     addThreads(app, ports)
     addChanges(app, ports, running)
@@ -238,9 +240,6 @@ const isWithoutEngines = ({ loaded }: ModelStatus): boolean =>
   loaded?.engines != null && loaded.engines.every(({ state }) => state !== 'up')
 
 // The routes that report on the server: `/health`, `/metrics`, `/kvfold/status`, `/openapi.json`.
-
-/** The name of the key that may see figures of all tenants. */
-const ADMIN = 'admin'
 
 interface HealthPorts {
   readonly service: Service

@@ -7,7 +7,8 @@ import type { ChatMessage, TemplateVariables, ToolCall, ToolChoice, ToolDefiniti
 import type { CostlyFolds } from '../context/fragment.js'
 import type { ContractChoice } from '../core/contract.js'
 import { KvfoldError } from '../core/errors.js'
-import type { Finish, PromptLogprob, Sampling, Timing, TokenLogprob } from '../engine/engine.js'
+import type { AdapterInfo } from '../engine/adapters.js'
+import type { AdapterScale, Finish, PromptLogprob, Sampling, Timing, TokenLogprob } from '../engine/engine.js'
 import type { FileFacts } from '../models/facts.js'
 import type { AnswerLimits } from '../native/types.js'
 import type { LedgerEntry } from '../kv/ledger.js'
@@ -61,8 +62,13 @@ export interface NamedSession {
 
 export interface Ask {
   readonly tenant: Tenant
-  /** A name from `Service.models()`. Default: the first. */
+  /** A name from `Service.models()`, or the name of a model's adapter, which then applies at scale 1. Default: the first. */
   readonly model?: string
+  /**
+   * The adapters to apply; those that it does not name do not apply. Default: the one that `model` names, else all of the model, at their
+   * present scales (`Service.scaleAdapters`).
+   */
+  readonly lora?: readonly AdapterScale[]
   /**
    * The thread to continue. Default: the live thread with the longest common beginning, or a new one. An id that is unknown or belongs to
    * another tenant is `server/no-thread`.
@@ -318,7 +324,18 @@ export interface FillIn {
 /** A bare completion: the model continues a text or tokens, without a template or a thread. */
 export interface CompletionAsk extends Pick<
   Ask,
-  'tenant' | 'model' | 'sampling' | 'limits' | 'maxTokens' | 'stop' | 'format' | 'logprobs' | 'priority' | 'timeoutMs' | 'signal'
+  | 'tenant'
+  | 'model'
+  | 'lora'
+  | 'sampling'
+  | 'limits'
+  | 'maxTokens'
+  | 'stop'
+  | 'format'
+  | 'logprobs'
+  | 'priority'
+  | 'timeoutMs'
+  | 'signal'
 > {
   /** A text, or a list of token ids and texts that are joined in order. */
   readonly prompt: string | readonly (string | number)[]
@@ -400,6 +417,13 @@ export interface Service {
   keep(model: string | undefined, milliseconds: number): void
   /** Returns the facts of the model's files without loading it; null when they are unknown. */
   file(model: string | undefined): Promise<ServedFile | null>
+  /** The adapters of a model, by default the first, with their present scales. Loads none. */
+  adapters(model?: string): readonly AdapterInfo[]
+  /**
+   * Sets the scales for requests that name no adapters; those that it does not name get 0. @throws KvfoldError engine/bad-request for an id
+   * that no adapter has
+   */
+  scaleAdapters(model: string | undefined, scales: readonly AdapterScale[]): void
   /** `special`: control tokens written in the text are parsed as such. `bos`: adds the tokens that the model's texts begin with. */
   tokenize(
     model: string | undefined,

@@ -122,6 +122,8 @@ describe('usage', () => {
       [['demo', '--tokens', '4'], /whole number from 200 to/],
       [['run', '--raw', '--tools', '-p', 'x'], /cannot be used with option/],
       [['fold'], /unknown command/],
+      [['serve', '--models', folder, '--lora', 'a.gguf'], /--lora belongs to the first --model/],
+      [['serve', '--engine', 'http://127.0.0.1:9', '--lora', 'a.gguf'], /cannot be used with option/],
     ]
     const outcomes = await Promise.all(wrong.map(([words]) => kvfold(words)))
     for (const [index, { code, stdout, stderr }] of outcomes.entries()) {
@@ -154,6 +156,8 @@ describe('bad models', () => {
       [['run', '-p', 'x', '--model', nowhere], /There is no file .*none\.gguf.* \[model\/not-found\]$/],
       [['run', '-p', 'x', '--model', cut], /\[model\/bad-file\]$/],
       [['run', '-p', 'x', '--model', folder], /\[model\/(bad-file|not-found)\]$/],
+      [['run', '-p', 'x', '--model', model, '--lora', model], /is not an adapter.* \[model\/bad-file\]$/],
+      [['run', '-p', 'x', '--model', model, '--lora', notes], /notes\.gguf.* \[model\/bad-file\]$/],
     ])
   })
 

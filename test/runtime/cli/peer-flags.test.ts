@@ -41,6 +41,8 @@ describe('flags of peers', () => {
     ['serve --no-jinja', '--chat-template'],
     ['serve --mmproj x', '--unsupported placeholder'],
     ['serve --mlock', 'memory'],
+    ['serve --lora-scaled a.gguf:0.5', '--lora PATH=SCALE'],
+    ['serve --lora-modules a=a.gguf', '--lora PATH'],
     ['serve -n 5', '--max-tokens'],
     ['run -np 4', '--slots'],
     ['serve -ngl', 'value'],

@@ -39,13 +39,17 @@ describe('the distance of two answers', () => {
 
 describe('a model', () => {
   let engine: LlamaEngine
-  let path: string
   const folder = mkdtempSync(join(tmpdir(), 'kvfold-fidelity-'))
 
   beforeAll(async () => {
     const native = await openNative({ gpu: 'cpu' })
-    path = await tinyModel()
-    engine = await LlamaEngine.load(native, path, { cells: 16_384, threads: 1, batchThreads: 1, slots: 1, hostBytes: 0 })
+    engine = await LlamaEngine.load(native, await tinyModel(), {
+      cells: 16_384,
+      threads: 1,
+      batchThreads: 1,
+      slots: 1,
+      hostBytes: 0,
+    })
   })
   afterAll(async () => {
     await engine.dispose()
@@ -73,19 +77,19 @@ describe('a model', () => {
 
   it('is measured, kept and found again by its weights', async () => {
     const seen: number[] = []
-    const fidelity = await measureFidelity(engine, { questions: 1, onProgress: (share) => seen.push(share) })
+    const fidelity = await measureFidelity(engine, { weights: 'ab12', questions: 1, onProgress: (share) => seen.push(share) })
     expect(seen).toEqual([0, 1 / 3, 2 / 3])
     expect(fidelity).toMatchObject({ questions: 3 })
     expect(fidelity.rows.map(({ way }) => way)).toEqual(['unfolded', 'exact', 'splice', 'blend'])
-    expect(await loadFidelity(path, folder)).toBeNull()
+    expect(await loadFidelity('ab12', folder)).toBeNull()
     const file = await saveFidelity(fidelity, folder)
-    expect(await loadFidelity(path, folder)).toEqual(fidelity)
+    expect(await loadFidelity('ab12', folder)).toEqual(fidelity)
     writeFileSync(file, '{')
-    expect(await loadFidelity(path, folder)).toBeNull()
+    expect(await loadFidelity('ab12', folder)).toBeNull()
   })
 
   it('can be interrupted', async () => {
-    await expect(measureFidelity(engine, { questions: 1, signal: AbortSignal.abort() })).rejects.toMatchObject({
+    await expect(measureFidelity(engine, { weights: 'ab12', questions: 1, signal: AbortSignal.abort() })).rejects.toMatchObject({
       code: 'engine/cancelled',
     })
   })
@@ -102,7 +106,9 @@ describe('the notice of a server', () => {
   it('says which contract the model bears', () => {
     expect(fidelityNotice('exact', fidelity)).toBeNull()
     expect(fidelityNotice('splice', null)).toMatch(/was not measured; `kvfold calibrate --fidelity`/)
-    expect(fidelityNotice('splice', fidelity)).toMatch(/does not bear splice \(right answers: 7 of 10, under exact 10; .* 0\.50 nats\)/)
+    expect(fidelityNotice('splice', fidelity)).toMatch(
+      /does not bear splice \(right answers: 7 of 10, under exact 10; .* 0\.50 nats\)/,
+    )
     expect(fidelityNotice('auto', fidelity)).toMatch(/does not bear splice until the engine was idle/)
     expect(fidelityNotice('blend', fidelity)).toMatch(/^This model bears blend/)
   })

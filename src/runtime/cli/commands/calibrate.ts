@@ -3,6 +3,7 @@
  * what folds cost the model's answers.
  */
 import type { Command } from 'commander'
+import { Adapters } from '../../engine/adapters.js'
 import { calibrate, SEQUENCES } from '../../engine/calibrate.js'
 import { measuredOn, saveCalibration } from '../../engine/calibration.js'
 import { decodeTime, prefillTime, type CostModel } from '../../kv/cost-model.js'
@@ -10,7 +11,7 @@ import { printable } from '../terminal.js'
 import { fidelityNotice, measureFidelity, type ModelFidelity, saveFidelity } from '../../fidelity/model-fidelity.js'
 import { bytes, count, percent, plural } from '../../figures/numbers.js'
 import { addModelOptions, integer, type ModelFlags } from '../options.js'
-import { enginePath, loadEngine, nativeLibrary, optionsOf } from '../runtime.js'
+import { enginePath, loadEngine, nativeLibrary, optionsOf, weightsOf } from '../runtime.js'
 import type { Shell } from '../shell.js'
 import { left, right, table, terminal } from '../../figures/table.js'
 
@@ -44,6 +45,7 @@ async function run(flags: CalibrateFlags, shell: Shell): Promise<void> {
   const model = await native.loadModel(path, settings.model)
   try {
     const { info } = model
+    const adapters = await Adapters.load(model, settings.lora)
     const trained = info.trainedContext
     const context = await model.createContext({
       ...settings,
@@ -51,6 +53,7 @@ async function run(flags: CalibrateFlags, shell: Shell): Promise<void> {
       sequences: SEQUENCES,
       fullSlidingWindow: info.slidingWindow > 0,
     })
+    context.useAdapters(adapters.set().applied)
     const subject = { info, settings, backend: native.backend }
     const cost = await calibrate(context, info.vocabulary, measuredOn(subject, context), {
       quick: flags.quick === true,
@@ -73,6 +76,7 @@ async function runFidelity(flags: CalibrateFlags, { out, notes, interrupt }: She
   const engine = await loadEngine({ ...flags, contract: 'exact', hostCache: 0 }, notes, interrupt.signal)
   try {
     const fidelity = await measureFidelity(engine, {
+      weights: await weightsOf(engine),
       questions: flags.questions,
       signal: interrupt.signal,
       onProgress: (share, what) => {

@@ -8,6 +8,7 @@ import { connect, isIP } from 'node:net'
 import { resolve } from 'node:path'
 import type { Command } from 'commander'
 import { KvfoldError } from '../../core/errors.js'
+import { adaptersOf } from '../../engine/adapters.js'
 import { Embedder } from '../../engine/embedder.js'
 import { Reranker } from '../../engine/reranker.js'
 import type { Address, Server, ServerOptions } from '../../server/app.js'
@@ -181,22 +182,28 @@ function sourcesOf(flags: ServeFlags, shell: Shell): ModelSource[] {
   const twice = models.find(({ name }, at) => models.findIndex((other) => other.name === name) < at)
   if (twice !== undefined)
     throw new KvfoldError('cli/bad-usage', `Two models are called ${twice.name}; name them with --model name=file.`)
-  return models.map(({ name, model }) => ({
-    ...sourceOf(name, model, flags, shell),
+  if (models.length === 0 && flags.lora !== undefined)
+    throw new KvfoldError('cli/bad-usage', '--lora belongs to the first --model; give that model, also beside --models.')
+  return models.map(({ name, model }, at) => ({
+    ...sourceOf(name, model, at === 0 ? flags : withoutAdapters(flags), shell),
     ...definedFields({ file: knownFile(model) }),
   }))
 }
 
+/** An adapter fits one model: the first that the flags name. */
+const withoutAdapters = ({ lora: _, ...flags }: ServeFlags): ServeFlags => flags
+
 function sourceOf(name: string, model: string, flags: ServeFlags, { notes, interrupt }: Shell): ModelSource {
   const uses = { attention: flags.attention === 'on', ...(flags.embeddings === true ? { embeddings: 'beside' as const } : {}) }
   const trial = flags.trial === 'on' ? uses : 'off'
-  const { slots, maxGap } = flags
+  const { slots, maxGap, lora = [] } = flags
   const say = (doing: string) => {
     notes.print(`${doing} ...`)
   }
   return {
     name,
     slots,
+    adapters: adaptersOf(lora),
     load: async () => {
       const engine = await loadEngine({ ...flags, model }, notes, interrupt.signal, { slots, maxGap, trial, say })
       if (flags.clientEdits !== flags.contract) await warnOfContract(flags.clientEdits, engine, notes)
@@ -239,7 +246,7 @@ function folderOf(flags: ServeFlags, shell: Shell): ServedFolder | undefined {
     modelsIn(path).map((file) => {
       const key = JSON.stringify([file.path, file.size, file.modified, file.name, file.aliases])
       const source = known.get(key) ?? {
-        ...sourceOf(file.name, file.path, flags, shell),
+        ...sourceOf(file.name, file.path, withoutAdapters(flags), shell),
         ...{ file, aliases: [...file.aliases, ...aliasesOf(file.name)] },
       }
       known.set(key, source)
@@ -302,7 +309,11 @@ interface Served {
   readonly where: string
   /** Names of the accepted keys. Empty: no key is needed. */
   readonly keys: readonly string[]
-  readonly models: readonly { readonly name: string; readonly aliases?: readonly string[] }[]
+  readonly models: readonly {
+    readonly name: string
+    readonly aliases?: readonly string[]
+    readonly adapters?: readonly { readonly name: string }[]
+  }[]
   readonly contract: string
   readonly acm: string
   readonly overflow: string
@@ -338,9 +349,12 @@ const asked = ({ keys }: Served): string =>
     : `It needs an API key, and each of the ${keys.length} sees its own threads.`
 
 function called({ models }: Served): readonly string[] {
-  return models.flatMap(({ name, aliases = [] }) => {
+  return models.flatMap(({ name, aliases = [], adapters = [] }) => {
     const others = aliases.filter((alias) => alias !== '*')
     return [
+      ...(adapters.length === 0
+        ? []
+        : [`Names of models that are ${name} with one adapter: ${adapters.map((adapter) => adapter.name).join(', ')}.`]),
       ...(others.length === 0 ? [] : [`${name} is also called ${others.join(', ')}.`]),
       ...(aliases.includes('*') ? [`Every other model name means ${name}.`] : []),
     ]

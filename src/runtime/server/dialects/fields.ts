@@ -87,6 +87,19 @@ export const StopField = Type.Optional(
 export const stopOf = (stop: Type.Static<typeof StopField> | undefined): readonly string[] | undefined =>
   typeof stop === 'string' ? [stop] : stop
 
+// Adapters, as llama-server has them.
+
+/** The most adapters of a request. */
+const MOST_ADAPTERS = 64
+
+/** A list of adapters by id, with their scales. */
+export const AdapterScales = Type.Array(Type.Object({ id: Type.Integer({ minimum: 0 }), scale: Type.Number() }), {
+  maxItems: MOST_ADAPTERS,
+  description: 'adapters by the ids of /lora-adapters, and how strongly each applies; those that are not named do not apply',
+})
+
+export const LoraField = Type.Optional(AdapterScales)
+
 // Content that is a text or a list of parts. Text parts are joined; other parts are refused by name or become a placeholder.
 
 /** The placeholder that the model sees for a part that is not text. */

@@ -49,6 +49,9 @@ declare module 'fastify' {
   }
 }
 
+/** The name of the key that may see figures of all tenants, and set what applies to all. */
+export const ADMIN = 'admin'
+
 // Answers are written by hand, so these schemas only describe them and filter nothing.
 
 export const ANSWER = Type.Unsafe<unknown>({

@@ -128,7 +128,8 @@ async function prepare({ ask, taken, engine, defaults, operatorTools }: Answerin
   const isAllowed = ask.toolChoice !== 'none' && ask.format === undefined
   const contract = ask.contract ?? thread.contract
   const variables = variablesOf(ask.template)
-  const scope = { tenant: ask.tenant, variables }
+  const adapted = definedFields({ lora: ask.lora })
+  const scope = { tenant: ask.tenant, variables, ...adapted }
   const generation = generationFor(engine, ask, contract)
   const helpers = definedFields({ sampling: generation.sampling, contract: generation.contract })
   const managed =
@@ -150,9 +151,9 @@ async function prepare({ ask, taken, engine, defaults, operatorTools }: Answerin
       return managed?.loaded ?? (deferred === undefined ? [] : foundIn(thread.conversation.messages, deferred))
     },
   }
-  const own = [...(acm === 'tools' ? contextToolsFor(engine.info.model, defaults.toolTexts) : []), ...more]
+  const own = [...(acm === 'tools' ? contextToolsFor(engine.info.base ?? engine.info.model, defaults.toolTexts) : []), ...more]
   const toolbox = new Toolbox(own, [], external, managed)
-  thread.prompted = { tools: toolbox.definitions, variables }
+  thread.prompted = { tools: toolbox.definitions, variables, ...adapted }
   const wanted = ask.clientEdits ?? defaults.clientEditsOf?.get(ask.tenant) ?? defaults.clientEdits
   return {
     ...{ acm, contract, generation, helpers, scope, managed, toolbox },

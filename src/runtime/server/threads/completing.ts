@@ -1,8 +1,9 @@
 /** Runs one bare completion: the model continues text or tokens, without template, thread or tools. */
 import { randomBytes } from 'node:crypto'
 import { KvfoldError } from '../../core/errors.js'
+import { definedFields } from '../../core/json.js'
 import { conversationId, type ConversationId, type Tenant } from '../../core/ids.js'
-import type { Finish } from '../../engine/engine.js'
+import type { AdapterScale, Finish } from '../../engine/engine.js'
 import { refuseHopeless, refuseTooMany } from '../../engine/model-facts.js'
 import type { NativeModel } from '../../native/types.js'
 import type { AskEvent, CompletionAnswer, CompletionAsk, FillIn } from '../ask.js'
@@ -12,6 +13,10 @@ import type { ServedModel, ServedEngine } from './models.js'
 /** The resources of a running ask. */
 export interface Slot {
   readonly model: ServedModel
+  /** The name of the model in the answer: the adapter's if the ask named one, else the model's own. */
+  readonly called: string
+  /** The adapters to apply; undefined for a model without adapters. */
+  readonly lora: readonly AdapterScale[] | undefined
   readonly engine: ServedEngine
   /** Aborted by the client, the time limit or the closing server. */
   readonly signal: AbortSignal
@@ -26,8 +31,8 @@ export async function complete(
   recent: RecentCompletions,
   emit: (event: AskEvent) => void,
 ): Promise<CompletionAnswer> {
-  const { engine, model, signal, waited } = slot
-  const { tenant, prompt, fill, logprobs, promptLogprobs } = ask
+  const { engine, model, called, signal, waited } = slot
+  const { tenant, lora, prompt, fill, logprobs, promptLogprobs } = ask
   const generation = generationFor(engine, ask)
   const { sampling } = generation
   if (engine.complete === undefined)
@@ -40,12 +45,12 @@ export async function complete(
       ? await tokensOf(parts, vocabulary, engine.info.context)
       : await fillTokens(fill, prompt, vocabulary, model.name, engine.info.context)
   const conversation = conversationId(`completion_${randomBytes(16).toString('hex')}`)
-  emit({ type: 'started', thread: conversation, model: model.name })
+  emit({ type: 'started', thread: conversation, model: called })
   try {
     const result = await engine.complete({
       ...generation,
       ...{ conversation, tenant, tokens },
-      ...(promptLogprobs === undefined ? {} : { promptLogprobs }),
+      ...definedFields({ lora, promptLogprobs }),
       signal,
       ahead: true,
       onPlan: ({ shown, reused, compute }) => {
@@ -61,7 +66,7 @@ export async function complete(
     })
     const finish: Finish = result.finish === 'stop-string' ? 'stop' : result.finish
     return {
-      model: model.name,
+      model: called,
       text: result.text,
       tokens: [...result.tokens],
       finish,

@@ -4,8 +4,10 @@ import { portsOf } from '../../context/ports.js'
 import type { CostlyFolds } from '../../context/fragment.js'
 import { invariant, KvfoldError } from '../../core/errors.js'
 import { type ConversationId, conversationId } from '../../core/ids.js'
+import { definedFields } from '../../core/json.js'
 import type { Embedder } from '../../engine/embedder.js'
-import type { Engine } from '../../engine/engine.js'
+import { type AdapterInfo, scalesOf } from '../../engine/adapters.js'
+import type { AdapterScale, Engine } from '../../engine/engine.js'
 import type { LlamaEngine } from '../../engine/llama.js'
 import type { EnginesElsewhere } from '../../engine/elsewhere.js'
 import type { ModelFile } from '../../models/folder.js'
@@ -39,6 +41,8 @@ export interface ModelSource {
   readonly name: string
   /** Further names that requests may use; `*` matches every name that no model has. Default: none. */
   readonly aliases?: readonly string[]
+  /** The adapters that its engine loads. Requests may use their names as names of models. Default: none. */
+  readonly adapters?: readonly AdapterInfo[]
   /** How many steps its engine runs at once. */
   readonly slots: number
   /** @throws KvfoldError memory/insufficient when the model does not fit beside the loaded ones; then no memory stays taken */
@@ -109,13 +113,20 @@ export class Models {
     sources: readonly ModelSource[],
     private readonly options: ModelsOptions = {},
   ) {
-    const names = sources.flatMap(({ name, aliases = [] }) => [name, ...aliases])
+    const names = sources.flatMap(({ name, aliases = [], adapters = [] }) => [
+      ...[name, ...aliases],
+      ...adapters.map((adapter) => adapter.name),
+    ])
     const twice = names.find((name, at) => names.indexOf(name) < at)
-    if (twice !== undefined || (sources.length === 0 && options.folder === undefined))
-      throw new KvfoldError(
-        'engine/bad-request',
-        twice === undefined ? 'There is no model to serve.' : `Two models are called ${twice}.`,
-      )
+    if (sources.length === 0 && options.folder === undefined)
+      throw new KvfoldError('engine/bad-request', 'There is no model to serve.')
+    if (twice !== undefined) {
+      const isAdapter = sources.some(({ adapters = [] }) => adapters.some((adapter) => adapter.name === twice))
+      const what = isAdapter
+        ? `A model and an adapter are called ${twice}; give the model another name, as --model name=file.`
+        : `Two models are called ${twice}.`
+      throw new KvfoldError('engine/bad-request', what)
+    }
     this.#models = sources.map((source) => this.#made(source))
   }
 
@@ -164,8 +175,8 @@ export class Models {
   }
 
   /**
-   * Returns the model of that name; its own name counts before an alias. Without a name, returns the first. @throws KvfoldError
-   * model/not-found
+   * Returns the model of that name; its own name counts before an alias, and an alias before an adapter's name. Without a name, returns the
+   * first. @throws KvfoldError model/not-found
    */
   pick(name?: string): ServedModel {
     const model = this.#picked(name) ?? (this.#look(true), this.#picked(name))
@@ -176,7 +187,8 @@ export class Models {
   #picked(name?: string): ServedModel | undefined {
     const { all } = this
     const called = (alias: string) => all.find(({ aliases }) => aliases.includes(alias))
-    if (name !== undefined) return all.find((each) => each.name === name) ?? called(name) ?? called('*')
+    const adapted = (adapter: string) => all.find(({ adapters }) => adapters.some((each) => each.name === adapter))
+    if (name !== undefined) return all.find((each) => each.name === name) ?? called(name) ?? adapted(name) ?? called('*')
     const [first] = all
     if (first === undefined || !this.#ofFolder.has(first)) return first
     // Any model of the folder may be meant; the one in memory costs no time.
@@ -191,7 +203,9 @@ export class Models {
   }
 
   #missing(name: string | undefined): KvfoldError {
-    const names = this.#models.flatMap((each) => [each.name, ...each.aliases]).join(', ')
+    const names = this.#models
+      .flatMap((each) => [each.name, ...each.aliases, ...each.adapters.map((adapter) => adapter.name)])
+      .join(', ')
     const there = names === '' ? 'the folder of models is empty' : `the models are: ${names}`
     const what = name === undefined ? 'There is no model here' : `There is no model ${JSON.stringify(name)} here`
     return new KvfoldError('model/not-found', `${what}; ${there}.`)
@@ -402,12 +416,16 @@ export class ServedModel {
   #state: ModelStatus['state'] = 'unloaded'
   #clock: NodeJS.Timeout | null = null
   #embedder: Promise<Embedder> | null = null
+  /** The scales of its adapters, by id. */
+  #scales: readonly number[]
   #leaving: Promise<void> = Promise.resolve()
 
   constructor(
     public source: ModelSource,
     private readonly onLeave?: (engine: ServedEngine) => void,
-  ) {}
+  ) {
+    this.#scales = (source.adapters ?? []).map(({ scale }) => scale)
+  }
 
   get name(): string {
     return this.source.name
@@ -417,15 +435,44 @@ export class ServedModel {
     return this.source.aliases ?? []
   }
 
+  /** Its adapters with their present scales. */
+  get adapters(): readonly AdapterInfo[] {
+    return (this.source.adapters ?? []).map((adapter) => ({ ...adapter, scale: this.#scales[adapter.id]! }))
+  }
+
+  /** Sets the scales of its adapters; those that are not named get 0. @throws KvfoldError engine/bad-request */
+  scaleAdapters(scales: readonly AdapterScale[]): void {
+    const named = scalesOf(scales, this.adapters)
+    this.#scales = this.adapters.map(({ id }) => named.find((each) => each.id === id)?.scale ?? 0)
+  }
+
+  /**
+   * Returns the adapters that a request applies: those of `lora`, else the one that `name` names, else all at their present scales.
+   * Undefined for a model without adapters. @throws KvfoldError engine/bad-request
+   */
+  adaptersFor(name: string | undefined, lora: readonly AdapterScale[] | undefined): readonly AdapterScale[] | undefined {
+    const { adapters } = this
+    if (lora !== undefined) return scalesOf(lora, adapters)
+    if (adapters.length === 0) return undefined
+    const named = this.adapterCalled(name)
+    return (named === undefined ? adapters : [{ ...named, scale: 1 }]).map(({ id, scale }) => ({ id, scale }))
+  }
+
+  /** Returns the adapter that this name of a model means. */
+  adapterCalled(name: string | undefined): AdapterInfo | undefined {
+    return name === this.name ? undefined : this.adapters.find((adapter) => adapter.name === name)
+  }
+
   get slots(): number {
     return this.source.slots
   }
 
   get status(): ModelStatus {
-    const { engine, name, aliases, slots, users } = this
+    const { engine, name, aliases, adapters, slots, users } = this
     return {
       name,
       aliases,
+      adapters: adapters.map((adapter) => adapter.name),
       state: this.#state,
       failed: this.#failed,
       bytes: this.source.file?.size ?? null,
@@ -437,7 +484,7 @@ export class ServedModel {
         engine === null
           ? null
           : {
-              title: engine.info.model,
+              title: engine.info.base ?? engine.info.model,
               engine: engine.info.engine,
               release: engine.info.release,
               context: engine.info.context,
@@ -520,11 +567,12 @@ export function livePorts(models: Models, costlyFolds: CostlyFolds): (thread: Th
     const live = (): ConversationPorts => {
       const { engine } = models.named(thread.model)
       invariant(engine !== null, `model ${thread.model} was used while it was not loaded`)
-      const { tools, variables } = thread.prompted
+      const { tools, variables, lora } = thread.prompted
       // Keep the ports: they cache token counts.
-      if (known?.engine !== engine || known.tools !== tools || known.variables !== variables) {
-        const ports = portsOf(engine, conversationId(thread.id), tools, { tenant: thread.tenant, variables })
-        known = { engine, tools, variables, ports }
+      const head = { tools, variables, ...definedFields({ lora }) }
+      if (known?.engine !== engine || known.tools !== tools || known.variables !== variables || known.lora !== lora) {
+        const ports = portsOf(engine, conversationId(thread.id), tools, { ...head, tenant: thread.tenant })
+        known = { ...head, engine, ports }
       }
       return known.ports
     }

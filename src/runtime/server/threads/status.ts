@@ -11,6 +11,8 @@ export interface ModelStatus {
   readonly name: string
   /** Further names that requests may use; `*`: any. */
   readonly aliases: readonly string[]
+  /** Names of its adapters, which requests may use as names of models. */
+  readonly adapters: readonly string[]
   readonly state: 'unloaded' | 'loading' | 'loaded'
   /** Whether it could not be loaded when it was last asked. */
   readonly failed: boolean

@@ -10,7 +10,7 @@ import { type AskEvent, type CompletionAnswer, type CompletionAsk, nthSampling, 
 import { ANSWER, type App, ERRORS, type Ports } from '../../routes/route.js'
 import { FieldError, type Problem } from '../../problem.js'
 import type { Frame, StreamShape } from '../../request-lifecycle.js'
-import { nullsDownTo, PromptField, promptsOf, StopField, stopOf } from '../fields.js'
+import { LoraField, nullsDownTo, PromptField, promptsOf, StopField, stopOf } from '../fields.js'
 import { ignoredIn } from '../kvfold-field.js'
 import { FormFields, formOf, WITH_NULLS } from '../openai/answer-form.js'
 import { openAiError } from '../openai/wire.js'
@@ -37,6 +37,7 @@ const LlamaFields = {
   ...LimitFields,
   n_probs: Type.Optional(Type.Integer({ minimum: 0, maximum: 20, description: 'alternatives to report for each token' })),
   stop: StopField,
+  lora: LoraField,
   stream: Type.Optional(Type.Boolean()),
   return_tokens: Type.Optional(Type.Boolean({ description: 'whether the answer has its token ids, too' })),
   timings_per_token: Type.Optional(Type.Boolean({ description: 'whether each part of a stream tells how long it took' })),
@@ -136,6 +137,7 @@ function asksOf(body: LlamaRequest, prompts: readonly Prompted[], tenant: Tenant
         model,
         maxTokens: most === -1 ? undefined : most,
         stop: stopOf(stop),
+        lora: body.lora,
         format: formOf(body),
         logprobs: n_probs === 0 ? undefined : n_probs,
       }),
@@ -189,6 +191,7 @@ function end(answer: CompletionAnswer, index: number, { body, asks, ignored }: L
       timings_per_token: body.timings_per_token === true,
       stop: asks[index]!.stop ?? [],
       stream: body.stream === true,
+      lora: asks[index]!.lora ?? [],
     },
     prompt: asks[index]!.prompt,
     has_new_line: text.includes('\n'),

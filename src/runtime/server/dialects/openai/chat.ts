@@ -10,6 +10,7 @@ import { FieldError, unsupported } from '../../problem.js'
 import {
   begun,
   Effort,
+  LoraField,
   NoteFields,
   nullsDownTo,
   StopField,
@@ -85,6 +86,7 @@ export function chatAsk(body: ChatRequest, tenant: Tenant, defaults: Sampling, u
     ...definedFields({
       beginning,
       model: body.model,
+      lora: body.lora,
       maxTokens,
       parallelCalls: body.parallel_tool_calls,
       stop: stopOf(body.stop),
@@ -298,6 +300,7 @@ export const ChatBody = Type.Object({
   max_completion_tokens: Type.Optional(Type.Integer({ minimum: 1, description: 'as max_tokens' })),
   n: Type.Optional(Type.Integer({ minimum: 1, maximum: MOST_CHOICES })),
   stop: StopField,
+  lora: LoraField,
   stream: Type.Optional(Type.Boolean()),
   stream_options: StreamOptions,
   logprobs: Type.Optional(Type.Boolean()),

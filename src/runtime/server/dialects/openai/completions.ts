@@ -8,7 +8,7 @@ import { ANSWER, type App, ERRORS, type Ports } from '../../routes/route.js'
 import { FieldError, type Problem, unsupported } from '../../problem.js'
 import { RunningTimings } from '../llama-server/timings.js'
 import type { Frame, StreamShape } from '../../request-lifecycle.js'
-import { NoteFields, nullsDownTo, PromptField, promptsOf, StopField, stopOf, StreamOptions } from '../fields.js'
+import { LoraField, NoteFields, nullsDownTo, PromptField, promptsOf, StopField, stopOf, StreamOptions } from '../fields.js'
 import { completionReply, ignoredIn, kvfoldBeside, kvfoldEvent, KvfoldField } from '../kvfold-field.js'
 import { LimitFields, limitsOf, SamplingFields, samplingOf } from '../sampling-fields.js'
 import { FormFields, formOf, WITH_NULLS } from './answer-form.js'
@@ -38,6 +38,7 @@ const CompletionBody = Type.Object({
     }),
   ),
   stop: StopField,
+  lora: LoraField,
   stream: Type.Optional(Type.Boolean()),
   stream_options: StreamOptions,
   timings_per_token: Type.Optional(
@@ -133,6 +134,7 @@ function asksOf(body: CompletionRequest, prompt: CompletionAsk['prompt'], tenant
     maxTokens: body.max_tokens ?? DEFAULT_TOKENS,
     ...definedFields({
       model: body.model,
+      lora: body.lora,
       stop: stopOf(body.stop),
       format: formOf(body),
       logprobs: body.logprobs,

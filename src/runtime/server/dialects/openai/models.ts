@@ -73,15 +73,23 @@ interface Described {
 
 /** Returns the served models, then those that only embed or rank. */
 function all(service: Service): readonly Described[] {
-  const served = service.models().map(({ name, aliases, since, state, failed, loaded }: ModelStatus) => {
+  const served = service.models().flatMap(({ name, aliases, adapters, since, state, failed, loaded }: ModelStatus) => {
     const known = loaded === null ? {} : { context: loaded.context, engine: loaded.engine, release: loaded.release }
-    return {
+    const context = contextOf(loaded?.context)
+    const model = {
       ...described({ name, since, title: loaded?.title }, { state, ...known }),
-      ...contextOf(loaded?.context),
+      ...context,
       // As llama-server's router has it.
       status: { value: state, ...(failed ? { failed } : {}) },
       ...(aliases.length === 0 ? {} : { aliases }),
     }
+    // `parent` as in vLLM.
+    const adapted = adapters.map((adapter) => ({
+      ...described({ name: adapter, since, title: adapter }, { state, adapter: true, ...known }),
+      ...context,
+      parent: name,
+    }))
+    return [model, ...adapted]
   })
   const aside = service.sideModels().filter(({ name }) => !served.some(({ id }) => id === name))
   return [...served, ...aside.map(besides)]

@@ -7,7 +7,7 @@ import { FieldError, unsupported } from '../../problem.js'
 import { definedFields, isRecord } from '../../../core/json.js'
 import { writtenLike } from '../../../core/written-json.js'
 import type { ResponsePlace, Responses } from '../../responses/responses.js'
-import { Effort, NoteFields, StreamOptions, TemplateFields, textOf } from '../fields.js'
+import { Effort, LoraField, NoteFields, StreamOptions, TemplateFields, textOf } from '../fields.js'
 import { LimitFields, SamplingFields } from '../sampling-fields.js'
 import type { Tenant, UnsupportedParts } from '../../ask.js'
 import type { PlacedMessage } from '../results.js'
@@ -220,6 +220,7 @@ export const LOGPROBS = 'message.output_text.logprobs'
 
 export const ResponseBody = Type.Object({
   model: Type.Optional(Type.String({ maxLength: 1024, description: 'default: the first' })),
+  lora: LoraField,
   input: Type.Unsafe<unknown>({ type: ['string', 'array'], description: 'text, or items' }),
   instructions: Type.Optional(Type.String({ description: 'system message of this response only' })),
   previous_response_id: Type.Optional(Type.String({ minLength: 1, maxLength: 300 })),

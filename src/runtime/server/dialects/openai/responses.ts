@@ -205,6 +205,7 @@ async function responseAsk(
     ...definedFields({
       deferred,
       model: body.model,
+      lora: body.lora,
       thread: earlier?.thread,
       maxTokens: body.max_output_tokens,
       parallelCalls: body.parallel_tool_calls,
