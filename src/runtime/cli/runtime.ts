@@ -201,11 +201,10 @@ export async function loadEngine(
   const calibration = await loadCalibration({ info: engine.modelInfo, settings, backend: native.backend })
   if (calibration.kind === 'found') engine.useCosts(calibration.model)
   for (const note of engine.notes) notes.prose(note, notes.colours.dim)
-  await warnOfContract(flags.contract, engine, notes)
   return engine
 }
 
-/** Says what a fast contract costs the engine's model, where it can keep that contract. */
+/** For commands whose users fold: says what a fast contract costs the engine's model, where it can keep that contract. */
 export async function warnOfContract(contract: ContractChoice, engine: LlamaEngine, notes: Terminal): Promise<void> {
   if (contract === 'exact' || !engine.abilities.contracts.includes(contractOfStep(contract))) return
   const notice = fidelityNotice(contract, await loadFidelity(await weightsOf(engine)))

@@ -102,7 +102,7 @@ describe('a blend', () => {
   it('is exact where it would compute more of the tail than allowed', () => {
     const { entry } = blended()
     expect(entry).toMatchObject({ contract: 'exact', approximate: 0 })
-    expect(entry.fallback).toMatch(/^blend would compute \d+ of 26 tokens behind the hidden text again/)
+    expect(entry.fallback).toMatch(/^it would compute \d+ of 26 tokens behind the hidden text again/)
     expect(blended({ most: 1 }).entry).toMatchObject({ contract: 'blend', fallback: null })
     expect(blended({ first: 5, most: 0.1 }).entry).toMatchObject({ contract: 'exact', approximate: 0 })
   })

@@ -26,7 +26,7 @@ import {
   type SamplingFlags,
 } from '../options.js'
 import { addMcpOptions, mcpServersOf, openMcpTools, sessionWith, standingOf, type McpFlags, type McpTools } from '../mcp-tools.js'
-import { loadEngine } from '../runtime.js'
+import { loadEngine, warnOfContract } from '../runtime.js'
 
 interface ChatFlags extends ModelFlags, SamplingFlags, McpFlags {
   readonly system?: string
@@ -71,6 +71,7 @@ async function chat(flags: ChatFlags, shell: Shell): Promise<void> {
   const transcript = givenTranscript(flags.transcript)
   const configs = mcpServersOf(flags)
   const engine = await loadEngine(flags, notes, interrupt.signal)
+  await warnOfContract(flags.contract, engine, notes)
   let servers: McpTools | null = null
   try {
     servers = await openMcpTools(configs, flags, engine, shell)

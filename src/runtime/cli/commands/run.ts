@@ -30,7 +30,7 @@ import {
 import { modelCalled, modelsFolder, modelsIn } from '../../models/folder.js'
 import { refuseHopeless } from '../../engine/model-facts.js'
 import { addMcpOptions, mcpServersOf, openMcpTools, sessionWith, type McpFlags, type McpTools } from '../mcp-tools.js'
-import { loadEngine } from '../runtime.js'
+import { loadEngine, warnOfContract } from '../runtime.js'
 
 interface RunFlags extends ModelFlags, SamplingFlags, McpFlags {
   readonly prompt?: string
@@ -110,6 +110,7 @@ async function run(file: string | undefined, flags: RunFlags, shell: Shell): Pro
   const begun = performance.now()
   const configs = mcpServersOf(flags)
   const engine = await loadEngine(flags, notes, interrupt.signal)
+  await warnOfContract(flags.contract, engine, notes)
   let servers: McpTools | null = null
   try {
     servers = await openMcpTools(configs, flags, engine, shell)

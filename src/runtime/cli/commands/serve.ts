@@ -206,7 +206,7 @@ function sourceOf(name: string, model: string, flags: ServeFlags, { notes, inter
     adapters: adaptersOf(lora),
     load: async () => {
       const engine = await loadEngine({ ...flags, model }, notes, interrupt.signal, { slots, maxGap, trial, say })
-      if (flags.clientEdits !== flags.contract) await warnOfContract(flags.clientEdits, engine, notes)
+      for (const contract of new Set([flags.contract, flags.clientEdits])) await warnOfContract(contract, engine, notes)
       return engine
     },
     ...(flags.attention === 'on'
