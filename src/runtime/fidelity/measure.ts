@@ -127,19 +127,21 @@ function answerOf(
   textOf: (token: number) => string,
 ): FidelityAnswer {
   const said = reply.message.content.slice(one.opening.length)
-  const plain = said.replace(/^[\s"'`*=:]+/u, '').toLowerCase()
-  const names = (value: string) => plain.startsWith(value.toLowerCase())
+  const isOutdated = one.outdated.some((value) => names(said, value))
   const { ledger } = reply
   return {
     ...distanceOf(likelihoods(reference), likelihoods(reply), (token) => formOf(textOf(token))),
     said,
-    isRight: names(one.right),
-    isOutdated: one.outdated.some(names),
+    isRight: !isOutdated && names(said, one.right),
+    isOutdated,
     computed: ledger.submitted,
     fallback: ledger.fallback,
     milliseconds: ledger.milliseconds.cache + ledger.milliseconds.prefill,
   }
 }
+
+/** Whether the answer names the value, as in "velvet" and in "changed to velvet". */
+export const names = (said: string, value: string): boolean => said.toLowerCase().includes(value.toLowerCase())
 
 /** Natural logs of the likelihoods of the answer's first token, by token. */
 function likelihoods({ logprobs = [] }: EngineReply): ReadonlyMap<number, number> {
