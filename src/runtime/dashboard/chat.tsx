@@ -41,8 +41,8 @@ export interface ChatWanted {
 export interface Chat {
   /** The pending request, in any thread. */
   readonly pending: Pending | null
-  /** The cost of the last answer, as text, and its thread. */
-  readonly done: { readonly thread: string | null; readonly text: string } | null
+  /** The cost of the last answer, as text, its thread, and whether it ended at the longest answer. */
+  readonly done: { readonly thread: string | null; readonly text: string; readonly cut: boolean } | null
   readonly running: boolean
   /** Typed text that is not sent yet. Changing it does not redraw the page. */
   readonly draft: { current: string }
@@ -109,14 +109,14 @@ export function useChat(shown: ThreadDetail | null, onThread: (id: string) => vo
           reasoning: state.reasoning + (delta?.reasoning_content ?? ''),
           notes: note === null ? state.notes : [...state.notes.filter((other) => !isProgress(other) || !isProgress(note)), note],
         })
-        if (chunk.usage != null) setDone({ thread: state.thread, text: usageOf(chunk) + (cut ? LONGEST : '') })
+        if (chunk.usage != null) setDone({ thread: state.thread, text: usageOf(chunk) + (cut ? LONGEST : ''), cut })
       }
       show({ state: 'answered' })
     } catch (error) {
       if (signal.aborted) {
         if (state.text + state.reasoning === '') setPending(null)
         else show({ state: 'stopped' })
-        setDone({ thread: state.thread, text: 'Stopped.' })
+        setDone({ thread: state.thread, text: 'Stopped.', cut: false })
       } else show({ problem: sentenceOf(error), state: 'failed' })
     }
   }
@@ -167,11 +167,13 @@ export function Answering({ pending: { question, text, reasoning, notes, problem
         <span class="margin share-unseen" />
         <div class="body">
           <h3 class="row-head">Model</h3>
-          {notes.map((note, at) => (
-            <p key={at} class="dim">
-              {note}
-            </p>
-          ))}
+          {notes
+            .filter((note) => text === '' || !isProgress(note))
+            .map((note, at) => (
+              <p key={at} class="dim">
+                {note}
+              </p>
+            ))}
           {reasoning === '' ? null : (
             <details open={text === ''}>
               <summary>Thinking</summary>

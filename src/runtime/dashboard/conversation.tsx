@@ -29,8 +29,10 @@ export interface MessageActions {
   readonly onFoldStretch: (message: ThreadMessage, stretch: { start: number; end: number }, what: string) => void
   /** Makes a branch with the messages before this one. Asks `text` there; null answers the last question again. Null: not possible now. */
   readonly onBranch: ((message: ThreadMessage, text: string | null) => void) | null
-  /** Continues the cut answer at the thread's end. Null: not possible now. */
+  /** Continues the answer at the thread's end, in a branch if it had ended by itself. Null: not possible now. */
   readonly onContinue: ((message: ThreadMessage) => void) | null
+  /** Whether the answer at the thread's end stopped at the longest answer. */
+  readonly isTooLong: boolean
 }
 
 interface ConversationProps {
@@ -152,7 +154,7 @@ const WHO = { system: 'System message', user: 'You', assistant: 'Model', tool: '
 function Doing({
   message,
   isLast,
-  actions: { onOpen, onFoldMessage, onBranch, onContinue },
+  actions: { onOpen, onFoldMessage, onBranch, onContinue, isTooLong },
   onEdit,
 }: Pick<RowProps, 'message' | 'isLast' | 'actions'> & {
   readonly onEdit: (text: string) => void
@@ -175,7 +177,7 @@ function Doing({
               setCopied(isCopied ? 'Copied' : 'Not allowed here')
             })
           })}
-      {original.cut === true && content !== '' && isLast && onContinue !== null
+      {(original.cut === true || (isTooLong && role === 'assistant')) && content !== '' && isLast && onContinue !== null
         ? act('Continue', 'Continue', () => {
             onContinue(message)
           })

@@ -104,6 +104,7 @@ export function ThreadPage({ thread, tab, chat, found }: ThreadPageProps) {
       : ({ index }, text) => {
           chat.ask({ thread: id, model: thread.model, before: index, text })
         },
+    isTooLong: chat.done?.thread === id && chat.done.cut,
     onContinue: chat.running
       ? null
       : ({ message: { content } }) => {
@@ -114,7 +115,7 @@ export function ThreadPage({ thread, tab, chat, found }: ThreadPageProps) {
   // Memoised, so that hundreds of messages are not rendered again for every token and key.
   const conversation = useMemo(
     () => <Conversation {...{ thread, until, actions, hidden, found }} />,
-    [thread, until, chat.running, chat.settings, isAnswering, waiting, found],
+    [thread, until, chat.running, chat.done, chat.settings, isAnswering, waiting, found],
   )
   const map = useMemo(
     () => (

@@ -152,6 +152,15 @@ describe.skipIf(missing !== null)(`work in the dashboard${missing === null ? '' 
     expect(views()).toHaveLength(1)
     expect(whole![1]!.content.startsWith(said!.content)).toBe(true)
     expect(whole![1]!.content.length).toBeGreaterThan(said!.content.length)
+    // It ended at its longest; a branch has it with what follows.
+    await page.getByText('cut off at the longest answer').waitFor()
+    await button(page, 'Continue message 2').click()
+    await page.getByText('This thread, a branch').waitFor()
+    await button(page, 'Send').waitFor()
+    const [branch, first] = views()
+    expect(first).toEqual(whole)
+    expect(branch![1]!.content.startsWith(whole![1]!.content)).toBe(true)
+    expect(branch![1]!.content.length).toBeGreaterThan(whole![1]!.content.length)
     await server.close()
   })
 
