@@ -55,8 +55,9 @@ export function ThreadPage({ thread, tab, chat, found }: ThreadPageProps) {
   }
   /** Says at once that the change waits, and at its end that it is done. */
   const change = (fragmentId: string, what: 'fold' | 'restore', body?: object) => {
+    const done = what === 'fold' ? 'folded' : 'restored'
     edit(fragmentId, async () => {
-      if (isAnswering) setTold(`${fragmentId} waits: the answer must end before it can be ${what}d.`)
+      if (isAnswering) setTold(`${fragmentId} waits: the answer must end before it can be ${done}.`)
       await api.send('POST', threadPath(id, 'fragments', fragmentId, what), body)
       setTold(`${what === 'fold' ? 'Folded' : 'Restored'} ${fragmentId}. It takes effect with the next step.`)
     })
