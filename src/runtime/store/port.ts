@@ -74,8 +74,10 @@ export interface ThreadEvent {
   readonly after: number
   /** The folded fragments; for an edit, the fragments that it changed. */
   readonly folded: readonly FragmentId[]
-  /** For an edit: the operation on these fragments. */
-  readonly what?: 'cut' | 'folded' | 'restored' | 'summarised'
+  /** For an edit: the operation on these fragments. `named`: the thread got another title; `folded` is then empty. */
+  readonly what?: 'cut' | 'folded' | 'restored' | 'summarised' | 'named'
+  /** For `named`: the title; null: again the beginning of the first user message. */
+  readonly name?: string | null
   /** How many tokens fewer are shown; negative: more. */
   readonly saves: number
   /** A sentence for people. */
