@@ -129,8 +129,11 @@ export function fidelityNotice(contract: string, fidelity: ModelFidelity | null)
   const row = fidelity?.rows.find(({ way }) => way === measured)
   if (fidelity === null || row === undefined)
     return `What contract ${contract} costs this model's answers was not measured; \`kvfold calibrate --fidelity\` says it in a few minutes.`
-  const exact = fidelity.rows.find(({ way }) => way === 'exact')
-  const facts = `right answers: ${row.right} of ${fidelity.questions}, under exact ${exact?.right ?? 0}; mean distance ${row.distance.mean.toFixed(2)} nats`
+  const exact = fidelity.rows.find(({ way }) => way === 'exact')?.right ?? 0
+  const { questions } = fidelity
+  if (2 * exact < questions)
+    return `Whether this model bears ${measured} is not known: it answers only ${exact} of ${questions} questions right even under exact.`
+  const facts = `right answers: ${row.right} of ${questions}, under exact ${exact}; mean distance ${row.distance.mean.toFixed(2)} nats`
   const until = contract === 'auto' ? ' until the engine was idle' : ''
   return isBorne(row)
     ? `This model bears ${measured} (${facts}).`

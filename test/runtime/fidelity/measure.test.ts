@@ -110,6 +110,8 @@ describe('the notice of a server', () => {
       /does not bear splice \(right answers: 7 of 10, under exact 10; .* 0\.50 nats\)/,
     )
     expect(fidelityNotice('auto', fidelity)).toMatch(/does not bear splice until the engine was idle/)
+    const weak = { ...fidelity, rows: [row('exact', 6, 0), row('splice', 0, 0)] }
+    expect(fidelityNotice('splice', weak)).toMatch(/is not known: it answers only 4 of 10/)
     expect(fidelityNotice('blend', fidelity)).toMatch(/^This model bears blend/)
   })
 })
