@@ -20,7 +20,8 @@ export interface LlamaEngineOptions extends Omit<ContextOptions, 'embeddings'> {
   readonly slots?: number
   /**
    * The most milliseconds between two tokens of an answer, as far as prompts computed beside it cause the gap. A prompt still gets at least
-   * 16 tokens a turn. Default 1000. Shorter gaps cost throughput: small batches take longer per token.
+   * 16 tokens a turn. Shorter gaps cost throughput: small batches take longer per token. Default: 50, or as many more, up to 1000, as keep
+   * throughput near that of whole batches.
    */
   readonly maxGap?: number
   /** Used instead of the model's own chat template. */

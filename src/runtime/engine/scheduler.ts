@@ -11,23 +11,21 @@ import { composed, packed, PrefillBudget, type BatchShare, runAhead } from './ba
 export interface SchedulerOptions {
   /** How many steps run at once; further ones wait. */
   readonly slots: number
-  /** The most milliseconds between two tokens of a stream, as far as prompts cause the gap. Default 1000. */
+  /** The most milliseconds between two tokens of a stream, as far as prompts cause the gap. Default: as `PrefillBudget` chooses. */
   readonly maxGap?: number
   /** Decodes a batch. Default: the context's `decode`. */
   readonly decode?: (batch: Batch, watched: readonly Watched[]) => Promise<DecodeStatus>
 }
 
-/** A prompt that takes less time goes in whole. Then streams pause for longer but less often, and small batches cost less time. */
-const DEFAULT_MAX_GAP = 1000
 /** The most milliseconds of a copy between two decodes. It also takes no longer than the decode before it. */
 const LONGEST_SLICE = 20
 /** The most steps of a run. A run ends earlier when there is other work. */
 const LONGEST_RUN = 256
 
 /**
- * Continuous batching over one context. Each turn takes one token of every decoding job and fills the batch with prompt tokens; the prompts
- * that waited longest come first. While other jobs decode, only as many prompt tokens go in as fit into `maxGap` by measured time
- * (PrefillBudget). Sequences are tagged and untagged between turns only. Jobs of one conversation run one after another.
+ * Continuous batching over one context. Each turn takes one token of every decoding job, or fills the batch with prompt tokens, or both.
+ * While other jobs decode, measured times decide that and how many prompt tokens go in (PrefillBudget). One prompt is computed after the
+ * other, in order of `Job.due`. Sequences are tagged and untagged between turns only. Jobs of one conversation run one after another.
  */
 export class Scheduler {
   readonly #jobs: Job[] = []
@@ -38,7 +36,8 @@ export class Scheduler {
   /** The jobs whose tokens are being decoded right now. */
   #decoding: readonly Job[] = []
   #closed = false
-  #turns = 0
+  /** How many prompt tokens were computed. It is the clock of `Job.due`. */
+  #computed = 0
   /**
    * `#news`: a job, an errand, a cancellation or a finished disk read has arrived since the loop last looked. `#wake`: ends the loop's
    * wait.
@@ -52,7 +51,7 @@ export class Scheduler {
     private readonly cache: StepCache,
     private readonly options: SchedulerOptions,
   ) {
-    this.#budget = new PrefillBudget(options.maxGap ?? DEFAULT_MAX_GAP)
+    this.#budget = new PrefillBudget(context.batch, options.maxGap)
     this.#fetching = new ReloadAhead(
       cache,
       () => {
@@ -85,6 +84,7 @@ export class Scheduler {
       .finally(() => {
         signal?.removeEventListener('abort', cancel)
       })
+    job.due = this.#computed
     this.#jobs.push(job)
     this.#start()
     return job.result
@@ -198,6 +198,7 @@ export class Scheduler {
         const alone = this.#jobs.every((other) => other.step === null)
         const step = this.cache.begin(opened.sequence, plan, job.asked.kind ?? 'answer', alone)
         job.phase = { name: 'prefill', step, done: 0, total: computedIn(plan) }
+        job.due += job.phase.total
         job.request.listener?.onPlan?.(planned(plan))
       } catch (error) {
         this.#fail(job, error)
@@ -230,8 +231,6 @@ export class Scheduler {
   }
 
   async #turn(shares: readonly BatchShare[]): Promise<void> {
-    this.#turns++
-    for (const { job, what } of shares) if (what === 'prompt') job.served = this.#turns
     const { batch, size, outputs, read, watched } = packed(shares)
     this.#decoding = shares.map(({ job }) => job)
     const begun = performance.now()
@@ -326,6 +325,7 @@ export class Scheduler {
     if (job.phase.name === 'prefill') {
       job.phase.done += share.tokens.length
       job.prefillTokens += share.tokens.length
+      this.#computed += share.tokens.length
       job.request.listener?.onPrefill?.(job.phase.done, job.phase.total)
     }
     if (output === null || job.cancelled) return

@@ -190,14 +190,15 @@ function sourcesOf(flags: ServeFlags, shell: Shell): ModelSource[] {
 function sourceOf(name: string, model: string, flags: ServeFlags, { notes, interrupt }: Shell): ModelSource {
   const uses = { attention: flags.attention === 'on', ...(flags.embeddings === true ? { embeddings: 'beside' as const } : {}) }
   const trial = flags.trial === 'on' ? uses : 'off'
-  const { slots, maxGap } = flags
+  const { slots } = flags
+  const gap = definedFields({ maxGap: flags.maxGap })
   const say = (doing: string) => {
     notes.print(`${doing} ...`)
   }
   return {
     name,
     slots,
-    load: () => loadEngine({ ...flags, model }, notes, interrupt.signal, { slots, maxGap, trial, say }),
+    load: () => loadEngine({ ...flags, model }, notes, interrupt.signal, { slots, ...gap, trial, say }),
     ...(flags.attention === 'on'
       ? { loadForAttention: () => loadEngine(lookingFlags({ ...flags, model }), notes, interrupt.signal, LOOKING) }
       : {}),
