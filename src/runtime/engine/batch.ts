@@ -57,6 +57,7 @@ interface Composed {
   readonly starved: readonly Job[]
 }
 
+/** Fills a batch with what the turn has. */
 function filled(jobs: readonly Job[], cache: StepCache, room: number, turn: Turn): Composed {
   const shares: BatchShare[] = []
   const starved: Job[] = []
@@ -129,7 +130,7 @@ export function packed(shares: readonly BatchShare[]): Packed {
 // What goes into a turn while prompts wait beside streams, so that gaps are short and little time is lost.
 
 /** What the next turn computes: a token of every stream or none, and at most so many prompt tokens. */
-export interface Turn {
+interface Turn {
   readonly streams: boolean
   readonly prompt: number
 }
@@ -146,9 +147,11 @@ interface TurnTime {
 const FEWEST = 16
 /** Larger chunks are multiples of this: attention kernels work in tiles of 64 tokens, on the CPU only from 64 on. */
 const TILE = 64
-/** Without a given gap, a turn takes this many milliseconds, or longer where shorter ones would lose more than `MOST_LOST`. */
+/** Without a given gap, one should take this many milliseconds. */
 const AIM = 50
-/** Without a given gap, a turn never takes longer than this for the sake of throughput. */
+/** Without a given gap, one may take this many milliseconds where shorter ones would lose more than `MOST_LOST`. */
+const WORTHWHILE = 250
+/** Without a given gap, none is longer than this for the sake of a whole tile. */
 const LONGEST = 1000
 /** The share of the time of a prompt that its chunks may cost, compared with whole batches. */
 const MOST_LOST = 0.05
@@ -207,15 +210,14 @@ class Way {
   }
 
   /**
-   * @param left the milliseconds that the chunk should take
-   * @param most the milliseconds that it may take where that saves time
+   * @param left the milliseconds that the chunk should take, those that it may take where that saves time, and those that a tile may take
    * @param due how many prompt tokens wait
    */
-  size(left: number, most: number, room: number, due: number): number {
+  size([left, more, most]: readonly [number, number, number], room: number, due: number): number {
     if (this.#each === null) return FEWEST
-    const longest = Math.min(this.#fitting(most), room)
     // A whole batch costs `extra` too. So this is where extra / size <= MOST_LOST + (1 + MOST_LOST) * extra / room.
     const worthwhile = this.#extra / (MOST_LOST + ((1 + MOST_LOST) * this.#extra) / room)
+    const longest = Math.min(Math.max(this.#fitting(more), Math.min(TILE, this.#fitting(most))), room)
     const best = Math.min(longest, Math.max(this.#fitting(left), TILE * Math.round(worthwhile / TILE), TILE))
     const size = best < TILE ? Math.max(FEWEST, FEWEST * Math.floor(best / FEWEST)) : TILE * Math.floor(best / TILE)
     return due > size && due <= Math.min(longest, REST * size) ? due : size
@@ -223,7 +225,8 @@ class Way {
 
   /** Returns the size of the next chunk: `size`, or now and then a quarter. */
   next(size: number): number {
-    const isQuarter = this.#chunks++ % PROBE_EVERY === 2 && size >= TILE && size % TILE === 0
+    const every = this.#chunks < PROBE_EVERY ? PROBE_EVERY / 4 : PROBE_EVERY
+    const isQuarter = this.#chunks++ % every === 2 && size >= TILE && size % TILE === 0
     this.#quarter = isQuarter ? size / 4 : null
     return this.#quarter ?? size
   }
@@ -254,24 +257,22 @@ export class PrefillBudget {
   readonly #alone = new Map<number, TurnPace>()
   readonly #apart = new Way()
   readonly #mixed = new Way(this.#apart)
-  readonly #aim: number
-  readonly #longest: number
+  readonly #gaps: readonly [number, number, number]
   /** How many times there was a choice between the two ways. */
   #choices = 0
-  /** Whether the last turn had streams. */
+  /** Whether the last turn had streams. After one without, they come first. */
   #streamed = false
 
   /**
    * @param room the most tokens of a batch
-   * @param maxGap milliseconds between two tokens of a stream, as far as prompts cause the gap. Default: 50, or as many more, up to 1000,
-   *   as throughput close to that of whole batches needs.
+   * @param maxGap milliseconds between two tokens of a stream, as far as prompts cause the gap. Default: 50, or up to 250 where shorter
+   *   gaps cost over 5 % of throughput, or up to 1000 for a chunk of 64 tokens
    */
   constructor(
     private readonly room: number,
     maxGap?: number,
   ) {
-    this.#aim = maxGap ?? AIM
-    this.#longest = maxGap ?? LONGEST
+    this.#gaps = maxGap === undefined ? [AIM, WORTHWHILE, LONGEST] : [maxGap, maxGap, maxGap]
   }
 
   /**
@@ -282,8 +283,10 @@ export class PrefillBudget {
     const alone = this.#alone.get(streams)
     const isProbe = alone === undefined || alone.probes < FIRST_PROBES || alone.mixed >= PROBE_EVERY
     if (isProbe || !this.#streamed) return { streams: true, prompt: 0 }
-    const sizeOf = (way: Way) =>
-      way.size(this.#aim - alone.milliseconds, this.#longest - alone.milliseconds, this.room - streams, due)
+    const room = Math.max(FEWEST, this.room - streams)
+    const [aim, more, most] = this.#gaps
+    const left = [aim - alone.milliseconds, more - alone.milliseconds, most - alone.milliseconds] as const
+    const sizeOf = (way: Way) => way.size(left, room, due)
     const each = (way: Way) => way.milliseconds(sizeOf(way)) / sizeOf(way)
     const [better, other] = each(this.#mixed) < each(this.#apart) ? [this.#mixed, this.#apart] : [this.#apart, this.#mixed]
     const way = ++this.#choices % PROBE_EVERY === FIRST_CHOICE ? other : better
