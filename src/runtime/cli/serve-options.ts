@@ -148,7 +148,7 @@ export function addServeOptions(command: Command): Command {
     .option('--queue <count>', 'requests that may wait for a slot; more are answered 503', integer(0, 1_000_000), 128)
     .option(
       '--max-gap <ms>',
-      'longest pause between two tokens of an answer while other prompts are computed (default: 50, or up to 1000 where shorter pauses cost throughput)',
+      'longest pause between two tokens of an answer while other prompts are computed (default: 50, or up to 250 where shorter ones cost throughput, or up to 1000 for 64 tokens)',
       decimal(0.1, 86_400_000),
     )
     .option('--timeout <seconds>', 'time for an answer, waiting included (default: none)', decimal(0.1, 86_400))
