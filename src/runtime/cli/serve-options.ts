@@ -43,7 +43,7 @@ export interface ServeFlags
   readonly logLevel: LogLevel
   readonly logFormat: 'auto' | LogFormat
   readonly slots: number
-  readonly maxGap: number
+  readonly maxGap?: number
   readonly queue: number
   readonly timeout?: number
   readonly keepAlive?: number
@@ -148,9 +148,8 @@ export function addServeOptions(command: Command): Command {
     .option('--queue <count>', 'requests that may wait for a slot; more are answered 503', integer(0, 1_000_000), 128)
     .option(
       '--max-gap <ms>',
-      'longest pause between two tokens of an answer while other prompts are computed; shorter pauses cost throughput',
+      'longest pause between two tokens of an answer while other prompts are computed (default: 50, or up to 250 where shorter ones cost throughput, or up to 1000 for 64 tokens)',
       decimal(0.1, 86_400_000),
-      1000,
     )
     .option('--timeout <seconds>', 'time for an answer, waiting included (default: none)', decimal(0.1, 86_400))
     .option('--grace <seconds>', 'time that running answers have to end when the server stops', decimal(0, 86_400), 30)

@@ -117,10 +117,14 @@ export class Job {
   cancelled = false
   /** The sequence states read from disk for the job; null before the first read. */
   fetched: ReadStates | null = null
-  /** The scheduler's turn that last computed a part of the job's prompt; -1 before the first. */
-  served = -1
   /** The scheduler's turn that last computed any of the job's tokens; -1 before the first. */
   ran = -1
+  /**
+   * When the prompt would be done if it had been computed alone since the job arrived, by a clock that counts the prompt tokens that the
+   * scheduler computes. The prompt that is due first comes first. So equal prompts go by arrival, a short one passes a long one, and none
+   * waits for prompts that arrive after it is due. Before the step begins: when the job arrived.
+   */
+  due = 0
   readonly result: Promise<JobResult>
   resolve!: (result: JobResult) => void
   reject!: (error: unknown) => void

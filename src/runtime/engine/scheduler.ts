@@ -12,7 +12,7 @@ import { byAdapters, composed, isStream, packed, PrefillBudget, type BatchShare,
 export interface SchedulerOptions {
   /** How many steps run at once; further ones wait. */
   readonly slots: number
-  /** The most milliseconds between two tokens of a stream, as far as prompts cause the gap. Default 1000. */
+  /** The most milliseconds between two tokens of a stream, as far as prompts cause the gap. Default: as `PrefillBudget` chooses. */
   readonly maxGap?: number
   /** Decodes a batch. Default: the context's `decode`. */
   readonly decode?: (batch: Batch, watched: readonly Watched[]) => Promise<DecodeStatus>
@@ -20,8 +20,6 @@ export interface SchedulerOptions {
   readonly adapters?: AdapterSet
 }
 
-/** A prompt that takes less time goes in whole. Then streams pause for longer but less often, and small batches cost less time. */
-const DEFAULT_MAX_GAP = 1000
 /** The most milliseconds of a copy between two decodes. It also takes no longer than the decode before it. */
 const LONGEST_SLICE = 20
 /**
@@ -33,9 +31,9 @@ const SHORTEST_STAY = 50
 const LONGEST_RUN = 256
 
 /**
- * Continuous batching over one context. Each turn takes one token of every decoding job and fills the batch with prompt tokens; the prompts
- * that waited longest come first. While other jobs decode, only as many prompt tokens go in as fit into `maxGap` by measured time
- * (PrefillBudget). Sequences are tagged and untagged between turns only. Jobs of one conversation run one after another. A batch has only
+ * Continuous batching over one context. Each turn takes one token of every decoding job, or fills the batch with prompt tokens, or both.
+ * While other jobs decode, measured times decide that and how many prompt tokens go in (PrefillBudget). One prompt is computed after the
+ * other, in order of `Job.due`. Sequences are tagged and untagged between turns only. Jobs of one conversation run one after another. A batch has only
  * jobs with the same adapters; jobs with other adapters take turns with them.
  */
 export class Scheduler {
@@ -51,6 +49,8 @@ export class Scheduler {
   /** The adapters that the context applies, and when they were last changed. */
   #adapters: AdapterSet
   #adaptersSince = -Infinity
+  /** How many prompt tokens were computed. It is the clock of `Job.due`. */
+  #computed = 0
   /**
    * `#news`: a job, an errand, a cancellation or a finished disk read has arrived since the loop last looked. `#wake`: ends the loop's
    * wait.
@@ -64,7 +64,7 @@ export class Scheduler {
     private readonly cache: StepCache,
     private readonly options: SchedulerOptions,
   ) {
-    this.#budget = new PrefillBudget(options.maxGap ?? DEFAULT_MAX_GAP)
+    this.#budget = new PrefillBudget(context.batch, options.maxGap)
     this.#adapters = options.adapters ?? NO_ADAPTERS
     this.#fetching = new ReloadAhead(
       cache,
@@ -98,6 +98,7 @@ export class Scheduler {
       .finally(() => {
         signal?.removeEventListener('abort', cancel)
       })
+    job.due = this.#computed
     this.#jobs.push(job)
     this.#start()
     return job.result
@@ -211,6 +212,7 @@ export class Scheduler {
         const alone = this.#jobs.every((other) => other.step === null)
         const step = this.cache.begin(opened.sequence, plan, job.asked.kind ?? 'answer', alone)
         job.phase = { name: 'prefill', step, done: 0, total: computedIn(plan) }
+        job.due += job.phase.total
         job.request.listener?.onPlan?.(planned(plan))
       } catch (error) {
         this.#fail(job, error)
@@ -255,10 +257,7 @@ export class Scheduler {
   /** Makes the context apply the adapters of these shares, and notes their turn. */
   #prepare(shares: readonly BatchShare[]): void {
     this.#turns++
-    for (const { job, what } of shares) {
-      job.ran = this.#turns
-      if (what === 'prompt') job.served = this.#turns
-    }
+    for (const { job } of shares) job.ran = this.#turns
     const [first] = shares
     const adapters = first?.job.adapters ?? this.#adapters
     if (adapters.key === this.#adapters.key) return
@@ -367,6 +366,7 @@ export class Scheduler {
     if (job.phase.name === 'prefill') {
       job.phase.done += share.tokens.length
       job.prefillTokens += share.tokens.length
+      this.#computed += share.tokens.length
       job.request.listener?.onPrefill?.(job.phase.done, job.phase.total)
     }
     if (output === null || job.cancelled) return

@@ -196,7 +196,8 @@ const withoutAdapters = ({ lora: _, ...flags }: ServeFlags): ServeFlags => flags
 function sourceOf(name: string, model: string, flags: ServeFlags, { notes, interrupt }: Shell): ModelSource {
   const uses = { attention: flags.attention === 'on', ...(flags.embeddings === true ? { embeddings: 'beside' as const } : {}) }
   const trial = flags.trial === 'on' ? uses : 'off'
-  const { slots, maxGap, lora = [] } = flags
+  const { slots, lora = [] } = flags
+  const gap = definedFields({ maxGap: flags.maxGap })
   const say = (doing: string) => {
     notes.print(`${doing} ...`)
   }
@@ -205,7 +206,7 @@ function sourceOf(name: string, model: string, flags: ServeFlags, { notes, inter
     slots,
     adapters: adaptersOf(lora),
     load: async () => {
-      const engine = await loadEngine({ ...flags, model }, notes, interrupt.signal, { slots, maxGap, trial, say })
+      const engine = await loadEngine({ ...flags, model }, notes, interrupt.signal, { slots, ...gap, trial, say })
       for (const contract of new Set([flags.contract, flags.clientEdits])) await warnOfContract(contract, engine, notes)
       return engine
     },
