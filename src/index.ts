@@ -113,7 +113,7 @@ export { attentionPlan, type AttentionCost, type AttentionShape, type AttentionS
 
 // The ledger: the tokens that every step reused, recomputed and computed fresh.
 export { CONTRACTS, type Contract, type ContractChoice } from './runtime/core/contract.js'
-export type { BlendChoice } from './runtime/kv/plan/blend.js'
+export type { BlendChoice } from './runtime/core/contract.js'
 export type { RefreshOptions, RefreshResult } from './runtime/engine/background-recompute.js'
 export type { Abilities } from './runtime/engine/model-facts.js'
 export type { CostModel, TierRates } from './runtime/kv/cost-model.js'

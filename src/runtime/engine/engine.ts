@@ -8,7 +8,7 @@ import { Feed } from '../core/feed.js'
 import type { ConversationId } from '../core/ids.js'
 import type { Span } from '../core/span.js'
 import type { LedgerEntry } from '../kv/ledger.js'
-import type { BlendChoice } from '../kv/plan/blend.js'
+import type { BlendChoice } from '../core/contract.js'
 import type { AnswerLimits, DryOptions, SamplerName } from '../native/types.js'
 import type { AttentionPattern, AttentionRequest } from './attention.js'
 

@@ -7,7 +7,7 @@ import { Conversation } from '../context/conversation.js'
 import { portsOf } from '../context/ports.js'
 import type { EngineReply } from '../engine/engine.js'
 import type { LlamaEngine } from '../engine/llama.js'
-import type { BlendChoice } from '../kv/plan/blend.js'
+import type { BlendChoice } from '../core/contract.js'
 import type { FidelityCase } from './cases.js'
 
 /** A way to treat the folded text. `whole` folds nothing. */
@@ -148,8 +148,7 @@ function likelihoods({ logprobs = [] }: EngineReply): ReadonlyMap<number, number
   return new Map(logprobs[0]?.top.map(({ token, logprob }) => [token, logprob]))
 }
 
-const FORMS = ['bare', 'quoted', 'other'] as const
-type Form = (typeof FORMS)[number]
+type Form = 'bare' | 'quoted' | 'other'
 
 function formOf(token: string): Form {
   const text = token.trimStart()

@@ -2,7 +2,8 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { conversationId } from '../../../src/runtime/core/ids.js'
-import { BLEND_DEFAULT, type BlendChoice } from '../../../src/runtime/kv/plan/blend.js'
+import type { BlendChoice } from '../../../src/runtime/core/contract.js'
+import { BLEND_DEFAULT } from '../../../src/runtime/kv/plan/blend.js'
 import { CacheHarness } from './support/cache-harness.js'
 import { PromptDraft } from './support/prompt-draft.js'
 

@@ -9,7 +9,7 @@ import type { ReuseSource } from '../ledger.js'
 import type { Prompt } from '../prompt.js'
 import type { HeldSequence } from '../sequence.js'
 import type { View } from '../views.js'
-import type { BlendChoice } from './blend.js'
+import type { BlendChoice } from '../../core/contract.js'
 
 // The terms of a step.
 
