@@ -64,7 +64,7 @@ function rowsOf(base: readonly number[], holes: readonly Hole[], { first = 0, en
 const BLENDS: readonly BlendChoice[] = [{}, { first: 5 }, { ending: 12 }, { first: 3, ending: 20 }]
 
 describe.each(MODELS)('on $name', ({ path, prompts, real }) => {
-  it.skipIf(real && !existsSync(INSTRUCT))(
+  it.skipIf(real && !(LONG && existsSync(INSTRUCT)))(
     'a splice or blend predicts what llama.cpp predicts after the same splice by hand',
     { timeout: 600_000 },
     async () => {
