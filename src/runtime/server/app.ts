@@ -24,7 +24,7 @@ import { RequestRun, Running } from './request-lifecycle.js'
 import { fail, type HttpOptions, newHttp } from './http.js'
 import { type ApiKey, keyOf, KeyRing, RATE_HEADERS, type RateLimit, RateLimits, refuseCrossSite, refuseRebound } from './keys.js'
 import { Metrics } from './metrics.js'
-import { ADMIN, ANSWER, type App, ERRORS, type PullModel } from './routes/route.js'
+import { ADMIN, ANSWER, type App, described, type PullModel } from './routes/route.js'
 import { problemOf, RETRY_AFTER } from './problem.js'
 import { addChanges, addThreads } from './routes/threads.js'
 import type { ModelStatus, ServiceStatus } from './threads/status.js'
@@ -294,14 +294,10 @@ function addHealth(app: App, { service, metrics, running, locked, version }: Hea
       return reply.type(metrics.contentType).send(await metrics.text())
     },
   )
-  app.get(
-    '/kvfold/status',
-    { schema: { summary: 'Models, queue and cache', tags: ['server'], response: { 200: ANSWER, ...ERRORS } } },
-    (request) => {
-      refuseOthers(request.tenant)
-      return service.status()
-    },
-  )
+  app.get('/kvfold/status', { schema: described('Models, queue and cache', 'server') }, (request) => {
+    refuseOthers(request.tenant)
+    return service.status()
+  })
   app.get('/openapi.json', { config: { open: true }, schema: { hide: true } }, () => app.swagger())
 }
 

@@ -7,7 +7,7 @@ import { definedFields } from '../../core/json.js'
 import Type from 'typebox'
 import { KvfoldError } from '../../core/errors.js'
 import { FieldError, unsupported } from '../problem.js'
-import { ANSWER, type App, ERRORS, type Ports } from '../routes/route.js'
+import { type App, described, ERRORS, type Ports } from '../routes/route.js'
 import { isTokenList, NoteFields, nullsDownTo } from './fields.js'
 import { ignoredIn } from './kvfold-field.js'
 
@@ -46,10 +46,8 @@ export function addRerank(app: App, { service, exchange }: Ports): void {
       path,
       {
         schema: {
-          summary: 'How well documents answer a query, the best first',
-          tags: ['rerank'],
+          ...described('How well documents answer a query, the best first', 'rerank'),
           body: RerankBody,
-          response: { 200: ANSWER, ...ERRORS },
         },
         preValidation: nullsDownTo(1),
       },
@@ -117,7 +115,7 @@ export function addEmbeddings(app: App, { service, exchange }: Ports): void {
   app.post(
     '/v1/embeddings',
     {
-      schema: { summary: 'Embeddings', tags: ['openai'], body: EmbeddingBody, response: { 200: ANSWER, ...ERRORS } },
+      schema: { ...described('Embeddings', 'openai'), body: EmbeddingBody },
       preValidation: nullsDownTo(1),
     },
     async (request, reply) => {
@@ -140,7 +138,7 @@ export function addEmbeddings(app: App, { service, exchange }: Ports): void {
   app.post(
     '/pooling',
     {
-      schema: { summary: 'Vectors of texts (vLLM)', tags: ['vllm'], body: PoolingBody, response: { 200: ANSWER, ...ERRORS } },
+      schema: { ...described('Vectors of texts (vLLM)', 'vllm'), body: PoolingBody },
       preValidation: nullsDownTo(1),
     },
     async (request, reply) => {
@@ -214,10 +212,8 @@ export function addScore(app: App, { service, exchange }: Ports): void {
       path,
       {
         schema: {
-          summary: 'How well pairs of texts fit together, one score each (vLLM)',
-          tags: ['vllm'],
+          ...described('How well pairs of texts fit together, one score each (vLLM)', 'vllm'),
           body: ScoreBody,
-          response: { 200: ANSWER, ...ERRORS },
         },
         preValidation: nullsDownTo(1),
       },

@@ -77,3 +77,6 @@ const ERROR = Type.Unsafe<unknown>({
 })
 
 export const ERRORS = { '4xx': ERROR, '5xx': ERROR } as const
+
+/** Describes a route in the OpenAPI document: what it does, and the API that it belongs to. */
+export const described = (summary: string, api: string) => ({ summary, tags: [api], response: { 200: ANSWER, ...ERRORS } })

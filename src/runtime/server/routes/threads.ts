@@ -8,7 +8,7 @@ import Type from 'typebox'
 import { scopes } from '../../context/stretch.js'
 import { CONTRACT_CHOICES, type ContractChoice } from '../../core/contract.js'
 import { nullsDownTo } from '../dialects/fields.js'
-import { ANSWER, type App, ERRORS, type Ports } from './route.js'
+import { type App, described, ERRORS, type Ports } from './route.js'
 import type { ThreadMessage, ThreadView } from '../threads/thread-api.js'
 import type { OutgoingHttpHeaders } from 'node:http'
 import { EventWriter, type Running } from '../request-lifecycle.js'
@@ -92,7 +92,7 @@ const TitleBody = Type.Object(
   { additionalProperties: false },
 )
 
-const documented = (summary: string) => ({ summary, tags: ['threads'], response: { 200: ANSWER, ...ERRORS } })
+const documented = (summary: string) => described(summary, 'threads')
 
 export function addThreads(app: App, { service: { threads }, exchange }: Ports): void {
   /**
@@ -391,9 +391,7 @@ export function addChanges(app: App, { service }: Ports, running: Running): void
     '/kvfold/events',
     {
       schema: {
-        summary: 'Stream the changes in the threads of this key as server-sent events',
-        tags: ['threads'],
-        response: { 200: ANSWER, ...ERRORS },
+        ...described('Stream the changes in the threads of this key as server-sent events', 'threads'),
       },
     },
     (request, reply) => {

@@ -13,7 +13,7 @@ import { afterBreakpoint, compactionBlock, managed, managementOf } from './conte
 import { Diagnostics } from './diagnostics.js'
 import { CountBody, messagesAsk, MessagesBody, type MessagesRequest, promptOf, templateOf } from './messages-ask.js'
 import { searchTools } from '../../threads/server-tools.js'
-import { ANSWER, type App, ERRORS, type Ports } from '../../routes/route.js'
+import { type App, described, type Ports } from '../../routes/route.js'
 import { definedFields } from '../../../core/json.js'
 import { nullsDownTo } from '../fields.js'
 
@@ -24,7 +24,7 @@ export function addMessages(app: App, { service, sampling, unsupportedParts, exc
   app.post(
     '/v1/messages',
     {
-      schema: { summary: 'Message (Anthropic)', tags: ['anthropic'], body: MessagesBody, response: { 200: ANSWER, ...ERRORS } },
+      schema: { ...described('Message (Anthropic)', 'anthropic'), body: MessagesBody },
       preValidation: nullsDownTo(NULLS),
       preHandler: argumentsAhead,
     },
@@ -57,10 +57,8 @@ export function addMessages(app: App, { service, sampling, unsupportedParts, exc
     '/v1/messages/count_tokens',
     {
       schema: {
-        summary: 'Tokens of a prompt (Anthropic)',
-        tags: ['anthropic'],
+        ...described('Tokens of a prompt (Anthropic)', 'anthropic'),
         body: CountBody,
-        response: { 200: ANSWER, ...ERRORS },
       },
       preValidation: nullsDownTo(NULLS),
       preHandler: argumentsAhead,

@@ -7,7 +7,7 @@ import Type from 'typebox'
 import { definedFields, isRecord } from '../../../core/json.js'
 import type { NamedLogprob, Sampling, TokenLogprob } from '../../../engine/engine.js'
 import { type AskEvent, type CompletionAnswer, type CompletionAsk, nthSampling, type Tenant } from '../../ask.js'
-import { ANSWER, type App, ERRORS, type Ports } from '../../routes/route.js'
+import { type App, described, type Ports } from '../../routes/route.js'
 import { FieldError, type Problem } from '../../problem.js'
 import type { Frame, StreamShape } from '../../request-lifecycle.js'
 import { LoraField, nullsDownTo, PromptField, promptsOf, StopField, stopOf } from '../fields.js'
@@ -71,7 +71,6 @@ const InfillBody = Type.Object({
 type LlamaRequest = Type.Static<ReturnType<typeof Type.Object<typeof LlamaFields>>>
 
 export function addLlamaCompletions(app: App, { service, sampling, exchange }: Ports): void {
-  const described = (summary: string) => ({ summary, tags: ['llama-server'], response: { 200: ANSWER, ...ERRORS } })
   const preValidation = nullsDownTo(NULLS, WITH_NULLS)
   /** Answers the prompts, each as often as the body asks for. */
   const answered = async (
@@ -93,13 +92,13 @@ export function addLlamaCompletions(app: App, { service, sampling, exchange }: P
   for (const path of ['/completion', '/completions'])
     app.post(
       path,
-      { schema: { ...described('Completion of text or tokens (llama-server)'), body: LlamaBody }, preValidation },
+      { schema: { ...described('Completion of text or tokens (llama-server)', 'llama-server'), body: LlamaBody }, preValidation },
       (request, reply) =>
         answered(request, reply, request.body, LlamaBody, () => promptsOf(request.body.prompt).map((prompt) => ({ prompt }))),
     )
   app.post(
     '/infill',
-    { schema: { ...described('Fills a gap in a text (llama-server)'), body: InfillBody }, preValidation },
+    { schema: { ...described('Fills a gap in a text (llama-server)', 'llama-server'), body: InfillBody }, preValidation },
     (request, reply) => answered(request, reply, request.body, InfillBody, () => [gapIn(request.body)]),
   )
 }

@@ -1,20 +1,25 @@
 /** The route `/lora-adapters` of llama-server: the adapters of a model, and their scales for requests that name none. */
 import Type from 'typebox'
 import { KvfoldError } from '../../../core/errors.js'
-import { ADMIN, ANSWER, type App, ERRORS, type Ports } from '../../routes/route.js'
+import { ADMIN, type App, described, type Ports } from '../../routes/route.js'
 import { AdapterScales } from '../fields.js'
 
 const Query = Type.Object({ model: Type.Optional(Type.String({ maxLength: 1024, description: 'default: the first' })) })
 
 export function addLora(app: App, { service, locked }: Pick<Ports, 'service'> & { readonly locked: boolean }): void {
-  const described = (summary: string) => ({ summary, tags: ['llama-server'], response: { 200: ANSWER, ...ERRORS } })
-  app.get('/lora-adapters', { schema: { ...described('LoRA adapters and their scales'), querystring: Query } }, ({ query }) =>
-    service.adapters(query.model).map(({ id, name, path, scale }) => ({ id, name, path, scale })),
+  app.get(
+    '/lora-adapters',
+    { schema: { ...described('LoRA adapters and their scales', 'llama-server'), querystring: Query } },
+    ({ query }) => service.adapters(query.model).map(({ id, name, path, scale }) => ({ id, name, path, scale })),
   )
   app.post(
     '/lora-adapters',
     {
-      schema: { ...described('Scales of the adapters, for requests that name none'), querystring: Query, body: AdapterScales },
+      schema: {
+        ...described('Scales of the adapters, for requests that name none', 'llama-server'),
+        querystring: Query,
+        body: AdapterScales,
+      },
     },
     ({ query, body, tenant }) => {
       if (locked && tenant !== ADMIN)

@@ -7,7 +7,7 @@ import { magnitude } from '../../../figures/numbers.js'
 import type { PullProgress } from '../../../models/folder.js'
 import type { ServedFile, Service } from '../../ask.js'
 import { FieldError, problemOf } from '../../problem.js'
-import { ANSWER, type App, ERRORS, type Ports, type PullModel } from '../../routes/route.js'
+import { type App, described, type Ports, type PullModel } from '../../routes/route.js'
 import type { ModelStatus } from '../../threads/status.js'
 
 const NameField = Type.Optional(Type.String({ maxLength: 1024 }))
@@ -22,11 +22,10 @@ const PullBody = Type.Object({
 })
 
 export function addOllamaModels(app: App, { service, pull, refuseGuests }: Ports): void {
-  const described = (summary: string) => ({ summary, tags: ['ollama'], response: { 200: ANSWER, ...ERRORS } })
-  app.get('/api/tags', { schema: described('Models (Ollama)') }, async () => ({
+  app.get('/api/tags', { schema: described('Models (Ollama)', 'ollama') }, async () => ({
     models: await Promise.all(service.models().map((model) => tag(service, model))),
   }))
-  app.get('/api/ps', { schema: described('Models in memory (Ollama)') }, async () => ({
+  app.get('/api/ps', { schema: described('Models in memory (Ollama)', 'ollama') }, async () => ({
     models: await Promise.all(
       service
         .models()
@@ -38,7 +37,7 @@ export function addOllamaModels(app: App, { service, pull, refuseGuests }: Ports
         })),
     ),
   }))
-  app.post('/api/show', { schema: { ...described('One model (Ollama)'), body: ShowBody } }, async ({ body }) => {
+  app.post('/api/show', { schema: { ...described('One model (Ollama)', 'ollama'), body: ShowBody } }, async ({ body }) => {
     const name = nameIn(service, body.model ?? body.name)
     const file = await service.file(name)
     if (file?.facts != null) return shown(file, file.facts)
@@ -51,7 +50,7 @@ export function addOllamaModels(app: App, { service, pull, refuseGuests }: Ports
   })
   app.post(
     '/api/pull',
-    { schema: { ...described('Downloads a model of the hub (Ollama)'), body: PullBody } },
+    { schema: { ...described('Downloads a model of the hub (Ollama)', 'ollama'), body: PullBody } },
     async (request, reply) => {
       const { body, tenant } = request
       refuseGuests(tenant, 'pull models')

@@ -14,7 +14,7 @@ import type {
   Tenant,
   UnsupportedParts,
 } from '../../ask.js'
-import { ANSWER, type App, ERRORS, type Ports } from '../../routes/route.js'
+import { type App, described, type Ports } from '../../routes/route.js'
 import { FieldError, type Problem, unsupported } from '../../problem.js'
 import { nullsDownTo, placeholderOf, StopField, stopOf, templateFieldsOf } from '../fields.js'
 import { ignoredIn, KvfoldField, kvfoldOf } from '../kvfold-field.js'
@@ -44,7 +44,6 @@ const EmbedBody = Type.Object({
 
 export function addOllama(app: App, ports: Ports, version: string): void {
   const { service, sampling, unsupportedParts, exchange } = ports
-  const described = (summary: string) => ({ summary, tags: ['ollama'], response: { 200: ANSWER, ...ERRORS } })
   /** Resolves the model's name, which may have a tag. */
   const named = <T extends { readonly model?: string }>(body: T): T => ({
     ...body,
@@ -54,7 +53,7 @@ export function addOllama(app: App, ports: Ports, version: string): void {
   app.post(
     '/api/chat',
     {
-      schema: { ...described('Chat (Ollama)'), body: OllamaChatBody },
+      schema: { ...described('Chat (Ollama)', 'ollama'), body: OllamaChatBody },
       preValidation: nullsDownTo(NULLS, ['format']),
       preHandler: argumentsAhead,
     },
@@ -74,7 +73,10 @@ export function addOllama(app: App, ports: Ports, version: string): void {
   )
   app.post(
     '/api/generate',
-    { schema: { ...described('Completion (Ollama)'), body: GenerateBody }, preValidation: nullsDownTo(NULLS, ['format']) },
+    {
+      schema: { ...described('Completion (Ollama)', 'ollama'), body: GenerateBody },
+      preValidation: nullsDownTo(NULLS, ['format']),
+    },
     async (request, reply) => {
       const body = named(request.body)
       if (body.prompt === undefined || body.prompt === '') return load(ports, body, request.tenant, 'generate')
@@ -94,24 +96,28 @@ export function addOllama(app: App, ports: Ports, version: string): void {
       return ollamaAnswer('generate', (await running.answers(begin))[0]!, ignored)
     },
   )
-  app.post('/api/embed', { schema: { ...described('Embeddings (Ollama)'), body: EmbedBody } }, async (request, reply) => {
-    const body = named(request.body)
-    const { model, input, dimensions } = body
-    // A model for embeddings alone stays loaded.
-    if (service.sideModels().every(({ use }) => use !== 'embeddings')) keep(ports, body, request.tenant)
-    const inputs = typeof input === 'string' ? [input] : input
-    const answer = await exchange(request, reply).aside(
-      'embeddings',
-      (signal) => service.embed({ tenant: request.tenant, inputs, signal, ...definedFields({ model, dimensions }) }),
-      ({ vectors }) => vectors.length,
-    )
-    return {
-      ...{ model: answer.model, embeddings: answer.vectors.map((vector) => [...vector]), prompt_eval_count: answer.tokens },
-      ...toldOf(ignoredIn(body, EmbedBody)),
-    }
-  })
+  app.post(
+    '/api/embed',
+    { schema: { ...described('Embeddings (Ollama)', 'ollama'), body: EmbedBody } },
+    async (request, reply) => {
+      const body = named(request.body)
+      const { model, input, dimensions } = body
+      // A model for embeddings alone stays loaded.
+      if (service.sideModels().every(({ use }) => use !== 'embeddings')) keep(ports, body, request.tenant)
+      const inputs = typeof input === 'string' ? [input] : input
+      const answer = await exchange(request, reply).aside(
+        'embeddings',
+        (signal) => service.embed({ tenant: request.tenant, inputs, signal, ...definedFields({ model, dimensions }) }),
+        ({ vectors }) => vectors.length,
+      )
+      return {
+        ...{ model: answer.model, embeddings: answer.vectors.map((vector) => [...vector]), prompt_eval_count: answer.tokens },
+        ...toldOf(ignoredIn(body, EmbedBody)),
+      }
+    },
+  )
   addOllamaModels(app, ports)
-  app.get('/api/version', { schema: described('Version (Ollama)') }, () => ({ version }))
+  app.get('/api/version', { schema: described('Version (Ollama)', 'ollama') }, () => ({ version }))
 }
 
 /** Loads the model, or unloads it where `keep_alive` is 0. */

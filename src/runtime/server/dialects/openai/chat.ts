@@ -5,7 +5,7 @@ import type { ChatMessage, ToolDefinition } from '../../../chat/message.js'
 import { definedFields, fieldOf, isRecord } from '../../../core/json.js'
 import type { Sampling } from '../../../engine/engine.js'
 import type { Ask, Tenant, UnsupportedParts } from '../../ask.js'
-import { ANSWER, type App, ERRORS, type Ports } from '../../routes/route.js'
+import { type App, described, type Ports } from '../../routes/route.js'
 import { FieldError, unsupported } from '../../problem.js'
 import {
   begun,
@@ -37,7 +37,7 @@ export function addChat(app: App, { service, sampling, unsupportedParts, exchang
   app.post(
     '/v1/chat/completions',
     {
-      schema: { summary: 'Chat completion (OpenAI)', tags: ['openai'], body: ChatBody, response: { 200: ANSWER, ...ERRORS } },
+      schema: { ...described('Chat completion (OpenAI)', 'openai'), body: ChatBody },
       preValidation: nullsDownTo(NULLS, WITH_NULLS),
       preHandler: argumentsAhead,
     },

@@ -4,7 +4,7 @@ import { randomUUID } from 'node:crypto'
 import Type from 'typebox'
 import type { Finish, PromptLogprob, Sampling, TokenLogprob } from '../../../engine/engine.js'
 import { type AskEvent, type CompletionAnswer, type CompletionAsk, nthSampling, type Tenant } from '../../ask.js'
-import { ANSWER, type App, ERRORS, type Ports } from '../../routes/route.js'
+import { type App, described, type Ports } from '../../routes/route.js'
 import { FieldError, type Problem, unsupported } from '../../problem.js'
 import { RunningTimings } from '../llama-server/timings.js'
 import type { Frame, StreamShape } from '../../request-lifecycle.js'
@@ -65,10 +65,8 @@ export function addCompletions(app: App, { service, sampling, exchange }: Ports)
     '/v1/completions',
     {
       schema: {
-        summary: 'Completion of text or tokens',
-        tags: ['openai'],
+        ...described('Completion of text or tokens', 'openai'),
         body: CompletionBody,
-        response: { 200: ANSWER, ...ERRORS },
       },
       preValidation: nullsDownTo(NULLS, WITH_NULLS),
     },

@@ -2,13 +2,13 @@
 import Type from 'typebox'
 import type { Service, SideModelStatus } from '../../ask.js'
 import { FieldError } from '../../problem.js'
-import { ANSWER, type App, ERRORS, type Ports } from '../../routes/route.js'
+import { type App, described, type Ports } from '../../routes/route.js'
 import type { ModelStatus } from '../../threads/status.js'
 
 const NamedBody = Type.Object({ model: Type.String({ minLength: 1, maxLength: 1024 }) })
 
 export function addModels(app: App, { service, refuseGuests }: Ports): void {
-  app.get('/v1/models', { schema: { summary: 'Models', tags: ['openai'], response: { 200: ANSWER, ...ERRORS } } }, () => {
+  app.get('/v1/models', { schema: described('Models', 'openai') }, () => {
     const data = all(service)
     // Anthropic's client pages by `has_more` and the ids.
     return { object: 'list', data, has_more: false, first_id: data[0]?.id ?? null, last_id: data.at(-1)?.id ?? null }
@@ -17,10 +17,8 @@ export function addModels(app: App, { service, refuseGuests }: Ports): void {
     '/v1/models/*',
     {
       schema: {
-        summary: 'One model',
-        tags: ['openai'],
+        ...described('One model', 'openai'),
         params: Type.Object({ '*': Type.String() }),
-        response: { 200: ANSWER, ...ERRORS },
       },
     },
     (request) => {
@@ -33,7 +31,7 @@ export function addModels(app: App, { service, refuseGuests }: Ports): void {
     },
   )
   const managing = (summary: string) => ({
-    schema: { summary, tags: ['llama-server'], body: NamedBody, response: { 200: ANSWER, ...ERRORS } },
+    schema: { ...described(summary, 'llama-server'), body: NamedBody },
   })
   app.post('/v1/models/load', managing('Begins to load a model; /models says how far it is'), ({ body: { model }, tenant }) => {
     refuseGuests(tenant, 'load models')
@@ -65,19 +63,19 @@ function stateOf(service: Service, name: string): ModelStatus['state'] | undefin
   return (models.find((model) => model.name === name) ?? models.find(({ aliases }) => aliases.includes(name)))?.state
 }
 
-interface Described {
+interface ModelEntry {
   readonly id: string
   readonly aliases?: readonly string[]
   readonly [field: string]: unknown
 }
 
 /** Returns the served models, then those that only embed or rank. */
-function all(service: Service): readonly Described[] {
+function all(service: Service): readonly ModelEntry[] {
   const served = service.models().flatMap(({ name, aliases, adapters, since, state, failed, loaded }: ModelStatus) => {
     const known = loaded === null ? {} : { context: loaded.context, engine: loaded.engine, release: loaded.release }
     const context = contextOf(loaded?.context)
     const model = {
-      ...described({ name, since, title: loaded?.title }, { state, ...known }),
+      ...entryOf({ name, since, title: loaded?.title }, { state, ...known }),
       ...context,
       // As llama-server's router has it.
       status: { value: state, ...(failed ? { failed } : {}) },
@@ -85,7 +83,7 @@ function all(service: Service): readonly Described[] {
     }
     // `parent` as in vLLM.
     const adapted = adapters.map((adapter) => ({
-      ...described({ name: adapter, since, title: adapter }, { state, adapter: true, ...known }),
+      ...entryOf({ name: adapter, since, title: adapter }, { state, adapter: true, ...known }),
       ...context,
       parent: name,
     }))
@@ -105,16 +103,16 @@ function contextOf(context: number | undefined): object {
   return { ...names, meta: { n_ctx: context } }
 }
 
-function besides({ name, use, since, state, loaded }: SideModelStatus): Described {
+function besides({ name, use, since, state, loaded }: SideModelStatus): ModelEntry {
   const known = loaded === null ? {} : { context: loaded.tokens }
   const only = use === 'embeddings' ? { embeddings_only: true } : { rankings_only: true }
-  return described({ name, since, title: loaded?.title }, { state, ...only, ...known })
+  return entryOf({ name, since, title: loaded?.title }, { state, ...only, ...known })
 }
 
-function described(
+function entryOf(
   { name, since, title }: { readonly name: string; readonly since: number; readonly title: string | undefined },
   kvfold: object,
-): Described {
+): ModelEntry {
   return {
     id: name,
     object: 'model',

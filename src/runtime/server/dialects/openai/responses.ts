@@ -3,7 +3,7 @@ import { looseBy } from './answer-form.js'
 import { definedFields } from '../../../core/json.js'
 import Type from 'typebox'
 import { FieldError, unsupported } from '../../problem.js'
-import { ANSWER, type App, ERRORS, type Ports } from '../../routes/route.js'
+import { type App, described, type Ports } from '../../routes/route.js'
 import { nullsDownTo, templateFieldsOf } from '../fields.js'
 import { limitsOf, samplingOf } from '../sampling-fields.js'
 import {
@@ -40,14 +40,14 @@ const ItemsQuery = Type.Object({
   after: Type.Optional(Type.String({ maxLength: 400, description: 'the id of the item that the page comes after' })),
 })
 
-const documented = (summary: string) => ({ summary, tags: ['openai'], params: Params, response: { 200: ANSWER, ...ERRORS } })
+const documented = (summary: string) => ({ ...described(summary, 'openai'), params: Params })
 
 export function addResponses(app: App, { service, sampling, unsupportedParts, exchange }: Ports): void {
   const { responses } = service
   app.post(
     '/v1/responses',
     {
-      schema: { summary: 'Response (OpenAI)', tags: ['openai'], body: ResponseBody, response: { 200: ANSWER, ...ERRORS } },
+      schema: { ...described('Response (OpenAI)', 'openai'), body: ResponseBody },
       preValidation: nullsDownTo(NULLS),
       preHandler: argumentsAhead,
     },
@@ -74,10 +74,8 @@ export function addResponses(app: App, { service, sampling, unsupportedParts, ex
     '/v1/responses/compact',
     {
       schema: {
-        summary: 'A conversation as its user’s messages and a summary of the rest (OpenAI)',
-        tags: ['openai'],
+        ...described('A conversation as its user’s messages and a summary of the rest (OpenAI)', 'openai'),
         body: CompactBody,
-        response: { 200: ANSWER, ...ERRORS },
       },
       preValidation: nullsDownTo(NULLS),
       preHandler: argumentsAhead,
@@ -98,10 +96,8 @@ export function addResponses(app: App, { service, sampling, unsupportedParts, ex
     '/v1/responses/input_tokens',
     {
       schema: {
-        summary: 'Tokens of a prompt (OpenAI)',
-        tags: ['openai'],
+        ...described('Tokens of a prompt (OpenAI)', 'openai'),
         body: CompactBody,
-        response: { 200: ANSWER, ...ERRORS },
       },
       preValidation: nullsDownTo(NULLS),
       preHandler: argumentsAhead,
