@@ -144,8 +144,11 @@ function answerOf(
 export const names = (said: string, value: string): boolean => said.toLowerCase().includes(value.toLowerCase())
 
 /** Natural logs of the likelihoods of the answer's first token, by token. */
-function likelihoods({ logprobs = [] }: EngineReply): ReadonlyMap<number, number> {
-  return new Map(logprobs[0]?.top.map(({ token, logprob }) => [token, logprob]))
+function likelihoods({ logprobs = [], endLogprob }: EngineReply): ReadonlyMap<number, number> {
+  // An answer may end at once.
+  const first = logprobs[0] ?? endLogprob
+  if (first === undefined) throw new KvfoldError('internal/invariant', 'An engine reported no likelihoods.')
+  return new Map(first.top.map(({ token, logprob }) => [token, logprob]))
 }
 
 type Form = 'bare' | 'quoted' | 'other'
