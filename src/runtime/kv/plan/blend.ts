@@ -1,6 +1,6 @@
 /** Contract `blend`: which of the tokens behind a hole are computed again after a splice. */
 import type { BlendChoice } from '../../core/contract.js'
-import { span, type Span } from '../../core/span.js'
+import { placesOf, span, type Span } from '../../core/span.js'
 import { commonPrefix, markerSource, type Prompt, type ReplacedSpan, tokenSource, uneditedOf } from '../prompt.js'
 import type { HeldSequence } from '../sequence.js'
 import type { Part } from './parts.js'
@@ -100,8 +100,6 @@ function isSpread(at: number, share: number): boolean {
   const run = Math.floor(at / RUN)
   return Math.floor((run + 1) * share) > Math.floor(run * share)
 }
-
-const placesOf = ({ start, end }: Span): number[] => Array.from({ length: end - start }, (_, offset) => start + offset)
 
 /** A text that this step hides from tokens that were computed with it. */
 interface NewHole extends ReplacedSpan {
