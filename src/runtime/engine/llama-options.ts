@@ -55,7 +55,7 @@ export interface LlamaEngineOptions extends Omit<ContextOptions, 'embeddings'> {
   readonly tell?: (sentence: string) => void
 }
 
-/** A completion of exactly these tokens, without a template. */
+/** Asks for a completion of exactly these tokens, without a template. */
 export interface Completion
   extends
     AskedStep,

@@ -85,7 +85,7 @@ export function extractionOf(said: string, last: number): Parsed<Extraction> {
   return { ok: true, value: { blocks, refused } }
 }
 
-/** Parses `12-40` or `12`. Returns null when the dialogue has no such lines. */
+/** Parses `12-40` or `12`. Returns null for anything else, and when one of the lines is not in the dialogue. */
 function rangeOf(given: string, end: number): Range | null {
   const found = /^\s*(\d{1,9})(?:\s*-\s*(\d{1,9}))?\s*$/.exec(given)
   if (found === null) return null
