@@ -276,7 +276,7 @@ describe('Ctrl-C in the middle of a prefill', () => {
   it('ends with 130, quickly and without a stack', async () => {
     const slow = await tinyModel({ layers: 12, embedding: 512, heads: 8, kvHeads: 8, feedForward: 2048, context: 32768 })
     const input = 'one two three four five six seven eight nine ten '.repeat(600)
-    const outcome = await kvfold(['run', '--model', slow, ...ONE], { input, interruptAfter: 8000 })
+    const outcome = await kvfold(['run', '--model', slow, ...ONE], { input, interruptAfter: 5000 })
     expectFailure(outcome, 130, /^kvfold: interrupted/)
     expect(outcome.milliseconds).toBeLessThan(3000)
   })
