@@ -16,13 +16,14 @@ import type { NativeModel, NativeSampler, SamplerOptions } from '../native/types
 import type { AttentionWatch } from './attention-capture.js'
 import type { AttentionPattern } from './attention.js'
 import type { EngineRequest, PlannedStep, Timing, TokenLogprob } from './engine.js'
+import type { Drafter, SpeculateOptions } from './speculation.js'
 
 // A step on its way through the scheduler: its request, its phase and its result.
 
 /** The fields of a request or a completion that its job reads. */
 export interface AskedStep extends Pick<
   EngineRequest,
-  'conversation' | 'maxTokens' | 'stop' | 'logprobs' | 'attention' | 'last' | 'signal'
+  'conversation' | 'maxTokens' | 'stop' | 'logprobs' | 'attention' | 'speculate' | 'last' | 'signal'
 > {
   /**
    * How many alternatives to report for each token of the prompt but the first. The whole prompt is computed for it. Default: no
@@ -54,6 +55,8 @@ export interface JobRequest {
   readonly prompt: Prompt
   /** The contract and its choices. Default: exact. */
   readonly terms?: StepContract
+  /** How tokens are drafted. Default: none are. */
+  readonly speculate?: Required<SpeculateOptions>
   readonly sampler: SamplerOptions
 }
 
@@ -119,6 +122,8 @@ export class Job {
   text = ''
   /** The stop string that ended the answer. */
   stop: string | null = null
+  /** Proposes tokens; null before the first token is sampled, and for jobs without drafts. */
+  drafter: Drafter | null = null
   prefillTokens = 0
   firstToken: number | null = null
   readonly asked: AskedStep
@@ -170,6 +175,7 @@ export class Job {
       return 'stop'
     }
     this.tokens.push(token)
+    this.drafter?.push(token)
     if (logprob !== null) this.logprobs.push(logprob)
     const { text, stop } = this.#stops.push(this.#decoder.decode(this.model.piece(token, true), { stream: true }))
     const isEnough = this.#emit(text, [token], logprob === null ? [] : [logprob])

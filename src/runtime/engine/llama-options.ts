@@ -12,6 +12,7 @@ import type { SharedCells } from './saved-cells.js'
 import type { EngineRequest, Sampling } from './engine.js'
 import type { AskedStep, JobListener, JobRequest } from './job.js'
 import type { Abilities } from './model-facts.js'
+import { speculateTerms, type SpeculateKind, type SpeculateOptions } from './speculation.js'
 import { guardedSequences, MOST_GUARDED } from './window-guard.js'
 
 export interface LlamaEngineOptions extends Omit<ContextOptions, 'embeddings'> {
@@ -27,6 +28,11 @@ export interface LlamaEngineOptions extends Omit<ContextOptions, 'embeddings'> {
   readonly chatTemplate?: string
   /** Whether bare calls are read, unless a request says otherwise (`EngineRequest.bareCalls`). Default true. */
   readonly bareCalls?: boolean
+  /**
+   * Whether tokens are drafted, unless a request says otherwise. `ngram` is refused for models that cannot take tokens back, and `auto` is
+   * `off` there. Default `off`; commands use `auto`.
+   */
+  readonly speculate?: SpeculateKind
   /** The contract of edits, unless a request names another one. Default: exact. */
   readonly contract?: ContractChoice
   /** Which tokens `blend` computes again, unless a request says otherwise. */
@@ -103,6 +109,24 @@ export function termsOf({ contract, blend }: EngineRequest, defaults: LlamaEngin
   const asked = contract ?? defaults.contract ?? 'exact'
   return { contract: contractOfStep(asked), ...(choice === undefined ? {} : { blend: choice }) }
 }
+
+/**
+ * Returns how a request's tokens are drafted.
+ * @throws KvfoldError engine/bad-request for numbers out of bounds, and for `ngram` on a model that cannot take tokens back
+ */
+export function draftsOf(
+  { speculate: asked }: Pick<EngineRequest, 'speculate'>,
+  { refusal }: Abilities,
+  defaults: LlamaEngineOptions,
+): Required<SpeculateOptions> {
+  const terms = speculateTerms(asked, defaults.speculate ?? 'off')
+  if (terms.kind === 'ngram' && refusal !== null) throw new KvfoldError('engine/bad-request', cannotSpeculate(refusal))
+  return terms
+}
+
+/** The sentence that refuses drafts. */
+export const cannotSpeculate = (refusal: string): string =>
+  `Tokens cannot be drafted with this model: ${refusal}. Leave speculation at auto or off.`
 
 /** Returns the sampler's options. Without a temperature sampling is greedy. */
 export function samplerOptions({ temperature = 0, ...rest }: Sampling = {}): SamplerOptions {

@@ -6,6 +6,7 @@ import type { OpenedSequence, StepCache } from '../kv/step-cache.js'
 import type { Batch, DecodeStatus, NativeContext, NativeModel, Watched } from '../native/types.js'
 import { cancelledBeforeBegin, type Job, type JobResult, planned, ReloadAhead, termsOf, tokenLogprob } from './job.js'
 import type { TokenLogprob } from './engine.js'
+import { draftingStreams, Speculation, withDrafts } from './speculation.js'
 import { composed, packed, PrefillBudget, type BatchShare, runAhead } from './batch.js'
 
 export interface SchedulerOptions {
@@ -34,6 +35,7 @@ export class Scheduler {
   readonly #errands: (() => void)[] = []
   readonly #fetching: ReloadAhead
   readonly #budget: PrefillBudget
+  readonly #speculation: Speculation
   #running: Promise<void> | null = null
   /** The jobs whose tokens are being decoded right now. */
   #decoding: readonly Job[] = []
@@ -53,6 +55,7 @@ export class Scheduler {
     private readonly options: SchedulerOptions,
   ) {
     this.#budget = new PrefillBudget(options.maxGap ?? DEFAULT_MAX_GAP)
+    this.#speculation = new Speculation((token) => model.isEndOfGeneration(token))
     this.#fetching = new ReloadAhead(
       cache,
       () => {
@@ -219,14 +222,23 @@ export class Scheduler {
    * Composes the next batch. Shares that find no cells wait while other jobs can run. When no job can, the youngest waiting one ends for
    * lack of room.
    */
-  #compose(): BatchShare[] {
+  #compose(): readonly BatchShare[] {
     const { shares, starved } = composed(this.#jobs, this.cache, this.context.batch, this.#budget)
     // llama.cpp reorders the batches of hybrid models, so a watched job's rows could not be distinguished from those of other jobs.
     const alone = this.model.info.hybrid ? shares.find(({ job }) => job.watch !== null) : undefined
     if (alone !== undefined) return [alone]
     const last = this.#jobs.findLast((job) => starved.includes(job))
     if (shares.length === 0 && last !== undefined) this.#noRoom(last)
-    return shares
+    return this.#mayDraft ? withDrafts(shares, this.#speculation, this.#draftRoom) : shares
+  }
+
+  /** Drafts wait while a prompt is computed, since prompts fill the batches. They also wait while the cache would have to evict for them. */
+  get #mayDraft(): boolean {
+    return this.cache.verified !== undefined && !this.#jobs.some(({ phase }) => phase.name === 'prefill')
+  }
+
+  get #draftRoom(): { readonly cells: number; readonly batch: number } {
+    return { cells: this.cache.spare ?? 0, batch: this.context.batch }
   }
 
   async #turn(shares: readonly BatchShare[]): Promise<void> {
@@ -248,12 +260,56 @@ export class Scheduler {
       // Commit all shares first: a job that ends compares the cache's records with all cells that llama.cpp holds.
       for (const { job, tokens, what } of shares) this.cache.commit(job.step!, tokens, what, (elapsed * tokens.length) / size)
       for (const [{ job, seat, tokens }, at] of read) job.read(seat.place, tokens.length, (to) => this.context.logits(at + to))
-      for (const share of shares) if (this.#keep(share, watched)) this.#advance(share, outputs.get(share) ?? null)
-      const streams = shares.filter(({ what }) => what === 'generated').length
-      this.#budget.took({ prompt: size - streams, streams, milliseconds: performance.now() - begun })
+      for (const share of shares)
+        if ((share.drafted ?? 0) > 0) this.#verify(share, outputs.get(share)!)
+        else if (this.#keep(share, watched)) this.#advance(share, outputs.get(share) ?? null)
+      this.#measured(shares, size, performance.now() - begun)
       return
     }
     this.#stopped(shares, status, failure)
+  }
+
+  /** Learns from the time of a turn. */
+  #measured(shares: readonly BatchShare[], rows: number, milliseconds: number): void {
+    const streams = shares.filter(({ what }) => what === 'generated').length
+    const drafted = shares.reduce((sum, share) => sum + (share.drafted ?? 0), 0)
+    if (drafted === 0) this.#budget.took({ prompt: rows - streams, streams, milliseconds })
+    if (streams === shares.length) this.#speculation.took(rows, drafted, milliseconds)
+    else if (streams === 0) this.#speculation.times.tookPrompt(rows, milliseconds)
+  }
+
+  /**
+   * Samples row after row of a share with drafts, as long as the model samples the drafted tokens. The sampler sees exactly the tokens of the
+   * answer, so it draws what it would draw without drafts. Then the cells of the other drafts are taken back.
+   * @param first the batch index of the share's first row
+   */
+  #verify({ job, tokens, drafted = 0 }: BatchShare, first: number): void {
+    const step = job.step!
+    let accepted = 0
+    let token = tokens[0]!
+    let ended: ReturnType<Job['take']> = null
+    let failure: { readonly error: unknown } | null = null
+    try {
+      while (!job.cancelled) {
+        token = job.sampler.sample(this.context, first + accepted)
+        ended = job.take(token, this.#logprob(job, token, first + accepted))
+        if (ended !== null || accepted === drafted || token !== tokens[accepted + 1]) break
+        accepted++
+      }
+    } catch (error) {
+      failure = { error }
+    }
+    // A cancelled job keeps its last token as one that is not submitted.
+    if (job.cancelled && ended === null && failure === null && accepted > 0 && token === tokens[accepted]) accepted--
+    this.cache.verified!(step, accepted, drafted - accepted)
+    if (failure !== null) this.#fail(job, failure.error)
+    else if (ended !== null) this.#end(job, ended, 1)
+    else job.phase = { name: 'decode', step, token }
+  }
+
+  #logprob({ asked: { logprobs } }: Job, token: number, output: number): TokenLogprob | null {
+    if (logprobs === undefined) return null
+    return tokenLogprob(this.context.logits(output), token, logprobs, (id) => this.model.piece(id, true))
   }
 
   /**
@@ -261,7 +317,10 @@ export class Scheduler {
    * reports, not the plan.
    */
   #stopped(shares: readonly BatchShare[], status: Exclude<DecodeStatus, 'done'> | 'failed', failure: unknown): void {
-    for (const share of shares) this.cache.settle(share.job.step!, share.tokens, share.what)
+    for (const { job, tokens, what, drafted = 0 } of shares) {
+      const entered = this.cache.settle(job.step!, tokens, what)
+      if (drafted > 0 && entered > 1) this.cache.verified?.(job.step!, 0, entered - 1)
+    }
     if (status === 'failed') for (const job of this.#struck(shares)) this.#fail(job, failure)
     else if (status === 'no-room') this.#noRoom(shares.at(-1)!.job)
     else for (const { job } of shares) invariant(job.cancelled, 'a decode was aborted, but its jobs were not cancelled')
@@ -269,7 +328,7 @@ export class Scheduler {
 
   /** How many decodes may run in a row without a look at the jobs in between. Returns 1 if there is a reason to look. */
   #ahead(shares: readonly BatchShare[]): number {
-    const isSteady = shares.every(({ job, what }) => what === 'generated' && job.runsAhead)
+    const isSteady = shares.every(({ job, what, drafted = 0 }) => what === 'generated' && drafted === 0 && job.runsAhead)
     const { attention } = this.context
     if (!isSteady || shares.length === 0 || this.#news || attention !== null || this.options.decode !== undefined) return 1
     const isPromptDue = this.#jobs.some(({ phase }) => phase.name === 'prefill')
@@ -285,9 +344,14 @@ export class Scheduler {
   async #run(shares: readonly BatchShare[], steps: number): Promise<void> {
     this.#decoding = shares.map(({ job }) => job)
     const onStep = (milliseconds: number) => {
-      this.#budget.took({ prompt: 0, streams: shares.length, milliseconds })
+      this.#measured(shares, shares.length, milliseconds)
     }
-    const ran = await runAhead(shares, steps, { context: this.context, cache: this.cache, onStep })
+    const hasDrafts = () => {
+      const { cells, batch } = this.#draftRoom
+      const streams = this.#mayDraft ? draftingStreams(shares, Math.min(cells, batch) - shares.length) : null
+      return streams !== null && this.#speculation.choose(streams, false) !== null
+    }
+    const ran = await runAhead(shares, steps, { context: this.context, cache: this.cache, onStep, hasDrafts })
     this.#decoding = []
     if (ran.status !== 'done') {
       this.#stopped(ran.shares, ran.status, ran.failure)
@@ -335,12 +399,7 @@ export class Scheduler {
     }
     try {
       const token = job.sampler.sample(this.context, output)
-      const { logprobs } = job.asked
-      const logprob =
-        logprobs === undefined
-          ? null
-          : tokenLogprob(this.context.logits(output), token, logprobs, (id) => this.model.piece(id, true))
-      this.#entered(job, token, logprob)
+      this.#entered(job, token, this.#logprob(job, token, output))
     } catch (error) {
       this.#fail(job, error)
     }
@@ -350,7 +409,12 @@ export class Scheduler {
   #entered(job: Job, token: number, logprob: TokenLogprob | null): void {
     const step = job.step!
     try {
-      job.firstToken ??= performance.now()
+      if (job.firstToken === null) {
+        job.firstToken = performance.now()
+        const { speculate, prompt } = job.request
+        if (speculate !== undefined && job.watch === null && this.cache.verified !== undefined)
+          job.drafter = this.#speculation.drafter(prompt, speculate)
+      }
       const ended = job.take(token, logprob)
       if (ended === null) job.phase = { name: 'decode', step, token }
       else this.#end(job, ended, 1)

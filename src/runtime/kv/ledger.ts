@@ -58,10 +58,15 @@ export interface LedgerEntry {
   /** Positions used up at the end of the step. `shown` of them have cells; the rest are gaps where text is hidden. */
   readonly positions: number
   /**
-   * Tokens that were submitted but not newly shown. These are the one token that a full hit decodes again for its logits, or the work of a
-   * cancelled step.
+   * Tokens that were submitted but not newly shown. These are the one token that a full hit decodes again for its logits, drafted tokens
+   * whose cells were taken back, or the work of a cancelled step.
    */
   readonly side: number
+  /**
+   * Drafted tokens that were submitted, and how many of them the answer kept. The others were taken back. Absent where nothing was drafted.
+   */
+  readonly drafted?: number
+  readonly accepted?: number
   /** Tokens submitted to decode on behalf of this step, as the addon counted them. */
   readonly submitted: number
   /**
