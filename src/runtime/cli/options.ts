@@ -8,6 +8,7 @@ import { KvfoldError } from '../core/errors.js'
 import { sharedSecret } from '../engine/cache-secret.js'
 import type { LlamaEngineOptions } from '../engine/llama.js'
 import type { Sampling } from '../engine/engine.js'
+import { SPECULATE_KINDS, type SpeculateKind } from '../engine/speculation.js'
 import type { CacheType, GpuChoice } from '../native/types.js'
 import { BUILTIN } from './builtin.js'
 
@@ -29,6 +30,7 @@ export interface ModelFlags {
   readonly cacheTypeV?: CacheType
   readonly chatTemplate?: string
   readonly bareCalls: 'on' | 'off'
+  readonly speculate: SpeculateKind
   readonly contract: ContractChoice
   readonly blend?: number
   readonly hostCache?: number
@@ -39,7 +41,11 @@ export interface ModelFlags {
   readonly sharedCacheSecret?: string
 }
 
-export function addModelOptions(command: Command): Command {
+/**
+ * Adds the options of a model.
+ * @param speculate The default of `--speculate`. Studies use `off`: a number of rows that depends on measured times changes the rounding.
+ */
+export function addModelOptions(command: Command, speculate: SpeculateKind = 'off'): Command {
   return command
     .option('-m, --model <model>', 'GGUF file, hub URI (hf:user/repository/file.gguf) or `builtin`', BUILTIN)
     .addOption(new Option('--gpu <backend>', 'where to compute').choices(GPUS).default('auto'))
@@ -66,6 +72,14 @@ export function addModelOptions(command: Command): Command {
       )
         .choices(['on', 'off'])
         .default('on'),
+    )
+    .addOption(
+      new Option(
+        '--speculate <kind>',
+        'draft tokens that the conversation repeats, hidden text included: auto as far as it pays, ngram wherever they match',
+      )
+        .choices(SPECULATE_KINDS)
+        .default(speculate),
     )
     .addOption(
       new Option(
@@ -158,6 +172,7 @@ export function engineOptions(flags: ModelFlags): LlamaEngineOptions {
     }),
     flashAttention: flags.flashAttention,
     bareCalls: flags.bareCalls === 'on',
+    speculate: flags.speculate,
     contract: flags.contract,
     ...(flags.blend === undefined ? {} : { blend: { ratio: flags.blend } }),
   }

@@ -67,7 +67,7 @@ const LEVELS: readonly LogLevel[] = ['trace', 'debug', 'info', 'warn', 'error', 
 
 export function addServeOptions(command: Command): Command {
   const group = (heading: string): Command => command.optionsGroup(`${heading}:`)
-  addModelOptions(group('Models and their cache'))
+  addModelOptions(group('Models and their cache'), 'auto')
   group('Models and their cache')
     .option(
       '--alias <name>',

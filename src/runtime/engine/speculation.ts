@@ -229,7 +229,7 @@ const TRIALS = { first: 32, last: 2048 }
 const PLAIN_EVERY = 64
 
 /** A stream that may have drafts: `room` is the most tokens that its request, its cells and its batch allow. */
-export interface DraftingStream {
+interface DraftingStream {
   readonly drafter: Drafter
   readonly room: number
 }

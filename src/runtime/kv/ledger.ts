@@ -126,6 +126,15 @@ export interface LedgerEntry {
   readonly engine?: { readonly name: string; readonly expected: number; readonly reported: number | null }
 }
 
+/** Sums the drafts of these steps; an empty object where nothing was drafted. */
+export function draftsIn(ledger: readonly LedgerEntry[]): {
+  readonly drafts?: { readonly drafted: number; readonly accepted: number }
+} {
+  const sum = (of: 'drafted' | 'accepted') => ledger.reduce((total, entry) => total + (entry[of] ?? 0), 0)
+  const drafted = sum('drafted')
+  return drafted === 0 ? {} : { drafts: { drafted, accepted: sum('accepted') } }
+}
+
 /** Adds a reason to the entry that the cache cannot know: why the conversation's earlier text is now made of other tokens. */
 export function explained(entry: LedgerEntry, rewrite: { readonly reason: string } | null): LedgerEntry {
   const { recomputed, recomputeReason } = entry

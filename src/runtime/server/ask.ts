@@ -8,6 +8,7 @@ import type { CostlyFolds } from '../context/fragment.js'
 import type { ContractChoice } from '../core/contract.js'
 import { KvfoldError } from '../core/errors.js'
 import type { Finish, Sampling, Timing, TokenLogprob } from '../engine/engine.js'
+import type { SpeculateOptions } from '../engine/speculation.js'
 import type { LedgerEntry } from '../kv/ledger.js'
 import type { ClientEdit } from './threads/client-edits.js'
 import type { DeferredTools } from './threads/server-tools.js'
@@ -92,6 +93,8 @@ export interface Ask {
   readonly bareCalls?: boolean
   /** False: an answer has at most one call of the client's tools. Default true. */
   readonly parallelCalls?: boolean
+  /** How tokens of the answer are drafted. Default: the engine's. */
+  readonly speculate?: SpeculateOptions
   /** Fields left out come from the model's file; where the file says nothing, from llama-server's defaults (`Engine.samplingDefaults`). */
   readonly sampling?: Sampling
   /**
@@ -165,6 +168,8 @@ export interface Usage {
    * does not report it.
    */
   readonly saved?: Saved
+  /** Drafted tokens that were computed, and those that the answer kept. Left out where nothing was drafted. */
+  readonly drafts?: { readonly drafted: number; readonly accepted: number }
 }
 
 /** A call that the model wrote in another form than its template has: the tool's name, and the form, for example "```json". */
@@ -300,7 +305,17 @@ export interface Asked extends AsyncIterable<AskEvent> {
 /** A bare completion: the model continues a text or tokens, without a template or a thread. */
 export interface CompletionAsk extends Pick<
   Ask,
-  'tenant' | 'model' | 'sampling' | 'maxTokens' | 'stop' | 'format' | 'logprobs' | 'priority' | 'timeoutMs' | 'signal'
+  | 'tenant'
+  | 'model'
+  | 'sampling'
+  | 'speculate'
+  | 'maxTokens'
+  | 'stop'
+  | 'format'
+  | 'logprobs'
+  | 'priority'
+  | 'timeoutMs'
+  | 'signal'
 > {
   /** A text, or a list of token ids and texts that are joined in order. */
   readonly prompt: string | readonly (string | number)[]

@@ -42,7 +42,7 @@ export function addChat(program: Command, shell: Shell): void {
         .default('auto'),
     )
     .option('--max-tokens <count>', 'end each step after this many tokens', integer(1, 1 << 30))
-  addSamplingOptions(addModelOptions(addMcpOptions(command))).action((flags: ChatFlags) => chat(flags, shell))
+  addSamplingOptions(addModelOptions(addMcpOptions(command), 'auto')).action((flags: ChatFlags) => chat(flags, shell))
 }
 
 async function chat(flags: ChatFlags, shell: Shell): Promise<void> {

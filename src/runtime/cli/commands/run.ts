@@ -77,7 +77,7 @@ export function addRun(program: Command, shell: Shell): void {
       ]),
     )
     .option('--json', 'one JSON object: answer, calls, ledger, timing')
-  addSamplingOptions(addModelOptions(addMcpOptions(command))).action((file: string | undefined, flags: RunFlags) =>
+  addSamplingOptions(addModelOptions(addMcpOptions(command), 'auto')).action((file: string | undefined, flags: RunFlags) =>
     run(file, flags, shell),
   )
 }

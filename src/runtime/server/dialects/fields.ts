@@ -7,6 +7,7 @@ import { type Ask, type CompletionAsk, SEEDS, type TemplateField, type Unsupport
 import { isLong } from '../json-slices.js'
 import { FieldError, unsupported } from '../problem.js'
 import type { Sampling } from '../../engine/engine.js'
+import { MOST_DRAFTED, type SpeculateKind, type SpeculateOptions } from '../../engine/speculation.js'
 import type { ChatMessage } from '../../chat/message.js'
 
 /**
@@ -225,6 +226,36 @@ function biasOf(bias: Readonly<Record<string, number>>): NonNullable<Sampling['l
       throw new FieldError('logit_bias', `logit_bias: the key ${JSON.stringify(token.slice(0, 20))} is not a token id.`)
     return { token: Number(token), bias: added <= BAN ? -Infinity : added }
   })
+}
+
+// How tokens are drafted, by llama-server's names.
+
+const Drafted = Type.Integer({ minimum: 0, maximum: MOST_DRAFTED })
+
+export const SpeculateFields = {
+  'speculative.n_max': Type.Optional({ ...Drafted, description: 'the most tokens drafted at once; 0: none' }),
+  'speculative.n_min': Type.Optional({ ...Drafted, description: 'fewer tokens than this are not drafted' }),
+  'speculative.type': Type.Optional(
+    Type.String({ maxLength: 64, description: 'none, auto, or ngram; llama-server’s n-gram kinds mean ngram' }),
+  ),
+}
+
+type SpeculateRequest = Type.Static<ReturnType<typeof Type.Object<typeof SpeculateFields>>>
+
+/** Returns how the answer's tokens are drafted; undefined when no field says it. @throws FieldError for a kind that is not there */
+export function speculateOf(request: SpeculateRequest): SpeculateOptions | undefined {
+  const { 'speculative.n_max': most, 'speculative.n_min': least, 'speculative.type': type } = request
+  if (most === undefined && least === undefined && type === undefined) return undefined
+  return definedFields({ most, least, kind: type === undefined ? undefined : kindOf(type) })
+}
+
+function kindOf(type: string): SpeculateKind {
+  if (type === 'none') return 'off'
+  if (type === 'auto' || /^ngram(-|$)/u.test(type)) return type === 'auto' ? 'auto' : 'ngram'
+  throw new FieldError(
+    'speculative.type',
+    `speculative.type ${JSON.stringify(type)} is not there; this server drafts by ngram, auto, or none.`,
+  )
 }
 
 // Fields by which clients set variables of the chat template, above all for thinking, and the beginning of an answer.

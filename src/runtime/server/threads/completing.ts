@@ -4,6 +4,7 @@ import { KvfoldError } from '../../core/errors.js'
 import { conversationId, type ConversationId, type Tenant } from '../../core/ids.js'
 import type { Finish } from '../../engine/engine.js'
 import { refuseHopeless, refuseTooMany } from '../../engine/model-facts.js'
+import { draftsIn } from '../../kv/ledger.js'
 import type { NativeModel } from '../../native/types.js'
 import type { AskEvent, CompletionAnswer, CompletionAsk } from '../ask.js'
 import { generationFor, leftOut } from './generation.js'
@@ -67,6 +68,7 @@ export async function complete(
         cachedTokens: Math.min(tokens.length, result.ledger.reused),
         completionTokens: result.tokens.length,
         reasoningTokens: 0,
+        ...draftsIn([result.ledger]),
       },
       ledger: result.ledger,
       ...(sampling === undefined ? {} : { sampling }),

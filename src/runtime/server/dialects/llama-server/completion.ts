@@ -11,6 +11,8 @@ import {
   PromptField,
   promptsOf,
   SamplingFields,
+  SpeculateFields,
+  speculateOf,
   samplingOf,
   samplingSettings,
   StopField,
@@ -28,6 +30,7 @@ const LlamaBody = Type.Object({
   n_predict: Type.Optional(Type.Integer({ minimum: -1, description: 'tokens of the answer; -1: as many as the context holds' })),
   max_tokens: Type.Optional(Type.Integer({ minimum: -1, description: 'as n_predict' })),
   ...SamplingFields,
+  ...SpeculateFields,
   logit_bias: Type.Optional(
     Type.Unsafe<unknown>({
       type: ['object', 'array'],
@@ -99,6 +102,7 @@ async function asksOf(
     sampling: { ...chosen, ...bias },
     ...definedFields({
       model,
+      speculate: speculateOf(body),
       maxTokens: most === -1 ? undefined : most,
       stop: stopOf(stop),
       format: formOf(body),
@@ -204,6 +208,7 @@ export function timings({ timing, usage }: Pick<AnyAnswer, 'timing' | 'usage'>):
     predicted_ms: generating,
     predicted_per_token_ms: each(generating, generatedTokens),
     predicted_per_second: pace(generating, generatedTokens),
+    ...(usage.drafts === undefined ? {} : { draft_n: usage.drafts.drafted, draft_n_accepted: usage.drafts.accepted }),
   }
 }
 

@@ -12,6 +12,8 @@ import {
   Effort,
   nullsDownTo,
   SamplingFields,
+  SpeculateFields,
+  speculateOf,
   samplingOf,
   StopField,
   stopOf,
@@ -81,6 +83,7 @@ export function chatAsk(body: ChatRequest, tenant: Tenant, defaults: Sampling, u
     ...definedFields({
       beginning,
       model: body.model,
+      speculate: speculateOf(body),
       maxTokens,
       parallelCalls: body.parallel_tool_calls,
       stop: stopOf(body.stop),
@@ -263,6 +266,7 @@ export const ChatBody = Type.Object({
   model: Type.Optional(Type.String({ maxLength: 1024, description: 'default: the first' })),
   messages: Type.Array(Message, { minItems: 1, maxItems: 100_000 }),
   ...SamplingFields,
+  ...SpeculateFields,
   max_tokens: Type.Optional(
     Type.Integer({
       minimum: 1,

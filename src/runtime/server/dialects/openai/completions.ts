@@ -7,7 +7,17 @@ import { type AskEvent, type CompletionAnswer, type CompletionAsk, nthSampling, 
 import { ANSWER, type App, ERRORS, type Ports } from '../../routes/route.js'
 import { FieldError, type Problem, unsupported } from '../../problem.js'
 import type { Frame, StreamShape } from '../../request-lifecycle.js'
-import { nullsDownTo, PromptField, promptsOf, SamplingFields, samplingOf, StopField, stopOf } from '../fields.js'
+import {
+  nullsDownTo,
+  PromptField,
+  promptsOf,
+  SamplingFields,
+  samplingOf,
+  SpeculateFields,
+  speculateOf,
+  StopField,
+  stopOf,
+} from '../fields.js'
 import { completionReply, ignoredIn, kvfoldBeside, kvfoldEvent, KvfoldField } from '../kvfold-field.js'
 import { FormFields, formOf, WITH_NULLS } from './answer-form.js'
 import { type ChatHead, type ChatWish, DONE, stopReason } from './chat-reply.js'
@@ -19,6 +29,7 @@ const CompletionBody = Type.Object({
   model: Type.Optional(Type.String({ maxLength: 1024, description: 'default: the first' })),
   prompt: PromptField,
   ...SamplingFields,
+  ...SpeculateFields,
   max_tokens: Type.Optional(Type.Integer({ minimum: 0, description: 'default 16, as OpenAI has it; 0 only with echo' })),
   n: Type.Optional(Type.Integer({ minimum: 1, maximum: 8 })),
   best_of: Type.Optional(Type.Integer({ minimum: 1 })),
@@ -108,6 +119,7 @@ function asksOf(body: CompletionRequest, prompt: CompletionAsk['prompt'], tenant
     sampling: nthSampling(chosen, index),
     maxTokens: body.max_tokens ?? DEFAULT_TOKENS,
     ...definedFields({
+      speculate: speculateOf(body),
       model: body.model,
       stop: stopOf(body.stop),
       format: formOf(body),
