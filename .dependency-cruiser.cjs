@@ -7,8 +7,10 @@ const runtime = [
   'kv',
   'figures',
   'engine',
+  'models',
   'attention',
   'context',
+  'fidelity',
   'store',
   'tools',
   'mcp',
@@ -28,7 +30,9 @@ const below = {
   'runtime/kv': inRuntime('core'),
   'runtime/figures': inRuntime('core'),
   'runtime/engine': inRuntime('core', 'native', 'chat', 'kv'),
+  'runtime/models': inRuntime('core', 'native', 'engine'),
   'runtime/context': inRuntime('core', 'native', 'chat', 'kv', 'engine'),
+  'runtime/fidelity': inRuntime('core', 'chat', 'kv', 'engine', 'context'),
   'runtime/attention': inRuntime('core', 'native', 'chat', 'kv', 'engine'),
   'runtime/store': inRuntime('core', 'chat', 'kv', 'context'),
   'runtime/tools': inRuntime('core', 'chat', 'context'),
@@ -40,6 +44,7 @@ const below = {
     'chat',
     'kv',
     'engine',
+    'models',
     'figures',
     'context',
     'attention',
@@ -69,7 +74,7 @@ const below = {
  * may touch (the addon's binding, the cache itself) says so in its first lines.
  */
 const surface = {
-  'runtime/native': ['binding', 'context-options', 'cpu-library', 'synthetic', 'types'],
+  'runtime/native': ['binding', 'context-options', 'cpu-library', 'gguf-reader', 'synthetic', 'types'],
   'runtime/chat': [
     'conversation',
     'format',
@@ -92,12 +97,14 @@ const surface = {
       'ledger',
       'lineage',
       'offload',
+      'plan/blend',
       'plan/parts',
     ],
     ...['plan/plan', 'ports', 'prompt', 'residency', 'sequence', 'step', 'step-cache', 'tenant-salts', 'tier-policy'],
   ],
   'runtime/engine': [
     ...[
+      'adapters',
       'attention',
       'background-recompute',
       'cache-secret',
@@ -107,9 +114,9 @@ const surface = {
       'elsewhere',
       'embedder',
     ],
-    ...['engine', 'llama', 'model-facts', 'reranker', 'sampling-defaults', 'saved-cells', 'tried-models'],
+    ...['engine', 'llama', 'model-facts', 'reranker', 'sampling-defaults', 'saved-cells', 'speculate-terms', 'tried-models'],
   ],
-  'runtime/store': ['check', 'damage', 'manifest', 'port', 'row-kind', 'rows', 'sqlite-store', 'store-file'],
+  'runtime/store': ['check', 'damage', 'fetched-threads', 'manifest', 'port', 'row-kind', 'rows', 'sqlite-store', 'store-file'],
   'runtime/mcp': ['config', 'context-server', 'host'],
   'runtime/server': [
     ...[

@@ -1,65 +1,73 @@
-/** Draws the demo's figure from the longer record in the model's card: `node --import tsx bench/draw-demo.ts > docs/demo.svg`. */
-import { readFileSync } from 'node:fs'
-import { curves } from '../src/lab/figures/panels.js'
+/** Plays the demo on the built-in model and draws what it counted: `node --import tsx bench/draw-demo.ts > docs/demo.svg` (a minute). */
+import { readerPlan } from '../src/lab/cli/demo/plan.js'
+import { Reader, type Standing } from '../src/lab/cli/demo/reader.js'
 import { COLOURS, figure } from '../src/lab/figures/figure.js'
+import { curves, type Curve } from '../src/lab/figures/panels.js'
+import { ownWords } from '../src/lab/pi-llm.js'
+import { builtinModel } from '../src/runtime/cli/builtin.js'
+import { LlamaEngine } from '../src/runtime/engine/llama.js'
+import { count } from '../src/runtime/figures/numbers.js'
+import { openNative } from '../src/runtime/native/binding.js'
 
-interface Row {
-  readonly task: string
-  readonly agent: string
-  readonly updates: number
-  readonly accuracy: number
-  readonly interval: readonly [number, number]
-  readonly tokensAfter: number
-  readonly tail?: number
-  readonly order?: string
-  readonly words?: string
-}
+/** Tokens of the stream between two points. */
+const EVERY = 10_000
 
-const record = JSON.parse(readFileSync(new URL('results/builtin.json', import.meta.url), 'utf8')) as {
-  readonly model: { readonly name: string }
-  readonly rows: readonly Row[]
-}
-const rows = record.rows.filter(
-  ({ task, tail, order, words }) => task === 'pi-llm' && tail === undefined && order === undefined && words === undefined,
+const engine = await LlamaEngine.load(await openNative({ gpu: 'cpu' }), builtinModel(), { threads: 1, batchThreads: 1 })
+const plan = readerPlan(engine, { words: ownWords(), seed: 1, contract: 'splice', isBuiltin: true })
+const standings: Standing[] = []
+const reader = new Reader(
+  engine,
+  plan,
+  { progress: () => undefined, folded: (_cost, standing) => standings.push(standing) },
+  new AbortController().signal,
 )
-const AGENTS = [
-  { name: 'plain', label: 'plain', colour: COLOURS.splice },
-  { name: 'sculptor', label: 'with tools', colour: COLOURS.exact },
-] as const
+const reading = await reader.run()
+const cells = engine.info.context
+await engine.dispose()
 
-const panel = (
-  title: string,
-  of: (row: Row) => { readonly value: number; readonly interval: readonly [number, number] | null },
-  y?: { readonly domain: readonly number[]; readonly ticks: number },
-) =>
-  curves({
-    title,
-    ...(y === undefined ? {} : { y }),
-    sizes: [...new Set(rows.map(({ updates }) => updates))].sort((a, b) => a - b),
-    names: { x: 'updates per key (n)', y: '' },
-    curves: AGENTS.map(({ name, label, colour }) => ({
-      colour,
-      points: rows
-        .filter(({ agent }) => agent === name)
-        .sort((a, b) => a.updates - b.updates)
-        .map((row) => ({ x: row.updates, ...of(row), says: `${label}, n = ${row.updates}: ${of(row).value.toFixed(1)}` })),
-    })),
-  })
+const sizes = Array.from({ length: Math.floor(reader.tokens / EVERY) + 1 }, (_, at) => at * EVERY)
+/** At every size the last fold before it, so that no point shows more than was read. */
+const curve = (colour: string, name: string, of: (standing: Standing) => number, dash = ''): Curve => ({
+  colour,
+  dash,
+  points: sizes.map((x) => {
+    const at = standings.findLast(({ read }) => read <= x)
+    const value = at === undefined ? 0 : of(at)
+    return { x, value, interval: null, says: `${name}: ${count(value)} tokens after ${count(at?.read ?? 0)}` }
+  }),
+})
+const key = [
+  { label: 'kvfold', colour: COLOURS.exact, dash: '' },
+  { label: 'a plain prefix cache', colour: COLOURS.splice, dash: '' },
+  { label: 'the whole conversation', colour: COLOURS.complete, dash: '4 3' },
+]
 
-/** The lowest percentage on the accuracy axis. It is 80 if all accuracies exceed 80 %, which the title then says. */
-const floor = Math.min(...rows.map(({ interval }) => interval[0])) > 0.8 ? 80 : 0
 process.stdout.write(
   figure({
-    title: `PI-LLM on ${record.model.name}: accuracy and size of the answering step, plain and with context tools`,
-    key: AGENTS.map(({ label, colour }) => ({ label, colour, dash: '' })),
+    title: `The demo: kvfold-tiny reads ${count(reading.conversationTokens)} tokens within ${count(cells)} positions, ${reading.right} of ${reading.asked} right`,
+    key,
     columns: 2,
     panels: [
-      panel(
-        `Last values right, %${floor > 0 ? ` (from ${floor} on)` : ''}, with 95 % intervals`,
-        ({ accuracy, interval: [low, high] }) => ({ value: 100 * accuracy, interval: [100 * low, 100 * high] }),
-        { domain: [floor, 100], ticks: 5 },
-      ),
-      panel('Tokens in the context of the answering step', ({ tokensAfter }) => ({ value: tokensAfter, interval: null })),
+      curves({
+        title: 'Tokens in context',
+        sizes,
+        names: { x: 'tokens read', y: '' },
+        apart: 0,
+        curves: [
+          curve(COLOURS.exact, 'in context', ({ shown }) => shown),
+          curve(COLOURS.complete, 'conversation', ({ read }) => read, '4 3'),
+        ],
+      }),
+      curves({
+        title: 'Tokens computed so far, the same folds',
+        sizes,
+        names: { x: 'tokens read', y: '' },
+        apart: 0,
+        curves: [
+          curve(COLOURS.exact, 'kvfold', ({ total }) => total.ours.tokens),
+          curve(COLOURS.splice, 'prefix cache', ({ total }) => total.prefixCache.tokens),
+        ],
+      }),
     ],
   }),
 )

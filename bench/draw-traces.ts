@@ -1,16 +1,21 @@
-/** Draws the record of `bench -- traces`: `node --import tsx bench/draw-traces.ts > docs/traces.svg`. */
+/** Draws the records of `bench -- traces`: `node --import tsx bench/draw-traces.ts > docs/traces.svg`. */
 import { readFileSync } from 'node:fs'
 import * as Plot from '@observablehq/plot'
-import { figure, PALETTE } from '../src/lab/figures/figure.js'
+import { FAINT, figure, MORE, PALETTE } from '../src/lab/figures/figure.js'
 import type { Row } from './runtime/traces.js'
 
-const record = JSON.parse(readFileSync(new URL('results/traces.json', import.meta.url), 'utf8')) as {
+interface TraceRecord {
   readonly sessions: number
   readonly requests: number
-  readonly prompts: number
   readonly infinitePrefixCache: number
   readonly rows: readonly Row[]
 }
+
+const recordIn = (name: string) =>
+  JSON.parse(readFileSync(new URL(`results/${name}.json`, import.meta.url), 'utf8')) as TraceRecord
+/** Many sessions on the built-in model, and a few on a real one. */
+const many = recordIn('traces')
+const real = recordIn('traces-smollm2')
 
 const CAUSES = {
   cold: 'first prompts',
@@ -22,24 +27,31 @@ const CAUSES = {
   returned: 'gone during a pause',
 } as const
 const colourOf = (cause: string) => PALETTE[Object.keys(CAUSES).indexOf(cause)]!
-const nameOf = ({ server, contract, tiers, sessions }: Row) =>
-  `${server.replace(/ .*/, '')}${server.startsWith('kvfold') ? ` ${contract}` : ''}${tiers === 'none' ? ', no tier' : tiers === 'disk' ? ', disk' : ''}, cells for ${sessions}`
+const serverOf = ({ server, contract }: Row) => (server === 'kvfold' ? `kvfold ${contract}` : server)
+const nameOf = (row: Row) => `${serverOf(row)}, cells for ${row.sessions}`
 
-const bars = record.rows.flatMap((row) =>
+const bars = many.rows.flatMap((row) =>
   Object.keys(CAUSES).map((cause) => ({
     row: nameOf(row),
     cause,
-    share: row.byCause[cause as keyof Row['byCause']] / record.infinitePrefixCache,
+    share: row.byCause[cause as keyof Row['byCause']] / many.infinitePrefixCache,
   })),
 )
 const names = [...new Set(bars.map(({ row }) => row))]
+const waits = real.rows.map((row) => ({
+  row: serverOf(row),
+  median: row.firstToken.p50 / 1000,
+  long: row.firstToken.p95 / 1000,
+}))
+const barHeight = { insetTop: 3, insetBottom: 3 }
 
 process.stdout.write(
   figure({
-    title: `Prompt tokens computed in ${record.sessions} sessions of a coding agent, as a multiple of a prefix cache that never forgets`,
+    title: "A coding agent's day, replayed",
     key: Object.entries(CAUSES).map(([cause, label]) => ({ label, colour: colourOf(cause) })),
     panels: [
       {
+        title: `Prompt tokens computed for ${many.requests} requests; 1 is a prefix cache that never forgets`,
         height: 60 + 26 * names.length,
         rules: 'x',
         plot: {
@@ -47,14 +59,22 @@ process.stdout.write(
           x: { label: null },
           y: { domain: names, label: null },
           marks: [
-            Plot.barX(bars, {
-              y: 'row',
-              x: 'share',
-              fill: ({ cause }: { cause: string }) => colourOf(cause),
-              insetTop: 3,
-              insetBottom: 3,
-            }),
+            Plot.barX(bars, { y: 'row', x: 'share', fill: ({ cause }: { cause: string }) => colourOf(cause), ...barHeight }),
             Plot.ruleX([1], { strokeDasharray: '3 3' }),
+          ],
+        },
+      },
+      {
+        title: `Seconds to the first token, ${real.requests} requests on SmolLM2 135M: median (green), 95th percentile`,
+        height: 60 + 26 * waits.length,
+        rules: 'x',
+        plot: {
+          marginLeft: 230,
+          x: { label: null },
+          y: { domain: waits.map(({ row }) => row), label: null },
+          marks: [
+            Plot.barX(waits, { y: 'row', x: 'long', fill: FAINT, ...barHeight }),
+            Plot.barX(waits, { y: 'row', x: 'median', fill: MORE, ...barHeight }),
           ],
         },
       },

@@ -8,6 +8,7 @@ import { editPrice } from './runtime/edit-price.js'
 import { eightFoldsBench } from './runtime/eight-folds.js'
 import { engineTable } from './fleet/engine-table.js'
 import { engines } from './fleet/engines.js'
+import { fidelity } from './runtime/fidelity.js'
 import { finding } from './lab/finding.js'
 import { fold } from './runtime/fold.js'
 import { gpu } from './runtime/gpu.js'
@@ -15,10 +16,8 @@ import { gspo } from './lab/gspo.js'
 import { interference } from './lab/interference.js'
 import { kvfold } from './runtime/kvfold.js'
 import { lazyGrammar } from './runtime/lazy-grammar.js'
-import { leak } from './runtime/leak.js'
 import { memtool } from './lab/memtool.js'
 import { plain } from './runtime/plain.js'
-import { prunes } from './runtime/prunes.js'
 import { real } from './runtime/real.js'
 import { refresh } from './runtime/refresh.js'
 import { restores } from './runtime/restores.js'
@@ -45,6 +44,7 @@ const benches: Record<string, (json: boolean) => Promise<void>> = {
   'eight-folds': () => eightFoldsBench(process.argv.slice(3)),
   'engine-table': () => engineTable(process.argv.slice(3)),
   engines: () => engines(process.argv.slice(3)),
+  fidelity: () => fidelity(process.argv.slice(3)),
   finding,
   fold: () => fold(process.argv.slice(3)),
   gpu: () => gpu(process.argv.slice(3)),
@@ -52,10 +52,8 @@ const benches: Record<string, (json: boolean) => Promise<void>> = {
   interference: () => interference(process.argv.slice(3)),
   kvfold: () => kvfold(process.argv.slice(3)),
   'lazy-grammar': () => lazyGrammar(process.argv.slice(3)),
-  leak: () => leak(process.argv.slice(3)),
   memtool: () => memtool(process.argv.slice(3)),
   plain: () => plain(process.argv.slice(3)),
-  prunes: () => prunes(process.argv.slice(3)),
   real: () => real(process.argv.slice(3)),
   refresh: () => {
     refresh(process.argv.slice(3))

@@ -31,18 +31,23 @@ const session = new Session({
   // This session has only the tool above. `sculptor({ ..., clientTools })` adds the six context tools.
   contextTools: false,
   clientTools: [stockTool],
-  // The built-in model was not trained on this tool, so its first step must make a call; later steps are free.
+  // The built-in model was not trained on this tool, so its first step must make a call.
   firstStep: 'required',
-  maxCalls: 1,
   generation: { maxTokens: 64, sampling: { temperature: 0 } },
 })
 
+// A model of your own ends the turn itself, by an answer. Here the turn ends with the tool's result, which a program may use, too.
+const done = new AbortController()
+let stock = ''
 const turn = await session.ask('How many plums are there?', {
+  signal: done.signal,
   onEvent: (event) => {
     if (event.type === 'call') console.log(`the model calls ${event.call.name}(${JSON.stringify(event.call.arguments)})`)
-    if (event.type === 'result') console.log(`it is told: ${event.text}`)
+    if (event.type !== 'result') return
+    console.log(`the tool says: ${(stock = event.text)}`)
+    done.abort()
   },
 })
-console.log(`it answers: ${turn.answer.trim()}`)
-console.log(`${turn.steps.length} steps, ${turn.calls} call, ${turn.contextAfter} tokens in context at the end`)
+console.log(`the program has its answer: ${stock}`)
+console.log(`${turn.calls} call, ${turn.contextAfter} tokens in context at the end`)
 await engine.dispose()

@@ -1,10 +1,10 @@
 /**
- * Builds the addon: headers from the source bundle of the installed node-llama-cpp package, one compiler call, the result in
+ * Builds the addon: headers from the source bundle of the installed node-llama-cpp package, one compiler call for each file, the result in
  * build/kvfold.node. Beside it, build/kvfold.json has the release and the hash of the inputs. It skips steps that are up to date, and
  * copies the package's addon (prebuilds/, see release.mjs) if that was made of the same inputs and loads here. It runs when the package is
  * installed, so it names any missing program in one sentence.
  */
-import { spawnSync } from 'node:child_process'
+import { execFile, spawnSync } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import {
   copyFileSync,
@@ -15,11 +15,14 @@ import {
   readFileSync,
   renameSync,
   rmSync,
+  statSync,
   writeFileSync,
 } from 'node:fs'
 import { createRequire } from 'node:module'
+import { availableParallelism } from 'node:os'
 import { basename, dirname, join } from 'node:path'
 import { fileURLToPath, pathToFileURL } from 'node:url'
+import { promisify } from 'node:util'
 
 const root = dirname(dirname(fileURLToPath(import.meta.url)))
 const output = join(root, 'build')
@@ -43,9 +46,27 @@ function run(program, args) {
   if (error?.code === 'ENOENT') throw new Missing(`${program} was not found; install it and run npm ci again`)
   if (error) throw error
   if (status === 0) return stdout
-  if (/no space left on device|disk quota exceeded/i.test(stderr)) throw new Missing(DISK_FULL)
-  const words = stderr.trim().split('\n').slice(-8).join('\n')
-  throw new Missing(`${basename(program)} failed (${signal ?? `exit code ${status}`}): ${words}`)
+  throw failed(program, signal ?? `exit code ${status}`, stderr)
+}
+
+function failed(program, how, stderr) {
+  if (/no space left on device|disk quota exceeded/i.test(stderr)) return new Missing(DISK_FULL)
+  return new Missing(`${basename(program)} failed (${how}): ${stderr.trim().split('\n').slice(-8).join('\n')}`)
+}
+
+/** Runs a program once for each list of arguments, as many at once as there are cores. */
+async function runAll(program, lists) {
+  const waiting = [...lists]
+  const one = async () => {
+    for (let args = waiting.shift(); args !== undefined; args = waiting.shift())
+      try {
+        await promisify(execFile)(program, args, { env: environment, maxBuffer: 1 << 28 })
+      } catch (error) {
+        waiting.length = 0
+        throw typeof error.code === 'string' ? error : failed(program, error.signal ?? `exit code ${error.code}`, error.stderr)
+      }
+  }
+  await Promise.all(Array.from({ length: availableParallelism() }, one))
 }
 
 function works(program) {
@@ -155,7 +176,7 @@ function findCompiler() {
   )
 }
 
-function build() {
+async function build() {
   if (process.platform === 'win32') throw new Missing('Windows is not supported yet; use Linux, macOS or WSL')
   const bundled = join(packageFolder('node-llama-cpp'), 'llama')
   const { release } = readJson(join(bundled, 'binariesGithubRelease.json'))
@@ -175,25 +196,37 @@ function build() {
   mkdirSync(output, { recursive: true })
   const headers = extractHeaders(join(bundled, 'gitRelease.bundle'), release)
   const temporary = `${addon}.${process.pid}`
+  const objects = mkdtempSync(join(output, 'objects-'))
   try {
+    const options = ['-std=c++17', '-O2', '-fPIC', '-pthread', '-fexceptions', '-fvisibility=hidden', '-DNAPI_CPP_EXCEPTIONS']
+    const folders = [headers, packages[0], join(packages[1], 'include')].map((folder) => `-I${folder}`)
+    const units = sources
+      .filter((name) => name.endsWith('.cc'))
+      .map((source) => ({ source, object: join(objects, `${basename(source)}.o`) }))
+    // The largest files first, so that no core waits for one at the end.
+    units.sort((a, b) => statSync(b.source).size - statSync(a.source).size)
+    await runAll(
+      compiler,
+      units.map(({ source, object }) => [...options, ...folders, '-c', source, '-o', object]),
+    )
     run(compiler, [
-      ...['-std=c++17', '-O2', '-fPIC', '-shared', '-pthread', '-fexceptions', '-fvisibility=hidden', '-DNAPI_CPP_EXCEPTIONS'],
+      ...['-shared', '-pthread'],
       // llama.cpp's functions are found at load time, in the variant of the library that node-llama-cpp chose.
       ...(process.platform === 'darwin' ? ['-undefined', 'dynamic_lookup'] : []),
-      ...[headers, packages[0], join(packages[1], 'include')].map((folder) => `-I${folder}`),
-      ...sources.filter((name) => name.endsWith('.cc')),
+      ...units.map(({ object }) => object),
       ...['-o', temporary],
     ])
     renameSync(temporary, addon)
   } finally {
     rmSync(temporary, { force: true })
+    rmSync(objects, { recursive: true, force: true })
   }
   writeWhole(stampFile, `${JSON.stringify({ release, hash })}\n`)
   console.log(`kvfold: built the native addon for llama.cpp ${release} with ${basename(compiler)}`)
 }
 
 try {
-  build()
+  await build()
 } catch (error) {
   const full = error?.code === 'ENOSPC' || error?.code === 'EDQUOT'
   const system = typeof error?.code === 'string' && error?.syscall !== undefined

@@ -1,6 +1,6 @@
 /**
  * Runs kvfold on other releases of Node: `node scripts/smoke.mjs [version ...]`, by default the long-term releases. npm fetches each (its
- * package `node`). The script builds addon, `dist/` and dashboard from scratch, plays two samples of the demo, folds in a program, and
+ * package `node`). The script builds addon, `dist/` and dashboard from scratch, plays a short demo, folds in a program, and
  * folds in a conversation over HTTP. It fails at the first error, and names it.
  */
 import { spawn, spawnSync } from 'node:child_process'
@@ -78,11 +78,11 @@ async function smoke(version) {
   run('npm', ['run', 'build'], env)
   console.log('  built')
 
-  const { rows } = JSON.parse(run(node, ['dist/cli/main.js', 'demo', '--n', '16', '--samples', '2', '--json'], env))
-  const [plain, tools] = ['plain', 'sculptor'].map((agent) => rows.find((row) => row.agent === agent))
-  expect(plain?.accuracy > 0.9 && tools?.accuracy > 0.9, `the demo answers worse than it should: ${JSON.stringify(rows)}`)
-  expect(tools.tokensAfter < plain.tokensAfter, `the demo folded nothing: ${JSON.stringify(rows)}`)
-  console.log(`  demo: ${plain.tokensAfter} tokens in context, ${tools.tokensAfter} with tools`)
+  const demo = JSON.parse(run(node, ['dist/cli/main.js', 'demo', '--tokens', '9000', '--context', '2048', '--json'], env))
+  const { conversationTokens, cells, asked, right, computed, prefixCache } = demo
+  expect(right > asked / 2 && conversationTokens > 3 * cells, `the demo answers worse than it should: ${JSON.stringify(demo)}`)
+  expect(computed < prefixCache.computed, `the demo saved nothing: ${JSON.stringify(demo)}`)
+  console.log(`  demo: ${conversationTokens} tokens read in ${cells} cells, ${computed} computed`)
 
   const fold = run(node, ['--import', 'tsx', 'examples/fold.ts'], env)
   const [[shown, , recomputed] = []] = numbers(fold, 'folded  ')

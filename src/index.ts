@@ -21,19 +21,26 @@ export { openNative } from './runtime/native/binding.js'
 export { isModelUri, resolveModel, type ResolveOptions } from './runtime/native/binding.js'
 // llama.cpp ends the process on some damaged files. So this loads and uses a file in another process first, as every command does.
 export { proveModel, type Trial, type ModelTrialOptions } from './runtime/engine/tried-models.js'
-export { synthesizeModel, type SyntheticShape } from './runtime/native/synthetic.js'
+export { synthesizeAdapter, synthesizeModel, type SyntheticAdapter, type SyntheticShape } from './runtime/native/synthetic.js'
 export { builtinModel } from './runtime/cli/builtin.js'
 export type {
+  AnswerLimits,
   BackendInfo,
   CacheType,
   ContextOptions,
+  DryOptions,
+  FillTokens,
   GpuChoice,
   MemoryFigures,
   ModelInfo,
   ModelOptions,
   Native,
+  NativeDry,
+  NativeAdapter,
   NativeModel,
+  NativeWords,
   Pooling,
+  SamplerName,
   SamplerOptions,
   SpecialTokens,
   TokenizeOptions,
@@ -63,7 +70,8 @@ export type { LazyGrammar, ReasoningTags } from './runtime/chat/grammar.js'
 
 // Engines: run messages with their edits, and return the next message with its ledger entry.
 export { LlamaEngine, type Completion, type LlamaEngineOptions } from './runtime/engine/llama.js'
-export type { SpeculateKind, SpeculateOptions } from './runtime/engine/speculation.js'
+export type { SpeculateKind, SpeculateOptions } from './runtime/engine/speculate-terms.js'
+export type { AdapterFile, AdapterInfo } from './runtime/engine/adapters.js'
 export type { ShelfPlace } from './runtime/engine/disk-tier.js'
 export type { SharedCells } from './runtime/engine/saved-cells.js'
 export { sharedCells, type SharedPlace } from './fleet/cells/shared-cells-folder.js'
@@ -82,6 +90,7 @@ export {
   type TextPooling,
 } from './runtime/engine/embedder.js'
 export type {
+  AdapterScale,
   Engine,
   EngineEvent,
   EngineInfo,
@@ -105,7 +114,7 @@ export { attentionPlan, type AttentionCost, type AttentionShape, type AttentionS
 
 // The ledger: the tokens that every step reused, recomputed and computed fresh.
 export { CONTRACTS, type Contract, type ContractChoice } from './runtime/core/contract.js'
-export type { BlendChoice } from './runtime/kv/plan/parts.js'
+export type { BlendChoice } from './runtime/core/contract.js'
 export type { RefreshOptions, RefreshResult } from './runtime/engine/background-recompute.js'
 export type { Abilities } from './runtime/engine/model-facts.js'
 export type { CostModel, TierRates } from './runtime/kv/cost-model.js'
@@ -128,6 +137,7 @@ export type { FoundPlace, Hit, SearchOptions, SearchResult } from './runtime/con
 export type { Hidden, Stretch } from './runtime/context/stretch.js'
 export type { Summarize } from './runtime/context/summary.js'
 export type { Refusal, Result } from './runtime/context/refusal.js'
+export { contextToolsFor, shortContextTools } from './runtime/context/short-tools.js'
 export { contextTools } from './runtime/context/tools.js'
 export type { ContextOperations, ContextTool, ToolOutcome } from './runtime/context/tools.js'
 

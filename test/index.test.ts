@@ -20,6 +20,7 @@ it('kvfold exports these names', () => {
     'attentionPlan',
     'builtinModel',
     'contextTools',
+    'contextToolsFor',
     'conversationId',
     'errorTable',
     'fragmentId',
@@ -33,6 +34,8 @@ it('kvfold exports these names', () => {
     'sculptor',
     'searchId',
     'sharedCells',
+    'shortContextTools',
+    'synthesizeAdapter',
     'synthesizeModel',
     'systemPrompts',
   ])

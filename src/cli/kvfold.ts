@@ -3,11 +3,23 @@ import { commands as lab } from '../lab/cli/commands.js'
 import { commands as runtime, run } from '../runtime/cli/command-line.js'
 import type { Shell } from '../runtime/cli/shell.js'
 
+/** The five things people do. */
+const OPENING = `kvfold runs language models whose cache follows the conversation: old text folds away, and comes back for nothing.
+
+  kvfold demo                            see in a minute what that is good for
+  kvfold chat --model model.gguf         talk to a model; /help lists what you can do to its context
+  kvfold serve --model model.gguf        serve it to agents and programs, with a dashboard for your browser
+  kvfold plan conversation.json          see what folds in a conversation of yours would cost and save
+  kvfold doctor                          see what this machine has, and what is missing
+
+A model is a GGUF file, or hf:user/repository/file.gguf. Without --model the small built-in one answers.
+kvfold --help lists all commands, and kvfold <command> --help its options.`
+
 const GUIDE = `
 Examples:
-  $ kvfold demo                               the built-in model, with and without its context tools
+  $ kvfold demo                               a conversation longer than the context, on the built-in model
   $ kvfold chat --model qwen3-4b-q8_0.gguf    talk to any GGUF; /help lists what you can do to its context
-  $ kvfold chat --model hf:user/repository/file.gguf
+  $ kvfold pull hf:owner/repository:Q4_K_M    a model of the hub; kvfold list names it, kvfold chat NAME talks to it
   $ kvfold run --prompt "Why is the sky blue?" --model model.gguf
   $ kvfold run --tools --json < long-log.txt
   $ kvfold serve --model model.gguf           an OpenAI-compatible server on 127.0.0.1:8080
@@ -24,4 +36,4 @@ kvfold <command> --help explains a command's options. Ctrl-C stops the running s
 KVFOLD_DEBUG=1 adds a stack to errors; NO_COLOR=1 takes the colours.`
 
 /** Runs the command that the shell's words call. Resolves to the exit code; the shell's streams have said what went wrong. */
-export const kvfold = (shell: Shell): Promise<number> => run({ commands: [runtime, lab], guide: GUIDE }, shell)
+export const kvfold = (shell: Shell): Promise<number> => run({ commands: [runtime, lab], opening: OPENING, guide: GUIDE }, shell)

@@ -30,7 +30,7 @@ export function accuracyOf(scores: readonly Pick<Score, 'points' | 'details'>[])
   return { accuracy, interval: [Math.max(0, low), Math.min(1, high)], by: drawn === null ? 'wilson' : 'bootstrap' }
 }
 
-// Proportions of right answers: their interval, and whether two of them differ.
+// Proportions of right answers and their interval.
 
 /** A proportion and its interval, both ends included. */
 export interface Proportion {
@@ -53,13 +53,6 @@ export function wilson(right: number, asked: number): [low: number, high: number
   const variance = Math.max(0, share * (1 - share)) / asked
   const half = (z * Math.sqrt(variance + (z * z) / (4 * asked * asked))) / scale
   return [Math.max(0, middle - half), Math.min(1, middle + half)]
-}
-
-/** Whether two accuracies differ at the 95 % level (Newcombe 1998, method 10: from the Wilson intervals of both). */
-export function differ(a: Proportion, b: Proportion): boolean {
-  const [low, high] = a.accuracy < b.accuracy ? [a, b] : [b, a]
-  const least = high.accuracy - low.accuracy - Math.hypot(high.accuracy - high.interval[0], low.interval[1] - low.accuracy)
-  return least > 0
 }
 
 // The results of a run as rows: one for every task, cell, agent and contract, and one over all cells.

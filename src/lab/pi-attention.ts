@@ -22,7 +22,7 @@ import { type ConversationId, freshConversation } from '../runtime/core/ids.js'
 import { Random } from '../runtime/core/random.js'
 import { span, type Span } from '../runtime/core/span.js'
 import type { LlamaEngine } from '../runtime/engine/llama.js'
-import type { BlendChoice } from '../runtime/kv/plan/parts.js'
+import type { BlendChoice } from '../runtime/core/contract.js'
 import { lastValues, PI_STREAM_END, PI_STREAM_START, type PiSample } from './pi-llm.js'
 
 /** The number of fragments that the stream is cut into. All but the last are folded. */

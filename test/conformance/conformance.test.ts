@@ -4,7 +4,7 @@ import { serving, type Serving } from '../runtime/server/support/serving.js'
 import { Api } from './api.js'
 import type { Check } from './api.js'
 import { LLAMA_SERVER, LOCKED } from './llama-server.js'
-import { UNMET, VLLM } from './vllm.js'
+import { VLLM } from './vllm.js'
 
 let open: Serving
 let locked: Serving
@@ -26,6 +26,5 @@ describe('llama-server', () => {
 })
 
 describe('vLLM', () => {
-  it.each(named(VLLM.filter(({ name }) => !(name in UNMET))))('%s', (_, run) => run(new Api(open.url)))
-  it.fails.each(named(VLLM.filter(({ name }) => name in UNMET)))('not: %s', (_, run) => run(new Api(open.url)))
+  it.each(named(VLLM))('%s', (_, run) => run(new Api(open.url)))
 })

@@ -145,3 +145,31 @@ describe.skipIf(binary === null)('beside llama-server', () => {
     }
   })
 })
+
+it.each(['/score', '/v1/score'])('%s: the scores of pairs, in order, as in rankings', async (path) => {
+  const ranked = await api.post('/v1/rerank', { query, documents })
+  const byIndex = new Map(
+    (ranked.body.results as { index: number; relevance_score: number }[]).map((one) => [one.index, one.relevance_score]),
+  )
+  const { status, body } = await api.post(path, { model: 'ranker', text_1: query, text_2: documents })
+  expect(status).toBe(200)
+  expect(body).toMatchObject({ object: 'list', model: 'ranker', usage: { prompt_tokens: ranked.body.usage.total_tokens } })
+  expect(body.data).toEqual(documents.map((_, index) => ({ index, object: 'score', score: byIndex.get(index) })))
+  const pairs = await api.post(path, { queries: [query, query], documents: [documents[2], documents[0]] })
+  const scores = (pairs.body.data as { score: number }[]).map(({ score }) => score)
+  // Texts that are computed in other batches differ in the last digits.
+  expect(scores[0]).toBeCloseTo(byIndex.get(2)!, 4)
+  expect(scores[1]).toBeCloseTo(byIndex.get(0)!, 4)
+})
+
+it('names what is wrong with pairs, and has no classifier', async () => {
+  expect(await api.post('/score', { text_1: ['a', 'b'], text_2: ['a', 'b', 'c'] })).toMatchObject({
+    status: 400,
+    body: { error: { param: 'text_2', message: expect.stringContaining('2 texts') as string } },
+  })
+  expect(await api.post('/score', { text_1: 'a' })).toMatchObject({ status: 400, body: { error: { param: 'text_2' } } })
+  expect(await api.post('/classify', { input: 'a' })).toMatchObject({
+    status: 501,
+    body: { error: { code: 'model/unsupported', message: expect.stringContaining('classifier') as string } },
+  })
+})

@@ -292,8 +292,3 @@ const others: readonly Check[] = [
 ]
 
 export const VLLM: readonly Check[] = [...completions, ...chats, ...others]
-
-/** Promises that kvfold does not keep, with the reason. */
-export const UNMET: Readonly<Record<string, string>> = {
-  'structured_outputs.regex': 'llama.cpp takes grammars; a grammar or a choice says the same',
-}

@@ -65,6 +65,8 @@ export interface Before {
   readonly ample: boolean
   /** Names of all cells that the device held. */
   readonly held: ReadonlySet<string>
+  /** A refresh in the background may have some of these cells for itself, and may free others before the step. */
+  readonly refreshes: boolean
   /** Nothing is shared with another conversation. */
   readonly isAlone: boolean
 }
@@ -187,7 +189,7 @@ export class Judge {
    * What was shown before under the same edits is shown by the same cells wherever the device holds them, else by exact ones; the ledger counts the
    * others. The last token of the prompt is computed in every step. A cell that was computed again behind the same cells is the same one.
    */
-  #again(at: number, { replaced = 0 }: LedgerEntry, said: StepSaid, { cells }: Seen, { held }: Before): void {
+  #again(at: number, { replaced = 0 }: LedgerEntry, said: StepSaid, { cells }: Seen, { held, refreshes }: Before): void {
     const key = JSON.stringify([said.talk, said.prompt, said.fragments.filter(({ kind }) => kind !== 'open')])
     const shown = cells.slice(0, said.prompt.length - 1)
     const names = shown.map(cellName)
@@ -203,7 +205,8 @@ export class Judge {
     const exact = this.observer.exactOf(cells)
     const others = made.flatMap((each, place) => (place >= exact && each !== known.made[place] ? [place] : []))
     const had = others.filter((place) => held.has(known.names[place]!))
-    if (had.length > 0) this.blame('again', at, `${had.length} tokens are shown by other cells than before, which are held`)
+    if (had.length > 0 && !refreshes)
+      this.blame('again', at, `${had.length} tokens are shown by other cells than before, which are held`)
     const reused = others.filter((place) => held.has(names[place]!))
     if (reused.length > replaced)
       this.blame('again', at, `${reused.length} tokens are shown by other cells than before, the ledger says ${replaced}`)

@@ -5,6 +5,8 @@
 //   2, n, n tokens: their text, control tokens included.
 //   3, n, n tokens, from, m, m decodes: log-probabilities as in 1, once, prefilled in these decodes, each of four numbers: rows of another
 //     sequence before, rows of these tokens, rows of another sequence behind, which stay; 512 at most; and the decode's rank by the place of its cells.
+//   4, n, n tokens of the text before the edits, m, m rows of what is shown, `size`: log-probabilities behind the last row. A row is three
+//     numbers: the token, the place in that text whose cell is kept or -1 for a token to decode, and whether a decode ends there.
 // A reply is a count of bytes and the bytes. The first reply, unasked for, is the number of tokens in the vocabulary.
 #include <algorithm>
 #include <cmath>
@@ -136,6 +138,36 @@ struct Reference {
       at += own;
     }
   }
+
+  // Reads the text in sequence 0 and puts the shown rows together in sequence 2, from left to right. llama.cpp decodes only behind a
+  // sequence's last position, so a decoded row comes right after the row before it.
+  void splice(llama_context *context, const std::vector<int32_t> &base, const std::vector<int32_t> &rows, std::vector<float> &out) {
+    auto *memory = llama_get_memory(context);
+    const int read = base.size();
+    for (int at = 0; at < read; at += 512) decode(context, base.data() + at, std::min(512, read - at), at, 0, NONE);
+    std::vector<int32_t> waiting;
+    const int count = rows.size() / 3;
+    auto flush = [&](bool last) {
+      if (waiting.empty()) return;
+      const int position = llama_memory_seq_pos_max(memory, 2) + 1, own = waiting.size();
+      decode(context, waiting.data(), own, position, 2, last ? position + own - 1 : NONE);
+      if (last) take(context, own - 1, own, out);
+      waiting.clear();
+    };
+    for (int i = 0; i < count; i++) {
+      const int token = rows[3 * i], place = rows[3 * i + 1];
+      if (place < 0) {
+        if (token < 0 || token >= size) fail("no such token: " + std::to_string(token));
+        waiting.push_back(token);
+        if (i + 1 == count || rows[3 * i + 2] != 0) flush(i + 1 == count);
+        continue;
+      }
+      if (i + 1 == count) fail("the last row must be decoded");
+      if (place >= read || base[place] != token) fail("a kept row is not the text's");
+      flush(false);
+      llama_memory_seq_cp(memory, 0, 2, place, place + 1);
+    }
+  }
 };
 
 }  // namespace
@@ -190,6 +222,15 @@ int main(int count, char **args) {
       std::vector<float> out;
       llama_memory_clear(llama_get_memory(whole), true);
       reference.prefillAs(whole, tokens, more[0], decodes, out);
+      reply(out.data(), out.size() * sizeof(float));
+    } else if (head[0] == 4) {
+      int32_t many = 0;
+      if (!readAll(&many, sizeof many)) fail("a request ends early");
+      std::vector<int32_t> rows(3 * many);
+      if (!readAll(rows.data(), rows.size() * sizeof(int32_t))) fail("a request ends early");
+      std::vector<float> out;
+      llama_memory_clear(llama_get_memory(whole), true);
+      reference.splice(whole, tokens, rows, out);
       reply(out.data(), out.size() * sizeof(float));
     } else if (head[0] == 2) {
       std::string text;

@@ -32,6 +32,13 @@ export interface DecodeShape {
   readonly rank?: number
 }
 
+/** A shown token of a splice. */
+export interface SplicedRow {
+  readonly token: number
+  /** The place in the text before the edits whose cell is kept; absent for a token that is decoded. */
+  readonly kept?: number
+}
+
 export class Reference {
   readonly #child: ChildProcessByStdio<Writable, Readable, null>
   readonly #waiting: { resolve: (reply: Buffer) => void; reject: (error: Error) => void }[] = []
@@ -79,6 +86,19 @@ export class Reference {
   async prefillAs(tokens: readonly number[], from: number, decodes: readonly DecodeShape[]): Promise<Float32Array[]> {
     const shapes = decodes.flatMap(({ before, own, behind, rank }, at) => [before, own, behind, rank ?? at])
     return this.#rows(await this.#ask([3, tokens.length, ...tokens, from, decodes.length, ...shapes]), tokens.length - from)
+  }
+
+  /**
+   * A splice by llama.cpp alone: reads `base`, then puts the shown rows together from left to right. Log-probabilities behind the last row,
+   * which must be decoded. `ends`: places behind which a decode ends, so that the same splice is made of other batches.
+   */
+  async splice(
+    base: readonly number[],
+    rows: readonly SplicedRow[],
+    ends: ReadonlySet<number> = new Set(),
+  ): Promise<Float32Array> {
+    const numbers = rows.flatMap(({ token, kept }, at) => [token, kept ?? -1, ends.has(at) ? 1 : 0])
+    return this.#rows(await this.#ask([4, base.length, ...base, rows.length, ...numbers]), 1)[0]!
   }
 
   /** As bytes of UTF-8, control tokens written out. */

@@ -272,6 +272,7 @@ class Telling {
         least: this.#client ? ANNOUNCED : 1,
         ample: this.setting.hostBytes >= 2 ** 28,
         held,
+        refreshes: this.#isAuto,
         isAlone: this.#isAlone,
       }
       await this.judge.step(at, each, now, firstDecode, before, steps.length === 1 && !this.#isAuto)

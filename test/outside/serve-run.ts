@@ -306,7 +306,7 @@ class Served {
       },
       cache,
       marks.decode,
-      { exact: null, isRestore: false, least: 1, ample: false, held: new Set(), isAlone: false },
+      { exact: null, isRestore: false, least: 1, ample: false, held: new Set(), refreshes: false, isAlone: false },
       true,
     )
   }

@@ -265,5 +265,5 @@ export const ARMS: readonly Arm[] = ['keep', ...CONTRACTS]
 /** `blend`: the share of the text after the fold that it computes again. */
 export function termsOf(way: Arm, blend: number): StepContract {
   if (way === 'keep') return EXACT
-  return way === 'blend' ? { contract: way, blend: { ratio: blend } } : { contract: way }
+  return way === 'blend' ? { contract: way, blend: { spread: blend } } : { contract: way }
 }

@@ -1,8 +1,8 @@
 /**
  * Serving under load compared with llama-server on the same GGUF and slots: 16 clients, mixed prompt sizes, streams. Rounds of all servers
  * alternate, so that a noisy machine hurts all of them. Figures are ratios of medians over rounds. Every stream is checked to its end.
- * `npm run --silent bench -- serve [--model path] [--clients 16] [--slots 4] [--rounds 5] [--seconds 60] [--json] [--write name]`; without
- * a model, one of random weights.
+ * `npm run --silent bench -- serve [--model path] [--clients 16] [--slots 4] [--prompts 48,192,768,2048] [--generated 64] [--rounds 5]
+ * [--seconds 60] [--max-gap 50,1000] [--peers unified,separate] [--json] [--write name]`; without a model, one of random weights.
  */
 import { cpus } from 'node:os'
 import { parseArgs } from 'node:util'
@@ -15,8 +15,6 @@ import { type Quantiles, quantiles } from '../../statistics.js'
 import { cpuSince, endsOf, HERE, startKvfold, startLlamaServer } from './servers.js'
 import { streamCompletion, type StreamResult } from './stream.js'
 
-const PROMPTS = [48, 192, 768, 2048]
-const GENERATED = 64
 const CELLS = 16_384
 /** One core is left to the clients and to Node. */
 const THREADS = Math.max(1, cpus().length - 1)
@@ -47,7 +45,14 @@ const { values: flags } = parseArgs({
     slots: { type: 'string', default: '4' },
     rounds: { type: 'string', default: '5' },
     seconds: { type: 'string', default: '60' },
-    'max-gap': { type: 'string' },
+    /** Tokens of the prompts; the clients take them in turn. */
+    prompts: { type: 'string', default: '48,192,768,2048' },
+    /** Tokens of every answer. */
+    generated: { type: 'string', default: '64' },
+    /** A kvfold with each of these gaps runs beside the one with the default. */
+    'max-gap': { type: 'string', default: '' },
+    /** How llama-server keeps its cache: unified, separate, or both. */
+    peers: { type: 'string', default: 'unified,separate' },
     /** The package folder of another kvfold to compare with. */
     beside: { type: 'string' },
     model: { type: 'string' },
@@ -55,6 +60,8 @@ const { values: flags } = parseArgs({
     write: { type: 'string' },
   },
 })
+const prompts = flags.prompts.split(',').map(Number)
+const generated = Number(flags.generated)
 const clients = Number(flags.clients)
 const slots = Number(flags.slots)
 const { path: model, vocabulary } = await benchModel(flags.model, 'serve')
@@ -66,7 +73,7 @@ let salt = 0
 for (let round = 0; round <= Number(flags.rounds); round++)
   for (const target of round % 2 === 0 ? targets : [...targets].reverse()) {
     // The first round warms caches and thread pools.
-    const outcome = await load(target, round === 0 ? 5 : Number(flags.seconds))
+    const outcome = await (round === 0 ? load(target, 5, [48], 16) : load(target, Number(flags.seconds)))
     if (round > 0) target.rounds.push(outcome)
     if (!flags.json && round > 0) console.log(`round ${round}  ${line(target.name, summary([outcome]))}`)
   }
@@ -77,14 +84,22 @@ async function start(): Promise<Target[]> {
   const serving = { model, slots, threads: THREADS, cells: CELLS }
   const kvfold = (name: string, root: string, extra: readonly string[] = []) =>
     startKvfold(name, root, serving, ['--queue', '64', ...extra])
-  const gap = flags['max-gap'] === undefined ? [] : ['--max-gap', flags['max-gap']]
-  const ours = await kvfold('kvfold', HERE, gap)
-  const theirs = (unified: boolean) =>
-    startLlamaServer(serving, ['--ubatch-size', '512', unified ? '--kv-unified' : '--no-kv-unified'])
+  const ours = await kvfold('kvfold', HERE)
+  const gaps: Target[] = []
+  for (const gap of flags['max-gap'].split(',').filter((each) => each !== '')) {
+    const name = `kvfold --max-gap ${gap}`
+    gaps.push({ name, server: await kvfold(name, HERE, ['--max-gap', gap]), rounds: [] })
+  }
+  const peers: Target[] = []
+  for (const kept of flags.peers.split(',')) {
+    const flag = kept === 'unified' ? '--kv-unified' : '--no-kv-unified'
+    const server = await startLlamaServer(serving, ['--ubatch-size', '512', flag])
+    peers.push({ name: `llama-server ${flag}`, server, rounds: [] })
+  }
   return [
     { name: 'kvfold', server: ours, rounds: [] },
-    { name: 'llama-server --kv-unified', server: await theirs(true), rounds: [] },
-    { name: 'llama-server --no-kv-unified', server: await theirs(false), rounds: [] },
+    ...peers,
+    ...gaps,
     ...(flags.beside === undefined
       ? []
       : [{ name: 'kvfold beside', server: await kvfold('kvfold beside', flags.beside), rounds: [] }]),
@@ -92,15 +107,15 @@ async function start(): Promise<Target[]> {
 }
 
 /** Has all clients send requests without pause until the time is up. A round ends with its last stream. */
-async function load({ server }: Target, seconds: number): Promise<Round> {
+async function load({ server }: Target, seconds: number, sizes = prompts, answer = generated): Promise<Round> {
   const before = server.cpu()
   const begun = performance.now()
   const streams: StreamResult[] = []
   const client = async (number: number) => {
     for (let turn = 0; performance.now() - begun < 1000 * seconds; turn++) {
-      const size = PROMPTS[(number + turn) % PROMPTS.length]!
+      const size = sizes[(number + turn) % sizes.length]!
       const prompt = [...randomTokens(size, ++salt, vocabulary)]
-      streams.push(await streamCompletion({ url: server.url, prompt, tokens: GENERATED, banned, model: 'bench' }))
+      streams.push(await streamCompletion({ url: server.url, prompt, tokens: answer, banned, model: 'bench' }))
     }
   }
   await Promise.all(Array.from({ length: clients }, (_, number) => client(number)))
@@ -175,7 +190,7 @@ async function report(): Promise<void> {
     gap: ratioOf(ours.rounds, rounds, 'p95'),
     gap99: ratioOf(ours.rounds, rounds, 'p99'),
   }))
-  const settings = { clients, slots, prompts: PROMPTS, generated: GENERATED, cells: CELLS }
+  const settings = { clients, slots, prompts, generated, cells: CELLS }
   const result = { ...origin(), ...settings, seconds: Number(flags.seconds), rows, ratios }
   await keep(flags.write, result)
   if (flags.json) {

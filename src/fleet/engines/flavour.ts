@@ -1,15 +1,22 @@
 /** The differences between engines that speak OpenAI's API: their names, their further request fields, and how they count. */
 import { KvfoldError } from '../../runtime/core/errors.js'
+import type { GenerationOptions, Sampling } from '../../runtime/engine/engine.js'
 import type { FlavourName } from '../../runtime/engine/elsewhere.js'
 import type { Endpoint } from './endpoint.js'
 import { countAt, fieldOf, listAt, textAt } from '../../runtime/core/json.js'
 
+/** Sampling options that OpenAI's API does not have. Those with parts of their own have a name here where the engine takes them all. */
+type FurtherSampling = Exclude<
+  keyof Sampling,
+  'temperature' | 'topP' | 'frequencyPenalty' | 'presencePenalty' | 'seed' | 'logitBias'
+>
+
 export interface Flavour {
   readonly name: FlavourName
   /** Field names of sampling options that OpenAI's API does not have; options without a name here are refused. */
-  readonly sampling: Readonly<
-    Partial<Record<'topK' | 'minP' | 'typicalP' | 'repeatPenalty' | 'penaltyLastN' | 'mirostat', string>>
-  >
+  readonly sampling: Readonly<Partial<Record<FurtherSampling, string>>>
+  /** Field names of what an answer may not say and where it may end; limits without a name here are refused. */
+  readonly limits: Readonly<Partial<Record<keyof NonNullable<GenerationOptions['limits']>, string>>>
   /** The `topK` that keeps all tokens. */
   readonly everyToken: 0 | -1
   /** The fields of a request with a GBNF grammar; null if the engine takes none. */
@@ -46,6 +53,7 @@ export interface Flavour {
 const OPENAI: Flavour = {
   name: 'openai',
   sampling: {},
+  limits: {},
   everyToken: 0,
   grammar: null,
   variables: 'effort',
@@ -67,8 +75,14 @@ const KVFOLD = { acm: 'off', events: true } as const
 const CONTINUES = { continue_final_message: true, add_generation_prompt: false } as const
 
 const LLAMA_SAMPLING = {
-  ...{ topK: 'top_k', minP: 'min_p', typicalP: 'typical_p' },
-  ...{ repeatPenalty: 'repeat_penalty', penaltyLastN: 'repeat_last_n' },
+  ...{ topK: 'top_k', minP: 'min_p', typicalP: 'typical_p', topNSigma: 'top_n_sigma', minKeep: 'min_keep' },
+  ...{ repeatPenalty: 'repeat_penalty', penaltyLastN: 'repeat_last_n', mirostat: 'mirostat', order: 'samplers' },
+  ...{ dynatemp: 'dynatemp_range', xtc: 'xtc_probability', dry: 'dry_multiplier', adaptive: 'adaptive_target' },
+} as const
+
+const VLLM_LIMITS = {
+  ...{ minTokens: 'min_tokens', ignoreEnd: 'ignore_eos', stopTokens: 'stop_token_ids' },
+  ...{ allowedTokens: 'allowed_token_ids', badWords: 'bad_words' },
 } as const
 
 const FLAVOURS: Readonly<Record<FlavourName, Flavour>> = {
@@ -79,6 +93,7 @@ const FLAVOURS: Readonly<Record<FlavourName, Flavour>> = {
     variables: 'any',
     continues: CONTINUES,
     sampling: LLAMA_SAMPLING,
+    limits: VLLM_LIMITS,
     reasoning: ['reasoning_content'],
     counts: 'texts',
     promptTokens: 'template',
@@ -92,7 +107,8 @@ const FLAVOURS: Readonly<Record<FlavourName, Flavour>> = {
     variables: 'any',
     // llama-server continues without any field.
     continues: {},
-    sampling: { ...LLAMA_SAMPLING, mirostat: 'mirostat' },
+    sampling: LLAMA_SAMPLING,
+    limits: { ignoreEnd: 'ignore_eos' },
     grammar: (grammar) => ({ grammar }),
     reasoning: ['reasoning_content'],
     extras: { return_progress: true, cache_prompt: true },
@@ -107,6 +123,7 @@ const FLAVOURS: Readonly<Record<FlavourName, Flavour>> = {
     variables: 'any',
     continues: CONTINUES,
     sampling: { topK: 'top_k', minP: 'min_p', repeatPenalty: 'repetition_penalty' },
+    limits: VLLM_LIMITS,
     everyToken: -1,
     // vLLM renamed the field in 2025; every version ignores the other name.
     reasoning: ['reasoning', 'reasoning_content'],

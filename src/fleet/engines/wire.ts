@@ -84,6 +84,7 @@ export function bodyFor(
     )
   if (grammar !== undefined && schema !== undefined)
     throw new KvfoldError('engine/bad-request', 'Give a grammar or a schema, not both.')
+  if (request.lora?.some(({ scale }) => scale !== 0) === true) throw unsupported('adapters by number', flavour)
   if (request.continues === true && flavour.continues === null) throw unsupported('an answer that has begun', flavour)
   if (grammar !== undefined && !json && flavour.grammar === null) throw unsupported('a grammar', flavour)
   if (grammar !== undefined && !json && tools.length > 0) throw unsupported('a grammar beside tools', flavour)
@@ -95,6 +96,7 @@ export function bodyFor(
       ? { stream: false }
       : { stream: true, stream_options: { include_usage: true } }),
     ...samplingOf(request.sampling ?? {}, flavour),
+    ...limitsOf(request, flavour),
     ...(maxTokens === undefined ? {} : { max_tokens: maxTokens }),
     ...(stop.length === 0 ? {} : { stop }),
     ...(logprobs === undefined ? {} : { logprobs: true, top_logprobs: Math.max(logprobs, flavour.fewestAlternatives) }),
@@ -140,31 +142,60 @@ const withoutFilters = ({ temperature = 0 }: Sampling, { sampling: takes }: Flav
 
 function samplingOf(wanted: Sampling, flavour: Flavour): Record<string, unknown> {
   const sampling = { ...withoutFilters(wanted, flavour), ...wanted }
-  const { temperature = 0, topP, frequencyPenalty, presencePenalty, seed, logitBias, mirostat, ...rest } = sampling
-  const extra = (name: keyof Flavour['sampling']): string => {
-    const field = flavour.sampling[name]
-    if (field === undefined) throw unsupported(`the sampling option ${name}`, flavour)
-    return field
-  }
+  const { temperature = 0, topP, frequencyPenalty, presencePenalty, seed, logitBias, ...rest } = sampling
   return {
     temperature,
     ...(topP === undefined ? {} : { top_p: topP }),
     ...(frequencyPenalty === undefined ? {} : { frequency_penalty: frequencyPenalty }),
     ...(presencePenalty === undefined ? {} : { presence_penalty: presencePenalty }),
     ...(seed === undefined ? {} : { seed }),
-    ...(logitBias === undefined
-      ? {}
-      : { logit_bias: Object.fromEntries(logitBias.map(({ token, bias }) => [token, Math.max(-BIAS, Math.min(BIAS, bias))])) }),
+    ...(logitBias === undefined ? {} : { logit_bias: biasOf(logitBias, flavour) }),
     ...Object.fromEntries(
-      Object.entries(rest).map(([name, value]) => [
-        extra(name as keyof typeof rest),
-        name === 'topK' && value === 0 ? flavour.everyToken : value,
-      ]),
+      Object.entries(rest).flatMap(([name, value]) => Object.entries(furtherOf(name as keyof typeof rest, value, flavour))),
     ),
-    ...(mirostat === undefined
-      ? {}
-      : { [extra('mirostat')]: mirostat.version, mirostat_tau: mirostat.tau, mirostat_eta: mirostat.eta }),
   }
+}
+
+/** Writes an option that OpenAI's API does not have. @throws KvfoldError remote/unsupported */
+function furtherOf(name: keyof Flavour['sampling'], value: unknown, flavour: Flavour): Record<string, unknown> {
+  const field = flavour.sampling[name]
+  if (field === undefined) throw unsupported(`the sampling option ${name}`, flavour)
+  if (name === 'topK' && value === 0) return { [field]: flavour.everyToken }
+  const parts = PARTS[name]
+  if (parts === undefined) return { [field]: value }
+  const entries = Object.entries(value as object).flatMap(([part, of]) =>
+    of === undefined ? [] : [[parts[part] ?? part, of] as const],
+  )
+  return Object.fromEntries(entries)
+}
+
+/** The fields of options that have parts, by llama-server's names. */
+const PARTS: Readonly<Partial<Record<keyof Flavour['sampling'], Readonly<Record<string, string>>>>> = {
+  mirostat: { version: 'mirostat', tau: 'mirostat_tau', eta: 'mirostat_eta' },
+  dynatemp: { range: 'dynatemp_range', exponent: 'dynatemp_exponent' },
+  xtc: { probability: 'xtc_probability', threshold: 'xtc_threshold' },
+  adaptive: { target: 'adaptive_target', decay: 'adaptive_decay' },
+  dry: {
+    ...{ multiplier: 'dry_multiplier', base: 'dry_base', allowedLength: 'dry_allowed_length' },
+    ...{ lastN: 'dry_penalty_last_n', breakers: 'dry_sequence_breakers' },
+  },
+}
+
+/** @throws KvfoldError remote/unsupported for a text, whose tokens only the engine knows */
+function biasOf(biases: NonNullable<Sampling['logitBias']>, flavour: Flavour): object {
+  if (biases.some(({ token }) => typeof token === 'string')) throw unsupported('logit_bias of texts', flavour)
+  return Object.fromEntries(biases.map(({ token, bias }) => [token, Math.max(-BIAS, Math.min(BIAS, bias))]))
+}
+
+/** @throws KvfoldError remote/unsupported */
+function limitsOf({ limits = {} }: EngineRequest, flavour: Flavour): Record<string, unknown> {
+  return Object.fromEntries(
+    Object.entries(limits).map(([name, value]) => {
+      const field = flavour.limits[name as keyof typeof limits]
+      if (field === undefined) throw unsupported(`the limit ${name}`, flavour)
+      return [field, value as unknown]
+    }),
+  )
 }
 
 const unsupported = (what: string, { name }: Flavour) =>

@@ -4,6 +4,7 @@
  */
 import { KvfoldError } from '../../runtime/core/errors.js'
 import type { Damage } from '../../runtime/store/damage.js'
+import { FetchedThreads } from '../../runtime/store/fetched-threads.js'
 import type {
   Claim,
   ListedThread,
@@ -45,16 +46,6 @@ interface Version {
 
 type Fetched = { readonly record: ThreadRecord; readonly version: Version } | { readonly error: KvfoldError } | null
 
-/** Interrupts work that reads a thread which has not been fetched yet; `reading` catches it. */
-class Unread extends Error {
-  constructor(
-    readonly tenant: string,
-    readonly id: string,
-  ) {
-    super(`thread ${id} is in a database, and was read outside of SharedThreads.reading`)
-  }
-}
-
 /**
  * As in the SQLite store, a change that could not be written leaves the thread unchanged. Every later change is refused with the same error
  * until the thread is read again or deleted. PostgreSQL itself keeps rows whole; rows with a wrong checksum are not shown.
@@ -69,7 +60,7 @@ export class PostgresStore implements ThreadStore {
   readonly #claims: Claims
   /** Changes of this transaction and later ones may not have been seen. */
   #since = 0n
-  #fetched: ReadonlyMap<string, Fetched> | null = null
+  readonly #fetched = new FetchedThreads<Fetched>()
   /** Whether text was forgotten and `#done` has not reported it yet. */
   #news = false
 
@@ -83,7 +74,6 @@ export class PostgresStore implements ThreadStore {
       get problem() {
         return database.problem
       },
-      reading: (work) => this.#reading(work),
       changes: () => this.#changes(),
       claim: (tenant, id, wait) => this.#claim(tenant, id, wait),
       done: () => this.#done(),
@@ -123,14 +113,21 @@ export class PostgresStore implements ThreadStore {
     return changed
   }
 
+  /** @throws what `work` throws; KvfoldError store/unreachable */
+  reading<T>(work: () => T): Promise<T> {
+    return this.#fetched.reading(work, (tenant, id) => this.#fetch(tenant, id))
+  }
+
   read(tenant: string, id: string): ThreadRecord | null {
     const key = keyOf(tenant, id)
-    const fetched = this.#fetched?.get(key)
-    if (fetched === undefined) throw new Unread(tenant, id)
+    // The thread may have been changed after it was fetched, by another server or by this one.
+    const fetched = this.#fetched.of(
+      tenant,
+      id,
+      (read) => read === null || 'error' in read || read.version.revision >= (this.#heard.get(key) ?? 0),
+    )
     if (fetched === null) return null
     if ('error' in fetched) throw fetched.error
-    // The thread was changed after it was fetched, by another server or by this one.
-    if (fetched.version.revision < (this.#heard.get(key) ?? 0)) throw new Unread(tenant, id)
     this.#failed.delete(key)
     this.#note(key, fetched.version)
     return fetched.record
@@ -229,24 +226,6 @@ export class PostgresStore implements ThreadStore {
       values,
     )
     return rows.map(named)
-  }
-
-  async #reading<T>(work: () => T): Promise<T> {
-    const fetched = new Map<string, Fetched>()
-    for (;;) {
-      let wanted: Unread
-      try {
-        this.#fetched = fetched
-        return work()
-      } catch (error) {
-        if (!(error instanceof Unread)) throw error
-        wanted = error
-      } finally {
-        this.#fetched = null
-      }
-      const { tenant, id } = wanted
-      fetched.set(keyOf(tenant, id), await this.#fetch(tenant, id))
-    }
   }
 
   async #fetch(tenant: string, id: string): Promise<Fetched> {

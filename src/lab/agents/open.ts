@@ -2,10 +2,12 @@
  * Opens agents by name. Defines `sculptor` (six context tools) and `plain`
  * (no tools), and says which agents the built-in model was trained for.
  */
+import { readFileSync } from 'node:fs'
 import Type from 'typebox'
 import { plain, sculptor, type SystemPrompt, systemPrompts } from '../../runtime/agents/sculptor.js'
 import { MAX_CALLS, type Session } from '../../runtime/agents/session.js'
 import type { ToolCall } from '../../runtime/chat/message.js'
+import { readToolTexts } from '../../runtime/context/short-tools.js'
 import { KvfoldError } from '../../runtime/core/errors.js'
 import { strict } from '../../runtime/core/schema.js'
 import { type AgentKind, agentKinds, type AgentSetting, type Answered, type CalledTool, type EvalAgent } from '../agent.js'
@@ -25,6 +27,10 @@ const SculptorOptions = strict({
   maxCalls: count(MAX_CALLS),
   /** `required`: the first step must call a tool. */
   firstStep: Type.Enum(['required', 'auto'], { default: 'required' }),
+  /** A file with the words of the tools; default: those that suit the model. */
+  toolTexts: Type.String({ default: '' }),
+  /** A file with the system prompt, instead of `prompt`; default: none. */
+  system: Type.String({ default: '' }),
   /** Whether the model gets a line of advice when it folds in an order that costs more than necessary. */
   hints: Type.Boolean({ default: false }),
 })
@@ -33,13 +39,15 @@ const sculptorAgent: AgentDefinition<typeof SculptorOptions> = {
   kind: 'sculptor',
   title: 'Sculptor',
   options: SculptorOptions,
-  answer: async (engine, setting, { prompt, ...turn }) => {
+  answer: async (engine, setting, { prompt, toolTexts, system, ...turn }) => {
     const { task } = setting
     const session = sculptor({
       engine,
       id: engine.conversation('turn'),
       prompt: prompt === 'task' ? task.prompt : prompt,
       ...turn,
+      ...(toolTexts === '' ? {} : { toolTexts: readToolTexts(readOption(toolTexts, 'toolTexts'), toolTexts) }),
+      ...(system === '' ? {} : { system: readOption(system, 'system') }),
       generation: { ...engine.generation, maxTokens: task.maxTokens },
     })
     const outcome = await answerBy(session, engine, setting)
@@ -50,6 +58,18 @@ const sculptorAgent: AgentDefinition<typeof SculptorOptions> = {
       details: { fragments: states.length, folded: standing('folded'), summarised: standing('summarised') },
     }
   },
+}
+
+/** @throws KvfoldError eval/bad-agent */
+function readOption(file: string, option: string): string {
+  try {
+    return readFileSync(file, 'utf8')
+  } catch (error) {
+    throw new KvfoldError(
+      'eval/bad-agent',
+      `Agent sculptor cannot read the file of its option ${option}: ${(error as Error).message}.`,
+    )
+  }
 }
 
 // The agent that reads the whole sample and answers in one step, without tools and without a system message.

@@ -5,7 +5,7 @@ import type { Contract } from '../../runtime/core/contract.js'
 import { KvfoldError } from '../../runtime/core/errors.js'
 import { span, type Span } from '../../runtime/core/span.js'
 import type { LlamaEngine } from '../../runtime/engine/llama.js'
-import type { BlendChoice } from '../../runtime/kv/plan/parts.js'
+import type { BlendChoice } from '../../runtime/core/contract.js'
 import {
   type AnswerChoice,
   measureAttention,

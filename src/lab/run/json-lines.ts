@@ -5,6 +5,7 @@
 import { createReadStream, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { type FileHandle, mkdir, open, stat, truncate } from 'node:fs/promises'
 import { dirname } from 'node:path'
+import { isRunning } from '../../runtime/core/processes.js'
 import { KvfoldError } from '../../runtime/core/errors.js'
 import { readJson, writeJson } from '../../runtime/core/written-json.js'
 
@@ -185,11 +186,5 @@ function ownerOf(lock: string): number | null {
   } catch {
     return null
   }
-  if (!Number.isSafeInteger(pid) || pid <= 0) return null
-  try {
-    process.kill(pid, 0)
-    return pid
-  } catch (error) {
-    return codeOf(error) === 'EPERM' ? pid : null
-  }
+  return isRunning(pid) ? pid : null
 }

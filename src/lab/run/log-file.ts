@@ -145,7 +145,7 @@ export const openRunLog = (path: string, header: LogHeader): Promise<RunLogFile>
   LogFile.open(path, header, runLog, (entry) => (entry.kind === 'step' ? null : resultOf(entry)))
 
 /** @param place the option that names another place @throws KvfoldError eval/other-run naming the first field that differs */
-export function refuseOther(path: string, there: object, now: object, place = '--log'): void {
+export function refuseOther(path: string, there: object, now: object, place = '--out'): void {
   const found = difference(there, JSON.parse(JSON.stringify(now)), '')
   if (found === null) return
   throw new KvfoldError(

@@ -1,7 +1,6 @@
 /** Makes and scores samples: in worker threads, so that the engine never waits for that work, or in this thread. */
-import { createRequire } from 'node:module'
-import { pathToFileURL } from 'node:url'
 import { Piscina } from 'piscina'
+import { forSources } from '../../runtime/core/processes.js'
 import { type ErrorCode, KvfoldError } from '../../runtime/core/errors.js'
 import type { Score, Task, TaskSample, TaskSpec } from '../task.js'
 import { openTask } from '../tasks/open.js'
@@ -65,7 +64,7 @@ class WorkerPool implements Bench {
       minThreads: 1,
       maxThreads: threads,
       // When we run from source, a thread needs tsx to translate TypeScript, however this process was started.
-      ...(source ? { execArgv: ['--import', translator()] } : {}),
+      ...(source ? { execArgv: forSources() } : {}),
     })
     this.#broken = new Promise((_, reject) => {
       this.#threads.on('error', reject)
@@ -97,9 +96,6 @@ class WorkerPool implements Bench {
     return done
   }
 }
-
-/** The URL of tsx. Node would resolve a bare name from the working directory. */
-const translator = (): string => pathToFileURL(createRequire(import.meta.url).resolve('tsx')).href
 
 /** In a worker thread: the tasks that it has opened, by their specs as JSON. */
 const tasks = new Map<string, Promise<Task>>()

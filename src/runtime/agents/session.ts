@@ -2,7 +2,8 @@
 import type { ChatMessage } from '../chat/message.js'
 import { Conversation, type ConversationState } from '../context/conversation.js'
 import { portsOf } from '../context/ports.js'
-import { type ContextTool, contextTools } from '../context/tools.js'
+import { contextToolsFor, type ToolTexts } from '../context/short-tools.js'
+import type { ContextTool } from '../context/tools.js'
 import { KvfoldError } from '../core/errors.js'
 import type { ConversationId } from '../core/ids.js'
 import type { Engine, GenerationOptions } from '../engine/engine.js'
@@ -22,10 +23,12 @@ export interface SessionOptions {
   /** The conversation of an earlier session, to continue from. */
   readonly conversation?: ConversationState
   /**
-   * True: the model has the six context tools. A list: it has these. People and programs can use all operations through `conversation`
+   * True: the model has the six context tools, in the form that suits it (`contextToolsFor`). A list: it has these. People and programs can use all operations through `conversation`
    * either way.
    */
   readonly contextTools: boolean | readonly ContextTool[]
+  /** The words in which the model sees the six context tools. Default: those that suit it. */
+  readonly toolTexts?: ToolTexts
   /** Whether the first step of a turn must call a tool. Default `required` with all six context tools (`true`), else `auto`. */
   readonly firstStep?: 'required' | 'auto'
   /** The most calls of a turn. Default 20. */
@@ -50,7 +53,10 @@ export class Session {
 
   constructor(private readonly options: SessionOptions) {
     const { engine, id, system, clientTools = [], contextTools: own } = options
-    this.toolbox = new Toolbox(typeof own === 'boolean' ? (own ? contextTools : []) : own, clientTools)
+    this.toolbox = new Toolbox(
+      typeof own === 'boolean' ? (own ? contextToolsFor(engine.info.base ?? engine.info.model, options.toolTexts) : []) : own,
+      clientTools,
+    )
     const ports = portsOf(engine, id, this.toolbox.definitions)
     const before = options.conversation
     this.conversation = before === undefined ? new Conversation(id, ports) : Conversation.of({ ...before, id }, ports)

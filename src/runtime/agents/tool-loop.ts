@@ -82,7 +82,7 @@ export interface TurnOutcome {
   readonly contextBefore: number
   readonly contextAfter: number
   /** The stop string that ended the last step, if the engine reports it. */
-  readonly stop?: string
+  readonly stop?: string | number
 }
 
 export interface TurnOptions {
@@ -102,6 +102,8 @@ export interface TurnOptions {
   readonly request?: RequestScope & Pick<EngineRequest, 'clientEdits' | 'known' | 'parent' | 'last'>
   /** Names of the tools that a required call may use. Default: all. */
   readonly callable?: readonly string[]
+  /** Names of the tools that other calls may use. Default: all. */
+  readonly among?: readonly string[]
   /** Present if the calls go to a client that keeps the conversation too. Default: calls stay as the engine reports them. */
   readonly client?: ClientRules
   /** Text that the answer of the first step begins with. Default: none. */
@@ -163,10 +165,14 @@ export class Turn {
   }
 
   async #respond(toolChoice: ToolChoice): Promise<EngineReply> {
-    const { engine, conversation, toolbox, generation, request, beginning, callable, client, signal } = this.options
+    const { engine, conversation, toolbox, generation, request, beginning, callable, among, client, signal } = this.options
     const step = this.#steps.length
     this.#emit({ type: 'step', step, toolChoice })
     const tools = toolbox.definitions
+    const { hopeless, definitions: narrower } = toolbox.narrowed(conversation)
+    const unlisted = [...narrower, ...toolbox.unlisted]
+    const allowed = toolChoice === 'required' ? callable : toolChoice === 'auto' ? among : undefined
+    const hasEnds = client?.single === true || tools.some((tool) => toolbox.endsStep(tool))
     const messages = noted(conversation.messages, tools)
     const edits = conversation.edits()
     const running = engine.respond({
@@ -176,9 +182,11 @@ export class Turn {
       ...(beginning === undefined || step > 0 ? { messages } : begun(messages, beginning)),
       ...(edits.length === 0 ? {} : { edits }),
       ...(tools.length === 0 ? {} : { tools, toolChoice }),
-      ...(toolbox.unlisted.length === 0 ? {} : { unlisted: toolbox.unlisted }),
-      ...(callable === undefined || toolChoice !== 'required' ? {} : { callable }),
-      ...(client?.single === true ? { endsWith: (call) => toolbox.isExternal(call) } : {}),
+      ...(unlisted.length === 0 ? {} : { unlisted }),
+      ...(allowed === undefined && hopeless.length === 0
+        ? {}
+        : { callable: (allowed ?? [...tools, ...unlisted].map(({ name }) => name)).filter((name) => !hopeless.includes(name)) }),
+      ...(hasEnds ? { endsWith: (call) => toolbox.endsStep(call) || (client?.single === true && toolbox.isExternal(call)) } : {}),
       ...(signal === undefined ? {} : { signal }),
     })
     const tell = (event: EngineEvent) => {
@@ -206,9 +214,14 @@ export class Turn {
     const step = this.#steps.length
     const reports: CallReport[] = []
     const side: LedgerEntry[] = []
+    let hasFailed = false
     for (const [at, call] of calls.entries()) {
       if (this.#external.includes(call)) continue
+      const before = this.#calls
       const { text: said, modifies, failed, ledger } = await this.#call(call)
+      // A step's further failures mostly have the cause of its first one, so they cost nothing of the budget.
+      if (failed && hasFailed) this.#calls = before
+      hasFailed ||= failed
       const text = said + this.#hint({ call, text: said, modifies, failed }, calls.length)
       const result: ChatMessage = { role: 'tool', content: text, toolCallId: call.id, name: call.name }
       if (first !== undefined && at > calls.indexOf(first)) held.push(result)

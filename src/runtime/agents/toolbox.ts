@@ -68,6 +68,25 @@ export class Toolbox {
     return [...(this.loaded?.unlisted ?? []), ...(allowed ? unlisted : [])]
   }
 
+  /** Whether a call ends its step, because later calls need the ids in its result. */
+  endsStep({ name }: Pick<ToolCall, 'name'>): boolean {
+    return this.#context.get(name)?.givesIds === true
+  }
+
+  /** Returns what calls of context tools may be now: the tools that cannot succeed, and narrower definitions of others. */
+  narrowed(conversation: Conversation): {
+    readonly hopeless: readonly string[]
+    readonly definitions: readonly ToolDefinition[]
+  } {
+    const narrow = [...this.#context.values()].flatMap(({ definition: { name }, narrowed }) =>
+      narrowed === undefined ? [] : [{ name, definition: narrowed(conversation) }],
+    )
+    return {
+      hopeless: narrow.filter(({ definition }) => definition === null).map(({ name }) => name),
+      definitions: narrow.flatMap(({ definition }) => definition ?? []),
+    }
+  }
+
   /** Whether the client carries out this call: it calls an external tool, or any name when the agent has no tools of its own. */
   isExternal({ name }: Pick<ToolCall, 'name'>): boolean {
     const { definitions, allowed = true, unlisted = [] } = this.external

@@ -5,7 +5,7 @@ import type { Contract } from '../core/contract.js'
 import type { ConversationId } from '../core/ids.js'
 import { contains, length, span, type Span } from '../core/span.js'
 import type { AttentionPattern, KeySet } from '../engine/attention.js'
-import type { Engine, EngineRequest } from '../engine/engine.js'
+import type { AdapterScale, Engine, EngineRequest } from '../engine/engine.js'
 import type { LlamaEngine } from '../engine/llama.js'
 import { massOn, messageSet, overall } from './measurement.js'
 import { mean } from '../core/mean.js'
@@ -40,6 +40,7 @@ export interface AnswerMassOptions {
   readonly tools: readonly ToolDefinition[]
   /** See EngineRequest. */
   readonly variables?: TemplateVariables
+  readonly lora?: readonly AdapterScale[]
   /** At least one prompt, oldest first. The last one is the prompt of the answer. The prompts before it leave traces in its cells. */
   readonly shown: readonly ShownPrompt[]
   readonly cuts: readonly Cut[]
@@ -196,7 +197,7 @@ const withAnswer = (messages: readonly ChatMessage[], { messages: count }: Shown
   messages.slice(0, messages[count]?.role === 'assistant' ? count + 1 : count)
 
 async function show(
-  { engine, conversation, tenant, tools, variables, signal }: AnswerMassOptions,
+  { engine, conversation, tenant, tools, variables, lora, signal }: AnswerMassOptions,
   { edits, contract }: ShownPrompt,
   messages: readonly ChatMessage[],
   attention?: EngineRequest['attention'],
@@ -209,6 +210,7 @@ async function show(
     contract,
     maxTokens: 0,
     ...(variables === undefined ? {} : { variables }),
+    ...(lora === undefined ? {} : { lora }),
     ...(tenant === undefined ? {} : { tenant }),
     ...(attention === undefined ? {} : { attention }),
     ...(signal === undefined ? {} : { signal }),

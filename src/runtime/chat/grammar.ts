@@ -5,11 +5,22 @@
 import { KvfoldError } from '../core/errors.js'
 import type { ToolDefinition } from './message.js'
 import { type AnySchema, type LeaveOut, MOST_WORK, type Schema, Work } from './schema/merge.js'
+import { patternRule, wholePattern } from './schema/pattern.js'
 import { FREE_JSON, GrammarRules, literal, PYTHON_JSON, PYTHON_LITERALS, textWithout } from './schema/rules.js'
 import { type SchemaOptions, SchemaWriter } from './schema/schema-grammar.js'
 
 /** A GBNF literal with a space on each side. */
 export const words = (text: string): string => ` ${literal(text)} `
+
+/**
+ * Writes a grammar of the texts that this regular expression matches as a whole.
+ * @throws KvfoldError engine/bad-grammar; its message continues a sentence that begins with the expression's name
+ */
+export function grammarOfRegex(source: string): string {
+  const rule = patternRule(wholePattern(source), 'raw')
+  if (rule === null) throw new KvfoldError('engine/bad-grammar', 'matches no text')
+  return `root ::= ${rule}`
+}
 
 /** Writes `{"name": "tool", "arguments": {...}}` with Python's spacing. `key`: the family's name for the arguments. */
 export function jsonCall(tool: string, args: string, key = 'arguments'): string {

@@ -2,9 +2,8 @@
  * Makes grammars from schemas and keeps them by their inputs, because the same tools come with every request. A grammar that takes longer
  * than a few milliseconds is made on another thread.
  */
-import { createRequire } from 'node:module'
-import { pathToFileURL } from 'node:url'
 import type { Piscina } from 'piscina'
+import { forSources } from '../core/processes.js'
 import { type ErrorCode, KvfoldError } from '../core/errors.js'
 import { readJson, writeJson } from '../core/written-json.js'
 import type { TemplateForm } from './conversation.js'
@@ -157,12 +156,9 @@ const threads = (): Promise<Piscina<string, Delivery>> =>
         maxThreads: 2,
         idleTimeout: IDLE * 1000,
         // When we run from TypeScript sources, the thread must load tsx too.
-        ...(import.meta.url.endsWith('.ts') ? { execArgv: ['--import', translator()] } : {}),
+        ...(import.meta.url.endsWith('.ts') ? { execArgv: forSources() } : {}),
       }),
   ))
-
-/** As a URL: a bare package name would be resolved from the working directory. */
-const translator = (): string => pathToFileURL(createRequire(import.meta.url).resolve('tsx')).href
 
 /** The function that a thread runs on the text of an order. @public */
 export default function work(text: string): Delivery {

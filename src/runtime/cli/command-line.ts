@@ -1,6 +1,7 @@
 /** The command line: the runtime's commands, and the exit codes (0, 1 failed, 2 bad usage, 130 interrupted). */
 import { readFileSync } from 'node:fs'
 import { Command, CommanderError } from 'commander'
+import { withoutPeerFlags } from './peer-flags.js'
 import { BAD_USAGE, describe, exitCode, INTERRUPTED, type Shell } from './shell.js'
 
 type Add = (program: Command, shell: Shell, version: string) => void
@@ -22,7 +23,14 @@ export const commands: Commands = {
     mcp: async () => (await import('./commands/mcp.js')).addMcp,
     store: async () => (await import('./commands/store.js')).addStore,
   },
+  'Models by name': {
+    pull: async () => (await import('./commands/models.js')).addPull,
+    list: async () => (await import('./commands/models.js')).addList,
+    rm: async () => (await import('./commands/models.js')).addRm,
+    ps: async () => (await import('./commands/models.js')).addPs,
+  },
   'This machine': {
+    doctor: async () => (await import('./commands/doctor.js')).addDoctor,
     model: async () => (await import('./commands/model.js')).addModel,
     calibrate: async () => (await import('./commands/calibrate.js')).addCalibrate,
     compile: async () => (await import('./commands/compile-bundle.js')).addCompile,
@@ -33,9 +41,13 @@ export const commands: Commands = {
   },
 }
 
-/** The commands of a program. Commands with the same heading are listed together. `guide` is printed below the list. */
+/**
+ * The commands of a program. Commands with the same heading are listed together. `guide` is printed below the list, and `opening` where no
+ * command is given.
+ */
 export interface CommandLine {
   readonly commands: readonly Commands[]
+  readonly opening: string
   readonly guide: string
 }
 
@@ -44,7 +56,8 @@ async function programOf({ commands: all, guide }: CommandLine, shell: Shell): P
     'version' | 'description',
     string
   >
-  const program = new Command('kvfold')
+  const [called = ''] = shell.words
+  const program: Command = new Command('kvfold')
     .description(description)
     .version(version, '-V, --version')
     .exitOverride()
@@ -59,7 +72,6 @@ async function programOf({ commands: all, guide }: CommandLine, shell: Shell): P
     })
     .showHelpAfterError('(kvfold --help lists commands, kvfold <command> --help its options)')
     .addHelpText('after', guide)
-  const [called = ''] = shell.words
   const headings = new Set(all.flatMap((part) => Object.keys(part)))
   const known = all.flatMap((part) => Object.values(part)).some((group) => Object.hasOwn(group, called))
   for (const heading of headings) {
@@ -73,9 +85,15 @@ async function programOf({ commands: all, guide }: CommandLine, shell: Shell): P
 /** Runs the command named by the shell's words and prints its errors. Resolves to the exit code. */
 export async function run(line: CommandLine, shell: Shell): Promise<number> {
   const { out, notes, interrupt, words } = shell
+  if (words.length === 0) {
+    out.print(line.opening)
+    return 0
+  }
   let failure: unknown = null
   try {
-    await (await programOf(line, shell)).parseAsync(words, { from: 'user' })
+    const program = await programOf(line, shell)
+    const called = program.commands.find((command) => command.name() === words[0])
+    await program.parseAsync(withoutPeerFlags(words, called), { from: 'user' })
   } catch (error) {
     failure = error
   }

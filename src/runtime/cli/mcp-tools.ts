@@ -7,6 +7,7 @@ import { MemToolSession } from '../agents/memtool.js'
 import { type MemToolMode, memToolModes } from '../agents/memtool-asides.js'
 import { systemPrompts } from '../agents/sculptor.js'
 import { Session, type SessionOptions } from '../agents/session.js'
+import { contextToolsFor } from '../context/short-tools.js'
 import { contextTools } from '../context/tools.js'
 import type { LlamaEngine } from '../engine/llama.js'
 import { plural } from '../figures/numbers.js'
@@ -138,7 +139,8 @@ export function sessionWith({ host, way }: McpTools, options: SessionOptions): S
     execute,
     mode: way,
     limits: { tokens: Math.floor(engine.info.context * LOADED_SHARE) },
-    contextTools: own === true ? contextTools : own === false ? [] : own,
+    contextTools:
+      own === true ? contextToolsFor(engine.info.base ?? engine.info.model, options.toolTexts) : own === false ? [] : own,
     ...definedFields({ purpose: system, generation, maxCalls }),
     ...(conversation === undefined
       ? {}

@@ -5,10 +5,12 @@ import { readFileSync } from 'node:fs'
 import { InvalidArgumentError, Option, type Command } from 'commander'
 import { CONTRACT_CHOICES, type ContractChoice } from '../core/contract.js'
 import { KvfoldError } from '../core/errors.js'
+import { readToolTexts, type ToolTexts } from '../context/short-tools.js'
 import { sharedSecret } from '../engine/cache-secret.js'
+import type { AdapterFile } from '../engine/adapters.js'
 import type { LlamaEngineOptions } from '../engine/llama.js'
 import type { Sampling } from '../engine/engine.js'
-import { SPECULATE_KINDS, type SpeculateKind } from '../engine/speculation.js'
+import { SPECULATE_KINDS, type SpeculateKind } from '../engine/speculate-terms.js'
 import type { CacheType, GpuChoice } from '../native/types.js'
 import { BUILTIN } from './builtin.js'
 
@@ -22,6 +24,7 @@ export interface ModelFlags {
   readonly model: string
   readonly gpu: GpuChoice
   readonly gpuLayers?: number
+  readonly lora?: readonly AdapterFile[]
   readonly context?: number
   readonly ubatch?: number
   readonly threads?: number
@@ -41,14 +44,19 @@ export interface ModelFlags {
   readonly sharedCacheSecret?: string
 }
 
-/**
- * Adds the options of a model.
- * @param speculate The default of `--speculate`. Studies use `off`: a number of rows that depends on measured times changes the rounding.
- */
-export function addModelOptions(command: Command, speculate: SpeculateKind = 'off'): Command {
+export function addModelOptions(command: Command): Command {
   return command
-    .option('-m, --model <model>', 'GGUF file, hub URI (hf:user/repository/file.gguf) or `builtin`', BUILTIN)
+    .option(
+      '-m, --model <model>',
+      'GGUF file, name of `kvfold list`, model of the hub (hf:owner/repository:quant; also -hf owner/repository:quant) or `builtin`',
+      BUILTIN,
+    )
     .addOption(new Option('--gpu <backend>', 'where to compute').choices(GPUS).default('auto'))
+    .option(
+      '--lora <path[=scale]>',
+      'LoRA adapter of the model, a GGUF file, and how strongly it applies (default: 1); may be given several times',
+      adapterOf,
+    )
     .option('--gpu-layers <count>', 'layers to put on the GPU (default: as many as fit)', integer(0, 10_000))
     .option(
       '-c, --context <cells>',
@@ -79,7 +87,7 @@ export function addModelOptions(command: Command, speculate: SpeculateKind = 'of
         'draft tokens that the conversation repeats, hidden text included: auto as far as it pays, ngram wherever they match',
       )
         .choices(SPECULATE_KINDS)
-        .default(speculate),
+        .default('off'),
     )
     .addOption(
       new Option(
@@ -107,13 +115,16 @@ export function addModelOptions(command: Command, speculate: SpeculateKind = 'of
     )
     .option(
       '--blend <share>',
-      'share of the text after a fold that `--contract blend` computes again (default: 0.2)',
+      'largest share of the text after a fold that `--contract blend` computes again; beyond it the fold is exact (default: 0.4)',
       decimal(0, 1),
     )
 }
 
 /** The flags of a command that called `addSamplingOptions`. */
-export type SamplingFlags = Omit<Sampling, 'mirostat' | 'logitBias'>
+export type SamplingFlags = Pick<
+  Sampling,
+  'temperature' | 'topK' | 'topP' | 'minP' | 'typicalP' | 'repeatPenalty' | 'frequencyPenalty' | 'presencePenalty' | 'seed'
+>
 
 export function addSamplingOptions(command: Command): Command {
   return command
@@ -154,6 +165,13 @@ export function integers(least: number, most: number): (text: string) => number[
   return (text) => [...new Set(text.split(',').map((part) => one(part.trim())))].sort((a, b) => a - b)
 }
 
+/** A commander parser of adapters such as `policy.gguf=0.5`. */
+function adapterOf(text: string, before: readonly AdapterFile[] = []): readonly AdapterFile[] {
+  const [, path = '', scale] = /^(.+?)(?:=([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?))?$/i.exec(text) ?? []
+  if (path === '') throw new InvalidArgumentError('It must be the path of a GGUF file, or path=scale.')
+  return [...before, { path, ...(scale === undefined ? {} : { scale: Number(scale) }) }]
+}
+
 /** Returns the engine's options. @throws KvfoldError cli/bad-usage when the template file cannot be read */
 export function engineOptions(flags: ModelFlags): LlamaEngineOptions {
   return {
@@ -168,13 +186,14 @@ export function engineOptions(flags: ModelFlags): LlamaEngineOptions {
       disk: flags.diskCache === undefined ? undefined : { folder: flags.diskCache, bytes: flags.diskCacheSize * MIB },
       shared: sharedPlace(flags),
       model: flags.gpuLayers === undefined ? undefined : { gpuLayers: flags.gpuLayers },
+      lora: flags.lora,
       chatTemplate: flags.chatTemplate === undefined ? undefined : readText(flags.chatTemplate, '--chat-template'),
     }),
     flashAttention: flags.flashAttention,
     bareCalls: flags.bareCalls === 'on',
     speculate: flags.speculate,
     contract: flags.contract,
-    ...(flags.blend === undefined ? {} : { blend: { ratio: flags.blend } }),
+    ...(flags.blend === undefined ? {} : { blend: { most: flags.blend } }),
   }
 }
 
@@ -195,6 +214,17 @@ export function sampling(flags: SamplingFlags): Sampling {
 }
 
 /** Reads a file named on the command line. @throws KvfoldError cli/bad-usage with the option's name */
+/** The option for the words of the six context tools. */
+export const toolTextsOption = (): Option =>
+  new Option(
+    '--tool-texts <file>',
+    'JSON with the words of the context tools: {"fold_fragment": {"description": "...", "arguments": {"fragment_id": "..."}}, ...} (default: those that suit the model)',
+  )
+
+/** Reads the file of `toolTextsOption`. @throws KvfoldError cli/bad-usage */
+export const toolTextsOf = ({ toolTexts }: { readonly toolTexts?: string }): ToolTexts | undefined =>
+  toolTexts === undefined ? undefined : readToolTexts(readText(toolTexts, '--tool-texts'), toolTexts)
+
 export function readText(path: string, option: string): string {
   try {
     return readFileSync(path, 'utf8')

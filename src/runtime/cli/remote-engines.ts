@@ -46,14 +46,14 @@ export function addEngineOptions(command: Command): Command {
         '--engine <url>',
         'serve the model of another OpenAI-compatible server: vLLM, SGLang, llama-server, kvfold. May be given several times; a conversation then goes to the engine that has its beginning cached',
       )
-        .conflicts('model')
+        .conflicts(['model', 'lora'])
         .argParser(collect),
     )
     .addOption(
       new Option(
         '--engines <file>',
         'JSON file that names the engines: { "engines": [{ "url", "weight", "keyEnv", "flavour", "model", "drain" }] }. kvfold reads it again when it changes and on SIGHUP',
-      ).conflicts(['model', 'engine']),
+      ).conflicts(['model', 'engine', 'lora']),
     )
     .option('--engine-model <name>', 'which model of that server (default: the first that it lists)')
     .option('--engine-key-env <variable>', `environment variable with the key for that server (default: ${KEY_VARIABLE}, if set)`)

@@ -1,8 +1,10 @@
 /** Loads an engine in this process from command-line options. */
 import { definedFields } from '../core/json.js'
-import { readFileSync } from 'node:fs'
+import { createHash } from 'node:crypto'
+import { existsSync, readFileSync } from 'node:fs'
 import { stat } from 'node:fs/promises'
 import { resolve } from 'node:path'
+import { type ContractChoice, contractOfStep } from '../core/contract.js'
 import { KvfoldError } from '../core/errors.js'
 import { calibrationFolder, loadCalibration } from '../engine/calibration.js'
 import { Embedder, type EmbedderOptions } from '../engine/embedder.js'
@@ -11,7 +13,10 @@ import { LlamaEngine, type LlamaEngineOptions } from '../engine/llama.js'
 import { modelFingerprint } from '../engine/model-facts.js'
 import type { Reranker } from '../engine/reranker.js'
 import { proveModel, type ModelTrialOptions } from '../engine/tried-models.js'
+import { fidelityNotice, loadFidelity } from '../fidelity/model-fidelity.js'
 import { bytes, percent } from '../figures/numbers.js'
+import { modelCalled, modelsFolder, modelsIn, noModel, pull, type PullOptions } from '../models/folder.js'
+import { isFileUrl, isHubName } from '../models/names.js'
 import { isModelUri, resolveModel } from '../native/binding.js'
 import type { GpuChoice, ModelOptions, Native } from '../native/types.js'
 import { BUILTIN, builtinModel } from './builtin.js'
@@ -19,8 +24,8 @@ import { engineOptions, type ModelFlags } from './options.js'
 import type { Terminal } from './terminal.js'
 
 /**
- * Returns the file that `--model` names; shows the progress of a download on `notes`. @throws KvfoldError model/not-found,
- * engine/cancelled
+ * Returns the file that `--model` names: a path, a model of the folder of models, or one of the hub, which is downloaded into that folder
+ * once. Shows the progress on `notes`. @throws KvfoldError model/not-found, model/download-failed, engine/cancelled
  */
 export async function modelPath(model: string, notes: Terminal, signal?: AbortSignal): Promise<string> {
   if (model === BUILTIN) {
@@ -32,12 +37,57 @@ export async function modelPath(model: string, notes: Terminal, signal?: AbortSi
       )
     return path
   }
-  if (isModelUri(model)) notes.print(`Looking for ${model} ...`)
+  const folder = modelsFolder()
+  const isRemote = isHubName(model) || isFileUrl(model)
+  if (!isRemote && (isModelUri(model) || existsSync(model))) return fromModelScopeOrPath(model, notes, signal)
+  const models = modelsIn(folder)
+  const known = isFileUrl(model) ? null : modelCalled(model, models)
+  if (known !== null) return known.path
+  if (!isRemote) throw new KvfoldError('model/not-found', `${notHere(model)} ${noModel(model, models, folder)}`)
+  return pulled(model, notes, definedFields({ folder, signal }))
+}
+
+/** Says what a name may be that is neither a file nor a model of the folder. */
+const notHere = (model: string): string =>
+  /[\\/]|\.gguf$/i.test(model)
+    ? `There is no file ${resolve(model)}; give the path of a GGUF file, or hf:owner/repository:quant.`
+    : `${JSON.stringify(model)} is neither a file nor a model that is here; give the path of a GGUF file, or hf:owner/repository:quant.`
+
+async function fromModelScopeOrPath(model: string, notes: Terminal, signal?: AbortSignal): Promise<string> {
   try {
     return await resolveModel(model, {
       ...(signal === undefined ? {} : { signal }),
       onProgress: (done, total) => {
         notes.frame([`Downloading ${model}: ${bytes(done)} of ${bytes(total)} (${percent(total > 0 ? done / total : 0, 0)})`])
+      },
+    })
+  } finally {
+    notes.close()
+  }
+}
+
+/** Pulls a model and shows how far it is: in place on a terminal, else a line for every tenth. @throws KvfoldError like pull */
+export async function pulled(name: string, notes: Terminal, options: PullOptions): Promise<string> {
+  notes.print(`Looking for ${name} ...`)
+  let told = ''
+  try {
+    return await pull(name, {
+      ...options,
+      onProgress: (progress) => {
+        if (progress.kind === 'looking') return
+        if (progress.kind === 'checking') {
+          notes.frame([`Checking the hash of ${progress.file} ...`], true)
+          return
+        }
+        const { file, done, total } = progress
+        const share = total === null || total === 0 ? null : done / total
+        notes.frame([
+          `Downloading ${file}: ${bytes(done)}${total === null ? '' : ` of ${bytes(total)}`}${share === null ? '' : ` (${percent(share, 0)})`}`,
+        ])
+        const tenth = `${file} ${share === null ? '' : Math.floor(share * 10)}`
+        if (!notes.live && tenth !== told)
+          notes.print(`Downloading ${file}: ${share === null ? bytes(done) : `${percent(share, 0)} of ${bytes(total ?? 0)}`}`)
+        told = tenth
       },
     })
   } finally {
@@ -65,9 +115,18 @@ export function optionsOf(flags: ModelFlags): LlamaEngineOptions {
 
 type TrialUses = Pick<ModelTrialOptions, 'attention' | 'embeddings'>
 
+/** Says what is being done. By default in a terminal, in a line that goes away; a server says it in lines that stay. */
+export type Saying = (doing: string) => void
+
+const inPassing =
+  (notes: Terminal): Saying =>
+  (doing) => {
+    notes.frame([`${doing} ...`])
+  }
+
 /**
  * Returns the file that `model` names, after a trial: a process of its own loads and uses it as `options` say, now or earlier. So a
- * damaged file ends only that process. The built-in model is tried only on GPUs.
+ * damaged file ends only that process. The built-in model is tried only on GPUs, and with adapters.
  * @throws KvfoldError like openNative, modelPath and proveModel
  */
 export async function provenModel(
@@ -75,13 +134,14 @@ export async function provenModel(
   options: ModelTrialOptions,
   notes: Terminal,
   signal?: AbortSignal,
+  say: Saying = inPassing(notes),
 ): Promise<string> {
   const path = await modelPath(model, notes, signal)
   const { backend } = await nativeLibrary(gpu)
-  if (model === BUILTIN && backend.gpu === 'cpu') return path
+  if (model === BUILTIN && backend.gpu === 'cpu' && options.lora === undefined) return path
   const { version } = JSON.parse(readFileSync(new URL('../../../package.json', import.meta.url), 'utf8')) as { version: string }
   const onTrial = () => {
-    notes.frame([`Trying ${model} in a process of its own, once for this file and these options ...`])
+    say(`Trying ${model} in a process of its own, once for this file and these options`)
   }
   try {
     await proveModel({ path: resolve(path), backend, version, options, onTrial, ...definedFields({ signal }) })
@@ -93,17 +153,26 @@ export async function provenModel(
 
 /** The options that affect loading the model, for its trial. */
 function trialOptions(flags: ModelFlags, uses: TrialUses): ModelTrialOptions {
-  const { model, ubatch, threads, batchThreads, flashAttention, keyType, valueType } = optionsOf(flags)
-  return definedFields({ ...uses, model, ubatch, threads, batchThreads, flashAttention, keyType, valueType })
+  const { model, lora, ubatch, threads, batchThreads, flashAttention, keyType, valueType } = optionsOf(flags)
+  const adapters = lora?.map(({ path }) => resolve(path))
+  return definedFields({ ...uses, model, lora: adapters, ubatch, threads, batchThreads, flashAttention, keyType, valueType })
 }
 
 /** Like `provenModel`, for an engine with these flags. `uses`: further uses to try. `off`: no trial. */
-export const enginePath = (flags: ModelFlags, uses: TrialUses | 'off', notes: Terminal, signal?: AbortSignal): Promise<string> =>
-  uses === 'off' ? modelPath(flags.model, notes, signal) : provenModel(flags, trialOptions(flags, uses), notes, signal)
+export const enginePath = (
+  flags: ModelFlags,
+  uses: TrialUses | 'off',
+  notes: Terminal,
+  signal?: AbortSignal,
+  say?: Saying,
+): Promise<string> =>
+  uses === 'off' ? modelPath(flags.model, notes, signal) : provenModel(flags, trialOptions(flags, uses), notes, signal, say)
 
 export interface Loading extends Pick<LlamaEngineOptions, 'slots' | 'maxGap' | 'sequences' | 'attention'> {
   /** Further uses of the model to try. `off`: no trial. */
   readonly trial?: TrialUses | 'off'
+  /** Default: in a terminal, in a line that goes away. */
+  readonly say?: Saying
 }
 
 /**
@@ -115,26 +184,41 @@ export async function loadEngine(
   flags: ModelFlags,
   notes: Terminal,
   signal?: AbortSignal,
-  { trial = {}, ...extra }: Loading = {},
+  { trial = {}, say = inPassing(notes), ...extra }: Loading = {},
 ): Promise<LlamaEngine> {
   const settings = optionsOf(flags)
-  const path = await enginePath(flags, trial, notes, signal)
+  const path = await enginePath(flags, trial, notes, signal, say)
+  say(`Loading ${flags.model}`)
   const native = await nativeLibrary(flags.gpu)
   const tell = (sentence: string) => {
     notes.prose(sentence, notes.colours.yellow)
   }
-  const engine = await LlamaEngine.load(native, path, { ...settings, ...extra, calibrations: calibrationFolder(), tell })
+  const engine = await LlamaEngine.load(native, path, { ...settings, ...extra, calibrations: calibrationFolder(), tell }).finally(
+    () => {
+      notes.close()
+    },
+  )
   const calibration = await loadCalibration({ info: engine.modelInfo, settings, backend: native.backend })
   if (calibration.kind === 'found') engine.useCosts(calibration.model)
   for (const note of engine.notes) notes.prose(note, notes.colours.dim)
   return engine
 }
 
-/** Returns the fingerprint of the engine's weights in hex; null for a remote engine. */
+/** For commands whose users fold: says what a fast contract costs the engine's model, where it can keep that contract. */
+export async function warnOfContract(contract: ContractChoice, engine: LlamaEngine, notes: Terminal): Promise<void> {
+  if (contract === 'exact' || !engine.abilities.contracts.includes(contractOfStep(contract))) return
+  const notice = fidelityNotice(contract, await loadFidelity(await weightsOf(engine)))
+  if (notice !== null) notes.prose(notice, notes.colours.yellow)
+}
+
+/** Returns the fingerprint of the engine's weights in hex, with the adapters that it applies; null for a remote engine. */
 export async function weightsOf(engine: LlamaEngine): Promise<string>
 export async function weightsOf(engine: Engine): Promise<string | null>
 export async function weightsOf(engine: Engine): Promise<string | null> {
-  return engine instanceof LlamaEngine ? (await modelFingerprint(engine.modelInfo.path)).toString('hex') : null
+  if (!(engine instanceof LlamaEngine)) return null
+  const weights = (await modelFingerprint(engine.modelInfo.path)).toString('hex')
+  const { adapterKey } = engine
+  return adapterKey === '' ? weights : createHash('sha256').update(weights).update(adapterKey).digest('hex')
 }
 
 /** Returns the options of an embedder for these flags. */
@@ -144,13 +228,14 @@ export function embedderOptions(flags: ModelFlags): EmbedderOptions {
 }
 
 /**
- * Loads the model that the flags name, only for embeddings or rankings, after its trial. The caller disposes the result.
+ * Loads the model that the flags name, only for embeddings or rankings and without adapters, after its trial. The caller disposes the
+ * result.
  * @param isTried false: no trial
  * @throws KvfoldError like enginePath, Embedder.load and Reranker.load
  */
 export async function loadReader<R extends Embedder | Reranker>(
   kind: { load(native: Native, path: string, options: EmbedderOptions & { readonly model?: ModelOptions }): Promise<R> },
-  flags: ModelFlags,
+  { lora: _, ...flags }: ModelFlags,
   notes: Terminal,
   signal?: AbortSignal,
   isTried = true,

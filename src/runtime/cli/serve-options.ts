@@ -17,6 +17,7 @@ import {
   decimal,
   integer,
   readText,
+  toolTextsOption,
   type ModelFlags,
   type SamplingFlags,
 } from './options.js'
@@ -42,12 +43,16 @@ export interface ServeFlags
   readonly logLevel: LogLevel
   readonly logFormat: 'auto' | LogFormat
   readonly slots: number
-  readonly maxGap: number
+  readonly maxGap?: number
   readonly queue: number
   readonly timeout?: number
   readonly keepAlive?: number
+  /** True: the folder of `kvfold pull`. */
+  readonly models?: string | true
+  readonly modelsMax?: number
   readonly acm: Acm
   readonly memtoolMode: MemToolMode
+  readonly toolTexts?: string
   readonly overflow: Overflow
   readonly clientEdits: ContractChoice
   readonly clientEditsOf?: ReadonlyMap<string, ContractChoice>
@@ -67,12 +72,21 @@ const LEVELS: readonly LogLevel[] = ['trace', 'debug', 'info', 'warn', 'error', 
 
 export function addServeOptions(command: Command): Command {
   const group = (heading: string): Command => command.optionsGroup(`${heading}:`)
-  addModelOptions(group('Models and their cache'), 'auto')
+  addModelOptions(group('Models and their cache'))
   group('Models and their cache')
     .option(
       '--alias <name>',
       'another name for the first model, or name=model for another one; * for any name; may be given several times',
       collect,
+    )
+    .option(
+      '--models [folder]',
+      'serve every GGUF of this folder by its name, loaded when it is asked (default: the folder of `kvfold pull`); --model adds others',
+    )
+    .option(
+      '--models-max <count>',
+      'most models in memory at once; one more unloads the one unused for longest (default: as many as fit)',
+      integer(1, 1000),
     )
     .option('--keep-alive <seconds>', 'how long an unused model stays loaded (default: for ever)', decimal(0, 1e9))
     .option(
@@ -134,14 +148,14 @@ export function addServeOptions(command: Command): Command {
     .option('--queue <count>', 'requests that may wait for a slot; more are answered 503', integer(0, 1_000_000), 128)
     .option(
       '--max-gap <ms>',
-      'longest pause between two tokens of an answer while other prompts are computed; shorter pauses cost throughput',
+      'longest pause between two tokens of an answer while other prompts are computed (default: 50, or up to 250 where shorter ones cost throughput, or up to 1000 for 64 tokens)',
       decimal(0.1, 86_400_000),
-      1000,
     )
     .option('--timeout <seconds>', 'time for an answer, waiting included (default: none)', decimal(0.1, 86_400))
     .option('--grace <seconds>', 'time that running answers have to end when the server stops', decimal(0, 86_400), 30)
   group('Contexts, for requests that do not set it')
     .addOption(new Option('--acm <mode>', 'how conversations are folded').choices(acms).default('off'))
+    .addOption(toolTextsOption())
     .addOption(
       new Option('--memtool-mode <mode>', 'with --acm memtool: how tools are searched and removed')
         .choices(memToolModes)
@@ -191,11 +205,18 @@ export function addServeOptions(command: Command): Command {
   return command
 }
 
-/** Adds aliases to the models. `alias`: each is `name=model`, or a name of the first model. @throws KvfoldError cli/bad-usage */
-export function withAliases(models: readonly ModelSource[], alias: readonly string[] = []): readonly ModelSource[] {
+/**
+ * Adds aliases to the models. `alias`: each is `name=model`, or a name of the first model; `folder`: models that may have aliases, too.
+ * @throws KvfoldError cli/bad-usage
+ */
+export function withAliases(
+  models: readonly ModelSource[],
+  alias: readonly string[] = [],
+  folder: () => readonly ModelSource[] = () => [],
+): readonly ModelSource[] {
   const pairs = alias.map((text) => {
     const [, name = text, model = models[0]?.name] = /^([^=]+)=(.+)$/.exec(text) ?? []
-    if (models.some((each) => each.name === model)) return { name, model }
+    if ([...models, ...folder()].some((each) => each.name === model)) return { name, model }
     throw new KvfoldError(
       'cli/bad-usage',
       `--alias ${text} names a model that is not served; use the model's name as --model gives it.`,

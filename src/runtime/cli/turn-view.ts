@@ -38,21 +38,29 @@ export interface TurnViewOptions {
   readonly reasoning?: boolean
 }
 
+/** Milliseconds between lines of progress where a line cannot be redrawn. */
+const EVERY = 10_000
+
 /** Call it with a turn's events, and call `end` after the turn. Answer and remarks may use the same terminal. */
 export class TurnView {
   /** Whether the answer's last line is not ended yet. */
   #open = false
+  /** Tokens that the step has written. */
+  #written = 0
+  #said = performance.now()
 
   constructor(private readonly options: TurnViewOptions) {}
 
   readonly onEvent = (event: AgentEvent): void => {
+    if (event.type === 'step') this.#written = 0
     if (event.type === 'call') this.#running(event.call)
     if (event.type === 'result') this.#remark(`· ${callText(event.call)} → ${resultText(event)}`, event.failed)
     if (event.type !== 'engine') return
     const { event: inner } = event
     if (inner.type === 'text') this.#write(inner.text, false)
     else if (inner.type === 'reasoning' && this.options.reasoning === true) this.#write(inner.text, true)
-    else if (inner.type === 'prefill') this.#progress(inner.done, inner.total)
+    else if (inner.type === 'prefill') this.#reading(inner.done, inner.total)
+    else if (inner.type === 'tokens') this.#writing(inner.tokens.length)
     else if (inner.type === 'bare-call') this.#remark(`· ${inner.name} is called in another form: ${inner.form}`, false)
     else if (inner.type === 'rewrite')
       this.#remark(`· the template shows message ${inner.message + 1} differently now: ${inner.reason}`, false)
@@ -87,11 +95,26 @@ export class TurnView {
   }
 
   /** Shown only when the work takes more than a moment. */
-  #progress(done: number, total: number): void {
+  #reading(done: number, total: number): void {
     if (this.#open || total < 2048) return
+    if (done < total) this.#doing(`reading ${count(done)} of ${plural(total, 'token')}`)
+    else this.options.remarks.close()
+  }
+
+  /** What the model writes is not always shown: calls and reasoning. */
+  #writing(tokens: number): void {
+    this.#written += tokens
+    if (!this.#open) this.#doing(`writing, ${plural(this.#written, 'token')} so far`)
+  }
+
+  /** In a terminal the line is redrawn; elsewhere a line comes now and then. */
+  #doing(what: string): void {
     const { remarks } = this.options
-    if (done < total) remarks.frame([remarks.colours.dim(`reading ${count(done)} of ${plural(total, 'token')} ...`)])
-    else remarks.close()
+    if (remarks.live) remarks.frame([remarks.colours.dim(`${what} ...`)])
+    else if (performance.now() - this.#said > EVERY) {
+      this.#said = performance.now()
+      remarks.print(`${what} ...`)
+    }
   }
 }
 
@@ -141,7 +164,7 @@ export function ledgerTable(entries: readonly LedgerEntry[], rule: string): stri
     tokens('submitted', ({ submitted }) => submitted),
     tokens('parked', ({ parked }) => parked),
     tokens('ms', ({ milliseconds: { cache, prefill, decode } }) => cache + prefill + decode),
-    tokens('foreseen', ({ predicted }) => predicted),
+    tokens('foreseen ms', ({ predicted }) => predicted),
   ]
   return terminal(table(columns, entries), rule)
 }

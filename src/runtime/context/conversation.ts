@@ -57,6 +57,8 @@ export interface ConversationState {
   readonly omissions?: readonly Omission[]
 }
 
+const byPlace = (a: Edit, b: Edit): number => a.message - b.message || a.span.start - b.span.start || a.span.end - b.span.end
+
 /**
  * Messages are only added, never removed or changed. Operations change the text that the model sees in place of a stretch, so nothing is
  * lost and `restore` undoes a fold or a summary. An operation that cannot be carried out is refused and leaves the conversation as it was.
@@ -112,9 +114,7 @@ export class Conversation {
   edits(): readonly Edit[] {
     const hidden = this.#fragments.map(editOf).filter((edit) => edit !== null)
     if (this.#omissions.length === 0) return hidden
-    return [...hidden, ...this.#omissions.map(omissionEdit)].sort(
-      (a, b) => a.message - b.message || a.span.start - b.span.start || a.span.end - b.span.end,
-    )
+    return [...hidden, ...this.#omissions.map(omissionEdit)].sort(byPlace)
   }
 
   /** Adds a message at the end and returns its index. */
@@ -140,6 +140,16 @@ export class Conversation {
   /** Returns the fragment's original text. */
   text({ message, span: { start, end } }: Pick<Fragment, 'message' | 'span'>): string {
     return this.#message(message).content.slice(start, end)
+  }
+
+  /** Returns the tokens that a fragment's text takes where it stands; null when the engine cannot count now. */
+  tokensOf(fragment: Fragment): number | null {
+    const { message, span: chars, id } = fragment
+    const rest = this.edits().filter((edit) => edit.message !== message || !overlaps(edit.span, chars))
+    const shown = this.ports.count?.(this.#messages, message, rest) ?? null
+    const nothing = editOf({ id, message, span: chars, state: { kind: 'folded', marker: '' } })!
+    const hidden = shown === null ? null : this.ports.count?.(this.#messages, message, [...rest, nothing].sort(byPlace))
+    return shown === null || hidden == null ? null : Math.max(0, shown - hidden)
   }
 
   /**

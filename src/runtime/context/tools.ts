@@ -31,6 +31,9 @@ export interface ToolOutcome {
  * search.
  */
 export type ContextOperations = Pick<Conversation, 'messages'> & {
+  /** As Conversation.tokensOf. Default: fragments are listed by their characters. */
+  readonly tokensOf?: Conversation['tokensOf']
+} & {
   readonly [Name in 'fragment' | 'fold' | 'restore' | 'summarize' | 'search' | 'detail']: (
     ...given: Parameters<Conversation[Name]>
   ) => ReturnType<Conversation[Name]> | Promise<Awaited<ReturnType<Conversation[Name]>>>
@@ -38,6 +41,13 @@ export type ContextOperations = Pick<Conversation, 'messages'> & {
 
 export interface ContextTool {
   readonly definition: ToolDefinition
+  /**
+   * Returns the definition with the ids that a call may have now; null when no call could succeed. The model is shown `definition`; its
+   * calls must satisfy this one. Default: any call may be tried.
+   */
+  readonly narrowed?: (conversation: Pick<Conversation, 'fragments' | 'state'>) => ToolDefinition | null
+  /** Whether a call ends the step, because calls after it need the ids in its result. Default false. */
+  readonly givesIds?: boolean
   /**
    * Checks the arguments and carries out the call. When the model made a mistake, the outcome says so and the conversation is unchanged.
    * @param costly how a fold or summary that does not pay is treated; default: as the conversation does it
@@ -147,38 +157,45 @@ function sentence({ path, message, given, unknown }: Fault): string {
 
 // The tool that cuts text into fragments: the first step before folding or summarising.
 
+/** The arguments of `fragment_context`. */
+export const cutArguments = strict({
+  start_marker: Type.String({
+    description:
+      'A few words copied exactly from the text, where the first fragment starts. Their first occurrence counts; they are included.',
+  }),
+  end_marker: Type.String({
+    description:
+      'A few words copied exactly from the text, where the last fragment ends. Their first occurrence after start_marker counts; they are included.',
+  }),
+  num_fragments: Type.Integer({
+    minimum: 1,
+    maximum: 20,
+    default: 5,
+    description: 'How many fragments of about equal length to make.',
+  }),
+  role: Type.Enum([...scopes], {
+    default: 'user',
+    description: 'Whose messages the markers stand in. "all" also takes in tool results.',
+  }),
+})
+
+/** Cuts as `fragment_context` is asked to. */
+export const cut = (conversation: ContextOperations, args: Static<typeof cutArguments>) =>
+  conversation.fragment({
+    startMarker: args.start_marker,
+    endMarker: args.end_marker,
+    numFragments: args.num_fragments,
+    role: args.role,
+  })
+
 export const fragmentContext = defineTool({
   name: 'fragment_context',
   description:
     'Cuts a part of the conversation into fragments and gives each an id, first to last. Nothing changes in what you see; ' +
     'the ids are what fold_fragment, summarize_fragment and restore_fragment take. Call this before any of them.',
-  arguments: strict({
-    start_marker: Type.String({
-      description:
-        'A few words copied exactly from the text, where the first fragment starts. Their first occurrence counts; they are included.',
-    }),
-    end_marker: Type.String({
-      description:
-        'A few words copied exactly from the text, where the last fragment ends. Their first occurrence after start_marker counts; they are included.',
-    }),
-    num_fragments: Type.Integer({
-      minimum: 1,
-      maximum: 20,
-      default: 5,
-      description: 'How many fragments of about equal length to make.',
-    }),
-    role: Type.Enum([...scopes], {
-      default: 'user',
-      description: 'Whose messages the markers stand in. "all" also takes in tool results.',
-    }),
-  }),
+  arguments: cutArguments,
   async run(conversation, args) {
-    const result = await conversation.fragment({
-      startMarker: args.start_marker,
-      endMarker: args.end_marker,
-      numFragments: args.num_fragments,
-      role: args.role,
-    })
+    const result = await cut(conversation, args)
     if (!result.ok) return result
     const messages = [...new Set(result.fragments.map(({ message }) => message))]
     const lines = messages.map((message) =>

@@ -17,3 +17,38 @@ export const FORGOTTEN = -1
 
 /** The contract that a step under this choice keeps. */
 export const contractOfStep = (choice: ContractChoice): Contract => (choice === 'auto' ? 'splice' : choice)
+
+/**
+ * Which tokens behind new holes `blend` computes again. The choices add up. Default: `BLEND_DEFAULT` (kv/plan/blend.ts); `most` alone keeps that default's
+ * choices.
+ */
+export interface BlendChoice {
+  /**
+   * Echoes of the hidden text, and this many tokens on either side of each. An echo is a pair of tokens that the hidden text has and that
+   * the shown text before it has not. A model that read the hidden text continued it there.
+   */
+  readonly echo?: number
+  /**
+   * Places in the tail that the ending asks about, and this many tokens on either side of each: pairs of tokens of the last 24 that stand
+   * nowhere else, or in two places at most.
+   */
+  readonly asked?: number
+  /** The first this many tokens behind each hole. */
+  readonly first?: number
+  /** The last this many tokens of the prompt; the question usually stands there. */
+  readonly ending?: number
+  /** The tokens of the last this many messages. */
+  readonly messages?: number
+  /** This share (0..1) of the tail, in runs at even distances. For comparisons: the same work without a reason for the place. */
+  readonly spread?: number
+  /**
+   * If this would take more than this share (0..1) of the time that the whole tail takes, the step is exact. Default: 1, and 0.4 for the
+   * default choices.
+   */
+  readonly most?: number
+  /**
+   * How many tokens can be computed in the time that one more decode takes. Tokens between two chosen ones are computed, too, where that is
+   * faster than another decode. Default: 8, as a CPU needs; an engine with a calibration takes its rates.
+   */
+  readonly decode?: number
+}

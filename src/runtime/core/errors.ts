@@ -6,7 +6,7 @@ export const errorTable = {
   'native/build-failed': 500,
   /** The addon is not built, or it runs on a library that is not the pinned release. */
   'native/library-mismatch': 500,
-  /** An unsupported feature: Windows, LoRA, multimodal input, speculative decoding. */
+  /** An unsupported feature: Windows, activated LoRA, multimodal input, speculative decoding. */
   'native/unsupported': 501,
   /** The addon or llama.cpp failed in a way that no other code names. */
   'native/failed': 500,
@@ -20,6 +20,10 @@ export const errorTable = {
   /** The file is not a GGUF, is truncated, or lacks tensors. */
   'model/bad-file': 422,
   'model/no-chat-template': 422,
+  /** The model answers requests, so it cannot be unloaded now. */
+  'model/busy': 409,
+  /** The hub or another server failed, the disk is full, or the bytes differ from what was announced. */
+  'model/download-failed': 502,
   /** The architecture does not support the operation (e.g. edits on a recurrent model). */
   'model/unsupported': 501,
   /** By the estimate, the model or context would not fit; nothing was allocated. */

@@ -9,6 +9,7 @@ import { HouseContext, useHouse, useLive, useThread, type LoadedThread } from '.
 import { Live } from './live.js'
 import { Overview } from './overview.js'
 import { linkTo, placeIn, type PagePlace } from './places.js'
+import { applyTheme, chooseTheme, chosenTheme, type Theme, THEMES } from './theme.js'
 import { ThreadList } from './thread-list.js'
 import { Log, ThreadPage } from './thread-page.js'
 
@@ -65,6 +66,7 @@ function App() {
             Saved today: {count(Math.max(0, status.savedToday))} tokens
           </p>
         )}
+        <ThemeButton />
         <a href="#/server" aria-current={place.kind === 'server' ? 'page' : undefined}>
           Server
         </a>
@@ -104,7 +106,7 @@ function Shown({ place, loaded, chat }: { readonly place: PagePlace; readonly lo
     )
   // Right after a change of place, the loaded thread may still be the previous one.
   if (loaded.kind === 'thread' && loaded.thread.id === place.id)
-    return <ThreadPage key={place.id} thread={loaded.thread} tab={place.tab} chat={chat} />
+    return <ThreadPage key={place.id} thread={loaded.thread} tab={place.tab} chat={chat} found={place.message} />
   return (
     <div class="page">
       {chat.pending?.thread === place.id ? (
@@ -141,6 +143,28 @@ function NewThread({ chat }: { readonly chat: Chat }) {
       </Log>
       <Composer chat={chat} thread={null} model={null} />
     </div>
+  )
+}
+
+const LOOKS: Readonly<Record<Theme, string>> = { system: '◐', light: '☀', dark: '☾' }
+
+/** Goes from the system's colours to light, to dark, and back. */
+function ThemeButton() {
+  const [theme, setTheme] = useState(chosenTheme())
+  return (
+    <button
+      type="button"
+      class="quiet theme"
+      title={`Colours: ${theme}`}
+      aria-label={`Colours: ${theme}`}
+      onClick={() => {
+        const next = THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length]!
+        chooseTheme(next)
+        setTheme(next)
+      }}
+    >
+      {LOOKS[theme]}
+    </button>
   )
 }
 
@@ -192,6 +216,7 @@ function KeyForm() {
   )
 }
 
+applyTheme(chosenTheme())
 const api = new Api()
 const live = new Live(api)
 live.start()

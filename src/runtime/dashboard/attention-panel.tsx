@@ -23,6 +23,10 @@ export function AttentionPanel({ thread, onChoose }: AttentionPanelProps) {
   const answer = messages.findLastIndex(({ message, visible }) => message.role === 'assistant' && visible)
   return (
     <div class="looking">
+      <p>
+        This shows how much of its attention the last answer gave to each message. The server runs the thread through the model
+        once more for it, and the thread stays as it is.
+      </p>
       <button
         type="button"
         role="switch"

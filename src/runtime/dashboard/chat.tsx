@@ -1,11 +1,12 @@
 /** A request to the model: its question, its thread, and the answer as it arrives. */
 import { useEffect, useRef, useState } from 'preact/hooks'
 import { readJson, writeJson } from '../core/written-json.js'
-import { count, plural } from '../figures/numbers.js'
+import { count, duration, plural } from '../figures/numbers.js'
 import { ApiFailure, sentenceOf, threadPath } from './api.js'
 import { chatBody, USUAL, type ChatSettings } from './chat-request.js'
 import { useHouse } from './hooks.js'
-import { Markdown } from './conversation.js'
+import { Markdown, WithFiles } from './conversation.js'
+import type { TextFile } from './text-files.js'
 import type { ChatChunk, ChatEvent, Export, ThreadDetail } from './wire.js'
 
 /** A request that runs, that failed, or whose answer the thread does not show yet. */
@@ -31,6 +32,8 @@ export interface ChatWanted {
   readonly before?: number
   /** Null: the last question is answered again, or a cut answer continues. */
   readonly text: string | null
+  /** The title of a new thread. Default: the beginning of its first message. */
+  readonly title?: string
   /** The text of the cut answer at the thread's end, which the new answer continues. Then `text` is null. */
   readonly begun?: string
 }
@@ -38,11 +41,14 @@ export interface ChatWanted {
 export interface Chat {
   /** The pending request, in any thread. */
   readonly pending: Pending | null
-  /** The cost of the last answer, as text, and its thread. */
-  readonly done: { readonly thread: string | null; readonly text: string } | null
+  /** The cost of the last answer, as text, its thread, and whether it ended at the longest answer. */
+  readonly done: { readonly thread: string | null; readonly text: string; readonly cut: boolean } | null
   readonly running: boolean
   /** Typed text that is not sent yet. Changing it does not redraw the page. */
   readonly draft: { current: string }
+  /** Files that go with the next message, in any thread. */
+  readonly files: readonly TextFile[]
+  readonly setFiles: (files: readonly TextFile[]) => void
   /** The settings of the next request, in any thread. */
   readonly settings: ChatSettings
   readonly setSettings: (settings: ChatSettings) => void
@@ -57,6 +63,7 @@ export function useChat(shown: ThreadDetail | null, onThread: (id: string) => vo
   const [pending, setPending] = useState<Pending | null>(null)
   const [done, setDone] = useState<Chat['done']>(null)
   const draft = useRef('')
+  const [files, setFiles] = useState<readonly TextFile[]>([])
   const [settings, setSettings] = useState(USUAL)
   const control = useRef<AbortController | null>(null)
   const told = useRef(onThread)
@@ -68,7 +75,7 @@ export function useChat(shown: ThreadDetail | null, onThread: (id: string) => vo
     if (isThere) setPending(null)
   }, [isThere])
 
-  const run = async ({ thread, model, before, text: question, begun }: ChatWanted, signal: AbortSignal) => {
+  const run = async ({ thread, model, before, text: question, begun, title }: ChatWanted, signal: AbortSignal) => {
     const nothing = { reasoning: '', notes: [], problem: null }
     let state: Pending = { question, thread, before: before ?? 0, text: begun ?? '', ...nothing, state: 'running' }
     const show = (changes: Partial<Pending>) => {
@@ -90,6 +97,8 @@ export function useChat(shown: ThreadDetail | null, onThread: (id: string) => vo
         if (event?.type === 'started' && event.thread !== state.thread) {
           show({ thread: event.thread, ...(state.thread === null ? {} : { before: null }) })
           told.current(event.thread)
+          // The server names the thread when the answer has ended. Without the name the thread is the same.
+          if (title !== undefined) void api.send('PUT', threadPath(event.thread, 'title'), { title }).catch(() => undefined)
         }
         const choice = chunk.choices?.[0]
         const delta = choice?.delta
@@ -100,20 +109,20 @@ export function useChat(shown: ThreadDetail | null, onThread: (id: string) => vo
           reasoning: state.reasoning + (delta?.reasoning_content ?? ''),
           notes: note === null ? state.notes : [...state.notes.filter((other) => !isProgress(other) || !isProgress(note)), note],
         })
-        if (chunk.usage != null) setDone({ thread: state.thread, text: usageOf(chunk) + (cut ? LONGEST : '') })
+        if (chunk.usage != null) setDone({ thread: state.thread, text: usageOf(chunk) + (cut ? LONGEST : ''), cut })
       }
       show({ state: 'answered' })
     } catch (error) {
       if (signal.aborted) {
         if (state.text + state.reasoning === '') setPending(null)
         else show({ state: 'stopped' })
-        setDone({ thread: state.thread, text: 'Stopped.' })
+        setDone({ thread: state.thread, text: 'Stopped.', cut: false })
       } else show({ problem: sentenceOf(error), state: 'failed' })
     }
   }
   const running = pending?.state === 'running'
   return {
-    ...{ pending, done, running, draft, settings, setSettings },
+    ...{ pending, done, running, draft, files, setFiles, settings, setSettings },
     ask: (wanted) => {
       if (control.current !== null) return
       const controller = new AbortController()
@@ -150,7 +159,7 @@ export function Answering({ pending: { question, text, reasoning, notes, problem
           <span class="margin share-unseen" />
           <div class="body">
             <h3 class="row-head">You</h3>
-            <div class="plain">{question}</div>
+            <WithFiles text={question} />
           </div>
         </article>
       )}
@@ -158,11 +167,13 @@ export function Answering({ pending: { question, text, reasoning, notes, problem
         <span class="margin share-unseen" />
         <div class="body">
           <h3 class="row-head">Model</h3>
-          {notes.map((note, at) => (
-            <p key={at} class="dim">
-              {note}
-            </p>
-          ))}
+          {notes
+            .filter((note) => text === '' || !isProgress(note))
+            .map((note, at) => (
+              <p key={at} class="dim">
+                {note}
+              </p>
+            ))}
           {reasoning === '' ? null : (
             <details open={text === ''}>
               <summary>Thinking</summary>
@@ -207,6 +218,6 @@ function noteOf(event: ChatEvent): string | null {
 
 function usageOf({ usage, kvfold }: ChatChunk): string {
   const cached = usage?.prompt_tokens_details?.cached_tokens ?? 0
-  const time = kvfold?.total_ms === undefined ? '' : `, ${count(kvfold.total_ms)} ms`
+  const time = kvfold?.total_ms === undefined ? '' : `, ${duration(kvfold.total_ms)}`
   return `${plural(usage?.prompt_tokens ?? 0, 'prompt token')}, ${count(cached)} of them cached; ${count(usage?.completion_tokens ?? 0)} generated${time}`
 }

@@ -3,7 +3,9 @@ import type { ComponentChildren } from 'preact'
 import { useLayoutEffect, useRef, useState } from 'preact/hooks'
 import type { Chat } from './chat.js'
 import { USUAL, type ChatSettings } from './chat-request.js'
-import { useLive } from './hooks.js'
+import { useAction, useLive } from './hooks.js'
+import { plural } from '../figures/numbers.js'
+import { textFile, type TextFile, withFiles } from './text-files.js'
 import type { Acm, ContractChoice } from './wire.js'
 
 export const CONTRACTS: readonly ContractChoice[] = ['exact', 'splice', 'blend', 'auto']
@@ -36,7 +38,17 @@ export function Composer({ chat, thread, model }: ComposerProps) {
     if (matchMedia('(pointer: fine)').matches) field.current?.focus()
   }, [])
   const used = model ?? chosen ?? names[0] ?? ''
-  const { running, done, draft, settings, setSettings } = chat
+  const { running, done, draft, files, setFiles, settings, setSettings } = chat
+  const { problem, act } = useAction()
+  const attach = (chosen: FileList | null | undefined) => {
+    const all = [...(chosen ?? [])]
+    if (all.length === 0) return false
+    act(async () => {
+      const read = await Promise.all(all.map(async (file) => textFile(file.name, await file.arrayBuffer())))
+      setFiles([...files, ...read])
+    })
+    return true
+  }
   const [typed, setTyped] = useState(draft.current)
   draft.current = typed
   return (
@@ -44,14 +56,26 @@ export function Composer({ chat, thread, model }: ComposerProps) {
       class="composer"
       onSubmit={(event) => {
         event.preventDefault()
-        if (running || used === '' || typed.trim() === '') return
-        chat.ask({ thread, model: used, text: typed })
+        if (running || used === '' || (typed.trim() === '' && files.length === 0)) return
+        // The message begins with the files, and their names say less than the question.
+        const title = thread === null && files.length > 0 && typed.trim() !== '' ? { title: typed.trim().slice(0, 80) } : {}
+        chat.ask({ thread, model: used, text: withFiles(typed, files), ...title })
         setTyped('')
+        setFiles([])
+      }}
+      onDragOver={(event) => {
+        event.preventDefault()
+      }}
+      onDrop={(event) => {
+        event.preventDefault()
+        attach(event.dataTransfer?.files)
       }}
     >
       <p class="dim" role="status">
         {done?.thread === thread ? done.text : ''}
       </p>
+      {problem === null ? null : <p role="alert">{problem}</p>}
+      <Attached files={files} onChange={setFiles} />
       <div class="say">
         <textarea
           ref={field}
@@ -62,21 +86,27 @@ export function Composer({ chat, thread, model }: ComposerProps) {
           onInput={({ currentTarget }) => {
             setTyped(currentTarget.value)
           }}
+          onPaste={(event) => {
+            if (attach(event.clipboardData?.files)) event.preventDefault()
+          }}
           onKeyDown={(event) => {
             if (event.key !== 'Enter' || event.shiftKey || event.isComposing) return
             event.preventDefault()
             event.currentTarget.form?.requestSubmit()
           }}
         />
-        {running ? (
-          <button type="button" class="danger" onClick={chat.stop}>
-            Stop
-          </button>
-        ) : (
-          <button type="submit" aria-disabled={used === ''}>
-            Send
-          </button>
-        )}
+        <div class="send">
+          <AttachButton onChoose={attach} />
+          {running ? (
+            <button type="button" class="danger" onClick={chat.stop}>
+              Stop
+            </button>
+          ) : (
+            <button type="submit" aria-disabled={used === ''}>
+              Send
+            </button>
+          )}
+        </div>
       </div>
       <details class="settings">
         <summary>
@@ -89,6 +119,59 @@ export function Composer({ chat, thread, model }: ComposerProps) {
         </Settings>
       </details>
     </form>
+  )
+}
+
+/** Opens the browser's choice of files. */
+function AttachButton({ onChoose }: { readonly onChoose: (files: FileList | null) => void }) {
+  const input = useRef<HTMLInputElement>(null)
+  return (
+    <>
+      <input
+        ref={input}
+        type="file"
+        multiple
+        hidden
+        onChange={({ currentTarget }) => {
+          onChoose(currentTarget.files)
+          // The same file can be chosen again after it was removed.
+          currentTarget.value = ''
+        }}
+      />
+      <button type="button" title="Text files, for the model to read" onClick={() => input.current?.click()}>
+        Attach
+      </button>
+    </>
+  )
+}
+
+/** The files that go with the next message. */
+function Attached({
+  files,
+  onChange,
+}: {
+  readonly files: readonly TextFile[]
+  readonly onChange: (files: readonly TextFile[]) => void
+}) {
+  if (files.length === 0) return null
+  return (
+    <ul class="names attached" aria-label="Attached files">
+      {files.map((file, at) => (
+        <li key={at} class="badge">
+          {file.name} <span class="dim">{plural(file.text.split('\n').length, 'line')}</span>
+          <button
+            type="button"
+            class="quiet"
+            aria-label={`Remove ${file.name}`}
+            onClick={() => {
+              onChange(files.filter((other) => other !== file))
+            }}
+          >
+            ✕
+          </button>
+        </li>
+      ))}
+    </ul>
   )
 }
 

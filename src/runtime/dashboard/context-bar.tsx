@@ -5,12 +5,13 @@
 import { useRef, useState } from 'preact/hooks'
 import { count, plural } from '../figures/numbers.js'
 import { keyOf, type Selection } from './places.js'
-import { fragmentsOf, pays, piecesOf, whereIs, widthOf } from './pieces.js'
+import { fragmentsOf, type HiddenPieces, pays, piecesOf, whereIs, widthOf } from './pieces.js'
 import type { Fragment, MessageCost, ThreadDetail, ThreadMessage } from './wire.js'
 
 interface ContextBarProps {
   readonly thread: ThreadDetail
   readonly chosen: Selection | null
+  readonly hidden: HiddenPieces
   readonly onChoose: (choice: Selection) => void
   /** Called by the button, and for fragments by the keys F and R. */
   readonly onFold: (id: string) => void
@@ -22,10 +23,12 @@ interface ContextBarProps {
 const MANY = 20
 
 /** Tab stops here once; the arrow keys, Home and End move through messages and fragments. */
-export function ContextBar({ thread, chosen, onChoose, onFold, onRestore, onFoldMessage }: ContextBarProps) {
+export function ContextBar({ thread, chosen, hidden, onChoose, onFold, onRestore, onFoldMessage }: ContextBarProps) {
   const { messages } = thread
   const bar = useRef<HTMLDivElement>(null)
   const [at, setAt] = useState('message-0')
+  /** What the caption says, of the element under the pointer or with the focus. */
+  const [caption, setCaption] = useState('')
   const stops = messages.flatMap(({ index, fragments }): Selection[] => [
     { kind: 'message', index },
     ...fragments.map(({ id }): Selection => ({ kind: 'fragment', id })),
@@ -52,15 +55,21 @@ export function ContextBar({ thread, chosen, onChoose, onFold, onRestore, onFold
     else return
     event.preventDefault()
   }
-  const stopProps = (choice: Selection) => {
+  const stopProps = (choice: Selection, words: string, short = words) => {
     const key = keyOf(choice)
     return {
+      'aria-label': words,
+      title: words,
+      onPointerEnter: () => {
+        setCaption(short)
+      },
       type: 'button' as const,
       'data-stop': key,
       tabIndex: key === current ? 0 : -1,
       'aria-pressed': chosen !== null && keyOf(chosen) === key,
       onFocus: () => {
         setAt(key)
+        setCaption(short)
       },
       onClick: () => {
         setAt(key)
@@ -83,12 +92,7 @@ export function ContextBar({ thread, chosen, onChoose, onFold, onRestore, onFold
       >
         {messages.map((message) => (
           <div key={message.index} class={`message ${message.message.role}`} style={{ flexGrow: widthOf(message) }}>
-            <button
-              {...stopProps({ kind: 'message', index: message.index })}
-              class="block"
-              aria-label={spoken(message)}
-              title={spoken(message)}
-            >
+            <button {...stopProps({ kind: 'message', index: message.index }, spoken(message))} class="block">
               <Shares cost={message.cost} />
             </button>
             {message.fragments.length === 0 ? null : (
@@ -99,11 +103,12 @@ export function ContextBar({ thread, chosen, onChoose, onFold, onRestore, onFold
                   ) : (
                     <button
                       key={piece.fragment.id}
-                      {...stopProps({ kind: 'fragment', id: piece.fragment.id })}
+                      {...stopProps(
+                        { kind: 'fragment', id: piece.fragment.id },
+                        ...spokenFragment(piece.fragment, message, hidden),
+                      )}
                       class={`fragment ${piece.fragment.state.kind}`}
                       style={{ flexGrow: shownLength(piece.fragment) }}
-                      aria-label={spokenFragment(piece.fragment)}
-                      title={spokenFragment(piece.fragment)}
                     />
                   ),
                 )}
@@ -112,6 +117,9 @@ export function ContextBar({ thread, chosen, onChoose, onFold, onRestore, onFold
           </div>
         ))}
       </div>
+      <p class="caption dim" aria-hidden="true">
+        {caption}
+      </p>
     </div>
   )
 }
@@ -189,10 +197,24 @@ export function costInWords({ shown, reused, recomputed, fresh, approximate }: M
   return `${plural(shown, 'token')}: ${told.join(', ')}`
 }
 
-const spokenFragment = (fragment: Fragment): string => {
+/** Returns what a fragment is called, and the caption: its message, who hid it and what that saved. */
+function spokenFragment(
+  fragment: Fragment,
+  { index, message: { role } }: ThreadMessage,
+  { by, waiting }: HiddenPieces,
+): [words: string, caption: string] {
   const { id, state, span } = fragment
+  const reason = by.get(id)
+  const of = `of message ${index + 1}, ${role}`
+  const fate = [
+    reason === undefined ? state.kind : `${state.kind} ${reason}`,
+    ...(waiting.has(id) ? ['waits for the end of the answer'] : []),
+  ]
   const size = plural(span.end - span.start, 'character')
-  return [`Fragment ${id}`, state.kind, size, ...pays(fragment), ...whereIs(fragment)].join(', ')
+  return [
+    [`Fragment ${id} ${of}`, ...fate, size, ...pays(fragment), ...whereIs(fragment)].join('; '),
+    [`Part ${of}`, ...fate, ...pays(fragment)].join('; '),
+  ]
 }
 
 /** The meaning of the colours in margins and map. */

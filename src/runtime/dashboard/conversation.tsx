@@ -1,12 +1,23 @@
 /** The conversation as a page: each message as Markdown, a margin that shows where its tokens came from, and folds at their places. */
 import DOMPurify from 'dompurify'
 import { Marked } from 'marked'
-import type { ComponentChildren } from 'preact'
+import { Fragment, type ComponentChildren } from 'preact'
 import { useMemo, useState } from 'preact/hooks'
 import { plural } from '../figures/numbers.js'
-import { argumentsOf, excerptOf, pays, piecesOf } from './pieces.js'
+import {
+  type AnswerFigures,
+  argumentsOf,
+  excerptOf,
+  figuresInWords,
+  figuresOf,
+  type HiddenPieces,
+  openFence,
+  pays,
+  piecesOf,
+} from './pieces.js'
+import { filesIn, type FilePlace } from './text-files.js'
 import { costInWords, Shares } from './context-bar.js'
-import type { Fragment, ThreadDetail, ThreadMessage } from './wire.js'
+import type { Fragment as ContextFragment, ThreadDetail, ThreadMessage } from './wire.js'
 
 /** The actions on a message. */
 export interface MessageActions {
@@ -14,10 +25,14 @@ export interface MessageActions {
   readonly onFold: (fragment: string) => void
   readonly onRestore: (fragment: string) => void
   readonly onFoldMessage: (message: ThreadMessage) => void
+  /** Folds these characters of a message. `what`: how they are called. */
+  readonly onFoldStretch: (message: ThreadMessage, stretch: { start: number; end: number }, what: string) => void
   /** Makes a branch with the messages before this one. Asks `text` there; null answers the last question again. Null: not possible now. */
   readonly onBranch: ((message: ThreadMessage, text: string | null) => void) | null
-  /** Continues the cut answer at the thread's end. Null: not possible now. */
+  /** Continues the answer at the thread's end, in a branch if it had ended by itself. Null: not possible now. */
   readonly onContinue: ((message: ThreadMessage) => void) | null
+  /** Whether the answer at the thread's end stopped at the longest answer. */
+  readonly isTooLong: boolean
 }
 
 interface ConversationProps {
@@ -25,31 +40,53 @@ interface ConversationProps {
   /** How many messages are shown. */
   readonly until: number
   readonly actions: MessageActions
+  readonly hidden: HiddenPieces
+  /** The message that a search found, which is marked; null: none. */
+  readonly found: number | null
 }
 
-export function Conversation({ thread: { messages }, until, actions }: ConversationProps) {
+export function Conversation({ thread, until, actions, hidden, found }: ConversationProps) {
+  const { messages } = thread
+  const figures = figuresOf(thread)
   return (
     <>
       {messages.slice(0, until).map((message) => (
-        <Row key={message.index} message={message} isLast={message.index === messages.length - 1} actions={actions} />
+        <Row
+          key={message.index}
+          {...{ message, actions, hidden }}
+          figures={figures.get(message.index)}
+          isLast={message.index === messages.length - 1}
+          isFound={message.index === found}
+        />
       ))}
     </>
   )
 }
 
-interface RowProps {
+interface ContentProps {
   readonly message: ThreadMessage
-  readonly isLast: boolean
   readonly actions: MessageActions
+  readonly hidden: HiddenPieces
 }
 
-function Row({ message, isLast, actions }: RowProps) {
+interface RowProps extends ContentProps {
+  readonly figures: AnswerFigures | undefined
+  readonly isLast: boolean
+  readonly isFound: boolean
+}
+
+function Row({ message, isLast, isFound, actions, hidden, figures }: RowProps) {
   const [edited, setEdited] = useState<string | null>(null)
   const { index, visible, cost, message: original } = message
+  const told = figures === undefined ? [] : figuresInWords(figures)
   const { role, content, reasoning, toolCalls = [], name } = original
   const isInside = !visible && role !== 'system'
   return (
-    <article class={`row ${role}${isInside ? ' inside' : ''}`} data-row={index} aria-label={`Message ${index + 1}, ${role}`}>
+    <article
+      class={`row ${role}${isInside ? ' inside' : ''}${isFound ? ' found' : ''}`}
+      data-row={index}
+      aria-label={`Message ${index + 1}, ${role}`}
+    >
       <button
         type="button"
         class="margin"
@@ -66,6 +103,11 @@ function Row({ message, isLast, actions }: RowProps) {
           {WHO[role]}
           {name === undefined ? '' : ` ${name}`}{' '}
           <span class="dim">{cost === null ? 'not in a step yet' : costInWords(cost)}</span>
+          {told.length === 0 ? null : (
+            <span class="dim" title="How fast it was generated, and what a plain prefix cache would have computed more">
+              {told.map((words) => ` · ${words}`).join('')}
+            </span>
+          )}
           {isInside ? <span class="dim"> · inside the server, clients do not see it</span> : null}
           {original.cut === true ? <span class="dim"> · stopped before its end</span> : null}
         </h3>
@@ -76,7 +118,7 @@ function Row({ message, isLast, actions }: RowProps) {
           </details>
         )}
         {edited === null ? (
-          <Content message={message} actions={actions} />
+          <Content {...{ message, actions, hidden }} />
         ) : (
           <EditForm
             text={edited}
@@ -112,9 +154,9 @@ const WHO = { system: 'System message', user: 'You', assistant: 'Model', tool: '
 function Doing({
   message,
   isLast,
-  actions: { onOpen, onFoldMessage, onBranch, onContinue },
+  actions: { onOpen, onFoldMessage, onBranch, onContinue, isTooLong },
   onEdit,
-}: RowProps & {
+}: Pick<RowProps, 'message' | 'isLast' | 'actions'> & {
   readonly onEdit: (text: string) => void
 }) {
   const [copied, setCopied] = useState('Copy')
@@ -135,7 +177,7 @@ function Doing({
               setCopied(isCopied ? 'Copied' : 'Not allowed here')
             })
           })}
-      {original.cut === true && content !== '' && isLast && onContinue !== null
+      {(original.cut === true || (isTooLong && role === 'assistant')) && content !== '' && isLast && onContinue !== null
         ? act('Continue', 'Continue', () => {
             onContinue(message)
           })
@@ -162,25 +204,27 @@ function Doing({
   )
 }
 
-const isOpen = ({ state }: Fragment): boolean => state.kind === 'open'
+const isOpen = ({ state }: ContextFragment): boolean => state.kind === 'open'
 
 /** Shows the text, whole or in its fragments. */
-function Content({ message, actions }: { readonly message: ThreadMessage; readonly actions: MessageActions }) {
+function Content({ message, actions, hidden }: ContentProps) {
   const { message: original, fragments } = message
   const { role, content } = original
   if (content === '') return null
   const pieces = piecesOf(message)
-  // A piece that begins or ends within a block of code would be parsed wrongly as Markdown.
-  const isCut = pieces.some((piece) => fences(textOf(piece, content)) % 2 === 1)
-  const as = role === 'assistant' && !isCut ? 'markdown' : 'plain'
   const isShort = content.length < 400 && fragments.length === 0
-  const shown = pieces.map((piece) =>
-    piece.kind === 'text' ? (
-      <Text key={piece.start} as={as} text={textOf(piece, content)} />
-    ) : (
-      <Piece key={piece.fragment.id} fragment={piece.fragment} text={textOf(piece, content)} as={as} actions={actions} />
-    ),
-  )
+  const shown = pieces.map((piece) => {
+    const { start, end } = piece.kind === 'text' ? piece : piece.fragment.span
+    // A piece that begins within a block of code goes on as code.
+    const fence = role === 'assistant' ? openFence(content.slice(0, start)) : null
+    const how = { as: role === 'assistant' ? 'markdown' : 'plain', text: content.slice(start, end), fence } as const
+    if (piece.kind === 'fragment')
+      return <Piece key={piece.fragment.id} {...{ ...how, actions, hidden }} fragment={piece.fragment} />
+    const onFold = (file: FilePlace) => {
+      actions.onFoldStretch(message, { start: start + file.start, end: start + file.end }, file.name)
+    }
+    return <Text key={start} {...how} onFold={role === 'user' ? onFold : null} />
+  })
   if (role !== 'tool' || isShort) return <>{shown}</>
   return (
     <details class="call" open={fragments.length > 0}>
@@ -192,23 +236,72 @@ function Content({ message, actions }: { readonly message: ThreadMessage; readon
   )
 }
 
-const fences = (text: string): number => text.match(/^\s*(?:```|~~~)/gm)?.length ?? 0
-
-const textOf = (piece: ReturnType<typeof piecesOf>[number], content: string): string => {
-  const { start, end } = piece.kind === 'text' ? piece : piece.fragment.span
-  return content.slice(start, end)
-}
-
 interface TextProps {
   readonly as: 'markdown' | 'plain'
   readonly text: string
+  /** The line that opened the block of code in which the text begins; null: it begins outside of one. */
+  readonly fence: string | null
+  /** Folds a file in the text. Default: its files cannot be folded one by one. */
+  readonly onFold?: ((file: FilePlace) => void) | null
 }
 
 /** Drops empty lines at the borders of pieces, which would show as gaps. */
-function Text({ as, text }: TextProps) {
+function Text({ as, text, fence, onFold = null }: TextProps) {
   const inner = text.replace(/^\s*\n/, '').trimEnd()
   if (inner === '') return null
-  return as === 'markdown' ? <Markdown text={inner} /> : <div class="plain">{inner}</div>
+  if (as === 'markdown') return <Markdown text={fence === null ? inner : `${fence}\n${inner}`} />
+  return <WithFiles text={text} onFold={onFold} />
+}
+
+/** Shows attached files as closed cards. */
+export function WithFiles({ text, onFold = null }: Pick<TextProps, 'text' | 'onFold'>) {
+  const files = filesIn(text)
+  const words = (start: number, end?: number) => {
+    const between = text
+      .slice(start, end)
+      .replace(/^\s*\n/, '')
+      .trimEnd()
+    return between === '' ? null : <div class="plain">{between}</div>
+  }
+  return (
+    <>
+      {files.map((file, at) => (
+        <Fragment key={file.start}>
+          {words(files[at - 1]?.end ?? 0, file.start)}
+          <FileCard file={file} onFold={onFold} />
+        </Fragment>
+      ))}
+      {words(files.at(-1)?.end ?? 0)}
+    </>
+  )
+}
+
+function FileCard({ file, onFold }: { readonly file: FilePlace; readonly onFold: ((file: FilePlace) => void) | null }) {
+  const { name, text } = file
+  return (
+    <div class="file">
+      <details>
+        <summary>
+          {name} <span class="dim">{plural(text.split('\n').length, 'line')}</span>
+        </summary>
+        <pre class="original" tabIndex={0}>
+          {text}
+        </pre>
+      </details>
+      {onFold === null ? null : (
+        <button
+          type="button"
+          class="quiet"
+          aria-label={`Fold ${name}`}
+          onClick={() => {
+            onFold(file)
+          }}
+        >
+          Fold
+        </button>
+      )}
+    </div>
+  )
 }
 
 /** Shows a fragment at its place: open with a button to fold it, or as a closed card that shows the original and restores it. */
@@ -216,45 +309,45 @@ function Piece({
   fragment,
   text,
   as,
+  fence,
   actions: { onFold, onRestore },
-}: TextProps & { readonly fragment: Fragment; readonly actions: MessageActions }) {
+  hidden: { by, waiting },
+}: TextProps & Pick<ContentProps, 'actions' | 'hidden'> & { readonly fragment: ContextFragment }) {
   const { id, state } = fragment
+  const isWaiting = waiting.has(id)
+  const act = (label: string, work: (id: string) => void) => (
+    <button
+      type="button"
+      class="quiet"
+      aria-label={isWaiting ? `${id} waits for the end of the answer` : `${label} ${id}`}
+      aria-disabled={isWaiting}
+      onClick={() => {
+        work(id)
+      }}
+    >
+      {isWaiting ? 'Waits…' : label}
+    </button>
+  )
   if (state.kind === 'open')
     return (
       <div class="piece" data-piece={id}>
-        <Text as={as} text={text} />
-        <button
-          type="button"
-          class="quiet"
-          aria-label={`Fold ${id}`}
-          onClick={() => {
-            onFold(id)
-          }}
-        >
-          Fold
-        </button>
+        <Text {...{ as, text, fence }} />
+        {act('Fold', onFold)}
       </div>
     )
+  const reason = by.get(id)
   return (
     <div class={`piece ${state.kind}`} data-piece={id}>
       <details>
         <summary>
-          {state.kind === 'folded' ? 'Folded' : 'Summarised'} <span class="dim">{[id, ...pays(fragment)].join(' · ')}</span>{' '}
+          {state.kind === 'folded' ? 'Folded' : 'Summarised'}{' '}
+          <span class="dim">{[...(reason === undefined ? [] : [reason]), id, ...pays(fragment)].join(' · ')}</span>{' '}
           <span class="dim">{excerptOf(text, 80)}</span>
         </summary>
-        <Text as={as} text={text} />
+        <Text {...{ as, text, fence }} />
       </details>
       {state.kind === 'summarised' ? <div class="plain">{state.summary}</div> : null}
-      <button
-        type="button"
-        class="quiet"
-        aria-label={`Restore ${id}`}
-        onClick={() => {
-          onRestore(id)
-        }}
-      >
-        Restore
-      </button>
+      {act('Restore', onRestore)}
     </div>
   )
 }

@@ -78,6 +78,36 @@ export function useThread(id: string | null): LoadedThread {
   return loaded
 }
 
+/** Edits of one thread. The server carries them out while no answer runs on it; until then they wait. */
+export interface Edits {
+  /** Keys of the edits that wait for the end of an answer. */
+  readonly waiting: ReadonlySet<string>
+  readonly problem: string | null
+  /** Does nothing while an edit with this key runs. */
+  readonly edit: (key: string, work: () => Promise<unknown>) => void
+}
+
+export function useEdits(isAnswering: boolean): Edits {
+  const [waiting, setWaiting] = useState<ReadonlySet<string>>(new Set())
+  const [problem, setProblem] = useState<string | null>(null)
+  const running = useRef(new Set<string>())
+  const edit = (key: string, work: () => Promise<unknown>): void => {
+    if (running.current.has(key)) return
+    running.current.add(key)
+    if (isAnswering) setWaiting((keys) => new Set(keys).add(key))
+    setProblem(null)
+    work()
+      .catch((error: unknown) => {
+        setProblem(sentenceOf(error))
+      })
+      .finally(() => {
+        running.current.delete(key)
+        setWaiting((keys) => new Set([...keys].filter((other) => other !== key)))
+      })
+  }
+  return { waiting, problem, edit }
+}
+
 /**
  * An action on request, with whether it runs and its error. A second request while it runs is ignored. Buttons show that by
  * `aria-disabled`, because a disabled button would lose the focus.

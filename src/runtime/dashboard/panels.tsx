@@ -5,7 +5,7 @@ import { count, plural } from '../figures/numbers.js'
 import { threadPath } from './api.js'
 import type { Selection } from './places.js'
 import { useAction, useHouse } from './hooks.js'
-import { argumentsOf, excerptOf, markersOf, pays, whereIs } from './pieces.js'
+import { argumentsOf, excerptOf, type HiddenPieces, markersOf, pays, whereIs } from './pieces.js'
 import { costInWords } from './context-bar.js'
 import type { Fragment, Hit, SearchResult, ThreadDetail, ThreadMessage } from './wire.js'
 
@@ -48,12 +48,13 @@ function Panel({ name, title, onClose, children }: PanelProps) {
 interface MessagePanelProps {
   readonly thread: ThreadDetail
   readonly message: ThreadMessage
+  readonly isAnswering: boolean
   readonly onChoose: (choice: Selection) => void
   readonly onTold: (text: string) => void
   readonly onClose: () => void
 }
 
-export function MessagePanel({ thread, message, onChoose, onTold, onClose }: MessagePanelProps) {
+export function MessagePanel({ thread, message, isAnswering, onChoose, onTold, onClose }: MessagePanelProps) {
   const { index, message: original, shown, fragments, cost, visible } = message
   const { role, content, reasoning, toolCalls = [], name } = original
   return (
@@ -62,6 +63,7 @@ export function MessagePanel({ thread, message, onChoose, onTold, onClose }: Mes
         {cost === null ? 'No step has shown it yet.' : `In the last step ${costInWords(cost)}.`}
         {visible ? null : ' Clients do not see it.'}
       </p>
+      <Waits isAnswering={isAnswering} />
       {reasoning === undefined ? null : (
         <details>
           <summary>Reasoning</summary>
@@ -114,6 +116,11 @@ export function MessagePanel({ thread, message, onChoose, onTold, onClose }: Mes
       )}
     </Panel>
   )
+}
+
+/** Edits during an answer take their time, and a person should know why. */
+function Waits({ isAnswering }: { readonly isAnswering: boolean }) {
+  return isAnswering ? <p class="note">An answer runs. Changes wait for its end.</p> : null
 }
 
 const beginning = (content: string, { span: { start, end } }: Fragment): string => excerptOf(content.slice(start, end), 60)
@@ -171,6 +178,8 @@ function CutForm({ thread, message: { index, message } }: Pick<MessagePanelProps
 interface FragmentPanelProps {
   readonly thread: ThreadDetail
   readonly fragment: Fragment
+  readonly hidden: HiddenPieces
+  readonly isAnswering: boolean
   readonly onChange: (id: string, what: 'fold' | 'restore', body?: object) => void
   readonly onTold: (text: string) => void
   readonly onClose: () => void
@@ -178,7 +187,7 @@ interface FragmentPanelProps {
 
 const EDIT_CONTRACTS = ['exact', 'splice', 'blend'] as const
 
-export function FragmentPanel({ thread, fragment, onChange, onTold, onClose }: FragmentPanelProps) {
+export function FragmentPanel({ thread, fragment, hidden, isAnswering, onChange, onTold, onClose }: FragmentPanelProps) {
   const { api } = useHouse()
   const { busy, problem, act } = useAction()
   const [contract, setContract] = useState('')
@@ -186,6 +195,7 @@ export function FragmentPanel({ thread, fragment, onChange, onTold, onClose }: F
   const [costly, setCostly] = useState(false)
   const { id, message, span, state, price } = fragment
   const text = thread.messages[message]?.message.content.slice(span.start, span.end) ?? ''
+  const reason = hidden.by.get(id)
   const anyway = costly ? { costly: 'allow' } : {}
   return (
     <Panel
@@ -202,6 +212,8 @@ export function FragmentPanel({ thread, fragment, onChange, onTold, onClose }: F
         {fragment.contract === undefined ? null : `; hidden under ${fragment.contract}`}
         {whereIs(fragment).map((where) => `; ${where}`)}
       </p>
+      {reason === undefined ? null : <p class="dim">{`It was ${state.kind} ${reason}.`}</p>}
+      <Waits isAnswering={isAnswering} />
       {price === undefined ? null : <p class={price.hidden < price.open ? 'dim' : 'costly'}>{priceText(price, state.kind)}</p>}
       <h4 id="original-title">Original</h4>
       <pre class="original" tabIndex={0} aria-labelledby="original-title">

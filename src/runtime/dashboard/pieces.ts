@@ -1,5 +1,5 @@
 /** Divides a thread into pieces: the stretches of a message and their names, and the steps in order with the edits before each. Pure. */
-import { plural } from '../figures/numbers.js'
+import { count, plural } from '../figures/numbers.js'
 import type { ToolCall } from '../chat/message.js'
 import { writeJson, writtenEntries } from '../core/written-json.js'
 import type { ThreadEvent } from '../store/port.js'
@@ -23,6 +23,22 @@ export function piecesOf({ message: { content }, fragments }: Pick<ThreadMessage
   }
   upTo(content.length)
   return pieces
+}
+
+/**
+ * Returns the line that opened the block of code in which the text ends; null when it ends outside of one. A piece of a message that
+ * begins there is code, too.
+ */
+export function openFence(text: string): string | null {
+  let open: { readonly line: string; readonly mark: string } | null = null
+  for (const line of text.split('\n')) {
+    const [, mark, info = ''] = /^[ \t]*(`{3,}|~{3,})(.*)$/.exec(line) ?? []
+    if (mark === undefined) continue
+    if (open !== null) {
+      if (mark.startsWith(open.mark) && info.trim() === '') open = null
+    } else if (mark.startsWith('~') || !info.includes('`')) open = { line: line.trim(), mark }
+  }
+  return open?.line ?? null
 }
 
 /** The tokens of a message on the context bar: those that the last step showed, or an estimate when no step has shown it yet. */
@@ -81,6 +97,46 @@ export function markersOf(messages: ThreadDetail['messages'], index: number, sta
     : null
 }
 
+/** The cost of one answer. Null: unknown. */
+export interface AnswerFigures {
+  /** Generated tokens per second. */
+  readonly rate: number | null
+  /** Tokens that a plain prefix cache would have computed more; negative: fewer. */
+  readonly saved: number | null
+}
+
+/** Returns the figures of the answers in a thread, by index of the message. */
+export function figuresOf({ ledger, messages }: Pick<ThreadDetail, 'ledger' | 'messages'>): ReadonlyMap<number, AnswerFigures> {
+  return new Map(
+    ledger.flatMap((entry): [number, AnswerFigures][] => {
+      const own = entry.messages.at(-1)
+      if (entry.kind !== 'answer' || own === undefined || messages[own.index]?.message.role !== 'assistant') return []
+      const { plain, submitted, pending, milliseconds } = entry
+      // An answer that continues a cut one has its beginning among its tokens, which this step reused.
+      const decoded = Math.min((messages[own.index]?.generated ?? 0) - pending, own.fresh)
+      return [
+        [
+          own.index,
+          {
+            rate: decoded > 0 && milliseconds.decode > 0 ? (1000 * decoded) / milliseconds.decode : null,
+            saved: plain === undefined ? null : plain - submitted,
+          },
+        ],
+      ]
+    }),
+  )
+}
+
+/** Says how fast an answer was, and what was saved. Empty: neither is known. */
+export function figuresInWords({ rate, saved }: AnswerFigures): string[] {
+  return [
+    ...(rate === null ? [] : [`${rate < 10 ? rate.toFixed(1) : count(rate)} tokens/s`]),
+    ...(saved === null || saved === 0
+      ? []
+      : [saved > 0 ? `saved ${plural(saved, 'token')}` : `${plural(-saved, 'token')} more than a prefix cache`]),
+  ]
+}
+
 // The order of events in a thread: its steps, and the edits before each. Pure.
 
 export type TimelineItem =
@@ -90,11 +146,11 @@ export type TimelineItem =
   /** By a person or a program. */
   | {
       readonly kind: 'edit'
-      readonly what: NonNullable<ThreadEvent['what']>
+      readonly what: Exclude<NonNullable<ThreadEvent['what']>, 'named'>
       readonly fragments: readonly string[]
       readonly saves: number
     }
-  /** By the server, following its own rules, or by the client. */
+  /** By the server, following its own rules, or by the client; or a new title. */
   | { readonly kind: 'event'; readonly event: ThreadEvent }
 
 /** Names of the tools that change the text that the model sees. */
@@ -119,7 +175,7 @@ function together(events: readonly ThreadEvent[]): TimelineItem[] {
   for (const event of events) {
     const { kind, what, folded, saves } = event
     const last = items.at(-1)
-    if (kind !== 'edit' || what === undefined) items.push({ kind: 'event', event })
+    if (kind !== 'edit' || what === undefined || what === 'named') items.push({ kind: 'event', event })
     else if (last?.kind === 'edit' && last.what === what)
       items[items.length - 1] = { ...last, fragments: [...last.fragments, ...folded], saves: last.saves + saves }
     else items.push({ kind: 'edit', what, fragments: folded, saves })
@@ -135,6 +191,40 @@ function callsOf(entry: LedgerEntry, messages: ThreadDetail['messages']): Timeli
     .filter(({ name }) => EDITING.has(name))
     .map(({ name, arguments: args }) => ({ kind: 'call', name, on: valuesIn(args).join(', ') }))
 }
+
+/**
+ * Says who hid each hidden fragment, by id: the model by its call, a person or a program, or the server and its client with the reason.
+ * A fragment that was hidden before the thread branched off has no entry.
+ */
+export function hiddenBy(thread: Pick<ThreadDetail, 'ledger' | 'messages' | 'events'>): ReadonlyMap<string, string> {
+  const hidden = new Set(fragmentsOf(thread).flatMap(({ id, state }) => (state.kind === 'open' ? [] : [id as string])))
+  const reasons = new Map<string, string>()
+  for (const item of timelineOf(thread)) {
+    if (item.kind === 'step') continue
+    const [ids, reason] = hidingOf(item)
+    for (const id of ids) if (hidden.has(id)) reasons.set(id, reason)
+  }
+  return reasons
+}
+
+function hidingOf(item: Exclude<TimelineItem, { kind: 'step' }>): readonly [readonly string[], string] {
+  if (item.kind === 'call') return [HIDING.has(item.name) ? item.on.split(', ') : [], `by the model (${item.name})`]
+  if (item.kind === 'edit') {
+    const isHiding = item.what === 'folded' || item.what === 'summarised'
+    return [isHiding ? item.fragments : [], 'by a person or a program']
+  }
+  return [item.event.folded, `by the server: ${excerptOf(item.event.reason, 120)}`]
+}
+
+/** What is known of fragments besides themselves. */
+export interface HiddenPieces {
+  /** Who hid them, by id. */
+  readonly by: ReadonlyMap<string, string>
+  /** Ids of those whose edit waits for the end of an answer. */
+  readonly waiting: ReadonlySet<string>
+}
+
+const HIDING = new Set(['fold_fragment', 'summarize_fragment'])
 
 const valuesIn = (args: object): string[] => writtenEntries(args).map(({ value, text }) => text ?? String(value))
 

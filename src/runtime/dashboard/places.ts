@@ -4,18 +4,25 @@ export const TABS = ['chat', 'steps', 'attention', 'search'] as const
 export type Tab = (typeof TABS)[number]
 
 export type PagePlace =
-  { readonly kind: 'new' } | { readonly kind: 'server' } | { readonly kind: 'thread'; readonly id: string; readonly tab: Tab }
+  | { readonly kind: 'new' }
+  | { readonly kind: 'server' }
+  /** `message`: the index of the one to show; null: none in particular. */
+  | { readonly kind: 'thread'; readonly id: string; readonly tab: Tab; readonly message: number | null }
 
-/** Parses `#/threads/ID/TAB` and `#/server`; everything else is a new thread. */
+/** Parses `#/threads/ID/TAB`, `#/threads/ID/chat/MESSAGE` and `#/server`; everything else is a new thread. */
 export function placeIn(hash: string): PagePlace {
   if (hash === '#/server') return { kind: 'server' }
-  const [, id, name] = /^#\/threads\/([\w.-]+)(?:\/(\w+))?$/.exec(hash) ?? []
-  return id === undefined ? { kind: 'new' } : { kind: 'thread', id, tab: TABS.find((tab) => tab === name) ?? 'chat' }
+  const [, id, name, message] = /^#\/threads\/([\w.-]+)(?:\/(\w+)(?:\/(\d{1,9}))?)?$/.exec(hash) ?? []
+  if (id === undefined) return { kind: 'new' }
+  const tab = TABS.find((one) => one === name) ?? 'chat'
+  return { kind: 'thread', id, tab, message: message === undefined ? null : Number(message) }
 }
 
 /** Null: a new thread. */
 export const linkTo = (thread: string | null, tab: Tab = 'chat'): string =>
   thread === null ? '#/' : `#/threads/${thread}${tab === 'chat' ? '' : `/${tab}`}`
+
+export const linkToMessage = (thread: string, message: number): string => `#/threads/${thread}/chat/${message}`
 
 export type Selection = { readonly kind: 'message'; readonly index: number } | { readonly kind: 'fragment'; readonly id: string }
 

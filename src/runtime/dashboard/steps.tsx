@@ -129,7 +129,7 @@ function inWords(item: Exclude<TimelineItem, { kind: 'step' }>): string {
     return `${fragments.join(', ')} ${what} by a person or a program${effect}`
   }
   const { kind, folded, saves, reason } = item.event
-  if (kind === 'client') return reason
+  if (kind !== 'policy') return reason
   return `the server folded ${folded.join(', ')} (${count(saves)} tokens less): ${reason}`
 }
 

@@ -1,13 +1,16 @@
 /** The list of live threads, with the time of last use, a filter, and deletion of several threads at once. */
-import { useState } from 'preact/hooks'
+import { useEffect, useState } from 'preact/hooks'
 import { count, percent, plural } from '../figures/numbers.js'
-import { threadPath } from './api.js'
-import { linkTo, type PagePlace } from './places.js'
+import { sentenceOf, threadPath } from './api.js'
+import { linkTo, linkToMessage, type PagePlace } from './places.js'
 import { useAction, useHouse, useLive } from './hooks.js'
-import type { ThreadSummary } from './wire.js'
+import type { ThreadsFound, ThreadSummary } from './wire.js'
 
-/** From this many threads on the filter is shown. */
-const MANY = 5
+/** From this many threads on the search is shown. */
+const MANY = 2
+/** Letters from which on texts are searched, too, and milliseconds after the last key. */
+const LEAST = 2
+const TYPING = 250
 
 export function ThreadList({ chosen: place }: { readonly chosen: PagePlace }) {
   const chosen = place.kind === 'thread' ? place.id : null
@@ -47,8 +50,8 @@ export function ThreadList({ chosen: place }: { readonly chosen: PagePlace }) {
       {threads.length < MANY && filter === '' ? null : (
         <input
           type="search"
-          aria-label="Filter threads"
-          placeholder="Filter"
+          aria-label="Search threads"
+          placeholder="Search titles and texts"
           value={filter}
           onInput={({ currentTarget }) => {
             setFilter(currentTarget.value)
@@ -65,7 +68,7 @@ export function ThreadList({ chosen: place }: { readonly chosen: PagePlace }) {
       {threads.length === 0 ? (
         <p class="dim">None yet. Ask something, or point an OpenAI client at this server.</p>
       ) : listed.length === 0 ? (
-        <p class="dim">No title contains this.</p>
+        <p class="dim">No title has this.</p>
       ) : (
         <ul>
           {listed.map((thread) => (
@@ -100,6 +103,7 @@ export function ThreadList({ chosen: place }: { readonly chosen: PagePlace }) {
           ))}
         </ul>
       )}
+      <FoundInTexts words={filter.trim()} />
       {damaged.length === 0 ? null : (
         <details class="note">
           <summary>{plural(damaged.length, 'thread')} damaged in the store</summary>
@@ -117,6 +121,69 @@ export function ThreadList({ chosen: place }: { readonly chosen: PagePlace }) {
         </details>
       )}
     </nav>
+  )
+}
+
+/** The threads whose texts have the words, hidden text included, with the first places in each. */
+function FoundInTexts({ words }: { readonly words: string }) {
+  const { api } = useHouse()
+  const [found, setFound] = useState<ThreadsFound | null>(null)
+  const [problem, setProblem] = useState<string | null>(null)
+  const isWanted = words.length >= LEAST
+  useEffect(() => {
+    setFound(null)
+    setProblem(null)
+    if (!isWanted) return undefined
+    const ended = new AbortController()
+    const timer = setTimeout(() => {
+      api
+        .send<ThreadsFound>('POST', '/kvfold/threads/search', { query: words }, ended.signal)
+        .then(setFound)
+        .catch((error: unknown) => {
+          if (!ended.signal.aborted) setProblem(sentenceOf(error))
+        })
+    }, TYPING)
+    return () => {
+      clearTimeout(timer)
+      ended.abort()
+    }
+  }, [api, words, isWanted])
+  if (!isWanted) return null
+  if (problem !== null) return <p role="alert">{problem}</p>
+  const threads = found?.threads.filter(({ messages }) => messages > 0) ?? []
+  return (
+    <section aria-labelledby="found-title">
+      <h3 id="found-title">
+        <span role="status">
+          {found === null ? 'Searching the texts…' : `In the texts of ${plural(threads.length, 'thread')}`}
+          {found?.all === false ? ', maybe of more' : ''}
+        </span>
+      </h3>
+      <ul>
+        {threads.map(({ id, title, messages, places }) => (
+          <li key={id} class="found">
+            <a href={linkTo(id)}>
+              <span class="title">{title === '' ? '(no text)' : title}</span>
+              <span class="dim">{plural(messages, 'message')}</span>
+            </a>
+            <div class="places">
+              {places.map(({ message, before, words: place, after }) => (
+                <a
+                  key={message}
+                  href={linkToMessage(id, message)}
+                  class="excerpt"
+                  aria-label={`Message ${message + 1}: ${place}`}
+                >
+                  {before}
+                  <mark>{place}</mark>
+                  {after}
+                </a>
+              ))}
+            </div>
+          </li>
+        ))}
+      </ul>
+    </section>
   )
 }
 

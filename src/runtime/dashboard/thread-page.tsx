@@ -8,9 +8,9 @@ import { AttentionPanel } from './attention-panel.js'
 import { Answering, messagesBefore, type Chat } from './chat.js'
 import { Choose, Composer, CONTRACTS } from './composer.js'
 import { Conversation, type MessageActions } from './conversation.js'
-import { useAction, useHouse, useLive } from './hooks.js'
+import { useAction, useEdits, useHouse, useLive } from './hooks.js'
 import { FragmentPanel, MessagePanel, SearchPane } from './panels.js'
-import { fragmentsOf, markersOf } from './pieces.js'
+import { fragmentsOf, hiddenBy, type HiddenPieces, markersOf } from './pieces.js'
 import { keyOf, linkTo, type Selection, type Tab } from './places.js'
 import { Steps } from './steps.js'
 import { Legend, ContextBar } from './context-bar.js'
@@ -22,18 +22,26 @@ interface ThreadPageProps {
   readonly thread: ThreadDetail
   readonly tab: Tab
   readonly chat: Chat
+  /** The index of the message that the address names; null: none. */
+  readonly found: number | null
 }
 
-export function ThreadPage({ thread, tab, chat }: ThreadPageProps) {
+export function ThreadPage({ thread, tab, chat, found }: ThreadPageProps) {
   const { api } = useHouse()
-  const { problem, act } = useAction()
+  const { pending } = chat
+  const mine = pending !== null && pending.thread === thread.id ? pending : null
+  const isAnswering = thread.running || mine?.state === 'running'
+  const { waiting, problem, edit } = useEdits(isAnswering)
   const [chosen, setChosen] = useState<Selection | null>(null)
   const [told, setTold] = useState('')
   const { id, messages, ledger, count: length } = thread
-  // A message about the next step is outdated once that step exists.
+  // A message about the next step is outdated once that step begins.
   useEffect(() => {
-    setTold('')
-  }, [length])
+    if (isAnswering) setTold('')
+  }, [isAnswering])
+  useEffect(() => {
+    if (found !== null) document.querySelector(`[data-row="${found}"]`)?.scrollIntoView({ block: 'center' })
+  }, [found])
   const choose = (choice: Selection) => {
     setChosen(choice)
     const mark = choice.kind === 'message' ? `[data-row="${choice.index}"]` : `[data-piece="${choice.id}"]`
@@ -45,8 +53,11 @@ export function ThreadPage({ thread, tab, chat }: ThreadPageProps) {
     setChosen(null)
     if (chosen !== null) document.querySelector<HTMLElement>(`[data-stop="${keyOf(chosen)}"]`)?.focus()
   }
+  /** Says at once that the change waits, and at its end that it is done. */
   const change = (fragmentId: string, what: 'fold' | 'restore', body?: object) => {
-    act(async () => {
+    const done = what === 'fold' ? 'folded' : 'restored'
+    edit(fragmentId, async () => {
+      if (isAnswering) setTold(`${fragmentId} waits: the answer must end before it can be ${done}.`)
       await api.send('POST', threadPath(id, 'fragments', fragmentId, what), body)
       setTold(`${what === 'fold' ? 'Folded' : 'Restored'} ${fragmentId}. It takes effect with the next step.`)
     })
@@ -57,21 +68,28 @@ export function ThreadPage({ thread, tab, chat }: ThreadPageProps) {
   const restore = (one: string) => {
     change(one, 'restore')
   }
-  const foldMessage = ({ index, fragments, message: { content } }: ThreadMessage) => {
-    act(async () => {
-      let open = fragments.filter(({ state }) => state.kind === 'open')
-      if (fragments.length === 0) {
-        const markers = markersOf(messages, index, 0, content.length)
-        if (markers === null) throw new Error('This text is too short, or an earlier message contains it too; cut a part of it.')
-        const body = { ...markers, numFragments: 1 }
-        open = (await api.send<{ fragments: Fragment[] }>('POST', threadPath(id, 'fragments'), body)).fragments
-      }
-      for (const one of open) await api.send('POST', threadPath(id, 'fragments', one.id, 'fold'), {})
-      setTold(`Folded message ${index + 1}. It takes effect with the next step.`)
+  const foldAll = (what: string, fragmentsOfIt: () => Promise<readonly Fragment[]>) => {
+    edit(what, async () => {
+      if (isAnswering) setTold(`The fold of ${what} waits for the end of the answer.`)
+      for (const one of await fragmentsOfIt()) await api.send('POST', threadPath(id, 'fragments', one.id, 'fold'), {})
+      setTold(`Folded ${what}. It takes effect with the next step.`)
     })
   }
-  const { pending } = chat
-  const mine = pending !== null && pending.thread === id ? pending : null
+  const cut = async ({ index }: ThreadMessage, { start, end }: { start: number; end: number }) => {
+    const markers = markersOf(messages, index, start, end)
+    if (markers === null) throw new Error('This text is too short, or an earlier message contains it too; cut a part of it.')
+    const body = { ...markers, numFragments: 1 }
+    return (await api.send<{ fragments: Fragment[] }>('POST', threadPath(id, 'fragments'), body)).fragments
+  }
+  const foldMessage = (of: ThreadMessage) => {
+    foldAll(`message ${of.index + 1}`, async () =>
+      of.fragments.length === 0
+        ? cut(of, { start: 0, end: of.message.content.length })
+        : of.fragments.filter(({ state }) => state.kind === 'open'),
+    )
+  }
+  const by = useMemo(() => hiddenBy(thread), [thread])
+  const hidden: HiddenPieces = { by, waiting }
   const actions: MessageActions = {
     onOpen: ({ index }) => {
       choose({ kind: 'message', index })
@@ -79,11 +97,15 @@ export function ThreadPage({ thread, tab, chat }: ThreadPageProps) {
     onFold: fold,
     onRestore: restore,
     onFoldMessage: foldMessage,
+    onFoldStretch: (of, stretch, what) => {
+      foldAll(what, () => cut(of, stretch))
+    },
     onBranch: chat.running
       ? null
       : ({ index }, text) => {
           chat.ask({ thread: id, model: thread.model, before: index, text })
         },
+    isTooLong: chat.done?.thread === id && chat.done.cut,
     onContinue: chat.running
       ? null
       : ({ message: { content } }) => {
@@ -93,12 +115,20 @@ export function ThreadPage({ thread, tab, chat }: ThreadPageProps) {
   const until = mine === null ? messages.length : messagesBefore(mine, thread)
   // Memoised, so that hundreds of messages are not rendered again for every token and key.
   const conversation = useMemo(
-    () => <Conversation {...{ thread, until, actions }} />,
-    [thread, until, chat.running, chat.settings],
+    () => <Conversation {...{ thread, until, actions, hidden, found }} />,
+    [thread, until, chat.running, chat.done, chat.settings, isAnswering, waiting, found],
   )
   const map = useMemo(
-    () => <ContextBar {...{ thread, chosen }} onChoose={choose} onFold={fold} onRestore={restore} onFoldMessage={foldMessage} />,
-    [thread, chosen],
+    () => (
+      <ContextBar
+        {...{ thread, chosen, hidden }}
+        onChoose={choose}
+        onFold={fold}
+        onRestore={restore}
+        onFoldMessage={foldMessage}
+      />
+    ),
+    [thread, chosen, isAnswering, waiting],
   )
   return (
     <div class={fragment === undefined && message === undefined ? 'thread' : 'thread with-panel'}>
@@ -138,10 +168,22 @@ export function ThreadPage({ thread, tab, chat }: ThreadPageProps) {
       </div>
       {map}
       {fragment === undefined ? null : (
-        <FragmentPanel key={fragment.id} {...{ thread, fragment }} onChange={change} onTold={setTold} onClose={close} />
+        <FragmentPanel
+          key={fragment.id}
+          {...{ thread, fragment, hidden, isAnswering }}
+          onChange={change}
+          onTold={setTold}
+          onClose={close}
+        />
       )}
       {message === undefined ? null : (
-        <MessagePanel key={message.index} {...{ thread, message }} onChoose={choose} onTold={setTold} onClose={close} />
+        <MessagePanel
+          key={message.index}
+          {...{ thread, message, isAnswering }}
+          onChoose={choose}
+          onTold={setTold}
+          onClose={close}
+        />
       )}
     </div>
   )
@@ -203,6 +245,7 @@ function About({ thread, onTold }: { readonly thread: ThreadDetail; readonly onT
           </span>
         ))}
       </p>
+      <TitleForm key={thread.title} thread={thread} onTold={onTold} />
       <div class="controls">
         <Choose
           label="Contract"
@@ -280,6 +323,48 @@ function About({ thread, onTold }: { readonly thread: ThreadDetail; readonly onT
       </div>
       {problem === null ? null : <p role="alert">{problem}</p>}
     </details>
+  )
+}
+
+/** Renames the thread. An empty title takes the name back. */
+function TitleForm({
+  thread: { id, title },
+  onTold,
+}: {
+  readonly thread: ThreadDetail
+  readonly onTold: (text: string) => void
+}) {
+  const { api } = useHouse()
+  const { busy, problem, act } = useAction()
+  const [typed, setTyped] = useState(title)
+  return (
+    <form
+      class="controls"
+      onSubmit={(event) => {
+        event.preventDefault()
+        const wanted = typed.trim()
+        act(async () => {
+          await api.send('PUT', threadPath(id, 'title'), { title: wanted === '' ? null : wanted })
+          onTold(wanted === '' ? 'The thread is called as its first message begins.' : `The thread is called ${wanted}.`)
+        })
+      }}
+    >
+      <label class="title-field">
+        Title{' '}
+        <input
+          maxLength={80}
+          placeholder="as its first message begins"
+          value={typed}
+          onInput={({ currentTarget }) => {
+            setTyped(currentTarget.value)
+          }}
+        />
+      </label>
+      <button type="submit" aria-disabled={busy}>
+        Rename
+      </button>
+      {problem === null ? null : <span role="alert">{problem}</span>}
+    </form>
   )
 }
 

@@ -17,7 +17,7 @@ export type { Hit, SearchResult } from '../context/search.js'
 export type { ContractChoice } from '../core/contract.js'
 export type { LedgerEntry, MessageCost } from '../kv/ledger.js'
 export type { Acm } from '../server/ask.js'
-export type { ThreadFragment as Fragment, ThreadMessage, ThreadSummary } from '../server/threads/thread-api.js'
+export type { ThreadFragment as Fragment, ThreadMessage, ThreadsFound, ThreadSummary } from '../server/threads/thread-api.js'
 export type { ModelStatus, ServiceStatus, ToolServerStatus } from '../server/threads/status.js'
 
 /** A thread that the store cannot return as it was written. */

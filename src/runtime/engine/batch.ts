@@ -41,27 +41,43 @@ const MOST_READ = 64
 const sizeOf = (shares: readonly BatchShare[]): number => shares.reduce((sum, { tokens }) => sum + tokens.length, 0)
 
 /**
- * Composes the next batch of at most `room` tokens: one token of every stream, then prompts, those that waited longest first. Shares that
+ * Composes the next batch of at most `room` tokens: a token of every stream, then prompts by `due`, as far as the budget says. Shares that
  * find no cells wait.
+ * @param jobs those that may be in one batch
+ * @param waiting the number of streams that wait for this batch, because they apply other adapters
  * @returns the shares, and the jobs that found no cells
  */
-export function composed(
-  jobs: readonly Job[],
-  cache: StepCache,
-  room: number,
-  budget: PrefillBudget,
-): { readonly shares: BatchShare[]; readonly starved: readonly Job[] } {
+export function composed(jobs: readonly Job[], cache: StepCache, room: number, budget: PrefillBudget, waiting = 0): Composed {
+  const streams = jobs.filter(isStream).length
+  const due = jobs.reduce((sum, { phase }) => sum + (phase.name === 'prefill' ? phase.total - phase.done : 0), 0)
+  const everything = { streams: true, prompt: room }
+  if (streams + waiting === 0 || due === 0) return filled(jobs, cache, room, everything)
+  if (streams === 0) return filled(jobs, cache, room, { streams: true, prompt: budget.apart(waiting, due) })
+  const chosen = filled(jobs, cache, room, budget.turn(streams, due))
+  return chosen.shares.length > 0 ? chosen : filled(jobs, cache, room, everything)
+}
+
+interface Composed {
+  readonly shares: BatchShare[]
+  readonly starved: readonly Job[]
+}
+
+/** Fills a batch with what the turn has. */
+function filled(jobs: readonly Job[], cache: StepCache, room: number, turn: Turn): Composed {
   const shares: BatchShare[] = []
   const starved: Job[] = []
+  const streams = jobs.filter(isStream)
+  /** Streams that this turn leaves out keep room for their next token. */
+  const held = turn.streams ? 0 : streams.length
   const add = (share: BatchShare): void => {
     // Ask for the cells of the whole batch so far, because none of them is taken before the decode.
-    if (cache.reserve(sizeOf(shares) + share.tokens.length).kind === 'full') starved.push(share.job)
+    if (cache.reserve(held + sizeOf(shares) + share.tokens.length).kind === 'full') starved.push(share.job)
     else {
       shares.push(share)
       room -= share.tokens.length
     }
   }
-  for (const job of jobs) {
+  for (const job of turn.streams ? streams : []) {
     if (job.phase.name === 'decode' && room > 0)
       add({
         job,
@@ -71,10 +87,8 @@ export function composed(
         seat: cache.seat(job.phase.step),
       })
   }
-  const streams = shares.length
-  const isPromptDue = jobs.some(({ phase }) => phase.name === 'prefill')
-  if (streams > 0 && isPromptDue) room = Math.min(budget.tokens(streams), room)
-  for (const job of [...jobs].sort((a, b) => a.served - b.served)) {
+  room = Math.min(turn.prompt, room)
+  for (const job of [...jobs].sort((a, b) => a.due - b.due)) {
     if (job.phase.name !== 'prefill' || room === 0) continue
     const isRead = job.asked.promptLogprobs !== undefined
     const chunk = cache.next(job.phase.step, isRead ? Math.min(room, MOST_READ) : room)
@@ -119,7 +133,35 @@ export function packed(shares: readonly BatchShare[]): Packed {
   return { batch, size, outputs, read, watched }
 }
 
-// How many prompt tokens go into a batch beside streams, so that the gap between two tokens of a stream stays within `maxGap`.
+// Which jobs may be in one batch: llama.cpp applies adapters to a whole batch.
+
+/**
+ * Groups the jobs that have tokens to compute by their adapters. The group with the adapters `last` comes first if it `stays`; then comes
+ * the group that has waited longest.
+ */
+export function byAdapters(jobs: readonly Job[], last: string, stays: boolean): readonly (readonly Job[])[] {
+  const groups = new Map<string, Job[]>()
+  for (const job of jobs) {
+    if (job.step === null) continue
+    const { key } = job.adapters
+    const group = groups.get(key)
+    if (group === undefined) groups.set(key, [job])
+    else group.push(job)
+  }
+  const turn = ([key, group]: readonly [string, readonly Job[]]) =>
+    stays && key === last ? -Infinity : group.reduce((latest, { ran }) => Math.max(latest, ran), -1)
+  return [...groups].sort((a, b) => turn(a) - turn(b)).map(([, group]) => group)
+}
+
+export const isStream = ({ phase }: Job): boolean => phase.name === 'decode'
+
+// What goes into a turn while prompts wait beside streams, so that gaps are short and little time is lost.
+
+/** What the next turn computes: a token of every stream or none, and at most so many prompt tokens. */
+interface Turn {
+  readonly streams: boolean
+  readonly prompt: number
+}
 
 /** The tokens of a turn and its time: from before the decode until its tokens were sampled and streamed. */
 interface TurnTime {
@@ -131,12 +173,24 @@ interface TurnTime {
 
 /** Every turn with room for a prompt takes at least this many of its tokens: fewer take about as long on most hardware. */
 const FEWEST = 16
-/** Larger chunks are multiples of this: kernels work in tiles, and llama.cpp keeps the graph of a batch of the same size. */
-const TILE = 16
-/** After this many turns with prompts comes one without, because only such a turn measures the time of the streams alone. */
+/** Larger chunks are multiples of this: attention kernels work in tiles of 64 tokens, on the CPU only from 64 on. */
+const TILE = 64
+/** Without a given gap, one should take this many milliseconds. */
+const AIM = 50
+/** Without a given gap, one may take this many milliseconds where shorter ones would lose more than `MOST_LOST`. */
+const WORTHWHILE = 250
+/** Without a given gap, none is longer than this for the sake of a whole tile. */
+const LONGEST = 1000
+/** The share of the time of a prompt that its chunks may cost, compared with whole batches. */
+const MOST_LOST = 0.05
+/** After this many turns with prompts comes one that measures something else: see `Way`, and the streams alone. */
 const PROBE_EVERY = 32
 /** How many turns without prompts come before the first one with them. The shortest of these counts. */
 const FIRST_PROBES = 2
+/** A chunk takes all that waits if that is at most this many times its size, because a small rest costs as much as a larger chunk. */
+const REST = 4 / 3
+/** How many choices come before the first one of the way that seems to take longer. */
+const FIRST_CHOICE = 8
 /** Weight of the last turn in a running mean: `RISING` if it took longer than the mean, `FALLING` if less. Noise only ever adds time. */
 const RISING = 0.3
 const FALLING = 0.5
@@ -154,41 +208,135 @@ interface TurnPace {
   readonly milliseconds: number
   /** How many such turns were measured. */
   readonly probes: number
-  /** How many turns with prompts there were since the last one without. */
+  /** How many turns with prompts and streams there were since the last one without prompts. */
   mixed: number
 }
 
 /**
- * A turn with prompts takes the time of the streams' own tokens, and a time for each prompt token. Both are running means, so they follow
- * depth, model and machine. Turns without prompts measure the first; they occur by themselves or are asked for. Turns with prompts measure
- * the second.
+ * What prompt tokens cost when they are computed in one way: `each * (tokens + extra)` milliseconds more than the streams alone. `extra` is
+ * what a chunk costs besides its tokens, in tokens; a chunk of a quarter now and then measures it.
+ */
+class Way {
+  /** Milliseconds of a token; null before the first measurement. */
+  #each: number | null = null
+  #extra = 0
+  /** How many chunks were chosen; the size of the last one if it was a quarter. */
+  #chunks = 0
+  #quarter: number | null = null
+
+  /** @param like a way that was measured before this one; `extra` begins as its */
+  constructor(private readonly like: Way | null = null) {}
+
+  /** What these tokens cost; infinite before the first measurement. */
+  milliseconds(tokens: number): number {
+    return (this.#each ?? Infinity) * (tokens + this.#extra)
+  }
+
+  /** How many tokens fit into this time. */
+  #fitting(milliseconds: number): number {
+    return milliseconds / (this.#each ?? Infinity) - this.#extra
+  }
+
+  /**
+   * @param left the milliseconds that the chunk should take, those that it may take where that saves time, and those that a tile may take
+   * @param due how many prompt tokens wait
+   */
+  size([left, more, most]: readonly [number, number, number], room: number, due: number): number {
+    if (this.#each === null) return FEWEST
+    // A whole batch costs `extra` too. So this is where extra / size <= MOST_LOST + (1 + MOST_LOST) * extra / room.
+    const worthwhile = this.#extra / (MOST_LOST + ((1 + MOST_LOST) * this.#extra) / room)
+    const longest = Math.min(Math.max(this.#fitting(more), Math.min(TILE, this.#fitting(most))), room)
+    const best = Math.min(longest, Math.max(this.#fitting(left), TILE * Math.round(worthwhile / TILE), TILE))
+    const size = best < TILE ? Math.max(FEWEST, FEWEST * Math.floor(best / FEWEST)) : TILE * Math.floor(best / TILE)
+    return due > size && due <= Math.min(longest, REST * size) ? due : size
+  }
+
+  /** Returns the size of the next chunk: `size`, or now and then a quarter. */
+  next(size: number): number {
+    const every = this.#chunks < PROBE_EVERY ? PROBE_EVERY / 4 : PROBE_EVERY
+    const isQuarter = this.#chunks++ % every === 2 && size >= TILE && size % TILE === 0
+    this.#quarter = isQuarter ? size / 4 : null
+    return this.#quarter ?? size
+  }
+
+  took(tokens: number, milliseconds: number): void {
+    if (this.#each !== null && tokens === this.#quarter) {
+      const size = 4 * tokens
+      const whole = this.milliseconds(size)
+      const share = Math.min(milliseconds / whole, 0.9)
+      const extra = Math.max(0, (share * size - tokens) / (1 - share))
+      this.#extra += (extra - this.#extra) / 2
+      this.#each = whole / (size + this.#extra)
+    } else if (tokens >= FEWEST) {
+      if (this.#each === null) this.#extra = this.like === null ? 0 : this.like.#extra
+      this.#each = follow(this.#each, milliseconds / (tokens + this.#extra))
+    }
+    this.#quarter = null
+  }
+}
+
+/**
+ * Chooses the turns while prompts wait beside streams. Prompt tokens are computed in one batch with the streams' (`mixed`), or streams and
+ * prompts take turns (`apart`). The first saves what a batch costs by itself. The second saves time where attention passes over the cells
+ * of all tokens of a tile, as on the CPU. All times are running means, so they follow depth, model and machine.
  */
 export class PrefillBudget {
   /** The pace of turns, by the number of streams. */
   readonly #alone = new Map<number, TurnPace>()
-  /** Milliseconds per prompt token; null before the first measurement. */
-  #each: number | null = null
-
-  /** @param maxGap milliseconds between two tokens of a stream */
-  constructor(private readonly maxGap: number) {}
+  readonly #apart = new Way()
+  readonly #mixed = new Way(this.#apart)
+  readonly #gaps: readonly [number, number, number]
+  /** How many times there was a choice between the two ways. */
+  #choices = 0
+  /** Whether the last turn had streams. After one without, they come first. */
+  #streamed = false
 
   /**
-   * How many prompt tokens may go into a batch that has a token of each of these streams; there is at least one stream. Returns 0 when this
-   * turn must measure the streams alone; the next turn has room for prompts.
+   * @param room the most tokens of a batch
+   * @param maxGap milliseconds between two tokens of a stream, as far as prompts cause the gap. Default: 50, or up to 250 where shorter
+   *   gaps cost over 5 % of throughput, or up to 1000 for a chunk of 64 tokens
    */
-  tokens(streams: number): number {
+  constructor(
+    private readonly room: number,
+    maxGap?: number,
+  ) {
+    this.#gaps = maxGap === undefined ? [AIM, WORTHWHILE, LONGEST] : [maxGap, maxGap, maxGap]
+  }
+
+  /**
+   * Chooses the next turn, while prompts wait beside this many streams; there is at least one.
+   * @param due how many prompt tokens wait
+   */
+  turn(streams: number, due: number): Turn {
     const alone = this.#alone.get(streams)
-    if (alone === undefined || alone.probes < FIRST_PROBES || alone.mixed >= PROBE_EVERY) return 0
-    if (this.#each === null) return FEWEST
-    const budget = (this.maxGap - alone.milliseconds) / this.#each
-    return budget < 2 * TILE ? Math.max(FEWEST, Math.floor(budget)) : TILE * Math.floor(budget / TILE)
+    const isProbe = alone === undefined || alone.probes < FIRST_PROBES || alone.mixed >= PROBE_EVERY
+    if (isProbe || !this.#streamed) return { streams: true, prompt: 0 }
+    const room = Math.max(FEWEST, this.room - streams)
+    const left = this.#left(streams)
+    const sizeOf = (way: Way) => way.size(left, room, due)
+    const each = (way: Way) => way.milliseconds(sizeOf(way)) / sizeOf(way)
+    const [better, other] = each(this.#mixed) < each(this.#apart) ? [this.#mixed, this.#apart] : [this.#apart, this.#mixed]
+    const way = ++this.#choices % PROBE_EVERY === FIRST_CHOICE ? other : better
+    return { streams: way === this.#mixed, prompt: way.next(sizeOf(better)) }
+  }
+
+  /** How many prompt tokens may be computed while this many streams wait that cannot be in the same batch. */
+  apart(streams: number, due: number): number {
+    return this.#apart.size(this.#left(streams), Math.max(FEWEST, this.room - streams), due)
+  }
+
+  /** What the gaps leave beside this many streams, in milliseconds. */
+  #left(streams: number): readonly [number, number, number] {
+    const alone = this.#alone.get(streams)?.milliseconds ?? 0
+    const [aim, more, most] = this.#gaps
+    return [aim - alone, more - alone, most - alone]
   }
 
   /** Learns from a turn that was decoded. */
   took({ prompt, streams, milliseconds }: TurnTime): void {
+    this.#streamed = streams > 0
     if (streams === 0) {
-      // Without streams batches are larger, so this time per token is too low. It serves until a mixed turn has been measured.
-      if (prompt >= FEWEST) this.#each ??= milliseconds / prompt
+      this.#apart.took(prompt, milliseconds)
       return
     }
     const alone = this.#alone.get(streams)
@@ -201,9 +349,8 @@ export class PrefillBudget {
     }
     if (alone === undefined) return
     alone.mixed++
-    // The time of a few tokens is lost in the noise. Noise can also make a turn with prompts shorter than one without.
-    if (prompt >= FEWEST)
-      this.#each = follow(this.#each, Math.max(milliseconds - alone.milliseconds, LEAST_SHARE * milliseconds) / prompt)
+    // Noise can also make a turn with prompts shorter than one without.
+    this.#mixed.took(prompt, Math.max(milliseconds - alone.milliseconds, LEAST_SHARE * milliseconds))
   }
 }
 

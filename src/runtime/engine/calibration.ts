@@ -16,7 +16,11 @@ import type { BackendInfo, ContextOptions, ModelInfo, ModelOptions, NativeContex
 export type CalibrationSettings = Pick<
   ContextOptions,
   'threads' | 'batchThreads' | 'ubatch' | 'flashAttention' | 'keyType' | 'valueType'
-> & { readonly model?: ModelOptions }
+> & {
+  readonly model?: ModelOptions
+  /** Adapters take time for every token. */
+  readonly lora?: readonly { readonly path: string; readonly scale?: number }[]
+}
 
 /** The model, settings and backend that a calibration belongs to. */
 export interface CalibrationSubject {
@@ -193,11 +197,13 @@ const pathOf = (subject: CalibrationSubject, folder: string, of = ''): string =>
 /** Model files of the same shape and size have the same hash, because they are equally fast. */
 function subjectHash({ info, settings, backend }: CalibrationSubject): string {
   const { description, architecture, parameters, size, layers, embedding, heads, kvHeads, vocabulary } = info
-  const { threads, batchThreads, ubatch, flashAttention = 'auto', keyType, valueType, model } = settings
+  const { threads, batchThreads, ubatch, flashAttention = 'auto', keyType, valueType, model, lora = [] } = settings
+  const applied = lora.filter(({ scale = 1 }) => scale !== 0).map(({ path }) => path)
   const what = [
     [info.metadata['general.name'], description, architecture, parameters, size, layers, embedding, heads, kvHeads, vocabulary],
     [threads, batchThreads, ubatch, flashAttention, keyType, valueType, model?.gpuLayers],
     backend.gpu,
+    ...(applied.length === 0 ? [] : [applied]),
   ]
   return createHash('sha256').update(JSON.stringify(what)).digest('hex')
 }

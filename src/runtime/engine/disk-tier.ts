@@ -2,6 +2,7 @@
 import { randomBytes } from 'node:crypto'
 import { type FileHandle, mkdir, open, readdir, rename, rm, stat, utimes } from 'node:fs/promises'
 import { join } from 'node:path'
+import { isRunning } from '../core/processes.js'
 import { steady } from '../core/clock.js'
 import { invariant, KvfoldError } from '../core/errors.js'
 import { WORDS } from '../kv/cell-hash.js'
@@ -350,11 +351,7 @@ async function isAbandoned(path: string, name: string): Promise<boolean> {
   const [, pid, run] = TEMPORARY.exec(name) ?? []
   if (pid === undefined || run === RUN) return false
   if (Number(pid) === process.pid) return true
-  try {
-    process.kill(Number(pid), 0)
-  } catch (error) {
-    if (!isOfSystem(error) || error.code !== 'EPERM') return true
-  }
+  if (!isRunning(Number(pid))) return true
   const { mtimeMs } = await stat(path).catch(() => ({ mtimeMs: 0 }))
   return mtimeMs < steady.now() - ABANDONED
 }

@@ -8,26 +8,44 @@ import { Feed } from '../core/feed.js'
 import type { ConversationId } from '../core/ids.js'
 import type { Span } from '../core/span.js'
 import type { LedgerEntry } from '../kv/ledger.js'
-import type { BlendChoice } from '../kv/plan/parts.js'
+import type { BlendChoice } from '../core/contract.js'
+import type { AnswerLimits, DryOptions, SamplerName } from '../native/types.js'
 import type { AttentionPattern, AttentionRequest } from './attention.js'
-import type { SpeculateOptions } from './speculation.js'
+import type { SpeculateOptions } from './speculate-terms.js'
 
 /** How tokens are drawn. A field that is left out is off. A server fills fields in from `Engine.samplingDefaults`. */
 export interface Sampling {
   /** 0 is greedy. Default 0. */
   readonly temperature?: number
+  /** The temperature moves within `range` of `temperature`, and grows with the entropy to this power. */
+  readonly dynatemp?: { readonly range: number; readonly exponent: number }
   readonly topK?: number
   readonly topP?: number
   readonly minP?: number
   readonly typicalP?: number
+  /** Keeps tokens whose logit is at most so many standard deviations below the best. */
+  readonly topNSigma?: number
+  /** With this probability removes all but the least likely of the tokens at or above the threshold. */
+  readonly xtc?: { readonly probability: number; readonly threshold: number }
+  /** `lastN` -1: as many tokens as the context has. It looks at the tokens that the step shows, and at the answer. */
+  readonly dry?: DryOptions
+  /** Draws tokens near a probability. */
+  readonly adaptive?: { readonly target: number; readonly decay: number }
+  /** How many tokens the filters leave at least. */
+  readonly minKeep?: number
+  /** The parts of the chain in their order; others are left out. Default: llama.cpp's order. */
+  readonly order?: readonly SamplerName[]
+  /** Looks at the tokens that the step shows, and at the answer. The other two penalties look at the answer. */
   readonly repeatPenalty?: number
   readonly frequencyPenalty?: number
   readonly presencePenalty?: number
-  /** How many of the latest tokens the penalties look at. Default 64. */
+  /** How many of the latest tokens the penalties look at; -1: as many as the context has. Default 64. */
   readonly penaltyLastN?: number
-  readonly mirostat?: { readonly version: 1 | 2; readonly tau: number; readonly eta: number }
+  /** Version 0: off, also where the model's file recommends it. */
+  readonly mirostat?: { readonly version: 0 | 1 | 2; readonly tau: number; readonly eta: number }
   readonly seed?: number
-  readonly logitBias?: readonly { readonly token: number; readonly bias: number }[]
+  /** A text stands for each of its tokens. */
+  readonly logitBias?: readonly { readonly token: number | string; readonly bias: number }[]
 }
 
 /**
@@ -35,6 +53,8 @@ export interface Sampling {
  */
 export interface GenerationOptions {
   readonly sampling?: Sampling
+  /** What the answer may not say, and where it may end. Helpers' answers do not have it. Default: none. */
+  readonly limits?: AnswerLimits
   /** Default: as many as the context has room for. 0: the prompt is computed, and nothing is generated. */
   readonly maxTokens?: number
   readonly stop?: readonly string[]
@@ -66,6 +86,13 @@ export interface GenerationOptions {
   readonly blend?: BlendChoice
 }
 
+/** An adapter of the engine, by its id, and the factor on what it adds to the model's weights. */
+export interface AdapterScale {
+  readonly id: number
+  /** 0: it does not apply. */
+  readonly scale: number
+}
+
 /** What all requests of a conversation have in common, those of its helpers included. */
 export interface RequestScope {
   /**
@@ -76,6 +103,11 @@ export interface RequestScope {
   readonly tenant?: string
   /** Variables of the chat template. They hold for the whole prompt, earlier messages included. Default: none. */
   readonly variables?: TemplateVariables
+  /**
+   * The LoRA adapters to apply; those that it does not name do not apply. Cells that were computed with other adapters are never used, but
+   * they are kept until the conversation is forgotten or room is short. Default: those of the engine's options, at their scales.
+   */
+  readonly lora?: readonly AdapterScale[]
 }
 
 export interface EngineRequest extends GenerationOptions, RequestScope {
@@ -149,6 +181,11 @@ export interface TokenLogprob extends NamedLogprob {
   readonly top: readonly NamedLogprob[]
 }
 
+/** A token of a prompt, with its rank: 1 for the likeliest token. */
+export interface PromptLogprob extends TokenLogprob {
+  readonly rank: number
+}
+
 /** The reason why generation ended. */
 export type Finish = 'stop' | 'tool-calls' | 'length' | 'cancelled'
 
@@ -198,8 +235,8 @@ export interface EngineReply {
    */
   readonly message: ChatMessage
   readonly finish: Finish
-  /** The stop string that ended the answer, if the engine reports it. The message does not contain it. */
-  readonly stop?: string
+  /** The stop string, or the stop token, that ended the answer, if the engine reports it. The message does not contain it. */
+  readonly stop?: string | number
   readonly ledger: LedgerEntry
   readonly timing: Timing
   readonly logprobs?: readonly TokenLogprob[]
@@ -233,7 +270,10 @@ export interface Generation extends AsyncIterable<EngineEvent> {
 }
 
 export interface EngineInfo {
+  /** The model's name, with the adapters that a request applies if it names none. */
   readonly model: string
+  /** The model's name without adapters. Default: `model`. */
+  readonly base?: string
   /** The kind of engine: `llama`, `scripted`, ... */
   readonly engine: string
   /** The release of llama.cpp, or of the software that takes its place. */

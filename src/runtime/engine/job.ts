@@ -13,10 +13,12 @@ import type { Prompt } from '../kv/prompt.js'
 import type { LiveSequence } from '../kv/sequence.js'
 import type { Step } from '../kv/step.js'
 import type { NativeModel, NativeSampler, SamplerOptions } from '../native/types.js'
+import { type AdapterSet, NO_ADAPTERS } from './adapters.js'
 import type { AttentionWatch } from './attention-capture.js'
 import type { AttentionPattern } from './attention.js'
-import type { EngineRequest, PlannedStep, Timing, TokenLogprob } from './engine.js'
-import type { Drafter, SpeculateOptions } from './speculation.js'
+import type { EngineRequest, PlannedStep, PromptLogprob, Timing, TokenLogprob } from './engine.js'
+import type { SpeculateOptions } from './speculate-terms.js'
+import type { Drafter } from './speculation.js'
 
 // A step on its way through the scheduler: its request, its phase and its result.
 
@@ -52,6 +54,8 @@ export interface JobRequest {
    * without a tenant share.
    */
   readonly salt?: CacheSalt
+  /** The adapters that its decodes apply. `salt` must be the one of these adapters. Default: none. */
+  readonly adapters?: AdapterSet
   readonly prompt: Prompt
   /** The contract and its choices. Default: exact. */
   readonly terms?: StepContract
@@ -69,15 +73,15 @@ export interface JobResult {
   /** Their text up to a stop string, control tokens included. */
   readonly text: string
   readonly finish: 'stop' | 'stop-string' | 'length' | 'cancelled'
-  /** The stop string that ended the answer. */
-  readonly stop?: string
+  /** The stop string, or the stop token, that ended the answer. */
+  readonly stop?: string | number
   readonly ledger: LedgerEntry
   readonly timing: Timing
   readonly logprobs: readonly TokenLogprob[]
   /** The log-probability of the token that ended generation, if the model sampled one and log-probabilities were requested. */
   readonly endLogprob?: TokenLogprob
   /** Those of the prompt's tokens after the first, if they were requested. */
-  readonly promptLogprobs?: readonly TokenLogprob[]
+  readonly promptLogprobs?: readonly PromptLogprob[]
   /** Present if the request asked for it and the step was not cancelled. */
   readonly attention?: AttentionPattern
 }
@@ -102,6 +106,13 @@ type Phase =
   | { readonly name: 'decode'; readonly step: Step; readonly token: number }
   | { readonly name: 'ended' }
 
+/** The tokens of the prompt that the sampler looks back over, if it does. */
+function seenBy({ sampler, prompt }: JobRequest): Pick<SamplerOptions, 'seen'> {
+  const { dry, repeatPenalty = 1, penaltyLastN = 64 } = sampler
+  const most = Math.max(dry === undefined ? 0 : (dry.options.lastN ?? 64), repeatPenalty === 1 ? 0 : penaltyLastN)
+  return most === 0 ? {} : { seen: prompt.tokens.subarray(Math.max(0, prompt.tokens.length - most)) }
+}
+
 /** More tokens than any context has cells. */
 const MOST_LEFT = 2 ** 30
 
@@ -110,18 +121,24 @@ export class Job {
   cancelled = false
   /** The sequence states read from disk for the job; null before the first read. */
   fetched: ReadStates | null = null
-  /** The scheduler's turn that last computed a part of the job's prompt; -1 before the first. */
-  served = -1
+  /** The scheduler's turn that last computed any of the job's tokens; -1 before the first. */
+  ran = -1
+  /**
+   * When the prompt would be done if it had been computed alone since the job arrived, by a clock that counts the prompt tokens that the
+   * scheduler computes. The prompt that is due first comes first. So equal prompts go by arrival, a short one passes a long one, and none
+   * waits for prompts that arrive after it is due. Before the step begins: when the job arrived.
+   */
+  due = 0
   readonly result: Promise<JobResult>
   resolve!: (result: JobResult) => void
   reject!: (error: unknown) => void
   readonly tokens: number[] = []
   readonly logprobs: TokenLogprob[] = []
-  readonly promptLogprobs: TokenLogprob[] = []
+  readonly promptLogprobs: PromptLogprob[] = []
   endLogprob: TokenLogprob | null = null
   text = ''
-  /** The stop string that ended the answer. */
-  stop: string | null = null
+  /** The stop string, or the stop token, that ended the answer. */
+  stop: string | number | null = null
   /** Proposes tokens; null before the first token is sampled, and for jobs without drafts. */
   drafter: Drafter | null = null
   prefillTokens = 0
@@ -129,6 +146,7 @@ export class Job {
   readonly asked: AskedStep
   readonly sampler: NativeSampler
   readonly #stops: StopStrings
+  readonly #stopTokens: ReadonlySet<number>
   readonly #decoder = new TextDecoder()
 
   constructor(
@@ -139,12 +157,17 @@ export class Job {
   ) {
     this.asked = request.asked
     this.#stops = new StopStrings(this.asked.stop ?? [])
-    this.sampler = model.createSampler(request.sampler)
+    this.#stopTokens = new Set(request.sampler.limits?.stopTokens)
+    this.sampler = model.createSampler({ ...request.sampler, ...seenBy(request) })
     this.result = new Promise((resolve, reject) => {
       this.resolve = resolve
       this.reject = reject
     })
     this.result.catch(() => undefined)
+  }
+
+  get adapters(): AdapterSet {
+    return this.request.adapters ?? NO_ADAPTERS
   }
 
   /** The running step; null before it begins and after it ends. */
@@ -153,7 +176,7 @@ export class Job {
   }
 
   /**
-   * Whether only the sampler, an end-of-generation token or `maxTokens` can end the job. Then tokens may be sampled before anything here
+   * Whether only the sampler, a token that ends the answer or `maxTokens` can end the job. Then tokens may be sampled before anything here
    * sees them.
    */
   get runsAhead(): boolean {
@@ -169,7 +192,9 @@ export class Job {
 
   /** Takes a sampled token and streams its text. Returns why generation ends with it; null if generation continues. */
   take(token: number, logprob: TokenLogprob | null): 'stop' | 'stop-string' | 'length' | null {
-    if (this.model.isEndOfGeneration(token)) {
+    const isStop = this.#stopTokens.has(token)
+    if (isStop || this.model.isEndOfGeneration(token)) {
+      if (isStop) this.stop = token
       this.endLogprob = logprob
       this.flush()
       return 'stop'
@@ -200,7 +225,8 @@ export class Job {
       const next = prompt.tokens[place + offset + 1]
       if (next === undefined) return
       const piece = (id: number) => this.model.piece(id, true)
-      this.promptLogprobs.push(tokenLogprob(logits(offset), next, alternatives, piece))
+      const all = logits(offset)
+      this.promptLogprobs.push({ ...tokenLogprob(all, next, alternatives, piece), rank: rankOf(all, next) })
     }
   }
 
@@ -289,6 +315,14 @@ export function tokenLogprob(
   const offset = max + Math.log(sum)
   const named = (id: number) => ({ token: id, ...written(piece(id)), logprob: (logits[id] ?? -Infinity) - offset })
   return { ...named(token), top: largest(logits, count).map(named) }
+}
+
+/** Returns how many tokens have at least the logit of this one; ties count by lower index, as in `largest`. */
+function rankOf(logits: Float32Array, token: number): number {
+  const own = logits[token] ?? -Infinity
+  let rank = 1
+  for (let id = 0; id < logits.length; id++) if (logits[id]! > own || (logits[id] === own && id < token)) rank++
+  return rank
 }
 
 const decoder = new TextDecoder('utf-8', { ignoreBOM: true })

@@ -3,25 +3,34 @@ import { ChatFormat } from '../chat/format.js'
 import type { ToolDefinition } from '../chat/message.js'
 import { type ContractChoice, contractOfStep } from '../core/contract.js'
 import { KvfoldError } from '../core/errors.js'
-import type { BlendChoice, StepContract } from '../kv/plan/parts.js'
+import { type CostModel, decodeInTokens } from '../kv/cost-model.js'
+import type { BlendChoice } from '../core/contract.js'
+import type { StepContract } from '../kv/plan/parts.js'
 import type { EditMap } from '../kv/prompt.js'
 import type { ContextOptions, ModelInfo, ModelOptions, NativeModel, SamplerOptions } from '../native/types.js'
+import type { AdapterFile } from './adapters.js'
 import { callableTools } from './client-request.js'
 import type { ShelfPlace } from './disk-tier.js'
 import type { SharedCells } from './saved-cells.js'
 import type { EngineRequest, Sampling } from './engine.js'
 import type { AskedStep, JobListener, JobRequest } from './job.js'
 import type { Abilities } from './model-facts.js'
-import { speculateTerms, type SpeculateKind, type SpeculateOptions } from './speculation.js'
+import { speculateTerms, type SpeculateKind, type SpeculateOptions } from './speculate-terms.js'
 import { guardedSequences, MOST_GUARDED } from './window-guard.js'
 
 export interface LlamaEngineOptions extends Omit<ContextOptions, 'embeddings'> {
   readonly model?: ModelOptions
+  /**
+   * LoRA adapters of the model. A request that names none applies all of them, each at its scale (default 1). Two files must not have one
+   * name. Default: none.
+   */
+  readonly lora?: readonly AdapterFile[]
   /** How many steps run at once. Default 4. */
   readonly slots?: number
   /**
    * The most milliseconds between two tokens of an answer, as far as prompts computed beside it cause the gap. A prompt still gets at least
-   * 16 tokens a turn. Default 1000. Shorter gaps cost throughput: small batches take longer per token.
+   * 16 tokens a turn. Shorter gaps cost throughput: small batches take longer per token. Default: 50, or up to 250 where shorter gaps cost over
+   * 5 % of throughput, or up to 1000 for a chunk of 64 tokens.
    */
   readonly maxGap?: number
   /** Used instead of the model's own chat template. */
@@ -59,7 +68,7 @@ export interface Completion
     AskedStep,
     JobListener,
     Pick<JobRequest, 'terms'>,
-    Pick<EngineRequest, 'tenant' | 'sampling' | 'grammar' | 'schema' | 'loose'> {
+    Pick<EngineRequest, 'tenant' | 'lora' | 'sampling' | 'limits' | 'grammar' | 'schema' | 'loose'> {
   readonly tokens: Int32Array
   /** The tokens before edits, and the edits. Contracts other than exact need it. */
   readonly origin?: EditMap
@@ -100,14 +109,15 @@ export const recomputesInBackground = ({ contract, clientEdits }: EngineRequest,
 export function bareTools(request: EngineRequest, defaults: LlamaEngineOptions): readonly ToolDefinition[] {
   const { toolChoice = 'auto', bareCalls = defaults.bareCalls ?? true, grammar, schema } = request
   const isRead = bareCalls && toolChoice === 'auto' && grammar === undefined && schema === undefined
-  return isRead ? callableTools(request) : []
+  const { callable } = request
+  return isRead ? callableTools(request).filter(({ name }) => callable?.includes(name) ?? true) : []
 }
 
-/** The contract of a request's step, and what `blend` computes again. */
-export function termsOf({ contract, blend }: EngineRequest, defaults: LlamaEngineOptions): StepContract {
-  const choice = blend ?? defaults.blend
-  const asked = contract ?? defaults.contract ?? 'exact'
-  return { contract: contractOfStep(asked), ...(choice === undefined ? {} : { blend: choice }) }
+/** The contract of a request's step, and what `blend` computes again. `cost`: what this device takes, if it was measured. */
+export function termsOf({ contract, blend }: EngineRequest, defaults: LlamaEngineOptions, cost: CostModel | null): StepContract {
+  const asked = contractOfStep(contract ?? defaults.contract ?? 'exact')
+  const choice = { ...(cost === null ? {} : { decode: decodeInTokens(cost) }), ...(blend ?? defaults.blend) }
+  return { contract: asked, ...(Object.keys(choice).length === 0 ? {} : { blend: choice }) }
 }
 
 /**
@@ -128,9 +138,54 @@ export function draftsOf(
 export const cannotSpeculate = (refusal: string): string =>
   `Tokens cannot be drafted with this model: ${refusal}. Leave speculation at auto or off.`
 
-/** Returns the sampler's options. Without a temperature sampling is greedy. */
-export function samplerOptions({ temperature = 0, ...rest }: Sampling = {}): SamplerOptions {
-  return { temperature, ...rest }
+/** The most tokens that a sampler looks back over. */
+const MOST_SEEN = 2 ** 20
+
+/**
+ * Returns the sampler's options. Without a temperature sampling is greedy. Returns a promise only where the vocabulary must be searched,
+ * which happens off the event loop.
+ * @param cells what a count of -1 stands for
+ * @throws KvfoldError native/bad-argument
+ */
+export function samplerOptions(
+  model: NativeModel,
+  { sampling = {}, limits }: Pick<EngineRequest, 'sampling' | 'limits'>,
+  cells: number,
+): SamplerOptions | Promise<SamplerOptions> {
+  const { temperature = 0, dry, logitBias, mirostat, penaltyLastN, ...rest } = sampling
+  const { badWords = [], ...held } = limits ?? {}
+  const most = Math.min(cells, MOST_SEEN)
+  const options: SamplerOptions = {
+    temperature,
+    ...rest,
+    ...(penaltyLastN === undefined ? {} : { penaltyLastN: penaltyLastN === -1 ? most : penaltyLastN }),
+    ...(mirostat === undefined || mirostat.version === 0 ? {} : { mirostat: { ...mirostat, version: mirostat.version } }),
+    ...(limits === undefined ? {} : { limits: held }),
+  }
+  const isDry = dry !== undefined && dry.multiplier > 0
+  const byText = logitBias?.filter(({ token }) => typeof token === 'string') ?? []
+  if (!isDry && badWords.length === 0 && byText.length === 0)
+    return logitBias === undefined ? options : { ...options, logitBias: logitBias as NonNullable<SamplerOptions['logitBias']> }
+  const prepare = async (): Promise<SamplerOptions> => ({
+    ...options,
+    ...(logitBias === undefined ? {} : { logitBias: await biasOf(model, logitBias) }),
+    ...(isDry ? { dry: await model.prepareDry(dry.lastN === -1 ? { ...dry, lastN: most } : dry) } : {}),
+    ...(badWords.length === 0 ? {} : { limits: { ...held, badWords: await model.prepareWords(badWords) } }),
+  })
+  return prepare()
+}
+
+/** Puts the tokens of each text in its place. */
+async function biasOf(
+  model: NativeModel,
+  biases: NonNullable<Sampling['logitBias']>,
+): Promise<NonNullable<SamplerOptions['logitBias']>> {
+  const texts = biases.map(({ token }) => token).filter((token) => typeof token === 'string')
+  const tokens = await model.tokenizeAll(texts)
+  let at = 0
+  return biases.flatMap(({ token, bias }) =>
+    typeof token === 'number' ? [{ token, bias }] : Array.from(tokens[at++]!, (each) => ({ token: each, bias })),
+  )
 }
 
 /**

@@ -16,7 +16,7 @@ import { CheckpointCache } from '../kv/checkpoint-cache.js'
 import type { StepCache } from '../kv/step-cache.js'
 import { CacheSalts } from '../kv/tenant-salts.js'
 import type { CacheTotals, Residency } from '../kv/residency.js'
-import type { MemoryFigures, ModelInfo, Native, NativeContext, NativeModel } from '../native/types.js'
+import type { MemoryFigures, ModelInfo, Native, NativeContext, NativeModel, SamplerOptions } from '../native/types.js'
 import {
   type Engine,
   type EngineInfo,
@@ -27,6 +27,7 @@ import {
   generationOf,
   type Sampling,
 } from './engine.js'
+import { AdaptedConversations, type AdapterInfo, Adapters } from './adapters.js'
 import { AttentionWatch } from './attention-capture.js'
 import {
   ClientEdits,
@@ -112,6 +113,7 @@ export class LlamaEngine implements Engine {
   readonly #lastRendered = new Map<ConversationId, Rendered>()
   readonly #ownAnswers: OwnAnswers
   readonly #clientEdits: ClientEdits
+  readonly #adapted: AdaptedConversations
   #format: ChatFormat | null = null
   /** What was measured of this machine; null until `useCosts` and `useTierRates`. */
   readonly #costs: { model: CostModel | null; rates: TierRates | null } = { model: null, rates: null }
@@ -121,6 +123,7 @@ export class LlamaEngine implements Engine {
   readonly #rendering = new Set<{ readonly conversation: ConversationId; forgotten: boolean }>()
   readonly #recompute: BackgroundRecompute
   readonly #publisher: CellPublisher | null
+  readonly #adapters: Adapters
   #disposed = false
 
   private constructor(
@@ -129,15 +132,18 @@ export class LlamaEngine implements Engine {
     private readonly context: NativeContext,
     private readonly options: LlamaEngineOptions,
     private readonly saved: OpenCellPlaces,
+    adapters: Adapters,
   ) {
     const { disk, shared } = saved
+    this.#adapters = adapters
     this.#submittedBefore = context.submitted
     const { trainedContext, slidingWindow } = model.info
     const hostBytes = options.hostBytes ?? Math.floor(freemem() / 4)
     this.#offload = new OffloadTiers({ hostBytes, ...(disk === null ? {} : { disk }) })
     this.#salts = new CacheSalts(options.shared?.secret ?? disk?.secret)
     this.abilities = abilitiesOf(model.info, options)
-    this.notes = [...this.abilities.notes, ...(disk?.notes ?? [])]
+    this.notes = [...this.abilities.notes, ...adapters.notes, ...(disk?.notes ?? [])]
+    this.#adapted = new AdaptedConversations(() => this.#offload.all.map(({ conversation }) => conversation))
     this.#ownAnswers = new OwnAnswers(model)
     const { refusal } = this.abilities
     const guard = isGuarded(model.info, this.abilities) ? new WindowGuard(context, slidingWindow) : null
@@ -153,6 +159,7 @@ export class LlamaEngine implements Engine {
     this.#clientEdits = new ClientEdits(this.#cache)
     this.#scheduler = new Scheduler(model, context, this.#cache, {
       slots: options.slots ?? DEFAULT_SLOTS,
+      adapters: adapters.set(),
       ...(options.maxGap === undefined ? {} : { maxGap: options.maxGap }),
       ...(guard === null ? {} : { decode: (batch, watched) => guard.decode(batch, watched) }),
     })
@@ -161,12 +168,14 @@ export class LlamaEngine implements Engine {
         ? null
         : new CellPublisher(async (of) => this.#cache.publish?.(of, (errand) => this.#scheduler.between(errand)))
     this.#recompute = new BackgroundRecompute({
-      refresh: (conversation, signal) => this.refresh(conversation, { when: 'idle', signal }),
-      compact: (conversation) => this.compact(conversation),
+      refresh: (name, signal) => this.#refresh(name, { when: 'idle', signal }),
+      compact: (name) => this.#compact(name),
       totals: () => this.#cache.totals,
     })
+    const base = model.info.metadata['general.name'] ?? model.info.description
     this.info = {
-      model: model.info.metadata['general.name'] ?? model.info.description,
+      model: [base, ...adapters.applied].join(' + '),
+      ...(adapters.applied.length === 0 ? {} : { base }),
       engine: 'llama',
       release: native.backend.release,
       context: context.cells,
@@ -174,8 +183,9 @@ export class LlamaEngine implements Engine {
   }
 
   /**
-   * Loads the model and makes one context with a unified cache for all conversations.
-   * @throws KvfoldError model/*, memory/insufficient, native/*; the model's memory is freed before
+   * Loads the model and its adapters, and makes one context with a unified cache for all conversations.
+   * @throws KvfoldError model/*, memory/insufficient, native/*, engine/bad-request for adapters of one name; the model's memory is freed
+   * before
    */
   static async load(native: Native, path: string, options: LlamaEngineOptions = {}): Promise<LlamaEngine> {
     const model = await native.loadModel(path, options.model)
@@ -185,15 +195,28 @@ export class LlamaEngine implements Engine {
       const abilities = abilitiesOf(model.info, options)
       if (options.speculate === 'ngram' && abilities.refusal !== null)
         throw new KvfoldError('model/unsupported', cannotSpeculate(abilities.refusal))
+      const adapters = await Adapters.load(model, options.lora)
       const context = await model.createContext(contextOptions(model.info, abilities, options))
+      context.useAdapters(adapters.set().applied)
       const rates = await deviceRates(native, model.info, context, options)
-      const engine = new LlamaEngine(native, model, context, options, await openSavedCells(model, context, options))
+      const saved = await openSavedCells(model, context, options)
+      const engine = new LlamaEngine(native, model, context, options, saved, adapters)
       engine.useTierRates(rates)
       return engine
     } catch (error) {
       await model.dispose()
       throw error
     }
+  }
+
+  /** The adapters that requests may apply (`RequestScope.lora`). */
+  get adapters(): readonly AdapterInfo[] {
+    return this.#adapters.all
+  }
+
+  /** The key of the adapters that a request applies if it names none (AdapterSet); empty if there are none. */
+  get adapterKey(): string {
+    return this.#adapters.set().key
   }
 
   get modelInfo(): ModelInfo {
@@ -237,19 +260,23 @@ export class LlamaEngine implements Engine {
   }
 
   /** Generates after exactly these tokens, without a template. All conversations share the cache. */
-  async complete(request: Completion): Promise<JobResult> {
-    const { tokens, origin, terms } = request
+  async complete(asked: Completion): Promise<JobResult> {
     this.#refuseDisposed()
+    const adapters = this.#adapters.set(asked.lora)
+    const request = this.#adapted.entered(asked, adapters)
+    const { tokens, origin, terms } = request
     refuseForeign(tokens, this.model.info)
     const made = formGrammar(request)
     const form = made instanceof Promise ? await made : made
+    const sampling = this.#samplerOf(request)
+    const sampler = sampling instanceof Promise ? await sampling : sampling
     const held = form.grammar === undefined ? {} : { grammar: await compiled(this.model, form.grammar, request.signal) }
     const messages = [{ index: 0, role: 'text', span: { start: 0, end: tokens.length } }]
     return this.#submit({
-      ...{ asked: request, listener: request, salt: this.#salts.of(request.tenant) },
+      ...{ asked: request, listener: request, adapters, salt: this.#salts.of(request.tenant, adapters.key) },
       prompt: { tokens, messages, ...(origin === undefined ? {} : { origin }) },
       ...(terms === undefined ? {} : { terms }),
-      sampler: { ...samplerOptions(request.sampling), ...held },
+      sampler: { ...sampler, ...held },
     })
   }
 
@@ -287,7 +314,7 @@ export class LlamaEngine implements Engine {
     const { base, holes } = this.#render(...shown).origin
     if (holes.length !== (shown[2] ?? []).length) return null
     const stretches = holes.map(({ span }) => span)
-    return this.#cache.residency(conversation, base, stretches)
+    return this.#cache.residency(this.#adapted.latest(conversation), base, stretches)
   }
 
   /**
@@ -295,37 +322,52 @@ export class LlamaEngine implements Engine {
    * it.
    */
   async forgetHidden(conversation: ConversationId, ...shown: CountArguments): Promise<void> {
-    const { tokens, origin } = this.#render(...shown)
-    this.forget(shadowOf(conversation))
-    await this.#scheduler.between(() => this.#cache.forgetHidden(conversation, { tokens, messages: [], origin }))
+    const rendered = this.#render(...shown)
+    await Promise.all(this.#adapted.names(conversation).map((name) => this.#forgetHidden(name, rendered)))
   }
 
-  /** The conversation's ledger so far, oldest first. */
+  async #forgetHidden(name: ConversationId, { tokens, origin }: Rendered): Promise<void> {
+    this.#drop(shadowOf(name))
+    await this.#scheduler.between(() => this.#cache.forgetHidden(name, { tokens, messages: [], origin }))
+  }
+
+  /** The conversation's ledger so far, oldest first; if it changed its adapters, one set of adapters after another. */
   ledger(conversation: ConversationId): readonly LedgerEntry[] {
-    return this.#cache.ledger(conversation)
+    return this.#adapted.names(conversation).flatMap((name) => this.#cache.ledger(name))
   }
 
   /**
    * Makes a spliced conversation exact: computes again the cells that carry the trace of hidden text. Other requests run between its
-   * slices, also those of the same conversation. Resolves without an error when it is interrupted.
+   * slices, also those of the same conversation. Resolves without an error when it is interrupted. If the conversation changed its
+   * adapters, that holds for its cells under the latest ones; so it does for `compact`, `closeGaps` and `residency`.
    */
   refresh(conversation: ConversationId, options: RefreshOptions = {}): Promise<RefreshResult> {
+    return this.#refresh(this.#adapted.latest(conversation), options)
+  }
+
+  /** @param name the conversation's name in the cache */
+  #refresh(name: ConversationId, options: RefreshOptions): Promise<RefreshResult> {
     this.#refuseDisposed()
+    const adapters = this.#adapted.setOf(name)
     const ports = {
       cache: this.#cache,
       ubatch: this.context.ubatch,
       idle: () => this.#scheduler.idle(),
-      submit: (request: JobRequest) => this.#submit(request),
+      submit: (request: JobRequest) => this.#submit({ ...request, adapters }),
       forget: (of: ConversationId) => {
-        this.forget(of)
+        this.#drop(of)
       },
     }
-    return refresh(conversation, ports, options)
+    return refresh(name, ports, options)
   }
 
   /** Moves the cells that only this idle conversation holds next to each other. Returns how many cells were moved (KvCache.compact). */
   compact(conversation: ConversationId): Promise<number> {
-    return this.#scheduler.between(() => this.#cache.compact(conversation))
+    return this.#compact(this.#adapted.latest(conversation))
+  }
+
+  #compact(name: ConversationId): Promise<number> {
+    return this.#scheduler.between(() => this.#cache.compact(name))
   }
 
   /**
@@ -333,11 +375,12 @@ export class LlamaEngine implements Engine {
    * became shorter (KvCache.closeGaps); 0 if the model's cells cannot be shifted.
    */
   closeGaps(conversation: ConversationId): Promise<number> {
-    return this.#scheduler.between(() => (this.abilities.shift ? (this.#cache.closeGaps?.(conversation) ?? 0) : 0))
+    const name = this.#adapted.latest(conversation)
+    return this.#scheduler.between(() => (this.abilities.shift ? (this.#cache.closeGaps?.(name) ?? 0) : 0))
   }
 
   forget(conversation: ConversationId): void {
-    void this.#forget(conversation, this.#cache.forget.bind(this.#cache))
+    void this.#forgetAll(conversation, this.#cache.forget.bind(this.#cache))
   }
 
   /**
@@ -345,7 +388,7 @@ export class LlamaEngine implements Engine {
    * is left.
    */
   async erase(conversation: ConversationId): Promise<void> {
-    await Promise.all(await this.#forget(conversation, (each) => this.#cache.erase(each)))
+    await Promise.all(await this.#forgetAll(conversation, (name) => this.#cache.erase(name)))
   }
 
   /** Resolves when all cells computed so far are in the place that engines share. */
@@ -353,11 +396,22 @@ export class LlamaEngine implements Engine {
     await this.#publisher?.settle()
   }
 
-  #forget<T>(conversation: ConversationId, how: (each: ConversationId) => T): Promise<readonly T[]> {
-    this.#lastRendered.delete(conversation)
-    this.#clientEdits.forget(conversation)
-    for (const rendering of this.#rendering) if (rendering.conversation === conversation) rendering.forgotten = true
-    const both = [conversation, shadowOf(conversation)]
+  async #forgetAll<T>(conversation: ConversationId, how: (name: ConversationId) => T): Promise<readonly T[]> {
+    const names = this.#adapted.names(conversation)
+    this.#adapted.forget(conversation)
+    return (await Promise.all(names.map((name) => this.#forget(name, how)))).flat()
+  }
+
+  /** Forgets one sequence of a conversation, and its shadow. */
+  #drop(name: ConversationId): void {
+    void this.#forget(name, this.#cache.forget.bind(this.#cache))
+  }
+
+  #forget<T>(name: ConversationId, how: (each: ConversationId) => T): Promise<readonly T[]> {
+    this.#lastRendered.delete(name)
+    this.#clientEdits.forget(name)
+    for (const rendering of this.#rendering) if (rendering.conversation === name) rendering.forgotten = true
+    const both = [name, shadowOf(name)]
     for (const each of both) this.#scheduler.cancel(each)
     return this.#scheduler.between(() => both.map(how))
   }
@@ -381,8 +435,10 @@ export class LlamaEngine implements Engine {
     await this.model.dispose()
   }
 
-  async #respond(request: EngineRequest, stream: EventStream): Promise<EngineReply> {
+  async #respond(given: EngineRequest, stream: EventStream): Promise<EngineReply> {
     this.#refuseDisposed()
+    const adapters = this.#adapters.set(given.lora)
+    const request = this.#adapted.entered(given, adapters)
     const format = this.format.with(request.variables)
     const { tools = [], edits = [], continues = false } = request
     const messages = this.#ownAnswers.of(request.messages)
@@ -392,7 +448,10 @@ export class LlamaEngine implements Engine {
     const made = heldTo(format, this.model, request, bare.length > 0)
     const { grammar, ...rest } = made instanceof Promise ? await made : made
     const held = grammar === undefined ? rest : { ...rest, grammar: await compiled(this.model, grammar, request.signal) }
-    if (edits.some(({ forget }) => forget)) this.forget(shadowOf(request.conversation))
+    const sampling = this.#samplerOf(request)
+    const sampler = sampling instanceof Promise ? await sampling : sampling
+    const forgets = edits.some(({ forget }) => forget)
+    if (forgets) this.#drop(shadowOf(request.conversation))
     const shown = { messages, tools, edits, continues }
     const { rendered, forgotten } = isLong(messages, tools)
       ? await this.#renderedInTurns(request.conversation, format, shown)
@@ -403,6 +462,10 @@ export class LlamaEngine implements Engine {
     const rewrite = before === undefined ? null : format.check(before, rendered)
     if (rewrite !== null) stream.push({ type: 'rewrite', message: rewrite.message, reason: rewrite.reason })
     this.#lastRendered.set(request.conversation, rendered)
+    const others = forgets ? this.#adapted.names(given.conversation).filter((name) => name !== request.conversation) : []
+    const forgotElsewhere = Promise.all(others.map((name) => this.#forgetHidden(name, rendered)))
+    // If the step itself fails, its error counts.
+    forgotElsewhere.catch(() => undefined)
 
     const parser = format.parser([...tools, ...(request.unlisted ?? [])], beginning?.prompt, bare)
     const news = new ContinuationFilter(beginning === null ? '' : beginning.text, parser)
@@ -412,8 +475,14 @@ export class LlamaEngine implements Engine {
     const cut = { early: false }
     const result = await this.#submit({
       asked: request,
-      ...this.#clientEdits.asked(request, rendered, this.#salts.of(request.tenant), termsOf(request, this.options)),
-      sampler: { ...samplerOptions(request.sampling), ...held },
+      adapters,
+      ...this.#clientEdits.asked(
+        request,
+        rendered,
+        this.#salts.of(request.tenant, adapters.key),
+        termsOf(request, this.options, this.#costs.model),
+      ),
+      sampler: { ...sampler, ...held },
       listener: {
         ahead: request.endsWith === undefined,
         onPlan: (plan) => {
@@ -431,6 +500,7 @@ export class LlamaEngine implements Engine {
         },
       },
     })
+    await forgotElsewhere
     if (recomputesInBackground(request, this.options) && result.ledger.approximate > 0)
       this.#recompute.later(request.conversation)
     const isForced = request.toolChoice === 'required' && (result.finish === 'length' || result.finish === 'stop-string')
@@ -491,6 +561,10 @@ export class LlamaEngine implements Engine {
 
   #render(...[messages, tools, edits = [], variables]: CountArguments): Rendered {
     return this.format.with(variables).render({ messages: this.#ownAnswers.of(messages), tools, edits })
+  }
+
+  #samplerOf(request: Pick<EngineRequest, 'sampling' | 'limits'>): SamplerOptions | Promise<SamplerOptions> {
+    return samplerOptions(this.model, request, this.context.cells)
   }
 
   #submit(request: JobRequest): Promise<JobResult> {

@@ -6,29 +6,37 @@ import type { OpenedSequence, StepCache } from '../kv/step-cache.js'
 import type { Batch, DecodeStatus, NativeContext, NativeModel, Watched } from '../native/types.js'
 import { cancelledBeforeBegin, type Job, type JobResult, planned, ReloadAhead, termsOf, tokenLogprob } from './job.js'
 import type { TokenLogprob } from './engine.js'
-import { draftingStreams, Speculation, withDrafts } from './speculation.js'
-import { composed, packed, PrefillBudget, type BatchShare, runAhead } from './batch.js'
+import { type AdapterSet, NO_ADAPTERS } from './adapters.js'
+import { byAdapters, composed, isStream, packed, PrefillBudget, type BatchShare, runAhead } from './batch.js'
+import { draftingStreams, withDrafts } from './drafts.js'
+import { Speculation } from './speculation.js'
 
 export interface SchedulerOptions {
   /** How many steps run at once; further ones wait. */
   readonly slots: number
-  /** The most milliseconds between two tokens of a stream, as far as prompts cause the gap. Default 1000. */
+  /** The most milliseconds between two tokens of a stream, as far as prompts cause the gap. Default: as `PrefillBudget` chooses. */
   readonly maxGap?: number
   /** Decodes a batch. Default: the context's `decode`. */
   readonly decode?: (batch: Batch, watched: readonly Watched[]) => Promise<DecodeStatus>
+  /** The adapters that the context applies now. Default: none. */
+  readonly adapters?: AdapterSet
 }
 
-/** A prompt that takes less time goes in whole. Then streams pause for longer but less often, and small batches cost less time. */
-const DEFAULT_MAX_GAP = 1000
 /** The most milliseconds of a copy between two decodes. It also takes no longer than the decode before it. */
 const LONGEST_SLICE = 20
+/**
+ * Milliseconds that jobs of other adapters wait before the context changes to theirs. A change takes a few milliseconds, because llama.cpp
+ * then plans its graphs anew.
+ */
+const SHORTEST_STAY = 50
 /** The most steps of a run. A run ends earlier when there is other work. */
 const LONGEST_RUN = 256
 
 /**
- * Continuous batching over one context. Each turn takes one token of every decoding job and fills the batch with prompt tokens; the prompts
- * that waited longest come first. While other jobs decode, only as many prompt tokens go in as fit into `maxGap` by measured time
- * (PrefillBudget). Sequences are tagged and untagged between turns only. Jobs of one conversation run one after another.
+ * Continuous batching over one context. Each turn takes one token of every decoding job, or fills the batch with prompt tokens, or both.
+ * While other jobs decode, measured times decide that and how many prompt tokens go in (PrefillBudget). One prompt is computed after the
+ * other, in order of `Job.due`. Sequences are tagged and untagged between turns only. Jobs of one conversation run one after another. A batch has only
+ * jobs with the same adapters; jobs with other adapters take turns with them.
  */
 export class Scheduler {
   readonly #jobs: Job[] = []
@@ -41,6 +49,11 @@ export class Scheduler {
   #decoding: readonly Job[] = []
   #closed = false
   #turns = 0
+  /** The adapters that the context applies, and when they were last changed. */
+  #adapters: AdapterSet
+  #adaptersSince = -Infinity
+  /** How many prompt tokens were computed. It is the clock of `Job.due`. */
+  #computed = 0
   /**
    * `#news`: a job, an errand, a cancellation or a finished disk read has arrived since the loop last looked. `#wake`: ends the loop's
    * wait.
@@ -54,8 +67,9 @@ export class Scheduler {
     private readonly cache: StepCache,
     private readonly options: SchedulerOptions,
   ) {
-    this.#budget = new PrefillBudget(options.maxGap ?? DEFAULT_MAX_GAP)
+    this.#budget = new PrefillBudget(context.batch, options.maxGap)
     this.#speculation = new Speculation((token) => model.isEndOfGeneration(token))
+    this.#adapters = options.adapters ?? NO_ADAPTERS
     this.#fetching = new ReloadAhead(
       cache,
       () => {
@@ -88,6 +102,7 @@ export class Scheduler {
       .finally(() => {
         signal?.removeEventListener('abort', cancel)
       })
+    job.due = this.#computed
     this.#jobs.push(job)
     this.#start()
     return job.result
@@ -201,6 +216,7 @@ export class Scheduler {
         const alone = this.#jobs.every((other) => other.step === null)
         const step = this.cache.begin(opened.sequence, plan, job.asked.kind ?? 'answer', alone)
         job.phase = { name: 'prefill', step, done: 0, total: computedIn(plan) }
+        job.due += job.phase.total
         job.request.listener?.onPlan?.(planned(plan))
       } catch (error) {
         this.#fail(job, error)
@@ -223,27 +239,54 @@ export class Scheduler {
    * lack of room.
    */
   #compose(): readonly BatchShare[] {
-    const { shares, starved } = composed(this.#jobs, this.cache, this.context.batch, this.#budget)
+    const stays = performance.now() - this.#adaptersSince < SHORTEST_STAY
+    const streams = this.#jobs.filter(isStream).length
+    const starved: Job[] = []
+    let shares: BatchShare[] = []
+    for (const group of byAdapters(this.#jobs, this.#adapters.key, stays)) {
+      const waiting = streams - group.filter(isStream).length
+      const made = composed(group, this.cache, this.context.batch, this.#budget, waiting)
+      starved.push(...made.starved)
+      shares = made.shares
+      if (shares.length > 0) break
+    }
     // llama.cpp reorders the batches of hybrid models, so a watched job's rows could not be distinguished from those of other jobs.
     const alone = this.model.info.hybrid ? shares.find(({ job }) => job.watch !== null) : undefined
     if (alone !== undefined) return [alone]
     const last = this.#jobs.findLast((job) => starved.includes(job))
     if (shares.length === 0 && last !== undefined) this.#noRoom(last)
-    return this.#mayDraft ? withDrafts(shares, this.#speculation, this.#draftRoom) : shares
+    return this.#mayDraft(shares) ? withDrafts(shares, this.#speculation, this.#draftRoom) : shares
   }
 
-  /** Drafts wait while a prompt is computed, since prompts fill the batches. They also wait while the cache would have to evict for them. */
-  get #mayDraft(): boolean {
-    return this.cache.verified !== undefined && !this.#jobs.some(({ phase }) => phase.name === 'prefill')
+  /**
+   * Drafts wait while a prompt with the same adapters is computed, since prompts fill the batches. They also wait while the cache would
+   * have to evict for them.
+   */
+  #mayDraft(shares: readonly BatchShare[]): boolean {
+    const key = shares[0]?.job.adapters.key
+    return (
+      this.cache.verified !== undefined && !this.#jobs.some((job) => job.phase.name === 'prefill' && job.adapters.key === key)
+    )
   }
 
   get #draftRoom(): { readonly cells: number; readonly batch: number } {
     return { cells: this.cache.spare ?? 0, batch: this.context.batch }
   }
 
-  async #turn(shares: readonly BatchShare[]): Promise<void> {
+  /** Makes the context apply the adapters of these shares, and notes their turn. */
+  #prepare(shares: readonly BatchShare[]): void {
     this.#turns++
-    for (const { job, what } of shares) if (what === 'prompt') job.served = this.#turns
+    for (const { job } of shares) job.ran = this.#turns
+    const [first] = shares
+    const adapters = first?.job.adapters ?? this.#adapters
+    if (adapters.key === this.#adapters.key) return
+    this.context.useAdapters(adapters.applied)
+    this.#adapters = adapters
+    this.#adaptersSince = performance.now()
+  }
+
+  async #turn(shares: readonly BatchShare[]): Promise<void> {
+    this.#prepare(shares)
     const { batch, size, outputs, read, watched } = packed(shares)
     this.#decoding = shares.map(({ job }) => job)
     const begun = performance.now()
@@ -331,8 +374,11 @@ export class Scheduler {
     const isSteady = shares.every(({ job, what, drafted = 0 }) => what === 'generated' && drafted === 0 && job.runsAhead)
     const { attention } = this.context
     if (!isSteady || shares.length === 0 || this.#news || attention !== null || this.options.decode !== undefined) return 1
-    const isPromptDue = this.#jobs.some(({ phase }) => phase.name === 'prefill')
-    return isPromptDue || this.cache.moving === true
+    const { key } = shares[0]!.job.adapters
+    const isOtherDue = this.#jobs.some(
+      ({ phase, step, adapters }) => phase.name === 'prefill' || (step !== null && adapters.key !== key),
+    )
+    return isOtherDue || this.cache.moving === true
       ? 1
       : Math.min(LONGEST_RUN, Math.floor((this.cache.spare ?? 0) / shares.length))
   }
@@ -342,13 +388,14 @@ export class Scheduler {
    * while the next turns run. All work that needs the cache or its records waits for the end of the run; `#tell` asks for that end.
    */
   async #run(shares: readonly BatchShare[], steps: number): Promise<void> {
+    this.#prepare(shares)
     this.#decoding = shares.map(({ job }) => job)
     const onStep = (milliseconds: number) => {
       this.#measured(shares, shares.length, milliseconds)
     }
     const hasDrafts = () => {
       const { cells, batch } = this.#draftRoom
-      const streams = this.#mayDraft ? draftingStreams(shares, Math.min(cells, batch) - shares.length) : null
+      const streams = this.#mayDraft(shares) ? draftingStreams(shares, Math.min(cells, batch) - shares.length) : null
       return streams !== null && this.#speculation.choose(streams, false) !== null
     }
     const ran = await runAhead(shares, steps, { context: this.context, cache: this.cache, onStep, hasDrafts })
@@ -390,6 +437,7 @@ export class Scheduler {
     if (job.phase.name === 'prefill') {
       job.phase.done += share.tokens.length
       job.prefillTokens += share.tokens.length
+      this.#computed += share.tokens.length
       job.request.listener?.onPrefill?.(job.phase.done, job.phase.total)
     }
     if (output === null || job.cancelled) return

@@ -1,43 +1,10 @@
 /**
  * Speculation: tokens that may come next are decoded together with the last sampled one, and those that the model then samples are kept.
- * This file decides which tokens are drafted, and how many. scheduler.ts decodes and verifies them.
+ * This file decides which tokens are drafted, and how many. drafts.ts adds them to batches; scheduler.ts decodes and verifies them.
  */
-import { KvfoldError } from '../core/errors.js'
 import type { Prompt } from '../kv/prompt.js'
-import type { BatchShare } from './batch.js'
 import { PromptLookup, SHORTEST_MATCH } from './prompt-lookup.js'
-
-/**
- * `ngram`: drafts wherever the last tokens occurred before. `auto`: drafts as many of them as pay by measured acceptance and measured time,
- * often none. `off`: drafts nothing.
- */
-export type SpeculateKind = 'auto' | 'off' | 'ngram'
-
-export const SPECULATE_KINDS: readonly SpeculateKind[] = ['auto', 'off', 'ngram']
-
-/** How the tokens of an answer are drafted. A field that is left out has the engine's value. */
-export interface SpeculateOptions {
-  readonly kind?: SpeculateKind
-  /** The most tokens drafted at once, 0 to `MOST_DRAFTED`. Default 32. */
-  readonly most?: number
-  /** Fewer tokens than this are not drafted. Default 1. */
-  readonly least?: number
-}
-
-/** The most tokens that a request may draft at once. */
-export const MOST_DRAFTED = 64
-const DEFAULT_MOST = 32
-
-/** @throws KvfoldError engine/bad-request for numbers out of bounds */
-export function speculateTerms(asked: SpeculateOptions | undefined, kind: SpeculateKind): Required<SpeculateOptions> {
-  const terms = { kind, most: DEFAULT_MOST, least: 1, ...asked }
-  const { most, least } = terms
-  if (!Number.isInteger(most) || most < 0 || most > MOST_DRAFTED)
-    throw new KvfoldError('engine/bad-request', `speculate.most is ${most}; give a whole number from 0 to ${MOST_DRAFTED}.`)
-  if (!Number.isInteger(least) || least < 0 || least > MOST_DRAFTED)
-    throw new KvfoldError('engine/bad-request', `speculate.least is ${least}; give a whole number from 0 to ${MOST_DRAFTED}.`)
-  return most === 0 ? { ...terms, kind: 'off' } : terms
-}
+import type { SpeculateOptions } from './speculate-terms.js'
 
 // How often a proposed token comes, by the length of the match before it.
 
@@ -229,7 +196,7 @@ const TRIALS = { first: 32, last: 2048 }
 const PLAIN_EVERY = 64
 
 /** A stream that may have drafts: `room` is the most tokens that its request, its cells and its batch allow. */
-interface DraftingStream {
+export interface DraftingStream {
   readonly drafter: Drafter
   readonly room: number
 }
@@ -309,33 +276,3 @@ export class Speculation {
 }
 
 const enough = ({ drafter }: DraftingStream, count: number): number => (count < drafter.terms.least ? 0 : count)
-
-/** Adds drafts to the shares of streams. Returns the shares as they are if there is nothing to draft. */
-export function withDrafts(
-  shares: readonly BatchShare[],
-  speculation: Speculation,
-  room: { readonly cells: number; readonly batch: number },
-): readonly BatchShare[] {
-  const streams = draftingStreams(shares, Math.min(room.cells, room.batch) - shares.length)
-  const counts = streams === null ? null : speculation.choose(streams)
-  if (counts === null) return shares
-  return shares.map((share, at) => {
-    const drafts = counts[at] === 0 ? new Int32Array() : share.job.drafter!.propose(counts[at]!)
-    if (drafts.length === 0) return share
-    const tokens = new Int32Array(1 + drafts.length)
-    tokens.set(share.tokens)
-    tokens.set(drafts, 1)
-    return { ...share, tokens, drafted: drafts.length }
-  })
-}
-
-/** The streams of these shares; null if nothing can be drafted. All streams share the cells that are free. */
-export function draftingStreams(shares: readonly BatchShare[], free: number): readonly (DraftingStream | null)[] | null {
-  const each = Math.floor(free / Math.max(1, shares.length))
-  if (each < 1 || shares.some(({ what }) => what === 'prompt')) return null
-  const streams = shares.map(({ job: { drafter, left } }) =>
-    // The last token that may be sampled is never submitted.
-    drafter === null || left < 2 ? null : { drafter, room: Math.min(each, left - 1) },
-  )
-  return streams.some((stream) => stream !== null) ? streams : null
-}

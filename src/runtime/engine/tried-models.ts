@@ -5,17 +5,25 @@
 import { fork } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import { mkdir, readFile, stat, writeFile } from 'node:fs/promises'
-import { createRequire } from 'node:module'
 import { dirname, join } from 'node:path'
-import { pathToFileURL } from 'node:url'
 import Type from 'typebox'
+import { forSources } from '../core/processes.js'
 import { type ErrorCode, KvfoldError } from '../core/errors.js'
 import { seqId, type SeqId } from '../core/ids.js'
 import { checked } from '../core/schema.js'
 import { span } from '../core/span.js'
 import { writeWhole } from '../core/whole-file.js'
 import { poolingOf } from '../native/context-options.js'
-import type { BackendInfo, ContextOptions, GpuChoice, ModelOptions, Native, NativeContext, NativeModel } from '../native/types.js'
+import type {
+  BackendInfo,
+  ContextOptions,
+  GpuChoice,
+  ModelOptions,
+  Native,
+  NativeAdapter,
+  NativeContext,
+  NativeModel,
+} from '../native/types.js'
 import { cacheFolder } from './calibration.js'
 import { Embedder } from './embedder.js'
 import { abilitiesOf, refusalOf } from './model-facts.js'
@@ -77,7 +85,7 @@ async function run(order: TrialOrder, signal?: AbortSignal): Promise<TrialAnswer
   const source = import.meta.url.endsWith('.ts')
   const child = fork(new URL(source ? './trial-child.ts' : './trial-child.js', import.meta.url), {
     // From source the child needs tsx, however our own process was started.
-    execArgv: source ? ['--import', pathToFileURL(createRequire(import.meta.url).resolve('tsx')).href] : [],
+    execArgv: source ? forSources() : [],
     stdio: ['ignore', 'ignore', 'pipe', 'ipc'],
     // With a backtrace llama.cpp would start a debugger where one is installed.
     env: { ...process.env, GGML_NO_BACKTRACE: '1' },
@@ -124,7 +132,7 @@ const CANNOT_COMPUTE =
 
 /** Returns the refusal after the process died. `end`: its exit code or signal; null if it took too long. `words`: its stderr. */
 export function obituary(
-  { path, gpu }: Pick<TrialOrder, 'path' | 'gpu'>,
+  { path: model, gpu, options: { lora = [] } = {} }: Pick<TrialOrder, 'path' | 'gpu'> & Partial<Pick<TrialOrder, 'options'>>,
   end: string | null,
   words: string,
 ): TrialAnswer & { readonly kind: 'refused' } {
@@ -137,6 +145,8 @@ export function obituary(
     }
   const said = words.trim().split('\n').filter(Boolean).slice(-3).join(' / ')
   const last = said === '' ? '' : `; its last output: ${said}`
+  const path =
+    lora.length === 0 ? model : `${model} with ${lora.length === 1 ? 'the adapter' : 'the adapters'} ${lora.join(', ')}`
   const message =
     end === null
       ? `The trial of ${path} did not decode a few tokens within ${PATIENCE / 60_000} minutes${last}.`
@@ -148,10 +158,10 @@ function refuseCancelled(path: string, signal?: AbortSignal): void {
   if (signal?.aborted === true) throw new KvfoldError('engine/cancelled', `The trial of ${path} was cancelled.`)
 }
 
-/** The key of a trial in the file. Returns null if the model's file cannot be inspected; loading it will say why. */
+/** The key of a trial in the file. Returns null if a file cannot be inspected; loading it will say why. */
 async function keyOf({ path, backend, version, options }: Trial): Promise<string | null> {
   try {
-    const files = await Promise.all(partsOf(path).map((part) => stat(part)))
+    const files = await Promise.all([...partsOf(path), ...(options.lora ?? [])].map((part) => stat(part)))
     const identity = files.map(({ size, mtimeMs, ino }) => [size, mtimeMs, ino])
     const settings = Object.entries(options).sort(([a], [b]) => (a < b ? -1 : 1))
     const subject = [path, identity, backend.release, backend.gpu, version, settings]
@@ -193,6 +203,8 @@ async function remember(file: string, key: string): Promise<void> {
 
 export interface ModelTrialOptions extends Omit<ContextOptions, 'cells' | 'sequences' | 'embeddings' | 'attention'> {
   readonly model?: Pick<ModelOptions, 'gpuLayers' | 'mmap'>
+  /** Paths of the LoRA adapters that will be loaded with it. Default: none. */
+  readonly lora?: readonly string[]
   /** `only`: the model will be inspected, and compute nothing. Default: it will be used. */
   readonly loads?: 'only'
   /** Whether attention will be captured, in a context without flash attention. Default false. */
@@ -217,7 +229,7 @@ const ANSWER = 8
  * @throws KvfoldError as loading; model/unsupported
  */
 export async function tryModel(native: Native, path: string, options: ModelTrialOptions = {}): Promise<void> {
-  const { model: modelOptions, loads, attention = false, embeddings, keyType, valueType, ...rest } = options
+  const { model: modelOptions, lora = [], loads, attention = false, embeddings, keyType, valueType, ...rest } = options
   const model = await native.loadModel(path, modelOptions)
   try {
     if (loads === 'only') {
@@ -227,10 +239,13 @@ export async function tryModel(native: Native, path: string, options: ModelTrial
     if (embeddings !== 'alone') {
       const refusal = refusalOf(model.info)
       if (refusal !== null) throw new KvfoldError('model/unsupported', refusal)
+      const adapters: NativeAdapter[] = []
+      for (const file of lora) adapters.push(await model.loadAdapter(file))
       const { slidingWindow, recurrent } = model.info
       const fullSlidingWindow = abilitiesOf(model.info, given({ keyType })).edits === 'tags' && slidingWindow > 0
       const settings = { ...rest, cells: CELLS, sequences: 2, fullSlidingWindow }
       await survived(tryContext(model, { ...settings, ...given({ keyType, valueType }) }))
+      if (adapters.length > 0) await survived(tryContext(model, { ...settings, ...given({ keyType, valueType }) }, adapters))
       // A context that captures attention has no quantised values, because flash attention is off.
       if (attention && !recurrent)
         await survived(tryContext(model, { ...settings, ...given({ keyType }), flashAttention: 'off', attention }))
@@ -252,8 +267,9 @@ async function survived(use: Promise<void>): Promise<void> {
 /**
  * Computes a prompt and an answer. Then edits the cache: copies a sequence, removes tokens from it, closes a gap, saves and loads a state.
  */
-async function tryContext(model: NativeModel, options: ContextOptions): Promise<void> {
+async function tryContext(model: NativeModel, options: ContextOptions, adapters: readonly NativeAdapter[] = []): Promise<void> {
   const context = await model.createContext({ ...options, batch: options.ubatch ?? PROMPT, ubatch: options.ubatch ?? PROMPT })
+  context.useAdapters(adapters.map((adapter) => ({ adapter, scale: 1 })))
   const [first, second] = [seqId(0), seqId(1)]
   try {
     const prompt = sampleOf(model)

@@ -27,18 +27,33 @@ export interface Marks<Row> {
   readonly opens?: (row: Row, before: Row) => boolean
 }
 
-export const table = <Row = readonly string[]>(
+/** What a cell says that has no value. */
+const isNone = (text: string): boolean => text === '-' || text === '–'
+
+/**
+ * Makes a table. A column without a single value is left out, and so is a row whose numbers are all missing: neither says anything.
+ */
+export function table<Row = readonly string[]>(
   columns: readonly Column<Row>[],
   rows: readonly Row[],
   { theirs, opens }: Marks<Row> = {},
-): Table => ({
-  columns: columns.map(({ title, align = 'left' }) => ({ title, align })),
-  rows: rows.map((row, index) => ({
+): Table {
+  const all = rows.map((row) => ({
+    row,
     texts: columns.map(({ text }, at) => (text === undefined ? ((row as readonly string[])[at] ?? '') : text(row))),
-    theirs: theirs?.(row) ?? false,
-    opens: index > 0 && (opens?.(row, rows[index - 1]!) ?? false),
-  })),
-})
+  }))
+  const numbers = columns.flatMap(({ align }, at) => (align === 'right' ? [at] : []))
+  const said = all.filter(({ texts }) => numbers.length < 2 || !numbers.every((at) => isNone(texts[at]!)))
+  const used = columns.map((_, at) => said.length === 0 || !said.every(({ texts }) => isNone(texts[at]!)))
+  return {
+    columns: columns.filter((_, at) => used[at]!).map(({ title, align = 'left' }) => ({ title, align })),
+    rows: said.map(({ row, texts }, index) => ({
+      texts: texts.filter((_, at) => used[at]!),
+      theirs: theirs?.(row) ?? false,
+      opens: index > 0 && (opens?.(row, said[index - 1]!.row) ?? false),
+    })),
+  }
+}
 
 export const left = (title: string): Column => ({ title })
 export const right = (title: string): Column => ({ title, align: 'right' })

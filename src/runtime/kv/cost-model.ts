@@ -116,6 +116,10 @@ export function fitCosts(
 export const prefillTime = ({ prefill, on }: Pick<CostModel, 'prefill' | 'on'>, run: ComputedRun): number =>
   priceOf(prefill, prefillAmounts(run, on.ubatch))
 
+/** Returns how many tokens of a prompt are computed in the time that a decode takes beside its tokens. */
+export const decodeInTokens = ({ prefill: { rates } }: Pick<CostModel, 'prefill'>): number =>
+  rates.token === 0 ? 0 : Math.round(rates.call / rates.token)
+
 /** Returns the milliseconds to generate one token after `attended` others while `cells` are in use. */
 export const decodeTime = ({ decode }: Pick<CostModel, 'decode'>, run: Omit<ComputedRun, 'tokens'>): number =>
   priceOf(decode, decodeAmounts(run))

@@ -1,4 +1,7 @@
-/** Keeps tenants apart in the cache. Each tenant's salt keys its cell hashes, so that no cell of one tenant is found for another. */
+/**
+ * Keeps tenants and adapters apart in the cache. Each has a salt of its own that keys the cell hashes. So no cell of one tenant is found for
+ * another, and no cell that was computed with an adapter is found without it.
+ */
 import { createHmac, randomBytes } from 'node:crypto'
 
 /** Cell hashes under different salts never agree (except with probability 2^-128). So no tenant is lent cells of another tenant's text. */
@@ -24,9 +27,14 @@ export class CacheSalts {
     this.#secret = Uint8Array.from(secret)
   }
 
-  /** @param tenant undefined: all callers that name no tenant; they share one salt */
-  of(tenant: string | undefined): CacheSalt {
+  /**
+   * @param tenant undefined: all callers that name no tenant; they share one salt
+   * @param adapters the key of the adapters that the cells are computed with (AdapterSet): 64 hexadecimal digits, or empty for none
+   */
+  of(tenant: string | undefined, adapters = ''): CacheSalt {
     const hmac = createHmac('sha256', this.#secret)
+    // The length is fixed, so no tenant's name can look like it.
+    if (adapters !== '') hmac.update(`kvfold cell salt, adapters:${adapters};`)
     // UTF-16, because UTF-8 encodes all invalid text as the same replacement.
     if (tenant === undefined) hmac.update('kvfold cell salt, common')
     else hmac.update('kvfold cell salt, tenant:').update(Buffer.from(tenant, 'utf16le'))

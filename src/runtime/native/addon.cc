@@ -81,6 +81,7 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   kvfold::exportVocabulary(env, exports);
   kvfold::exportContext(env, exports);
   kvfold::exportRun(env, exports);
+  kvfold::exportAdapter(env, exports);
   kvfold::exportMemory(env, exports);
   kvfold::exportSampler(env, exports);
   kvfold::exportCapture(env, exports);

@@ -18,6 +18,9 @@ export type ContextHandle = Handle<'context'>
 export type SamplerHandle = Handle<'sampler'>
 export type CaptureHandle = Handle<'capture'>
 export type GrammarHandle = Handle<'grammar'>
+export type DryHandle = Handle<'dry'>
+export type WordsHandle = Handle<'words'>
+export type AdapterHandle = Handle<'adapter'>
 
 /** Size of one block of a tensor type. [0, 0]: the type's number is not in use. */
 export type TensorBlock = readonly [bytes: number, elements: number]
@@ -35,7 +38,13 @@ export interface RawModel extends Omit<ModelInfo, 'path' | 'architecture' | 'voc
   readonly vocabType: string
 }
 
-export interface RawVocabulary extends SpecialTokens {
+export interface RawVocabulary extends Omit<SpecialTokens, 'fill'> {
+  /** Tokens of fill-in prompts (llama_vocab_fim_*); null where the vocabulary has none. */
+  readonly fillPrefix: number | null
+  readonly fillSuffix: number | null
+  readonly fillMiddle: number | null
+  readonly fillRepository: number | null
+  readonly fillFile: number | null
   /** One entry for each token. Bit 0: it ends generation. Bit 1: it is a control token or an unknown one. */
   readonly flags: Uint8Array
   /** Bytes of the longest token. */
@@ -91,6 +100,12 @@ export interface Addon {
   modelLoad(path: string, options: object, progress: ((value: number) => void) | null): Promise<ModelHandle>
   modelFree(model: ModelHandle): Promise<void>
   modelDescribe(model: ModelHandle): RawModel
+  /** llama_adapter_lora_init (llama-adapter.cpp). No context of the model may exist, and no other adapter may be loading. */
+  adapterLoad(model: ModelHandle, path: string): Promise<AdapterHandle>
+  /** llama_adapter_lora_free. No context of the model may exist. */
+  adapterFree(adapter: AdapterHandle): void
+  /** llama_set_adapters_lora: later decodes of the context apply these adapters, each with its scale, and no others. */
+  useAdapters(context: ContextHandle, adapters: readonly AdapterHandle[], scales: Float32Array): void
   vocabularyDescribe(model: ModelHandle): RawVocabulary
   tokenize(model: ModelHandle, text: string, addSpecial: boolean, parseSpecial: boolean): Int32Array
   /** Returns the tokens of all texts, one after another, and how many each text has. */
@@ -146,6 +161,17 @@ export interface Addon {
   /** Returns the capture of the last decode, and keeps no copy. */
   captureTake(capture: CaptureHandle): RawCaptured
   grammarCompile(model: ModelHandle, text: string): Promise<GrammarHandle>
+  /** Finds the breakers in the vocabulary (llama_sampler_init_dry). `lastN` 0, `multiplier` 0 or `base` below 1: the sampler does nothing. */
+  dryPrepare(
+    model: ModelHandle,
+    multiplier: number,
+    base: number,
+    allowedLength: number,
+    lastN: number,
+    breakers: readonly string[],
+  ): Promise<DryHandle>
+  /** Finds the tokens whose own text contains one of these words. The words are not empty. */
+  wordsPrepare(model: ModelHandle, words: readonly string[]): Promise<WordsHandle>
   samplerCreate(model: ModelHandle, options: object): SamplerHandle
   samplerSample(sampler: SamplerHandle, context: ContextHandle, index: number): number
   samplerAccept(sampler: SamplerHandle, token: number): void

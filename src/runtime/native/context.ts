@@ -3,6 +3,7 @@ import { KvfoldError } from '../core/errors.js'
 import type { SeqId } from '../core/ids.js'
 import type { Span } from '../core/span.js'
 import {
+  type AdapterHandle,
   type Addon,
   type ContextHandle,
   type RawContext,
@@ -17,6 +18,7 @@ import { Capture } from './capture.js'
 import { availableMemory, type ContextPlan, fixedKeys, refuseTooMuch } from './context-options.js'
 import { isSealed, sealState, STATE_HEADER } from './sequence-state.js'
 import type {
+  AppliedAdapter,
   Batch,
   CaptureOptions,
   Cell,
@@ -24,6 +26,7 @@ import type {
   DrawnTokens,
   MemoryFigures,
   ModelInfo,
+  NativeAdapter,
   NativeCapture,
   NativeContext,
   NativeSampler,
@@ -39,6 +42,12 @@ const MANY_LOGITS = 256 * 2 ** 20
 
 /** The handle of every sampler of this addon. Calling it throws native/disposed if the sampler was disposed. */
 export const samplerHandles = new WeakMap<NativeSampler, () => SamplerHandle>()
+
+/** The handle of every adapter of this addon. Calling it throws native/disposed if the adapter was disposed. */
+export const adapterHandles = new WeakMap<NativeAdapter, () => AdapterHandle>()
+
+/** The largest magnitude of a scale; a larger one would leave the range of the activations. */
+const LARGEST_SCALE = 1e6
 
 export class Context implements NativeContext {
   readonly cells: number
@@ -88,6 +97,21 @@ export class Context implements NativeContext {
     if (this.#decoding !== null)
       throw new KvfoldError('native/busy', 'A decode is running on this context; wait for it or abort it.')
     return handle
+  }
+
+  useAdapters(applied: readonly AppliedAdapter[]): void {
+    const { idle } = this
+    const handles = applied.map(
+      ({ adapter }) => adapterHandles.get(adapter)?.() ?? refuse('A context needs adapters that this addon loaded.'),
+    )
+    if (new Set(handles).size < handles.length) refuse('An adapter is named twice; name each once, with one scale.')
+    for (const { adapter, scale } of applied)
+      if (!(Math.abs(scale) <= LARGEST_SCALE))
+        refuse(`The scale of ${adapter.path} is ${scale}; give a number up to ${LARGEST_SCALE}.`)
+    const scales = Float32Array.from(applied, ({ scale }) => scale)
+    calling(() => {
+      this.addon.useAdapters(idle, handles, scales)
+    })
   }
 
   async decode(batch: Batch, watched: readonly Watched[] = []): Promise<DecodeStatus> {

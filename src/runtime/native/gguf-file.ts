@@ -27,9 +27,9 @@ export interface GgufFile {
  * @throws KvfoldError model/not-found, native/unsupported, or model/bad-file with what is wrong and where
  */
 export function checkGguf(path: string, types: readonly TensorBlock[]): GgufFile {
-  const first = readHeader(path)
+  const headers = headersOf(path)
+  const [first] = headers as [GgufHeader]
   refuseKinds(first)
-  const headers = [first, ...siblings(path, partsOf(first)).map(readHeader)]
   const layerBytes: number[] = []
   let outerBytes = 0
   for (const header of headers)
@@ -46,12 +46,18 @@ export function checkGguf(path: string, types: readonly TensorBlock[]): GgufFile
   return { tensorBytes, layerBytes: layers, outerBytes, scores: tensors.some(isScore) }
 }
 
+/** Returns the headers of all files of a model. @throws KvfoldError model/not-found, model/bad-file */
+export function headersOf(path: string): readonly GgufHeader[] {
+  const first = readHeader(path)
+  return [first, ...siblings(path, partsOf(first)).map(readHeader)]
+}
+
 /** Without such a head llama.cpp would return the model's own numbers as scores (llama-graph.cpp, build_pooling). */
 const isScore = ({ name, shape }: GgufTensorInfo): boolean =>
   name === 'cls.output.weight' || (name === 'cls.weight' && (shape[1] ?? 1) === 1)
 
-/** @throws KvfoldError model/bad-file if a tensor reaches beyond the file */
-function measured(
+/** Returns the bytes of every tensor. @throws KvfoldError model/bad-file if a tensor reaches beyond the file */
+export function measured(
   { path, size, metadata, tensors, end }: GgufHeader,
   types: readonly TensorBlock[],
 ): readonly { readonly name: string; readonly bytes: number }[] {
@@ -86,13 +92,12 @@ function refuseKinds({ path, metadata }: GgufHeader): void {
   for (const key of ['general.type', 'general.architecture']) {
     const entry = metadata.get(key)
     if (entry?.kind !== 'text') continue
-    const unsupported = { adapter: 'a LoRA adapter', mmproj: 'a multimodal projector', clip: 'a multimodal projector' }[
-      entry.value
-    ]
-    if (unsupported !== undefined)
+    if (entry.value === 'adapter')
+      throw new KvfoldError('model/bad-file', `${path} is an adapter and no model; give its model, and the adapter with --lora.`)
+    if (entry.value === 'mmproj' || entry.value === 'clip')
       throw new KvfoldError(
         'native/unsupported',
-        `${path} is ${unsupported}, which kvfold does not support yet; give a language model.`,
+        `${path} is a multimodal projector, which kvfold does not support yet; give a language model.`,
       )
   }
 }
@@ -170,6 +175,9 @@ export function checkWeights(headers: readonly GgufHeader[]): void {
       )
     }
 }
+
+/** Whether llama.cpp computes products with a matrix of this ggml_type. */
+export const isWeight = (type: number): boolean => WEIGHTS[type] !== undefined
 
 function refusalOf({ name, type }: GgufTensorInfo, tables: boolean): string | null {
   if (EXACT.some((pattern) => pattern.test(name))) return type === F32 ? null : 'needs f32 there'

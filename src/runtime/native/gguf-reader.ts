@@ -51,7 +51,7 @@ export function readHeader(path: string): GgufHeader {
   } catch (error) {
     if (error instanceof KvfoldError) throw error
     const { code = 'unknown' } = error as NodeJS.ErrnoException
-    throw new KvfoldError('model/not-found', `There is no readable model file at ${path} (${code}); check the path.`, {
+    throw new KvfoldError('model/not-found', `There is no readable file at ${path} (${code}); check the path.`, {
       cause: error,
     })
   }
@@ -77,7 +77,7 @@ class ByteReader {
     if (this.size < 24 || this.#bytes(4).toString('latin1') !== 'GGUF')
       throw new KvfoldError(
         'model/bad-file',
-        `${this.path} is not a GGUF file (it does not begin with "GGUF"); convert the model to GGUF first.`,
+        `${this.path} is not a GGUF file (it does not begin with "GGUF"); convert it to GGUF first.`,
       )
     const version = this.#u32()
     if (version < 2 || version > 3)

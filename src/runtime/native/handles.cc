@@ -1,6 +1,7 @@
 // The lifetimes of native objects: which object keeps which alive, what happens when an environment ends, and how failures are reported.
 #include <algorithm>
 
+#include "answer-limits.h"
 #include "grammar.h"
 #include "lazy-grammar.h"
 #include "reasoning-budget.h"
@@ -68,6 +69,8 @@ void SamplerHandle::free() {
   std::lock_guard<std::mutex> lock(mutex);
   lazy.reset();
   grammar.reset();
+  limits.reset();
+  seeing.clear();
   if (chain != nullptr) llama_sampler_free(chain);
   chain = nullptr;
 }

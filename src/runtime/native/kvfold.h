@@ -55,6 +55,12 @@ struct ModelHandle {
   Pieces listing;
 };
 
+// A LoRA adapter. llama.cpp frees it with its model; `adapterFree` frees it earlier.
+struct AdapterHandle {
+  std::shared_ptr<ModelHandle> model;
+  llama_adapter_lora *adapter = nullptr;
+};
+
 // A token's text, control tokens written out.
 std::string pieceOf(const llama_vocab *vocab, llama_token token);
 
@@ -89,6 +95,8 @@ class Grammar;
 class LazyGrammar;
 // Bounds the reasoning of an answer (reasoning-budget.cc).
 class ReasoningBudget;
+// What an answer may not say, and where it may end (answer-limits.cc).
+class AnswerLimits;
 
 struct SamplerHandle {
   std::shared_ptr<ModelHandle> model;
@@ -102,8 +110,13 @@ struct SamplerHandle {
   bool awake = false;
   // Null if reasoning has no bound.
   std::unique_ptr<ReasoningBudget> budget;
+  // Null without limits.
+  std::unique_ptr<AnswerLimits> limits;
   llama_sampler *chain = nullptr;
-  // The chain's state changes with every draw (mirostat).
+  // The parts of the chain that also look at the tokens before the answer, and those tokens.
+  std::vector<llama_sampler *> seeing;
+  std::vector<int32_t> seen;
+  // The chain's state changes with every draw (mirostat, adaptive-p).
   bool stateful = false;
   std::vector<llama_token_data> candidates;
   SamplerHandle();
@@ -247,6 +260,8 @@ const float *logitsAt(ContextHandle &context, int32_t index);
 
 // Draws a token from these logits and accepts it. Throws engine/bad-grammar, native/disposed.
 llama_token drawFrom(SamplerHandle &sampler, const float *logits);
+// Whether an answer ends with this token: by its vocabulary, or because the sampler's options say so.
+bool endsAnswer(const SamplerHandle &sampler, llama_token token);
 
 // A block of host memory for a saved sequence (host-blocks.cc). Its content is undefined until it is written.
 struct HostBlock {
@@ -267,6 +282,7 @@ void exportModel(Napi::Env env, Napi::Object exports);
 void exportVocabulary(Napi::Env env, Napi::Object exports);
 void exportContext(Napi::Env env, Napi::Object exports);
 void exportRun(Napi::Env env, Napi::Object exports);
+void exportAdapter(Napi::Env env, Napi::Object exports);
 void exportMemory(Napi::Env env, Napi::Object exports);
 void exportSampler(Napi::Env env, Napi::Object exports);
 void exportDeadline(Napi::Env env, Napi::Object exports);

@@ -3,19 +3,23 @@
  * sampler's options and state before the addon draws.
  */
 import { KvfoldError } from '../core/errors.js'
+import { checkAdapter } from './adapter-file.js'
 import {
+  type AdapterHandle,
   type Addon,
   awaiting,
   calling,
+  type DryHandle,
   type GrammarHandle,
   loadedLibraries,
   type ModelHandle,
   refuse,
   refuseForeign,
   type SamplerHandle,
+  type WordsHandle,
 } from './addon.js'
 import { availableMemory, isCacheless, layersThatFit, planContext, refuseTooMuch } from './context-options.js'
-import { Context, samplerHandles } from './context.js'
+import { adapterHandles, Context, samplerHandles } from './context.js'
 import { refuseBrokenDriver, usable } from './devices.js'
 import { checkGguf } from './gguf-file.js'
 import { identityOf } from './sequence-state.js'
@@ -23,17 +27,27 @@ import { AT_ONCE, tokenizing } from './tokenizing.js'
 import type {
   BackendInfo,
   ContextOptions,
+  DryOptions,
   ModelInfo,
   ModelOptions,
+  NativeAdapter,
   NativeContext,
+  NativeDry,
   NativeGrammar,
   NativeModel,
   NativeSampler,
+  NativeWords,
   SamplerOptions,
+  SamplerName,
   SpecialTokens,
   TokenizeOptions,
   VocabType,
 } from './types.js'
+
+/** How many prepared parts of samplers a model keeps. */
+const MOST_PARTS = 8
+/** Where DRY sees no repetition by default, as in llama.cpp. */
+const BREAKERS = ['\n', ':', '"', '*']
 
 const ENDS_GENERATION = 1
 const CONTROL = 2
@@ -51,6 +65,8 @@ export class Model implements NativeModel {
   readonly #pieces = new Map<number, Uint8Array>()
   readonly #contexts = new Set<Context>()
   readonly #samplers = new Set<Sampler>()
+  /** Parts of samplers that were prepared, the last used one at the end. */
+  readonly #parts = new Map<string, Promise<unknown>>()
   /** Work that uses the model on another thread: contexts and grammars that are being made, texts that are being tokenized. */
   readonly #using = new Set<Promise<unknown>>()
   #handle: ModelHandle | null
@@ -65,14 +81,19 @@ export class Model implements NativeModel {
     vocabOnly: boolean,
     scores: boolean,
   ) {
-    const { flags, longestToken, ...special } = calling(() => addon.vocabularyDescribe(handle))
+    const described = calling(() => addon.vocabularyDescribe(handle))
+    const { flags, longestToken, fillPrefix, fillSuffix, fillMiddle, fillRepository, fillFile, ...special } = described
     const { vocabType, ...rest } = calling(() => addon.modelDescribe(handle))
     this.#addon = addon
     this.#backend = backend
     this.#handle = handle
     this.#vocabOnly = vocabOnly
     this.#flags = flags
-    this.special = special
+    const fill =
+      fillPrefix === null || fillSuffix === null || fillMiddle === null
+        ? null
+        : { prefix: fillPrefix, suffix: fillSuffix, middle: fillMiddle, repository: fillRepository, file: fillFile }
+    this.special = { ...special, fill }
     this.gpuLayers = gpuLayers
     const architecture = rest.metadata['general.architecture'] ?? 'unknown'
     this.info = {
@@ -230,11 +251,64 @@ export class Model implements NativeModel {
     })
   }
 
+  async loadAdapter(path: string): Promise<NativeAdapter> {
+    const { handle } = this
+    if (this.#vocabOnly)
+      throw new KvfoldError('model/unsupported', 'The model was loaded with vocabOnly and has no weights; load it whole.')
+    this.#refuseUsed('loaded')
+    const { bytes, ignored } = checkAdapter(path, this.info.path, this.#addon.about().tensorTypes)
+    refuseTooMuch(`The adapter ${path}`, bytes, availableMemory(), 'memory', 'use a smaller one')
+    return this.#elsewhere(async () => {
+      const adapter = await awaiting(() => this.#addon.adapterLoad(handle, path))
+      return new Adapter(this.#addon, adapter, { path, ignored }, () => {
+        this.#refuseUsed('disposed')
+      })
+    })
+  }
+
+  /** @throws KvfoldError native/busy while anything reads llama.cpp's list of the model's adapters */
+  #refuseUsed(what: string): void {
+    if (this.#contexts.size + this.#using.size > 0)
+      throw new KvfoldError('native/busy', `An adapter can only be ${what} while its model has no context and is not in use.`)
+  }
+
   async compileGrammar(text: string): Promise<NativeGrammar> {
     const { handle } = this
     this.#refuseWithoutVocabulary()
     checkGrammar(text)
     return this.#elsewhere(async () => new Grammar(text, await awaiting(() => this.#addon.grammarCompile(handle, text))))
+  }
+
+  prepareDry(options: DryOptions): Promise<NativeDry> {
+    const { handle } = this
+    checkDry(options)
+    this.#refuseWithoutVocabulary()
+    const { multiplier, base = 1.75, allowedLength = 2, lastN = 64, breakers = BREAKERS } = options
+    return this.#prepared(JSON.stringify(['dry', multiplier, base, allowedLength, lastN, breakers]), async () => {
+      const made = await awaiting(() => this.#addon.dryPrepare(handle, multiplier, base, allowedLength, lastN, breakers))
+      return new Dry(options, made)
+    })
+  }
+
+  prepareWords(words: readonly string[]): Promise<NativeWords> {
+    const { handle } = this
+    checkWords(words)
+    this.#refuseWithoutVocabulary()
+    return this.#prepared(
+      JSON.stringify(['words', ...words]),
+      async () => new Words(words, await awaiting(() => this.#addon.wordsPrepare(handle, words))),
+    )
+  }
+
+  /** Returns what `make` made for this key before, or makes it now; keeps the last few. Failures are not kept. */
+  #prepared<T>(key: string, make: () => Promise<T>): Promise<T> {
+    const known = this.#parts.get(key)
+    this.#parts.delete(key)
+    const making = known ?? this.#elsewhere(make)
+    this.#parts.set(key, making)
+    making.catch(() => this.#parts.delete(key))
+    for (const oldest of this.#parts.keys()) if (this.#parts.size > MOST_PARTS) this.#parts.delete(oldest)
+    return making as Promise<T>
   }
 
   /** @throws KvfoldError native/bad-argument, engine/bad-grammar, native/disposed */
@@ -264,7 +338,37 @@ export class Model implements NativeModel {
     for (const sampler of [...this.#samplers]) sampler.dispose()
     this.#handle = null
     this.#pieces.clear()
+    this.#parts.clear()
     await awaiting(() => this.#addon.modelFree(handle))
+  }
+}
+
+class Adapter implements NativeAdapter {
+  readonly path: string
+  readonly ignored: number
+  #handle: AdapterHandle | null
+
+  constructor(
+    private readonly addon: Addon,
+    handle: AdapterHandle,
+    { path, ignored }: Pick<NativeAdapter, 'path' | 'ignored'>,
+    private readonly refuseUsed: () => void,
+  ) {
+    this.path = path
+    this.ignored = ignored
+    this.#handle = handle
+    adapterHandles.set(this, () => {
+      if (this.#handle === null) throw new KvfoldError('native/disposed', 'The adapter was disposed; load it again.')
+      return this.#handle
+    })
+  }
+
+  dispose(): void {
+    const handle = this.#handle
+    if (handle === null) return
+    this.refuseUsed()
+    this.#handle = null
+    this.addon.adapterFree(handle)
   }
 }
 
@@ -275,6 +379,33 @@ class Grammar implements NativeGrammar {
     readonly text: string,
     readonly handle: GrammarHandle,
   ) {}
+}
+
+class Dry implements NativeDry {
+  constructor(
+    readonly options: DryOptions,
+    readonly handle: DryHandle,
+  ) {}
+}
+
+class Words implements NativeWords {
+  constructor(
+    readonly words: readonly string[],
+    readonly handle: WordsHandle,
+  ) {}
+}
+
+/** Returns the options as the addon takes them: handles in place of prepared parts. @throws KvfoldError native/bad-argument */
+function rawOptions({ grammar, dry, limits, ...rest }: SamplerOptions): object {
+  const { badWords, ...others } = limits ?? {}
+  if (dry !== undefined && !(dry instanceof Dry)) refuse('dry must come from prepareDry.')
+  if (badWords !== undefined && !(badWords instanceof Words)) refuse('limits.badWords must come from prepareWords.')
+  return {
+    ...rest,
+    ...(grammar === undefined ? {} : { grammar: grammar instanceof Grammar ? grammar.handle : grammar }),
+    ...(dry === undefined ? {} : { dry: dry.handle }),
+    ...(limits === undefined ? {} : { limits: { ...others, ...(badWords === undefined ? {} : { badWords: badWords.handle }) } }),
+  }
 }
 
 class Sampler implements NativeSampler {
@@ -289,8 +420,7 @@ class Sampler implements NativeSampler {
     private readonly onDispose: (closed: Sampler) => void,
   ) {
     checkOptions(options, vocabulary)
-    const { grammar } = options
-    const raw = grammar instanceof Grammar ? { ...options, grammar: grammar.handle } : options
+    const raw = rawOptions(options)
     this.#handle = calling(() => addon.samplerCreate(model, raw))
     samplerHandles.set(this, () => this.#alive())
   }
@@ -331,11 +461,75 @@ class Sampler implements NativeSampler {
   }
 }
 
+/** @throws KvfoldError native/bad-argument for a value outside these bounds */
+function within(name: string, value: number | undefined, low: number, high: number, whole = false): void {
+  if (value === undefined || (value >= low && value <= high && (!whole || Number.isInteger(value)))) return
+  refuse(`${name} is ${String(value)}; give a ${whole ? 'whole ' : ''}number from ${low} to ${high}.`)
+}
+
+/** Bounds of DRY's breakers: each is looked for in every token. llama.cpp would cut longer ones. */
+const MOST_BREAKERS = { count: 32, bytes: 40 }
+
+/** @throws KvfoldError native/bad-argument */
+function checkDry({ multiplier, base, allowedLength, lastN, breakers = [] }: DryOptions): void {
+  within('dry.multiplier', multiplier, 0, 100)
+  within('dry.base', base, 1, 100)
+  within('dry.allowedLength', allowedLength, 0, 2 ** 20, true)
+  within('dry.lastN', lastN, 0, 2 ** 20, true)
+  const { count, bytes } = MOST_BREAKERS
+  if (breakers.length > count) refuse(`dry.breakers has ${breakers.length} texts; give ${count} at most.`)
+  for (const text of breakers)
+    if (text === '' || text.includes('\0') || Buffer.byteLength(text) > bytes)
+      refuse(`dry.breakers has a text that is empty, has a NUL or is longer than ${bytes} bytes; shorten it or leave it out.`)
+}
+
+/** Bounds of forbidden words: each is looked for in every token. */
+const MOST_WORDS = { count: 64, bytes: 256 }
+
+/** @throws KvfoldError native/bad-argument */
+function checkWords(words: readonly string[]): void {
+  const { count, bytes } = MOST_WORDS
+  if (words.length === 0 || words.length > count) refuse(`There are ${words.length} forbidden words; give 1 to ${count}.`)
+  for (const word of words)
+    if (word === '' || word.includes('\0') || Buffer.byteLength(word) > bytes)
+      refuse(`A forbidden word is empty, has a NUL or is longer than ${bytes} bytes; shorten it or leave it out.`)
+}
+
+/** The parts that an order may have. */
+const CHAIN_PARTS = {
+  ...{ penalties: true, dry: true, top_n_sigma: true, top_k: true, typ_p: true, top_p: true, min_p: true, xtc: true },
+  ...{ temperature: true, adaptive_p: true, infill: true },
+} satisfies Record<SamplerName, true>
+
+/** The most parts of an order: one that is named twice is used twice. */
+const MOST_CHAINED = 32
+
+/** @throws KvfoldError native/bad-argument */
+function checkChain({ topNSigma, xtc, dynatemp, adaptive, minKeep, order = [] }: SamplerOptions): void {
+  within('topNSigma', topNSigma, 0, 1000)
+  within('xtc.probability', xtc?.probability, 0, 1)
+  within('xtc.threshold', xtc?.threshold, 0, 1)
+  within('dynatemp.range', dynatemp?.range, 0, 100)
+  within('dynatemp.exponent', dynatemp?.exponent, 0, 100)
+  within('adaptive.target', adaptive?.target, 0, 1)
+  within('adaptive.decay', adaptive?.decay, 0, 0.99)
+  within('minKeep', minKeep, 0, 2 ** 31 - 1, true)
+  if (order.length > MOST_CHAINED) refuse(`order has ${order.length} parts; give ${MOST_CHAINED} at most.`)
+  for (const name of order)
+    if (!Object.hasOwn(CHAIN_PARTS, name)) refuse(`order has ${JSON.stringify(name)}, which does not exist.`)
+}
+
+/** @throws KvfoldError native/bad-argument */
+function checkLimits({ seen = new Int32Array(), limits = {} }: SamplerOptions, vocabulary: number): void {
+  const { minTokens, stopTokens = [], allowedTokens } = limits
+  within('limits.minTokens', minTokens, 0, 2 ** 31 - 1, true)
+  for (const token of seen) within('seen', token, 0, vocabulary - 1, true)
+  for (const token of stopTokens) within('limits.stopTokens', token, 0, vocabulary - 1, true)
+  for (const token of allowedTokens ?? []) within('limits.allowedTokens', token, 0, vocabulary - 1, true)
+  if (allowedTokens?.length === 0) refuse('limits.allowedTokens is empty; name a token or leave it out.')
+}
+
 function checkOptions(options: SamplerOptions, vocabulary: number): void {
-  const within = (name: string, value: number | undefined, low: number, high: number, whole = false) => {
-    if (value === undefined || (value >= low && value <= high && (!whole || Number.isInteger(value)))) return
-    refuse(`${name} is ${String(value)}; give a ${whole ? 'whole ' : ''}number from ${low} to ${high}.`)
-  }
   within('temperature', options.temperature, 0, 100)
   within('topK', options.topK, 0, 2 ** 31 - 1, true)
   within('topP', options.topP, 0, 1)
@@ -352,6 +546,8 @@ function checkOptions(options: SamplerOptions, vocabulary: number): void {
     within('mirostat.tau', options.mirostat.tau, 0.001, 100)
     within('mirostat.eta', options.mirostat.eta, 0.0001, 1)
   }
+  checkChain(options)
+  checkLimits(options, vocabulary)
   for (const { token, bias } of options.logitBias ?? []) {
     within('logitBias.token', token, 0, vocabulary - 1, true)
     if (Number.isNaN(bias) || bias === Infinity)

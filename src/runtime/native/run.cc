@@ -43,7 +43,7 @@ struct Run : Batch {
     for (size_t i = 0; i < tokens.size(); i++) {
       try {
         tokens[i] = drawFrom(*samplers[i], logitsAt(handle, i));
-        if (llama_vocab_is_eog(handle.model->vocab, tokens[i]) || --limits[i] <= 0) more = false;
+        if (endsAnswer(*samplers[i], tokens[i]) || --limits[i] <= 0) more = false;
       } catch (...) {
         tokens[i] = -1;
         refused.resize(tokens.size());

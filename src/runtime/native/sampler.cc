@@ -1,24 +1,20 @@
 // Samplers: choose the next token from the logits of one token.
 //
-// Order, as in llama.cpp's default chain: logit bias, penalties, top-k, typical, top-p, min-p, temperature, draw; mirostat replaces the
-// filters; temperature 0 takes the likeliest. A grammar over a whole vocabulary is costly, so a token is first drawn without it. Only if
-// the grammar refuses that token, it masks the candidates before all other steps and the draw is repeated (as common_sampler_sample in
+// The choice is a chain of parts (sampler-chain.cc). A grammar over a whole vocabulary is costly, so a token is first drawn without it. Only if
+// the grammar refuses that token, it masks the candidates before the chain and the draw is repeated (as common_sampler_sample in
 // llama.cpp does). When the reasoning budget is used up, nothing is drawn: the tokens that close the reasoning come next. Mirostat learns
 // from every draw, so with it the grammar always comes first.
 #include <algorithm>
 #include <cmath>
 
+#include "answer-limits.h"
 #include "grammar.h"
 #include "lazy-grammar.h"
 #include "reasoning-budget.h"
+#include "sampler-chain.h"
 
 namespace kvfold {
 namespace {
-
-double number(const Napi::Object &options, const char *name, double fallback) {
-  auto value = options.Get(name);
-  return value.IsNumber() ? value.As<Napi::Number>().DoubleValue() : fallback;
-}
 
 // Takes the lock that readers of the vocabulary share, so that the vocabulary is not freed meanwhile.
 std::shared_ptr<Grammar> compiled(ModelHandle &model, const std::string &text) {
@@ -33,6 +29,24 @@ struct GrammarHandle {
   std::shared_ptr<Grammar> grammar;
 };
 
+struct WordsHandle {
+  std::shared_ptr<ModelHandle> model;
+  std::shared_ptr<const BadWords> words;
+};
+
+// Like `boxed`, for what holds no memory that must be freed before the environment ends.
+template <typename T>
+Napi::Value external(Napi::Env env, const std::shared_ptr<T> &handle) {
+  return Napi::External<std::shared_ptr<T>>::New(env, new std::shared_ptr<T>(handle), [](Napi::Env, std::shared_ptr<T> *box) { delete box; });
+}
+
+std::vector<std::string> texts(const Napi::Value &value) {
+  std::vector<std::string> all;
+  auto list = value.As<Napi::Array>();
+  for (uint32_t i = 0; i < list.Length(); i++) all.push_back(list.Get(i).As<Napi::String>().Utf8Value());
+  return all;
+}
+
 // (model, text)
 Napi::Value compile(const Napi::CallbackInfo &info) {
   return guarded(info, [&]() -> Napi::Value {
@@ -40,10 +54,7 @@ Napi::Value compile(const Napi::CallbackInfo &info) {
     handle->model = modelOf(info[0]);
     return Task::run(
         info.Env(), [handle, text = info[1].As<Napi::String>().Utf8Value()] { handle->grammar = compiled(*handle->model, text); },
-        [handle](Napi::Env env) -> Napi::Value {
-          return Napi::External<std::shared_ptr<GrammarHandle>>::New(
-              env, new std::shared_ptr<GrammarHandle>(handle), [](Napi::Env, std::shared_ptr<GrammarHandle> *box) { delete box; });
-        });
+        [handle](Napi::Env env) { return external(env, handle); });
   });
 }
 
@@ -59,44 +70,47 @@ void addGrammar(SamplerHandle &sampler, const Napi::Value &grammar) {
   sampler.awake = true;
 }
 
-void addChain(SamplerHandle &sampler, const Napi::Object &options) {
-  int32_t vocabulary = llama_vocab_n_tokens(sampler.model->vocab);
-  auto *chain = sampler.chain = llama_sampler_chain_init(llama_sampler_chain_default_params());
-  auto add = [&](llama_sampler *part) { llama_sampler_chain_add(chain, part); };
-  auto get = [&](const char *name, double fallback) { return number(options, name, fallback); };
+// Shows the tokens before the answer to the parts of the chain that look at them, too.
+void see(SamplerHandle &sampler) {
+  for (auto *part : sampler.seeing)
+    for (llama_token token : sampler.seen) llama_sampler_accept(part, token);
+}
 
-  if (options.Get("logitBias").IsArray()) {
-    auto list = options.Get("logitBias").As<Napi::Array>();
-    std::vector<llama_logit_bias> biases(list.Length());
-    for (uint32_t i = 0; i < list.Length(); i++) {
-      auto entry = list.Get(i).As<Napi::Object>();
-      biases[i] = {entry.Get("token").As<Napi::Number>().Int32Value(), entry.Get("bias").As<Napi::Number>().FloatValue()};
-    }
-    if (!biases.empty()) add(llama_sampler_init_logit_bias(vocabulary, biases.size(), biases.data()));
-  }
-  double repeat = get("repeatPenalty", 1), frequency = get("frequencyPenalty", 0), presence = get("presencePenalty", 0);
-  if (repeat != 1 || frequency != 0 || presence != 0)
-    add(llama_sampler_init_penalties(vocabulary, get("penaltyLastN", 64), repeat, frequency, presence));
+// (model, multiplier, base, allowedLength, lastN, breakers)
+Napi::Value prepareDry(const Napi::CallbackInfo &info) {
+  return guarded(info, [&]() -> Napi::Value {
+    auto dry = std::make_shared<DryHandle>();
+    dry->model = modelOf(info[0]);
+    float multiplier = info[1].As<Napi::Number>(), base = info[2].As<Napi::Number>();
+    int32_t allowedLength = info[3].As<Napi::Number>(), lastN = info[4].As<Napi::Number>();
+    return Task::run(
+        info.Env(),
+        [dry, multiplier, base, allowedLength, lastN, breakers = texts(info[5])] {
+          dry->prepare(multiplier, base, allowedLength, lastN, breakers);
+        },
+        [dry](Napi::Env env) { return external(env, dry); });
+  });
+}
 
-  double temperature = get("temperature", 0.8);
-  auto seed = static_cast<uint32_t>(get("seed", LLAMA_DEFAULT_SEED));
-  if (temperature <= 0) {
-    add(llama_sampler_init_greedy());
-  } else if (options.Get("mirostat").IsObject()) {
-    auto mirostat = options.Get("mirostat").As<Napi::Object>();
-    float tau = mirostat.Get("tau").As<Napi::Number>(), eta = mirostat.Get("eta").As<Napi::Number>();
-    sampler.stateful = true;
-    add(llama_sampler_init_temp(temperature));
-    add(number(mirostat, "version", 2) == 1 ? llama_sampler_init_mirostat(vocabulary, seed, tau, eta, 100)
-                                            : llama_sampler_init_mirostat_v2(seed, tau, eta));
-  } else {
-    if (get("topK", 0) > 0) add(llama_sampler_init_top_k(get("topK", 0)));
-    if (get("typicalP", 1) < 1) add(llama_sampler_init_typical(get("typicalP", 1), 1));
-    if (get("topP", 1) < 1) add(llama_sampler_init_top_p(get("topP", 1), 1));
-    if (get("minP", 0) > 0) add(llama_sampler_init_min_p(get("minP", 0), 1));
-    add(llama_sampler_init_temp(temperature));
-    add(llama_sampler_init_dist(seed));
+// (model, words)
+Napi::Value prepareWords(const Napi::CallbackInfo &info) {
+  return guarded(info, [&]() -> Napi::Value {
+    auto handle = std::make_shared<WordsHandle>();
+    handle->model = modelOf(info[0]);
+    return Task::run(
+        info.Env(), [handle, words = texts(info[1])] { handle->words = std::make_shared<BadWords>(*handle->model, words); },
+        [handle](Napi::Env env) { return external(env, handle); });
+  });
+}
+
+void addLimits(SamplerHandle &sampler, const Napi::Object &limits) {
+  std::shared_ptr<const BadWords> words;
+  if (!limits.Get("badWords").IsUndefined()) {
+    auto handle = unboxed<WordsHandle>(limits.Get("badWords"));
+    if (handle->model != sampler.model) throw Failure("native/bad-argument", "The forbidden words were prepared for another model.");
+    words = handle->words;
   }
+  sampler.limits = std::make_unique<AnswerLimits>(*sampler.model, limits, words);
 }
 
 Napi::Value create(const Napi::CallbackInfo &info) {
@@ -111,7 +125,10 @@ Napi::Value create(const Napi::CallbackInfo &info) {
       sampler->awake = sampler->lazy->begin();
     }
     if (options.Get("budget").IsObject()) sampler->budget = std::make_unique<ReasoningBudget>(options.Get("budget").As<Napi::Object>());
+    if (options.Get("limits").IsObject()) addLimits(*sampler, options.Get("limits").As<Napi::Object>());
+    if (options.Get("seen").IsTypedArray()) sampler->seen = int32s(options.Get("seen"));
     addChain(*sampler, options);
+    see(*sampler);
     return boxed(info.Env(), sampler);
   });
 }
@@ -125,6 +142,7 @@ llama_token draw(SamplerHandle &sampler, const float *logits, bool constrained, 
   for (size_t id = 0; id < sampler.candidates.size(); id++) sampler.candidates[id] = {static_cast<llama_token>(id), logits[id], 0.0f};
   for (auto token : without) sampler.candidates[token].logit = -INFINITY;
   if (constrained) sampler.grammar->mask(sampler.candidates);
+  if (sampler.limits != nullptr) sampler.limits->mask(sampler.candidates);
   llama_token_data_array array{sampler.candidates.data(), sampler.candidates.size(), -1, false};
   llama_sampler_apply(sampler.chain, &array);
   if (array.selected < 0 || static_cast<size_t>(array.selected) >= array.size) throw Failure("native/failed", "The samplers chose no token.");
@@ -137,6 +155,7 @@ void accept(SamplerHandle &sampler, llama_token token) {
   if (sampler.awake) sampler.grammar->take(token);
   else if (sampler.lazy != nullptr) sampler.awake = sampler.lazy->take(token);
   if (sampler.budget != nullptr) sampler.budget->take(token, pieceOf(sampler.model->vocab, token));
+  if (sampler.limits != nullptr) sampler.limits->take(token);
   llama_sampler_accept(sampler.chain, token);
 }
 
@@ -165,7 +184,9 @@ Napi::Value reset(const Napi::CallbackInfo &info) {
     if (sampler->grammar != nullptr) sampler->grammar->begin();
     if (sampler->lazy != nullptr) sampler->awake = sampler->lazy->begin();
     if (sampler->budget != nullptr) sampler->budget->begin();
+    if (sampler->limits != nullptr) sampler->limits->begin();
     llama_sampler_reset(sampler->chain);
+    see(*sampler);
     return info.Env().Undefined();
   });
 }
@@ -204,8 +225,14 @@ llama_token drawFrom(SamplerHandle &sampler, const float *logits) {
   return token;
 }
 
+bool endsAnswer(const SamplerHandle &sampler, llama_token token) {
+  return llama_vocab_is_eog(sampler.model->vocab, token) || (sampler.limits != nullptr && sampler.limits->stopsAt(token));
+}
+
 void exportSampler(Napi::Env env, Napi::Object exports) {
   exports.Set("grammarCompile", Napi::Function::New(env, compile));
+  exports.Set("dryPrepare", Napi::Function::New(env, prepareDry));
+  exports.Set("wordsPrepare", Napi::Function::New(env, prepareWords));
   exports.Set("samplerCreate", Napi::Function::New(env, create));
   exports.Set("samplerSample", Napi::Function::New(env, sampleToken));
   exports.Set("samplerAccept", Napi::Function::New(env, acceptToken));

@@ -1,6 +1,7 @@
 /** Synthetic models for tests and benchmarks: a GGUF of any Llama or Qwen2 shape with random weights, and a tokenizer for any text. */
 import { KvfoldError } from '../core/errors.js'
 import { mix } from '../core/random.js'
+import { headersOf } from './gguf-file.js'
 import { type GgufTensor, type GgufValue, type TensorType, writeGguf } from './gguf-writer.js'
 
 export interface SyntheticShape {
@@ -24,7 +25,14 @@ export interface SyntheticShape {
   readonly seed?: number
   /** Jinja. Default: ChatML with tools as JSON and calls in Hermes tags. null: no template. */
   readonly chatTemplate?: string | null
+  /** Further control tokens, such as those of fill-in prompts. Default: none. */
+  readonly controls?: readonly string[]
 }
+
+/** The control tokens of Qwen2.5-Coder's fill-in prompts. */
+export const FILL_CONTROLS = [
+  ...['<|fim_prefix|>', '<|fim_middle|>', '<|fim_suffix|>', '<|fim_pad|>', '<|repo_name|>', '<|file_sep|>'],
+] as const
 
 /** ChatML with tool definitions as JSON lines and calls in Hermes syntax; no BOS. */
 export const CHATML_TEMPLATE = `
@@ -76,13 +84,15 @@ function checkShape(shape: SyntheticShape): void {
   if (embedding % heads !== 0) refuse(`embedding ${embedding} is not a multiple of ${heads} heads`)
   if ((embedding / heads) % 2 !== 0) refuse(`heads of ${embedding / heads} values are odd, but rotary positions need pairs`)
   if (heads % kvHeads !== 0) refuse(`${kvHeads} KV heads do not divide ${heads} heads`)
-  if (vocabulary < SMALLEST_VOCABULARY) refuse(`a vocabulary of ${vocabulary} has no room for 256 bytes and the control tokens`)
+  const { controls = [] } = shape
+  if (vocabulary < SMALLEST_VOCABULARY + controls.length)
+    refuse(`a vocabulary of ${vocabulary} has no room for 256 bytes and the control tokens`)
   if (!(ropeBase > 0)) refuse(`ropeBase is ${ropeBase}, but must be above 0`)
 }
 
 function metadata(shape: SyntheticShape): Map<string, GgufValue> {
   const { architecture, layers, embedding, heads, kvHeads, feedForward, vocabulary, type = 'f16' } = shape
-  const { context = 4096, ropeBase = 10000, chatTemplate = CHATML_TEMPLATE } = shape
+  const { context = 4096, ropeBase = 10000, chatTemplate = CHATML_TEMPLATE, controls } = shape
   return new Map<string, GgufValue>([
     ['general.architecture', { string: architecture }],
     ['general.name', { string: 'kvfold synthetic' }],
@@ -97,7 +107,7 @@ function metadata(shape: SyntheticShape): Map<string, GgufValue> {
     [`${architecture}.rope.dimension_count`, { u32: embedding / heads }],
     [`${architecture}.rope.freq_base`, { f32: ropeBase }],
     [`${architecture}.vocab_size`, { u32: vocabulary }],
-    ...vocabularyMetadata(vocabulary),
+    ...vocabularyMetadata(vocabulary, controls),
     ...(chatTemplate === null ? [] : [['tokenizer.chat_template', { string: chatTemplate }] as const]),
   ])
 }
@@ -138,6 +148,68 @@ function tensors(shape: SyntheticShape): GgufTensor[] {
   return all
 }
 
+export interface SyntheticAdapter {
+  /** Default 4. */
+  readonly rank?: number
+  /** Default twice the rank. null: the file has none, and the scale applies as it is. */
+  readonly alpha?: number | null
+  /** Names of the tensors that it changes. Default: the matrices of attention and feed-forward. */
+  readonly tensors?: RegExp
+  /** How much a change is, as a share of the size of the activations, roughly. Default 0.2. */
+  readonly strength?: number
+  /** The type of its matrices. Default f32. */
+  readonly type?: TensorType
+  /** The same seed and model give the same bytes. Default 1. */
+  readonly seed?: number
+}
+
+const ADAPTED = /^blk\.\d+\.(?:attn_(?:q|k|v|output)|ffn_(?:gate|up|down))\.weight$/
+
+/**
+ * Writes a LoRA adapter with random matrices for the model at `modelPath`. It changes every prediction, but has no meaning. An existing
+ * file is replaced.
+ * @throws KvfoldError native/bad-argument when the model has none of the tensors, model/*; the file system's error
+ */
+export async function synthesizeAdapter(
+  path: string,
+  modelPath: string,
+  { rank = 4, alpha = 2 * rank, tensors: names = ADAPTED, strength = 0.2, type = 'f32', seed = 1 }: SyntheticAdapter = {},
+): Promise<void> {
+  const headers = headersOf(modelPath)
+  const architecture = headers[0]?.metadata.get('general.architecture')
+  const adapted = headers.flatMap((header) => header.tensors).filter(({ name }) => names.test(name))
+  if (adapted.length === 0 || architecture?.kind !== 'text')
+    throw new KvfoldError('native/bad-argument', `${modelPath} has no tensors whose names match ${String(names)}.`)
+  const scale = alpha === null ? 1 : alpha / rank
+  const matrices = adapted.flatMap(({ name, shape: [inputs = 1, outputs = 1] }, at) => {
+    const isEmbedding = name === 'token_embd.weight'
+    const matrix = (part: 'a' | 'b', shape: readonly number[], deviation: number) =>
+      randomTensor({
+        name: `${name}.lora_${part}`,
+        shape,
+        type,
+        mean: 0,
+        deviation,
+        seed: mix(seed ^ mix(2 * at + (part === 'a' ? 1 : 2))),
+      })
+    const deviation = strength / scale / Math.sqrt(rank)
+    return isEmbedding
+      ? [matrix('a', [rank, outputs], 1), matrix('b', [rank, inputs], deviation)]
+      : [matrix('a', [inputs, rank], 1 / Math.sqrt(inputs)), matrix('b', [rank, outputs], deviation)]
+  })
+  await writeGguf(
+    path,
+    new Map<string, GgufValue>([
+      ['general.architecture', { string: architecture.value }],
+      ['general.type', { string: 'adapter' }],
+      ['general.name', { string: 'kvfold synthetic adapter' }],
+      ['adapter.type', { string: 'lora' }],
+      ...(alpha === null ? [] : [['adapter.lora.alpha', { f32: alpha }] as const]),
+    ]),
+    matrices,
+  )
+}
+
 // The tokenizer of synthetic models: byte-level BPE over any text, made of letter pairs, with ChatML's control tokens.
 
 /** llama_token_type */
@@ -170,21 +242,22 @@ export function byteAlphabet(): readonly string[] {
 }
 
 /**
- * Metadata of a vocabulary of exactly `size` tokens: bytes, merged pairs, pairs of pairs, then the control tokens at the end. Precondition:
- * size >= SMALLEST_VOCABULARY. Letters can fill about 400,000 tokens; the rest are unused tokens.
+ * Metadata of a vocabulary of exactly `size` tokens: bytes, merged pairs, pairs of pairs, then the control tokens at the end, the further
+ * ones first. Precondition: size >= SMALLEST_VOCABULARY plus the further control tokens. Letters can fill about 400,000 tokens; the rest are unused tokens.
  */
-export function vocabularyMetadata(size: number): Map<string, GgufValue> {
+export function vocabularyMetadata(size: number, controls: readonly string[] = []): Map<string, GgufValue> {
+  const special = [...controls.map((text) => ({ text, type: CONTROL })), ...SPECIAL]
   const alphabet = byteAlphabet()
   const tokens = [...alphabet]
   const merges: string[] = []
   for (const [left, right] of pairs(alphabet)) {
-    if (tokens.length + SPECIAL.length >= size) break
+    if (tokens.length + special.length >= size) break
     merges.push(`${left} ${right}`)
     tokens.push(left + right)
   }
-  for (let index = 0; tokens.length + SPECIAL.length < size; index++) tokens.push(`[unused${index}]`)
-  const types = [...tokens.map(() => NORMAL), ...SPECIAL.map(({ type }) => type)]
-  const ids = new Map(SPECIAL.map(({ text }, index) => [text, tokens.length + index]))
+  for (let index = 0; tokens.length + special.length < size; index++) tokens.push(`[unused${index}]`)
+  const types = [...tokens.map(() => NORMAL), ...special.map(({ type }) => type)]
+  const ids = new Map(special.map(({ text }, index) => [text, tokens.length + index]))
   return new Map<string, GgufValue>([
     ['tokenizer.ggml.model', { string: 'gpt2' }],
     ['tokenizer.ggml.pre', { string: 'qwen2' }],

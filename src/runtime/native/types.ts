@@ -88,6 +88,16 @@ export interface TokenizeOptions {
   readonly parseSpecial?: boolean
 }
 
+/** The tokens that stand before the parts of a fill-in prompt. */
+export interface FillTokens {
+  readonly prefix: number
+  readonly suffix: number
+  readonly middle: number
+  /** Before the name of a repository, and before each file of it; null if the vocabulary has none. */
+  readonly repository: number | null
+  readonly file: number | null
+}
+
 export interface SpecialTokens {
   readonly bos: number | null
   readonly eos: number | null
@@ -95,6 +105,8 @@ export interface SpecialTokens {
   /** Separates two texts that are read as one, for example a question and a document. */
   readonly sep: number | null
   readonly newline: number | null
+  /** The tokens of a fill-in prompt; null if the vocabulary lacks one of the first three. */
+  readonly fill: FillTokens | null
   readonly addBos: boolean
   readonly addEos: boolean
   readonly addSep: boolean
@@ -238,20 +250,70 @@ export interface RunEnd {
   readonly refused: readonly (Error | null)[]
 }
 
+/** The parts of a sampler's chain, by llama-server's names. */
+export type SamplerName =
+  'penalties' | 'dry' | 'top_n_sigma' | 'top_k' | 'typ_p' | 'top_p' | 'min_p' | 'xtc' | 'temperature' | 'adaptive_p' | 'infill'
+
+/** A penalty for tokens that would prolong a repetition of earlier text. */
+export interface DryOptions {
+  /** 0: off. */
+  readonly multiplier: number
+  /** The penalty grows by this factor with each repeated token. At least 1. Default 1.75. */
+  readonly base?: number
+  /** Repetitions of up to this many tokens are free. Default 2. */
+  readonly allowedLength?: number
+  /** How many of the latest tokens it looks at. Default 64. */
+  readonly lastN?: number
+  /** Texts across which it sees no repetition; at most 32 of 40 bytes. Default: newline, colon, quote and asterisk. */
+  readonly breakers?: readonly string[]
+}
+
+/** What an answer may not say, and where it may end. */
+export interface AnswerLimits {
+  /** Before this many tokens no token that ends the answer is drawn, unless the grammar leaves no other. Default 0. */
+  readonly minTokens?: number
+  /** No token that ends the answer by the vocabulary is drawn, unless the grammar leaves no other. Default false. */
+  readonly ignoreEnd?: boolean
+  /** Tokens that end the answer, too. They are not part of its text. Default: none. */
+  readonly stopTokens?: readonly number[]
+  /** The only tokens that the answer may have. Default: all. */
+  readonly allowedTokens?: readonly number[]
+  /** Texts that the answer does not contain, also not within longer words; at most 64 of 256 bytes. Default: none. */
+  readonly badWords?: readonly string[]
+}
+
 export interface SamplerOptions {
   /** 0: greedy. Default 0.8. */
   readonly temperature?: number
+  /** The temperature lies within `range` of `temperature`, and grows with the entropy to this power. Default: off. */
+  readonly dynatemp?: { readonly range: number; readonly exponent: number }
   /** 0: off. */
   readonly topK?: number
   readonly topP?: number
   readonly minP?: number
   readonly typicalP?: number
+  /** Keeps tokens whose logit is at most so many standard deviations below the best. 0: off. */
+  readonly topNSigma?: number
+  /** With this probability removes all but the least likely of the tokens at or above the threshold. A threshold above 0.5: off. */
+  readonly xtc?: { readonly probability: number; readonly threshold: number }
+  /** Prepared by `prepareDry`. */
+  readonly dry?: NativeDry
+  /** Draws tokens near the probability `target`; `decay` (0 to 0.99) says how long it remembers. Default: off. */
+  readonly adaptive?: { readonly target: number; readonly decay: number }
+  /** The filters leave at least so many tokens. Default 0. */
+  readonly minKeep?: number
+  /** The parts in this order; others are left out. Default: llama.cpp's order (sampler-chain.cc). Mirostat ignores it. */
+  readonly order?: readonly SamplerName[]
+  /** The tokens before the answer, oldest first: DRY and the repetition penalty look at them, too. Default: none. */
+  readonly seen?: Int32Array
+  /** `badWords`: prepared by `prepareWords`. */
+  readonly limits?: Omit<AnswerLimits, 'badWords'> & { readonly badWords?: NativeWords }
   /** Repetition penalty over the last `penaltyLastN` tokens (default 64). 1: off. */
   readonly repeatPenalty?: number
   readonly frequencyPenalty?: number
   readonly presencePenalty?: number
   readonly penaltyLastN?: number
-  /** Version 1 or 2; replaces top-k, top-p, min-p and typical. */
+  /** Version 1 or 2; replaces all filters. */
   readonly mirostat?: { readonly version: 1 | 2; readonly tau: number; readonly eta: number }
   /** 0 .. 2^32 - 2. Default: a new one every time. */
   readonly seed?: number
@@ -320,13 +382,45 @@ export interface NativeModel {
   isControl(token: number): boolean
   createContext(options?: ContextOptions): Promise<NativeContext>
   /**
+   * Loads a LoRA adapter of this model. llama.cpp plans a context's graphs for the adapters that are loaded then, so load them before the
+   * first context, one after another. They are freed with the model.
+   * @throws KvfoldError native/busy while the model has contexts or is used on another thread; model/not-found; model/bad-file for a file
+   * that is no adapter, or one of another model; native/unsupported; memory/insufficient; native/disposed
+   */
+  loadAdapter(path: string): Promise<NativeAdapter>
+  /**
    * Compiles GBNF off the event loop. Refuses a grammar that would take longer than a tenth of a second.
    * @throws KvfoldError engine/bad-grammar, native/disposed
    */
   compileGrammar(text: string): Promise<NativeGrammar>
+  /**
+   * Prepares a DRY sampler off the event loop, and keeps the last few.
+   * @throws KvfoldError native/bad-argument, native/disposed
+   */
+  prepareDry(options: DryOptions): Promise<NativeDry>
+  /**
+   * Finds forbidden words in the vocabulary, off the event loop, and keeps the last few.
+   * @throws KvfoldError native/bad-argument, native/disposed, model/unsupported without a vocabulary
+   */
+  prepareWords(words: readonly string[]): Promise<NativeWords>
   createSampler(options?: SamplerOptions): NativeSampler
   /** Disposes the model's contexts and samplers first, then the model. Further calls do nothing. */
   dispose(): Promise<void>
+}
+
+/** A loaded LoRA adapter. */
+export interface NativeAdapter {
+  readonly path: string
+  /** How many tensors of its file llama.cpp leaves out: it applies no changed norms. */
+  readonly ignored: number
+  /** Frees it before its model. Further calls do nothing. @throws KvfoldError native/busy while the model has contexts */
+  dispose(): void
+}
+
+/** An adapter, and the factor on what it adds to the model's weights. */
+export interface AppliedAdapter {
+  readonly adapter: NativeAdapter
+  readonly scale: number
 }
 
 export interface NativeContext {
@@ -349,11 +443,17 @@ export interface NativeContext {
    * `attention`.
    */
   readonly attention: readonly number[] | null
+  /**
+   * Later decodes apply these adapters and no others. They apply to every sequence of a batch. Cells that are in the cache stay as they
+   * are. After a change the next decode takes a few milliseconds longer.
+   * @throws KvfoldError native/bad-argument for an adapter of another model, one that is named twice, or a scale that is no finite number
+   */
+  useAdapters(applied: readonly AppliedAdapter[]): void
   /** Decodes a batch off the event loop. Positions and sequences must follow llama.cpp's rules (a batch for s starts at max(s) + 1). */
   decode(batch: Batch, watched?: readonly Watched[]): Promise<DecodeStatus>
   /**
-   * Decodes and samples off the event loop, step after step. The run ends when a sequence ends (its end-of-generation token is its last
-   * sampled token), when a limit is reached, or after `interrupt`. `heard` receives finished steps in order; the last ones come with the
+   * Decodes and samples off the event loop, step after step. The run ends when a sequence ends (its last sampled token ends generation,
+   * or is a stop token), when a limit is reached, or after `interrupt`. `heard` receives finished steps in order; the last ones come with the
    * result. Until the end no other code may use the context or the samplers; disposing a sampler ends the run. Contexts with `attention` or
    * `embeddings` refuse it.
    * @throws KvfoldError native/*, before anything was decoded
@@ -408,6 +508,16 @@ export interface NativeContext {
 /** A compiled grammar, for any number of samplers of the model that compiled it. */
 export interface NativeGrammar {
   readonly text: string
+}
+
+/** A DRY sampler for any number of samplers of the model that prepared it. */
+export interface NativeDry {
+  readonly options: DryOptions
+}
+
+/** Forbidden words for any number of samplers of the model that prepared them. */
+export interface NativeWords {
+  readonly words: readonly string[]
 }
 
 export interface NativeSampler {

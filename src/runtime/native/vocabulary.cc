@@ -144,6 +144,11 @@ Napi::Value describe(const Napi::CallbackInfo &info) {
     token("eot", llama_vocab_eot(vocab));
     token("sep", llama_vocab_sep(vocab));
     token("newline", llama_vocab_nl(vocab));
+    token("fillPrefix", llama_vocab_fim_pre(vocab));
+    token("fillSuffix", llama_vocab_fim_suf(vocab));
+    token("fillMiddle", llama_vocab_fim_mid(vocab));
+    token("fillRepository", llama_vocab_fim_rep(vocab));
+    token("fillFile", llama_vocab_fim_sep(vocab));
     out.Set("addBos", llama_vocab_get_add_bos(vocab));
     out.Set("addEos", llama_vocab_get_add_eos(vocab));
     out.Set("addSep", llama_vocab_get_add_sep(vocab));

@@ -12,18 +12,19 @@ import type { Sampling } from '../engine/engine.js'
 import type { Service, UnsupportedParts } from './ask.js'
 import { addMessages } from './dialects/anthropic/messages.js'
 import { addLlamaCompletions } from './dialects/llama-server/completion.js'
+import { addLora } from './dialects/llama-server/lora.js'
 import { addProps, addTokens } from './dialects/llama-server/props.js'
 import { addOllama } from './dialects/ollama/ollama.js'
 import { addChat } from './dialects/openai/chat.js'
 import { addCompletions } from './dialects/openai/completions.js'
-import { addEmbeddings, addRerank } from './dialects/side-models.js'
+import { addClassify, addEmbeddings, addRerank, addScore } from './dialects/side-models.js'
 import { addModels } from './dialects/openai/models.js'
 import { addResponses } from './dialects/openai/responses.js'
 import { RequestRun, Running } from './request-lifecycle.js'
 import { fail, type HttpOptions, newHttp } from './http.js'
-import { type ApiKey, keyOf, KeyRing, RATE_HEADERS, type RateLimit, RateLimits, refuseRebound } from './keys.js'
+import { type ApiKey, keyOf, KeyRing, RATE_HEADERS, type RateLimit, RateLimits, refuseCrossSite, refuseRebound } from './keys.js'
 import { Metrics } from './metrics.js'
-import { ANSWER, type App, ERRORS } from './routes/route.js'
+import { ADMIN, ANSWER, type App, described, type PullModel } from './routes/route.js'
 import { problemOf, RETRY_AFTER } from './problem.js'
 import { addChanges, addThreads } from './routes/threads.js'
 import type { ModelStatus, ServiceStatus } from './threads/status.js'
@@ -48,6 +49,8 @@ export interface ServerOptions extends HttpOptions {
    * placeholder.
    */
   readonly unsupportedParts?: UnsupportedParts
+  /** Downloads a model of the hub for Ollama's clients. Default: they cannot. */
+  readonly pull?: PullModel
 }
 
 export type Address = { readonly host: string; readonly port: number } | { readonly path: string }
@@ -77,7 +80,15 @@ export class Server {
   /** Starts to take requests; resolves to the URL, or to the socket's path. */
   async listen(address: Address): Promise<string> {
     this.app.server.maxConnections = CONNECTIONS
-    return this.app.listen(address)
+    // The caller says where it listens; Fastify's own line about it is left out.
+    const { log } = this.app
+    const { level } = log
+    if (level === 'info') log.level = 'warn'
+    try {
+      return await this.app.listen(address)
+    } finally {
+      log.level = level
+    }
   }
 
   /** Whether the server is shutting down; `/health` reports it. */
@@ -109,6 +120,7 @@ export class Server {
     unsupportedParts = 'refuse',
     rateLimit,
     clock,
+    pull,
   }: ServerOptions): Promise<void> {
     const { app } = this
     const running = this.#running
@@ -119,6 +131,11 @@ export class Server {
       service,
       sampling,
       unsupportedParts,
+      pull: pull ?? null,
+      refuseGuests: (tenant: string, what: string) => {
+        if (ring.locked && tenant !== ADMIN)
+          throw new KvfoldError('server/forbidden', `Only the key named ${ADMIN} may ${what}: it concerns all keys.`)
+      },
       exchange: (request: FastifyRequest, reply: FastifyReply) => new RequestRun(request, reply, { running, metrics, limits }),
     }
     const allowed = allowedMethods(app)
@@ -138,7 +155,10 @@ export class Server {
     app.decorateRequest('figures', null)
     app.decorateRequest('refused', null)
     app.addHook('onRequest', (request, _reply, done) => {
-      if (!ring.locked) refuseRebound(request, allowedHosts)
+      if (!ring.locked) {
+        refuseRebound(request, allowedHosts)
+        refuseCrossSite(request, corsOrigins)
+      }
       if (request.is404 || request.routeOptions.config.open === true) {
         done()
         return
@@ -172,14 +192,17 @@ export class Server {
     addMessages(app, ports)
     addEmbeddings(app, ports)
     addRerank(app, ports)
+    addScore(app, ports)
+    addClassify(app)
     addModels(app, ports)
     addTokens(app, ports)
     addLlamaCompletions(app, ports)
     addProps(app, ports)
+    addLora(app, { service, locked: ring.locked })
     addOllama(app, ports, version)
     addThreads(app, ports)
     addChanges(app, ports, running)
-    addHealth(app, { service, metrics, running, locked: ring.locked })
+    addHealth(app, { service, metrics, running, locked: ring.locked, version })
     addDashboard(app)
   }
 }
@@ -218,15 +241,13 @@ const isWithoutEngines = ({ loaded }: ModelStatus): boolean =>
 
 // The routes that report on the server: `/health`, `/metrics`, `/kvfold/status`, `/openapi.json`.
 
-/** The name of the key that may see figures of all tenants. */
-const ADMIN = 'admin'
-
 interface HealthPorts {
   readonly service: Service
   readonly metrics: Metrics
   readonly running: Running
   /** Whether the server has keys, so that requests need one. */
   readonly locked: boolean
+  readonly version: string
 }
 
 const STORE_FAULTS: Readonly<Record<NonNullable<ServiceStatus['storeFault']>, string>> = {
@@ -236,18 +257,18 @@ const STORE_FAULTS: Readonly<Record<NonNullable<ServiceStatus['storeFault']>, st
   failed: 'The server cannot write conversations to the store; /kvfold/status says why.',
 }
 
-function addHealth(app: App, { service, metrics, running, locked }: HealthPorts): void {
+function addHealth(app: App, { service, metrics, running, locked, version }: HealthPorts): void {
   const refuseOthers = (tenant: string) => {
     if (locked && tenant !== ADMIN)
       throw new KvfoldError('server/forbidden', `These figures cover all keys; only the key named ${ADMIN} may see them.`)
   }
-  app.get(
-    '/health',
-    {
-      config: { open: true },
-      schema: { summary: 'ready, loading, unavailable or closing', tags: ['server'], response: { 200: ANSWER, 503: ANSWER } },
-    },
-    (_request, reply) => {
+  const health = {
+    config: { open: true },
+    schema: { summary: 'ready, loading, unavailable or closing', tags: ['server'], response: { 200: ANSWER, 503: ANSWER } },
+  }
+  // llama-server has the second, too.
+  for (const path of ['/health', '/v1/health'])
+    app.get(path, health, (_request, reply) => {
       const { models, closing, damaged, storeFault } = service.status()
       const loading = models.length > 0 && models.every(({ state }) => state === 'loading')
       // This route is public, so it names no addresses; `/kvfold/status` does.
@@ -263,8 +284,8 @@ function addHealth(app: App, { service, metrics, running, locked }: HealthPorts)
         ...(problems.length > 0 ? { problems } : {}),
         ...(damaged.threads + damaged.responses > 0 ? { damaged } : {}),
       })
-    },
-  )
+    })
+  app.get('/version', { config: { open: true }, schema: { summary: 'Version (vLLM)', tags: ['server'] } }, () => ({ version }))
   app.get(
     '/metrics',
     { schema: { summary: 'Figures for Prometheus', tags: ['server'], produces: ['text/plain'] } },
@@ -273,14 +294,10 @@ function addHealth(app: App, { service, metrics, running, locked }: HealthPorts)
       return reply.type(metrics.contentType).send(await metrics.text())
     },
   )
-  app.get(
-    '/kvfold/status',
-    { schema: { summary: 'Models, queue and cache', tags: ['server'], response: { 200: ANSWER, ...ERRORS } } },
-    (request) => {
-      refuseOthers(request.tenant)
-      return service.status()
-    },
-  )
+  app.get('/kvfold/status', { schema: described('Models, queue and cache', 'server') }, (request) => {
+    refuseOthers(request.tenant)
+    return service.status()
+  })
   app.get('/openapi.json', { config: { open: true }, schema: { hide: true } }, () => app.swagger())
 }
 

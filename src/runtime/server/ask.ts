@@ -7,8 +7,11 @@ import type { ChatMessage, TemplateVariables, ToolCall, ToolChoice, ToolDefiniti
 import type { CostlyFolds } from '../context/fragment.js'
 import type { ContractChoice } from '../core/contract.js'
 import { KvfoldError } from '../core/errors.js'
-import type { Finish, Sampling, Timing, TokenLogprob } from '../engine/engine.js'
-import type { SpeculateOptions } from '../engine/speculation.js'
+import type { AdapterInfo } from '../engine/adapters.js'
+import type { AdapterScale, Finish, PromptLogprob, Sampling, Timing, TokenLogprob } from '../engine/engine.js'
+import type { SpeculateOptions } from '../engine/speculate-terms.js'
+import type { FileFacts } from '../models/facts.js'
+import type { AnswerLimits } from '../native/types.js'
 import type { LedgerEntry } from '../kv/ledger.js'
 import type { ClientEdit } from './threads/client-edits.js'
 import type { DeferredTools } from './threads/server-tools.js'
@@ -60,8 +63,13 @@ export interface NamedSession {
 
 export interface Ask {
   readonly tenant: Tenant
-  /** A name from `Service.models()`. Default: the first. */
+  /** A name from `Service.models()`, or the name of a model's adapter, which then applies at scale 1. Default: the first. */
   readonly model?: string
+  /**
+   * The adapters to apply; those that it does not name do not apply. Default: the one that `model` names, else all of the model, at their
+   * present scales (`Service.scaleAdapters`).
+   */
+  readonly lora?: readonly AdapterScale[]
   /**
    * The thread to continue. Default: the live thread with the longest common beginning, or a new one. An id that is unknown or belongs to
    * another tenant is `server/no-thread`.
@@ -86,7 +94,7 @@ export interface Ask {
   readonly beginning?: string
   /** The client's tools. */
   readonly tools: readonly ToolDefinition[]
-  readonly toolChoice: ToolChoice | { readonly name: string }
+  readonly toolChoice: ToolChoice | { readonly name: string } | AmongTools
   /** Tools that the model does not see until a search finds them, and the searches that it may use. Default: none. */
   readonly deferred?: DeferredTools
   /** Whether calls that the model writes in another form than its template has are read. Default: the engine's. */
@@ -97,6 +105,8 @@ export interface Ask {
   readonly speculate?: SpeculateOptions
   /** Fields left out come from the model's file; where the file says nothing, from llama-server's defaults (`Engine.samplingDefaults`). */
   readonly sampling?: Sampling
+  /** What the answer may not say, and where it may end. Summaries and other helpers' answers do not have it. Default: none. */
+  readonly limits?: AnswerLimits
   /**
    * The most tokens that one step may generate; with `acm: tools` a turn may take several steps. A call that this limit cuts off is
    * dropped. Default: as many as the context has room for, as in llama-server and vLLM.
@@ -223,8 +233,8 @@ export interface Answer {
    */
   readonly message: ChatMessage
   readonly finish: Finish
-  /** The stop string that ended the answer, if the engine reports it. */
-  readonly stop?: string
+  /** The stop string, or the stop token, that ended the answer, if the engine reports it. */
+  readonly stop?: string | number
   readonly usage: Usage
   /**
    * Ledger entries of all steps of this ask, oldest first, summaries included. `messages[].index` counts all messages of the thread, also
@@ -302,12 +312,28 @@ export interface Asked extends AsyncIterable<AskEvent> {
   readonly answer: Promise<Answer>
 }
 
+/** A choice of OpenAI's API: the model may call only these of the tools that it sees, or must call one of them. */
+export interface AmongTools {
+  readonly mode: 'auto' | 'required'
+  readonly names: readonly string[]
+}
+
+/** The text around an answer that fills a gap. Control tokens written in these texts are plain text. */
+export interface FillIn {
+  readonly prefix: string
+  readonly suffix: string
+  /** Other files that the model is shown first. */
+  readonly files: readonly { readonly name: string; readonly text: string }[]
+}
+
 /** A bare completion: the model continues a text or tokens, without a template or a thread. */
 export interface CompletionAsk extends Pick<
   Ask,
   | 'tenant'
   | 'model'
+  | 'lora'
   | 'sampling'
+  | 'limits'
   | 'speculate'
   | 'maxTokens'
   | 'stop'
@@ -319,6 +345,8 @@ export interface CompletionAsk extends Pick<
 > {
   /** A text, or a list of token ids and texts that are joined in order. */
   readonly prompt: string | readonly (string | number)[]
+  /** What the answer stands between; then `prompt` is a text that the answer goes on with. Default: nothing. */
+  readonly fill?: FillIn
   /**
    * How many alternatives to report per token of the prompt, 0 to 20; then no cached cells are used. Default: no logprobs of the prompt.
    */
@@ -335,7 +363,7 @@ export interface CompletionAnswer extends Pick<
    * When `CompletionAsk.promptLogprobs` asks for them: the prompt's first token, which has no probability, and the logprobs of the tokens
    * after it.
    */
-  readonly prompted?: { readonly first: string; readonly logprobs: readonly TokenLogprob[] }
+  readonly prompted?: { readonly first: string; readonly logprobs: readonly PromptLogprob[] }
   readonly ledger: LedgerEntry
 }
 
@@ -355,6 +383,18 @@ export const SEEDS = 2 ** 32 - 1
 export const nthSampling = (sampling: Sampling, index: number): Sampling =>
   sampling.seed === undefined ? sampling : { ...sampling, seed: (sampling.seed + index) % SEEDS }
 
+/** The files of a served model. */
+export interface ServedFile {
+  /** Bytes. */
+  readonly size: number
+  /** Milliseconds since 1970. */
+  readonly modified: number
+  /** Null when the file cannot be read as a GGUF. */
+  readonly facts: FileFacts | null
+  /** The SHA-256 in hex, which takes seconds for large files the first time; empty when the file cannot be read. */
+  readonly digest: Promise<string>
+}
+
 /**
  * The operations behind every route. Methods that name a model load it if necessary. @throws KvfoldError model/not-found for unknown
  * names
@@ -372,6 +412,24 @@ export interface Service {
   models(): readonly ModelStatus[]
   /** Loads the model, by default the first, and returns its status, which now includes facts of the loaded model. */
   load(model?: string): Promise<ModelStatus>
+  /** Whether models of a folder are served, which are loaded when they are asked. */
+  readonly loadsOnDemand: boolean
+  /** Unloads the model; its threads stay. Returns false when it was not loaded. @throws KvfoldError model/busy while it is used */
+  unload(model?: string): Promise<boolean>
+  /**
+   * Sets how long the model stays loaded after its last use, until it is unloaded. `milliseconds` may be Infinity; 0 unloads it after its
+   * next use.
+   */
+  keep(model: string | undefined, milliseconds: number): void
+  /** Returns the facts of the model's files without loading it; null when they are unknown. */
+  file(model: string | undefined): Promise<ServedFile | null>
+  /** The adapters of a model, by default the first, with their present scales. Loads none. */
+  adapters(model?: string): readonly AdapterInfo[]
+  /**
+   * Sets the scales for requests that name no adapters; those that it does not name get 0. @throws KvfoldError engine/bad-request for an id
+   * that no adapter has
+   */
+  scaleAdapters(model: string | undefined, scales: readonly AdapterScale[]): void
   /** `special`: control tokens written in the text are parsed as such. `bos`: adds the tokens that the model's texts begin with. */
   tokenize(
     model: string | undefined,

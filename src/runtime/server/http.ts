@@ -119,11 +119,16 @@ function requestId({ headers }: IncomingMessage): string {
   return typeof given === 'string' && /^[\w.:-]{1,128}$/.test(given) ? given : `req_${randomUUID().replaceAll('-', '')}`
 }
 
+/** What clients call JSON: curl and Ollama's examples call it a form, LiteLLM calls it nothing. `refuseCrossSite` guards against forms. */
+const JSON_TYPES = new Set(['application/json', 'text/plain', 'application/x-www-form-urlencoded'])
+
 function takeOnlyJson(app: App): void {
   app.removeAllContentTypeParsers()
-  app.addContentTypeParser('application/json', { parseAs: 'buffer' }, (request, body, done) => {
-    const encoding = request.headers['content-encoding']
+  app.addContentTypeParser('*', { parseAs: 'buffer' }, (request, body, done) => {
+    const { 'content-encoding': encoding, 'content-type': type = 'application/json' } = request.headers
     try {
+      if (!JSON_TYPES.has(type.split(';', 1)[0]!.trim().toLowerCase()))
+        throw new KvfoldError('server/bad-media-type', 'The server reads JSON; send the body as content-type: application/json.')
       if (encoding !== undefined && encoding !== 'identity')
         throw new KvfoldError('server/bad-media-type', 'The server does not support content-encoding; send the body without it.')
       if (request.raw.rawHeaders.length > 2 * HEADERS)

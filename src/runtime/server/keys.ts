@@ -256,3 +256,36 @@ export function refuseRebound(request: FastifyRequest, allowed: readonly string[
 }
 
 const isLoopback = (address: string): boolean => address === '::1' || /^(::ffff:)?127\./.test(address)
+
+// The web pages that a server without keys answers to.
+
+/** Methods that change nothing, if their route does not say otherwise (`acts`). */
+const SAFE: ReadonlySet<string> = new Set(['GET', 'HEAD', 'OPTIONS'])
+
+/**
+ * Refuses requests that a page of another origin makes a browser send. A form or a script needs no permission to send them, so without keys
+ * any page on the web could use the server. Browsers name the page's site (`Sec-Fetch-Site`) or at least its origin; programs send neither.
+ * `allowed`: further origins; `*` for all.
+ *
+ * @throws KvfoldError server/forbidden
+ */
+export function refuseCrossSite(request: FastifyRequest, allowed: readonly string[]): void {
+  if (SAFE.has(request.method) && request.routeOptions.config.acts !== true) return
+  const { origin, host, 'sec-fetch-site': site } = request.headers
+  if (origin !== undefined && allowed.some((each) => each === '*' || each.toLowerCase() === origin.toLowerCase())) return
+  // `none`: a person typed the address. `same-site` may be a page of another port.
+  const isOwn = site === undefined ? origin === undefined || isAt(origin, host) : site === 'same-origin' || site === 'none'
+  if (isOwn) return
+  throw new KvfoldError(
+    'server/forbidden',
+    `This server has no keys and takes no requests of web pages from ${origin === undefined ? 'other origins' : JSON.stringify(origin.slice(0, 80))}; start it with --cors-origin or --api-key to allow them.`,
+  )
+}
+
+/** Whether a page of this origin was loaded from `host`. */
+function isAt(origin: string, host: string | undefined): boolean {
+  if (host === undefined || !/^https?:\/\//i.test(origin) || !URL.canParse(origin)) return false
+  const page = new URL(origin)
+  const own = `${page.protocol}//${host}`
+  return URL.canParse(own) && new URL(own).host === page.host
+}

@@ -66,7 +66,11 @@ function fromFastify(error: FastifyError, status: number): Problem {
     case 413:
       return { ...plain, code: 'server/too-large', message: 'The body is longer than this server takes; see --body-limit.' }
     case 415:
-      return { ...plain, code: 'server/bad-media-type', message: 'Send the body as content-type: application/json.' }
+      return {
+        ...plain,
+        code: 'server/bad-media-type',
+        message: 'The content type cannot be read; send the body as content-type: application/json.',
+      }
     default:
       return { ...plain, code: 'server/bad-request' }
   }

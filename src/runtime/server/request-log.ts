@@ -55,10 +55,13 @@ export class Figures {
 
 const tenth = (value: number): number => Math.round(value * 10) / 10
 
-/** Writes the line of an ended request. Successful requests that need no key (health, the dashboard's files) are logged at `debug`. */
+/**
+ * Writes the line of an ended request. Requests that only look and succeed are logged at `debug`: health, status, metrics, and what an open
+ * dashboard asks for every few seconds.
+ */
 export function logRequest(request: FastifyRequest, status: number, milliseconds: number): void {
-  const { method, tenant, figures, refused, routeOptions } = request
-  const quiet = routeOptions.config.open === true && status < 400
+  const { method, tenant, figures, refused } = request
+  const quiet = (method === 'GET' || method === 'HEAD' || method === 'OPTIONS') && status < 400
   request.log[status >= 500 ? 'warn' : quiet ? 'debug' : 'info'](
     {
       ...{ method, path: pathOf(request), status, ms: tenth(milliseconds), ip: request.ip },

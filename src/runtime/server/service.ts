@@ -2,10 +2,12 @@
 import type { CostlyFolds } from '../context/fragment.js'
 import { Feed } from '../core/feed.js'
 import { conversationId } from '../core/ids.js'
+import { definedFields } from '../core/json.js'
 import { KvfoldError } from '../core/errors.js'
 import { joined } from '../core/signals.js'
 import { atOnce, inTurns, type Steps, turn } from '../core/turns.js'
-import type { Finish } from '../engine/engine.js'
+import type { AdapterInfo } from '../engine/adapters.js'
+import type { AdapterScale, Finish } from '../engine/engine.js'
 import {
   closing,
   isRefusal,
@@ -25,7 +27,9 @@ import {
   type Service,
   type SideModelStatus,
   variablesOf,
+  type ServedFile,
 } from './ask.js'
+import { digestOf, factsOf } from '../models/facts.js'
 import { refuseUnfoldable } from '../engine/model-facts.js'
 import { MemoryResponses, Responses, type ResponseStore } from './responses/responses.js'
 import { answer, checkAsk, several, type AskDefaults } from './threads/answering.js'
@@ -48,7 +52,7 @@ export interface ServiceOptions
     SideModelsOptions,
     Omit<ModelsOptions, 'onLeave'>,
     Omit<ThreadManagerOptions, 'store' | 'portsOf' | 'forget' | 'erase'> {
-  /** In order of preference; at least one. */
+  /** In order of preference; at least one, or `folder`. */
   readonly models: readonly ModelSource[]
   /** Where threads are kept. Default: in memory. */
   readonly store?: ThreadStore
@@ -71,7 +75,7 @@ export interface ServiceOptions
   readonly costlyFolds?: CostlyFolds
 }
 
-type Commons = Pick<Ask, 'tenant' | 'model' | 'priority' | 'timeoutMs' | 'signal'>
+type Commons = Pick<Ask, 'tenant' | 'model' | 'lora' | 'priority' | 'timeoutMs' | 'signal'>
 
 /** Weight of the latest ask in the running mean of durations. */
 const RECENT = 0.2
@@ -81,7 +85,7 @@ export class ThreadService implements Service {
   readonly responses: Responses
   readonly #manager: ThreadManager
   readonly #models: Models
-  readonly #queues: ReadonlyMap<ServedModel, Queue>
+  readonly #queues = new Map<ServedModel, Queue>()
   readonly #completions: RecentCompletions
   readonly #side: SideModels
   readonly #store: ThreadStore
@@ -109,7 +113,6 @@ export class ThreadService implements Service {
     this.threads = new Operations(parts.manager, parts.models)
     this.responses = new Responses(options.responses ?? new MemoryResponses(), this.threads)
     const limit = options.queueLimit ?? 128
-    this.#queues = new Map(parts.models.all.map((model) => [model, new Queue({ slots: model.slots, limit })]))
     this.#side = new SideModels(parts.models, limit, options)
     this.#defaults = {
       acm: 'off',
@@ -121,7 +124,7 @@ export class ThreadService implements Service {
     }
   }
 
-  /** Reads the store; loads no model yet. @throws KvfoldError engine/bad-request without models, or when two have the same name */
+  /** Reads the store; loads no model yet. @throws KvfoldError engine/bad-request without models and folder, or when two have the same name */
   static async open(options: ServiceOptions): Promise<ThreadService> {
     const store = options.store ?? new MemoryStore()
     const completions = new RecentCompletions()
@@ -154,8 +157,44 @@ export class ThreadService implements Service {
 
   complete(ask: CompletionAsk): CompletionAsked {
     return new Feed<AskEvent, CompletionAnswer>((emit) =>
-      this.#run(ask, emit, (slot) => complete(ask, slot, this.#completions, emit)),
+      this.#run(ask, emit, (slot) => complete({ ...ask, ...definedFields({ lora: slot.lora }) }, slot, this.#completions, emit)),
     )
+  }
+
+  #queueOf(model: ServedModel): Queue {
+    const queue = this.#queues.get(model) ?? new Queue({ slots: model.slots, limit: this.options.queueLimit ?? 128 })
+    this.#queues.set(model, queue)
+    return queue
+  }
+
+  get loadsOnDemand(): boolean {
+    return this.#models.hasFolder
+  }
+
+  /** @throws KvfoldError model/not-found, model/busy */
+  async unload(name?: string): Promise<boolean> {
+    return this.#models.unload(this.#pick(name))
+  }
+
+  keep(name: string | undefined, milliseconds: number): void {
+    this.#models.keep(this.#pick(name), milliseconds)
+  }
+
+  async file(name: string | undefined): Promise<ServedFile | null> {
+    const { file } = this.#pick(name).source
+    if (file === undefined) return null
+    const { parts, size, modified } = file
+    // A file that cannot be read has no facts; loading it says why.
+    const facts = await factsOf(parts).catch(() => null)
+    return { size, modified, facts, digest: digestOf(parts).catch(() => '') }
+  }
+
+  adapters(model?: string): readonly AdapterInfo[] {
+    return this.#pick(model).adapters
+  }
+
+  scaleAdapters(model: string | undefined, scales: readonly AdapterScale[]): void {
+    this.#pick(model).scaleAdapters(scales)
   }
 
   models(): readonly ModelStatus[] {
@@ -276,19 +315,20 @@ export class ThreadService implements Service {
     await this.#store.close()
   }
 
-  async #ask(ask: Ask, emit: (event: AskEvent) => void): Promise<Answer> {
-    const leftOut = await checkAsk(ask)
-    return this.#run(ask, emit, async ({ model, engine, signal, waited }) => {
+  async #ask(given: Ask, emit: (event: AskEvent) => void): Promise<Answer> {
+    const leftOut = await checkAsk(given)
+    return this.#run(given, emit, async ({ model, called, lora, engine, signal, waited }) => {
+      const ask = { ...given, ...definedFields({ lora }) }
       refuseUnfoldable(ask.messages, engine.info.context, engine.model?.info ?? null)
       const taken = await this.#manager.take({ ...ask, model: model.name })
       try {
-        emit({ type: 'started', thread: taken.thread.id, model: model.name })
+        emit({ type: 'started', thread: taken.thread.id, model: called })
         const save = () => taken.thread.alone(() => this.#manager.save(taken.thread, 'message'))
         const { operatorTools = null } = this.options
         try {
           const done = await answer({ ask, taken, engine, defaults: this.#defaults, operatorTools, signal, emit, leftOut, save })
           this.options.savedToday.add(done.usage.saved?.tokens ?? 0)
-          return { ...done, waited }
+          return { ...done, model: called, waited }
         } catch (error) {
           // `take` may have dropped a cut answer at the thread's end in favour of `beginning`. Undo that, so the thread has it back.
           const gaveUp = ask.beginning !== undefined && taken.before !== null
@@ -328,13 +368,15 @@ export class ThreadService implements Service {
   }
 
   async #limited<A extends { readonly finish: Finish }>(
-    { tenant, model: name, priority = 0, timeoutMs = this.options.timeoutMs, signal: client }: Commons,
+    { tenant, model: name, lora: adapters, priority = 0, timeoutMs = this.options.timeoutMs, signal: client }: Commons,
     emit: (event: AskEvent) => void,
     work: (slot: Slot) => Promise<A>,
   ): Promise<A> {
     if (this.#closing !== null) throw closing()
     const model = this.#pick(name)
-    const queue = this.#queues.get(model)!
+    const lora = model.adaptersFor(name, adapters)
+    const called = model.adapterCalled(name)?.name ?? model.name
+    const queue = this.#queueOf(model)
     const limit = timeoutMs === undefined ? null : AbortSignal.timeout(timeoutMs)
     const { signal, release } = joined([client, limit, this.#ending.signal])
     const asked = performance.now()
@@ -346,11 +388,11 @@ export class ThreadService implements Service {
       leave = await queue.enter({ tenant, priority, signal, onPosition }).catch((error: unknown) => {
         throw error instanceof QueueFull ? this.#overloaded(error.waiting, model) : error
       })
-      const lease = await this.#models.lease(model)
+      const lease = await this.#models.lease(model, { signal, yields: true })
       const began = performance.now()
       try {
         signal.throwIfAborted()
-        const done = await work({ model, engine: lease.engine, signal, waited: began - asked })
+        const done = await work({ model, called, lora, engine: lease.engine, signal, waited: began - asked })
         if (done.finish === 'cancelled' && limit?.aborted === true) throw late(timeoutMs)
         return done
       } finally {

@@ -74,8 +74,10 @@ export interface ThreadEvent {
   readonly after: number
   /** The folded fragments; for an edit, the fragments that it changed. */
   readonly folded: readonly FragmentId[]
-  /** For an edit: the operation on these fragments. */
-  readonly what?: 'cut' | 'folded' | 'restored' | 'summarised'
+  /** For an edit: the operation on these fragments. `named`: the thread got another title; `folded` is then empty. */
+  readonly what?: 'cut' | 'folded' | 'restored' | 'summarised' | 'named'
+  /** For `named`: the title; null: again the beginning of the first user message. */
+  readonly name?: string | null
   /** How many tokens fewer are shown; negative: more. */
   readonly saves: number
   /** A sentence for people. */
@@ -130,10 +132,17 @@ export interface ThreadStore {
   index(cardOf: (thread: ThreadRecord) => ThreadCard): Promise<readonly ListedThread[]>
   /**
    * Returns the thread as stored; null when it is not there. Synchronous, so that a caller decides on the thread's present state. After a
-   * failed change, `read` gives the state that later changes apply to. Call it on a shared store only within `reading`.
+   * failed change, `read` gives the state that later changes apply to. Call it on a shared store only within `reading`; elsewhere a long
+   * thread holds the event loop outside of it.
    * @throws KvfoldError store/damaged-thread, store/lost-thread, store/failed
    */
   read(tenant: string, id: string): ThreadRecord | null
+  /**
+   * Runs `work`, which reads threads that the store first fetches, in turns of the event loop or from elsewhere. When `work` reads a thread
+   * that is not here yet, it is stopped, the thread is fetched, and `work` is started again. So `work` must change nothing before its last
+   * read. Absent in a store in memory. @throws what `work` throws; KvfoldError store/unreachable, as of `read`
+   */
+  reading?<T>(work: () => T): Promise<T>
   /** Stores a new thread; a fork has its first messages and edits already. */
   create(thread: ThreadRecord, card: ThreadCard): Promise<void>
   /** Applies the whole change, or none of it. */
@@ -156,12 +165,6 @@ export interface ThreadStore {
 export interface SharedThreads {
   /** Why the store cannot be read or written now; null when no problem is known. */
   readonly problem: string | null
-  /**
-   * Runs `work`, which may read threads although they are elsewhere. When `work` reads a thread that is not here yet, it is stopped, the
-   * thread is fetched, and `work` is started again. So `work` must change nothing before its last read. @throws what `work` throws;
-   * KvfoldError store/unreachable
-   */
-  reading<T>(work: () => T): Promise<T>
   /**
    * Returns the changes since the last call or `index`, by other servers and possibly by this one. @throws KvfoldError store/unreachable
    */

@@ -26,6 +26,8 @@ export interface RowKind<T> {
    * not cover keys.
    */
   read(row: StoredRow, keys?: readonly number[] | null): T | null
+  /** As `read`, in steps for long values. */
+  readSteps(row: StoredRow, keys?: readonly number[] | null): Steps<T | null>
   /** Like `read`, with the values in the order of columns. */
   parse(values: readonly StoredValue[], keys: readonly number[] | null): T | null
 }
@@ -57,19 +59,23 @@ export function rowKind<T>(of: {
     yield
     return [...values, yield* sumSteps(covered(values, keys))]
   }
-  const parse = (values: readonly StoredValue[], keys: readonly number[] | null): T | null => {
+  function* parseSteps(values: readonly StoredValue[], keys: readonly number[] | null): Steps<T | null> {
     const written = values.slice(0, -1)
-    if (values.at(-1) !== atOnce(sumSteps(keys === null ? written : covered(written, keys)))) return null
+    if (values.at(-1) !== (yield* sumSteps(keys === null ? written : covered(written, keys)))) return null
     return of.read(Object.fromEntries(columns.map(([column], index) => [column, written[index]])))
+  }
+  function* readSteps(row: StoredRow, keys: readonly number[] | null = []): Steps<T | null> {
+    const values = columns.map(([column, type]) => valueOf(row[column], type))
+    return yield* parseSteps([...values, row['sum'] as StoredValue], keys)
   }
   return {
     columns: [...Object.keys(of.columns), 'sum'],
     selected: [...casts, 'CAST(sum AS INTEGER) AS sum'].join(', '),
     write: (value, keys) => atOnce(writeSteps(value, keys)),
     writeSteps,
-    read: (row, keys = []) =>
-      parse([...columns.map(([column, type]) => valueOf(row[column], type)), row['sum'] as StoredValue], keys),
-    parse,
+    read: (row, keys) => atOnce(readSteps(row, keys)),
+    readSteps,
+    parse: (values, keys) => atOnce(parseSteps(values, keys)),
   }
 }
 

@@ -166,6 +166,8 @@ export const UNREADABLE = 'its part of the file cannot be read'
 /** Ends the reading of a damaged thread; `ThreadRows.read` catches it. */
 class DamagedRows extends Error {}
 
+type ReadThread = { readonly record: ThreadRecord } | { readonly damage: string }
+
 /** Returns a thread's rows in a table, by place. @throws KvfoldError store/damaged, store/failed */
 export type PartRows = (table: PartTable, thread: number) => Iterable<StoredRow>
 
@@ -173,8 +175,7 @@ export type PartRows = (table: PartTable, thread: number) => Iterable<StoredRow>
 export class ThreadRows {
   constructor(
     private readonly file: StoreFile,
-    private readonly partRows: PartRows = (table, thread) =>
-      file.rows(`SELECT place, ${PARTS[table].selected} FROM ${table} WHERE thread = ? ORDER BY place`, thread),
+    private readonly partRows: PartRows = (table, thread) => inBatches(file, table, thread),
   ) {}
 
   /** Appends new parts, in steps; returns the digest that includes them. */
@@ -222,12 +223,19 @@ export class ThreadRows {
   }
 
   /** Returns the thread if it matches the digest, else the damage. @throws KvfoldError store/failed */
-  read(number: number, digest: ThreadDigest): { readonly record: ThreadRecord } | { readonly damage: string } {
+  read(number: number, digest: ThreadDigest): ReadThread {
+    return atOnce(this.readSteps(number, digest))
+  }
+
+  /** As `read`, in steps. The thread must not be changed in between. */
+  *readSteps(number: number, digest: ThreadDigest): Steps<ReadThread> {
     try {
       const head = this.#single('threads', headRows, 'number', number, digest.head, 'its own row')
       const edits = this.#single('edits', editRows, 'thread', number, digest.edits, 'the row of its folds')
-      const parts = <T extends PartTable>(table: T) => this.#parts(table, number, digest)
-      return { record: { ...head, messages: parts('messages'), edits, ledger: parts('entries'), events: parts('events') } }
+      const messages = yield* this.#parts('messages', number, digest)
+      const ledger = yield* this.#parts('entries', number, digest)
+      const events = yield* this.#parts('events', number, digest)
+      return { record: { ...head, messages, edits, ledger, events } }
     } catch (error) {
       if (error instanceof DamagedRows) return { damage: error.message }
       // The file was too long to be checked whole.
@@ -274,22 +282,46 @@ export class ThreadRows {
     return value
   }
 
-  #parts<T extends PartTable>(table: T, number: number, digest: ThreadDigest): readonly PartRow<T>[] {
+  *#parts<T extends PartTable>(table: T, number: number, digest: ThreadDigest): Steps<readonly PartRow<T>[]> {
     const kind = PARTS[table] as unknown as RowKind<PartRow<T>>
-    const rows = [...this.partRows(table, number)]
-    const values = rows.map((row, index) => {
+    const values: PartRow<T>[] = []
+    const sums: number[] = []
+    for (const row of this.partRows(table, number)) {
+      const index = values.length
       if (row['place'] !== index) throw new DamagedRows(`row ${index} of its ${table} is missing`)
-      const value = kind.read(row, [number, index])
+      const value = yield* kind.readSteps(row, [number, index])
       if (value === null) throw new DamagedRows(`row ${index} of its ${table} does not match its checksum`)
-      return value
-    })
+      values.push(value)
+      sums.push(row['sum'] as number)
+      yield
+    }
     const [wanted] = digest[table]
-    if (rows.length !== wanted) throw new DamagedRows(`it has ${rows.length} of ${wanted} rows of its ${table}`)
-    const sums = rows.map((row) => row['sum'] as number)
+    if (values.length !== wanted) throw new DamagedRows(`it has ${values.length} of ${wanted} rows of its ${table}`)
     if (!isSame(chained(NO_ROWS, sums), digest[table])) throw new DamagedRows(`its ${table} do not match their checksum`)
     return values
   }
 }
+
+/** Bytes of a batch from which the next one has a single row. */
+const LONG_BATCH = 128 * 1024
+const BATCH = 64
+
+/** Yields a thread's rows by place. Reads them in batches, so that no query holds the event loop for long. */
+function* inBatches(file: StoreFile, table: PartTable, thread: number): Generator<StoredRow> {
+  const sql = `SELECT place, ${PARTS[table].selected} FROM ${table} WHERE thread = ? AND place > ? ORDER BY place LIMIT ?`
+  for (let last = -1, limit = 1; ;) {
+    const rows = file.rows(sql, thread, last, limit)
+    yield* rows
+    if (rows.length < limit) return
+    last = rows.at(-1)!['place'] as number
+    limit = bytesIn(rows) < LONG_BATCH ? Math.min(BATCH, 2 * limit) : 1
+  }
+}
+
+const bytesIn = (rows: readonly StoredRow[]): number =>
+  rows
+    .flatMap((row) => Object.values(row))
+    .reduce<number>((sum, value) => sum + (value instanceof ArrayBuffer ? value.byteLength : 0), 0)
 
 /** Returns null when the file cannot be read; rows read until then stay with the caller. */
 export function asFarAsRead<T>(work: () => T): T | null {

@@ -3,8 +3,9 @@ import { join } from 'node:path'
 import type { EarlierTime } from '../core/clock.js'
 import { KvfoldError } from '../core/errors.js'
 import { weightOf } from '../core/json.js'
-import { atOnce, type Steps } from '../core/turns.js'
+import { atOnce, inTurns, type Steps } from '../core/turns.js'
 import { damageError, type Damage, UNNAMED } from './damage.js'
+import { FetchedThreads } from './fetched-threads.js'
 import { type StoredRow } from './row-kind.js'
 import {
   cardRows,
@@ -45,6 +46,9 @@ const OTHER_TABLES = ['digests', 'edits', 'cards', ...PART_TABLES] as const
 /** The characters and values from which a change is written in turns of the event loop. */
 const LONG = 64 * 1024
 
+/** Rows that are deleted in one step. */
+const AT_A_TIME = 128
+
 /** A change of a thread: what writes it, and what is called when that is done or has failed. */
 interface PlannedChange {
   readonly steps: () => Steps<ThreadDigest>
@@ -59,6 +63,12 @@ interface KnownDigest {
   readonly used: number
 }
 
+/** A thread as it was read, with the digest that it had then. */
+interface FetchedThread {
+  readonly known: KnownDigest
+  readonly record: ThreadRecord
+}
+
 /**
  * A failed change leaves the stored thread as it was. The caller then has more in memory than is stored. So every later change of that
  * thread fails with the same error, until the thread is read again or deleted.
@@ -71,6 +81,7 @@ export class SqliteStore implements ThreadStore {
   readonly #damage = new Map<string, Damage & { readonly number: number | null }>()
   readonly #notes: string[] = []
   readonly #rows: ThreadRows
+  readonly #fetched = new FetchedThreads<FetchedThread | null>()
   /** The next thread's number, larger than that of every row, so that no two threads get the same number. */
   #next = 1
   /** Fulfilled when the last change is written that is written in turns, or waits for one; null when there is none. */
@@ -135,9 +146,29 @@ export class SqliteStore implements ThreadStore {
       if (damage !== undefined) throw damageError(damage)
       return null
     }
-    const record = this.#record(this.#failed.has(key) ? this.#again(known) : known)
+    const record = this.#fetched.isReading
+      ? this.#fetched.of(tenant, id, (fetched) => fetched?.known === known)!.record
+      : this.#record(this.#latest(known))
     this.#failed.delete(key)
     return record
+  }
+
+  reading<T>(work: () => T): Promise<T> {
+    return this.#fetched.reading(work, (tenant, id) => this.#fetch(tenant, id))
+  }
+
+  /** Reads a thread in turns. Until then no change is written. Returns null when there is none, or it is damaged. */
+  async #fetch(tenant: string, id: string): Promise<FetchedThread | null> {
+    let fetched: FetchedThread | null = null
+    await this.#inOrder(async () => {
+      const there = this.#known.get(keyOf(tenant, id))
+      if (there === undefined) return
+      const known = this.#latest(there)
+      const read = await inTurns(this.#rows.readSteps(known.number, known.digest))
+      if ('record' in read) fetched = { known, record: read.record }
+      else this.#damaged(known.digest, known.number, read.damage)
+    })
+    return fetched
   }
 
   /** Stores a new thread. Without a card, the next `index` makes it. */
@@ -390,8 +421,8 @@ export class SqliteStore implements ThreadStore {
       if (number === null) continue
       // A damaged thread may have no row of its own whose deletion would cascade.
       for (const table of OTHER_TABLES) {
-        this.file.run(`DELETE FROM ${table} WHERE thread = ?`, number)
-        yield
+        const some = `DELETE FROM ${table} WHERE rowid IN (SELECT rowid FROM ${table} WHERE thread = ? LIMIT ${AT_A_TIME})`
+        while (this.file.run(some, number) === AT_A_TIME) yield
       }
       this.file.run('DELETE FROM threads WHERE number = ?', number)
     }
@@ -457,13 +488,15 @@ export class SqliteStore implements ThreadStore {
     throw this.#damaged(digest, number, read.damage)
   }
 
-  /** Returns the thread's digest as the file has it, after a failed change. */
-  #again(known: KnownDigest): KnownDigest {
+  /** Returns the thread's digest. After a failed change that is the one in the file. */
+  #latest(known: KnownDigest): KnownDigest {
+    const { tenant, id } = known.digest
+    if (!this.#failed.has(keyOf(tenant, id))) return known
     const [row] = this.file.rows(`SELECT ${digestRows.selected} FROM digests WHERE thread = ?`, known.number)
     const digest = row === undefined ? null : digestRows.read(row, [known.number])
-    const again = digest === null ? known : { ...known, digest }
-    this.#known.set(keyOf(known.digest.tenant, known.digest.id), again)
-    return again
+    const latest = digest === null ? known : { ...known, digest }
+    this.#known.set(keyOf(tenant, id), latest)
+    return latest
   }
 
   #missing(tenant: string, id: string): KvfoldError {

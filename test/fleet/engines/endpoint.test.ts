@@ -301,6 +301,7 @@ describe('a request', () => {
   it("uses each engine's own fields, and omits fields that it does not have", async () => {
     expect(await failure({}, { sampling: { topK: 3 } })).toMatchObject({ code: 'remote/unsupported' })
     expect(await failure({}, { grammar: 'root ::= "a"' })).toMatchObject({ code: 'remote/unsupported' })
+    expect(await failure({}, { lora: [{ id: 0, scale: 1 }] })).toMatchObject({ code: 'remote/unsupported' })
     expect(await failure({}, { grammar: 'root ::= "a"', schema: {} })).toMatchObject({ code: 'engine/bad-request' })
     expect(asked).toEqual([])
     owner = 'vllm'

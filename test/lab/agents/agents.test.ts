@@ -137,7 +137,7 @@ describe('options', () => {
   it('have the paper’s values by default', () => {
     expect(Object.fromEntries(agentKinds.map((kind) => [kind, openAgent(kind).options]))).toEqual({
       plain: {},
-      sculptor: { prompt: 'task', maxCalls: 20, firstStep: 'required', hints: false },
+      sculptor: { prompt: 'task', maxCalls: 20, firstStep: 'required', hints: false, system: '', toolTexts: '' },
       'rag-bm25': {
         ...{ chunkTokens: 200, retrievedTokens: 1500, query: 'question', endTokens: 500 },
         ...{ terms: 'words', k1: 1.5, b: 0.75, epsilon: 0.25 },

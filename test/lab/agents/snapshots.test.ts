@@ -128,10 +128,11 @@ describe('snapshots of a trajectory', () => {
     expect(search).toMatch(/^<tool_call>\n\{"name": "search_context".*<\/tool_call><\|im_end\|>$/su)
     expect(fold).toMatch(/^<tool_call>.*fold_fragment.*fold_fragment.*<\|im_end\|>$/su)
     const last = ruled.tokenizer.text(made[2]!.tokens)
-    // The text stands there once, and once for each search. In the last snapshot it is folded, and there is another search.
+    // The text stands there once, once in the list of fragments, and once for each search. In the last snapshot it is folded, and there is
+    // another search.
     for (const [shown, times, markers] of [
-      [text, 3, 0],
-      [last, 3, 2],
+      [text, 4, 0],
+      [last, 4, 2],
     ] as const) {
       expect(shown.match(/\[folded f[0-9a-f]{5}/gu) ?? []).toHaveLength(markers)
       expect(shown.match(/Line 0 says 0\./gu)).toHaveLength(times)

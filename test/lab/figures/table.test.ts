@@ -34,6 +34,22 @@ describe('in a terminal', () => {
   })
 })
 
+it('leaves out columns and rows that say nothing', () => {
+  const rows = [
+    ['plain', '1', '-', '–'],
+    ['other', '-', '-', '3'],
+    ['silent', '–', '-', '-'],
+  ]
+  const { columns, rows: kept } = table([left('agent'), right('tokens'), right('ms'), right('right')], rows)
+  expect(columns.map(({ title }) => title)).toEqual(['agent', 'tokens', 'right'])
+  expect(kept.map(({ texts }) => texts)).toEqual([
+    ['plain', '1', '–'],
+    ['other', '-', '3'],
+  ])
+  // A table without rows keeps its columns.
+  expect(table([left('agent'), right('tokens')], []).columns).toHaveLength(2)
+})
+
 describe('as Markdown', () => {
   it('has one line for each row, and marks rows that are not ours', () => {
     expect(markdown(made).split('\n')).toEqual([

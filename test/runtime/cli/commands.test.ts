@@ -1,5 +1,7 @@
 /** Tests the commands as processes: exit codes, streams, bad input, on tiny models with random weights. */
 import { mkdtempSync, readFileSync, rmSync, truncateSync, writeFileSync, copyFileSync } from 'node:fs'
+import { once } from 'node:events'
+import { createServer, type AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
@@ -117,9 +119,11 @@ describe('usage', () => {
     const wrong: readonly (readonly [readonly string[], RegExp])[] = [
       [['run', '--context', 'lots', '-p', 'x'], /whole number from 8 to/],
       [['run', '--temperature', '-3', '-p', 'x'], /number from 0 to 100/],
-      [['demo', '--n', '4,zero'], /whole number from 1 to 400/],
+      [['demo', '--tokens', '4'], /whole number from 200 to/],
       [['run', '--raw', '--tools', '-p', 'x'], /cannot be used with option/],
       [['fold'], /unknown command/],
+      [['serve', '--models', folder, '--lora', 'a.gguf'], /--lora belongs to the first --model/],
+      [['serve', '--engine', 'http://127.0.0.1:9', '--lora', 'a.gguf'], /cannot be used with option/],
     ]
     const outcomes = await Promise.all(wrong.map(([words]) => kvfold(words)))
     for (const [index, { code, stdout, stderr }] of outcomes.entries()) {
@@ -152,6 +156,8 @@ describe('bad models', () => {
       [['run', '-p', 'x', '--model', nowhere], /There is no file .*none\.gguf.* \[model\/not-found\]$/],
       [['run', '-p', 'x', '--model', cut], /\[model\/bad-file\]$/],
       [['run', '-p', 'x', '--model', folder], /\[model\/(bad-file|not-found)\]$/],
+      [['run', '-p', 'x', '--model', model, '--lora', model], /is not an adapter.* \[model\/bad-file\]$/],
+      [['run', '-p', 'x', '--model', model, '--lora', notes], /notes\.gguf.* \[model\/bad-file\]$/],
     ])
   })
 
@@ -368,37 +374,98 @@ describe('chat through a pipe', () => {
   })
 })
 
-describe('demo on the built-in model', () => {
-  it('ends with one line of JSON, a row for each n and agent', async () => {
-    const { code, stdout, stderr } = await kvfoldHere(['demo', '--n', '3,2', '--samples', '1', '--seed', '5', '--json'])
+describe('demo', () => {
+  const short = ['--tokens', '7000', '--context', '2048', '--seed', '5']
+
+  it('ends with one line of JSON: a conversation longer than the context, and what it took', async () => {
+    const { code, stdout, stderr } = await kvfoldHere(['demo', ...short, '--json'])
     expect(stderr).toBe('')
     expect(code).toBe(0)
-    const { rows } = JSON.parse(stdout.trimEnd().split('\n').at(-1) ?? '') as { rows: Record<string, unknown>[] }
-    expect(rows.map(({ n, agent }) => [n, agent])).toEqual(
-      [2, 3].flatMap((n) => ['plain', 'sculptor'].map((agent) => [n, agent])),
-    )
-    for (const row of rows) {
-      for (const key of ['accuracy', 'tokensBefore', 'tokensAfter', 'reused', 'recomputed', 'seconds'])
-        expect(typeof row[key], key).toBe('number')
-      expect(row['accuracy']).toBeGreaterThanOrEqual(0)
-      expect(row['accuracy']).toBeLessThanOrEqual(1)
-      expect(row['samples']).toBe(1)
-    }
-    // With one step in a fresh conversation there is nothing to reuse or recompute.
-    expect(rows[0]).toMatchObject({ agent: 'plain', reused: 0, recomputed: 0, steps: 1, calls: 0 })
-    // The first step must use the tools (firstStep required), so the second step reuses its prompt.
-    expect(rows[1]!['steps']).toBeGreaterThanOrEqual(2)
-    expect(rows[1]!['reused']).toBeGreaterThan(0)
+    const told = JSON.parse(stdout.trimEnd().split('\n').at(-1) ?? '') as DemoLine
+    expect(Object.keys(told)).toEqual(['conversationTokens', 'cells', 'asked', 'right', 'computed', 'prefixCache', 'seconds'])
+    const { conversationTokens, cells, asked, right, computed, prefixCache } = told
+    expect(cells).toBe(2048)
+    expect(conversationTokens).toBeGreaterThan(3 * cells)
+    expect(asked).toBe(46)
+    // A window this short does not have the last value of every key.
+    expect(right).toBeGreaterThan(23)
+    // Every token is computed about once; a prefix cache computes what is behind each fold again.
+    expect(computed).toBeLessThan(1.2 * conversationTokens)
+    expect(prefixCache.computed).toBeGreaterThan(1.4 * computed)
   })
 
-  it('prints plain lines, a table and a summary if there is no terminal', async () => {
-    const { code, stdout } = await kvfold(['demo', '--n', '2', '--samples', '1'])
+  it('says in plain words what it showed', async () => {
+    const { code, stdout } = await kvfold(['demo', ...short])
     expect(code).toBe(0)
     // eslint-disable-next-line no-control-regex -- no escape sequences at all
     expect(stdout).not.toMatch(/\u001b/)
-    expect(stdout).toMatch(/^n = 2, stream 1, plain: \d+ of 46 right, /m)
-    expect(stdout).toMatch(/^n = 2, stream 1, sculptor: fragment_context\(/m)
-    expect(stdout).toMatch(/^n +agent +accuracy +/m)
-    expect(stdout).toMatch(/^With 2 updates per key the model alone got /m)
+    expect(stdout).toMatch(/^Sent at once it is refused: .*2048 cells/m)
+    expect(stdout).toMatch(/^ +[\d,]+ +[\d,]+ +\d+ tokens, [\d.]+ m?s +[\d,]+ tokens, about [\d.]+ m?s$/m)
+    expect(stdout).toMatch(/^The conversation has [\d,]+ tokens, 3\.\d times the context, and it went on\.$/m)
+    expect(stdout).toMatch(/^\d+ folds computed \d+ tokens, .* a prefix cache computes [\d,]+ tokens/m)
+    expect(stdout).toMatch(/None of its \d+ tokens was computed again/)
+  })
+
+  it('under exact folds cost about what they cost a prefix cache', async () => {
+    const { stdout } = await kvfoldHere(['demo', ...short, '--contract', 'exact', '--json'])
+    const { computed, prefixCache } = JSON.parse(stdout) as DemoLine
+    expect(computed).toBeLessThan(prefixCache.computed)
+    expect(computed).toBeGreaterThan(0.8 * prefixCache.computed)
+  })
+
+  it('says so when the stream fits into the context', async () => {
+    const { stdout } = await kvfoldHere(['demo', '--tokens', '600'])
+    expect(stdout).toMatch(/This stream fits into the context/)
+    expect(stdout).toMatch(/which the context holds/)
+  })
+})
+
+interface DemoLine {
+  readonly conversationTokens: number
+  readonly cells: number
+  readonly asked: number
+  readonly right: number
+  readonly computed: number
+  readonly prefixCache: { readonly computed: number }
+}
+
+describe('the first words', () => {
+  it('without a command are five things to do, and no error', async () => {
+    const { code, stdout, stderr } = await kvfoldHere([])
+    expect({ code, stderr }).toEqual({ code: 0, stderr: '' })
+    expect(stdout.match(/^ {2}kvfold \w+/gm)).toEqual(
+      ['demo', 'chat', 'serve', 'plan', 'doctor'].map((name) => `  kvfold ${name}`),
+    )
+  })
+})
+
+describe('doctor', () => {
+  it('says what is here, and what to do', async () => {
+    const { code, stdout } = await kvfoldHere(['doctor', '--port', '9'])
+    expect(code).toBe(0)
+    for (const what of ['machine', 'addon', 'computes on', 'backends', 'git', 'cmake', 'built-in model', 'models', 'disk'])
+      expect(stdout).toMatch(new RegExp(`^(ok|note) +${what} `, 'm'))
+    expect(stdout).toMatch(/^ok +port 9 +free$/m)
+  })
+
+  it('is plain data for a program, and knows a taken port', async () => {
+    const other = createServer().listen(0, '127.0.0.1')
+    await once(other, 'listening')
+    try {
+      const { port } = other.address() as AddressInfo
+      const { stdout } = await kvfoldHere(['doctor', '--json', '--port', String(port)])
+      const { works, findings } = JSON.parse(stdout) as {
+        works: boolean
+        findings: { what: string; found: string; advice?: string }[]
+      }
+      expect(works).toBe(true)
+      expect(findings.at(-1)).toMatchObject({
+        what: `port ${port}`,
+        found: 'another program listens there',
+        advice: expect.stringContaining(`--port ${port + 1}`) as string,
+      })
+    } finally {
+      other.close()
+    }
   })
 })

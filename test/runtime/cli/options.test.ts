@@ -51,6 +51,18 @@ describe('numbers', () => {
 })
 
 describe('model options', () => {
+  it('take adapters with their scales; a name may have an equals sign', () => {
+    const { lora } = parse('--lora', 'a.gguf', '--lora', 'b.gguf=0.5', '--lora', 'c=d.gguf', '--lora', 'e=f.gguf=-1e-1')
+    expect(lora).toEqual([
+      { path: 'a.gguf' },
+      { path: 'b.gguf', scale: 0.5 },
+      { path: 'c=d.gguf' },
+      { path: 'e=f.gguf', scale: -0.1 },
+    ])
+    expect(engineOptions(parse('--lora', 'a.gguf')).lora).toEqual([{ path: 'a.gguf' }])
+    expect(() => parse('--lora', '')).toThrow('It must be the path of a GGUF file, or path=scale.')
+  })
+
   it('default to the built-in model and leave the rest to the engine', () => {
     const flags = parse()
     expect(flags.model).toBe('builtin')

@@ -53,9 +53,12 @@ describe('plan', () => {
     const { code, stdout, stderr } = await plan(transcript())
     expect(stderr).toBe('')
     expect(code).toBe(0)
-    expect(stdout).toMatch(/^contract +computed +cells +positions$/m)
-    for (const name of ['no folds', 'exact', 'splice', 'blend 20 %']) expect(stdout).toMatch(new RegExp(`^${name} +\\d`, 'm'))
-    expect(stdout).toMatch(/^Use exact if the answers matter. A splice computes \d+ tokens? instead of/m)
+    expect(stdout).toMatch(/^contract +tokens computed +cells used +positions used$/m)
+    for (const name of ['no folds', 'exact', 'splice', 'blend']) expect(stdout).toMatch(new RegExp(`^${name}(?: \\*)? +\\d`, 'm'))
+    // The sentence comes before the table.
+    expect(stdout).toMatch(
+      /^The folds free \d+ tokens of the context\. Use exact if the answers matter: it computes \d+ tokens before the next answer\. A splice computes \d+ tokens, .*\n\nBefore the next answer, by contract:\ncontract/m,
+    )
     expect(stdout).toMatch(/run `kvfold calibrate`/)
   })
 
@@ -79,7 +82,7 @@ describe('plan', () => {
   })
 
   it('as JSON counts the differences between the contracts', async () => {
-    const { stdout } = await plan(transcript({ folds: [...folds, { message: 3, summary: 'Fine.' }] }), '--json', '--blend', '0.5')
+    const { stdout } = await plan(transcript({ folds: [...folds, { message: 3, summary: 'Fine.' }] }), '--json', '--blend', '1')
     const { tokens, forecasts, folds: made, calibration } = JSON.parse(stdout) as Planned
     expect(forecasts.map(({ asked }) => asked)).toEqual(['exact', 'splice', 'blend'])
     const [exact, splice, blend] = forecasts.map(({ computeTokens }) => computeTokens!)
@@ -129,12 +132,12 @@ describe('calibrate', () => {
       expect(perToken).toBeGreaterThan(0)
     }
     expect((await plan(transcript())).stdout).toMatch(
-      /^contract +computed +time +cells +positions +ms\/token +saved\/token +pays after$/m,
+      /^contract +tokens computed +time +cells used +positions used +ms a token +ms saved a token +pays after$/m,
     )
 
     writeFileSync(cost.file, 'rubbish')
     const { stdout: without } = await plan(transcript())
     expect(without).toMatch(/does not use the calibration in .*, because it is damaged/)
-    expect(without).not.toMatch(/ms\/token/)
+    expect(without).not.toMatch(/ms a token/)
   })
 })

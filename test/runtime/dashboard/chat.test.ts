@@ -18,6 +18,9 @@ import { ask, build, launch, missing, open, row, stop, type Watched } from './su
 const user = (content: string): ChatMessage => ({ role: 'user', content })
 const assistant = (content: string): ChatMessage => ({ role: 'assistant', content })
 
+/** A browser takes seconds for each of these; parts.test.ts has what they compute. */
+const LONG = process.env['KVFOLD_LONG'] !== undefined
+
 const MARKDOWN = `A **bold** word, [a link](https://example.org/), [a bad one](javascript:window.broken=1).
 
 <img src=x onerror="window.broken = true"> <b onclick="window.broken = true">raw</b> ![a picture](https://example.org/x.png)
@@ -149,6 +152,15 @@ describe.skipIf(missing !== null)(`work in the dashboard${missing === null ? '' 
     expect(views()).toHaveLength(1)
     expect(whole![1]!.content.startsWith(said!.content)).toBe(true)
     expect(whole![1]!.content.length).toBeGreaterThan(said!.content.length)
+    // It ended at its longest; a branch has it with what follows.
+    await page.getByText('cut off at the longest answer').waitFor()
+    await button(page, 'Continue message 2').click()
+    await page.getByText('This thread, a branch').waitFor()
+    await button(page, 'Send').waitFor()
+    const [branch, first] = views()
+    expect(first).toEqual(whole)
+    expect(branch![1]!.content.startsWith(whole![1]!.content)).toBe(true)
+    expect(branch![1]!.content.length).toBeGreaterThan(whole![1]!.content.length)
     await server.close()
   })
 
@@ -230,6 +242,114 @@ describe.skipIf(missing !== null)(`work in the dashboard${missing === null ? '' 
     await server.close()
   })
 
+  it.runIf(LONG)('shows a block of code as code, although its end is missing or folds cut it', async () => {
+    const server = await serving({ engine: () => new ScriptedEngine(() => ({ content: 'Yes.' })) })
+    const lines = Array.from({ length: 24 }, (_, at) => `const lamp${at} = "**${at}**"`).join('\n')
+    const id = await begun(server, [user('A program?'), assistant(`So:\n\n\`\`\`ts\n${lines}`), user('Go on.')])
+    const { page } = await open(browser, server.url, `/#/threads/${id}`)
+    const code = row(page, 1).locator('.code')
+    await code.getByText('const lamp23 = "**23**"').waitFor()
+    const cut = { startMarker: 'const lamp8 ', endMarker: '"**15**"', numFragments: 1, role: 'all' } as const
+    const [middle] = await server.service.threads.fragment(PUBLIC, id, cut)
+    await server.service.threads.fold(PUBLIC, id, middle!.id, {}, 'allow')
+    const card = row(page, 1).locator('.piece.folded')
+    await card.getByText('Folded by a person or a program').click()
+    await card.locator('.code').getByText('const lamp8 = "**8**"').waitFor()
+    expect(await code.count()).toBe(3)
+    expect(await code.last().locator('figcaption').textContent()).toContain('ts')
+    expect(await row(page, 1).locator('strong').count()).toBe(0)
+    await server.close()
+  })
+
+  it.runIf(LONG)('attaches text files, shows them as cards, and folds one of them', async () => {
+    const engine = new ScriptedEngine(() => ({ content: 'Seen.' }))
+    const server = await serving({ engine: () => engine })
+    const { page } = await open(browser, server.url)
+    const file = (name: string, content: string | Buffer) => ({ name, mimeType: '', buffer: Buffer.from(content) })
+    const text = Array.from({ length: 20 }, (_, at) => `The lamp of room ${at} is on.`).join('\n')
+    const input = page.locator('input[type=file]')
+    await input.setInputFiles([file('lamps.txt', text), file('hats.txt', 'No hat.')])
+    await page.getByRole('list', { name: 'Attached files' }).getByText('lamps.txt 20 lines').waitFor()
+    await button(page, 'Remove hats.txt').click()
+    await input.setInputFiles([file('hat.png', Buffer.from([0x89, 0x50, 0xff]))])
+    await page.getByRole('alert').getByText('hat.png is not a text in UTF-8.').waitFor()
+    await ask(page, 'Which lamp is on?')
+    const said = `File lamps.txt:\n\`\`\`txt\n${text}\n\`\`\``
+    expect(engine.requests[0]!.messages.map(({ content }) => content)).toEqual([`${said}\n\nWhich lamp is on?`])
+    const question = row(page, 0)
+    await question.getByText('Which lamp is on?', { exact: true }).waitFor()
+    await title(page).getByText('Which lamp is on?', { exact: true }).waitFor()
+    await question.getByText('lamps.txt').click()
+    await question.getByText('The lamp of room 19 is on.').waitFor()
+    await button(page, 'Fold lamps.txt').click()
+    await page.locator('.told').getByText('Folded lamps.txt.').waitFor()
+    const id = server.service.threads.list(PUBLIC)[0]!.id
+    const { fragments, shown } = server.service.threads.get(PUBLIC, id).all[0]!
+    expect(fragments).toMatchObject([{ span: { start: 0, end: said.length }, state: { kind: 'folded' } }])
+    expect(shown).toMatch(/Which lamp is on\?$/)
+    await question.locator('.piece.folded').waitFor()
+    await server.close()
+  })
+
+  it('says at once that a restore waits for the end of an answer', async () => {
+    let goOn = (): void => undefined
+    const held = new Promise<void>((resolve) => (goOn = resolve))
+    const script: Script = async (_, step) => {
+      if (step > 0) await held
+      return { content: 'Yes.' }
+    }
+    const server = await serving({ engine: () => new ScriptedEngine(script) })
+    const { threads } = server.service
+    const id = await begun(server, [user(`First line. ${'All of this is out of date. '.repeat(40)}`)])
+    const [part] = await threads.fragment(PUBLIC, id, { startMarker: 'First', endMarker: 'line. All', numFragments: 1 })
+    await threads.fold(PUBLIC, id, part!.id, {}, 'allow')
+    const { page } = await open(browser, server.url, `/#/threads/${id}`)
+    await page.getByLabel('Message', { exact: true }).fill('And now?')
+    await page.keyboard.press('Enter')
+    await button(page, 'Stop').waitFor()
+    await button(page, `Restore ${part!.id}`).click()
+    await page.locator('.told').getByText(`${part!.id} waits: the answer must end before it can be restored.`).waitFor()
+    await row(page, 0).getByText('Waits…').waitFor()
+    await stop(page, `fragment-${part!.id}`).hover()
+    await page.locator('.caption').getByText('folded by a person or a program; waits for the end of the answer').waitFor()
+    expect(threads.get(PUBLIC, id).all[0]!.fragments[0]!.state.kind).toBe('folded')
+    goOn()
+    await page.locator('.told').getByText(`Restored ${part!.id}.`).waitFor()
+    await row(page, 0).getByText('Waits…').waitFor({ state: 'detached' })
+    expect(threads.get(PUBLIC, id).all[0]!.fragments[0]!.state.kind).toBe('open')
+    await server.close()
+  })
+
+  it.runIf(LONG)('renames a thread, finds it by its text, and keeps the chosen colours', async () => {
+    const server = await serving({ engine: () => new ScriptedEngine(() => ({ content: 'The lamp is green.' })) })
+    const id = await begun(server, [user('One.'), assistant('Two.'), user('Three.')])
+    await begun(server, [user('Something else.'), assistant('It is red.'), user('Why?')])
+    const { page } = await open(browser, server.url, `/#/threads/${id}`)
+    await page.locator('summary').filter({ hasText: 'This thread' }).click()
+    await page.getByLabel('Title').fill('Numbers')
+    await button(page, 'Rename').click()
+    await title(page).getByText('Numbers').waitFor()
+    const list = page.getByRole('navigation', { name: /^Threads/ })
+    await list.getByRole('link', { name: /^Numbers/ }).waitFor()
+    await list.getByLabel('Search threads').fill('it IS  red')
+    await list.getByText('In the texts of 1 thread').waitFor()
+    await list.getByRole('link', { name: 'Message 2: It is red' }).click()
+    await title(page).getByText('Something else.').waitFor()
+    await page.locator('.row.found').getByText('It is red.').waitFor()
+    const ground = () => page.evaluate<string>('getComputedStyle(document.body).backgroundColor')
+    const light = await ground()
+    await button(page, 'Colours: system').click()
+    expect(await ground()).toBe(light)
+    await button(page, 'Colours: light').click()
+    const dark = await ground()
+    expect(dark).not.toBe(light)
+    await page.reload()
+    await button(page, 'Colours: dark').click()
+    expect(await ground()).toBe(light)
+    expect(await page.evaluate('JSON.stringify(localStorage)')).toBe('{}')
+    await server.close()
+  })
+
   it('shows, sends back and exports arguments and tools with their digits and in their order', async () => {
     const engine = new ScriptedEngine(() => ({ content: 'Read.' }))
     const server = await serving({ engine: () => engine })
@@ -274,15 +394,15 @@ describe.skipIf(missing !== null)(`work in the dashboard${missing === null ? '' 
     await titles.nth(5).waitFor()
     const newest = server.service.threads.list(PUBLIC)[0]!
     expect(await list.locator('time').first().getAttribute('datetime')).toBe(new Date(newest.used).toISOString())
-    await list.getByLabel('Filter threads').fill('ABOUT THE')
+    await list.getByLabel('Search threads').fill('ABOUT THE')
     await titles.nth(2).waitFor({ state: 'detached' })
     expect(await titles.allTextContents()).toEqual(['About the hat.', 'About the lamp.'])
     await button(page, 'Select').click()
     await button(page, 'All').click()
     await button(page, 'Delete 2 threads…').click()
     await button(page, 'Delete 2 threads for good').click()
-    await page.getByText('No title contains this.').waitFor()
-    await list.getByLabel('Filter threads').fill('')
+    await page.getByText('No title has this.').waitFor()
+    await list.getByLabel('Search threads').fill('')
     await titles.nth(3).waitFor()
     expect(server.service.threads.list(PUBLIC).map(({ title: each }) => each)).toEqual(
       ['a lake', 'a tree', 'a river', 'a boat'].map((topic) => `About ${topic}.`),

@@ -64,6 +64,9 @@ describe.skipIf(missing !== null)(`the dashboard in a browser${missing === null 
     expect(page.url()).toContain(`#/threads/${thread().id}`)
     await stop(page, 'message-1').waitFor()
     const { shown, fresh } = view().ledger[0]!
+    await row(page, 1)
+      .getByText(/ · [\d.,]+ tokens\/s/)
+      .waitFor()
     await tab(page, 'Steps')
     const step = page.getByRole('row').filter({ hasText: '1 answer' })
     const cells = await step.getByRole('cell').allTextContents()
@@ -127,6 +130,7 @@ describe.skipIf(missing !== null)(`the dashboard in a browser${missing === null 
   it("shows the last answer's attention, part by part", async () => {
     const { page } = watched
     await tab(page, 'Attention')
+    await page.getByText('how much of its attention the last answer gave to each message').waitFor()
     const looked = page.getByRole('switch', { name: 'Where the last answer looked' })
     let goOn = (): void => undefined
     const held = new Promise<void>((resolve) => (goOn = resolve))
@@ -346,7 +350,11 @@ describe.skipIf(missing !== null)(`the dashboard in a browser${missing === null 
         .waitFor()
       const { open: before, hidden } = threads.get(PUBLIC, id).all[0]!.fragments[0]!.price!
       const more = `does not pay: ${hidden - before} tokens more`
-      await page.getByRole('button', { name: `Fragment ${short!.id}, folded, 18 characters, ${more}` }).waitFor()
+      await page
+        .getByRole('button', {
+          name: `Fragment ${short!.id} of message 1, user; folded by a person or a program; 18 characters; ${more}`,
+        })
+        .waitFor()
       await row(page, 0).getByText(more).waitFor()
     } finally {
       await other.close()

@@ -3,7 +3,19 @@ import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import { between } from '../../../src/runtime/context/stretch.js'
 import { clientView } from '../../../src/runtime/dashboard/chat-request.js'
-import { argumentsOf, markersOf, piecesOf, timelineOf, whereIs } from '../../../src/runtime/dashboard/pieces.js'
+import {
+  argumentsOf,
+  figuresInWords,
+  figuresOf,
+  hiddenBy,
+  markersOf,
+  openFence,
+  piecesOf,
+  timelineOf,
+  whereIs,
+} from '../../../src/runtime/dashboard/pieces.js'
+import { linkTo, linkToMessage, placeIn } from '../../../src/runtime/dashboard/places.js'
+import { filesIn, textFile, withFiles } from '../../../src/runtime/dashboard/text-files.js'
 import {
   eventsIn,
   type Fragment,
@@ -82,6 +94,54 @@ it("says where a folded fragment's cells are", () => {
   expect(whereIs({})).toEqual([])
 })
 
+it('a piece that begins within a block of code is code', () => {
+  expect(openFence('Look:\n\n```ts\nconst a = 1\n')).toBe('```ts')
+  expect(openFence('Look:\n\n```ts\nconst a = 1\n```\nSo.')).toBeNull()
+  expect(openFence('~~~~\n```\n~~~')).toBe('~~~~')
+  expect(openFence('````\n``` \n`````')).toBeNull()
+  expect(openFence('- a list\n  ```js\n  a()')).toBe('```js')
+  expect(openFence('```not `a` fence\nwords')).toBeNull()
+})
+
+describe('text files', () => {
+  const bytes = (...values: number[]) => Uint8Array.from(values).buffer
+  const encoded = (text: string) => new TextEncoder().encode(text).buffer
+
+  it('are found in the message as they were attached, before its words', () => {
+    const names = fc.string({ unit: fc.constantFrom('a', '.', ' ', '`', ':'), minLength: 1, maxLength: 8 })
+    const texts = fc.string({ unit: fc.constantFrom('a', '`', '```', '\n', 'File b:\n'), maxLength: 12 })
+    fc.assert(
+      fc.property(fc.array(fc.tuple(names, texts), { maxLength: 3 }), (given) => {
+        const files = given.map(([name, text]) => textFile(name, encoded(text)))
+        const message = withFiles('Which of them?', files)
+        expect(filesIn(message).map(({ name, text }) => ({ name, text }))).toEqual(files)
+        expect(message.endsWith('Which of them?')).toBe(true)
+      }),
+      { numRuns: 500 },
+    )
+    expect(withFiles('', [])).toBe('')
+  })
+
+  it('have the line ends and the fence that a model expects', () => {
+    const file = textFile('notes.md', encoded('\uFEFFone\r\n```\r\n'))
+    expect(file).toEqual({ name: 'notes.md', text: 'one\n```' })
+    expect(withFiles('', [file])).toBe('File notes.md:\n````md\none\n```\n````')
+  })
+
+  it('are refused when they are no texts, or too long', () => {
+    expect(() => textFile('a.png', bytes(0x89, 0x50, 0xff))).toThrow('a.png is not a text in UTF-8.')
+    expect(() => textFile('a.bin', bytes(0x41, 0))).toThrow('a.bin is not a text in UTF-8.')
+    expect(() => textFile('log', new ArrayBuffer(2 ** 22 + 1))).toThrow('log has 4.00 MiB; a file may have 4.00 MiB.')
+  })
+})
+
+it('an address names a thread, its tab and a message', () => {
+  for (const tab of ['chat', 'steps'] as const)
+    expect(placeIn(linkTo('t-1', tab))).toEqual({ kind: 'thread', id: 't-1', tab, message: null })
+  expect(placeIn(linkToMessage('t-1', 12))).toEqual({ kind: 'thread', id: 't-1', tab: 'chat', message: 12 })
+  expect(placeIn('#/threads/t-1/chat/x')).toEqual({ kind: 'new' })
+})
+
 describe('the timeline', () => {
   const entry = (index: number, kind: LedgerEntry['kind'] = 'answer') =>
     ({ kind, messages: [{ index }] }) as unknown as LedgerEntry
@@ -116,6 +176,55 @@ describe('the timeline', () => {
     })
     expect(words).toEqual(['answer', 'f1', 'summary', 'f2,f3 8', 'f3 4', 'old', 'answer', 'f1'])
   })
+
+  it('says of hidden fragments who hid them last', () => {
+    const called = (name: string, id: string) => ({ id: 'c', name, arguments: { fragment_id: id } })
+    const hidden = (id: string, at: number) => fragment(id, at, at + 1, 'folded')
+    const answered: ThreadMessage = {
+      ...message(1, 'assistant', 'text', [hidden('f1', 0), hidden('f2', 1), hidden('f3', 2), fragment('f4', 3, 4)]),
+      message: {
+        role: 'assistant',
+        content: 'text',
+        toolCalls: [called('fold_fragment', 'f1'), called('fold_fragment', 'f2'), called('restore_fragment', 'f3')],
+      },
+    }
+    const events = [
+      { kind: 'edit', what: 'folded', after: 0, folded: ['f3'], saves: 1 },
+      { kind: 'edit', what: 'folded', after: 0, folded: ['f4'], saves: 1 },
+      { kind: 'policy', after: 1, folded: ['f2'], saves: 9, reason: 'the context is past its threshold' },
+    ] as unknown as ThreadDetail['events']
+    expect([...hiddenBy(thread([message(0, 'user', 'Q'), answered], [entry(1)], events))]).toEqual([
+      ['f3', 'by a person or a program'],
+      ['f1', 'by the model (fold_fragment)'],
+      ['f2', 'by the server: the context is past its threshold'],
+    ])
+  })
+})
+
+it('the figures of an answer count what its own step decoded', () => {
+  const answered = (index: number, generated?: number): ThreadMessage => ({
+    ...message(index, 'assistant', 'text'),
+    ...(generated === undefined ? {} : { generated }),
+  })
+  const entry = (index: number, fresh: number, more: object = {}) =>
+    ({
+      ...{ kind: 'answer', messages: [{ index, fresh }], pending: 1, submitted: 30, plain: 670 },
+      ...{ milliseconds: { cache: 0, prefill: 5, decode: 500 }, ...more },
+    }) as unknown as LedgerEntry
+  const messages = [message(0, 'user', 'Q'), answered(1, 21), message(2, 'user', 'Q'), answered(3, 101), answered(4)]
+  const ledger = [entry(1, 23), entry(3, 4, { plain: 12 }), entry(4, 9, { plain: undefined }), entry(1, 23, { kind: 'summary' })]
+  const figures = figuresOf({ messages, ledger })
+  expect([...figures]).toEqual([
+    [1, { rate: 40, saved: 640 }],
+    // It continued a cut answer: four of its tokens are new.
+    [3, { rate: 8, saved: -18 }],
+    [4, { rate: null, saved: null }],
+  ])
+  expect([...figures.values()].map(figuresInWords)).toEqual([
+    ['40 tokens/s', 'saved 640 tokens'],
+    ['8.0 tokens/s', '18 tokens more than a prefix cache'],
+    [],
+  ])
 })
 
 it('the view of a client has the messages it knows', () => {

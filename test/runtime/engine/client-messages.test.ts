@@ -27,7 +27,7 @@ let reference: LlamaEngine
 beforeAll(async () => {
   const native = await openNative({ gpu: TEST_GPU })
   const options = { cells: 4096, threads: 1, batchThreads: 1, flashAttention: 'off' } as const
-  engine = await LlamaEngine.load(native, await tinyModel(), { ...options, sequences: 24 })
+  engine = await LlamaEngine.load(native, await tinyModel(), { ...options, sequences: 24, blend: { first: 5 } })
   reference = await LlamaEngine.load(native, await tinyModel(), { ...options, hostBytes: 0 })
 })
 

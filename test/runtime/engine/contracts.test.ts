@@ -240,18 +240,23 @@ describe('blend', () => {
   it('computes as many tokens again as it was told to; with all of them it is exact', async () => {
     await load()
     const base = text(600, 12)
-    for (const ratio of [0, 0.5, 1]) {
-      // Each time another marker, or what the last conversation computed would be lent.
-      const hole = { start: 100, end: 400, marker: text(10, 50 + 10 * ratio) }
-      const exact = await fresh(folded(base, [hole]).tokens)
-      const id = conversationId(`ratio ${ratio}`)
-      await show(base, [], EXACT, id)
-      const terms: StepContract = { contract: 'blend', blend: { ratio } }
-      const { ledger, next } = await show(base, [hole], terms, id)
+    for (const [share, recomputed] of [
+      [0, 0],
+      // Six runs of 16.
+      [0.5, 96],
       // The last token is computed in any case.
-      expect(ledger).toMatchObject({ contract: 'blend', recomputed: Math.min(199, 200 * ratio), side: 1 })
-      if (ratio === 1) expect(largestDifference(next, exact)).toBeLessThan(floor)
-      else expect(ledger.approximate).toBe(200 * (1 - ratio))
+      [1, 199],
+    ] as const) {
+      // Each time another marker, or what the last conversation computed would be lent.
+      const hole = { start: 100, end: 400, marker: text(10, 50 + 10 * share) }
+      const exact = await fresh(folded(base, [hole]).tokens)
+      const id = conversationId(`share ${share}`)
+      await show(base, [], EXACT, id)
+      const terms: StepContract = { contract: 'blend', blend: { spread: share } }
+      const { ledger, next } = await show(base, [hole], terms, id)
+      expect(ledger).toMatchObject({ contract: 'blend', recomputed, side: 1 })
+      if (share === 1) expect(largestDifference(next, exact)).toBeLessThan(floor)
+      else expect(ledger.approximate).toBe(200)
     }
   })
 })

@@ -100,7 +100,7 @@ describe('completions', () => {
     }
   })
 
-  it('puts at most one batch of prompt tokens between two tokens of a stream, and takes prompts in turn', async () => {
+  it('puts at most two batches of prompt tokens between two tokens of a stream, and takes one prompt after the other', async () => {
     let computed = 0
     let most = 0
     let streaming = false
@@ -129,8 +129,26 @@ describe('completions', () => {
     await stream
     await Promise.all(waiting)
     expect(most).toBeGreaterThan(256)
-    expect(most).toBeLessThanOrEqual(512)
-    expect(orders.slice(0, 3)).toEqual([0, 1, 2])
+    // A batch with a token of the stream and one without it may come between two tokens here, because that token comes first.
+    expect(most).toBeLessThanOrEqual(1024)
+    expect(orders).toEqual([...orders].sort((a, b) => a - b))
+    expect(new Set(orders).size).toBe(3)
+  })
+
+  it('computes a short prompt before the rest of a long one, and a long one before short ones that arrive after it is due', async () => {
+    const ended: string[] = []
+    const run = async (name: string, prompt: Int32Array, onPrefill?: () => void) => {
+      await complete({ tokens: prompt, maxTokens: 1, ...(onPrefill === undefined ? {} : { onPrefill }) })
+      ended.push(name)
+    }
+    const short: Promise<void>[] = []
+    let heard = 0
+    const long = run('long', tokens(1200, 90), () => {
+      if (heard++ === 0) short.push(run('short', tokens(100, 91)), run('later', tokens(1150, 92)))
+    })
+    await long
+    await Promise.all(short)
+    expect(ended).toEqual(['short', 'long', 'later'])
   })
 
   it('draws ahead the same tokens as one by one, with the same ledger', async () => {

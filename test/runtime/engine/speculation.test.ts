@@ -5,9 +5,11 @@ import type { Edit } from '../../../src/runtime/chat/message.js'
 import { conversationId } from '../../../src/runtime/core/ids.js'
 import type { JobResult } from '../../../src/runtime/engine/job.js'
 import { type Completion, LlamaEngine, type LlamaEngineOptions } from '../../../src/runtime/engine/llama.js'
-import { Drafter, Speculation, speculateTerms, TurnTimes } from '../../../src/runtime/engine/speculation.js'
+import { speculateTerms } from '../../../src/runtime/engine/speculate-terms.js'
+import { Drafter, Speculation, TurnTimes } from '../../../src/runtime/engine/speculation.js'
 import { openNative } from '../../../src/runtime/native/binding.js'
 import { neverEnding } from '../../../bench/random-tokens.js'
+import { adapterFor } from '../../support/adapters.js'
 import { TEST_GPU } from '../../support/device.js'
 import { mambaModel, slidingModel, tinyModel } from '../../support/models.js'
 import { firstPrediction, largestDifference } from '../../support/predictions.js'
@@ -154,6 +156,44 @@ describe('drafts by prompt lookup', () => {
       expect(books(drafting)).toEqual(books(plain))
       accountsFor(drafting)
       await engine.check('full')
+    }
+  })
+
+  it('keep to limits: a stop token ends the answer within drafts, and a banned word never comes', async () => {
+    const grammar = 'root ::= ("abcdefgh " | "abcdefxh ")+'
+    const tokens = engine.model.tokenize('abcdefgh abcdefgh abcdefgh ')
+    const [end] = engine.model.tokenize('f')
+    for (const limits of [{ stopTokens: [end!] }, { stopTokens: [end!], minTokens: 8 }, { badWords: ['efgh'] }]) {
+      const asked = { tokens, grammar, limits, sampling: { logitBias: [] } }
+      const plain = await complete(asked)
+      const drafting = await complete({ ...asked, speculate: NGRAM })
+      expect(drafting.text).toBe(plain.text)
+      expect([drafting.finish, drafting.stop]).toEqual([plain.finish, plain.stop])
+      expect(books(drafting)).toEqual(books(plain))
+      accountsFor(drafting)
+      await engine.check('full')
+    }
+  })
+
+  it('leave streams with other adapters as they are alone', async () => {
+    const path = await tinyModel()
+    const files = [await adapterFor(path, 'anna', { seed: 1 }), await adapterFor(path, 'bert', { seed: 2 })]
+    const adapted = await load(path, { lora: files.map((file) => ({ path: file, scale: 0 })) })
+    try {
+      const asked = [[], [{ id: 0, scale: 1 }], [{ id: 1, scale: 1 }]].map((lora) => ({
+        ...{ tokens: engine.model.tokenize('abcdefgh '.repeat(3)), lora, grammar: 'root ::= ("abcdefgh " | "abcdxyz ")+' },
+      }))
+      const plain: JobResult[] = []
+      for (const each of asked) plain.push(await complete(each, adapted))
+      const drafting = await Promise.all(asked.map((each) => complete({ ...each, speculate: NGRAM }, adapted)))
+      for (const [at, each] of drafting.entries()) {
+        expect(each.tokens).toEqual(plain[at]!.tokens)
+        expect(books(each)).toEqual(books(plain[at]!))
+        expect(each.ledger.drafted).toBeGreaterThan(0)
+      }
+      await adapted.check('full')
+    } finally {
+      await adapted.dispose()
     }
   })
 

@@ -5,6 +5,7 @@ import type { Contract } from '../../../src/runtime/core/contract.js'
 import { span } from '../../../src/runtime/core/span.js'
 import type { CostModel } from '../../../src/runtime/kv/cost-model.js'
 import { forecast, type Prospect } from '../../../src/runtime/kv/forecast.js'
+import { BLEND_DEFAULT } from '../../../src/runtime/kv/plan/blend.js'
 import { dryRun, type DryRunOptions } from '../../../src/runtime/kv/dry-run.js'
 import { CacheHarness } from './support/cache-harness.js'
 import { PromptDraft } from './support/prompt-draft.js'
@@ -71,7 +72,7 @@ describe('a dry run', () => {
       positions: 562,
     })
     // The old cells of recomputed tokens stay parked, for the restore.
-    expect(blend.runs[0]).toEqual({ tokens: 3 + Math.round(0.2 * 182), attended: 20, cells: 562 })
+    expect(blend.runs[0]).toEqual({ tokens: 3 + BLEND_DEFAULT.first, attended: 20, cells: 562 })
   })
 
   it('says how many cells are copied when a marker does not fit, and at what cost', () => {

@@ -27,8 +27,11 @@ const terms: fc.Arbitrary<StepContract> = fc.oneof(
   {
     weight: 2,
     arbitrary: fc
-      .record({ first: fc.nat(4), messages: fc.nat(2), ratio: fc.constantFrom(0, 0.3, 1) }, { requiredKeys: [] })
-      .map((blend): StepContract => ({ contract: 'blend', blend })),
+      .record({ first: fc.nat(4), messages: fc.nat(2), spread: fc.constantFrom(0, 0.3, 1) }, { requiredKeys: [] })
+      .map(({ first, ...blend }): StepContract => ({
+        contract: 'blend',
+        blend: { ...blend, ...(first === undefined ? {} : { first, echo: first, asked: first }) },
+      })),
   },
 )
 

@@ -41,7 +41,7 @@ class Stage {
       ...options,
       options: { ...options.options, ...(offload === undefined ? {} : { offload }) },
     })
-    this.harness.terms = { contract }
+    this.harness.terms = { contract, ...(contract === 'blend' ? { blend: { first: 5 } } : {}) }
   }
 
   async show(generated: readonly number[] = [], shown: Prompt = this.prompt.shown, name = 'a'): Promise<LedgerEntry> {

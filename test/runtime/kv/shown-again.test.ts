@@ -18,8 +18,8 @@ const HISTORIES = LONG ? 1000 : 25
 
 const TERMS: readonly StepContract[] = [
   { contract: 'splice' },
-  { contract: 'blend', blend: { ratio: 0.2 } },
-  { contract: 'blend', blend: { ratio: 1 } },
+  { contract: 'blend', blend: { spread: 0.2 } },
+  { contract: 'blend', blend: { spread: 1 } },
   { contract: 'blend', blend: { first: 3, messages: 1 } },
 ]
 

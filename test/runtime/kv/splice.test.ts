@@ -2,7 +2,6 @@
 import { describe, expect, it } from 'vitest'
 import { CONTRACTS, type Contract } from '../../../src/runtime/core/contract.js'
 import { conversationId } from '../../../src/runtime/core/ids.js'
-import type { BlendChoice } from '../../../src/runtime/kv/plan/parts.js'
 import { OffloadTiers } from '../../../src/runtime/kv/offload.js'
 import { CacheHarness, missing, shownOf, type HarnessOptions } from './support/cache-harness.js'
 import { PromptDraft } from './support/prompt-draft.js'
@@ -658,7 +657,7 @@ describe("an edit's own contract", () => {
   const fold = (of: Contract | undefined, step: Contract) => {
     const { harness, prompt } = begun()
     prompt.fold(20, 40, marker, of)
-    harness.terms = { contract: step }
+    harness.terms = { contract: step, blend: { first: 5 } }
     return { harness, prompt, entry: harness.step('a', prompt.shown) }
   }
 
@@ -715,79 +714,6 @@ describe("an edit's own contract", () => {
     harness.decode(running, 10)
     harness.finish('a', 'cancelled')
     expect(harness.step('a', prompt.shown)).toMatchObject({ contract: 'exact', approximate: 0 })
-  })
-})
-
-describe('a blend', () => {
-  const blended = (blend: BlendChoice) => {
-    const { harness, prompt } = begun()
-    prompt.fold(20, 40, marker)
-    harness.terms = { contract: 'blend', blend }
-    return { harness, prompt, entry: harness.step('a', prompt.shown) }
-  }
-
-  it('of nothing is a splice, of everything exact', () => {
-    expect(blended({ ratio: 0 }).entry).toMatchObject({ contract: 'blend', submitted: 4, approximate: 27 })
-    expect(blended({ ratio: 1 }).entry).toMatchObject({
-      contract: 'blend',
-      submitted: 3 + 27,
-      recomputed: 26,
-      side: 1,
-      approximate: 0,
-    })
-  })
-
-  it('recomputes the first tokens after the fold, in order, right after the marker', () => {
-    const { entry, harness } = blended({ first: 5 })
-    expect(entry).toMatchObject({ submitted: 3 + 5 + 1, recomputed: 5, approximate: 22, side: 1 })
-    const held = harness.memory.sequence(harness.cache.live(conversationId('a'))!.seq)
-    expect(held.map(({ position }) => position)).toEqual([...text(0, 28), ...text(45, 22)])
-  })
-
-  it('recomputes the last messages', () => {
-    const { entry } = blended({ messages: 1 })
-    expect(entry).toMatchObject({ submitted: 3 + 17, recomputed: 16, side: 1 })
-    expect(entry.messages.map(({ recomputed }) => recomputed)).toEqual([0, 0, 15, 1])
-  })
-
-  it('recomputes a share of the tokens, from the first one on', () => {
-    const { harness } = blended({ ratio: 0.11 })
-    const live = harness.memory.sequence(harness.cache.live(conversationId('a'))!.seq)
-    // Of 27 candidates, three are a ratio of 0.11; the marker takes the three places before them.
-    expect(live.flatMap(({ id }, place) => (id >= 67 ? [place] : []))).toEqual([20, 21, 22, 23, 24, 25, 49])
-  })
-
-  it('recomputes a fifth of the tokens by default', () => {
-    expect(blended({}).entry).toMatchObject({ recomputed: 5 })
-  })
-
-  it('recomputes nothing in a step that hides and restores nothing', () => {
-    const { harness, prompt } = blended({ first: 5 })
-    prompt.say([50])
-    expect(harness.step('a', prompt.shown)).toMatchObject({ contract: 'blend', recomputed: 0 })
-  })
-
-  it('recomputes its share once, even after two adjacent folds with longer markers', () => {
-    const { harness, prompt } = begun()
-    harness.terms = { contract: 'blend' }
-    prompt.fold(20, 22, marker)
-    prompt.fold(22, 24, text(910, 4))
-    expect(harness.step('a', prompt.shown).recomputed).toBeGreaterThan(0)
-    for (let step = 0; step < 3; step++)
-      expect(harness.step('a', prompt.shown)).toMatchObject({ contract: 'blend', submitted: 1, recomputed: 0 })
-    prompt.restore(22)
-    expect(harness.step('a', prompt.shown)).toMatchObject({ submitted: 1, recomputed: 0 })
-    prompt.restore(20)
-    expect(harness.step('a', prompt.shown)).toMatchObject({ submitted: 1, approximate: 0 })
-  })
-
-  it('parks the hidden and the recomputed cells, so that a restore computes nothing', () => {
-    const { harness, prompt, entry } = blended({ first: 5 })
-    expect(entry.parked).toBe(20 + 5 + 1)
-    prompt.restore(20)
-    expect(harness.step('a', prompt.shown)).toMatchObject({ contract: 'blend', submitted: 1, approximate: 0 })
-    prompt.fold(20, 40, marker)
-    expect(harness.step('a', prompt.shown)).toMatchObject({ contract: 'blend', submitted: 1, approximate: 22 })
   })
 })
 

@@ -100,10 +100,13 @@ describe('files that are not a model', () => {
     await refused('model/bad-file', () => native.loadModel(path))
   })
 
-  test.each(['adapter', 'mmproj'])('a file of the kind %s', async (kind) => {
+  test.each([
+    ['adapter', 'model/bad-file'],
+    ['mmproj', 'native/unsupported'],
+  ] as const)('a file of the kind %s', async (kind, code) => {
     const path = join(folder, 'kind.gguf')
     await writeGguf(path, new Map<string, GgufValue>([['general.type', { string: kind }]]), [])
-    await refused('native/unsupported', () => native.loadModel(path))
+    await refused(code, () => native.loadModel(path))
   })
 
   test('a part of a split model', async () => {

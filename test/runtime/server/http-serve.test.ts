@@ -134,7 +134,10 @@ describe('kvfold serve', { timeout: 180_000 }, () => {
     child.kill('SIGTERM')
     const { stderr } = await ended
     const said = stderr.replace(/\s+/g, ' ')
-    expect(said).toContain(`Clients reach it at ${where}`)
+    expect(said).toContain('Loading builtin ...')
+    // Each address once.
+    expect(said.split(`${where}/v1`)).toHaveLength(2)
+    expect(said).toContain(`Programs use ${where}/v1, and a browser opens ${where}/ for the dashboard.`)
     expect(said).toContain('It needs an API key, and each of the 2 sees its own threads.')
     expect(said).toContain('builtin is also called gpt-5. Every other model name means builtin.')
     expect(said).toContain('contract splice, acm auto-policy, overflow fold-oldest, client edits exact.')

@@ -126,6 +126,14 @@ describe('without keys', () => {
     expect(await restored.json()).toMatchObject({ fragment: { state: { kind: 'open' } } })
     expect((await post(`${at}/contract`, { contract: 'splice' }, {}, 'PUT')).status).toBe(200)
     expect(await (await fetch(at)).json()).toMatchObject({ contract: 'splice' })
+    expect((await post(`${at}/title`, { title: 'Numbers' }, {}, 'PUT')).status).toBe(200)
+    expect(await (await fetch(at)).json()).toMatchObject({ title: 'Numbers', messages: [{}, { generated: 3 }] })
+    const among = await post(`${served.url}/kvfold/threads/search`, { query: 'THREE four' })
+    expect(await among.json()).toMatchObject({
+      threads: [{ id: kvfold!.thread, title: 'Numbers', messages: 1, places: [{ message: 0, words: 'three four' }] }],
+      all: true,
+    })
+    expect((await post(`${served.url}/kvfold/threads/search`, { query: ' ' })).status).toBe(400)
     expect(await (await fetch(`${at}/refresh`, { method: 'POST' })).json()).toMatchObject({ ledger: [] })
     expect(await (await fetch(`${at}/export`)).json()).toMatchObject({ format: 'kvfold-thread/1', id: kvfold!.thread })
 
@@ -261,10 +269,10 @@ describe('without keys', () => {
     // A form, or a script without permission, can only send this.
     const simple = await fetch(served.url + CHAT, {
       method: 'POST',
-      headers: { 'content-type': 'text/plain' },
+      headers: { 'content-type': 'text/plain', origin: 'https://evil.example' },
       body: JSON.stringify({ messages: [user('Hi')] }),
     })
-    expect(simple.status).toBe(415)
+    expect(simple.status).toBe(403)
   })
 })
 

@@ -337,6 +337,45 @@ describe('damage', () => {
   })
 })
 
+describe('a long thread', () => {
+  /** Returns a thread of 40 MB, with one message of 4 MB. */
+  const longThread = (): ThreadRecord => {
+    const said = (bytes: number) => ({
+      message: { role: 'user' as const, content: 'kvfold '.repeat(bytes / 7) },
+      seen: 'same' as const,
+    })
+    return { ...someThread(2), messages: [...Array.from({ length: 3000 }, () => said(12_000)), said(4_000_000)] }
+  }
+
+  it('is read in turns of the event loop', async () => {
+    const store = openStore()
+    const thread = longThread()
+    await store.create(thread, someCard(2))
+    let turns = 0
+    const timer = setInterval(() => turns++, 1)
+    const read = await store.reading(() => store.read(thread.tenant, thread.id))
+    clearInterval(timer)
+    expect(read).toEqual(thread)
+    // The work is at least 80 ms of reading, in slices of 8 ms.
+    expect(turns).toBeGreaterThan(5)
+  })
+
+  it('is read whole, before or after a change that comes meanwhile', async () => {
+    const store = openStore()
+    const thread = longThread()
+    await store.create(thread, someCard(2))
+    const reading = store.reading(() => store.read(thread.tenant, thread.id))
+    const changing = store.update(thread.tenant, thread.id, { messages: [someStored(7)], card: someCard(3) })
+    const changed = { ...thread, messages: [...thread.messages, someStored(7)] }
+    const read = await reading
+    await changing
+    expect([thread.messages.length, changed.messages.length]).toContain(read!.messages.length)
+    expect(read).toEqual(read!.messages.length === thread.messages.length ? thread : changed)
+    expect(store.damage()).toEqual([])
+    expect(await store.reading(() => store.read(thread.tenant, thread.id))).toEqual(changed)
+  })
+})
+
 describe('a full disk', () => {
   it('refuses the change and all later ones of that thread until it is read again; nothing acknowledged is lost', async () => {
     const store = openStore()

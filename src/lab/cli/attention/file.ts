@@ -81,7 +81,7 @@ async function run(path: string | undefined, flags: FileFlags, shell: Shell): Pr
       onProgress: (done, total, what) => {
         progress.say(done, total, { what })
       },
-      ...(flags.blend === undefined ? {} : { blend: { ratio: flags.blend } }),
+      ...(flags.blend === undefined ? {} : { blend: { most: flags.blend } }),
       ...(flags.layers === undefined ? {} : { layers: flags.layers }),
     }).finally(() => {
       notes.close()

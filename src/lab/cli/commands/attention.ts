@@ -83,7 +83,7 @@ async function study(flags: PiFlags, shell: Shell): Promise<void> {
       episode: flags.episode === true,
       signal: interrupt.signal,
       ...(flags.keys === undefined ? {} : { keys: flags.keys }),
-      ...(flags.blend === undefined ? {} : { blend: { ratio: flags.blend } }),
+      ...(flags.blend === undefined ? {} : { blend: { most: flags.blend } }),
       ...(flags.layers === undefined ? {} : { layers: flags.layers }),
     }
     const model = await modelOf(engine)

@@ -20,6 +20,7 @@ import { oneOf } from '../lists.js'
 import { addModelOptions, decimal, integer, integers, type ModelFlags, readText } from '../../../runtime/cli/options.js'
 import { addEngineOptions, type EngineFlags, engineSource } from '../../../runtime/cli/remote-engines.js'
 import { loadEngine, weightsOf } from '../../../runtime/cli/runtime.js'
+import { addOut } from '../../../runtime/cli/out-option.js'
 import { commandOf, type Shell } from '../../../runtime/cli/shell.js'
 
 /** The tasks and defaults of `kvfold eval table`; given options override them. The low `maxTokens` ends lost agents soon. */
@@ -156,10 +157,10 @@ function addEvalService(evaluation: Command, shell: Shell): void {
     .option('--folder <model>', 'u-fold: another model for the two helpers: a GGUF, or the URL of an OpenAI-compatible server')
     .option('-t, --temperature <value>', 'temperature of a model', decimal(0, 100), 0)
     .option('--max-tokens <count>', 'longest step', integer(1, 1 << 20), 1024)
-    .option('--log <folder>', 'folder for the files of dialogues', 'kvfold-eval')
     .option('--report <folder>', 'folder for a page with figures')
     .option('--follow', FOLLOW)
     .option('--json', 'end with a line of JSON')
+  addOut(command, '<folder>', 'folder for the files of dialogues', 'log', 'kvfold-eval')
   addEngineOptions(addModelOptions(command))
   const contract = command.options.find((option) => option.attributeName() === 'contract')!
   contract.argChoices = [...CONTRACT_CHOICES]

@@ -10,6 +10,7 @@ import type { TaskName, TaskSpec } from '../../task.js'
 import { listContracts, oneOf } from '../lists.js'
 import { FOLLOW } from './follow.js'
 import { addModelOptions, decimal, integer, integers, type ModelFlags } from '../../../runtime/cli/options.js'
+import { addOut } from '../../../runtime/cli/out-option.js'
 import { addEngineOptions, type EngineFlags } from '../../../runtime/cli/remote-engines.js'
 
 /** The options that only some tasks take. */
@@ -97,9 +98,9 @@ export function addEvalOptions(command: Command): Command {
       'samples at once (default: 4; with the built-in model one per core, each in an engine of its own)',
       integer(1, 256),
     )
-    .option('--log <file>', 'file for the records; a stopped run continues in it (default: a file in kvfold-eval/)')
     .option('--follow', `${FOLLOW}, and log every step at once`)
     .option('--json', 'end with a line of JSON: accuracy, tokens and other numbers')
+  addOut(command, '<file>', 'file for the records; a stopped run continues in it (default: a file in kvfold-eval/)', 'log')
   addEngineOptions(addModelOptions(command))
   const about = `contracts of the folds: one or several of ${CONTRACT_CHOICES.join(', ')}; agents that fold nothing run under the first`
   listContracts(command, about, CONTRACT_CHOICES, ['exact'])

@@ -17,6 +17,7 @@ import { BUILTIN } from '../../../runtime/cli/builtin.js'
 import { addEngineOptions, type EngineFlags, engineSource } from '../../../runtime/cli/remote-engines.js'
 import { loadEngine, weightsOf } from '../../../runtime/cli/runtime.js'
 import { addModelOptions, integer, type ModelFlags } from '../../../runtime/cli/options.js'
+import { addOut } from '../../../runtime/cli/out-option.js'
 import { commandOf, type Shell } from '../../../runtime/cli/shell.js'
 import { listContracts, oneOf } from '../lists.js'
 import { ProgressLine } from '../progress.js'
@@ -104,10 +105,10 @@ export function addMemTool(parent: Command, shell: Shell): void {
       '--catalogue <file>',
       'other tools for --retrieval: a JSON list, {tools: [...]}, LiveMCPBench servers, or ToolRet queries and tools',
     )
-    .option('--log <file>', 'file for the turns of a single session (default: a file in kvfold-eval/)')
     .option('--report <file>', 'write an HTML page with figures and tables')
     .option('--follow', FOLLOW)
     .option('--json', 'end with a line of JSON')
+  addOut(command, '<file>', 'file for the turns of a single session (default: a file in kvfold-eval/)', 'log')
   addEngineOptions(addModelOptions(command))
   const about = `contracts for folds of removed definitions: one or several of ${CONTRACT_CHOICES.join(', ')}`
   listContracts(command, about, CONTRACT_CHOICES, ['exact'])
@@ -137,7 +138,7 @@ async function sessions(flags: MemToolFlags, options: CatalogueOptions, shell: S
   const runs = runsOf(flags)
   const sessionCount = runs.flat().length
   if (flags.log !== undefined && sessionCount > 1)
-    throw new KvfoldError('cli/bad-usage', `--log takes one session, but this run has ${sessionCount}; leave it out.`)
+    throw new KvfoldError('cli/bad-usage', `--out takes one session, but this run has ${sessionCount}; leave it out.`)
   const engine = await engineOf(flags, shell)
   const settings = new Map<number, { readonly world: World; readonly catalogue: Catalogue }>()
   try {

@@ -274,7 +274,12 @@ export function mayHave(pattern: Pattern, char: string): boolean {
 }
 
 /** Parses a JSON schema's pattern. It matches texts that contain a match anywhere. @throws KvfoldError engine/bad-grammar */
-export function parsePattern(source: string): Pattern {
+export const parsePattern = (source: string): Pattern => parsed(source, false)
+
+/** Parses a pattern that must match the whole text. @throws KvfoldError engine/bad-grammar */
+export const wholePattern = (source: string): Pattern => parsed(source, true)
+
+function parsed(source: string, isWhole: boolean): Pattern {
   if (source.length > LONGEST_PATTERN)
     throw new KvfoldError('engine/bad-grammar', `has ${source.length} characters, but at most ${LONGEST_PATTERN} are allowed`)
   try {
@@ -283,11 +288,8 @@ export function parsePattern(source: string): Pattern {
   } catch (error) {
     throw new KvfoldError('engine/bad-grammar', `is not a valid regular expression (${(error as Error).message})`)
   }
-  return new PatternReader(source).read()
+  return new PatternReader(source, isWhole).read()
 }
-
-/** Parses a pattern that must match the whole text. */
-export const wholePattern = (source: string): Pattern => parsePattern(`^(?:${source})$`)
 
 const LONGEST_PATTERN = 20_000
 /** How deep groups may nest. */
@@ -298,7 +300,11 @@ class PatternReader {
   #at = 0
   #depth = 0
 
-  constructor(source: string) {
+  /** @param isWhole whether a match is the whole text, so that anchors around it say nothing more */
+  constructor(
+    source: string,
+    private readonly isWhole: boolean,
+  ) {
     this.#chars = Array.from(source)
   }
 
@@ -335,7 +341,7 @@ class PatternReader {
       }
       parts.push(this.#counted(this.#atom()))
     }
-    if (!searched) return { kind: 'all', parts }
+    if (!searched || this.isWhole) return { kind: 'all', parts }
     return { kind: 'all', parts: [...(isBegun ? [] : [anyText]), ...parts, ...(isEnded ? [] : [anyText])] }
   }
 

@@ -1,17 +1,24 @@
-/** `kvfold calibrate`: measures this machine with a model once, so that folds can be priced before they are made. */
+/**
+ * `kvfold calibrate`: measures this machine with a model once, so that folds can be priced before they are made. With `--fidelity` it measures
+ * what folds cost the model's answers.
+ */
 import type { Command } from 'commander'
+import { Adapters } from '../../engine/adapters.js'
 import { calibrate, SEQUENCES } from '../../engine/calibrate.js'
 import { measuredOn, saveCalibration } from '../../engine/calibration.js'
 import { decodeTime, prefillTime, type CostModel } from '../../kv/cost-model.js'
 import { printable } from '../terminal.js'
-import { bytes, count, percent } from '../../figures/numbers.js'
-import { addModelOptions, type ModelFlags } from '../options.js'
-import { enginePath, nativeLibrary, optionsOf } from '../runtime.js'
+import { fidelityNotice, measureFidelity, type ModelFidelity, saveFidelity } from '../../fidelity/model-fidelity.js'
+import { bytes, count, percent, plural } from '../../figures/numbers.js'
+import { addModelOptions, integer, type ModelFlags } from '../options.js'
+import { enginePath, loadEngine, nativeLibrary, optionsOf, weightsOf } from '../runtime.js'
 import type { Shell } from '../shell.js'
-import { right, table, terminal } from '../../figures/table.js'
+import { left, right, table, terminal } from '../../figures/table.js'
 
 interface CalibrateFlags extends ModelFlags {
   readonly quick?: true
+  readonly fidelity?: true
+  readonly questions: number
   readonly json?: true
 }
 
@@ -23,17 +30,22 @@ export function addCalibrate(program: Command, shell: Shell): void {
     .command('calibrate')
     .description('measure how fast this machine computes with a model, for `kvfold plan`; takes about a minute')
     .option('--quick', 'take about 10 seconds, with a less exact result')
+    .option('--fidelity', "measure instead what folds cost this model's answers under splice and blend")
+    .option('--questions <count>', 'with --fidelity: questions about each of three kinds of text', integer(1, 1000), 6)
     .option('--json', 'one JSON object: the cost model and the file it is in')
   addModelOptions(command).action((flags: CalibrateFlags) => run(flags, shell))
 }
 
-async function run(flags: CalibrateFlags, { out, notes, interrupt }: Shell): Promise<void> {
+async function run(flags: CalibrateFlags, shell: Shell): Promise<void> {
+  if (flags.fidelity === true) return runFidelity(flags, shell)
+  const { out, notes, interrupt } = shell
   const settings = optionsOf(flags)
   const path = await enginePath(flags, {}, notes, interrupt.signal)
   const native = await nativeLibrary(flags.gpu)
   const model = await native.loadModel(path, settings.model)
   try {
     const { info } = model
+    const adapters = await Adapters.load(model, settings.lora)
     const trained = info.trainedContext
     const context = await model.createContext({
       ...settings,
@@ -41,6 +53,7 @@ async function run(flags: CalibrateFlags, { out, notes, interrupt }: Shell): Pro
       sequences: SEQUENCES,
       fullSlidingWindow: info.slidingWindow > 0,
     })
+    context.useAdapters(adapters.set().applied)
     const subject = { info, settings, backend: native.backend }
     const cost = await calibrate(context, info.vocabulary, measuredOn(subject, context), {
       quick: flags.quick === true,
@@ -57,6 +70,51 @@ async function run(flags: CalibrateFlags, { out, notes, interrupt }: Shell): Pro
   } finally {
     await model.dispose()
   }
+}
+
+async function runFidelity(flags: CalibrateFlags, { out, notes, interrupt }: Shell): Promise<void> {
+  const engine = await loadEngine({ ...flags, contract: 'exact', hostCache: 0 }, notes, interrupt.signal)
+  try {
+    const fidelity = await measureFidelity(engine, {
+      weights: await weightsOf(engine),
+      questions: flags.questions,
+      signal: interrupt.signal,
+      onProgress: (share, what) => {
+        notes.frame([`Asking, ${percent(share, 0)}: ${what}`])
+      },
+    }).finally(() => {
+      notes.close()
+    })
+    const file = await saveFidelity(fidelity)
+    if (flags.json === true) out.print(JSON.stringify({ ...fidelity, file }))
+    else for (const line of fidelityReport(fidelity, file, out.unicode ? '─' : '-')) out.print(printable(line))
+  } finally {
+    await engine.dispose()
+  }
+}
+
+function fidelityReport(fidelity: ModelFidelity, file: string, rule: string): string[] {
+  const { model, questions, rows } = fidelity
+  const names = { unfolded: 'nothing folded', exact: 'exact', splice: 'splice', blend: 'blend' }
+  const columns = [left('folded under'), ...['right', 'outdated', 'lost', 'distance, nats', 'largest', 'computed'].map(right)]
+  const texts = rows.map(({ way, distance, computed, ...counts }) => [
+    ...[names[way], `${counts.right} of ${questions}`, String(counts.outdated), String(counts.lost)],
+    ...[distance.mean.toFixed(3), distance.worst.toFixed(3), count(computed)],
+  ])
+  const verdicts = (['splice', 'blend'] as const).map((contract) => fidelityNotice(contract, fidelity)!)
+  return [
+    `${model}, ${plural(questions, 'question')} about texts whose older parts are folded`,
+    '',
+    ...terminal(table(columns, texts), rule),
+    '',
+    'outdated  answers that name a value which a later part of the text replaced',
+    'lost      answers that are right under exact and wrong here',
+    "distance  of the answer's first token from an exact prefill of the same text (KL divergence)",
+    'computed  tokens that the step with the fold computed, on average',
+    '',
+    ...verdicts,
+    `kept in  ${file}`,
+  ]
 }
 
 /** Prints predictions at round depths, which are clearer than the rates themselves. */

@@ -15,15 +15,25 @@ import { TypedLines, messageOf, parseCommand } from '../chat/input.js'
 import { ChatSession } from '../chat/talk.js'
 import { describe, type Shell } from '../shell.js'
 import { count } from '../../figures/numbers.js'
-import { addModelOptions, addSamplingOptions, integer, sampling, type ModelFlags, type SamplingFlags } from '../options.js'
+import {
+  addModelOptions,
+  addSamplingOptions,
+  integer,
+  sampling,
+  toolTextsOf,
+  toolTextsOption,
+  type ModelFlags,
+  type SamplingFlags,
+} from '../options.js'
 import { addMcpOptions, mcpServersOf, openMcpTools, sessionWith, standingOf, type McpFlags, type McpTools } from '../mcp-tools.js'
-import { loadEngine } from '../runtime.js'
+import { loadEngine, warnOfContract } from '../runtime.js'
 
 interface ChatFlags extends ModelFlags, SamplingFlags, McpFlags {
   readonly system?: string
   readonly transcript?: string
   readonly tools: boolean
   readonly firstStep: 'required' | 'auto'
+  readonly toolTexts?: string
   readonly maxTokens?: number
 }
 
@@ -31,6 +41,7 @@ export function addChat(program: Command, shell: Shell): void {
   const command = program
     .command('chat')
     .description('talk to a model; /help lists the commands that edit its context. Each line of piped input is a turn')
+    .argument('[model]', 'as --model')
     .option('-s, --system <text>', 'system message (default with tools: one that explains them)')
     .addOption(
       new Option('--transcript <file>', 'continue a conversation, in any form that `kvfold plan` reads').conflicts('system'),
@@ -41,8 +52,18 @@ export function addChat(program: Command, shell: Shell): void {
         .choices(['required', 'auto'])
         .default('auto'),
     )
+    .addOption(toolTextsOption())
     .option('--max-tokens <count>', 'end each step after this many tokens', integer(1, 1 << 30))
-  addSamplingOptions(addModelOptions(addMcpOptions(command), 'auto')).action((flags: ChatFlags) => chat(flags, shell))
+  addSamplingOptions(addModelOptions(addMcpOptions(command))).action((model: string | undefined, flags: ChatFlags) =>
+    chat({ ...flags, model: oneModel(model, flags.model, command) }, shell),
+  )
+}
+
+/** @throws KvfoldError cli/bad-usage when the model is named twice */
+function oneModel(named: string | undefined, model: string, command: Command): string {
+  if (named !== undefined && command.getOptionValueSource('model') !== 'default')
+    throw new KvfoldError('cli/bad-usage', 'Give the model once: with --model or without.')
+  return named ?? model
 }
 
 async function chat(flags: ChatFlags, shell: Shell): Promise<void> {
@@ -50,6 +71,7 @@ async function chat(flags: ChatFlags, shell: Shell): Promise<void> {
   const transcript = givenTranscript(flags.transcript)
   const configs = mcpServersOf(flags)
   const engine = await loadEngine(flags, notes, interrupt.signal)
+  await warnOfContract(flags.contract, engine, notes)
   let servers: McpTools | null = null
   try {
     servers = await openMcpTools(configs, flags, engine, shell)
@@ -108,7 +130,7 @@ function beginSession(
     engine,
     id: freshConversation(),
     generation: { sampling: sampling(flags), ...definedFields({ maxTokens: flags.maxTokens }) },
-    ...definedFields({ system: flags.system, conversation }),
+    ...definedFields({ system: flags.system, conversation, toolTexts: toolTextsOf(flags) }),
   }
   if (servers !== null) return sessionWith(servers, { ...options, contextTools: flags.tools, firstStep: flags.firstStep })
   return flags.tools ? sculptor({ ...options, firstStep: flags.firstStep }) : plain(options)

@@ -14,6 +14,7 @@ import { writeArchive, writeFolder } from '../bundle/write.js'
 import { bytes, percent, plural } from '../../figures/numbers.js'
 import { compileCpuLibrary } from '../../native/cpu-library.js'
 import { modelPath, nativeLibrary } from '../runtime.js'
+import { placeOf } from '../out-option.js'
 import type { Shell } from '../shell.js'
 import { printable } from '../terminal.js'
 
@@ -55,6 +56,7 @@ async function compile({ remove }: { remove?: true }, { out, notes, interrupt }:
 }
 
 interface BundleFlags {
+  readonly out?: string
   readonly gpu: BundleGpu
   readonly model?: readonly string[]
   readonly archive?: true
@@ -72,7 +74,8 @@ export function addBundle(program: Command, shell: Shell): void {
     .description(
       'write a folder or archive that runs on any Linux machine of this kind, with no network, compiler or Node; making it needs binutils',
     )
-    .argument('<folder>', 'folder to make')
+    .argument('[folder]', 'folder to make; or give it by --out')
+    .option('-o, --out <folder>', 'folder to make')
     .addOption(new Option('--gpu <backend>', 'also include the libraries of this backend').choices(BUNDLE_GPUS).default('cpu'))
     .option(
       '-m, --model <model>',
@@ -81,7 +84,7 @@ export function addBundle(program: Command, shell: Shell): void {
     )
     .option('--archive', 'a tar.gz in parts, with a script that checks, joins and unpacks them')
     .option('--split <size>', 'largest part of an archive, e.g. 700M or 4G (default: 1900M)', size)
-    .action((folder: string, flags: BundleFlags) => bundle(folder, flags, shell))
+    .action((folder: string | undefined, flags: BundleFlags) => bundle(placeOf(folder, flags.out, 'folder'), flags, shell))
 }
 
 async function bundle(

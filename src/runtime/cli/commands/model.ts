@@ -10,6 +10,7 @@ import { synthesizeModel } from '../../native/synthetic.js'
 import type { ModelInfo, NativeModel } from '../../native/types.js'
 import { integer } from '../options.js'
 import { nativeLibrary, provenModel } from '../runtime.js'
+import { placeOf } from '../out-option.js'
 import type { Shell } from '../shell.js'
 import { printable } from '../terminal.js'
 
@@ -26,7 +27,8 @@ export function addModel(program: Command, shell: Shell): void {
     .description(
       'write a GGUF of a given shape with random weights, for tests and benchmarks: as fast as a real one, but its output is meaningless',
     )
-    .argument('<out>', 'file to write')
+    .argument('[out]', 'file to write; or give it by --out')
+    .option('-o, --out <file>', 'file to write')
     .addOption(new Option('--architecture <name>', 'shape').choices(['llama', 'qwen2']).default('llama'))
     .option('--layers <count>', 'transformer layers', integer(1, 1000), 2)
     .option('--embedding <size>', 'width, a multiple of --heads', integer(32, 65_536), 64)
@@ -38,7 +40,7 @@ export function addModel(program: Command, shell: Shell): void {
     .option('--rope-base <value>', 'rotary base frequency', integer(1, 1e9), 10_000)
     .addOption(new Option('--type <type>', 'number format of the weights').choices(['f16', 'f32']).default('f16'))
     .option('--seed <number>', 'the same seed writes the same file', integer(0, 0xffffffff), 1)
-    .action((out: string, flags: SynthFlags) => synth(out, flags, shell))
+    .action((file: string | undefined, flags: SynthFlags) => synth(placeOf(file, flags.out, 'file'), flags, shell))
 }
 
 async function info(name: string, { json }: { json?: true }, { out, notes, interrupt }: Shell): Promise<void> {
@@ -55,6 +57,7 @@ async function info(name: string, { json }: { json?: true }, { out, notes, inter
 }
 
 interface SynthFlags {
+  readonly out?: string
   readonly architecture: 'llama' | 'qwen2'
   readonly layers: number
   readonly embedding: number
@@ -69,11 +72,11 @@ interface SynthFlags {
 }
 
 async function synth(
-  out: string,
-  { heads, kvHeads = heads, embedding, feedForward = 4 * embedding, ...rest }: SynthFlags,
+  file: string,
+  { out: _, heads, kvHeads = heads, embedding, feedForward = 4 * embedding, ...rest }: SynthFlags,
   shell: Shell,
 ): Promise<void> {
-  const path = resolve(out)
+  const path = resolve(file)
   try {
     await synthesizeModel(path, { ...rest, heads, kvHeads, embedding, feedForward })
   } catch (error) {

@@ -12,7 +12,7 @@ import type { CostModel } from '../../kv/cost-model.js'
 import { forecast, type Prospect } from '../../kv/forecast.js'
 import { dryRun } from '../../kv/dry-run.js'
 import type { Prompt } from '../../kv/prompt.js'
-import { count, duration, percent, plural } from '../../figures/numbers.js'
+import { count, duration, plural } from '../../figures/numbers.js'
 import { foldedBy, parseTranscript, type Transcript } from '../transcript.js'
 import { readInput, type Shell } from '../shell.js'
 import { addModelOptions, type ModelFlags } from '../options.js'
@@ -25,7 +25,6 @@ interface PlanFlags extends ModelFlags {
 
 /** The number of sequences in an engine's context. */
 const SEQUENCES = 64
-const DEFAULT_BLEND = 0.2
 
 const FORMAT = `
 The transcript may have any of these forms:
@@ -84,8 +83,7 @@ async function run(file: string | undefined, flags: PlanFlags, shell: Shell): Pr
       backend: (await nativeLibrary(flags.gpu)).backend,
     })
     const cost = calibration.kind === 'found' ? calibration.model : null
-    const blend = flags.blend ?? DEFAULT_BLEND
-    const { unedited, rows, folded } = await rehearsed(engine, transcript, blend)
+    const { unedited, rows, folded } = await rehearsed(engine, transcript, flags.blend)
     const view = {
       model: engine.info.model,
       proposed: transcript.proposed,
@@ -104,7 +102,7 @@ async function run(file: string | undefined, flags: PlanFlags, shell: Shell): Pr
 /**
  * Rehearses steps on a cache that holds the transcript: once unedited, and once folded under each contract, each time from the same cache.
  */
-async function rehearsed(engine: LlamaEngine, { messages, tools, folds }: Transcript, blend: number) {
+async function rehearsed(engine: LlamaEngine, { messages, tools, folds }: Transcript, most: number | undefined) {
   const { cacheTotals, model, modelInfo } = engine
   for (const { content } of messages) await refuseHopeless(model, cacheTotals.cells, [content])
   const folded = await foldedBy(engine, messages, tools, folds)
@@ -133,7 +131,7 @@ async function rehearsed(engine: LlamaEngine, { messages, tools, folds }: Transc
   const rows: PlanRow[] = [
     { name: 'exact', prospect: second(shown, { contract: 'exact' }) },
     { name: 'splice', prospect: second(shown, { contract: 'splice' }) },
-    { name: `blend ${percent(blend, 0)}`, prospect: second(shown, { contract: 'blend', blend: { ratio: blend } }) },
+    { name: 'blend', prospect: second(shown, { contract: 'blend', blend: definedFields({ most }) }) },
   ]
   return { unedited: second(open, { contract: 'exact' }), rows, folded }
 }
@@ -197,8 +195,8 @@ function lines(
   const cost = calibration.kind === 'found' ? calibration.model : null
   const columns = [
     left('contract'),
-    ...['computed', ...(cost === null ? [] : ['time']), 'cells', 'positions'].map(right),
-    ...(cost === null ? [] : ['ms/token', 'saved/token', 'pays after'].map(right)),
+    ...['tokens computed', ...(cost === null ? [] : ['time']), 'cells used', 'positions used'].map(right),
+    ...(cost === null ? [] : ['ms a token', 'ms saved a token', 'pays after'].map(right)),
   ]
   const row = (name: string, prospect: Prospect, edited: boolean): string[] => {
     const { fallback, cells, positions } = prospect
@@ -222,7 +220,9 @@ function lines(
     ...(proposed
       ? [`${plural(folded.length, 'fold')} proposed, in messages ${folded.map(({ message }) => message).join(', ')}.`]
       : []),
+    text,
     '',
+    'Before the next answer, by contract:',
     ...terminal(
       table(columns, [row('no folds', unedited, false), ...rows.map(({ name, prospect }) => row(name, prospect, true))]),
       rule,
@@ -234,8 +234,6 @@ function lines(
       const remark = priceRemark(fragment)
       return remark === null ? [] : [`Fold ${index + 1}, in message ${fragment.message}: ${remark}`]
     }),
-    '',
-    text,
     ...(calibration.kind === 'refused' ? [calibration.reason] : []),
     ...(calibration.kind === 'none'
       ? ['No times: run `kvfold calibrate` with the same --model and options once (--quick: 10 s).']
@@ -243,24 +241,31 @@ function lines(
   ]
 }
 
-/** Returns the advice in a sentence or two. */
+/** Says what to do and what it costs, in a few sentences. */
 function advice(unedited: Prospect, rows: readonly PlanRow[], cost: CostModel | null): string {
   const of = (contract: string): Prospect => rows.find(({ prospect }) => prospect.asked === contract)!.prospect
   const [exact, splice] = [of('exact'), of('splice')]
-  if (splice.fallback !== null) return `Use exact: a splice is not possible here, because ${splice.fallback}.`
-  const less = `${plural(computed(splice), 'token')} instead of ${count(computed(exact))}`
-  const risk = 'changes the answers of real models'
-  if (computed(exact) <= 2 * computed(splice)) return `Use exact: a splice would hardly be cheaper (it computes ${less}).`
-  if (cost === null) return `Use exact if the answers matter. A splice computes ${less} and ${risk}.`
-  const [slow, fast] = [forecast(cost, unedited, exact), forecast(cost, unedited, splice)]
-  const pays = ({ breakEven }: { readonly breakEven: number | null }) =>
-    breakEven === null
-      ? 'does not pay for itself'
-      : breakEven === 0
-        ? 'pays for itself at once'
-        : `pays for itself after ${plural(breakEven, 'generated token')}`
-  const times = `${duration(fast.milliseconds)} instead of ${duration(slow.milliseconds)}`
-  if (fast.breakEven === null)
-    return `Fold only to free cells: no contract makes generation faster here. A splice takes ${times} and ${risk}.`
-  return `Use exact if the answers matter; it ${pays(slow)}. A splice takes ${times}, ${pays(fast)} and ${risk}.`
+  const freed = unedited.shown - exact.shown
+  const [slow, fast] = cost === null ? [null, null] : [forecast(cost, unedited, exact), forecast(cost, unedited, splice)]
+  const took = (prospect: Prospect, time: { readonly milliseconds: number } | null): string =>
+    `computes ${plural(computed(prospect), 'token')}${time === null ? '' : ` in ${duration(time.milliseconds)}`}`
+  return [
+    freed > 0
+      ? `The folds free ${plural(freed, 'token')} of the context.`
+      : `The folds free nothing: their markers take ${plural(-freed, 'more token')}.`,
+    ...(slow === null ? [] : [paysText(slow)]),
+    splice.fallback !== null
+      ? `Use exact, which ${took(exact, slow)}: a splice is not possible here, because ${splice.fallback}.`
+      : computed(exact) <= 2 * computed(splice)
+        ? `Use exact, which ${took(exact, slow)}: a splice is hardly cheaper (${count(computed(splice))}).`
+        : `Use exact if the answers matter: it ${took(exact, slow)} before the next answer. A splice ${took(splice, fast)}, and changes what real models say.`,
+  ].join(' ')
 }
+
+/** Whether an exact fold makes later tokens so much faster that it earns its own time. */
+const paysText = ({ breakEven }: { readonly breakEven: number | null }): string =>
+  breakEven === null
+    ? 'They make answers no faster, so fold only to make room.'
+    : breakEven === 0
+      ? 'Under exact they cost no time.'
+      : `Under exact they save time once ${plural(breakEven, 'token')} are generated.`

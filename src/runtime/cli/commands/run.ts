@@ -1,6 +1,7 @@
 /** `kvfold run`: one prompt, one answer, for scripts and pipes. */
 import { definedFields } from '../../core/json.js'
 import { freshConversation } from '../../core/ids.js'
+import { existsSync } from 'node:fs'
 import { Option, type Command } from 'commander'
 import type { MemToolSession } from '../../agents/memtool.js'
 import { plain, sculptor } from '../../agents/sculptor.js'
@@ -13,6 +14,7 @@ import type { ConversationState } from '../../context/conversation.js'
 import { begunBy, givenTranscript } from '../transcript.js'
 import { printable } from '../terminal.js'
 import { readInput, type Shell } from '../shell.js'
+import { count } from '../../figures/numbers.js'
 import { ledgerLine, TurnView } from '../turn-view.js'
 import {
   addModelOptions,
@@ -20,12 +22,15 @@ import {
   integer,
   readText,
   sampling,
+  toolTextsOf,
+  toolTextsOption,
   type ModelFlags,
   type SamplingFlags,
 } from '../options.js'
+import { modelCalled, modelsFolder, modelsIn } from '../../models/folder.js'
 import { refuseHopeless } from '../../engine/model-facts.js'
 import { addMcpOptions, mcpServersOf, openMcpTools, sessionWith, type McpFlags, type McpTools } from '../mcp-tools.js'
-import { loadEngine } from '../runtime.js'
+import { loadEngine, warnOfContract } from '../runtime.js'
 
 interface RunFlags extends ModelFlags, SamplingFlags, McpFlags {
   readonly prompt?: string
@@ -33,13 +38,17 @@ interface RunFlags extends ModelFlags, SamplingFlags, McpFlags {
   readonly transcript?: string
   readonly tools?: true
   readonly firstStep?: 'required' | 'auto'
-  readonly maxTokens?: number
+  readonly toolTexts?: string
+  readonly maxTokens: number
   readonly stop?: readonly string[]
   readonly schema?: string
   readonly grammar?: string
   readonly raw?: true
   readonly json?: true
 }
+
+/** Default limit of a step, so that a model that repeats itself ends. */
+const MAX_TOKENS = 4096
 
 export function addRun(program: Command, shell: Shell): void {
   const command = program
@@ -61,7 +70,8 @@ export function addRun(program: Command, shell: Shell): void {
         'auto',
       ]),
     )
-    .option('--max-tokens <count>', 'end each step after this many tokens', integer(1, 1 << 30))
+    .addOption(toolTextsOption())
+    .option('--max-tokens <count>', 'end each step after this many tokens', integer(1, 1 << 30), MAX_TOKENS)
     .addOption(
       new Option('--stop <text>', 'end where this text appears; may be given several times').argParser(
         (text: string, all: readonly string[] | undefined) => [...(all ?? []), text],
@@ -77,7 +87,7 @@ export function addRun(program: Command, shell: Shell): void {
       ]),
     )
     .option('--json', 'one JSON object: answer, calls, ledger, timing')
-  addSamplingOptions(addModelOptions(addMcpOptions(command), 'auto')).action((file: string | undefined, flags: RunFlags) =>
+  addSamplingOptions(addModelOptions(addMcpOptions(command))).action((file: string | undefined, flags: RunFlags) =>
     run(file, flags, shell),
   )
 }
@@ -94,11 +104,13 @@ async function run(file: string | undefined, flags: RunFlags, shell: Shell): Pro
   })
   const transcript = givenTranscript(flags.transcript)
   const isAsked = transcript !== null && transcript.messages.at(-1)?.role !== 'assistant'
+  if (file !== undefined && file !== '-') refuseModelAsFile(file)
   const prompt = flags.prompt ?? (isAsked && file === undefined ? null : await readInput(file, shell))
   if (prompt === '') throw new KvfoldError('cli/bad-usage', 'The prompt is empty.')
   const begun = performance.now()
   const configs = mcpServersOf(flags)
   const engine = await loadEngine(flags, notes, interrupt.signal)
+  await warnOfContract(flags.contract, engine, notes)
   let servers: McpTools | null = null
   try {
     servers = await openMcpTools(configs, flags, engine, shell)
@@ -114,6 +126,21 @@ async function run(file: string | undefined, flags: RunFlags, shell: Shell): Pro
   }
 }
 
+/** `ollama run NAME` and `llama-cli FILE` name the model there. @throws KvfoldError cli/bad-usage */
+function refuseModelAsFile(file: string): void {
+  const isThere = existsSync(file)
+  const model = isThere ? null : modelCalled(file, modelsIn(modelsFolder()))
+  if (model === null && !(isThere ? /\.gguf$/i.test(file) : /^[\w][\w.:/-]*$/.test(file) && !/\.(?:txt|md|json)$/i.test(file)))
+    return
+  const types = (name: string) => `kvfold run --model ${name} --prompt "Hello", or kvfold chat ${name}`
+  throw new KvfoldError(
+    'cli/bad-usage',
+    isThere || model !== null
+      ? `${file} is a model, and run takes a prompt there. Type ${types(file)}.`
+      : `There is no file ${file} with a prompt. If it is a model, get it with kvfold pull hf:owner/repository:quant and type ${types('NAME')}; kvfold list has the names.`,
+  )
+}
+
 async function answer(
   { engine, servers }: { readonly engine: LlamaEngine; readonly servers: McpTools | null },
   { prompt, conversation }: { readonly prompt: string | null; readonly conversation?: ConversationState },
@@ -126,7 +153,7 @@ async function answer(
     engine,
     id: freshConversation(),
     generation: { sampling: sampling(flags), ...definedFields({ maxTokens: flags.maxTokens, stop: flags.stop }), ...constraints },
-    ...definedFields({ system: flags.system, conversation }),
+    ...definedFields({ system: flags.system, conversation, toolTexts: toolTextsOf(flags) }),
   }
   const first = definedFields({ firstStep: flags.firstStep })
   const session =
@@ -146,10 +173,13 @@ async function answer(
   if (outcome.end === 'cancelled') return
   if (json) out.print(turnJson(engine.info.model, session, outcome, load))
   else {
-    if (outcome.end === 'length') notes.print(notes.colours.yellow('(cut off: the context is full or --max-tokens is reached)'))
+    if (outcome.end === 'length') notes.print(notes.colours.yellow(cutOff(flags)))
     notes.print(notes.colours.dim(ledgerLine(outcome.ledger)))
   }
 }
+
+const cutOff = ({ maxTokens }: RunFlags): string =>
+  `(cut off: a step wrote ${count(maxTokens)} tokens, which --max-tokens changes, or the context is full)`
 
 /** The output of `--json` for a turn, with times in milliseconds. `load`: the time that loading the model took. */
 export function turnJson(model: string, session: Session | MemToolSession, outcome: TurnOutcome, load: number): string {
@@ -220,7 +250,7 @@ async function complete(
     )
   else {
     if (!text.endsWith('\n')) out.write('\n')
-    if (finish === 'length') notes.print(notes.colours.yellow('(cut off: the context is full or --max-tokens is reached)'))
+    if (finish === 'length') notes.print(notes.colours.yellow(cutOff(flags)))
     notes.print(notes.colours.dim(ledgerLine([ledger])))
   }
 }

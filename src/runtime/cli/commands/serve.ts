@@ -2,22 +2,26 @@
 import { definedFields } from '../../core/json.js'
 import { networkInterfaces } from 'node:os'
 import { once } from 'node:events'
+import { existsSync, statSync } from 'node:fs'
 import { chmod, unlink } from 'node:fs/promises'
 import { connect, isIP } from 'node:net'
+import { resolve } from 'node:path'
 import type { Command } from 'commander'
 import { KvfoldError } from '../../core/errors.js'
+import { adaptersOf } from '../../engine/adapters.js'
 import { Embedder } from '../../engine/embedder.js'
 import { Reranker } from '../../engine/reranker.js'
-import type { Address, Server } from '../../server/app.js'
+import type { Address, Server, ServerOptions } from '../../server/app.js'
 import { PUBLIC } from '../../server/ask.js'
 import type { SideModelSource } from '../../server/side-model.js'
 import type { ModelSource, ServedEngine } from '../../server/threads/models.js'
-import { BUILTIN } from '../builtin.js'
+import { modelCalled, modelsFolder, modelsIn, pull } from '../../models/folder.js'
+import { BUILTIN, builtinModel } from '../builtin.js'
 import { keepRetention, openStore, retentionMs } from '../store-options.js'
 import { mcpServersOf, openMcpHost, toolsOf } from '../mcp-tools.js'
-import { sampling, type ModelFlags } from '../options.js'
+import { sampling, toolTextsOf, type ModelFlags } from '../options.js'
 import { engineSource, isRemote } from '../remote-engines.js'
-import { embedderOptions, loadEngine, loadReader, nativeLibrary } from '../runtime.js'
+import { embedderOptions, loadEngine, loadReader, nativeLibrary, warnOfContract } from '../runtime.js'
 import { addServeOptions, editsOfKeys, keysOf, named, type ServeFlags, tlsOf, withAliases } from '../serve-options.js'
 import type { Shell } from '../shell.js'
 import { printable } from '../terminal.js'
@@ -30,13 +34,19 @@ export function addServe(program: Command, shell: Shell, version: string): void 
   const command = program
     .command('serve')
     .description('serve models to OpenAI and Anthropic clients, with folds that survive from request to request')
-  addServeOptions(command).action((flags: ServeFlags) => serve(flags, shell, version))
+  addServeOptions(command)
+    .argument('[model]', 'as --model')
+    .action((model: string | undefined, flags: ServeFlags) =>
+      serve(model === undefined ? flags : { ...flags, model: [model, ...(flags.model ?? [])] }, shell, version),
+    )
 }
 
 async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<void> {
   // Loaded here, so that other commands do not wait for these libraries.
   const [{ Server }, { ThreadService }] = await Promise.all([import('../../server/app.js'), import('../../server/service.js')])
   const { out, notes, interrupt } = shell
+  if (flags.models !== undefined && isRemote(flags))
+    throw new KvfoldError('cli/bad-usage', 'Beside --engine there are no models here to load; leave out --models.')
   const keys = keysOf(flags)
   const tls = tlsOf(flags)
   refuseRemoteVectors(flags)
@@ -44,7 +54,8 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
   const reranker = flags.reranking === undefined ? null : sideModel(Reranker, flags.reranking, flags, shell)
   const toolServers = mcpServersOf(flags)
   const remote = await engineSource(flags, flags.slots, notes, interrupt.signal)
-  const models = withAliases(remote === null ? sourcesOf(flags, shell) : [remote], flags.alias)
+  const folder = remote === null ? folderOf(flags, shell) : undefined
+  const models = withAliases(remote === null ? sourcesOf(flags, shell) : [remote], flags.alias, folder?.read)
   const tell = (line: string) => {
     notes.print(`store: ${printable(line)}`)
   }
@@ -56,7 +67,7 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
     queueLimit: flags.queue,
     defaults: {
       ...{ acm: flags.acm, memToolMode: flags.memtoolMode, overflow: flags.overflow, clientEdits: flags.clientEdits },
-      ...definedFields({ clientEditsOf: editsOfKeys(flags, keys) }),
+      ...definedFields({ clientEditsOf: editsOfKeys(flags, keys), toolTexts: toolTextsOf(flags) }),
     },
     costlyFolds: flags.costlyFolds,
     tell,
@@ -71,6 +82,8 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
       responses: kept?.responses,
       savedToday: kept?.savedToday,
       timeoutMs: flags.timeout === undefined ? undefined : flags.timeout * 1000,
+      folder: folder?.read,
+      most: flags.modelsMax,
       keepAliveMs: flags.keepAlive === undefined ? undefined : flags.keepAlive * 1000,
       operatorTools: mcp ?? undefined,
     }),
@@ -86,14 +99,14 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
     logFormat: flags.logFormat === 'auto' ? (process.stderr.isTTY ? 'text' : 'json') : flags.logFormat,
     sampling: sampling(flags),
     unsupportedParts: flags.unsupported,
-    ...definedFields({ tls, rateLimit: flags.rateLimit }),
+    ...definedFields({ tls, rateLimit: flags.rateLimit, pull: folder?.pull }),
   })
   const retention = kept === null ? null : keepRetention(kept, service, tell)
   try {
     // Errors of the first model are reported now, not to the first client. A native call that never returns must not keep the server
     // alive.
     if (remote === null) (await nativeLibrary(flags.gpu)).endWithin(flags.grace * 1000 + LEEWAY)
-    await (remote === null ? service.load() : service.count(undefined, [], []))
+    if (models.length > 0) await (remote === null ? service.load() : service.count(undefined, [], []))
     if (embeddings !== null) await service.embed({ tenant: PUBLIC, inputs: ['a'] })
     if (reranker !== null) await service.rerank({ tenant: PUBLIC, query: 'a', documents: ['a'] })
     // Threads of an earlier release are read only now, so notes about them come late.
@@ -107,12 +120,12 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
         `Everyone who can reach ${flags.host} can use this server; set --api-key to prevent that.`,
         notes.colours.yellow,
       )
-    out.print(
-      `kvfold serves ${service
-        .models()
-        .map(({ name }) => name)
-        .join(', ')} at ${where}`,
-    )
+    out.print(`kvfold serves ${listed(service.models().map(({ name }) => name))} at ${where}`)
+    if (folder !== undefined)
+      notes.prose(
+        `Models of ${folder.path} are loaded when they are asked by name${flags.modelsMax === undefined ? '' : `, at most ${flags.modelsMax} at once`}.`,
+        notes.colours.dim,
+      )
     notes.prose(serveNotice({ ...flags, keys: [...new Set(keys.map(({ name }) => name))], where, models }))
     await aborted(interrupt.signal)
     notes.print(`Shutting down; running answers have ${flags.grace} s to end. Ctrl-C again ends at once.`)
@@ -155,24 +168,92 @@ function isDead(path: string): Promise<boolean> {
   })
 }
 
+/** Names shown when the server is up; a folder may have hundreds. */
+const SHOWN = 8
+
+const listed = (names: readonly string[]): string =>
+  names.length === 0
+    ? 'models of an empty folder'
+    : names.slice(0, SHOWN).join(', ') + (names.length > SHOWN ? ` and ${names.length - SHOWN} more` : '')
+
 /** @throws KvfoldError cli/bad-usage */
-function sourcesOf(flags: ServeFlags, { notes, interrupt }: Shell): ModelSource[] {
-  const models = (flags.model ?? [BUILTIN]).map(named)
+function sourcesOf(flags: ServeFlags, shell: Shell): ModelSource[] {
+  const models = (flags.model ?? (flags.models === undefined ? [BUILTIN] : [])).map(named)
   const twice = models.find(({ name }, at) => models.findIndex((other) => other.name === name) < at)
   if (twice !== undefined)
     throw new KvfoldError('cli/bad-usage', `Two models are called ${twice.name}; name them with --model name=file.`)
+  if (models.length === 0 && flags.lora !== undefined)
+    throw new KvfoldError('cli/bad-usage', '--lora belongs to the first --model; give that model, also beside --models.')
+  return models.map(({ name, model }, at) => ({
+    ...sourceOf(name, model, at === 0 ? flags : withoutAdapters(flags), shell),
+    ...definedFields({ file: knownFile(model) }),
+  }))
+}
+
+/** An adapter fits one model: the first that the flags name. */
+const withoutAdapters = ({ lora: _, ...flags }: ServeFlags): ServeFlags => flags
+
+function sourceOf(name: string, model: string, flags: ServeFlags, { notes, interrupt }: Shell): ModelSource {
   const uses = { attention: flags.attention === 'on', ...(flags.embeddings === true ? { embeddings: 'beside' as const } : {}) }
   const trial = flags.trial === 'on' ? uses : 'off'
-  const { slots, maxGap } = flags
-  return models.map(({ name, model }) => ({
+  const { slots, lora = [] } = flags
+  const gap = definedFields({ maxGap: flags.maxGap })
+  const say = (doing: string) => {
+    notes.print(`${doing} ...`)
+  }
+  return {
     name,
     slots,
-    load: () => loadEngine({ ...flags, model }, notes, interrupt.signal, { slots, maxGap, trial }),
+    adapters: adaptersOf(lora),
+    load: async () => {
+      const engine = await loadEngine({ ...flags, model }, notes, interrupt.signal, { slots, ...gap, trial, say })
+      for (const contract of new Set([flags.contract, flags.clientEdits])) await warnOfContract(contract, engine, notes)
+      return engine
+    },
     ...(flags.attention === 'on'
       ? { loadForAttention: () => loadEngine(lookingFlags({ ...flags, model }), notes, interrupt.signal, LOOKING) }
       : {}),
     ...(flags.embeddings === true ? { embedder: (engine: ServedEngine) => embedderOn(engine, { ...flags, model }) } : {}),
-  }))
+  }
+}
+
+/** Returns the file of a model that needs no download; undefined for others. */
+function knownFile(model: string): ModelSource['file'] {
+  const path = model === BUILTIN ? builtinModel() : model
+  const known = modelCalled(model, existsSync(path) ? [] : modelsIn(modelsFolder()))
+  if (known !== null || !existsSync(path)) return known ?? undefined
+  const { size, mtimeMs } = statSync(path)
+  return { parts: [resolve(path)], size, modified: mtimeMs }
+}
+
+interface ServedFolder {
+  readonly path: string
+  /** As `ModelsOptions.folder`. */
+  readonly read: () => readonly ModelSource[]
+  readonly pull: NonNullable<ServerOptions['pull']>
+}
+
+/** @throws KvfoldError cli/bad-usage when it is no folder */
+function folderOf(flags: ServeFlags, shell: Shell): ServedFolder | undefined {
+  const { models: given, alias = [] } = flags
+  if (given === undefined) return undefined
+  const path = given === true ? modelsFolder() : resolve(given)
+  if (given !== true && statSync(path, { throwIfNoEntry: false })?.isDirectory() !== true)
+    throw new KvfoldError('cli/bad-usage', `${path}, given to --models, is no folder; give one with GGUF files.`)
+  const known = new Map<string, ModelSource>()
+  const aliasesOf = (name: string) =>
+    alias.filter((text) => text.endsWith(`=${name}`)).map((text) => text.slice(0, -name.length - 1))
+  const read = () =>
+    modelsIn(path).map((file) => {
+      const key = JSON.stringify([file.path, file.size, file.modified, file.name, file.aliases])
+      const source = known.get(key) ?? {
+        ...sourceOf(file.name, file.path, withoutAdapters(flags), shell),
+        ...{ file, aliases: [...file.aliases, ...aliasesOf(file.name)] },
+      }
+      known.set(key, source)
+      return source
+    })
+  return { path, read, pull: (name, options) => pull(name, { ...options, folder: path }) }
 }
 
 /** The engine that captures attention answers one request at a time. It needs no trial: the trial before serving included attention. */
@@ -229,7 +310,11 @@ interface Served {
   readonly where: string
   /** Names of the accepted keys. Empty: no key is needed. */
   readonly keys: readonly string[]
-  readonly models: readonly { readonly name: string; readonly aliases?: readonly string[] }[]
+  readonly models: readonly {
+    readonly name: string
+    readonly aliases?: readonly string[]
+    readonly adapters?: readonly { readonly name: string }[]
+  }[]
   readonly contract: string
   readonly acm: string
   readonly overflow: string
@@ -246,9 +331,8 @@ function serveNotice(served: Served): string {
 function reached({ host, unixSocket, where }: Served): string {
   if (unixSocket !== undefined) return 'Clients reach it only by its socket.'
   const others = host === '0.0.0.0' || host === '::' ? addresses(where) : []
-  return others.length === 0
-    ? `Clients reach it at ${where}.`
-    : `Clients reach it at ${where} on this machine, and at ${others.join(', ')} from other machines.`
+  const here = `Programs use ${where}/v1, and a browser opens ${where}/ for the dashboard.`
+  return others.length === 0 ? here : `${here} Other machines reach it at ${others.join(', ')}.`
 }
 
 /** This machine's addresses as other machines write them. */
@@ -266,9 +350,12 @@ const asked = ({ keys }: Served): string =>
     : `It needs an API key, and each of the ${keys.length} sees its own threads.`
 
 function called({ models }: Served): readonly string[] {
-  return models.flatMap(({ name, aliases = [] }) => {
+  return models.flatMap(({ name, aliases = [], adapters = [] }) => {
     const others = aliases.filter((alias) => alias !== '*')
     return [
+      ...(adapters.length === 0
+        ? []
+        : [`Names of models that are ${name} with one adapter: ${adapters.map((adapter) => adapter.name).join(', ')}.`]),
       ...(others.length === 0 ? [] : [`${name} is also called ${others.join(', ')}.`]),
       ...(aliases.includes('*') ? [`Every other model name means ${name}.`] : []),
     ]

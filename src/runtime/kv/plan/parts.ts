@@ -1,31 +1,22 @@
 /**
  * The terms of a step and the parts of its plan: stretches of the prompt, each kept, borrowed, turned or computed. Chooses them for
- * `exact`, and the recomputed tokens for `blend`.
+ * `exact`.
  */
 import type { Contract } from '../../core/contract.js'
 import { length, span, type Span } from '../../core/span.js'
 import type { FreshText } from '../cell-hash.js'
 import type { ReuseSource } from '../ledger.js'
-import { commonPrefix, markerSource, type Prompt, tokenSource, uneditedOf } from '../prompt.js'
+import type { Prompt } from '../prompt.js'
 import type { HeldSequence } from '../sequence.js'
 import type { View } from '../views.js'
+import type { BlendChoice } from '../../core/contract.js'
 
 // The terms of a step.
-
-/** Which tokens after new holes `blend` computes again. The choices add up. */
-export interface BlendChoice {
-  /** The first this many tokens after each hole. */
-  readonly first?: number
-  /** The tokens of the last this many messages. */
-  readonly messages?: number
-  /** This share (0..1) of all approximate tokens: the first ones after the holes. */
-  readonly ratio?: number
-}
 
 /** The contract and further terms that a step is asked to keep. */
 export interface StepContract {
   readonly contract: Contract
-  /** For `blend`. Default: a ratio of 0.2. */
+  /** For `blend`. Default: BLEND_DEFAULT. */
   readonly blend?: BlendChoice
   /** The shown tokens from this place on are computed, even where they are held, because the caller wants to watch them. Default: none. */
   readonly recomputeFrom?: number
@@ -175,65 +166,4 @@ export function exactIn(sequence: HeldSequence, parts: readonly Part[], text: Fr
     if (at < part.span.end) return at
   }
   return at
-}
-
-// The choice of tokens that contract `blend` computes again.
-
-const DEFAULT: BlendChoice = { ratio: 0.2 }
-
-/**
- * Chooses the shown tokens to compute again. Returns null when this step hides no text that later tokens had seen. Considers only
- * approximate tokens after the first text that this step hides. Exact tokens cannot improve, and a restore shows the cells from before the
- * fold.
- *
- * @param parts those of a splice
- * @param known places at the beginning that are exact in these parts, or that the conversation showed before: they stay as they are
- * @param before the prompt of the conversation's last step
- */
-export function chooseRecomputed(
-  sequence: HeldSequence,
-  prompt: Prompt,
-  parts: readonly Part[],
-  known: number,
-  before: Prompt | null,
-  choice: BlendChoice,
-): Uint8Array | null {
-  const { tokens, messages } = prompt
-  const from = Math.max(known, firstHidden(sequence, prompt, parts, before))
-  const stretches = parts.flatMap(({ kind, span: { start, end } }): Span[] =>
-    kind === 'compute' || end <= from ? [] : [span(Math.max(start, from), end)],
-  )
-  if (stretches.length === 0) return null
-  const candidates = stretches.flatMap(({ start, end }) => Array.from({ length: end - start }, (_, offset) => start + offset))
-
-  const { first = 0, messages: last = 0, ratio = 0 } = Object.keys(choice).length === 0 ? DEFAULT : choice
-  const recomputed = new Uint8Array(tokens.length)
-  for (const { start, end } of stretches) recomputed.fill(1, start, Math.min(end, start + first))
-  // The last of `messages` is the answer to come.
-  const answered = messages[messages.length - 1 - last]?.span.start ?? 0
-  if (last > 0) for (const at of candidates) if (at >= answered) recomputed[at] = 1
-  for (const at of candidates.slice(0, Math.round(ratio * candidates.length))) recomputed[at] = 1
-  return recomputed
-}
-
-/**
- * Returns the first shown place behind a new hole, if the sequence that holds that place still holds the hole's text. Returns the prompt's
- * length when there is no such place.
- */
-function firstHidden(sequence: HeldSequence, prompt: Prompt, parts: readonly Part[], before: Prompt | null): number {
-  const { tokens, origin } = prompt
-  const agrees = before === null ? 0 : commonPrefix(uneditedOf(before), uneditedOf(prompt))
-  const hiddenBefore = before?.origin?.holes ?? []
-  const isNew = ({ start, end }: Span) => end > agrees || !hiddenBefore.some(({ span: of }) => of.start <= start && end <= of.end)
-  let hidden = 0
-  for (const { span: hole, marker } of origin?.holes ?? []) {
-    const place = hole.start - hidden + marker
-    hidden += hole.end - hole.start - marker
-    const next = parts.find(({ kind, span: of }) => kind !== 'compute' && of.end > place)
-    if (next === undefined || next.kind === 'compute') break
-    const holder = next.kind === 'keep' ? sequence : next.from
-    // Only the hole's own text counts, not the marker of a hole right behind it.
-    if (isNew(hole) && holder.atKey(tokenSource(hole.start)) < holder.atKey(markerSource(hole.end))) return place
-  }
-  return tokens.length
 }

@@ -2,8 +2,8 @@
 import type { Contract } from '../../core/contract.js'
 import { invariant } from '../../core/errors.js'
 import { length, span, type Span } from '../../core/span.js'
+import { chooseRepair, type Repair } from './blend.js'
 import {
-  chooseRecomputed,
   exactBeginning,
   exactIn,
   type Lenders,
@@ -38,8 +38,8 @@ export interface Plan {
   readonly approximate: number
   /** The view that showed the longest beginning of the prompt. Null or absent when `exact` was asked for or no view showed any of it. */
   readonly last?: LatestView | null
-  /** By place: 1 where a token is held but computed again, because `blend` chose it. */
-  readonly blended?: Uint8Array
+  /** Held tokens that are computed again, because `blend` chose them. */
+  readonly repair?: Repair
   /** Stored sequences that could not be loaded, and why. */
   readonly without?: ReadonlyMap<HeldSequence, string>
   /** See StepContract. */
@@ -117,7 +117,7 @@ export function planStep(sequence: Sequence, prompt: Prompt, lenders: Lenders, o
   const keys = sourceIdsOf(prompt)
   const text = sequence.freshText(tokens)
   const { recomputeFrom = tokens.length } = terms
-  let recomputed: Uint8Array | null = null
+  let repair: Repair | null = null
   const last = asked === 'exact' ? null : latestView([sequence, ...lenders.views], prompt, keys)
   const planned = (contract: Contract, { parts, redecoded = 0, blocked = 0 }: CandidateParts): PlanCandidate => {
     const isWatched = recomputeFrom < tokens.length
@@ -125,7 +125,7 @@ export function planStep(sequence: Sequence, prompt: Prompt, lenders: Lenders, o
     const approximate = tokens.length - exactIn(sequence, whole.parts, text)
     const why = {
       ...(terms.recomputeFrom === undefined ? {} : { recomputeFrom }),
-      ...(contract === 'blend' && recomputed !== null ? { blended: recomputed } : {}),
+      ...(contract === 'blend' && repair !== null ? { repair } : {}),
     }
     const common = { prompt, sourceIds: keys, asked, contract, fallback: null, last }
     return { ...common, ...whole, ...(redecoded === 1 && !isWatched ? { redecoded } : {}), approximate, blocked, ...why }
@@ -134,12 +134,20 @@ export function planStep(sequence: Sequence, prompt: Prompt, lenders: Lenders, o
   const exact = planned('exact', { parts: withRest(beginning, tokens) })
   if (asked === 'exact') return exact
 
-  const placed = (placing: Placing) => splicedParts(sequence, prompt, keys, beginning, lenders.parked, last, recomputed, placing)
+  const placed = (placing: Placing) =>
+    splicedParts(sequence, prompt, keys, beginning, lenders.parked, last, repair?.places ?? null, placing)
   const placing = fixed === null ? 'turn' : 'stay'
   if (asked === 'blend') {
     const { parts } = placed(placing)
     const known = Math.max(exactIn(sequence, parts, text), last?.places ?? 0)
-    recomputed = chooseRecomputed(sequence, prompt, parts, known, lenders.before, terms.blend ?? {})
+    repair = chooseRepair(sequence, prompt, parts, known, lenders.before, terms.blend ?? {})
+    if (repair?.isTooMuch === true) {
+      const { count, decodes, tail } = repair
+      return {
+        ...exact,
+        fallback: `it would compute ${count} of ${tail} tokens behind the hidden text again, in ${decodes} decodes; exact computes all of them at once`,
+      }
+    }
   }
   const wanted = planned(asked, placed(placing))
   const end = endOf(wanted)

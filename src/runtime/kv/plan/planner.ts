@@ -4,6 +4,7 @@
  */
 import { length, span, type Span } from '../../core/span.js'
 import type { OffloadTiers } from '../offload.js'
+import { BLEND_REASONS } from './blend.js'
 import { EXACT, type Lenders, type StepContract } from './parts.js'
 import { neededBy, needsScratch, type Plan, planStep, turnedIn } from './plan.js'
 import { commonPrefix, isMarker, type Prompt, sourcePlace, uneditedOf, withoutContracts } from '../prompt.js'
@@ -125,7 +126,6 @@ export class Planner {
 // Why a step computes tokens that its conversation showed before, or that some sequence holds: the text for its ledger entry.
 
 const WATCHED = 'they are computed again so that their attention can be captured'
-const BLENDED = 'blend computes them again after hidden text'
 const BEHIND = 'contract exact computes everything after the first token that no cells hold'
 const OTHER_TEXT = 'contract exact: their cells were computed after other text'
 const POSITIONS = 'earlier text of the prompt now takes the positions of their cells'
@@ -140,11 +140,12 @@ export const LOST_BELOW = 'their saved state is damaged or missing'
  */
 function recomputeReason(sequence: Sequence, plan: Plan, lenders: Lenders, before: Int32Array | null): string | null {
   const computed = computedSpans(plan)
+  const computedPlaces = placesIn(computed)
   const without = plan.without ?? new Map<HeldSequence, string>()
   const [first] = computed
   const own = [sequence, ...lenders.parked].filter(({ held }) => held > 0)
   if (first === undefined || (before === null && own.length === 0 && without.size === 0)) return null
-  const { prompt, sourceIds: keys, contract, recomputeFrom, blended } = plan
+  const { prompt, sourceIds: keys, contract, recomputeFrom, repair } = plan
   const { tokens } = prompt
   const base = uneditedOf(prompt)
 
@@ -163,11 +164,12 @@ function recomputeReason(sequence: Sequence, plan: Plan, lenders: Lenders, befor
     placesIn(of).flatMap((at) => (holder.isFresh(holder.atPosition(at), at, text) ? [span(at, at + 1)] : []))
 
   if (recomputeFrom !== undefined) explain([span(recomputeFrom, tokens.length)], WATCHED)
-  if (blended !== undefined)
-    explain(
-      [...blended].flatMap((chosen, at) => (chosen === 1 ? [span(at, at + 1)] : [])),
-      BLENDED,
-    )
+  if (repair !== undefined)
+    for (const [index, reason] of BLEND_REASONS.entries())
+      explain(
+        computedPlaces.filter((at) => repair.places[at] === index + 1).map((at) => span(at, at + 1)),
+        reason,
+      )
   for (const [holder, reason] of without)
     explain(holder.conversation === sequence.conversation ? heldBy(holder) : freshIn(holder, computed), reason)
   for (const holder of own) {
@@ -178,12 +180,12 @@ function recomputeReason(sequence: Sequence, plan: Plan, lenders: Lenders, befor
   const agrees = before === null ? 0 : commonPrefix(before, base)
   const isShownBefore = (at: number) => !isMarker(keys[at]!) && sourcePlace(keys[at]!) < agrees
   explain(
-    placesIn(computed).flatMap((at) => (isShownBefore(at) ? [span(at, at + 1)] : [])),
+    computedPlaces.flatMap((at) => (isShownBefore(at) ? [span(at, at + 1)] : [])),
     GONE,
   )
 
   const counts = new Map<string, number>()
-  for (const at of placesIn(computed)) {
+  for (const at of computedPlaces) {
     const reason = texts[reasons[at]! - 1]
     // Watched tokens may be new ones, which need no reason.
     if (reason !== undefined && (reason !== WATCHED || isShownBefore(at))) counts.set(reason, (counts.get(reason) ?? 0) + 1)

@@ -31,7 +31,7 @@ export type Placing = 'stay' | 'turn' | 'close'
  *
  * @param parked the other sequences that the conversation or its ancestors hold, latest used first
  * @param last the view that showed the prompt's beginning last; of several cells of one token, the plan takes the one that it shows
- * @param recomputed by place, 1: the token is to be computed even though it is held
+ * @param recomputed by place, not 0: the token is to be computed even though it is held
  */
 export function splicedParts(
   sequence: HeldSequence,
@@ -155,7 +155,7 @@ function stretchesOf(
     if (next.source === source && next.place === of.start && next.entry === entry)
       next = { ...next, place: of.end, entry: entry + length(of) }
   const place = next.place
-  const isWhole = ofLive.at(-1)?.span.end === place && recomputed?.includes(1) !== true && last?.view === own[0]
+  const isWhole = ofLive.at(-1)?.span.end === place && recomputed?.some((reason) => reason > 0) !== true && last?.view === own[0]
   if (isWhole && others.every((source) => of(source, place).length === 0)) return ofLive
   return [...ofLive, ...others.flatMap((source) => of(source, from.place))]
 }
@@ -208,13 +208,13 @@ export function stretchesIn(
       continue
     }
     const inside = isMarker(key) && at > 0 && keys[at - 1] === key
-    said = heldKey === key && heldTokens[entry] === tokens[at] && recomputed?.[at] !== 1 && (!inside || said)
+    said = heldKey === key && heldTokens[entry] === tokens[at] && (recomputed?.[at] ?? 0) === 0 && (!inside || said)
     if (!said) {
       at = heldKey === key ? at + 1 : lowerBound(end, (next) => keys[next]! < heldKey)
       continue
     }
-    const next = recomputed?.indexOf(1, at) ?? -1
-    const until = Math.min(next === -1 ? end : next, at < place ? place : end)
+    let until = at < place ? place : end
+    if (recomputed !== null) for (let next = at; next < until; next++) if (recomputed[next] !== 0) until = next
     const run = commonPrefix(keys.subarray(at, until), heldKeys.subarray(entry))
     const same = entry + commonPrefix(tokens.subarray(at, at + run), heldTokens.subarray(entry))
     while (entry < same) {

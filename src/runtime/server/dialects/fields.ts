@@ -1,13 +1,11 @@
-/** Reads fields that dialects share: nulls, content in parts, token ids, sampling, and variables of the template. */
+/** Reads fields that dialects share: nulls, content in parts, token ids, and variables of the template. */
 import Type from 'typebox'
-import { definedFields, isRecord, weightOf } from '../../core/json.js'
+import { isRecord, weightOf } from '../../core/json.js'
 import { atOnce, inTurns, type Steps } from '../../core/turns.js'
 import { writtenLike } from '../../core/written-json.js'
-import { type Ask, type CompletionAsk, SEEDS, type TemplateField, type UnsupportedParts } from '../ask.js'
+import type { Ask, CompletionAsk, TemplateField, UnsupportedParts } from '../ask.js'
 import { isLong } from '../json-slices.js'
 import { FieldError, unsupported } from '../problem.js'
-import type { Sampling } from '../../engine/engine.js'
-import { MOST_DRAFTED, type SpeculateKind, type SpeculateOptions } from '../../engine/speculation.js'
 import type { ChatMessage } from '../../chat/message.js'
 
 /**
@@ -58,6 +56,28 @@ export const nullsDownTo =
     }, done)
   }
 
+// Fields that say something about a request and change no answer.
+
+const untouched = (description: string) => Type.Optional(Type.Unknown({ description: `changes no answer: ${description}` }))
+
+/** OpenAI's. */
+export const NoteFields = {
+  user: untouched('who asks; the key says it here'),
+  safety_identifier: untouched('who asks'),
+  metadata: untouched('notes of the client'),
+  service_tier: untouched('there is one tier'),
+  prompt_cache_key: untouched('every prompt’s beginning is looked for in the cache'),
+  prompt_cache_retention: untouched('how long cells stay is up to the server'),
+}
+
+/** What a stream has beside the answer. */
+export const StreamOptions = Type.Optional(
+  Type.Object({
+    include_usage: Type.Optional(Type.Boolean()),
+    include_obfuscation: Type.Optional(Type.Boolean({ description: 'changes nothing: no stream has padding' })),
+  }),
+)
+
 // Stop strings: one text or several.
 
 export const StopField = Type.Optional(
@@ -66,6 +86,19 @@ export const StopField = Type.Optional(
 
 export const stopOf = (stop: Type.Static<typeof StopField> | undefined): readonly string[] | undefined =>
   typeof stop === 'string' ? [stop] : stop
+
+// Adapters, as llama-server has them.
+
+/** The most adapters of a request. */
+const MOST_ADAPTERS = 64
+
+/** A list of adapters by id, with their scales. */
+export const AdapterScales = Type.Array(Type.Object({ id: Type.Integer({ minimum: 0 }), scale: Type.Number() }), {
+  maxItems: MOST_ADAPTERS,
+  description: 'adapters by the ids of /lora-adapters, and how strongly each applies; those that are not named do not apply',
+})
+
+export const LoraField = Type.Optional(AdapterScales)
 
 // Content that is a text or a list of parts. Text parts are joined; other parts are refused by name or become a placeholder.
 
@@ -148,114 +181,6 @@ function promptOf(prompt: unknown, place: string): PromptInput {
   const bad = parts.findIndex((part) => typeof part !== 'string' && !isToken(part))
   if (bad >= 0) throw new FieldError(`${place}[${bad}]`, `${place}[${bad}] must be a token id or a text.`)
   return parts as readonly (string | number)[]
-}
-
-// The sampling fields of OpenAI-compatible requests, including vLLM's and llama-server's, and their meaning here.
-
-export const SamplingFields = {
-  temperature: Type.Optional(Type.Number({ minimum: 0, maximum: 100, description: '0 always takes the likeliest token' })),
-  top_p: Type.Optional(Type.Number({ minimum: 0, maximum: 1 })),
-  top_k: Type.Optional(Type.Integer({ minimum: -1, maximum: 1_000_000, description: '0 or -1: all' })),
-  min_p: Type.Optional(Type.Number({ minimum: 0, maximum: 1 })),
-  typical_p: Type.Optional(Type.Number({ minimum: 0, maximum: 1 })),
-  repetition_penalty: Type.Optional(Type.Number({ exclusiveMinimum: 0, maximum: 100 })),
-  repeat_penalty: Type.Optional(Type.Number({ exclusiveMinimum: 0, maximum: 100, description: 'as repetition_penalty' })),
-  repeat_last_n: Type.Optional(
-    Type.Integer({ minimum: 0, maximum: 2 ** 20, description: 'tokens that the penalties look back over' }),
-  ),
-  frequency_penalty: Type.Optional(Type.Number({ minimum: -2, maximum: 2 })),
-  presence_penalty: Type.Optional(Type.Number({ minimum: -2, maximum: 2 })),
-  seed: Type.Optional(Type.Integer({ description: 'the same seed, prompt and options give the same answer' })),
-  logit_bias: Type.Optional(
-    Type.Record(Type.String(), Type.Number({ minimum: -100, maximum: 100 }), {
-      description: 'token id to what is added to its logit; -100 bans it',
-    }),
-  ),
-}
-
-type SamplingRequest = Type.Static<ReturnType<typeof Type.Object<typeof SamplingFields>>>
-
-/** @throws FieldError server/bad-request */
-export function samplingOf(request: SamplingRequest, defaults: Sampling): Sampling {
-  const topK = request.top_k === undefined ? undefined : Math.max(0, request.top_k)
-  return {
-    ...defaults,
-    ...definedFields({
-      temperature: request.temperature,
-      topP: request.top_p,
-      topK,
-      minP: request.min_p,
-      typicalP: request.typical_p,
-      repeatPenalty: request.repetition_penalty ?? request.repeat_penalty,
-      penaltyLastN: request.repeat_last_n,
-      frequencyPenalty: request.frequency_penalty,
-      presencePenalty: request.presence_penalty,
-      seed: request.seed === undefined ? undefined : seedOf(request.seed),
-      logitBias: request.logit_bias === undefined ? undefined : biasOf(request.logit_bias),
-    }),
-  }
-}
-
-/** Returns the sampling settings of an answer under llama-server's names. Settings left out are off. */
-export const samplingSettings = (sampling: Sampling = {}): object => ({
-  seed: sampling.seed ?? SEEDS,
-  temperature: sampling.temperature ?? 0,
-  top_k: sampling.topK ?? 0,
-  top_p: sampling.topP ?? 1,
-  min_p: sampling.minP ?? 0,
-  typical_p: sampling.typicalP ?? 1,
-  repeat_last_n: sampling.penaltyLastN ?? 64,
-  repeat_penalty: sampling.repeatPenalty ?? 1,
-  presence_penalty: sampling.presencePenalty ?? 0,
-  frequency_penalty: sampling.frequencyPenalty ?? 0,
-  mirostat: sampling.mirostat?.version ?? 0,
-  ...(sampling.mirostat === undefined ? {} : { mirostat_tau: sampling.mirostat.tau, mirostat_eta: sampling.mirostat.eta }),
-})
-
-/** Maps any whole number to a seed: clients also send negative ones and ones beyond 32 bits. */
-function seedOf(seed: number): number {
-  if (!Number.isSafeInteger(seed)) throw new FieldError('seed', 'seed must be a whole number below 2^53.')
-  return ((seed % SEEDS) + SEEDS) % SEEDS
-}
-
-const BAN = -100
-
-function biasOf(bias: Readonly<Record<string, number>>): NonNullable<Sampling['logitBias']> {
-  return Object.entries(bias).map(([token, added]) => {
-    if (!/^\d{1,9}$/.test(token))
-      throw new FieldError('logit_bias', `logit_bias: the key ${JSON.stringify(token.slice(0, 20))} is not a token id.`)
-    return { token: Number(token), bias: added <= BAN ? -Infinity : added }
-  })
-}
-
-// How tokens are drafted, by llama-server's names.
-
-const Drafted = Type.Integer({ minimum: 0, maximum: MOST_DRAFTED })
-
-export const SpeculateFields = {
-  'speculative.n_max': Type.Optional({ ...Drafted, description: 'the most tokens drafted at once; 0: none' }),
-  'speculative.n_min': Type.Optional({ ...Drafted, description: 'fewer tokens than this are not drafted' }),
-  'speculative.type': Type.Optional(
-    Type.String({ maxLength: 64, description: 'none, auto, or ngram; llama-server’s n-gram kinds mean ngram' }),
-  ),
-}
-
-type SpeculateRequest = Type.Static<ReturnType<typeof Type.Object<typeof SpeculateFields>>>
-
-/** Returns how the answer's tokens are drafted; undefined when no field says it. @throws FieldError for a kind that is not there */
-export function speculateOf(request: SpeculateRequest): SpeculateOptions | undefined {
-  const { 'speculative.n_max': most, 'speculative.n_min': least, 'speculative.type': type } = request
-  if (most === undefined && least === undefined && type === undefined) return undefined
-  return definedFields({ most, least, kind: type === undefined ? undefined : kindOf(type) })
-}
-
-function kindOf(type: string): SpeculateKind {
-  if (type === 'none') return 'off'
-  if (type === 'auto' || /^ngram(-|$)/u.test(type)) return type === 'auto' ? 'auto' : 'ngram'
-  throw new FieldError(
-    'speculative.type',
-    `speculative.type ${JSON.stringify(type)} is not there; this server drafts by ngram, auto, or none.`,
-  )
 }
 
 // Fields by which clients set variables of the chat template, above all for thinking, and the beginning of an answer.

@@ -2,7 +2,7 @@
  * Defines the `kvfold` field, the same in every dialect: options of a request, and facts about its answer, that the dialect has no place
  * for.
  */
-import { definedFields } from '../../core/json.js'
+import { definedFields, fieldOf, isRecord } from '../../core/json.js'
 import Type from 'typebox'
 import type { Answer, Ask, AskEvent, CompletionAnswer } from '../ask.js'
 import { memToolModes } from '../../agents/memtool-asides.js'
@@ -131,22 +131,33 @@ export function kvfoldOf(field: KvfoldRequest): Partial<Ask> {
   })
 }
 
-/** Fields of OpenAI's, Anthropic's, vLLM's and llama-server's APIs that would change an answer and that this server does not carry out. */
-const NOT_CARRIED_OUT = [
-  ...['min_tokens', 'ignore_eos', 'stop_token_ids', 'bad_words', 'allowed_token_ids', 'include_stop_str_in_output'],
-  ...['prompt_logprobs', 'use_beam_search', 'length_penalty', 'truncate_prompt_tokens', 'add_generation_prompt'],
-  ...['chat_template', 'chat_template_kwargs', 'enable_thinking', 'reasoning_effort', 'reasoning', 'thinking', 'verbosity'],
-  ...['thinking_budget', 'thinking_budget_tokens', 'thinking_token_budget', 'reasoning_budget', 'reasoning_budget_tokens'],
-  ...['guided_json', 'guided_regex', 'guided_choice', 'guided_grammar', 'structured_outputs', 'json_schema', 'grammar'],
-  ...['mirostat', 'mirostat_tau', 'mirostat_eta', 'dry_multiplier', 'dry_base', 'dry_allowed_length', 'xtc_probability'],
-  ...['xtc_threshold', 'dynatemp_range', 'top_n_sigma', 'top_a', 'samplers', 'n_probs', 'lora', 'prediction'],
-]
+/** The most fields that an answer names, and the most characters of a name. */
+const MOST_IGNORED = 50
+const LONGEST_NAME = 80
 
 /**
- * Returns those of them that a request has and its dialect does not define. A dialect carries out or refuses the fields that it defines.
+ * Returns the fields that a request has and its route's schema lacks, also within the schema's own objects (`stream_options.x`). A route
+ * carries out or refuses the fields that its schema has. `also`: fields of the schema that have no effect in this request.
  */
-export const ignoredIn = (body: object, { properties }: { readonly properties: object }): readonly string[] =>
-  NOT_CARRIED_OUT.filter((name) => !(name in properties) && (body as Readonly<Record<string, unknown>>)[name] != null)
+export function ignoredIn(
+  body: object,
+  schema: { readonly properties: object },
+  also: readonly string[] = [],
+): readonly string[] {
+  const all = [...unknownIn(body, schema.properties, ''), ...also]
+  const told = all.slice(0, MOST_IGNORED).map((name) => name.slice(0, LONGEST_NAME))
+  return told.length === all.length ? told : [...told, `and ${all.length - told.length} more fields`]
+}
+
+function unknownIn(body: object, properties: object, within: string): readonly string[] {
+  return Object.entries(body).flatMap(([name, value]): readonly string[] => {
+    if (value == null) return []
+    const known: unknown = Object.hasOwn(properties, name) ? fieldOf(properties, name) : undefined
+    if (known === undefined) return [`${within}${name}`]
+    const inner = fieldOf(known, 'properties')
+    return within === '' && isRecord(value) && isRecord(inner) ? unknownIn(value, inner, `${name}.`) : []
+  })
+}
 
 /**
  * Returns the field of an answer, if the request has the field. Other requests get it only when something is wrong with the answer:

@@ -1,12 +1,15 @@
 /**
- * The routes that only read texts: `/v1/embeddings`, and rankings as in Jina, Cohere, vLLM and llama-server, or as in Text Embeddings
- * Inference.
+ * The routes that only read texts: `/v1/embeddings`, rankings as in Jina, Cohere, vLLM and llama-server, or as in Text Embeddings
+ * Inference, and vLLM's `/pooling`, `/score` and `/classify`.
  */
+import { randomUUID } from 'node:crypto'
 import { definedFields } from '../../core/json.js'
 import Type from 'typebox'
+import { KvfoldError } from '../../core/errors.js'
 import { FieldError, unsupported } from '../problem.js'
-import { ANSWER, type App, ERRORS, type Ports } from '../routes/route.js'
-import { isTokenList, nullsDownTo } from './fields.js'
+import { type App, described, ERRORS, type Ports } from '../routes/route.js'
+import { isTokenList, NoteFields, nullsDownTo } from './fields.js'
+import { ignoredIn } from './kvfold-field.js'
 
 const Documents = Type.Array(
   Type.Unsafe<string | { readonly text: string }>({
@@ -43,10 +46,8 @@ export function addRerank(app: App, { service, exchange }: Ports): void {
       path,
       {
         schema: {
-          summary: 'How well documents answer a query, the best first',
-          tags: ['rerank'],
+          ...described('How well documents answer a query, the best first', 'rerank'),
           body: RerankBody,
-          response: { 200: ANSWER, ...ERRORS },
         },
         preValidation: nullsDownTo(1),
       },
@@ -100,6 +101,12 @@ const EmbeddingBody = Type.Object({
   input: Type.Unsafe<string | unknown[]>({ type: ['string', 'array'], description: 'text, token ids, or a list of either' }),
   encoding_format: Type.Optional(Type.Enum(['float', 'base64'])),
   dimensions: Type.Optional(Type.Integer({ minimum: 1, description: 'the first so many numbers, made length 1 again' })),
+  user: NoteFields.user,
+})
+
+const PoolingBody = Type.Object({
+  ...EmbeddingBody.properties,
+  task: Type.Optional(Type.String({ description: 'only embed, which is the default' })),
 })
 
 const MOST_INPUTS = 2048
@@ -108,7 +115,7 @@ export function addEmbeddings(app: App, { service, exchange }: Ports): void {
   app.post(
     '/v1/embeddings',
     {
-      schema: { summary: 'Embeddings', tags: ['openai'], body: EmbeddingBody, response: { 200: ANSWER, ...ERRORS } },
+      schema: { ...described('Embeddings', 'openai'), body: EmbeddingBody },
       preValidation: nullsDownTo(1),
     },
     async (request, reply) => {
@@ -120,15 +127,48 @@ export function addEmbeddings(app: App, { service, exchange }: Ports): void {
         (signal) => service.embed({ ...asked, signal }),
         (answer) => answer.vectors.length,
       )
-      const data = vectors.map((vector, index) => ({
-        object: 'embedding',
-        index,
-        embedding: body.encoding_format === 'base64' ? base64(vector) : [...vector],
-      }))
-      return { object: 'list', model, data, usage: { prompt_tokens: tokens, total_tokens: tokens } }
+      const data = vectors.map((vector, index) => ({ object: 'embedding', index, embedding: written(vector, body) }))
+      const ignored = ignoredIn(body, EmbeddingBody)
+      return {
+        ...{ object: 'list', model, data, usage: { prompt_tokens: tokens, total_tokens: tokens } },
+        ...(ignored.length === 0 ? {} : { kvfold: { ignored } }),
+      }
+    },
+  )
+  app.post(
+    '/pooling',
+    {
+      schema: { ...described('Vectors of texts (vLLM)', 'vllm'), body: PoolingBody },
+      preValidation: nullsDownTo(1),
+    },
+    async (request, reply) => {
+      const { body, tenant } = request
+      if (body.task !== undefined && body.task !== 'embed')
+        throw unsupported(
+          'task',
+          `task ${JSON.stringify(body.task.slice(0, 40))} is not supported; "embed" gives each text one vector.`,
+        )
+      const inputs = inputsOf(body.input)
+      const asked = { tenant, inputs, ...definedFields({ model: body.model, dimensions: body.dimensions }) }
+      const { model, vectors, tokens } = await exchange(request, reply).aside(
+        'embeddings',
+        (signal) => service.embed({ ...asked, signal }),
+        (answer) => answer.vectors.length,
+      )
+      const data = vectors.map((vector, index) => ({ index, object: 'pooling', data: written(vector, body) }))
+      return listed('pool', model, data, tokens)
     },
   )
 }
+
+/** Answers in vLLM's form. */
+const listed = (kind: string, model: string, data: readonly object[], tokens: number): object => ({
+  ...{ id: `${kind}-${randomUUID()}`, object: 'list', created: Math.floor(Date.now() / 1000), model, data },
+  usage: { prompt_tokens: tokens, total_tokens: tokens, completion_tokens: 0 },
+})
+
+const written = (vector: Float32Array, { encoding_format: format }: { readonly encoding_format?: string }): string | number[] =>
+  format === 'base64' ? base64(vector) : [...vector]
 
 function inputsOf(input: string | unknown[]): readonly (string | readonly number[])[] {
   if (typeof input === 'string') return [input]
@@ -144,3 +184,102 @@ function inputsOf(input: string | unknown[]): readonly (string | readonly number
 
 const base64 = (vector: Float32Array): string =>
   Buffer.from(vector.buffer, vector.byteOffset, vector.byteLength).toString('base64')
+
+// The routes `/score` and `/classify`, as in vLLM.
+
+const Texts = Type.Optional(
+  Type.Unsafe<string | string[]>({
+    type: ['string', 'array'],
+    items: { type: 'string' },
+    maxItems: MOST_DOCUMENTS,
+    description: 'a text, or several',
+  }),
+)
+
+const ScoreBody = Type.Object({
+  model: Type.Optional(Type.String({ maxLength: 1024 })),
+  text_1: Texts,
+  text_2: Texts,
+  queries: Texts,
+  documents: Texts,
+  data_1: Texts,
+  data_2: Texts,
+})
+
+export function addScore(app: App, { service, exchange }: Ports): void {
+  for (const path of ['/score', '/v1/score'])
+    app.post(
+      path,
+      {
+        schema: {
+          ...described('How well pairs of texts fit together, one score each (vLLM)', 'vllm'),
+          body: ScoreBody,
+        },
+        preValidation: nullsDownTo(1),
+      },
+      async (request, reply) => {
+        const { body, tenant } = request
+        const pairs = pairsOf(body)
+        const given = definedFields({ model: body.model })
+        const { model, scores, tokens } = await exchange(request, reply).aside(
+          'rankings',
+          async (signal) => {
+            // Documents of the same query are scored together.
+            const ranked = { model: '', scores: [] as number[], tokens: 0 }
+            for (const { query, documents } of pairs) {
+              const answer = await service.rerank({ tenant, query, documents, signal, ...given })
+              ranked.model = answer.model
+              ranked.scores.push(...answer.scores)
+              ranked.tokens += answer.tokens
+            }
+            return ranked
+          },
+          (answer) => answer.scores.length,
+        )
+        return listed(
+          'score',
+          model,
+          scores.map((score, index) => ({ index, object: 'score', score })),
+          tokens,
+        )
+      },
+    )
+}
+
+/** One text stands before each of several; two lists of the same length are pairs. @throws FieldError */
+function pairsOf(
+  body: Type.Static<typeof ScoreBody>,
+): readonly { readonly query: string; readonly documents: readonly string[] }[] {
+  const names = (
+    [
+      ['text_1', 'text_2'],
+      ['queries', 'documents'],
+      ['data_1', 'data_2'],
+    ] as const
+  ).find((pair) => pair.some((name) => body[name] !== undefined)) ?? ['text_1', 'text_2']
+  const [first, second] = names.map((name) => {
+    const texts = [body[name] ?? []].flat()
+    if (texts.length > 0) return texts
+    throw new FieldError(name, `${name} is missing or empty; send a text, or a list of texts.`)
+  }) as [string[], string[]]
+  if (first.length === 1) return [{ query: first[0]!, documents: second }]
+  if (first.length === second.length) return first.map((query, index) => ({ query, documents: [second[index]!] }))
+  throw new FieldError(
+    names[1],
+    `${names[0]} has ${first.length} texts and ${names[1]} has ${second.length}; send one text and several, or two lists of the same length.`,
+  )
+}
+
+/** No model that this server runs has a head for classes, so the route only says so. */
+export function addClassify(app: App): void {
+  app.post(
+    '/classify',
+    { schema: { summary: 'Always refused: no model here has a classifier', tags: ['vllm'], response: ERRORS } },
+    () => {
+      throw new KvfoldError(
+        'model/unsupported',
+        'No model here has a classifier. /score and /v1/rerank score texts with a reranker (--reranking MODEL).',
+      )
+    },
+  )
+}

@@ -1,7 +1,7 @@
 /** Reads the client's tools and calls in dialects with JSON schemas: names, choices, arguments as text. */
 import type { ToolCall, ToolDefinition } from '../../chat/message.js'
 import type { Ask } from '../ask.js'
-import { FieldError } from '../problem.js'
+import { FieldError, unsupported } from '../problem.js'
 import { fieldOf, isRecord, listAt, weightOf } from '../../core/json.js'
 import { inTurns, type Steps } from '../../core/turns.js'
 import { readJson, writeJson } from '../../core/written-json.js'
@@ -78,14 +78,40 @@ function checkNumbers(all: number, deferred: number): void {
 
 /** Checks a tool choice against the tools. @throws FieldError server/bad-request */
 export function checkChoice(choice: Ask['toolChoice'], tools: readonly Pick<ToolDefinition, 'name'>[]): Ask['toolChoice'] {
-  if (typeof choice === 'object' && !tools.some(({ name }) => name === choice.name))
+  const named = typeof choice !== 'object' ? [] : 'names' in choice ? choice.names : [choice.name]
+  const unknown = named.find((name) => !tools.some((tool) => tool.name === name))
+  if (unknown !== undefined)
     throw new FieldError(
       'tool_choice',
-      `tool_choice names ${JSON.stringify(choice.name.slice(0, 80))}, which is not among the tools.`,
+      `tool_choice names ${JSON.stringify(unknown.slice(0, 80))}, which is not among the tools.`,
     )
   if (choice === 'required' && tools.length === 0)
     throw new FieldError('tool_choice', 'tool_choice asks for a call, but there are no tools.')
   return choice
+}
+
+/**
+ * Reads OpenAI's choice among some of the tools: `{mode, tools}`. The model still sees all tools.
+ * @param functionOf returns the part of an entry that has the function's name
+ * @throws FieldError
+ */
+export function allowedTools(
+  given: unknown,
+  place: string,
+  functionOf: (tool: unknown) => unknown,
+): Exclude<Ask['toolChoice'], string> {
+  const [mode, tools] = [fieldOf(given, 'mode'), fieldOf(given, 'tools')]
+  if (mode !== 'auto' && mode !== 'required') throw new FieldError(`${place}.mode`, `${place}.mode must be auto or required.`)
+  if (!Array.isArray(tools) || tools.length === 0)
+    throw new FieldError(`${place}.tools`, `${place}.tools must be a list of at least one tool.`)
+  const names = tools.map((tool: unknown, index) => {
+    const at = `${place}.tools[${index}]`
+    if (fieldOf(tool, 'type') !== 'function') throw unsupported(`${at}.type`, `${at}.type must be "function".`)
+    const name = fieldOf(functionOf(tool), 'name')
+    if (typeof name !== 'string') throw new FieldError(`${at}.name`, `${at} must name a function.`)
+    return name
+  })
+  return { mode, names }
 }
 
 /** The fields of a call that hold its arguments. */

@@ -4,6 +4,7 @@ import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
 import type { FastifyBaseLogger, FastifyInstance, FastifyReply, FastifyRequest, RawServerDefault } from 'fastify'
 import Type from 'typebox'
 import type { Sampling } from '../../engine/engine.js'
+import type { PullProgress } from '../../models/folder.js'
 import type { Service, Tenant, UnsupportedParts } from '../ask.js'
 import type { RequestRun } from '../request-lifecycle.js'
 import type { Figures } from '../request-log.js'
@@ -11,12 +12,22 @@ import type { Figures } from '../request-log.js'
 /** A Fastify instance that takes types from its routes' schemas. */
 export type App = FastifyInstance<RawServerDefault, IncomingMessage, ServerResponse, FastifyBaseLogger, TypeBoxTypeProvider>
 
+/** @throws KvfoldError as `pull` of the models */
+export type PullModel = (
+  name: string,
+  options: { readonly signal: AbortSignal; readonly onProgress: (progress: PullProgress) => void },
+) => Promise<unknown>
+
 export interface Ports {
   readonly service: Service
   /** For requests that leave these out. */
   readonly sampling: Sampling
   /** For messages other than tool results. */
   readonly unsupportedParts: UnsupportedParts
+  /** Downloads a model of the hub into the folder of models; null when the server serves no such folder. */
+  readonly pull: PullModel | null
+  /** Refuses what changes the server for all keys, except to its key named admin. Without keys nothing is refused. @throws KvfoldError server/forbidden */
+  readonly refuseGuests: (tenant: Tenant, what: string) => void
   /** @throws KvfoldError server/closing */
   readonly exchange: (request: FastifyRequest, reply: FastifyReply) => RequestRun
 }
@@ -33,8 +44,13 @@ declare module 'fastify' {
   interface FastifyContextConfig {
     /** True: answered without a key, and while the server closes. */
     open?: boolean
+    /** True: a GET that does something, such as loading a model. Pages of other origins cannot send it to a server without keys. */
+    acts?: boolean
   }
 }
+
+/** The name of the key that may see figures of all tenants, and set what applies to all. */
+export const ADMIN = 'admin'
 
 // Answers are written by hand, so these schemas only describe them and filter nothing.
 
@@ -61,3 +77,6 @@ const ERROR = Type.Unsafe<unknown>({
 })
 
 export const ERRORS = { '4xx': ERROR, '5xx': ERROR } as const
+
+/** Describes a route in the OpenAPI document: what it does, and the API that it belongs to. */
+export const described = (summary: string, api: string) => ({ summary, tags: [api], response: { 200: ANSWER, ...ERRORS } })

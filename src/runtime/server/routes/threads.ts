@@ -8,7 +8,7 @@ import Type from 'typebox'
 import { scopes } from '../../context/stretch.js'
 import { CONTRACT_CHOICES, type ContractChoice } from '../../core/contract.js'
 import { nullsDownTo } from '../dialects/fields.js'
-import { ANSWER, type App, ERRORS, type Ports } from './route.js'
+import { type App, described, ERRORS, type Ports } from './route.js'
 import type { ThreadMessage, ThreadView } from '../threads/thread-api.js'
 import type { OutgoingHttpHeaders } from 'node:http'
 import { EventWriter, type Running } from '../request-lifecycle.js'
@@ -74,7 +74,25 @@ const ContractBody = Type.Object(
   { additionalProperties: false },
 )
 
-const documented = (summary: string) => ({ summary, tags: ['threads'], response: { 200: ANSWER, ...ERRORS } })
+const FindBody = Type.Object(
+  {
+    query: Type.String({ minLength: 1, maxLength: 1000, pattern: '\\S' }),
+    maxThreads: Type.Optional(Type.Integer({ minimum: 1, maximum: 1000 })),
+  },
+  { additionalProperties: false },
+)
+const TitleBody = Type.Object(
+  {
+    title: Type.Unsafe<string | null>({
+      type: ['string', 'null'],
+      maxLength: 200,
+      description: 'null: the beginning of the first user message',
+    }),
+  },
+  { additionalProperties: false },
+)
+
+const documented = (summary: string) => described(summary, 'threads')
 
 export function addThreads(app: App, { service: { threads }, exchange }: Ports): void {
   /**
@@ -89,6 +107,20 @@ export function addThreads(app: App, { service: { threads }, exchange }: Ports):
       threads: threads.list(tenant),
       damaged: threads.damage(tenant).map(({ id, kind, what }) => ({ id, kind, what })),
     })),
+  )
+
+  app.post(
+    '/kvfold/threads/search',
+    {
+      schema: { ...documented('Search the titles and texts of all threads of this key'), body: FindBody },
+      preValidation: nullsDownTo(1),
+    },
+    (request, reply) => {
+      const { query, maxThreads } = request.body
+      return exchange(request, reply).wait((signal) =>
+        threads.find(request.tenant, { query, ...definedFields({ maxThreads }) }, signal),
+      )
+    },
   )
 
   app.get(
@@ -208,6 +240,16 @@ export function addThreads(app: App, { service: { threads }, exchange }: Ports):
     },
   )
 
+  app.put(
+    '/kvfold/threads/:id/title',
+    { schema: { ...documented('Rename the thread'), params: ThreadParams, body: TitleBody } },
+    async (request, reply) => {
+      const { tenant, params, body } = request
+      await changing(request, reply, () => threads.rename(tenant, params.id, body.title))
+      return { id: params.id, title: body.title }
+    },
+  )
+
   app.post(
     '/kvfold/threads/:id/refresh',
     { schema: { ...documented('Make a spliced conversation exact'), params: ThreadParams } },
@@ -263,6 +305,7 @@ const THREAD = Type.Unsafe<unknown>({
         type: 'object',
         additionalProperties: true,
         properties: {
+          generated: tokens('sampled for the message; missing where they are not known'),
           fragments: {
             type: 'array',
             items: {
@@ -321,7 +364,12 @@ const THREAD = Type.Unsafe<unknown>({
             items: { type: 'string' },
             description: 'the folded fragments; for an edit, the fragments that it changed',
           },
-          what: { type: 'string', enum: ['cut', 'folded', 'restored', 'summarised'], description: 'the kind of an edit' },
+          what: {
+            type: 'string',
+            enum: ['cut', 'folded', 'restored', 'summarised', 'named'],
+            description: 'the kind of an edit; named: the thread got another title',
+          },
+          name: { type: ['string', 'null'], description: 'the title that an edit gave; null: that of the first user message' },
           saves: tokens('by how many fewer tokens are shown; negative: more'),
           reason: { type: 'string' },
         },
@@ -343,9 +391,7 @@ export function addChanges(app: App, { service }: Ports, running: Running): void
     '/kvfold/events',
     {
       schema: {
-        summary: 'Stream the changes in the threads of this key as server-sent events',
-        tags: ['threads'],
-        response: { 200: ANSWER, ...ERRORS },
+        ...described('Stream the changes in the threads of this key as server-sent events', 'threads'),
       },
     },
     (request, reply) => {

@@ -5,7 +5,7 @@ import { Toolbox } from '../../agents/toolbox.js'
 import { Turn, type TurnOutcome } from '../../agents/tool-loop.js'
 import type { ShownPrompt } from '../../attention/answer-mass.js'
 import type { ChatMessage, ToolCall, ToolChoice, ToolDefinition } from '../../chat/message.js'
-import { contextTools } from '../../context/tools.js'
+import { contextToolsFor, type ToolTexts } from '../../context/short-tools.js'
 import type { ContractChoice } from '../../core/contract.js'
 import { KvfoldError } from '../../core/errors.js'
 import { Feed } from '../../core/feed.js'
@@ -34,6 +34,8 @@ export interface AskDefaults {
   readonly acm: Acm
   readonly policy: FoldPolicy
   readonly memToolMode: MemToolMode
+  /** The words in which models see the six context tools. Default: those that suit the model. */
+  readonly toolTexts?: ToolTexts
   readonly overflow: Overflow
   /** Default `exact`. */
   readonly clientEdits: ContractChoice
@@ -67,17 +69,18 @@ export async function checkAsk(ask: Ask): Promise<readonly string[]> {
     throw bad(`The JSON schema of the answer has more than ${MOST_OF_SCHEMA} characters and values; shorten it.`)
   const left = await leftOut(format, tools)
   if (messages.length === 0) throw bad('There are no messages; give at least one.')
-  const forced = typeof toolChoice === 'object' || toolChoice === 'required'
+  const forced = firstStepOf(ask, 'off') === 'required'
   if (forced && format !== undefined) throw bad('An answer in a format cannot be a tool call too; leave out one of them.')
   if (beginning !== undefined && (forced || format !== undefined))
     throw bad(
       `The last message is the beginning of the answer, which cannot be ${forced ? 'a forced tool call' : 'in a format'}; leave out one of them.`,
     )
   if (forced && tools.length === 0) throw bad('A tool call is required and there are no tools.')
-  if (typeof toolChoice === 'object' && acm === 'memtool')
-    throw bad('With acm: memtool a call of one tool cannot be forced: the model has the tools that it found. Ask with acm: off.')
-  if (typeof toolChoice === 'object' && !tools.some(({ name }) => name === toolChoice.name))
-    throw bad(`The tool ${JSON.stringify(toolChoice.name)} is required and not among the tools.`)
+  const named = namesIn(toolChoice)
+  if (named.length > 0 && acm === 'memtool')
+    throw bad('With acm: memtool calls cannot be kept to named tools: the model has the tools that it found. Ask with acm: off.')
+  const unknown = named.find((name) => !tools.some((tool) => tool.name === name))
+  if (unknown !== undefined) throw bad(`The tool ${JSON.stringify(unknown)} is asked for and not among the tools.`)
   return left
 }
 
@@ -114,6 +117,8 @@ interface PreparedAnswer {
   readonly toolbox: Toolbox
   /** Names of the tools that a forced call may use; undefined: all. */
   readonly callable: readonly string[] | undefined
+  /** Names of the tools that other calls may use; undefined: all. */
+  readonly among: readonly string[] | undefined
   readonly isSearch: (call: Pick<ToolCall, 'name'>) => boolean
 }
 
@@ -123,7 +128,8 @@ async function prepare({ ask, taken, engine, defaults, operatorTools }: Answerin
   const isAllowed = ask.toolChoice !== 'none' && ask.format === undefined
   const contract = ask.contract ?? thread.contract
   const variables = variablesOf(ask.template)
-  const scope = { tenant: ask.tenant, variables }
+  const adapted = definedFields({ lora: ask.lora })
+  const scope = { tenant: ask.tenant, variables, ...adapted }
   const generation = generationFor(engine, ask, contract)
   const helpers = definedFields({ sampling: generation.sampling, contract: generation.contract })
   const managed =
@@ -145,13 +151,18 @@ async function prepare({ ask, taken, engine, defaults, operatorTools }: Answerin
       return managed?.loaded ?? (deferred === undefined ? [] : foundIn(thread.conversation.messages, deferred))
     },
   }
-  const toolbox = new Toolbox([...(acm === 'tools' ? contextTools : []), ...more], [], external, managed)
-  thread.prompted = { tools: toolbox.definitions, variables }
+  const own = [...(acm === 'tools' ? contextToolsFor(engine.info.base ?? engine.info.model, defaults.toolTexts) : []), ...more]
+  const toolbox = new Toolbox(own, [], external, managed)
+  thread.prompted = { tools: toolbox.definitions, variables, ...adapted }
   const wanted = ask.clientEdits ?? defaults.clientEditsOf?.get(ask.tenant) ?? defaults.clientEdits
   return {
     ...{ acm, contract, generation, helpers, scope, managed, toolbox },
     clientEdits: taken.isOwn ? wanted : 'exact',
     callable: callableOf(ask, [...more.map(({ definition }) => definition), ...toolbox.unlisted]),
+    among:
+      typeof ask.toolChoice === 'object' && 'names' in ask.toolChoice
+        ? [...ask.toolChoice.names, ...own.map(({ definition }) => definition.name)]
+        : undefined,
     isSearch: ({ name }) => searches.some(({ definition }) => definition.name === name),
   }
 }
@@ -256,7 +267,7 @@ interface RanTurn {
 
 async function run(options: AnsweringOptions, prepared: PreparedAnswer): Promise<RanTurn> {
   const { ask, taken, engine, signal, emit, save } = options
-  const { generation, scope, toolbox, callable, isSearch } = prepared
+  const { generation, scope, toolbox, callable, among, isSearch } = prepared
   const { thread } = taken
   const { conversation } = thread
   thread.runtime.warm = true
@@ -265,7 +276,7 @@ async function run(options: AnsweringOptions, prepared: PreparedAnswer): Promise
   let step: Omit<ShownPrompt, 'contract'> = { messages: from, edits: [] }
   const turn = new Turn({
     ...{ engine, conversation, toolbox, generation, signal },
-    ...definedFields({ beginning: ask.beginning, callable, costlyFolds: ask.costlyFolds }),
+    ...definedFields({ beginning: ask.beginning, callable, among, costlyFolds: ask.costlyFolds }),
     request: {
       ...scope,
       ...{ clientEdits: prepared.clientEdits, known: taken.known },
@@ -364,15 +375,19 @@ function unreadOf({ template = [], reasoningBudget }: Ask, engine: ServedEngine)
   return [...new Set(template.map(({ field }) => field))].filter((field) => !isRead(field))
 }
 
+/** The tools that a choice names. */
+const namesIn = (choice: Ask['toolChoice']): readonly string[] =>
+  typeof choice !== 'object' ? [] : 'names' in choice ? choice.names : [choice.name]
+
 /** A forced call must be of the client's tools, even if the server has tools of its own. */
 function callableOf({ toolChoice, tools }: Ask, more: readonly ToolDefinition[]): readonly string[] | undefined {
-  if (typeof toolChoice === 'object') return [toolChoice.name]
+  if (typeof toolChoice === 'object') return namesIn(toolChoice)
   return toolChoice === 'required' ? [...tools, ...more].map(({ name }) => name) : undefined
 }
 
 function firstStepOf({ toolChoice, format }: Ask, acm: Acm): ToolChoice {
   if (format !== undefined) return 'none'
-  if (typeof toolChoice === 'object') return 'required'
+  if (typeof toolChoice === 'object') return 'names' in toolChoice ? toolChoice.mode : 'required'
   return toolChoice === 'none' && acm === 'tools' ? 'auto' : toolChoice
 }
 

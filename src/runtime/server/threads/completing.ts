@@ -1,18 +1,23 @@
 /** Runs one bare completion: the model continues text or tokens, without template, thread or tools. */
 import { randomBytes } from 'node:crypto'
 import { KvfoldError } from '../../core/errors.js'
+import { definedFields } from '../../core/json.js'
 import { conversationId, type ConversationId, type Tenant } from '../../core/ids.js'
-import type { Finish } from '../../engine/engine.js'
+import type { AdapterScale, Finish } from '../../engine/engine.js'
 import { refuseHopeless, refuseTooMany } from '../../engine/model-facts.js'
 import { draftsIn } from '../../kv/ledger.js'
 import type { NativeModel } from '../../native/types.js'
-import type { AskEvent, CompletionAnswer, CompletionAsk } from '../ask.js'
+import type { AskEvent, CompletionAnswer, CompletionAsk, FillIn } from '../ask.js'
 import { generationFor, leftOut } from './generation.js'
 import type { ServedModel, ServedEngine } from './models.js'
 
 /** The resources of a running ask. */
 export interface Slot {
   readonly model: ServedModel
+  /** The name of the model in the answer: the adapter's if the ask named one, else the model's own. */
+  readonly called: string
+  /** The adapters to apply; undefined for a model without adapters. */
+  readonly lora: readonly AdapterScale[] | undefined
   readonly engine: ServedEngine
   /** Aborted by the client, the time limit or the closing server. */
   readonly signal: AbortSignal
@@ -27,22 +32,26 @@ export async function complete(
   recent: RecentCompletions,
   emit: (event: AskEvent) => void,
 ): Promise<CompletionAnswer> {
-  const { engine, model, signal, waited } = slot
-  const { tenant, prompt, logprobs, promptLogprobs } = ask
+  const { engine, model, called, signal, waited } = slot
+  const { tenant, lora, prompt, fill, logprobs, promptLogprobs } = ask
   const generation = generationFor(engine, ask)
   const { sampling } = generation
   if (engine.complete === undefined)
     throw new KvfoldError('model/unsupported', `The engine of ${model.name} does not complete bare text; use chat instead.`)
   const vocabulary = vocabularyOf(engine)
   const unread = await leftOut(ask.format, [])
-  const tokens = await tokensOf(typeof prompt === 'string' ? [prompt] : prompt, vocabulary, engine.info.context)
+  const parts = typeof prompt === 'string' ? [prompt] : prompt
+  const tokens =
+    fill === undefined
+      ? await tokensOf(parts, vocabulary, engine.info.context)
+      : await fillTokens(fill, prompt, vocabulary, model.name, engine.info.context)
   const conversation = conversationId(`completion_${randomBytes(16).toString('hex')}`)
-  emit({ type: 'started', thread: conversation, model: model.name })
+  emit({ type: 'started', thread: conversation, model: called })
   try {
     const result = await engine.complete({
       ...generation,
       ...{ conversation, tenant, tokens },
-      ...(promptLogprobs === undefined ? {} : { promptLogprobs }),
+      ...definedFields({ lora, promptLogprobs }),
       signal,
       ahead: true,
       onPlan: ({ shown, reused, compute }) => {
@@ -58,7 +67,7 @@ export async function complete(
     })
     const finish: Finish = result.finish === 'stop-string' ? 'stop' : result.finish
     return {
-      model: model.name,
+      model: called,
       text: result.text,
       tokens: [...result.tokens],
       finish,
@@ -99,18 +108,63 @@ async function tokensOf(parts: readonly (string | number)[], vocabulary: NativeM
     ...(await vocabulary.tokenizeAll(first, { addSpecial: true, parseSpecial: true })),
     ...(await vocabulary.tokenizeAll(rest, { parseSpecial: true })),
   ]
-  const count = made.reduce((sum, each) => sum + each.length, parts.length - texts.length)
-  const tokens = new Int32Array(count)
+  return joined(parts, made)
+}
+
+/** Joins token ids, and the tokens of the texts between them. */
+function joined(parts: readonly (string | number)[], texts: readonly Int32Array[]): Int32Array {
+  const numbers = parts.filter((part) => typeof part === 'number').length
+  const tokens = new Int32Array(texts.reduce((sum, each) => sum + each.length, numbers))
   let [at, text] = [0, 0]
   for (const part of parts)
     if (typeof part === 'number') tokens[at++] = part
     else {
-      const own = made[text++]!
+      const own = texts[text++]!
       tokens.set(own, at)
       at += own.length
     }
   return tokens
 }
+
+/**
+ * Returns the prompt of an answer that fills a gap, in the form that llama-server gives it: other files, then the text before the gap,
+ * `begun`, the text after the gap, and the token behind which the answer begins.
+ * @param begun a text that the answer goes on with
+ * @throws KvfoldError model/unsupported where the vocabulary lacks the tokens; context/full
+ */
+async function fillTokens(
+  { prefix, suffix, files }: FillIn,
+  begun: CompletionAsk['prompt'],
+  vocabulary: NativeModel,
+  name: string,
+  cells: number,
+): Promise<Int32Array> {
+  const { fill, addBos, bos } = vocabulary.special
+  if (fill === null)
+    throw new KvfoldError(
+      'model/unsupported',
+      `${name} cannot fill a gap: its vocabulary has no tokens for the text before and after one. Leave out the suffix, or use a model such as Qwen2.5-Coder.`,
+    )
+  const { repository, file } = fill
+  const others = files.flatMap(({ name: path, text }) => (file === null ? [SNIPPET, text] : [file, `${path}\n`, text]))
+  const parts: readonly (string | number)[] = [
+    ...(repository === null ? [] : [repository, REPOSITORY]),
+    ...others,
+    ...(file === null ? [] : [file, OWN_NAME]),
+    ...(addBos && bos !== null ? [bos] : []),
+    ...[fill.prefix, prefix],
+    ...(typeof begun === 'string' ? [begun] : begun),
+    ...[fill.suffix, suffix, fill.middle],
+  ]
+  const texts = parts.filter((part) => typeof part === 'string')
+  await refuseHopeless(vocabulary, cells, texts)
+  return joined(parts, await vocabulary.tokenizeAll(texts))
+}
+
+/** llama-server's names for a repository and a file that have none, and its line between files where the vocabulary has no token for it. */
+const REPOSITORY = 'myproject\n'
+const OWN_NAME = 'filename\n'
+const SNIPPET = '\n\n--- snippet ---\n\n'
 
 /** Returns the engine's vocabulary. @throws KvfoldError model/unsupported when it has none here */
 export function vocabularyOf({ model, info }: ServedEngine) {

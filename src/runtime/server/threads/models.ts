@@ -4,10 +4,13 @@ import { portsOf } from '../../context/ports.js'
 import type { CostlyFolds } from '../../context/fragment.js'
 import { invariant, KvfoldError } from '../../core/errors.js'
 import { type ConversationId, conversationId } from '../../core/ids.js'
+import { definedFields } from '../../core/json.js'
 import type { Embedder } from '../../engine/embedder.js'
-import type { Engine } from '../../engine/engine.js'
+import { type AdapterInfo, scalesOf } from '../../engine/adapters.js'
+import type { AdapterScale, Engine } from '../../engine/engine.js'
 import type { LlamaEngine } from '../../engine/llama.js'
 import type { EnginesElsewhere } from '../../engine/elsewhere.js'
+import type { ModelFile } from '../../models/folder.js'
 import { closing } from '../ask.js'
 import type { ModelStatus } from './status.js'
 import type { Thread } from './thread.js'
@@ -38,6 +41,8 @@ export interface ModelSource {
   readonly name: string
   /** Further names that requests may use; `*` matches every name that no model has. Default: none. */
   readonly aliases?: readonly string[]
+  /** The adapters that its engine loads. Requests may use their names as names of models. Default: none. */
+  readonly adapters?: readonly AdapterInfo[]
   /** How many steps its engine runs at once. */
   readonly slots: number
   /** @throws KvfoldError memory/insufficient when the model does not fit beside the loaded ones; then no memory stays taken */
@@ -47,6 +52,8 @@ export interface ModelSource {
    * attention/unavailable
    */
   loadForAttention?(): Promise<ServedEngine>
+  /** Its files on this machine, if they are known before it is loaded. Default: unknown. */
+  readonly file?: Pick<ModelFile, 'parts' | 'size' | 'modified'>
   /** Makes an embedder on the engine that `load` returned; it is disposed before the engine. Default: the model makes no embeddings. */
   embedder?(engine: ServedEngine): Promise<Embedder>
 }
@@ -54,6 +61,13 @@ export interface ModelSource {
 export interface ModelsOptions {
   /** Milliseconds that an unused model stays loaded. Default: forever. */
   readonly keepAliveMs?: number
+  /**
+   * The models of a folder, besides the others. It is asked again, at most once a second, because files come and go. It returns the same
+   * source as long as a file stays as it is. Default: none.
+   */
+  readonly folder?: () => readonly ModelSource[]
+  /** How many models may be loaded at once; one more unloads the one unused for longest, and waits while all answer. Default: no limit. */
+  readonly most?: number
   /** The same for models loaded to capture attention. Default: five minutes. */
   readonly attentionKeepAliveMs?: number
   /** Called before an engine is disposed. */
@@ -66,12 +80,32 @@ export interface Lease {
   release(): void
 }
 
+export interface LeaseOptions {
+  /** Ends the wait for a model that cannot be loaded yet. */
+  readonly signal?: AbortSignal
+  /**
+   * True: lets another model load first that waits until one is unused, so that a busy model does not keep it out. Only for callers that hold
+   * no lease, as they would wait for themselves. Default false.
+   */
+  readonly yields?: boolean
+}
+
+/** Milliseconds between two looks into the folder. */
+const LOOK = 1000
+
 const ATTENTION_KEEP_ALIVE = 5 * 60_000
 
 export class Models {
-  readonly #models: readonly ServedModel[]
+  readonly #models: ServedModel[]
   /** For each model, the one that captures its attention; requests cannot ask it. */
-  readonly #attentionModels: ReadonlyMap<ServedModel, ServedModel>
+  readonly #attentionModels = new Map<ServedModel, ServedModel>()
+  /** The models that came from the folder. */
+  readonly #ofFolder = new Set<ServedModel>()
+  #looked = -Infinity
+  /** A model that waits until a loaded one is unused; `fed` resolves when it waits no more. */
+  #hungry: { readonly model: ServedModel; readonly fed: Promise<void> } | null = null
+  /** Called when a model has no users any more, and at the end. */
+  readonly #idle = new Set<() => void>()
   #loading: Promise<unknown> = Promise.resolve()
   #closed = false
 
@@ -79,49 +113,102 @@ export class Models {
     sources: readonly ModelSource[],
     private readonly options: ModelsOptions = {},
   ) {
-    const names = sources.flatMap(({ name, aliases = [] }) => [name, ...aliases])
+    const names = sources.flatMap(({ name, aliases = [], adapters = [] }) => [
+      ...[name, ...aliases],
+      ...adapters.map((adapter) => adapter.name),
+    ])
     const twice = names.find((name, at) => names.indexOf(name) < at)
-    if (twice !== undefined || sources.length === 0)
-      throw new KvfoldError(
-        'engine/bad-request',
-        twice === undefined ? 'There is no model to serve.' : `Two models are called ${twice}.`,
-      )
-    this.#models = sources.map((source) => new ServedModel(source, options.onLeave))
-    this.#attentionModels = new Map(
-      sources.flatMap((source, at) => {
-        if (source.loadForAttention === undefined) return []
-        const attentionModel = new ServedModel({ name: source.name, slots: 1, load: () => source.loadForAttention!() })
-        return [[this.#models[at]!, attentionModel] as const]
-      }),
-    )
+    if (sources.length === 0 && options.folder === undefined)
+      throw new KvfoldError('engine/bad-request', 'There is no model to serve.')
+    if (twice !== undefined) {
+      const isAdapter = sources.some(({ adapters = [] }) => adapters.some((adapter) => adapter.name === twice))
+      const what = isAdapter
+        ? `A model and an adapter are called ${twice}; give the model another name, as --model name=file.`
+        : `Two models are called ${twice}.`
+      throw new KvfoldError('engine/bad-request', what)
+    }
+    this.#models = sources.map((source) => this.#made(source))
   }
 
+  /** In the order of their names after the models that were given; the folder is looked into. */
   get all(): readonly ServedModel[] {
+    this.#look()
     return this.#models
   }
 
+  /** Whether models of a folder are served, which are loaded when they are asked. */
+  get hasFolder(): boolean {
+    return this.options.folder !== undefined
+  }
+
+  #made(source: ModelSource): ServedModel {
+    const model = new ServedModel(source, this.options.onLeave)
+    if (source.loadForAttention !== undefined)
+      this.#attentionModels.set(
+        model,
+        new ServedModel({ name: source.name, slots: 1, load: () => model.source.loadForAttention!() }),
+      )
+    return model
+  }
+
+  /** Takes over what came into the folder and what left it. A loaded model whose file is gone stays until it is unloaded. */
+  #look(now = false): void {
+    const { folder } = this.options
+    if (folder === undefined || (!now && performance.now() - this.#looked < LOOK)) return
+    this.#looked = performance.now()
+    const sources = folder()
+    for (const model of [...this.#ofFolder]) {
+      const source = sources.find(({ name }) => name === model.name)
+      if (source !== undefined) model.source = source
+      else if (model.engine === null && model.users === 0) {
+        this.#ofFolder.delete(model)
+        this.#attentionModels.delete(model)
+        this.#models.splice(this.#models.indexOf(model), 1)
+      }
+    }
+    for (const source of sources) {
+      if (this.#models.some(({ name }) => name === source.name)) continue
+      const model = this.#made(source)
+      this.#ofFolder.add(model)
+      this.#models.push(model)
+    }
+  }
+
   /**
-   * Returns the model of that name; its own name counts before an alias. Without a name, returns the first. @throws KvfoldError
-   * model/not-found
+   * Returns the model of that name; its own name counts before an alias, and an alias before an adapter's name. Without a name, returns the
+   * first. @throws KvfoldError model/not-found
    */
   pick(name?: string): ServedModel {
-    const called = (alias: string) => this.#models.find(({ aliases }) => aliases.includes(alias))
-    const model =
-      name === undefined ? this.#models[0] : (this.#models.find((each) => each.name === name) ?? called(name) ?? called('*'))
+    const model = this.#picked(name) ?? (this.#look(true), this.#picked(name))
     if (model !== undefined) return model
     throw this.#missing(name)
   }
 
+  #picked(name?: string): ServedModel | undefined {
+    const { all } = this
+    const called = (alias: string) => all.find(({ aliases }) => aliases.includes(alias))
+    const adapted = (adapter: string) => all.find(({ adapters }) => adapters.some((each) => each.name === adapter))
+    if (name !== undefined) return all.find((each) => each.name === name) ?? called(name) ?? adapted(name) ?? called('*')
+    const [first] = all
+    if (first === undefined || !this.#ofFolder.has(first)) return first
+    // Any model of the folder may be meant; the one in memory costs no time.
+    return all.filter(({ engine }) => engine !== null).sort((a, b) => b.idleSince - a.idleSince)[0] ?? first
+  }
+
   /** Returns the model whose own name this is. Threads store that name, so aliases do not count. @throws KvfoldError model/not-found */
   named(name: string): ServedModel {
-    const model = this.#models.find((each) => each.name === name)
+    const model = this.all.find((each) => each.name === name)
     if (model !== undefined) return model
     throw this.#missing(name)
   }
 
   #missing(name: string | undefined): KvfoldError {
-    const names = this.#models.flatMap((each) => [each.name, ...each.aliases]).join(', ')
-    return new KvfoldError('model/not-found', `There is no model ${JSON.stringify(name)} here; the models are: ${names}.`)
+    const names = this.#models
+      .flatMap((each) => [each.name, ...each.aliases, ...each.adapters.map((adapter) => adapter.name)])
+      .join(', ')
+    const there = names === '' ? 'the folder of models is empty' : `the models are: ${names}`
+    const what = name === undefined ? 'There is no model here' : `There is no model ${JSON.stringify(name)} here`
+    return new KvfoldError('model/not-found', `${what}; ${there}.`)
   }
 
   /** Returns the model that captures attention for this one, to be leased. @throws KvfoldError attention/unavailable */
@@ -135,10 +222,12 @@ export class Models {
   }
 
   /**
-   * Returns the model's engine, loaded if necessary. @throws KvfoldError what loading throws, when no other model can be unloaded to make
-   * room
+   * Returns the model's engine, loaded if necessary. Waits while as many models as may be are loaded and all have users. @throws KvfoldError
+   * what loading throws, when no other model can be unloaded to make room; the signal's reason
    */
-  async lease(model: ServedModel): Promise<Lease> {
+  async lease(model: ServedModel, { signal, yields = false }: LeaseOptions = {}): Promise<Lease> {
+    while (yields && model.engine !== null && this.#hungry !== null && this.#hungry.model !== model)
+      await unlessAborted(this.#hungry.fed, signal)
     model.users++
     model.stopClock()
     let released = false
@@ -147,24 +236,44 @@ export class Models {
       released = true
       model.users--
       model.idleSince = performance.now()
-      if (model.users === 0) this.#startClock(model)
+      if (model.users > 0) return
+      this.#startClock(model)
+      for (const heard of [...this.#idle]) heard()
     }
     try {
-      // Load one at a time: whether a model fits is known only after the one before it is loaded.
-      const loading =
-        model.engine === null
-          ? (this.#loading = this.#loading.then(
-              () => this.#load(model),
-              () => this.#load(model),
-            ))
-          : null
-      await loading
+      while (model.engine === null)
+        try {
+          await unlessAborted((model.pending ??= this.#queuedLoad(model)), signal)
+          break
+        } catch (error) {
+          // The load ended because its users had left, and this one came at that moment.
+          if (error !== UNWANTED) throw error
+        }
       if (model.engine === null) throw closing()
       return { engine: model.engine, release }
     } catch (error) {
       release()
       throw error
     }
+  }
+
+  /**
+   * Unloads a model that has no users. Returns false when it was not loaded. @throws KvfoldError model/busy
+   */
+  async unload(model: ServedModel): Promise<boolean> {
+    if (model.engine === null) return false
+    if (model.users > 0)
+      throw new KvfoldError('model/busy', `${model.name} answers ${model.users} requests; unload it when they have ended.`)
+    await model.unload()
+    return true
+  }
+
+  /**
+   * Sets how long the model stays loaded after its last use, until it is unloaded: milliseconds, or Infinity. 0 counts from the next use on.
+   */
+  keep(model: ServedModel, milliseconds: number): void {
+    model.keepAliveMs = milliseconds
+    if (model.users === 0 && milliseconds > 0) this.#startClock(model)
   }
 
   /** Makes every loaded engine forget the conversation. Resolves when none of their tiers holds any of it. */
@@ -183,14 +292,26 @@ export class Models {
   /** Unloads all models, which ends all leases. */
   async close(): Promise<void> {
     this.#closed = true
+    for (const heard of [...this.#idle]) heard()
     await this.#loading.catch(() => undefined)
     await Promise.all([...this.#models, ...this.#attentionModels.values()].map((model) => model.unload()))
+  }
+
+  /** Loads one model at a time: whether one fits is known only after the one before it is loaded. All users of a model share its load. */
+  #queuedLoad(model: ServedModel): Promise<void> {
+    const load = () => this.#load(model)
+    const loading = this.#loading.then(load, load)
+    this.#loading = loading
+    return loading.finally(() => {
+      model.pending = null
+    })
   }
 
   async #load(model: ServedModel): Promise<void> {
     for (;;) {
       if (this.#closed) throw closing()
       if (model.engine !== null) return
+      await this.#makePlace(model)
       try {
         await model.load()
         return
@@ -203,35 +324,108 @@ export class Models {
     }
   }
 
+  /** Unloads models, or waits for unused ones, until one more may be loaded. */
+  async #makePlace(model: ServedModel): Promise<void> {
+    if (model.users === 0) throw UNWANTED
+    const { most } = this.options
+    if (most === undefined || !this.#models.includes(model)) return
+    const isFull = () => this.#models.filter(({ engine }) => engine !== null).length >= most
+    if (!isFull()) return
+    let feed = (): void => undefined
+    const fed = new Promise<void>((resolve) => (feed = resolve))
+    this.#hungry = { model, fed }
+    try {
+      while (isFull() && !this.#closed) {
+        const victim = longestUnused(this.#models)
+        if (victim !== undefined) await victim.unload()
+        else await this.#nextIdle()
+        if (model.users === 0) throw UNWANTED
+      }
+    } finally {
+      this.#hungry = null
+      feed()
+    }
+  }
+
+  #nextIdle(): Promise<void> {
+    return new Promise((resolve) => {
+      const heard = () => {
+        this.#idle.delete(heard)
+        resolve()
+      }
+      this.#idle.add(heard)
+    })
+  }
+
   /** Models for attention are unloaded first; a served model is unloaded only for another served model. */
   #victimFor(model: ServedModel): ServedModel | undefined {
-    const idle = (of: readonly ServedModel[]) =>
-      of.filter(({ engine, users }) => engine !== null && users === 0).sort((a, b) => a.idleSince - b.idleSince)[0]
-    return idle([...this.#attentionModels.values()]) ?? (this.#models.includes(model) ? idle(this.#models) : undefined)
+    return (
+      longestUnused([...this.#attentionModels.values()]) ??
+      (this.#models.includes(model) ? longestUnused(this.#models) : undefined)
+    )
   }
 
   #startClock(model: ServedModel): void {
     const { keepAliveMs, attentionKeepAliveMs = ATTENTION_KEEP_ALIVE } = this.options
-    const limit = this.#models.includes(model) ? keepAliveMs : attentionKeepAliveMs
-    if (limit !== undefined && model.engine !== null) model.startClock(limit)
+    const limit = model.keepAliveMs ?? (this.#models.includes(model) ? keepAliveMs : attentionKeepAliveMs)
+    if (model.engine === null) return
+    if (limit === undefined || limit === Infinity) model.stopClock()
+    else model.startClock(limit)
   }
 }
+
+/** Ends a load whose users have all left. */
+const UNWANTED = new KvfoldError('engine/cancelled', 'The request was cancelled while its model waited to be loaded.')
+
+/** Returns the loaded model without users that has been unused for longest. */
+const longestUnused = (models: readonly ServedModel[]): ServedModel | undefined =>
+  models.filter(({ engine, users }) => engine !== null && users === 0).sort((a, b) => a.idleSince - b.idleSince)[0]
+
+/** Waits for the promise, but not beyond the abort. @throws the signal's reason */
+function unlessAborted<T>(promise: Promise<T>, signal: AbortSignal | undefined): Promise<T> {
+  if (signal === undefined) return promise
+  return new Promise<T>((resolve, reject) => {
+    const stop = () => {
+      // eslint-disable-next-line @typescript-eslint/prefer-promise-reject-errors -- the reason is the caller's
+      reject(signal.reason)
+    }
+    if (signal.aborted) stop()
+    signal.addEventListener('abort', stop, { once: true })
+    promise.then(resolve, reject).finally(() => {
+      signal.removeEventListener('abort', stop)
+    })
+  })
+}
+
+/** The longest time of a timer; longer ones end at once. */
+const LONGEST = 2 ** 31 - 1
 
 export class ServedModel {
   engine: ServedEngine | null = null
   users = 0
   /** On the clock of `performance.now`. */
   idleSince = performance.now()
+  /** Set until it is unloaded; null: as the options say. */
+  keepAliveMs: number | null = null
+  /** The load in progress, which all its users wait for. */
+  pending: Promise<void> | null = null
+  #failed = false
+  /** When it will be unloaded if it stays unused, in milliseconds since 1970. */
+  #until: number | null = null
   readonly #since = Math.floor(Date.now() / 1000)
   #state: ModelStatus['state'] = 'unloaded'
   #clock: NodeJS.Timeout | null = null
   #embedder: Promise<Embedder> | null = null
+  /** The scales of its adapters, by id. */
+  #scales: readonly number[]
   #leaving: Promise<void> = Promise.resolve()
 
   constructor(
-    private readonly source: ModelSource,
+    public source: ModelSource,
     private readonly onLeave?: (engine: ServedEngine) => void,
-  ) {}
+  ) {
+    this.#scales = (source.adapters ?? []).map(({ scale }) => scale)
+  }
 
   get name(): string {
     return this.source.name
@@ -241,16 +435,48 @@ export class ServedModel {
     return this.source.aliases ?? []
   }
 
+  /** Its adapters with their present scales. */
+  get adapters(): readonly AdapterInfo[] {
+    return (this.source.adapters ?? []).map((adapter) => ({ ...adapter, scale: this.#scales[adapter.id]! }))
+  }
+
+  /** Sets the scales of its adapters; those that are not named get 0. @throws KvfoldError engine/bad-request */
+  scaleAdapters(scales: readonly AdapterScale[]): void {
+    const named = scalesOf(scales, this.adapters)
+    this.#scales = this.adapters.map(({ id }) => named.find((each) => each.id === id)?.scale ?? 0)
+  }
+
+  /**
+   * Returns the adapters that a request applies: those of `lora`, else the one that `name` names, else all at their present scales.
+   * Undefined for a model without adapters. @throws KvfoldError engine/bad-request
+   */
+  adaptersFor(name: string | undefined, lora: readonly AdapterScale[] | undefined): readonly AdapterScale[] | undefined {
+    const { adapters } = this
+    if (lora !== undefined) return scalesOf(lora, adapters)
+    if (adapters.length === 0) return undefined
+    const named = this.adapterCalled(name)
+    return (named === undefined ? adapters : [{ ...named, scale: 1 }]).map(({ id, scale }) => ({ id, scale }))
+  }
+
+  /** Returns the adapter that this name of a model means. */
+  adapterCalled(name: string | undefined): AdapterInfo | undefined {
+    return name === this.name ? undefined : this.adapters.find((adapter) => adapter.name === name)
+  }
+
   get slots(): number {
     return this.source.slots
   }
 
   get status(): ModelStatus {
-    const { engine, name, aliases, slots, users } = this
+    const { engine, name, aliases, adapters, slots, users } = this
     return {
       name,
       aliases,
+      adapters: adapters.map((adapter) => adapter.name),
       state: this.#state,
+      failed: this.#failed,
+      bytes: this.source.file?.size ?? null,
+      until: this.#until,
       since: this.#since,
       running: users,
       idleMs: users > 0 ? 0 : Math.round(performance.now() - this.idleSince),
@@ -258,7 +484,7 @@ export class ServedModel {
         engine === null
           ? null
           : {
-              title: engine.info.model,
+              title: engine.info.base ?? engine.info.model,
               engine: engine.info.engine,
               release: engine.info.release,
               context: engine.info.context,
@@ -292,8 +518,10 @@ export class ServedModel {
       await this.#leaving
       this.engine = await this.source.load()
       this.#state = 'loaded'
+      this.#failed = false
     } catch (error) {
       this.#state = 'unloaded'
+      this.#failed = true
       throw error
     }
   }
@@ -302,7 +530,7 @@ export class ServedModel {
     this.stopClock()
     const { engine } = this
     const embedder = this.#embedder
-    this.engine = this.#embedder = null
+    this.engine = this.#embedder = this.keepAliveMs = null
     this.#state = 'unloaded'
     if (engine !== null)
       this.#leaving = this.#leaving.then(async () => {
@@ -315,14 +543,18 @@ export class ServedModel {
 
   startClock(milliseconds: number): void {
     this.stopClock()
-    this.#clock = setTimeout(() => {
-      if (this.users === 0) void this.unload()
-    }, milliseconds).unref()
+    this.#until = Date.now() + milliseconds
+    this.#clock = setTimeout(
+      () => {
+        if (this.users === 0) void this.unload()
+      },
+      Math.min(milliseconds, LONGEST),
+    ).unref()
   }
 
   stopClock(): void {
     if (this.#clock !== null) clearTimeout(this.#clock)
-    this.#clock = null
+    this.#clock = this.#until = null
   }
 }
 
@@ -335,11 +567,12 @@ export function livePorts(models: Models, costlyFolds: CostlyFolds): (thread: Th
     const live = (): ConversationPorts => {
       const { engine } = models.named(thread.model)
       invariant(engine !== null, `model ${thread.model} was used while it was not loaded`)
-      const { tools, variables } = thread.prompted
+      const { tools, variables, lora } = thread.prompted
       // Keep the ports: they cache token counts.
-      if (known?.engine !== engine || known.tools !== tools || known.variables !== variables) {
-        const ports = portsOf(engine, conversationId(thread.id), tools, { tenant: thread.tenant, variables })
-        known = { engine, tools, variables, ports }
+      const head = { tools, variables, ...definedFields({ lora }) }
+      if (known?.engine !== engine || known.tools !== tools || known.variables !== variables || known.lora !== lora) {
+        const ports = portsOf(engine, conversationId(thread.id), tools, { ...head, tenant: thread.tenant })
+        known = { ...head, engine, ports }
       }
       return known.ports
     }

@@ -12,6 +12,7 @@ import type { Engine, RequestScope } from '../../engine/engine.js'
 import type { Thread } from './thread.js'
 import { UFold, type UFoldOptions, type UFoldSetting, type UFoldState } from '../../agents/u-fold/u-fold.js'
 import type { LedgerEntry } from '../../kv/ledger.js'
+import { BLEND_DEFAULT } from '../../kv/plan/blend.js'
 
 /** The result of a policy: the folded fragments and omitted parts, and how many tokens fewer the prompt shows, as the engine counts them. */
 export interface Folded {
@@ -109,7 +110,7 @@ export function foldPrice(
   const turns = conversation.messages.filter(({ role }) => role === 'assistant').length
   return {
     cached: left ?? last?.messages.length ?? 0,
-    again: { exact: 1, blend: 0.2, splice: 0 }[contract],
+    again: { exact: 1, blend: BLEND_DEFAULT.most, splice: 0 }[contract],
     turns: expected ?? Math.max(1, turns),
   }
 }

@@ -68,9 +68,9 @@ export class Sharing {
     return (await this.options.store.shared?.unforgotten(tenant, id, PATIENCE)) ?? []
   }
 
-  /** Lets `work` read threads; see `SharedThreads.reading`. */
+  /** Lets `work` read threads; see `ThreadStore.reading`. */
   async reading<T>(work: () => T): Promise<T> {
-    return this.options.store.shared?.reading(work) ?? work()
+    return this.options.store.reading?.(work) ?? work()
   }
 
   /**

@@ -11,7 +11,15 @@ export interface ModelStatus {
   readonly name: string
   /** Further names that requests may use; `*`: any. */
   readonly aliases: readonly string[]
+  /** Names of its adapters, which requests may use as names of models. */
+  readonly adapters: readonly string[]
   readonly state: 'unloaded' | 'loading' | 'loaded'
+  /** Whether it could not be loaded when it was last asked. */
+  readonly failed: boolean
+  /** The size of its files; null when they are unknown. */
+  readonly bytes: number | null
+  /** When it will be unloaded if it stays unused, in milliseconds since 1970; null: it stays, or is in use. */
+  readonly until: number | null
   /** Unix seconds when the server registered it. */
   readonly since: number
   /** Facts known while it is loaded; else null. */

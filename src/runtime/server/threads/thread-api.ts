@@ -18,7 +18,7 @@ import type { StoredMessage, ThreadEvent, ThreadRecord, Unforgotten } from '../.
 export interface ThreadSummary {
   readonly id: string
   readonly model: string
-  /** The beginning of the first user message, at most 80 characters. */
+  /** What `rename` set, or else the beginning of the first user message; at most 80 characters. */
   readonly title: string
   /** Unix milliseconds. */
   readonly created: number
@@ -58,6 +58,8 @@ export interface ThreadMessage {
   readonly omitted: readonly Omission[]
   /** The message's entry in the last step's ledger; null when the message was not there yet. */
   readonly cost: MessageCost | null
+  /** How many tokens the model sampled for it. Absent when they are unknown: another client wrote it, or it did not end by itself. */
+  readonly generated?: number
 }
 
 export interface ThreadView extends ThreadSummary {
@@ -91,11 +93,41 @@ export interface ThreadAttention extends AnswerMass {
   }
 }
 
+export interface ThreadSearch {
+  /** At most 1000 characters, and not only white space. */
+  readonly query: string
+  /** The most threads in the answer. Default 20. */
+  readonly maxThreads?: number
+}
+
+export interface ThreadsFound {
+  readonly threads: readonly ThreadFound[]
+  /** False: there may be more threads than these. */
+  readonly all: boolean
+}
+
+/** A thread whose title or text has the words. */
+export interface ThreadFound {
+  readonly id: string
+  readonly title: string
+  /** How many messages have them; 0 where only the title does. */
+  readonly messages: number
+  /** The first place in each of the first three of these messages, with the text around it. */
+  readonly places: readonly {
+    /** Index of the message. */
+    readonly message: number
+    readonly role: ChatMessage['role']
+    readonly before: string
+    readonly words: string
+    readonly after: string
+  }[]
+}
+
 /** A change of a thread, for watchers. */
 export interface ThreadChange {
   readonly tenant: Tenant
   readonly thread: string
-  readonly kind: 'created' | 'message' | 'fragments' | 'ledger' | 'contract' | 'deleted' | 'running' | 'idle'
+  readonly kind: 'created' | 'message' | 'fragments' | 'ledger' | 'contract' | 'title' | 'deleted' | 'running' | 'idle'
 }
 
 /**
@@ -138,8 +170,16 @@ export interface ThreadApi {
   ): Promise<{ readonly fragment: Fragment; readonly ledger: readonly LedgerEntry[] }>
   search(tenant: Tenant, id: string, options: SearchOptions): Promise<SearchResult>
   detail(tenant: Tenant, id: string, hit: string, extendedContext?: number): Promise<{ readonly hit: Hit; readonly text: string }>
+  /**
+   * Searches titles and original texts of the tenant's threads, most recently used first. Upper and lower case are equal, and so is all
+   * white space. Reads threads without changing them, and passes over damaged ones.
+   * @throws KvfoldError engine/cancelled
+   */
+  find(tenant: Tenant, options: ThreadSearch, signal?: AbortSignal): Promise<ThreadsFound>
   /** Sets the contract of later steps, unless a request names one; null: the server's default. */
   contract(tenant: Tenant, id: string, contract: ContractChoice | null): Promise<void>
+  /** Sets the title, of which lists show 80 characters; null: the beginning of the first user message. */
+  rename(tenant: Tenant, id: string, title: string | null): Promise<void>
   /** Recomputes approximate cells of the thread now. If there are none, returns `exact` with an empty ledger. */
   refresh(tenant: Tenant, id: string, signal?: AbortSignal): Promise<RefreshResult>
   /**

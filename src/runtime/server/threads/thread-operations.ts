@@ -6,6 +6,7 @@ import { sizeNote } from '../../context/size-note.js'
 import { KvfoldError } from '../../core/errors.js'
 import type { Tenant } from '../../core/ids.js'
 import { span } from '../../core/span.js'
+import { inTurns } from '../../core/turns.js'
 import type { Engine } from '../../engine/engine.js'
 import type { Residency } from '../../kv/residency.js'
 import type { Damage } from '../../store/damage.js'
@@ -13,7 +14,16 @@ import type { ThreadEvent } from '../../store/port.js'
 import { toolsFoundIn } from '../../tools/management.js'
 import { AttentionReplay } from './attention-replay.js'
 import type { Models, ServedEngine } from './models.js'
-import { exported, type ThreadApi, type ThreadMessage, type ThreadSummary, type ThreadView } from './thread-api.js'
+import { placesIn, wordsOf } from './find-threads.js'
+import {
+  exported,
+  type ThreadApi,
+  type ThreadFound,
+  type ThreadMessage,
+  type ThreadsFound,
+  type ThreadSummary,
+  type ThreadView,
+} from './thread-api.js'
 import type { ThreadManager } from './thread-manager.js'
 import type { KnownThread } from './thread-table.js'
 import type { Thread } from './thread.js'
@@ -121,10 +131,35 @@ export class Operations implements ThreadApi {
     })
   }
 
+  async find(...[tenant, { query, maxThreads = THREADS }, signal]: Parameters<ThreadApi['find']>): Promise<ThreadsFound> {
+    const words = wordsOf(query)
+    const threads: ThreadFound[] = []
+    for (const { id } of this.book.of(tenant)) {
+      if (threads.length === maxThreads) return { threads, all: false }
+      if (signal?.aborted === true) throw new KvfoldError('engine/cancelled', 'The search was cancelled.')
+      const thread = await this.#readable(tenant, id)
+      if (thread === null) continue
+      const { title, messages } = thread
+      const found = await inTurns(placesIn(messages, words))
+      if (found.messages > 0 || words.test(title)) threads.push({ id, title, ...found })
+    }
+    return { threads, all: true }
+  }
+
   contract(...[tenant, id, contract]: Parameters<ThreadApi['contract']>): Promise<void> {
     return this.book.owned(tenant, id, (thread) =>
       this.book.quietly(thread, 'contract', () => {
         thread.contract = contract
+      }),
+    )
+  }
+
+  rename(...[tenant, id, title]: Parameters<ThreadApi['rename']>): Promise<void> {
+    const name = title === null || title.trim() === '' ? null : title.trim()
+    const reason = `named ${name === null ? 'as its first message begins' : JSON.stringify(name)} by a person or a program`
+    return this.book.owned(tenant, id, (thread) =>
+      this.book.quietly(thread, 'title', () => {
+        thread.happened({ kind: 'edit', what: 'named', name, folded: [], saves: 0, reason })
       }),
     )
   }
@@ -157,6 +192,19 @@ export class Operations implements ThreadApi {
     return this.book.watch(tenant, listener)
   }
 
+  /** Returns null for a thread that is damaged, or that was deleted meanwhile. */
+  async #readable(tenant: Tenant, id: string): Promise<{ title: string; messages: readonly ChatMessage[] } | null> {
+    try {
+      return await this.reading(() => {
+        const { card, conversation } = this.book.get(tenant, id)
+        return { title: card.title, messages: conversation.messages }
+      })
+    } catch (error) {
+      if (error instanceof KvfoldError && UNREADABLE.has(error.code)) return null
+      throw error
+    }
+  }
+
   #edit<T>(tenant: Tenant, id: string, work: (thread: Thread) => T | Promise<T>): Promise<T> {
     return this.#with(tenant, id, (thread) => this.book.quietly(thread, 'fragments', () => work(thread)))
   }
@@ -173,6 +221,10 @@ export class Operations implements ThreadApi {
     })
   }
 }
+
+/** How many threads a search over threads returns when the caller does not say. */
+const THREADS = 20
+const UNREADABLE: ReadonlySet<string> = new Set(['server/no-thread', 'store/damaged-thread', 'store/lost-thread'])
 
 const ELSEWHERE =
   'Another server computes this model and keeps its own cache, which cannot be told to forget. Fold without forget.'
@@ -219,6 +271,7 @@ function viewOf(thread: Thread, cells: ReadonlyMap<string, Residency>): ThreadVi
       }),
     omitted: conversation.omissions.filter((omission) => omission.message === index),
     cost: costs.find((cost) => cost.index === index) ?? null,
+    ...(message.sampled === undefined ? {} : { generated: message.sampled.tokens.length }),
   }))
   return { ...summaryOf(thread), all, ledger, events, tools: tools.map(({ name }) => name), found: toolsFoundIn(conversation) }
 }

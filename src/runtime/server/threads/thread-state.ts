@@ -1,6 +1,7 @@
 /** Holds the state of a thread beside its conversation: what clients know of it, and what only this process knows. */
 import type { ShownPrompt } from '../../attention/answer-mass.js'
 import type { ChatMessage, TemplateVariables, ToolDefinition } from '../../chat/message.js'
+import type { AdapterScale } from '../../engine/engine.js'
 import type { StoredMessage } from '../../store/port.js'
 import { Chain, messageKey } from './message-match.js'
 
@@ -111,10 +112,12 @@ export function dataSize(value: unknown): number {
   return Object.values(value).reduce((sum: number, each) => sum + 16 + dataSize(each), 0)
 }
 
-/** The beginning of a thread's latest prompt: the tools that the model saw in it, and the variables that the template got. */
+/** What a thread's latest prompt had before its messages: the tools that the model saw, the variables of the template, and the adapters. */
 export interface PromptHead {
   readonly tools: readonly ToolDefinition[]
   readonly variables: TemplateVariables
+  /** The adapters that apply. */
+  readonly lora?: readonly AdapterScale[]
 }
 
 /** State of a thread that only this process knows. It stays when the thread's messages are unloaded. */

@@ -54,6 +54,8 @@ export class Thread implements MatchCandidate {
   #conversation: Conversation
   #view: View
   readonly #hidden: Set<string>
+  /** The title that a person or a program gave it; else null. */
+  #name: string | null
   readonly #ledger: LedgerEntry[]
   readonly #events: ThreadEvent[]
   readonly #saved: StoredExtent
@@ -92,6 +94,7 @@ export class Thread implements MatchCandidate {
     this.#view = View.of(messages, from === undefined ? undefined : from.#view)
     if (from !== undefined) this.runtime.toolOrder = from.runtime.toolOrder
     this.#hidden = new Set(events.flatMap(({ hidden = [] }) => hidden))
+    this.#name = events.findLast(({ what }) => what === 'named')?.name ?? null
     const { fragments, omissions, ids } = this.conversation.state
     this.#saved = {
       messages: messages.length,
@@ -212,7 +215,7 @@ export class Thread implements MatchCandidate {
 
   get card(): ThreadCard {
     const { messages, fragments } = this.conversation
-    const first = messages.find(({ role }) => role === 'user')?.content ?? ''
+    const first = this.#name ?? messages.find(({ role }) => role === 'user')?.content ?? ''
     const count = (kind: Fragment['state']['kind']) => fragments.filter(({ state }) => state.kind === kind).length
     const last = this.#ledger.findLast(({ kind }) => kind === 'answer')
     return {
@@ -329,6 +332,7 @@ export class Thread implements MatchCandidate {
   happened(event: Omit<ThreadEvent, 'at' | 'after'>): void {
     this.#events.push({ ...event, at: Date.now(), after: this.#ledger.length })
     for (const key of event.hidden ?? []) this.#hidden.add(key)
+    if (event.what === 'named') this.#name = event.name ?? null
   }
 
   /** Marks that text of the thread must be forgotten by every engine that computed cells from it. The next save tells other servers. */

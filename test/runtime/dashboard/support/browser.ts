@@ -85,6 +85,8 @@ export const row = (page: Page, index: number): Locator => page.locator(`[data-r
 /** Asks in the chat, and waits for the end of the answer. */
 export async function ask(page: Page, text: string): Promise<void> {
   await page.getByLabel('Message', { exact: true }).fill(text)
+  // The page sends nothing before it knows the server's models.
+  await page.getByRole('button', { name: 'Send', exact: true, disabled: false }).waitFor()
   await page.keyboard.press('Enter')
   await page.getByText(/prompt tokens?, .* cached/).waitFor()
 }

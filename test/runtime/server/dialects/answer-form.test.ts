@@ -77,11 +77,25 @@ describe.each(ROUTES)('%s keeps an answer', (path, body) => {
   })
 })
 
+describe.each(ROUTES)('%s keeps an answer to a regular expression', (path, body) => {
+  it.each<[object, RegExp]>([
+    [{ guided_regex: '[0-9]{3}-[0-9]{2}' }, /^\d{3}-\d{2}$/],
+    [{ regex: '^(cat|dog)s?$' }, /^(cat|dog)s?$/],
+    [{ regex: '^a1$|^b2$' }, /^(a1|b2)$/],
+    [{ structured_outputs: { regex: '^\\d+\\.\\d{2}\\$$' } }, /^\d+\.\d{2}\$$/],
+  ])('%j', async (form, expected) => {
+    // A full stop cannot be missing where the digits before it have no end.
+    expect(await said(path, { ...body, ...form, logit_bias: [['.', 100]] })).toMatch(expected)
+  })
+})
+
 describe.each(ROUTES)('%s refuses', (path, body) => {
   it.each<[string, string, object]>([
-    ['server/unsupported', 'guided_regex', { guided_regex: '[a-z]+' }],
-    ['server/unsupported', 'regex', { regex: '[a-z]+' }],
-    ['server/unsupported', 'structured_outputs.regex', { structured_outputs: { regex: '[a-z]+' } }],
+    ['server/bad-request', 'guided_regex', { guided_regex: '(' }],
+    ['server/bad-request', 'regex', { regex: '(?=a)b' }],
+    ['server/bad-request', 'structured_outputs.regex', { structured_outputs: { regex: 'a^b' } }],
+    ['server/bad-request', 'structured_outputs.regex', { structured_outputs: { regex: 7 } }],
+    ['server/bad-request', 'guided_choice', { regex: '[0-9]', guided_choice: ['a'] }],
     ['server/unsupported', 'structured_outputs.structural_tag', { structured_outputs: { structural_tag: '{}' } }],
     ['server/unsupported', 'structural_tag', { structural_tag: '{}' }],
     ['server/unsupported', 'guided_whitespace_pattern', { guided_json: schema, guided_whitespace_pattern: ' ?' }],

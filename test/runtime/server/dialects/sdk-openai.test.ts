@@ -92,9 +92,9 @@ describe('chat completions', () => {
     }
     // The built-in template reads no variables.
     const kwargs = route === 'completions' ? 'chat_template_kwargs' : 'chat_template_kwargs.enable_thinking'
-    const fields = { min_tokens: 3, chat_template_kwargs: { enable_thinking: false }, mirostat: null }
-    expect(await (await ask(fields)).json()).toMatchObject({ kvfold: { ignored: ['min_tokens', kwargs] } })
-    expect(await (await ask({ ...fields, stream: true })).text()).toContain(`"ignored":["min_tokens","${kwargs}"]`)
+    const fields = { prediction: {}, chat_template_kwargs: { enable_thinking: false }, mirostat: null }
+    expect(await (await ask(fields)).json()).toMatchObject({ kvfold: { ignored: ['prediction', kwargs] } })
+    expect(await (await ask({ ...fields, stream: true })).text()).toContain(`"ignored":["prediction","${kwargs}"]`)
     expect(await (await ask({ metadata: {} })).json()).not.toHaveProperty('kvfold')
   })
 

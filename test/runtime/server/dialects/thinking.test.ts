@@ -44,7 +44,7 @@ async function post(route: string, body: object, { url } = served): Promise<{ st
   const response = await fetch(`${url}/v1/${route}`, {
     method: 'POST',
     headers: { 'content-type': 'application/json' },
-    body: JSON.stringify({ max_tokens: 60, ...body }),
+    body: JSON.stringify({ [route === 'responses' ? 'max_output_tokens' : 'max_tokens']: 60, ...body }),
   })
   return { status: response.status, text: await response.text() }
 }

@@ -128,6 +128,91 @@ describe('models', () => {
     await service.close()
   })
 
+  it('are at most so many at once: one more waits until one is unused, and a busy one does not keep it out', async () => {
+    const { models, hold, history, loaded } = shop(3, ['a', 'b', 'c'])
+    const service = await ThreadService.open({ models, most: 1 })
+    let release = (): void => undefined
+    void hold(new Promise((resolve) => (release = resolve)))
+    const slow = ask(service, 'a')
+    await new Promise((resolve) => setTimeout(resolve, 20))
+    // The first waits for a; the second gives up; the third came after the first, so that a does not stay loaded for it.
+    const waiting = ask(service, 'b')
+    const leaving = new AbortController()
+    const left = service.ask({
+      ...{
+        tenant: 't',
+        model: 'c',
+        messages: [{ role: 'user' as const, content: 'Hi' }],
+        tools: [],
+        toolChoice: 'auto' as const,
+      },
+      signal: leaving.signal,
+    }).answer
+    await new Promise((resolve) => setTimeout(resolve, 20))
+    const later = ask(service, 'a')
+    await expect(service.unload('a')).rejects.toMatchObject({ code: 'model/busy' })
+    leaving.abort()
+    await expect(left).rejects.toMatchObject({ code: 'engine/cancelled' })
+    expect([...loaded]).toEqual(['a'])
+    release()
+    expect((await Promise.all([slow, waiting, later])).map(({ model }) => model)).toEqual(['a', 'b', 'a'])
+    expect(history).toEqual(['+a', '-a', '+b', '-b', '+a'])
+    expect(await service.unload('a')).toBe(true)
+    expect(await service.unload('a')).toBe(false)
+    await service.close()
+  })
+
+  it('that several requests wait for are loaded once for all of them, also while another waits', async () => {
+    const { models, history } = shop(2, ['a', 'b'])
+    const service = await ThreadService.open({ models: models.map((model) => ({ ...model, slots: 3 })), most: 1 })
+    const answers = await Promise.all(['a', 'b', 'a', 'b', 'a'].map((name) => ask(service, name)))
+    expect(answers.map(({ model }) => model)).toEqual(['a', 'b', 'a', 'b', 'a'])
+    expect(history).toEqual(['+a', '-a', '+b'])
+    await service.close()
+  })
+
+  it('of a folder come and go with their files, and stay loaded as long as a request says', async () => {
+    const { models, history } = shop(3, ['a', 'b', 'c'])
+    const [fixed, ...inFolder] = models
+    let there = inFolder.slice(0, 1)
+    const service = await ThreadService.open({ models: [fixed!], folder: () => there })
+    expect(service.models().map(({ name }) => name)).toEqual(['a', 'b'])
+    there = inFolder
+    // A name that is unknown makes it look again at once.
+    expect((await ask(service, 'c')).model).toBe('c')
+    service.keep('c', 20)
+    await new Promise((resolve) => setTimeout(resolve, 60))
+    expect(history).toEqual(['+c', '-c'])
+    service.keep('b', 0)
+    await ask(service, 'b')
+    await new Promise((resolve) => setTimeout(resolve, 20))
+    expect(history.slice(2)).toEqual(['+b', '-b'])
+    // It holds until the model is unloaded.
+    await ask(service, 'b')
+    service.keep('b', Infinity)
+    await new Promise((resolve) => setTimeout(resolve, 20))
+    expect(history.slice(4)).toEqual(['+b'])
+    there = []
+    await expect(ask(service, 'd')).rejects.toMatchObject({ code: 'model/not-found' })
+    // A loaded one stays until it is unloaded.
+    expect(service.models().map(({ name }) => name)).toEqual(['a', 'b'])
+    await service.unload('b')
+    await expect(ask(service, 'd')).rejects.toMatchObject({ code: 'model/not-found' })
+    expect(service.models().map(({ name }) => name)).toEqual(['a'])
+    await service.close()
+  })
+
+  it('of an empty folder are none, and the default of a folder is the one in memory', async () => {
+    const { models } = shop(2, ['a', 'b'])
+    let there: ModelSource[] = []
+    const service = await ThreadService.open({ models: [], folder: () => there })
+    await expect(ask(service)).rejects.toMatchObject({ message: expect.stringContaining('empty') as string })
+    there = models
+    await ask(service, 'b')
+    expect((await ask(service)).model).toBe('b')
+    await service.close()
+  })
+
   it('need distinct names', async () => {
     await expect(ThreadService.open({ models: shop(1, ['a', 'a']).models })).rejects.toMatchObject({ code: 'engine/bad-request' })
     await expect(ThreadService.open({ models: [] })).rejects.toMatchObject({ code: 'engine/bad-request' })

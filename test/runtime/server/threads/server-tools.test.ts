@@ -103,5 +103,5 @@ it('a call of a tool that is not loaded gets an error, and no tool can be forced
     toolChoice: { name: 'age_mars' },
     acm: 'memtool',
   } as const
-  await expect(service.ask(forced).answer).rejects.toThrow('With acm: memtool a call of one tool cannot be forced')
+  await expect(service.ask(forced).answer).rejects.toThrow('With acm: memtool calls cannot be kept to named tools')
 })

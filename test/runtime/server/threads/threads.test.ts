@@ -43,6 +43,56 @@ async function eventsOf(asked: Asked): Promise<AskEvent[]> {
 /** Returns the messages of the engine's last request. */
 const shown = (engine: ScriptedEngine) => engine.requests.at(-1)!.messages.map(({ role, content }) => `${role}: ${content}`)
 
+it('a title that was given stays through restarts, until it is taken back', async () => {
+  const store = new MemoryStore()
+  const first = await serve(numbered, { store })
+  const { thread } = await first.ask([user('How tall is the lamp?')])
+  const titles = ({ service: { threads } }: typeof first) => [threads.list('t')[0]!.title, threads.get('t', thread).title]
+  await first.service.threads.rename('t', thread, ' Lamps ')
+  expect(titles(first)).toEqual(['Lamps', 'Lamps'])
+  await expect(first.service.threads.rename('other', thread, 'Mine')).rejects.toThrow('There is no thread')
+  const second = await serve(numbered, { store })
+  expect(titles(second)).toEqual(['Lamps', 'Lamps'])
+  await second.service.threads.rename('t', thread, null)
+  expect(titles(second)).toEqual(['How tall is the lamp?', 'How tall is the lamp?'])
+  expect(second.service.threads.get('t', thread).events.map(({ what, name }) => [what, name])).toEqual([
+    ['named', 'Lamps'],
+    ['named', null],
+  ])
+})
+
+it('words are found in the titles and texts of the own threads, folded text too', async () => {
+  const { ask, service } = await serve(numbered)
+  const { threads } = service
+  const long = `${'Nothing of note here. '.repeat(20_000)}The GREEN\n lamp (5.3) is here.`
+  const { thread: far } = await ask([user(long)])
+  const { thread: other } = await ask([
+    user('A green lamp (5.3), says someone.'),
+    assistant('Yes: green lamp (5.3).'),
+    user('Good.'),
+  ])
+  await ask([user('A red lamp (5x3).')], { tenant: 'u' })
+  const { thread: named } = await ask([user('Something else.')])
+  await threads.rename('t', named, 'Green lamp (5.3)')
+  const [cut] = await threads.fragment('t', far, { startMarker: 'Nothing', endMarker: 'is here.', numFragments: 1 })
+  await threads.fold('t', far, cut!.id)
+  const before = threads.get('t', far)
+  const found = await threads.find('t', { query: ' green lamp (5.3)' })
+  expect(found.all).toBe(true)
+  expect(
+    found.threads.map(({ id, messages, places }) => [id, messages, places.map(({ message, words }) => `${message} ${words}`)]),
+  ).toEqual([
+    [named, 0, []],
+    [other, 2, ['0 green lamp (5.3)', '1 green lamp (5.3)']],
+    [far, 1, ['0 GREEN\n lamp (5.3)']],
+  ])
+  expect(found.threads[1]!.places[0]).toMatchObject({ role: 'user', before: 'A ', after: ', says someone.' })
+  expect(threads.get('t', far)).toEqual(before)
+  expect(await threads.find('t', { query: 'lamp', maxThreads: 1 })).toMatchObject({ threads: [{ id: named }], all: false })
+  expect(await threads.find('u', { query: 'green' })).toEqual({ threads: [], all: true })
+  await expect(threads.find('t', { query: 'lamp' }, AbortSignal.abort())).rejects.toThrow('cancelled')
+})
+
 it('edits of people and programs are recorded between the steps, and kept', async () => {
   const store = new MemoryStore()
   const { ask, service } = await serve(numbered, { store })

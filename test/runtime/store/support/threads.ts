@@ -158,7 +158,7 @@ export const byId = <T extends { readonly id: string; readonly tenant: string }>
 
 /** Reads a thread as the server does. */
 export const readIn = (store: ThreadStore, tenant: string, id: string): Promise<ThreadRecord | null> =>
-  store.shared?.reading(() => store.read(tenant, id)) ?? Promise.resolve(store.read(tenant, id))
+  store.reading?.(() => store.read(tenant, id)) ?? Promise.resolve(store.read(tenant, id))
 
 /** Returns all threads of a store; each must have a card. */
 export async function allIn(store: ThreadStore): Promise<readonly ThreadRecord[]> {

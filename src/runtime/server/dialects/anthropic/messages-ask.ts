@@ -3,6 +3,7 @@ import Type from 'typebox'
 import { begun, Effort, placeholderOf, TemplateFields, templateFieldsOf, textOf, Thinking } from '../fields.js'
 import { KvfoldField, kvfoldOf } from '../kvfold-field.js'
 import { type DeferredTools, foundText, type ToolSearch } from '../../threads/server-tools.js'
+import { clientTool, isLeftOut } from './client-tools.js'
 import { compactedIn, CompactionField, ContextManagement, managementOf } from './context-management.js'
 import { DiagnosticsField } from './diagnostics.js'
 import type { ChatMessage, ToolCall, ToolDefinition } from '../../../chat/message.js'
@@ -236,12 +237,14 @@ function toolsOf(tools: NonNullable<PromptRequest['tools']>): OfferedTools {
       searches.push(search)
       return []
     }
-    if (type !== 'custom')
+    if (isLeftOut(tool)) return []
+    const known = type === 'custom' ? { description, parameters } : clientTool(type)
+    if (known === null)
       throw unsupported(
         `tools[${index}].type`,
-        `tools[${index}] is of type ${JSON.stringify(type.slice(0, 40))}; only custom tools and tool search are supported.`,
+        `tools[${index}] is of type ${JSON.stringify(type.slice(0, 40))}; custom tools, tool search, bash, text_editor and memory are supported.`,
       )
-    const definition = { name, description, parameters, ...definedFields({ strict }) }
+    const definition = { name, ...known, ...definedFields({ strict }) }
     if (defers === true) deferred.push(definition)
     return defers === true ? [] : [definition]
   })
@@ -330,6 +333,8 @@ export const MessagesBody = Type.Object({
   top_p: Type.Optional(Type.Number({ minimum: 0, maximum: 1 })),
   top_k: Type.Optional(Type.Integer({ minimum: 0, maximum: 1_000_000 })),
   output_format: Type.Optional(Type.Record(Type.String(), Type.Unknown())),
+  metadata: Type.Optional(Type.Unknown({ description: 'changes no answer: notes of the client' })),
+  service_tier: Type.Optional(Type.Unknown({ description: 'changes no answer: there is one tier' })),
   diagnostics: DiagnosticsField,
   kvfold: KvfoldField,
 })

@@ -8,11 +8,12 @@ import type { Frame, StreamShape } from '../../request-lifecycle.js'
 import { ignoredIn, kvfoldEvent, kvfoldReply } from '../kvfold-field.js'
 import { sessionOf } from '../session-headers.js'
 import { argumentsAhead, argumentsOf, restOf } from '../tools.js'
+import { toolsLeftOut } from './client-tools.js'
 import { afterBreakpoint, compactionBlock, managed, managementOf } from './context-management.js'
 import { Diagnostics } from './diagnostics.js'
 import { CountBody, messagesAsk, MessagesBody, type MessagesRequest, promptOf, templateOf } from './messages-ask.js'
 import { searchTools } from '../../threads/server-tools.js'
-import { ANSWER, type App, ERRORS, type Ports } from '../../routes/route.js'
+import { type App, described, type Ports } from '../../routes/route.js'
 import { definedFields } from '../../../core/json.js'
 import { nullsDownTo } from '../fields.js'
 
@@ -23,7 +24,7 @@ export function addMessages(app: App, { service, sampling, unsupportedParts, exc
   app.post(
     '/v1/messages',
     {
-      schema: { summary: 'Message (Anthropic)', tags: ['anthropic'], body: MessagesBody, response: { 200: ANSWER, ...ERRORS } },
+      schema: { ...described('Message (Anthropic)', 'anthropic'), body: MessagesBody },
       preValidation: nullsDownTo(NULLS),
       preHandler: argumentsAhead,
     },
@@ -43,7 +44,7 @@ export function addMessages(app: App, { service, sampling, unsupportedParts, exc
       }
       if (streamed) return running.stream(begin, new MessageStream(id, request.id, body, diagnosis), body.kvfold?.ping)
       const [answer] = await running.answers(begin)
-      const told = kvfoldReply(body.kvfold, answer!, ignoredIn(body, MessagesBody))
+      const told = kvfoldReply(body.kvfold, answer!, leftOut(body))
       diagnosis.note(answer!)
       return {
         ...messageReply(id, body, answer!),
@@ -56,10 +57,8 @@ export function addMessages(app: App, { service, sampling, unsupportedParts, exc
     '/v1/messages/count_tokens',
     {
       schema: {
-        summary: 'Tokens of a prompt (Anthropic)',
-        tags: ['anthropic'],
+        ...described('Tokens of a prompt (Anthropic)', 'anthropic'),
         body: CountBody,
-        response: { 200: ANSWER, ...ERRORS },
       },
       preValidation: nullsDownTo(NULLS),
       preHandler: argumentsAhead,
@@ -82,6 +81,9 @@ export function addMessages(app: App, { service, sampling, unsupportedParts, exc
     },
   )
 }
+
+/** Returns the fields and tools that have no effect. */
+const leftOut = (body: MessagesRequest): readonly string[] => [...toolsLeftOut(body.tools), ...ignoredIn(body, MessagesBody)]
 
 /** Compares a request with an earlier one, and remembers it for later ones. */
 interface Diagnosis {
@@ -203,7 +205,7 @@ export class MessageStream implements StreamShape<Answer> {
   done(answer: Answer): readonly Frame[] {
     const { usage } = answer
     this.diagnosis.note(answer)
-    const told = kvfoldReply(this.body.kvfold, answer, ignoredIn(this.body, MessagesBody))
+    const told = kvfoldReply(this.body.kvfold, answer, leftOut(this.body))
     return [
       ...this.#begin(usage.promptTokens, usage.cachedTokens),
       ...this.#closed(),

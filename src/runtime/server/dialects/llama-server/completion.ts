@@ -1,152 +1,169 @@
-/** The routes `/completion` and `/completions` of llama-server: the model continues text or tokens, with llama-server's field names. */
+/**
+ * The routes `/completion` and `/completions` of llama-server, where the model continues text or tokens, and `/infill`, where it fills a
+ * gap in a text. They have llama-server's field names.
+ */
+import type { FastifyReply, FastifyRequest } from 'fastify'
 import Type from 'typebox'
 import { definedFields, isRecord } from '../../../core/json.js'
 import type { NamedLogprob, Sampling, TokenLogprob } from '../../../engine/engine.js'
-import type { AnyAnswer, AskEvent, CompletionAnswer, CompletionAsk, Tenant } from '../../ask.js'
-import { ANSWER, type App, ERRORS, type Ports } from '../../routes/route.js'
+import { type AskEvent, type CompletionAnswer, type CompletionAsk, nthSampling, type Tenant } from '../../ask.js'
+import { type App, described, type Ports } from '../../routes/route.js'
 import { FieldError, type Problem } from '../../problem.js'
 import type { Frame, StreamShape } from '../../request-lifecycle.js'
-import {
-  nullsDownTo,
-  PromptField,
-  promptsOf,
-  SamplingFields,
-  SpeculateFields,
-  speculateOf,
-  samplingOf,
-  samplingSettings,
-  StopField,
-  stopOf,
-} from '../fields.js'
+import { LoraField, nullsDownTo, PromptField, promptsOf, StopField, stopOf } from '../fields.js'
 import { ignoredIn } from '../kvfold-field.js'
 import { FormFields, formOf, WITH_NULLS } from '../openai/answer-form.js'
 import { openAiError } from '../openai/wire.js'
+import {
+  LimitFields,
+  limitsOf,
+  SamplingFields,
+  samplingOf,
+  samplingSettings,
+  SpeculateFields,
+  speculateOf,
+} from '../sampling-fields.js'
+import { RunningTimings, timings } from './timings.js'
 
 const NULLS = 3
 
-const LlamaBody = Type.Object({
+/** The most answers to one prompt. */
+const MOST_ANSWERS = 8
+
+const LlamaFields = {
   model: Type.Optional(Type.String({ maxLength: 1024, description: 'default: the first' })),
-  prompt: PromptField,
-  n_predict: Type.Optional(Type.Integer({ minimum: -1, description: 'tokens of the answer; -1: as many as the context holds' })),
-  max_tokens: Type.Optional(Type.Integer({ minimum: -1, description: 'as n_predict' })),
-  ...SamplingFields,
-  ...SpeculateFields,
-  logit_bias: Type.Optional(
-    Type.Unsafe<unknown>({
-      type: ['object', 'array'],
-      description: 'token id, or a text, to what is added to its logit; or pairs of them; false: never',
+  n_predict: Type.Optional(
+    Type.Integer({
+      minimum: -1,
+      description: 'tokens of the answer; -1: as many as the context holds; 0: only the prompt is computed',
     }),
   ),
+  max_tokens: Type.Optional(Type.Integer({ minimum: -1, description: 'as n_predict' })),
+  n_cmpl: Type.Optional(Type.Integer({ minimum: 1, maximum: MOST_ANSWERS, description: 'answers to each prompt' })),
+  n: Type.Optional(Type.Integer({ minimum: 1, maximum: MOST_ANSWERS, description: 'as n_cmpl' })),
+  ...SamplingFields,
+  ...LimitFields,
+  ...SpeculateFields,
   n_probs: Type.Optional(Type.Integer({ minimum: 0, maximum: 20, description: 'alternatives to report for each token' })),
   stop: StopField,
+  lora: LoraField,
   stream: Type.Optional(Type.Boolean()),
   return_tokens: Type.Optional(Type.Boolean({ description: 'whether the answer has its token ids, too' })),
+  timings_per_token: Type.Optional(Type.Boolean({ description: 'whether each part of a stream tells how long it took' })),
+  return_progress: Type.Optional(Type.Boolean({ description: 'whether a stream tells how much of the prompt is computed' })),
+  sse_ping_interval: Type.Optional(
+    Type.Integer({ minimum: -1, maximum: 3600, description: 'seconds between comments in a stream that waits; 0 or less: none' }),
+  ),
   response_fields: Type.Optional(
     Type.Array(Type.String(), { maxItems: 64, description: 'only these fields; `a/b` for one within another' }),
   ),
   cache_prompt: Type.Optional(Type.Boolean({ description: 'what is in the cache is always used; it changes no answer' })),
   id_slot: Type.Optional(Type.Integer({ description: 'slots are nobody’s here' })),
   ...FormFields,
+}
+
+const LlamaBody = Type.Object({ prompt: PromptField, ...LlamaFields })
+
+const InfillBody = Type.Object({
+  input_prefix: Type.String({ description: 'the text before the gap' }),
+  input_suffix: Type.String({ description: 'the text after the gap' }),
+  input_extra: Type.Optional(
+    Type.Array(Type.Object({ text: Type.String(), filename: Type.Optional(Type.String({ maxLength: 4096 })) }), {
+      maxItems: 1024,
+      description: 'other files, which the model sees first',
+    }),
+  ),
+  prompt: Type.Optional(Type.String({ description: 'the beginning of what fills the gap' })),
+  ...LlamaFields,
 })
 
-type LlamaRequest = Type.Static<typeof LlamaBody>
+type LlamaRequest = Type.Static<ReturnType<typeof Type.Object<typeof LlamaFields>>>
 
 export function addLlamaCompletions(app: App, { service, sampling, exchange }: Ports): void {
+  const preValidation = nullsDownTo(NULLS, WITH_NULLS)
+  /** Answers the prompts, each as often as the body asks for. */
+  const answered = async (
+    request: FastifyRequest,
+    reply: FastifyReply,
+    body: LlamaRequest,
+    schema: { readonly properties: object },
+    promptsIn: () => readonly Prompted[],
+  ): Promise<unknown> => {
+    const running = exchange(request, reply)
+    const asks = await running.before(() => Promise.resolve().then(() => asksOf(body, promptsIn(), request.tenant, sampling)))
+    const wish = { body, asks, ignored: ignoredIn(body, schema) }
+    const begin = (signal: AbortSignal) => asks.map((ask) => service.complete({ ...ask, signal }))
+    const ping = body.sse_ping_interval ?? 0
+    if (body.stream === true) return running.stream(begin, new LlamaStream(wish), ping > 0 ? ping : undefined)
+    const answers = (await running.answers(begin)).map((answer, index) => completion(answer, index, wish))
+    return answers.length === 1 ? answers[0] : answers
+  }
   for (const path of ['/completion', '/completions'])
     app.post(
       path,
-      {
-        schema: {
-          summary: 'Completion of text or tokens (llama-server)',
-          tags: ['llama-server'],
-          body: LlamaBody,
-          response: { 200: ANSWER, ...ERRORS },
-        },
-        preValidation: nullsDownTo(NULLS, WITH_NULLS),
-      },
-      async (request, reply) => {
-        const { body, tenant } = request
-        const running = exchange(request, reply)
-        const asks = await running.before(() =>
-          asksOf(body, promptsOf(body.prompt), tenant, sampling, (text) => service.tokenize(body.model, text)),
-        )
-        const wish = { body, asks, ignored: ignoredIn(body, LlamaBody) }
-        const begin = (signal: AbortSignal) => asks.map((ask) => service.complete({ ...ask, signal }))
-        if (body.stream === true) return running.stream(begin, new LlamaStream(wish))
-        const answers = (await running.answers(begin)).map((answer, index) => completion(answer, index, wish))
-        return answers.length === 1 ? answers[0] : answers
-      },
+      { schema: { ...described('Completion of text or tokens (llama-server)', 'llama-server'), body: LlamaBody }, preValidation },
+      (request, reply) =>
+        answered(request, reply, request.body, LlamaBody, () => promptsOf(request.body.prompt).map((prompt) => ({ prompt }))),
     )
+  app.post(
+    '/infill',
+    { schema: { ...described('Fills a gap in a text (llama-server)', 'llama-server'), body: InfillBody }, preValidation },
+    (request, reply) => answered(request, reply, request.body, InfillBody, () => [gapIn(request.body)]),
+  )
 }
 
-type Tokenize = (text: string) => Promise<Int32Array>
+type Prompted = Pick<CompletionAsk, 'prompt' | 'fill'>
 
-async function asksOf(
-  body: LlamaRequest,
-  prompts: readonly CompletionAsk['prompt'][],
-  tenant: Tenant,
-  defaults: Sampling,
-  tokenize: Tokenize,
-): Promise<readonly CompletionAsk[]> {
-  const { logit_bias, ...rest } = body
-  const { n_predict, max_tokens, n_probs = 0, stop, stream, model } = rest
+const gapIn = ({
+  input_prefix: prefix,
+  input_suffix: suffix,
+  input_extra,
+  prompt = '',
+}: Type.Static<typeof InfillBody>): Prompted => ({
+  prompt,
+  fill: { prefix, suffix, files: (input_extra ?? []).map(({ text, filename: name = UNNAMED }) => ({ name, text })) },
+})
+
+/** llama-server's name for a file that has none. */
+const UNNAMED = 'tmp'
+
+/** @throws FieldError */
+function asksOf(body: LlamaRequest, prompts: readonly Prompted[], tenant: Tenant, defaults: Sampling): readonly CompletionAsk[] {
+  const { n_predict, max_tokens, n_cmpl, n, n_probs = 0, stop, stream, model } = body
   const most = n_predict ?? max_tokens ?? -1
-  if (most === 0) throw new FieldError('n_predict', 'n_predict must be at least 1, or -1 for as many as the context holds.')
+  const each = n_cmpl ?? n ?? 1
   if (stream === true && prompts.length > 1)
     throw new FieldError('stream', 'stream takes one prompt a request; send several without it.')
-  const chosen = samplingOf(rest, defaults)
-  const bias = logit_bias === undefined ? {} : { logitBias: await biasOf(logit_bias, tokenize) }
-  return prompts.map((prompt) => ({
-    tenant,
-    prompt,
-    sampling: { ...chosen, ...bias },
-    ...definedFields({
-      model,
-      speculate: speculateOf(body),
-      maxTokens: most === -1 ? undefined : most,
-      stop: stopOf(stop),
-      format: formOf(body),
-      logprobs: n_probs === 0 ? undefined : n_probs,
-    }),
-  }))
-}
-
-/** The most pairs of `logit_bias`, and the most characters of their texts. */
-const MOST_BIASES = 65_536
-/** A token id written as text. */
-const ID = /^\d{1,9}$/
-
-/** Reads pairs of a token id or text, and a number or false; a text means each of its tokens. @throws FieldError */
-async function biasOf(bias: unknown, tokenize: Tokenize): Promise<NonNullable<Sampling['logitBias']>> {
-  const pairs = Array.isArray(bias) ? (bias as readonly unknown[]) : Object.entries(bias as object)
-  if (pairs.length > MOST_BIASES)
-    throw new FieldError('logit_bias', `logit_bias has ${pairs.length} pairs; send ${MOST_BIASES} at most.`)
-  const texts = pairs.flatMap((pair) =>
-    Array.isArray(pair) && typeof pair[0] === 'string' && !ID.test(pair[0]) ? [pair[0]] : [],
+  const chosen = samplingOf(body, defaults)
+  return prompts.flatMap((prompted) =>
+    Array.from({ length: each }, (_, index) => ({
+      tenant,
+      ...prompted,
+      sampling: nthSampling(chosen, index),
+      ...limitsOf(body),
+      ...definedFields({
+        model,
+        maxTokens: most === -1 ? undefined : most,
+        stop: stopOf(stop),
+        lora: body.lora,
+        speculate: speculateOf(body),
+        format: formOf(body),
+        logprobs: n_probs === 0 ? undefined : n_probs,
+      }),
+    })),
   )
-  const size = texts.reduce((sum, text) => sum + text.length, 0)
-  if (size > MOST_BIASES)
-    throw new FieldError('logit_bias', `logit_bias has texts of ${size} characters; send ${MOST_BIASES} at most.`)
-  const all = pairs.map(async (pair) => {
-    const [of, added] = Array.isArray(pair) ? (pair as readonly unknown[]) : []
-    const amount = added === false ? -Infinity : added
-    if (typeof amount !== 'number')
-      throw new FieldError('logit_bias', 'logit_bias must be pairs of a token id or a text and a number, or false for never.')
-    if (typeof of === 'number' && Number.isInteger(of) && of >= 0) return [{ token: of, bias: amount }]
-    if (typeof of !== 'string') throw new FieldError('logit_bias', 'logit_bias: a pair begins with a token id or a text.')
-    const tokens = ID.test(of) ? [Number(of)] : Array.from(await tokenize(of))
-    return tokens.map((token) => ({ token, bias: amount }))
-  })
-  return (await Promise.all(all)).flat()
 }
 
-// Writes the answer, whole or in chunks, and the timings of any answer by llama-server's names.
+// Writes the answer, whole or in chunks.
 
-export interface LlamaWish {
+interface LlamaWish {
   readonly body: {
     readonly stream?: boolean
     readonly return_tokens?: boolean
     readonly response_fields?: readonly string[]
+    readonly n_probs?: number
+    readonly timings_per_token?: boolean
+    readonly return_progress?: boolean
   }
   readonly asks: readonly CompletionAsk[]
   /** Names of the request's fields that are not supported. */
@@ -177,48 +194,40 @@ function end(answer: CompletionAnswer, index: number, { body, asks, ignored }: L
     tokens_evaluated: usage.promptTokens,
     generation_settings: {
       n_predict: maxTokens,
-      ...samplingSettings(answer.sampling),
+      max_tokens: maxTokens,
+      ...samplingSettings(answer.sampling, asks[index]!.limits),
+      n_probs: body.n_probs ?? 0,
+      timings_per_token: body.timings_per_token === true,
       stop: asks[index]!.stop ?? [],
       stream: body.stream === true,
+      lora: asks[index]!.lora ?? [],
     },
     prompt: asks[index]!.prompt,
     has_new_line: text.includes('\n'),
     truncated: false,
-    stop_type: finish === 'length' ? 'limit' : finish === 'cancelled' ? 'none' : stop === undefined ? 'eos' : 'word',
-    stopping_word: stop ?? '',
+    stop_type: finish === 'length' ? 'limit' : finish === 'cancelled' ? 'none' : typeof stop === 'string' ? 'word' : 'eos',
+    stopping_word: typeof stop === 'string' ? stop : '',
     tokens_cached: ledger.shown,
     timings: timings(answer),
     ...(ignored.length + unread.length === 0 ? {} : { kvfold: { ignored: [...ignored, ...unread] } }),
   }
 }
 
-/** Returns the timings of an answer in milliseconds and tokens per second. The time to the first token counts as the prompt's. */
-export function timings({ timing, usage }: Pick<AnyAnswer, 'timing' | 'usage'>): object {
-  const { firstToken, total, prefillTokens, generatedTokens } = timing
-  const generating = Math.max(0, total - firstToken)
-  const each = (milliseconds: number, tokens: number) => (tokens === 0 ? 0 : milliseconds / tokens)
-  const pace = (milliseconds: number, tokens: number) => (milliseconds === 0 ? 0 : (1000 * tokens) / milliseconds)
-  return {
-    cache_n: usage.cachedTokens,
-    prompt_n: prefillTokens,
-    prompt_ms: firstToken,
-    prompt_per_token_ms: each(firstToken, prefillTokens),
-    prompt_per_second: pace(firstToken, prefillTokens),
-    predicted_n: generatedTokens,
-    predicted_ms: generating,
-    predicted_per_token_ms: each(generating, generatedTokens),
-    predicted_per_second: pace(generating, generatedTokens),
-    ...(usage.drafts === undefined ? {} : { draft_n: usage.drafts.drafted, draft_n_accepted: usage.drafts.accepted }),
-  }
-}
-
 class LlamaStream implements StreamShape<CompletionAnswer> {
   #tokens: number[] = []
   #logprobs: TokenLogprob[] = []
+  readonly #running = new Map<number, RunningTimings>()
 
   constructor(private readonly wish: LlamaWish) {}
 
   on(event: AskEvent, index: number): readonly Frame[] {
+    const { timings_per_token: timed = false, return_progress: tells = false } = this.wish.body
+    const running = this.#running.get(index) ?? new RunningTimings()
+    this.#running.set(index, running)
+    running.on(event)
+    const times = timed ? { timings: running.timings } : {}
+    if (tells && (event.type === 'plan' || event.type === 'progress'))
+      return [{ data: { index, content: '', tokens: [], stop: false, ...times, prompt_progress: running.progress } }]
     if (event.type === 'tokens') {
       this.#tokens.push(...event.tokens)
       this.#logprobs.push(...(event.logprobs ?? []))
@@ -228,7 +237,7 @@ class LlamaStream implements StreamShape<CompletionAnswer> {
     this.#tokens = []
     this.#logprobs = []
     const told = logprobs.length === 0 ? {} : { completion_probabilities: logprobs.map(probabilities) }
-    return [{ data: { index, content: event.text, tokens, stop: false, ...told } }]
+    return [{ data: { index, content: event.text, tokens, stop: false, ...told, ...times } }]
   }
 
   done(answer: CompletionAnswer, index: number): readonly Frame[] {

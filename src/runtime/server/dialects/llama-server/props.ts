@@ -5,8 +5,9 @@
 import Type from 'typebox'
 import { atOnce, inTurns, type Steps } from '../../../core/turns.js'
 import type { Service } from '../../ask.js'
-import { ANSWER, type App, ERRORS, type Ports } from '../../routes/route.js'
-import { LARGEST_TOKEN, nullsDownTo, samplingSettings } from '../fields.js'
+import { type App, described, type Ports } from '../../routes/route.js'
+import { LARGEST_TOKEN, nullsDownTo } from '../fields.js'
+import { samplingSettings } from '../sampling-fields.js'
 import { chatAsk, ChatBody } from '../openai/chat.js'
 import { argumentsAhead } from '../tools.js'
 import { KvfoldError } from '../../../core/errors.js'
@@ -17,32 +18,39 @@ const NULLS = 5
 const Named = Type.Object({ model: Type.Optional(Type.String({ maxLength: 1024, description: 'default: the first' })) })
 
 export function addProps(app: App, { service, sampling, unsupportedParts, exchange }: Ports): void {
-  const described = (summary: string) => ({ summary, tags: ['llama-server'], response: { 200: ANSWER, ...ERRORS } })
-  app.get('/props', { schema: { ...described('The model that is served'), querystring: Named } }, async ({ query }) => {
-    // The model's facts are known once it is loaded.
-    const { name, loaded } = await service.load(query.model)
-    return {
-      default_generation_settings: { n_ctx: loaded?.context, params: samplingSettings({ ...loaded?.sampling, ...sampling }) },
-      total_slots: loaded?.slots,
-      model_alias: name,
-      model_path: loaded?.title,
-      modalities: { vision: false, audio: false },
-      build_info: `kvfold, llama.cpp ${loaded?.release}`,
-      is_sleeping: false,
-    }
-  })
-  app.get('/slots', { schema: { ...described('Steps that may run at once'), querystring: Named } }, ({ query }) => {
-    const { loaded, running } = modelOf(service, query.model)
-    return Array.from({ length: loaded?.slots ?? 0 }, (_, id) => ({
-      id,
-      n_ctx: loaded?.context,
-      is_processing: id < running,
-    }))
-  })
+  app.get(
+    '/props',
+    { config: { acts: true }, schema: { ...described('The model that is served', 'llama-server'), querystring: Named } },
+    async ({ query }) => {
+      // The model's facts are known once it is loaded.
+      const { name, loaded } = await service.load(query.model)
+      return {
+        default_generation_settings: { n_ctx: loaded?.context, params: samplingSettings({ ...loaded?.sampling, ...sampling }) },
+        total_slots: loaded?.slots,
+        model_alias: name,
+        model_path: loaded?.title,
+        modalities: { vision: false, audio: false },
+        build_info: `kvfold, llama.cpp ${loaded?.release}`,
+        is_sleeping: false,
+      }
+    },
+  )
+  app.get(
+    '/slots',
+    { schema: { ...described('Steps that may run at once', 'llama-server'), querystring: Named } },
+    ({ query }) => {
+      const { loaded, running } = modelOf(service, query.model)
+      return Array.from({ length: loaded?.slots ?? 0 }, (_, id) => ({
+        id,
+        n_ctx: loaded?.context,
+        is_processing: id < running,
+      }))
+    },
+  )
   app.post(
     '/apply-template',
     {
-      schema: { ...described('The prompt that messages become'), body: ChatBody },
+      schema: { ...described('The prompt that messages become', 'llama-server'), body: ChatBody },
       preValidation: nullsDownTo(NULLS),
       preHandler: argumentsAhead,
     },
@@ -84,7 +92,7 @@ export function addTokens(app: App, { service, exchange }: Ports): void {
   app.post(
     '/tokenize',
     {
-      schema: { summary: 'Text to tokens', tags: ['tokens'], body: TokenizeBody, response: { 200: ANSWER, ...ERRORS } },
+      schema: { ...described('Text to tokens', 'tokens'), body: TokenizeBody },
       preValidation: nullsDownTo(1),
     },
     (request, reply) => {
@@ -104,11 +112,10 @@ export function addTokens(app: App, { service, exchange }: Ports): void {
   app.get(
     '/tokenizer_info',
     {
+      config: { acts: true },
       schema: {
-        summary: 'What texts begin and end with',
-        tags: ['tokens'],
+        ...described('What texts begin and end with', 'tokens'),
         querystring: TokenizerQuery,
-        response: { 200: ANSWER, ...ERRORS },
       },
     },
     async ({ query }) => {
@@ -121,7 +128,7 @@ export function addTokens(app: App, { service, exchange }: Ports): void {
   app.post(
     '/detokenize',
     {
-      schema: { summary: 'Tokens to text', tags: ['tokens'], body: DetokenizeBody, response: { 200: ANSWER, ...ERRORS } },
+      schema: { ...described('Tokens to text', 'tokens'), body: DetokenizeBody },
       preValidation: nullsDownTo(1),
     },
     (request, reply) => {

@@ -11,29 +11,39 @@ import type {
   Ask,
   AskEvent,
   CompletionAnswer,
-  Service,
   Tenant,
   UnsupportedParts,
 } from '../../ask.js'
-import { ANSWER, type App, ERRORS, type Ports } from '../../routes/route.js'
+import { type App, described, type Ports } from '../../routes/route.js'
 import { FieldError, type Problem, unsupported } from '../../problem.js'
-import type { ModelStatus } from '../../threads/status.js'
-import { nullsDownTo, placeholderOf, samplingOf, StopField, stopOf, templateFieldsOf } from '../fields.js'
-import { KvfoldField, kvfoldOf } from '../kvfold-field.js'
+import { nullsDownTo, placeholderOf, StopField, stopOf, templateFieldsOf } from '../fields.js'
+import { ignoredIn, KvfoldField, kvfoldOf } from '../kvfold-field.js'
+import { SamplingFields, samplingOf } from '../sampling-fields.js'
 import { OpenCalls, type PlacedMessage, resultsInOrder } from '../results.js'
+import { KvfoldError } from '../../../core/errors.js'
+import { addOllamaModels, keepAliveOf, nameIn } from './ollama-models.js'
 import { argumentsAhead, callOf, checkTools, NO_PARAMETERS } from '../tools.js'
 import type { Frame, StreamShape } from '../../request-lifecycle.js'
 
 const NULLS = 4
 
+const KeepAlive = Type.Optional(
+  Type.Unsafe<string | number>({
+    type: ['string', 'number'],
+    description:
+      'seconds, or 5m; how long a model of --models stays loaded. Below 0: for ever; 0 unloads any model after its use',
+  }),
+)
+
 const EmbedBody = Type.Object({
   model: Type.Optional(Type.String({ maxLength: 1024 })),
   input: Type.Unsafe<string | string[]>({ type: ['string', 'array'], items: { type: 'string' }, maxItems: 2048 }),
   dimensions: Type.Optional(Type.Integer({ minimum: 1 })),
+  keep_alive: KeepAlive,
 })
 
-export function addOllama(app: App, { service, sampling, unsupportedParts, exchange }: Ports, version: string): void {
-  const described = (summary: string) => ({ summary, tags: ['ollama'], response: { 200: ANSWER, ...ERRORS } })
+export function addOllama(app: App, ports: Ports, version: string): void {
+  const { service, sampling, unsupportedParts, exchange } = ports
   /** Resolves the model's name, which may have a tag. */
   const named = <T extends { readonly model?: string }>(body: T): T => ({
     ...body,
@@ -43,111 +53,122 @@ export function addOllama(app: App, { service, sampling, unsupportedParts, excha
   app.post(
     '/api/chat',
     {
-      schema: { ...described('Chat (Ollama)'), body: OllamaChatBody },
+      schema: { ...described('Chat (Ollama)', 'ollama'), body: OllamaChatBody },
       preValidation: nullsDownTo(NULLS, ['format']),
       preHandler: argumentsAhead,
     },
     async (request, reply) => {
       const body = named(request.body)
-      // A request without messages only loads the model.
-      if (body.messages.length === 0) return load(service, body.model)
+      // A request without messages only loads the model, or unloads it.
+      if (body.messages.length === 0) return load(ports, body, request.tenant, 'chat')
+      keep(ports, body, request.tenant)
       const ask = chatAsk(body, request.tenant, sampling, unsupportedParts)
       const streamed = body.stream !== false
       const begin = (signal: AbortSignal) => [service.ask({ ...ask, signal, streamed })]
       const running = exchange(request, reply)
-      if (streamed) return running.stream(begin, new OllamaStream('chat'))
-      return ollamaAnswer('chat', (await running.answers(begin))[0]!)
+      const ignored = ignoredIn(body, OllamaChatBody)
+      if (streamed) return running.stream(begin, new OllamaStream('chat', ignored))
+      return ollamaAnswer('chat', (await running.answers(begin))[0]!, ignored)
     },
   )
   app.post(
     '/api/generate',
-    { schema: { ...described('Completion (Ollama)'), body: GenerateBody }, preValidation: nullsDownTo(NULLS, ['format']) },
+    {
+      schema: { ...described('Completion (Ollama)', 'ollama'), body: GenerateBody },
+      preValidation: nullsDownTo(NULLS, ['format']),
+    },
     async (request, reply) => {
       const body = named(request.body)
-      if (body.prompt === undefined || body.prompt === '') return load(service, body.model)
+      if (body.prompt === undefined || body.prompt === '') return load(ports, body, request.tenant, 'generate')
+      keep(ports, body, request.tenant)
       const ask = generateAsk(body, request.tenant, sampling, unsupportedParts)
-      const { prompt } = body
+      const { prompt, suffix = '' } = body
+      const bare =
+        suffix !== '' ? { prompt: '', fill: { prefix: prompt, suffix, files: [] } } : body.raw === true ? { prompt } : null
       const streamed = body.stream !== false
       const begin = (signal: AbortSignal): readonly AnyAsked<Answer | CompletionAnswer>[] =>
-        body.raw === true ? [service.complete({ ...ask, prompt, signal })] : [service.ask({ ...ask, signal, streamed })]
+        bare === null ? [service.ask({ ...ask, signal, streamed })] : [service.complete({ ...ask, ...bare, signal })]
       const running = exchange(request, reply)
-      if (streamed) return running.stream(begin, new OllamaStream('generate'))
-      return ollamaAnswer('generate', (await running.answers(begin))[0]!)
+      // No template shows them.
+      const unshown = bare === null ? [] : (['system', 'think'] as const).filter((name) => body[name] !== undefined)
+      const ignored = ignoredIn(body, GenerateBody, unshown)
+      if (streamed) return running.stream(begin, new OllamaStream('generate', ignored))
+      return ollamaAnswer('generate', (await running.answers(begin))[0]!, ignored)
     },
   )
-  app.post('/api/embed', { schema: { ...described('Embeddings (Ollama)'), body: EmbedBody } }, async (request, reply) => {
-    const { model, input, dimensions } = named(request.body)
-    const inputs = typeof input === 'string' ? [input] : input
-    const answer = await exchange(request, reply).aside(
-      'embeddings',
-      (signal) => service.embed({ tenant: request.tenant, inputs, signal, ...definedFields({ model, dimensions }) }),
-      ({ vectors }) => vectors.length,
-    )
-    return { model: answer.model, embeddings: answer.vectors.map((vector) => [...vector]), prompt_eval_count: answer.tokens }
-  })
-  app.get('/api/tags', { schema: described('Models (Ollama)') }, () => ({ models: service.models().map(tag) }))
-  app.get('/api/ps', { schema: described('Models in memory (Ollama)') }, () => ({
-    models: service
-      .models()
-      .filter(({ state }) => state === 'loaded')
-      .map(tag),
-  }))
   app.post(
-    '/api/show',
-    {
-      schema: {
-        ...described('One model (Ollama)'),
-        body: Type.Object({ model: Type.Optional(Type.String()), name: Type.Optional(Type.String()) }),
-      },
-    },
-    async ({ body }) => {
-      const { loaded } = await service.load(nameIn(service, body.model ?? body.name))
+    '/api/embed',
+    { schema: { ...described('Embeddings (Ollama)', 'ollama'), body: EmbedBody } },
+    async (request, reply) => {
+      const body = named(request.body)
+      const { model, input, dimensions } = body
+      // A model for embeddings alone stays loaded.
+      if (service.sideModels().every(({ use }) => use !== 'embeddings')) keep(ports, body, request.tenant)
+      const inputs = typeof input === 'string' ? [input] : input
+      const answer = await exchange(request, reply).aside(
+        'embeddings',
+        (signal) => service.embed({ tenant: request.tenant, inputs, signal, ...definedFields({ model, dimensions }) }),
+        ({ vectors }) => vectors.length,
+      )
       return {
-        details: DETAILS,
-        model_info: { 'general.architecture': 'kvfold', 'kvfold.context_length': loaded?.context },
-        capabilities: ['completion', 'tools'],
+        ...{ model: answer.model, embeddings: answer.vectors.map((vector) => [...vector]), prompt_eval_count: answer.tokens },
+        ...toldOf(ignoredIn(body, EmbedBody)),
       }
     },
   )
-  app.get('/api/version', { schema: described('Version (Ollama)') }, () => ({ version }))
+  addOllamaModels(app, ports)
+  app.get('/api/version', { schema: described('Version (Ollama)', 'ollama') }, () => ({ version }))
 }
 
-/** Placeholders: the server does not know the family, the size or the quantization. */
-const DETAILS = { format: 'gguf', family: 'kvfold', families: ['kvfold'], parameter_size: '', quantization_level: '' }
-
-const tag = ({ name, since, loaded: known }: ModelStatus): object => ({
-  ...{ name, model: name, modified_at: new Date(since * 1000).toISOString(), size: 0, digest: '' },
-  details: DETAILS,
-  ...(known === null ? {} : { context_length: known.context }),
-})
-
-function nameIn(service: Service, name: string | undefined): string | undefined {
-  const plain = name?.replace(/:latest$/, '')
-  return service.models().some((model) => model.name === name) ? name : plain
+/** Loads the model, or unloads it where `keep_alive` is 0. */
+async function load(ports: Ports, body: Common, tenant: Tenant, kind: OllamaKind): Promise<object> {
+  const { service } = ports
+  const isLeaving = keepAliveOf(body.keep_alive) === 0
+  keep(ports, body, tenant)
+  if (isLeaving) {
+    ports.refuseGuests(tenant, 'unload models')
+    // While it is used, it is unloaded after that.
+    await service.unload(body.model).catch((error: unknown) => {
+      if (!(error instanceof KvfoldError && error.code === 'model/busy')) throw error
+    })
+  } else await service.load(body.model)
+  return {
+    ...part(kind, body.model ?? service.models()[0]?.name ?? '', '', '', []),
+    ...{ done: true, done_reason: isLeaving ? 'unload' : 'load' },
+  }
 }
 
-async function load(service: Service, model: string | undefined): Promise<object> {
-  await service.load(model)
-  return { model, created_at: new Date().toISOString(), response: '', done: true, done_reason: 'load' }
+/**
+ * Carries out `keep_alive`. Models that the server was started with stay loaded as it was started, unless it is 0. A key that may not manage
+ * the server changes nothing.
+ */
+function keep(
+  { service, refuseGuests }: Ports,
+  { model, keep_alive: given }: Pick<Common, 'model' | 'keep_alive'>,
+  tenant: Tenant,
+): void {
+  const milliseconds = keepAliveOf(given)
+  if (milliseconds === null || (milliseconds > 0 && !service.loadsOnDemand)) return
+  try {
+    refuseGuests(tenant, 'keep models')
+  } catch {
+    return
+  }
+  service.keep(model, milliseconds)
 }
 
 // Translates chat and generate requests into asks.
 
 const Name = Type.Optional(Type.String({ maxLength: 1024, description: 'a name out of /api/tags; default: the first' }))
 
-/** Ollama's names. Options not listed here have no effect. */
+const { temperature, top_k, top_p, min_p, typical_p, repeat_penalty, repeat_last_n, seed } = SamplingFields
+const { presence_penalty, frequency_penalty, mirostat, mirostat_tau, mirostat_eta } = SamplingFields
+
+/** Ollama's names. Options not listed here have no effect, and the answer names them. */
 const Options = Type.Optional(
   Type.Object({
-    temperature: Type.Optional(Type.Number({ minimum: 0, maximum: 100 })),
-    top_k: Type.Optional(Type.Integer({ minimum: -1, maximum: 1_000_000 })),
-    top_p: Type.Optional(Type.Number({ minimum: 0, maximum: 1 })),
-    min_p: Type.Optional(Type.Number({ minimum: 0, maximum: 1 })),
-    typical_p: Type.Optional(Type.Number({ minimum: 0, maximum: 1 })),
-    repeat_penalty: Type.Optional(Type.Number({ exclusiveMinimum: 0, maximum: 100 })),
-    repeat_last_n: Type.Optional(Type.Integer({ minimum: 0, maximum: 2 ** 20 })),
-    presence_penalty: Type.Optional(Type.Number({ minimum: -2, maximum: 2 })),
-    frequency_penalty: Type.Optional(Type.Number({ minimum: -2, maximum: 2 })),
-    seed: Type.Optional(Type.Integer()),
+    ...{ temperature, top_k, top_p, min_p, typical_p, repeat_penalty, repeat_last_n, seed },
+    ...{ presence_penalty, frequency_penalty, mirostat, mirostat_tau, mirostat_eta },
     num_predict: Type.Optional(Type.Integer({ minimum: -2, description: '-1 and -2: as many as the context holds' })),
     stop: StopField,
   }),
@@ -161,7 +182,7 @@ const Common = {
   think: Type.Optional(
     Type.Unsafe<boolean | string>({ type: ['boolean', 'string'], description: 'whether the model thinks, or how much' }),
   ),
-  keep_alive: Type.Optional(Type.Unknown({ description: 'models stay loaded as the server was started' })),
+  keep_alive: KeepAlive,
   kvfold: KvfoldField,
 }
 
@@ -208,14 +229,15 @@ const GenerateBody = Type.Object({
   prompt: Type.Optional(Type.String()),
   system: Type.Optional(Type.String()),
   raw: Type.Optional(Type.Boolean({ description: 'true: the prompt goes on as it is, without template' })),
-  suffix: Type.Optional(Type.String({ description: 'refused when not empty' })),
+  suffix: Type.Optional(Type.String({ description: 'text after the answer, for models with tokens of fill-in prompts' })),
+  context: Type.Optional(Type.Unknown({ description: 'refused: use /api/chat' })),
   template: Type.Optional(Type.String({ description: 'refused when not empty' })),
   images: Type.Optional(
     Type.Array(Type.Unknown(), { description: 'refused unless the server was started with --unsupported placeholder' }),
   ),
 })
 
-type Common = Omit<Type.Static<typeof GenerateBody>, 'prompt' | 'system' | 'raw' | 'suffix' | 'template' | 'images'>
+type Common = Omit<Type.Static<typeof GenerateBody>, 'prompt' | 'system' | 'raw' | 'suffix' | 'context' | 'template' | 'images'>
 export type OllamaChat = Type.Static<typeof OllamaChatBody>
 export type Generate = Type.Static<typeof GenerateBody>
 
@@ -233,8 +255,9 @@ const chatAsk = (body: OllamaChat, tenant: Tenant, defaults: Sampling, unsupport
 
 /** @throws FieldError */
 function generateAsk(body: Generate, tenant: Tenant, defaults: Sampling, unsupportedParts: UnsupportedParts): Ask {
-  const { prompt = '', system = '', suffix = '', template = '', images = [] } = body
-  if (suffix !== '') throw unsupported('suffix', 'suffix is not supported; the model only writes on.')
+  const { prompt = '', system = '', template = '', images = [] } = body
+  if (body.context !== undefined)
+    throw unsupported('context', 'context is not supported: its tokens are of another server. Send the messages to /api/chat.')
   if (template !== '') throw unsupported('template', 'template is not supported; the model has its own, or send raw: true.')
   const content = withImages(prompt, images, 'images', unsupportedParts)
   const first: readonly ChatMessage[] = system === '' ? [] : [{ role: 'system', content: system }]
@@ -255,13 +278,18 @@ function commonOf(body: Common, tenant: Tenant, defaults: Sampling): Omit<Ask, '
       maxTokens: most < 0 ? undefined : most,
       stop: stopOf(stop),
       format: formatOf(body.format),
-      ...templateFieldsOf(typeof think === 'boolean' ? { enable_thinking: think } : {}, {
-        field: 'think',
-        value: typeof think === 'string' ? think : undefined,
-      }),
+      ...thinkingOf(think),
     }),
     ...kvfoldOf(body.kvfold),
   }
+}
+
+/** The variables of `think`; what the template does not read is named by this dialect's field. */
+function thinkingOf(think: boolean | string | undefined): ReturnType<typeof templateFieldsOf> {
+  const isThinking = typeof think === 'boolean' ? { enable_thinking: think } : {}
+  const effort = { field: 'think', value: typeof think === 'string' ? think : undefined }
+  const { template, ...rest } = templateFieldsOf(isThinking, effort)
+  return { ...rest, template: template.map((variable) => ({ ...variable, field: 'think' })) }
 }
 
 function formatOf(format: unknown): AnswerFormat | undefined {
@@ -317,19 +345,24 @@ type OllamaKind = 'chat' | 'generate'
 
 const NANOSECONDS = 1e6
 
-function ollamaAnswer(kind: OllamaKind, answer: Answer | CompletionAnswer): object {
+const toldOf = (ignored: readonly string[]): object => (ignored.length === 0 ? {} : { kvfold: { ignored } })
+
+function ollamaAnswer(kind: OllamaKind, answer: Answer | CompletionAnswer, ignored: readonly string[]): object {
   const [said, thought, calls] =
     'message' in answer
       ? [answer.message.content, answer.message.reasoning ?? '', answer.message.toolCalls ?? []]
       : [answer.text, '', []]
-  return { ...part(kind, answer.model, said, thought, calls), ...end(answer) }
+  return { ...part(kind, answer.model, said, thought, calls), ...end(answer, ignored) }
 }
 
 class OllamaStream implements StreamShape<Answer | CompletionAnswer> {
   readonly lines = true
   #model = ''
 
-  constructor(private readonly kind: OllamaKind) {}
+  constructor(
+    private readonly kind: OllamaKind,
+    private readonly ignored: readonly string[],
+  ) {}
 
   on(event: AskEvent): readonly Frame[] {
     if (event.type === 'started') this.#model = event.model
@@ -340,7 +373,7 @@ class OllamaStream implements StreamShape<Answer | CompletionAnswer> {
   }
 
   done(answer: Answer | CompletionAnswer): readonly Frame[] {
-    return [{ data: { ...part(this.kind, answer.model, '', '', []), ...end(answer) } }]
+    return [{ data: { ...part(this.kind, answer.model, '', '', []), ...end(answer, this.ignored) } }]
   }
 
   end(): readonly Frame[] {
@@ -372,7 +405,7 @@ function part(kind: OllamaKind, model: string, text: string, thinking: string, c
 }
 
 /** Times are in nanoseconds. */
-function end({ finish, timing, usage, waited, unread }: AnyAnswer): object {
+function end({ finish, timing, usage, waited, unread }: AnyAnswer, ignored: readonly string[]): object {
   const { firstToken, total } = timing
   const nanoseconds = (milliseconds: number) => Math.round(Math.max(0, milliseconds) * NANOSECONDS)
   return {
@@ -384,6 +417,6 @@ function end({ finish, timing, usage, waited, unread }: AnyAnswer): object {
     prompt_eval_duration: nanoseconds(firstToken),
     eval_count: usage.completionTokens,
     eval_duration: nanoseconds(total - firstToken),
-    ...(unread.length === 0 ? {} : { kvfold: { ignored: unread } }),
+    ...toldOf([...ignored, ...unread]),
   }
 }

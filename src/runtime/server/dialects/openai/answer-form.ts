@@ -1,6 +1,7 @@
 /** Reads the form of an answer in both completion routes: `response_format`, and the fields of vLLM, SGLang and llama-server. */
 import Type from 'typebox'
-import { words } from '../../../chat/grammar.js'
+import { grammarOfRegex, words } from '../../../chat/grammar.js'
+import { KvfoldError } from '../../../core/errors.js'
 import { type AnswerFormat, MOST_OF_SCHEMA } from '../../ask.js'
 import { FieldError, unsupported } from '../../problem.js'
 import { parseJsonBody } from '../../json-body.js'
@@ -55,19 +56,19 @@ export const FormFields = {
   structured_outputs: Type.Optional(
     Type.Record(Type.String(), Type.Unknown(), {
       description:
-        'as vLLM has it: json, json_object, choice or grammar (GBNF); regex, structural_tag and whitespace are refused',
+        'as vLLM has it: json, json_object, regex, choice or grammar (GBNF); structural_tag and whitespace are refused',
     }),
   ),
   guided_json: schemaOrText('older vLLM: a JSON schema, or the text of one'),
   guided_choice: Type.Optional(Type.Array(Type.String(), { description: 'older vLLM: one of these texts' })),
   guided_grammar: text('older vLLM; GBNF'),
-  guided_regex: refused,
+  guided_regex: text('older vLLM: a regular expression that the whole answer matches'),
   guided_whitespace_pattern: refused,
   structural_tag: refused,
   json_schema: Type.Optional(Type.Unsafe<unknown>({ ...Schema, description: 'as llama-server has it; or use response_format' })),
   grammar: text('as llama-server has it: GBNF; empty for none'),
   ebnf: text('as SGLang has it; GBNF'),
-  regex: refused,
+  regex: text('as SGLang has it: a regular expression that the whole answer matches'),
 }
 
 /** Fields in which a null has a meaning. */
@@ -84,12 +85,12 @@ export function formOf(request: FormRequest): AnswerFormat | undefined {
     ...read('json_schema', json_schema, schemaOf),
     ...read('grammar', grammar === '' ? undefined : grammar, grammarOf),
     ...read('ebnf', ebnf, grammarOf),
-    ...read('regex', regex, noRegex),
+    ...read('regex', regex, regexOf),
     ...read('structural_tag', request.structural_tag, noTag),
     ...read('guided_json', request.guided_json, schemaOf),
     ...read('guided_choice', request.guided_choice, choiceOf),
     ...read('guided_grammar', request.guided_grammar, grammarOf),
-    ...read('guided_regex', request.guided_regex, noRegex),
+    ...read('guided_regex', request.guided_regex, regexOf),
     ...read('guided_whitespace_pattern', request.guided_whitespace_pattern, noSpaces),
     ...Object.entries(outputs).flatMap(([kind, value]) =>
       read(`structured_outputs.${kind}`, value, (Object.hasOwn(KINDS, kind) ? KINDS[kind] : undefined) ?? noSuch),
@@ -127,10 +128,9 @@ const only =
   }
 
 const nothing: FormReader = () => undefined
-const noRegex = cannot('send a grammar (GBNF), a choice or a JSON schema.')
 const noTag = cannot('send a grammar (GBNF).')
 const noSpaces = cannot('where spaces stand in JSON is not a matter of choice here.')
-const noSuch = cannot('send json, json_object, choice or grammar.')
+const noSuch = cannot('send json, json_object, regex, choice or grammar.')
 
 /** The keys of vLLM's `structured_outputs`. */
 const KINDS: Readonly<Record<string, FormReader>> = {
@@ -138,7 +138,7 @@ const KINDS: Readonly<Record<string, FormReader>> = {
   json_object: only(() => ({ kind: 'json' })),
   choice: choiceOf,
   grammar: grammarOf,
-  regex: noRegex,
+  regex: regexOf,
   structural_tag: noTag,
   whitespace_pattern: noSpaces,
   disable_any_whitespace: only(noSpaces),
@@ -166,6 +166,16 @@ function choiceOf(value: unknown, param: string): AnswerFormat {
   if (!Array.isArray(value) || value.length === 0 || value.length > MOST_CHOICES || !value.every(isText))
     throw new FieldError(param, `${param} must be a list of 1 to ${MOST_CHOICES} texts, none of them empty.`)
   return { kind: 'grammar', grammar: `root ::=${value.map(words).join('|')}` }
+}
+
+function regexOf(value: unknown, param: string): AnswerFormat {
+  if (typeof value !== 'string' || value === '') throw new FieldError(param, `${param} must be a regular expression.`)
+  try {
+    return { kind: 'grammar', grammar: grammarOfRegex(value) }
+  } catch (error) {
+    if (!(error instanceof KvfoldError)) throw error
+    throw new FieldError(param, `${param} ${error.message}. Simplify it, or send a grammar (GBNF).`)
+  }
 }
 
 function grammarOf(value: unknown, param: string): AnswerFormat {

@@ -1,11 +1,11 @@
 /** Writes an answer as a chat completion, whole or in chunks. */
 import type { ToolCall } from '../../../chat/message.js'
 import type { Finish, TokenLogprob } from '../../../engine/engine.js'
-import type { Answer, AskEvent } from '../../ask.js'
+import type { Answer, AnyAnswer, AskEvent } from '../../ask.js'
 import type { Frame, StreamShape } from '../../request-lifecycle.js'
 import type { Problem } from '../../problem.js'
 import { kvfoldBeside, kvfoldEvent, kvfoldReply, type KvfoldRequest } from '../kvfold-field.js'
-import { timings } from '../llama-server/completion.js'
+import { RunningTimings, timings } from '../llama-server/timings.js'
 import { argumentsOf, restOf } from '../tools.js'
 import { dropUsage } from './drops.js'
 import { chatLogprobs, chatUsage, openAiError, summed } from './wire.js'
@@ -25,8 +25,10 @@ export interface ChatWish {
   readonly logprobs: boolean
   /** Whether a stream ends with a chunk of usage. */
   readonly usage: boolean
-  /** Whether the answer has timings. Default false. */
+  /** Whether each part of a stream has timings. The end of it always has them. Default false. */
   readonly timings?: boolean
+  /** Whether a stream tells how much of the prompt is computed. Default false. */
+  readonly progress?: boolean
 }
 
 export function chatCompletion({ id, created }: ChatHead, answers: readonly Answer[], wish: ChatWish): object {
@@ -50,7 +52,7 @@ export function chatCompletion({ id, created }: ChatHead, answers: readonly Answ
       ...stopReason(stop),
     })),
     usage: usageOf(answers),
-    ...timingsOf(answers, wish),
+    ...timingsOf(answers),
     ...kvfoldBeside(wish, answers, kvfoldReply),
   }
 }
@@ -71,23 +73,26 @@ export class ChatStream implements StreamShape<Answer> {
   on(event: AskEvent, index: number): readonly Frame[] {
     if (event.type === 'started') this.#model = event.model
     const choice = this.#choice(index)
-    const frames = [...this.#first(event, index, choice), ...this.#delta(event, index, choice)]
+    choice.timings.on(event)
+    const frames = [...this.#first(event, index, choice), ...this.#progress(event, choice), ...this.#delta(event, index, choice)]
     const told = kvfoldEvent(this.wish.kvfold, event)
     return told === null ? frames : [...frames, this.#chunk([], { kvfold: { choice: index, event: told } })]
   }
 
-  done({ model, finish, stop }: Answer, index: number): readonly Frame[] {
+  done(answer: Answer, index: number): readonly Frame[] {
+    const { model, finish, stop } = answer
     this.#model = model
     const { logprobs, begun } = this.#choice(index)
     const delta = begun ? {} : ROLE
     const reason = { finish_reason: reasonOf(finish), ...stopReason(stop) }
-    return [this.#chunk([{ index, delta, logprobs: this.#take(logprobs), ...reason }])]
+    return [this.#chunk([{ index, delta, logprobs: this.#take(logprobs), ...reason }], timingsOf([answer]))]
   }
 
   end(answers: readonly Answer[]): readonly Frame[] {
     const usage = this.wish.usage ? { usage: usageOf(answers) } : {}
-    const told = { ...timingsOf(answers, this.wish), ...kvfoldBeside(this.wish, answers, kvfoldReply) }
-    const last = this.wish.usage || Object.keys(told).length > 0 ? [this.#chunk([], { ...usage, ...told })] : []
+    const told = kvfoldBeside(this.wish, answers, kvfoldReply)
+    const more = { ...usage, ...timingsOf(answers), ...told }
+    const last = this.wish.usage || Object.keys(told).length > 0 ? [this.#chunk([], more)] : []
     return [...last, DONE]
   }
 
@@ -100,6 +105,11 @@ export class ChatStream implements StreamShape<Answer> {
     if (choice.begun || event.type === 'queued' || event.type === 'started') return []
     choice.begun = true
     return [this.#chunk([{ index, delta: { ...ROLE, content: '' }, logprobs: null, finish_reason: null }])]
+  }
+
+  #progress(event: AskEvent, { timings: running }: StreamedChoice): readonly Frame[] {
+    if (this.wish.progress !== true || (event.type !== 'plan' && event.type !== 'progress')) return []
+    return [this.#chunk([], { prompt_progress: running.progress })]
   }
 
   #delta(event: AskEvent, index: number, choice: StreamedChoice): readonly Frame[] {
@@ -149,8 +159,9 @@ export class ChatStream implements StreamShape<Answer> {
     return text === '' ? frames : [...frames, part({ function: { arguments: text } })]
   }
 
-  #part(index: number, delta: object, { logprobs }: StreamedChoice): Frame {
-    return this.#chunk([{ index, delta, logprobs: this.#take(logprobs), finish_reason: null }])
+  #part(index: number, delta: object, { logprobs, timings: running }: StreamedChoice): Frame {
+    const told = this.wish.timings === true ? { timings: running.timings } : {}
+    return this.#chunk([{ index, delta, logprobs: this.#take(logprobs), finish_reason: null }], told)
   }
 
   /** Returns the logprobs since the last chunk. */
@@ -167,7 +178,7 @@ export class ChatStream implements StreamShape<Answer> {
   #choice(index: number): StreamedChoice {
     const known = this.#choices.get(index)
     if (known !== undefined) return known
-    const choice = { begun: false, calls: 0, call: null, logprobs: [] }
+    const choice = { begun: false, calls: 0, call: null, logprobs: [], timings: new RunningTimings() }
     this.#choices.set(index, choice)
     return choice
   }
@@ -179,11 +190,11 @@ interface StreamedChoice {
   /** The call in progress, with the text of its arguments sent so far. */
   call: { readonly id: string; told: string } | null
   readonly logprobs: TokenLogprob[]
+  readonly timings: RunningTimings
 }
 
 /** Returns the first answer's timings: all answers share its prompt. */
-const timingsOf = ([first]: readonly Answer[], wish: ChatWish): object =>
-  wish.timings === true && first !== undefined ? { timings: timings(first) } : {}
+export const timingsOf = ([first]: readonly AnyAnswer[]): object => (first === undefined ? {} : { timings: timings(first) })
 
 const ROLE = { role: 'assistant' } as const
 /** The last frame of a stream in both completion routes. */
@@ -195,8 +206,8 @@ const written = (call: ToolCall): object => ({
   function: { name: call.name, arguments: argumentsOf(call) },
 })
 
-/** The stop string that ended an answer, under vLLM's name. */
-export const stopReason = (stop: string | undefined): object => (stop === undefined ? {} : { stop_reason: stop })
+/** The stop string, or the stop token, that ended an answer, under vLLM's name. */
+export const stopReason = (stop: string | number | undefined): object => (stop === undefined ? {} : { stop_reason: stop })
 
 function reasonOf(finish: Finish): string {
   switch (finish) {

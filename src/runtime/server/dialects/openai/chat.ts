@@ -2,32 +2,33 @@
 import { randomUUID } from 'node:crypto'
 import Type from 'typebox'
 import type { ChatMessage, ToolDefinition } from '../../../chat/message.js'
-import { definedFields, isRecord } from '../../../core/json.js'
+import { definedFields, fieldOf, isRecord } from '../../../core/json.js'
 import type { Sampling } from '../../../engine/engine.js'
 import type { Ask, Tenant, UnsupportedParts } from '../../ask.js'
-import { ANSWER, type App, ERRORS, type Ports } from '../../routes/route.js'
+import { type App, described, type Ports } from '../../routes/route.js'
 import { FieldError, unsupported } from '../../problem.js'
 import {
   begun,
   Effort,
+  LoraField,
+  NoteFields,
   nullsDownTo,
-  SamplingFields,
-  SpeculateFields,
-  speculateOf,
-  samplingOf,
   StopField,
   stopOf,
+  StreamOptions,
   TemplateFields,
   templateFieldsOf,
   textOf,
 } from '../fields.js'
 import { ignoredIn, KvfoldField, kvfoldOf } from '../kvfold-field.js'
 import { type PlacedMessage, resultsInOrder } from '../results.js'
+import { LimitFields, limitsOf, SamplingFields, samplingOf, SpeculateFields, speculateOf } from '../sampling-fields.js'
 import { sessionOf } from '../session-headers.js'
-import { argumentsAhead, callOf, checkChoice, checkTools, NO_PARAMETERS, STRICT } from '../tools.js'
+import { allowedTools, argumentsAhead, callOf, checkChoice, checkTools, NO_PARAMETERS, STRICT } from '../tools.js'
 import { FormFields, formOf, WITH_NULLS } from './answer-form.js'
 import { chatCompletion, ChatStream } from './chat-reply.js'
 import { DropFields, dropsOf } from './drops.js'
+import { LEFT_OUT } from './response-tools.js'
 
 /** Messages, tools, their fields and `response_format` may have nulls for unset fields. Schemas and arguments nested deeper keep theirs. */
 const NULLS = 5
@@ -36,7 +37,7 @@ export function addChat(app: App, { service, sampling, unsupportedParts, exchang
   app.post(
     '/v1/chat/completions',
     {
-      schema: { summary: 'Chat completion (OpenAI)', tags: ['openai'], body: ChatBody, response: { 200: ANSWER, ...ERRORS } },
+      schema: { ...described('Chat completion (OpenAI)', 'openai'), body: ChatBody },
       preValidation: nullsDownTo(NULLS, WITH_NULLS),
       preHandler: argumentsAhead,
     },
@@ -46,9 +47,10 @@ export function addChat(app: App, { service, sampling, unsupportedParts, exchang
       const head = { id: `chatcmpl-${randomUUID()}`, created: Math.floor(Date.now() / 1000) }
       const wish = {
         kvfold: body.kvfold,
-        ignored: ignoredIn(body, ChatBody),
+        ignored: [...toolsLeftOut(body.tools), ...ignoredIn(body, ChatBody)],
         logprobs: body.logprobs === true,
         timings: body.timings_per_token === true,
+        progress: body.return_progress === true,
         usage: body.stream_options?.include_usage === true,
       }
       const streamed = body.stream === true
@@ -80,9 +82,11 @@ export function chatAsk(body: ChatRequest, tenant: Tenant, defaults: Sampling, u
     tools,
     toolChoice: checkChoice(choiceOf(body.tool_choice), tools),
     sampling: samplingOf(body, defaults),
+    ...limitsOf(body),
     ...definedFields({
       beginning,
       model: body.model,
+      lora: body.lora,
       speculate: speculateOf(body),
       maxTokens,
       parallelCalls: body.parallel_tool_calls,
@@ -95,6 +99,9 @@ export function chatAsk(body: ChatRequest, tenant: Tenant, defaults: Sampling, u
     ...kvfoldOf(body.kvfold),
   }
 }
+
+/** The values of `reasoning_format` that stand for what this server does. */
+const SPLIT: readonly string[] = ['auto', 'deepseek']
 
 /** Whether the answer must have a form, think first, or be a forced call, so that it cannot continue a text. */
 function isHeld(body: ChatRequest): boolean {
@@ -130,12 +137,17 @@ const effortOf = ({ reasoning_effort: effort, reasoning }: ChatRequest) =>
   effort === undefined ? { field: 'reasoning.effort', value: reasoning?.effort } : { field: 'reasoning_effort', value: effort }
 
 function refuseWhatChangesTheAnswer(body: ChatRequest): void {
+  if (body.prompt_logprobs !== undefined)
+    throw unsupported('prompt_logprobs', 'prompt_logprobs is not supported in a chat; send the prompt to /v1/completions.')
+  if (body.reasoning_format !== undefined && !SPLIT.includes(body.reasoning_format))
+    throw unsupported(
+      'reasoning_format',
+      `reasoning_format may only be ${SPLIT.join(' or ')}: thoughts always come apart from the answer, as reasoning_content.`,
+    )
   if (body.functions !== undefined) throw unsupported('functions', 'functions is not supported; send tools instead.')
   if (body.function_call !== undefined)
     throw unsupported('function_call', 'function_call is not supported; send tool_choice instead.')
   if (body.audio !== undefined) throw unsupported('audio', 'audio is not supported; this server answers in text.')
-  if (body.web_search_options !== undefined)
-    throw unsupported('web_search_options', 'web_search_options is not supported; this server searches no web.')
   if (body.modalities?.some((modality) => modality !== 'text') === true)
     throw unsupported('modalities', 'modalities may only be ["text"]; this server answers in text.')
   if (body.top_logprobs !== undefined && body.logprobs !== true)
@@ -194,10 +206,18 @@ function messageOf(
   }
 }
 
+/** Tools of OpenAI's own servers, such as `{type: web_search}`. The model does not see them, and the answer says so. */
+const isLeftOut = ({ type, function: definition }: NonNullable<ChatRequest['tools']>[number]): boolean =>
+  definition === undefined && LEFT_OUT.test(type)
+
+const toolsLeftOut = (tools: ChatRequest['tools'] = []): readonly string[] =>
+  tools.flatMap((tool, index) => (isLeftOut(tool) ? [`tools[${index}]: ${tool.type.slice(0, 40)}`] : []))
+
 function toolsOf(tools: NonNullable<ChatRequest['tools']>): readonly ToolDefinition[] {
-  const place = (index: number) => `tools[${index}].function.name`
+  const shown = [...tools.entries()].filter(([, tool]) => !isLeftOut(tool))
+  const place = (at: number) => `tools[${shown[at]![0]}].function.name`
   return checkTools(
-    tools.map(({ type, function: definition }, index) => {
+    shown.map(([index, { type, function: definition }]) => {
       if (type !== 'function')
         throw unsupported(
           `tools[${index}].type`,
@@ -216,8 +236,13 @@ function choiceOf(choice: ChatRequest['tool_choice']): Ask['toolChoice'] {
   if (choice === 'auto' || choice === 'none' || choice === 'required') return choice
   if (typeof choice === 'string')
     throw new FieldError('tool_choice', 'tool_choice must be auto, none, required, or name a function.')
+  if (choice['type'] === 'allowed_tools')
+    return allowedTools(choice['allowed_tools'], 'tool_choice.allowed_tools', (tool) => fieldOf(tool, 'function'))
   if (choice['type'] !== 'function')
-    throw unsupported('tool_choice.type', 'tool_choice.type must be "function"; other kinds of choice are not supported.')
+    throw unsupported(
+      'tool_choice.type',
+      'tool_choice.type must be "function" or "allowed_tools"; other kinds of choice are not supported.',
+    )
   const named = choice['function']
   const name = isRecord(named) ? named['name'] : undefined
   if (typeof name !== 'string') throw new FieldError('tool_choice.function.name', 'tool_choice.function.name must be a string.')
@@ -266,6 +291,7 @@ export const ChatBody = Type.Object({
   model: Type.Optional(Type.String({ maxLength: 1024, description: 'default: the first' })),
   messages: Type.Array(Message, { minItems: 1, maxItems: 100_000 }),
   ...SamplingFields,
+  ...LimitFields,
   ...SpeculateFields,
   max_tokens: Type.Optional(
     Type.Integer({
@@ -276,18 +302,25 @@ export const ChatBody = Type.Object({
   max_completion_tokens: Type.Optional(Type.Integer({ minimum: 1, description: 'as max_tokens' })),
   n: Type.Optional(Type.Integer({ minimum: 1, maximum: MOST_CHOICES })),
   stop: StopField,
+  lora: LoraField,
   stream: Type.Optional(Type.Boolean()),
-  stream_options: Type.Optional(Type.Object({ include_usage: Type.Optional(Type.Boolean()) })),
+  stream_options: StreamOptions,
   logprobs: Type.Optional(Type.Boolean()),
   top_logprobs: Type.Optional(Type.Integer({ minimum: 0, maximum: 20 })),
   timings_per_token: Type.Optional(
-    Type.Boolean({ description: 'as llama-server has it: whether the answer tells how long it took' }),
+    Type.Boolean({ description: 'as llama-server has it: whether each part of a stream tells how long it took' }),
   ),
+  return_progress: Type.Optional(
+    Type.Boolean({ description: 'as llama-server has it: whether a stream tells how much of the prompt is computed' }),
+  ),
+  reasoning_format: Type.Optional(Type.String({ description: 'auto or deepseek: thoughts come apart from the answer' })),
+  prompt_logprobs: Type.Optional(Type.Unknown({ description: 'refused: use /v1/completions' })),
   tools: Type.Optional(Type.Array(Tool)),
   tool_choice: Type.Optional(
     Type.Unsafe<string | Record<string, unknown>>({
       type: ['string', 'object'],
-      description: 'auto, none, required, or {type: function, function: {name}}',
+      description:
+        'auto, none, required, {type: function, function: {name}}, or {type: allowed_tools, allowed_tools: {mode, tools}}',
     }),
   ),
   parallel_tool_calls: Type.Optional(Type.Boolean()),
@@ -305,12 +338,14 @@ export const ChatBody = Type.Object({
     ),
   ),
   ...DropFields,
+  ...NoteFields,
+  store: Type.Optional(Type.Boolean({ description: 'changes no answer: chat completions are not stored for fetching' })),
+  cache_prompt: Type.Optional(Type.Boolean({ description: 'changes no answer: cells in the cache are always used' })),
   kvfold: KvfoldField,
   functions: Type.Optional(Type.Unknown({ deprecated: true, description: 'refused: use tools' })),
   function_call: Type.Optional(Type.Unknown({ deprecated: true, description: 'refused: use tool_choice' })),
   audio: Type.Optional(Type.Unknown({ description: 'refused' })),
   modalities: Type.Optional(Type.Array(Type.String(), { description: 'only text' })),
-  web_search_options: Type.Optional(Type.Unknown({ description: 'refused' })),
 })
 
 export type ChatRequest = Type.Static<typeof ChatBody>

@@ -2,25 +2,17 @@
 import { definedFields } from '../../../core/json.js'
 import { randomUUID } from 'node:crypto'
 import Type from 'typebox'
-import type { Finish, Sampling, TokenLogprob } from '../../../engine/engine.js'
+import type { Finish, PromptLogprob, Sampling, TokenLogprob } from '../../../engine/engine.js'
 import { type AskEvent, type CompletionAnswer, type CompletionAsk, nthSampling, type Tenant } from '../../ask.js'
-import { ANSWER, type App, ERRORS, type Ports } from '../../routes/route.js'
+import { type App, described, type Ports } from '../../routes/route.js'
 import { FieldError, type Problem, unsupported } from '../../problem.js'
+import { RunningTimings } from '../llama-server/timings.js'
 import type { Frame, StreamShape } from '../../request-lifecycle.js'
-import {
-  nullsDownTo,
-  PromptField,
-  promptsOf,
-  SamplingFields,
-  samplingOf,
-  SpeculateFields,
-  speculateOf,
-  StopField,
-  stopOf,
-} from '../fields.js'
+import { LoraField, NoteFields, nullsDownTo, PromptField, promptsOf, StopField, stopOf, StreamOptions } from '../fields.js'
 import { completionReply, ignoredIn, kvfoldBeside, kvfoldEvent, KvfoldField } from '../kvfold-field.js'
+import { LimitFields, limitsOf, SamplingFields, samplingOf, SpeculateFields, speculateOf } from '../sampling-fields.js'
 import { FormFields, formOf, WITH_NULLS } from './answer-form.js'
-import { type ChatHead, type ChatWish, DONE, stopReason } from './chat-reply.js'
+import { type ChatHead, type ChatWish, DONE, stopReason, timingsOf } from './chat-reply.js'
 import { chatUsage, openAiError, summed, textLogprobs } from './wire.js'
 
 const NULLS = 3
@@ -29,6 +21,7 @@ const CompletionBody = Type.Object({
   model: Type.Optional(Type.String({ maxLength: 1024, description: 'default: the first' })),
   prompt: PromptField,
   ...SamplingFields,
+  ...LimitFields,
   ...SpeculateFields,
   max_tokens: Type.Optional(Type.Integer({ minimum: 0, description: 'default 16, as OpenAI has it; 0 only with echo' })),
   n: Type.Optional(Type.Integer({ minimum: 1, maximum: 8 })),
@@ -36,11 +29,27 @@ const CompletionBody = Type.Object({
   echo: Type.Optional(
     Type.Boolean({ description: 'whether the prompt stands before the answer, with logprobs those of its tokens, too' }),
   ),
-  suffix: Type.Optional(Type.String({ description: 'refused when not empty' })),
+  suffix: Type.Optional(Type.String({ description: 'text after the answer, for models with tokens of fill-in prompts' })),
   logprobs: Type.Optional(Type.Integer({ minimum: 0, maximum: 20 })),
+  prompt_logprobs: Type.Optional(
+    Type.Integer({
+      minimum: -1,
+      maximum: 20,
+      description: 'as vLLM has it: alternatives to report for each token of the prompt',
+    }),
+  ),
   stop: StopField,
+  lora: LoraField,
   stream: Type.Optional(Type.Boolean()),
-  stream_options: Type.Optional(Type.Object({ include_usage: Type.Optional(Type.Boolean()) })),
+  stream_options: StreamOptions,
+  timings_per_token: Type.Optional(
+    Type.Boolean({ description: 'as llama-server has it: whether each part of a stream tells how long it took' }),
+  ),
+  return_progress: Type.Optional(
+    Type.Boolean({ description: 'as llama-server has it: whether a stream tells how much of the prompt is computed' }),
+  ),
+  cache_prompt: Type.Optional(Type.Boolean({ description: 'changes no answer: cells in the cache are always used' })),
+  ...NoteFields,
   ...FormFields,
   kvfold: KvfoldField,
 })
@@ -57,10 +66,8 @@ export function addCompletions(app: App, { service, sampling, exchange }: Ports)
     '/v1/completions',
     {
       schema: {
-        summary: 'Completion of text or tokens',
-        tags: ['openai'],
+        ...described('Completion of text or tokens', 'openai'),
         body: CompletionBody,
-        response: { 200: ANSWER, ...ERRORS },
       },
       preValidation: nullsDownTo(NULLS, WITH_NULLS),
     },
@@ -76,6 +83,10 @@ export function addCompletions(app: App, { service, sampling, exchange }: Ports)
       const head = { id: `cmpl-${randomUUID()}`, created: Math.floor(Date.now() / 1000) }
       const wish = {
         logprobs: body.logprobs !== undefined,
+        echoes: body.echo === true,
+        promptLogprobs: body.prompt_logprobs !== undefined,
+        timings: body.timings_per_token === true,
+        progress: body.return_progress === true,
         each: body.n ?? 1,
         before,
         usage: body.stream_options?.include_usage === true,
@@ -117,18 +128,37 @@ function asksOf(body: CompletionRequest, prompt: CompletionAsk['prompt'], tenant
     tenant,
     prompt,
     sampling: nthSampling(chosen, index),
+    ...limitsOf(body),
+    ...fillOf(body, prompt),
     maxTokens: body.max_tokens ?? DEFAULT_TOKENS,
     ...definedFields({
       speculate: speculateOf(body),
       model: body.model,
+      lora: body.lora,
       stop: stopOf(body.stop),
       format: formOf(body),
       logprobs: body.logprobs,
-      promptLogprobs: body.echo === true ? body.logprobs : undefined,
+      promptLogprobs: alternativesOf(body),
       priority: kvfold?.priority,
       timeoutMs: kvfold?.timeout === undefined ? undefined : Math.ceil(kvfold.timeout * 1000),
     }),
   }))
+}
+
+/** A request that fills a gap: its prompt is the text before the answer, and the suffix the text after it. @throws FieldError */
+function fillOf(
+  { suffix = '' }: CompletionRequest,
+  prompt: CompletionAsk['prompt'],
+): Partial<Pick<CompletionAsk, 'prompt' | 'fill'>> {
+  if (suffix === '') return {}
+  if (typeof prompt !== 'string') throw new FieldError('prompt', 'prompt must be a text where a suffix is given.')
+  return { prompt: '', fill: { prefix: prompt, suffix, files: [] } }
+}
+
+/** How many alternatives to report for each token of the prompt. */
+function alternativesOf({ echo, logprobs, prompt_logprobs: asked }: CompletionRequest): number | undefined {
+  const echoed = echo === true ? logprobs : undefined
+  return asked === undefined || echoed === undefined ? (asked ?? echoed) : Math.max(asked, echoed)
 }
 
 function refuseWhatChangesTheAnswer(body: CompletionRequest): void {
@@ -136,8 +166,10 @@ function refuseWhatChangesTheAnswer(body: CompletionRequest): void {
     throw unsupported('stream', 'stream is not supported with echo and logprobs; ask for the whole answer.')
   if (body.max_tokens === 0 && body.echo !== true)
     throw new FieldError('max_tokens', 'max_tokens must be at least 1 where nothing is echoed.')
-  if (body.suffix !== undefined && body.suffix !== '')
-    throw unsupported('suffix', 'suffix is not supported; the model only writes on.')
+  if (body.prompt_logprobs !== undefined && body.stream === true)
+    throw unsupported('prompt_logprobs', 'prompt_logprobs is not supported in a stream; ask for the whole answer.')
+  if (body.prompt_logprobs === -1)
+    throw unsupported('prompt_logprobs', 'prompt_logprobs may be 0 to 20; -1, the whole vocabulary, is not supported.')
   if (body.best_of !== undefined && body.best_of !== (body.n ?? 1))
     throw unsupported('best_of', 'best_of is not supported beyond n; ask for n answers and choose.')
   const other = Object.keys(body.kvfold ?? {}).find((field) => !TAKEN.includes(field))
@@ -152,6 +184,10 @@ export interface CompletionWish extends ChatWish {
   readonly each: number
   /** The text before each prompt's answers; empty when nothing is echoed. */
   readonly before: readonly string[]
+  /** Whether the prompt's log-probabilities stand before those of the answer. */
+  readonly echoes: boolean
+  /** Whether each answer has the log-probabilities of its prompt, as vLLM has them. */
+  readonly promptLogprobs: boolean
 }
 
 const before = ({ before: texts, each }: CompletionWish, index: number): string => texts[Math.floor(index / each)] ?? ''
@@ -165,11 +201,13 @@ function textCompletion({ id, created }: ChatHead, answers: readonly CompletionA
     choices: answers.map(({ text, finish, stop, logprobs, prompted }, index) => ({
       index,
       text: before(wish, index) + text,
-      logprobs: wish.logprobs ? withPrompt(before(wish, index), prompted, logprobs ?? []) : null,
+      logprobs: wish.logprobs ? withPrompt(before(wish, index), wish.echoes ? prompted : undefined, logprobs ?? []) : null,
       finish_reason: reasonOf(finish),
       ...stopReason(stop),
+      ...(wish.promptLogprobs && prompted !== undefined ? { prompt_logprobs: [null, ...prompted.logprobs.map(byToken)] } : {}),
     })),
     usage: usageOf(answers, wish),
+    ...timingsOf(answers),
     ...kvfoldBeside(wish, answers, completionReply),
   }
 }
@@ -192,8 +230,17 @@ function withPrompt(prompt: string, prompted: CompletionAnswer['prompted'], logp
   }
 }
 
+/** vLLM's form of a token's log-probabilities: by token id, the token itself among its alternatives. */
+function byToken({ top, rank, ...own }: PromptLogprob): object {
+  const ranked = top.map((one, index) => ({ ...one, rank: index + 1 }))
+  const all = ranked.some(({ token }) => token === own.token) ? ranked : [...ranked, { ...own, rank }]
+  return Object.fromEntries(
+    all.map(({ token, text, logprob, rank: place }) => [token, { logprob, rank: place, decoded_token: text }]),
+  )
+}
+
 class CompletionStream implements StreamShape<CompletionAnswer> {
-  readonly #choices = new Map<number, { readonly logprobs: TokenLogprob[]; sent: number }>()
+  readonly #choices = new Map<number, StreamedText>()
   #model = ''
 
   constructor(
@@ -202,6 +249,8 @@ class CompletionStream implements StreamShape<CompletionAnswer> {
   ) {}
 
   on(event: AskEvent, index: number): readonly Frame[] {
+    const { timings: running } = this.#choice(index)
+    running.on(event)
     if (event.type === 'started') {
       this.#model = event.model
       const first = before(this.wish, index)
@@ -209,30 +258,36 @@ class CompletionStream implements StreamShape<CompletionAnswer> {
     }
     if (event.type === 'tokens' && this.wish.logprobs) this.#choice(index).logprobs.push(...(event.logprobs ?? []))
     if (event.type === 'text') return [this.#part(index, event.text)]
+    const isProgress = this.wish.progress === true && (event.type === 'plan' || event.type === 'progress')
     const told = kvfoldEvent(this.wish.kvfold, event)
-    return told === null ? [] : [this.#chunk([], { kvfold: { choice: index, event: told } })]
+    return [
+      ...(isProgress ? [this.#chunk([], { prompt_progress: running.progress })] : []),
+      ...(told === null ? [] : [this.#chunk([], { kvfold: { choice: index, event: told } })]),
+    ]
   }
 
-  done({ model, finish, stop }: CompletionAnswer, index: number): readonly Frame[] {
+  done(answer: CompletionAnswer, index: number): readonly Frame[] {
+    const { model, finish, stop } = answer
     this.#model = model
-    return [this.#part(index, '', { finish_reason: reasonOf(finish), ...stopReason(stop) })]
+    return [this.#part(index, '', { finish_reason: reasonOf(finish), ...stopReason(stop) }, timingsOf([answer]))]
   }
 
   end(answers: readonly CompletionAnswer[]): readonly Frame[] {
     const usage = this.wish.usage ? { usage: usageOf(answers, this.wish) } : {}
     const more = { ...usage, ...kvfoldBeside(this.wish, answers, completionReply) }
-    return [...(Object.keys(more).length > 0 ? [this.#chunk([], more)] : []), DONE]
+    return [...(Object.keys(more).length > 0 ? [this.#chunk([], { ...more, ...timingsOf(answers) })] : []), DONE]
   }
 
   failed(problem: Problem): readonly Frame[] {
     return [{ data: openAiError(problem) }, DONE]
   }
 
-  #part(index: number, text: string, reason: object = { finish_reason: null }): Frame {
+  #part(index: number, text: string, reason: object = { finish_reason: null }, told?: object): Frame {
     const choice = this.#choice(index)
+    const more = told ?? (this.wish.timings === true ? { timings: choice.timings.timings } : {})
     const logprobs = choice.logprobs.length === 0 ? null : textLogprobs(choice.logprobs.splice(0), choice.sent)
     choice.sent += text.length
-    return this.#chunk([{ index, text, logprobs, ...reason }])
+    return this.#chunk([{ index, text, logprobs, ...reason }], more)
   }
 
   #chunk(choices: readonly object[], more: object = {}): Frame {
@@ -240,13 +295,19 @@ class CompletionStream implements StreamShape<CompletionAnswer> {
     return { data: { id, object: 'text_completion', created, model: this.#model, choices, ...more } }
   }
 
-  #choice(index: number): { readonly logprobs: TokenLogprob[]; sent: number } {
+  #choice(index: number): StreamedText {
     const known = this.#choices.get(index)
     if (known !== undefined) return known
-    const choice = { logprobs: [], sent: 0 }
+    const choice = { logprobs: [], sent: 0, timings: new RunningTimings() }
     this.#choices.set(index, choice)
     return choice
   }
+}
+
+interface StreamedText {
+  readonly logprobs: TokenLogprob[]
+  sent: number
+  readonly timings: RunningTimings
 }
 
 const reasonOf = (finish: Finish): string => (finish === 'length' ? 'length' : 'stop')

@@ -1,12 +1,14 @@
-/** The routes `/v1/models` and `/v1/models/:id`. */
+/** The routes `/v1/models`, `/v1/models/:id`, and `/models/load` and `/models/unload` as llama-server's router has them. */
 import Type from 'typebox'
 import type { Service, SideModelStatus } from '../../ask.js'
 import { FieldError } from '../../problem.js'
-import { ANSWER, type App, ERRORS, type Ports } from '../../routes/route.js'
+import { type App, described, type Ports } from '../../routes/route.js'
 import type { ModelStatus } from '../../threads/status.js'
 
-export function addModels(app: App, { service }: Ports): void {
-  app.get('/v1/models', { schema: { summary: 'Models', tags: ['openai'], response: { 200: ANSWER, ...ERRORS } } }, () => {
+const NamedBody = Type.Object({ model: Type.String({ minLength: 1, maxLength: 1024 }) })
+
+export function addModels(app: App, { service, refuseGuests }: Ports): void {
+  app.get('/v1/models', { schema: described('Models', 'openai') }, () => {
     const data = all(service)
     // Anthropic's client pages by `has_more` and the ids.
     return { object: 'list', data, has_more: false, first_id: data[0]?.id ?? null, last_id: data.at(-1)?.id ?? null }
@@ -15,10 +17,8 @@ export function addModels(app: App, { service }: Ports): void {
     '/v1/models/*',
     {
       schema: {
-        summary: 'One model',
-        tags: ['openai'],
+        ...described('One model', 'openai'),
         params: Type.Object({ '*': Type.String() }),
-        response: { 200: ANSWER, ...ERRORS },
       },
     },
     (request) => {
@@ -27,30 +27,67 @@ export function addModels(app: App, { service }: Ports): void {
       const called = (alias: string) => models.find(({ aliases = [] }) => aliases.includes(alias))
       const model = models.find(({ id }) => id === name) ?? called(name) ?? called('*')
       if (model !== undefined) return model
-      throw new FieldError(
-        'model',
-        `There is no model ${JSON.stringify(name.slice(0, 80))}; /v1/models lists those there are.`,
-        'model/not-found',
-      )
+      throw missing(name)
     },
   )
+  const managing = (summary: string) => ({
+    schema: { ...described(summary, 'llama-server'), body: NamedBody },
+  })
+  app.post('/v1/models/load', managing('Begins to load a model; /models says how far it is'), ({ body: { model }, tenant }) => {
+    refuseGuests(tenant, 'load models')
+    const state = stateOf(service, model)
+    if (state === undefined) throw missing(model)
+    if (state === 'loaded') throw new FieldError('model', `The model ${model} is loaded already.`)
+    // Its state says whether it failed.
+    service.load(model).catch(() => undefined)
+    return { success: true }
+  })
+  app.post('/v1/models/unload', managing('Unloads a model that is not in use'), async ({ body: { model }, tenant }) => {
+    refuseGuests(tenant, 'unload models')
+    if (stateOf(service, model) === undefined) throw missing(model)
+    if (!(await service.unload(model))) throw new FieldError('model', `The model ${model} is not loaded.`)
+    return { success: true }
+  })
 }
 
-interface Described {
+const missing = (name: string): FieldError =>
+  new FieldError(
+    'model',
+    `There is no model ${JSON.stringify(name.slice(0, 80))}; /v1/models lists those there are.`,
+    'model/not-found',
+  )
+
+/** @throws KvfoldError model/not-found */
+function stateOf(service: Service, name: string): ModelStatus['state'] | undefined {
+  const models = service.models()
+  return (models.find((model) => model.name === name) ?? models.find(({ aliases }) => aliases.includes(name)))?.state
+}
+
+interface ModelEntry {
   readonly id: string
   readonly aliases?: readonly string[]
   readonly [field: string]: unknown
 }
 
 /** Returns the served models, then those that only embed or rank. */
-function all(service: Service): readonly Described[] {
-  const served = service.models().map(({ name, aliases, since, state, loaded }: ModelStatus) => {
+function all(service: Service): readonly ModelEntry[] {
+  const served = service.models().flatMap(({ name, aliases, adapters, since, state, failed, loaded }: ModelStatus) => {
     const known = loaded === null ? {} : { context: loaded.context, engine: loaded.engine, release: loaded.release }
-    return {
-      ...described({ name, since, title: loaded?.title }, { state, ...known }),
-      ...contextOf(loaded?.context),
+    const context = contextOf(loaded?.context)
+    const model = {
+      ...entryOf({ name, since, title: loaded?.title }, { state, ...known }),
+      ...context,
+      // As llama-server's router has it.
+      status: { value: state, ...(failed ? { failed } : {}) },
       ...(aliases.length === 0 ? {} : { aliases }),
     }
+    // `parent` as in vLLM.
+    const adapted = adapters.map((adapter) => ({
+      ...entryOf({ name: adapter, since, title: adapter }, { state, adapter: true, ...known }),
+      ...context,
+      parent: name,
+    }))
+    return [model, ...adapted]
   })
   const aside = service.sideModels().filter(({ name }) => !served.some(({ id }) => id === name))
   return [...served, ...aside.map(besides)]
@@ -66,16 +103,16 @@ function contextOf(context: number | undefined): object {
   return { ...names, meta: { n_ctx: context } }
 }
 
-function besides({ name, use, since, state, loaded }: SideModelStatus): Described {
+function besides({ name, use, since, state, loaded }: SideModelStatus): ModelEntry {
   const known = loaded === null ? {} : { context: loaded.tokens }
   const only = use === 'embeddings' ? { embeddings_only: true } : { rankings_only: true }
-  return described({ name, since, title: loaded?.title }, { state, ...only, ...known })
+  return entryOf({ name, since, title: loaded?.title }, { state, ...only, ...known })
 }
 
-function described(
+function entryOf(
   { name, since, title }: { readonly name: string; readonly since: number; readonly title: string | undefined },
   kvfold: object,
-): Described {
+): ModelEntry {
   return {
     id: name,
     object: 'model',

@@ -7,7 +7,8 @@ import { FieldError, unsupported } from '../../problem.js'
 import { definedFields, isRecord } from '../../../core/json.js'
 import { writtenLike } from '../../../core/written-json.js'
 import type { ResponsePlace, Responses } from '../../responses/responses.js'
-import { Effort, SamplingFields, TemplateFields, textOf } from '../fields.js'
+import { Effort, LoraField, NoteFields, StreamOptions, TemplateFields, textOf } from '../fields.js'
+import { LimitFields, SamplingFields } from '../sampling-fields.js'
 import type { Tenant, UnsupportedParts } from '../../ask.js'
 import type { PlacedMessage } from '../results.js'
 import { callOf, STRICT } from '../tools.js'
@@ -214,21 +215,21 @@ export async function withReferenced(input: unknown, tenant: Tenant, responses: 
 
 // The schema of `/v1/responses`: the part that agents use. Fields that would change the answer and have no meaning here are refused.
 
-const { temperature, top_p, top_k, min_p, seed } = SamplingFields
+/** The value of `include` that is supported; the others concern features that this server lacks. */
+export const LOGPROBS = 'message.output_text.logprobs'
 
 export const ResponseBody = Type.Object({
   model: Type.Optional(Type.String({ maxLength: 1024, description: 'default: the first' })),
+  lora: LoraField,
   input: Type.Unsafe<unknown>({ type: ['string', 'array'], description: 'text, or items' }),
   instructions: Type.Optional(Type.String({ description: 'system message of this response only' })),
   previous_response_id: Type.Optional(Type.String({ minLength: 1, maxLength: 300 })),
   store: Type.Optional(Type.Boolean({ description: 'false: the response has no id that can be gone on from' })),
-  temperature,
-  top_p,
-  top_k,
-  min_p,
-  seed,
+  ...SamplingFields,
+  ...LimitFields,
   max_output_tokens: Type.Optional(Type.Integer({ minimum: 1 })),
   stream: Type.Optional(Type.Boolean()),
+  stream_options: StreamOptions,
   top_logprobs: Type.Optional(Type.Integer({ minimum: 0, maximum: 20 })),
   include: Type.Optional(Type.Array(Type.String())),
   tools: Type.Optional(
@@ -269,6 +270,7 @@ export const ResponseBody = Type.Object({
     Type.Enum(['auto', 'disabled'], { description: 'auto: what does not fit is folded, as by kvfold.overflow: fold-oldest' }),
   ),
   context_management: ResponseManagement,
+  ...NoteFields,
   metadata: Type.Optional(Type.Record(Type.String(), Type.String({ maxLength: 16_384 }), { maxProperties: 64 })),
   background: Type.Optional(Type.Boolean({ description: 'refused when true' })),
   conversation: Type.Optional(Type.Unknown({ description: 'refused: use previous_response_id or kvfold.thread' })),

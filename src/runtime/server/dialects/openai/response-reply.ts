@@ -6,7 +6,7 @@ import type { Problem } from '../../problem.js'
 import type { Frame, StreamShape } from '../../request-lifecycle.js'
 import { ignoredIn, kvfoldEvent, kvfoldReply } from '../kvfold-field.js'
 import { restOf } from '../tools.js'
-import { itemId, ResponseBody, responseId, type ResponseRequest, unstoredId } from './response-items.js'
+import { itemId, LOGPROBS, ResponseBody, responseId, type ResponseRequest, unstoredId } from './response-items.js'
 import { countWithCompacted } from '../../threads/compaction.js'
 import { compactionItem } from './response-compaction.js'
 import type { CallItem, CallKind, ResponseTools } from './response-tools.js'
@@ -44,9 +44,10 @@ function response(
   { body, ask, tools, created }: ResponseHead,
   { id, model, status, output, answer, error }: ResponseState,
 ): object {
-  const ignored = [...tools.ignored, ...ignoredIn(body, ResponseBody)]
-  const left = ignored.length === 0 ? undefined : { ignored }
-  const told = answer === null ? left : kvfoldReply(body.kvfold, answer, ignored)
+  const left = (body.include ?? []).filter((each) => each !== LOGPROBS).map((each) => `include: ${each}`)
+  const ignored = [...tools.ignored, ...ignoredIn(body, ResponseBody, left)]
+  const early = ignored.length === 0 ? undefined : { ignored }
+  const told = answer === null ? early : kvfoldReply(body.kvfold, answer, ignored)
   return {
     id,
     object: 'response',

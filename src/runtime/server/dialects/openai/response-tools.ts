@@ -18,7 +18,7 @@ interface ItemForm {
 }
 
 /** Tools of OpenAI's own servers, and tools whose calls are no functions. The model does not see them, and the response says so. */
-const LEFT_OUT =
+export const LEFT_OUT =
   /^(web_search|file_search|code_interpreter|image_generation|mcp|computer|shell|apply_patch|programmatic_tool_calling)/
 
 const LOCAL_SHELL: ToolDefinition = {

@@ -3,11 +3,21 @@ import { looseBy } from './answer-form.js'
 import { definedFields } from '../../../core/json.js'
 import Type from 'typebox'
 import { FieldError, unsupported } from '../../problem.js'
-import { ANSWER, type App, ERRORS, type Ports } from '../../routes/route.js'
-import { nullsDownTo, samplingOf, templateFieldsOf } from '../fields.js'
-import { CompactBody, messagesOfItems, placeOf, ResponseBody, type ResponseRequest, withReferenced } from './response-items.js'
+import { type App, described, type Ports } from '../../routes/route.js'
+import { nullsDownTo, templateFieldsOf } from '../fields.js'
+import { limitsOf, samplingOf } from '../sampling-fields.js'
+import {
+  CompactBody,
+  LOGPROBS,
+  messagesOfItems,
+  placeOf,
+  ResponseBody,
+  type ResponseRequest,
+  withReferenced,
+} from './response-items.js'
 import { compactedResponse, compactionIn, withoutTrigger } from './response-compaction.js'
 import { ResponseStream, wholeResponse } from './response-reply.js'
+import { inputItems, pageOf } from './response-input-items.js'
 import { endOfAnswer, flatName, ResponseTools } from './response-tools.js'
 import type { ChatMessage } from '../../../chat/message.js'
 import { KvfoldError } from '../../../core/errors.js'
@@ -15,22 +25,29 @@ import type { Sampling } from '../../../engine/engine.js'
 import type { AnswerFormat, Ask, Service, Tenant, UnsupportedParts } from '../../ask.js'
 import { kvfoldOf } from '../kvfold-field.js'
 import { resultsInOrder } from '../results.js'
+import { searchTools } from '../../threads/server-tools.js'
 import { sessionOf } from '../session-headers.js'
-import { argumentsAhead, checkChoice } from '../tools.js'
+import { allowedTools, argumentsAhead, checkChoice } from '../tools.js'
 
 const NULLS = 3
 
 const Params = Type.Object({ id: Type.String({ minLength: 1, maxLength: 300 }) })
 const Query = Type.Object({ stream: Type.Optional(Type.String({ description: 'refused when true' })) })
 
-const documented = (summary: string) => ({ summary, tags: ['openai'], params: Params, response: { 200: ANSWER, ...ERRORS } })
+const ItemsQuery = Type.Object({
+  limit: Type.Optional(Type.String({ pattern: '^(?:[1-9]\\d?|100)$', description: 'how many items, 1 to 100; default: 20' })),
+  order: Type.Optional(Type.Enum(['asc', 'desc'], { description: 'default desc: the last item comes first' })),
+  after: Type.Optional(Type.String({ maxLength: 400, description: 'the id of the item that the page comes after' })),
+})
+
+const documented = (summary: string) => ({ ...described(summary, 'openai'), params: Params })
 
 export function addResponses(app: App, { service, sampling, unsupportedParts, exchange }: Ports): void {
   const { responses } = service
   app.post(
     '/v1/responses',
     {
-      schema: { summary: 'Response (OpenAI)', tags: ['openai'], body: ResponseBody, response: { 200: ANSWER, ...ERRORS } },
+      schema: { ...described('Response (OpenAI)', 'openai'), body: ResponseBody },
       preValidation: nullsDownTo(NULLS),
       preHandler: argumentsAhead,
     },
@@ -57,10 +74,8 @@ export function addResponses(app: App, { service, sampling, unsupportedParts, ex
     '/v1/responses/compact',
     {
       schema: {
-        summary: 'A conversation as its user’s messages and a summary of the rest (OpenAI)',
-        tags: ['openai'],
+        ...described('A conversation as its user’s messages and a summary of the rest (OpenAI)', 'openai'),
         body: CompactBody,
-        response: { 200: ANSWER, ...ERRORS },
       },
       preValidation: nullsDownTo(NULLS),
       preHandler: argumentsAhead,
@@ -74,6 +89,37 @@ export function addResponses(app: App, { service, sampling, unsupportedParts, ex
       const begin = (signal: AbortSignal) => [service.ask({ ...asked, compaction, signal })]
       const [answer] = await exchange(request, reply).answers(begin)
       return compactedResponse(asked.messages, answer!)
+    },
+  )
+
+  app.post(
+    '/v1/responses/input_tokens',
+    {
+      schema: {
+        ...described('Tokens of a prompt (OpenAI)', 'openai'),
+        body: CompactBody,
+      },
+      preValidation: nullsDownTo(NULLS),
+      preHandler: argumentsAhead,
+    },
+    (request, reply) =>
+      exchange(request, reply).wait(async () => {
+        const body = { ...request.body, input: request.body.input ?? [] }
+        const offered = new ResponseTools(body.tools ?? [])
+        const ask = await responseAsk(body, offered, request.tenant, sampling, service, unsupportedParts)
+        const searches = ask.deferred === undefined ? [] : searchTools(ask.deferred).map(({ definition }) => definition)
+        const { model, messages, tools, template } = ask
+        const tokens = await service.count(model, messages, [...searches, ...tools], definedFields({ template }))
+        return { object: 'response.input_tokens', input_tokens: tokens }
+      }),
+  )
+
+  app.get(
+    '/v1/responses/:id/input_items',
+    { schema: { ...documented('The messages that a stored response answered, as items'), querystring: ItemsQuery } },
+    async ({ tenant, params: { id }, query }) => {
+      const { answered } = await before(id, tenant, service, () => missing(id))
+      return pageOf(inputItems(id, answered), query)
     },
   )
 
@@ -111,9 +157,6 @@ const missing = (id: string): FieldError =>
 
 // Translates a request to `/v1/responses` into an ask, after the messages that `previous_response_id` refers to.
 
-/** The value of `include` that is supported; the others concern features that this server lacks. */
-const LOGPROBS = 'message.output_text.logprobs'
-
 /** The parts of the service that know earlier responses. */
 type Earlier = Pick<Service, 'responses' | 'threads'>
 
@@ -128,7 +171,8 @@ async function responseAsk(
 ): Promise<Ask> {
   refuseWhatChangesTheAnswer(body)
   const { definitions: tools, deferred } = offered
-  const earlier = body.previous_response_id === undefined ? null : await before(body.previous_response_id, tenant, service)
+  const earlier =
+    body.previous_response_id === undefined ? null : await before(body.previous_response_id, tenant, service, noPrevious)
   const names = new Map(earlier?.messages.flatMap(({ toolCalls = [] }) => toolCalls.map(({ id, name }) => [id, name] as const)))
   const instructions = body.instructions === undefined ? [] : [{ role: 'system', content: body.instructions } as const]
   const withLogprobs = body.include?.includes(LOGPROBS) === true
@@ -153,9 +197,11 @@ async function responseAsk(
     tools,
     toolChoice: checkChoice(choiceOf(body.tool_choice), [...tools, ...(deferred?.tools ?? []), ...(deferred?.searches ?? [])]),
     sampling: samplingOf(body, defaults),
+    ...limitsOf(body),
     ...definedFields({
       deferred,
       model: body.model,
+      lora: body.lora,
       thread: earlier?.thread,
       maxTokens: body.max_output_tokens,
       parallelCalls: body.parallel_tool_calls,
@@ -169,28 +215,36 @@ async function responseAsk(
   }
 }
 
-/** Returns the messages up to an earlier response, as the client knows them. @throws FieldError server/not-found */
+/**
+ * Returns the messages up to an earlier response, as the client knows them; `answered`: those that it answered. @throws FieldError
+ * server/not-found
+ */
 async function before(
   id: string,
   tenant: Tenant,
   { responses, threads }: Earlier,
-): Promise<{ thread: string; messages: readonly ChatMessage[] }> {
+  missing: () => FieldError,
+): Promise<{ thread: string; messages: readonly ChatMessage[]; answered: readonly ChatMessage[] }> {
   const place = placeOf(id)
-  const missing = () =>
-    new FieldError(
-      'previous_response_id',
-      'previous_response_id names no response that is stored here; send the whole input instead.',
-      'server/not-found',
-    )
   if (place === null || !(await responses.has(tenant, id))) throw missing()
-  const { thread, instructed } = place
+  const { thread } = place
   const view = await viewOf(threads, tenant, thread, missing)
-  const end = endIn(view, place.messages)
+  // A later response without instructions took them out of the thread.
+  const instructed = place.instructed && view[0]?.role === 'system'
+  const end = endIn(view, place.messages - Number(place.instructed && !instructed))
   if (end === null) throw missing()
+  const from = instructed ? 1 : 0
   // Leave out the sampled tokens: the thread has its own.
-  const messages = view.slice(instructed ? 1 : 0, endOfAnswer(view, end)).map(({ sampled: _, ...message }) => message)
-  return { thread, messages }
+  const messages = view.slice(from, endOfAnswer(view, end)).map(({ sampled: _, ...message }) => message)
+  return { thread, messages, answered: view.slice(from, end - 1) }
 }
+
+const noPrevious = (): FieldError =>
+  new FieldError(
+    'previous_response_id',
+    'previous_response_id names no response that is stored here; send the whole input instead.',
+    'server/not-found',
+  )
 
 /** Returns how many messages of the view these messages of the client's are; null if it has fewer, or the last one is compacted. */
 function endIn(view: readonly ChatMessage[], messages: number): number | null {
@@ -230,9 +284,10 @@ function choiceOf(choice: ResponseRequest['tool_choice']): Ask['toolChoice'] {
   if (typeof choice === 'string')
     throw new FieldError('tool_choice', 'tool_choice must be auto, none, required, or name a function.')
   const { type, name, namespace } = choice
+  if (type === 'allowed_tools') return allowedTools(choice, 'tool_choice', (tool) => tool)
   if (type === 'local_shell') return { name: type }
   if (type !== 'function' && type !== 'custom')
-    throw unsupported('tool_choice.type', 'tool_choice.type must be "function", "custom" or "local_shell".')
+    throw unsupported('tool_choice.type', 'tool_choice.type must be "function", "custom", "local_shell" or "allowed_tools".')
   if (typeof name !== 'string') throw new FieldError('tool_choice.name', 'tool_choice.name must be a string.')
   return { name: flatName(name, namespace) }
 }

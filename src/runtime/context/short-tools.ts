@@ -1,0 +1,196 @@
+/**
+ * The six context tools for models that were not trained on them. Their texts are short or the user's own, results show how each fragment
+ * begins, and calls can only name ids that exist.
+ */
+import Type, { type Static } from 'typebox'
+import type { ToolDefinition } from '../chat/message.js'
+import { KvfoldError } from '../core/errors.js'
+import { checked, strict } from '../core/schema.js'
+import type { Conversation } from './conversation.js'
+import type { Fragment } from './fragment.js'
+import { listed } from './refusal.js'
+import {
+  type ContextTool,
+  contextTools,
+  cut,
+  cutArguments,
+  defineTool,
+  foldFragment,
+  getSearchDetail,
+  restoreFragment,
+  searchContext,
+  summarizeFragment,
+} from './tools.js'
+
+/** The models that were trained on the texts of `contextTools`: by the name in their file, and by the one that a server gives them. */
+const TRAINED: readonly string[] = ['kvfold-tiny', 'builtin']
+
+/**
+ * Returns the context tools in the form that suits a model.
+ * @param model the model's name without adapters (`EngineInfo.base`): an adapter of a trained model is trained on its texts, too
+ * @param texts the words in which the model is to see them; default: those of this project
+ */
+export function contextToolsFor(model: string, texts?: ToolTexts): readonly ContextTool[] {
+  if (texts !== undefined) return shaped(texts)
+  return TRAINED.includes(model) ? contextTools : shortContextTools
+}
+
+const ToolText = strict({
+  description: Type.String(),
+  /** The text of each argument that the model is shown. */
+  arguments: Type.Record(Type.String(), Type.String()),
+})
+
+/** The texts of tools, by the tools' names. The model is not shown tools and optional arguments without a text. */
+export type ToolTexts = Readonly<Record<string, Static<typeof ToolText>>>
+
+/** Reads texts of the tools from JSON. @param from names the source in errors @throws KvfoldError cli/bad-usage */
+export function readToolTexts(json: string, from: string): ToolTexts {
+  const wrong = (what: string) => new KvfoldError('cli/bad-usage', `${from} is not a file of tool texts: ${what}.`)
+  let given: unknown
+  try {
+    given = JSON.parse(json)
+  } catch (error) {
+    throw wrong(`it is not JSON (${(error as Error).message})`)
+  }
+  const texts = checked(Type.Record(Type.String(), ToolText), given)
+  if (!texts.ok) throw wrong(texts.faults.map(({ path, message }) => `${path.join('.')} ${message}`).join('; '))
+  const names = contextTools.map(({ definition }) => definition.name)
+  for (const [name, { arguments: shown }] of Object.entries(texts.value)) {
+    const tool = contextTools.find(({ definition }) => definition.name === name)
+    if (tool === undefined) throw wrong(`there is no tool ${name}; the tools are ${listed(names)}`)
+    const { properties, required } = schemaOf(tool.definition)
+    const unknown = Object.keys(shown).filter((argument) => !(argument in properties))
+    if (unknown.length > 0) throw wrong(`${name} has no argument ${listed(unknown)}; it has ${listed(Object.keys(properties))}`)
+    const missing = required.filter((argument) => !(argument in shown))
+    if (missing.length > 0) throw wrong(`${name} needs a text for ${listed(missing)}`)
+  }
+  return texts.value
+}
+
+interface ArgumentsSchema {
+  readonly properties: Readonly<Record<string, { readonly default?: unknown }>>
+  readonly required: readonly string[]
+}
+
+const schemaOf = ({ parameters }: ToolDefinition): ArgumentsSchema => parameters as unknown as ArgumentsSchema
+
+/** A tool before it has its texts. */
+interface Unworded extends Pick<ContextTool, 'givesIds'> {
+  readonly tool: ContextTool
+  /** Values of optional arguments that a call leaves out. */
+  readonly usual?: Readonly<Record<string, unknown>>
+  /** The argument that is an id, and the ids that it may be. */
+  readonly names?: { readonly argument: string; readonly ids: IdsIn }
+}
+
+type IdsIn = (conversation: Pick<Conversation, 'fragments' | 'state'>) => readonly string[]
+
+const fragmentsThatAre =
+  (...kinds: readonly Fragment['state']['kind'][]): IdsIn =>
+  ({ fragments }) =>
+    fragments.filter(({ state }) => kinds.includes(state.kind)).map(({ id }) => id)
+
+const named = (...kinds: readonly Fragment['state']['kind'][]): NonNullable<Unworded['names']> => ({
+  argument: 'fragment_id',
+  ids: fragmentsThatAre(...kinds),
+})
+
+/** Characters of a fragment's beginning in a result. */
+const BEGINNING = 60
+
+/** Returns the first words of a text, on one line. */
+function beginningOf(text: string): string {
+  const line = text
+    .slice(0, 4 * BEGINNING)
+    .replaceAll(/\s+/g, ' ')
+    .trim()
+  return line.length <= BEGINNING ? line : `${line.slice(0, BEGINNING).trimEnd()}...`
+}
+
+/** As `fragmentContext`, but its result says how each fragment begins and how long it is. */
+const fragmentContext = defineTool({
+  name: 'fragment_context',
+  description: '',
+  arguments: cutArguments,
+  async run(conversation, args) {
+    const result = await cut(conversation, args)
+    if (!result.ok) return result
+    const lines = result.fragments.map((fragment) => {
+      const { id, message, span } = fragment
+      const tokens = conversation.tokensOf?.(fragment) ?? null
+      const size = tokens === null ? `${span.end - span.start} characters` : `${tokens} tokens`
+      return `${id} (${size}): ${beginningOf(conversation.messages[message]!.content.slice(span.start, span.end))}`
+    })
+    return { text: [...lines, 'Now fold what you do not need, or answer.'].join('\n'), modifies: true }
+  },
+})
+
+/** In the order of `contextTools`. */
+const TOOLS: readonly Unworded[] = [
+  { tool: fragmentContext, usual: { role: 'all' }, givesIds: true },
+  { tool: foldFragment, names: named('open', 'summarised') },
+  { tool: restoreFragment, names: named('folded', 'summarised') },
+  { tool: summarizeFragment, names: named('open', 'folded', 'summarised') },
+  { tool: searchContext, usual: { role: 'all', max_results: 5 }, givesIds: true },
+  { tool: getSearchDetail, names: { argument: 'search_id', ids: ({ state }) => state.searches.map(({ id }) => id) } },
+]
+
+/** Returns the tools that have a text. */
+function shaped(texts: ToolTexts): readonly ContextTool[] {
+  return TOOLS.flatMap(({ tool, usual = {}, givesIds = false, names }) => {
+    const { name } = tool.definition
+    const text = texts[name]
+    if (text === undefined) return []
+    const { properties, ...schema } = schemaOf(tool.definition)
+    const shown = Object.entries(properties).flatMap(([argument, { default: _, ...of }]) => {
+      const description = text.arguments[argument]
+      return description === undefined ? [] : [[argument, { ...of, description }] as const]
+    })
+    const withProperties = (changed: Readonly<Record<string, unknown>>): ToolDefinition => ({
+      name,
+      description: text.description,
+      parameters: { ...schema, properties: { ...Object.fromEntries(shown), ...changed } },
+    })
+    const worded: ContextTool = {
+      definition: withProperties({}),
+      givesIds,
+      run: (conversation, args, ...rest) => tool.run(conversation, { ...usual, ...args }, ...rest),
+    }
+    if (names === undefined) return worded
+    const { argument, ids } = names
+    const narrowed = (conversation: Parameters<IdsIn>[0]) => {
+      const known = ids(conversation)
+      return known.length === 0 ? null : withProperties({ [argument]: { type: 'string', enum: known } })
+    }
+    return { ...worded, narrowed }
+  })
+}
+
+const FRAGMENT = { fragment_id: 'Id of the fragment.' }
+
+/** The six tools in few words. */
+export const shortContextTools: readonly ContextTool[] = shaped({
+  fragment_context: {
+    description: 'Cut a passage of the conversation into fragments and get their ids. Call this first.',
+    arguments: {
+      start_marker: 'Exact words where the passage begins.',
+      end_marker: 'Exact words where it ends.',
+      num_fragments: 'How many fragments.',
+    },
+  },
+  fold_fragment: {
+    description: 'Hide a fragment that is outdated or not needed. It can be restored.',
+    arguments: FRAGMENT,
+  },
+  restore_fragment: { description: 'Show the text of a hidden fragment again.', arguments: FRAGMENT },
+  summarize_fragment: {
+    description: 'Put a summary in the place of a fragment.',
+    arguments: { ...FRAGMENT, focus: 'What the summary must keep.' },
+  },
+  search_context: {
+    description: 'Find exact text in the whole conversation, hidden parts included.',
+    arguments: { query: 'The exact text.' },
+  },
+  get_search_detail: { description: 'Show more text around a search result.', arguments: { search_id: 'Id of the result.' } },
+})

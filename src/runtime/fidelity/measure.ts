@@ -1,0 +1,180 @@
+/** Measures how far a model's answer after a fold is from its answer after an exact prefill of the same shown text. */
+import { KvfoldError } from '../core/errors.js'
+import { type ConversationId, freshConversation } from '../core/ids.js'
+import type { Contract } from '../core/contract.js'
+import type { Edit } from '../chat/message.js'
+import { Conversation } from '../context/conversation.js'
+import { portsOf } from '../context/ports.js'
+import type { EngineReply } from '../engine/engine.js'
+import type { LlamaEngine } from '../engine/llama.js'
+import type { BlendChoice } from '../core/contract.js'
+import type { FidelityCase } from './cases.js'
+
+/** A way to treat the folded text. `whole` folds nothing. */
+export interface FidelityWay {
+  readonly name: string
+  readonly contract: Contract | 'whole'
+  /** For `blend`. A function gets the answers of the ways before it, by name. */
+  readonly blend?: BlendChoice | ((before: ReadonlyMap<string, FidelityAnswer>) => BlendChoice)
+}
+
+/** One answer. Distances are Kullback-Leibler divergences in nats from the exact prefill, over the likeliest tokens. */
+export interface FidelityAnswer {
+  /** The distance of the answer's first token; `form` + `word`. */
+  readonly distance: number
+  /** The part of it that is the choice of form: a bare word, a word in quotes, or something else. */
+  readonly form: number
+  /** The part of it that is the choice of word, given the form. */
+  readonly word: number
+  readonly said: string
+  readonly isRight: boolean
+  /** Whether it names a value that is no longer right. */
+  readonly isOutdated: boolean
+  /** Tokens that the step computed. */
+  readonly computed: number
+  /** Why the step was exact after all; null when it was not. */
+  readonly fallback: string | null
+  /** Time of the step's edits and its prefill. */
+  readonly milliseconds: number
+}
+
+/** The likeliest tokens among which distances are measured. */
+const TOP = 500
+/** Tokens of an answer; a word has at most that many. */
+const ANSWER = 5
+
+/**
+ * Answers the case in every way and returns the answers by the way's name, with `exact` first: a prefill of the shown text in a conversation
+ * that never saw the hidden text. Every other way reads the whole text and then folds it.
+ */
+export async function measureCase(
+  engine: LlamaEngine,
+  one: FidelityCase,
+  ways: readonly FidelityWay[],
+  signal?: AbortSignal,
+): Promise<ReadonlyMap<string, FidelityAnswer>> {
+  const folded = foldsOf(engine, one)
+  const edits = folded.at(-1)!
+  // Cells are shared within a tenant, so the reference has one of its own.
+  const reference = await ask(engine, one, { contract: 'exact', edits, tenant: 'reference', signal })
+  const textOf = (token: number) => engine.model.detokenize([token])
+  const answers = new Map([['exact', answerOf(one, reference, reference, textOf)]])
+  for (const { name, contract, blend } of ways) {
+    const choice = typeof blend === 'function' ? blend(answers) : blend
+    const isWhole = contract === 'whole'
+    // An exact fold would find the cells of the other ways' answers; its own tenant makes it pay for what it computes.
+    const tenant = contract === 'exact' ? 'exact' : 'read'
+    const conversation = freshConversation()
+    const terms = { contract: isWhole ? 'exact' : contract, ...(choice === undefined ? {} : { blend: choice }) } as const
+    for (const step of one.steps)
+      await engine.respond({
+        ...{ conversation, tenant, ...terms, maxTokens: 1 },
+        messages: one.messages.slice(0, step.messages),
+        edits: isWhole ? [] : folded[step.folded]!,
+        ...(signal === undefined ? {} : { signal }),
+      }).reply
+    const reply = await ask(engine, one, { conversation, tenant, ...terms, edits: isWhole ? [] : edits, signal })
+    answers.set(name, answerOf(one, reply, reference, textOf))
+    engine.forget(conversation)
+  }
+  return answers
+}
+
+/** Folds the case's stretches one after another behind the markers that the context tools write; returns the edits after each. */
+function foldsOf(engine: LlamaEngine, { messages, folds }: FidelityCase): readonly (readonly Edit[])[] {
+  const id = freshConversation()
+  const conversation = new Conversation(id, portsOf(engine, id))
+  for (const message of messages) conversation.add(message)
+  const after: (readonly Edit[])[] = [[]]
+  for (const fold of folds) {
+    const cut = conversation.cut([fold], 1)
+    const folded = cut.ok ? conversation.fold(cut.fragments[0]!.id) : cut
+    if (!folded.ok) throw new KvfoldError('internal/invariant', `A generated case cannot be folded: ${folded.message}`)
+    after.push(conversation.edits())
+  }
+  return after
+}
+
+interface Asked {
+  readonly conversation?: ConversationId
+  readonly contract: Contract
+  readonly blend?: BlendChoice
+  readonly edits: readonly Edit[]
+  readonly tenant: string
+  readonly signal: AbortSignal | undefined
+}
+
+async function ask(engine: LlamaEngine, one: FidelityCase, asked: Asked): Promise<EngineReply> {
+  const { conversation = freshConversation(), signal, ...rest } = asked
+  const reply = await engine.respond({
+    ...rest,
+    conversation,
+    messages: [...one.messages, { role: 'assistant', content: one.opening }],
+    continues: true,
+    sampling: { temperature: 0 },
+    maxTokens: ANSWER,
+    logprobs: TOP,
+    ...(signal ? { signal } : {}),
+  }).reply
+  if (asked.conversation === undefined) engine.forget(conversation)
+  return reply
+}
+
+function answerOf(
+  one: FidelityCase,
+  reply: EngineReply,
+  reference: EngineReply,
+  textOf: (token: number) => string,
+): FidelityAnswer {
+  const said = reply.message.content.slice(one.opening.length)
+  const isOutdated = one.outdated.some((value) => names(said, value))
+  const { ledger } = reply
+  return {
+    ...distanceOf(likelihoods(reference), likelihoods(reply), (token) => formOf(textOf(token))),
+    said,
+    isRight: !isOutdated && names(said, one.right),
+    isOutdated,
+    computed: ledger.submitted,
+    fallback: ledger.fallback,
+    milliseconds: ledger.milliseconds.cache + ledger.milliseconds.prefill,
+  }
+}
+
+/** Whether the answer names the value, as in "velvet" and in "changed to velvet". */
+export const names = (said: string, value: string): boolean => said.toLowerCase().includes(value.toLowerCase())
+
+/** Natural logs of the likelihoods of the answer's first token, by token. */
+function likelihoods({ logprobs = [] }: EngineReply): ReadonlyMap<number, number> {
+  return new Map(logprobs[0]?.top.map(({ token, logprob }) => [token, logprob]))
+}
+
+type Form = 'bare' | 'quoted' | 'other'
+
+function formOf(token: string): Form {
+  const text = token.trimStart()
+  if (/^["'`*“‘]/u.test(text)) return 'quoted'
+  return /^\p{L}/u.test(text) ? 'bare' : 'other'
+}
+
+/**
+ * Splits the distance by the chain rule: that of the forms, and the mean distance of the words within each form. Tokens that `other` does
+ * not list count as its least likely one.
+ */
+export function distanceOf(
+  exact: ReadonlyMap<number, number>,
+  other: ReadonlyMap<number, number>,
+  form: (token: number) => Form,
+): Pick<FidelityAnswer, 'distance' | 'form' | 'word'> {
+  const floor = Math.min(...other.values())
+  let distance = 0
+  for (const [token, logprob] of exact) distance += Math.exp(logprob) * (logprob - (other.get(token) ?? floor))
+  const mass = (of: ReadonlyMap<number, number>) => {
+    const sums = new Map<Form, number>()
+    for (const [token, logprob] of of) sums.set(form(token), (sums.get(form(token)) ?? 0) + Math.exp(logprob))
+    return sums
+  }
+  const others = mass(other)
+  let ofForm = 0
+  for (const [one, p] of mass(exact)) ofForm += p * Math.log(p / (others.get(one) ?? Math.exp(floor)))
+  return { distance: Math.max(0, distance), form: Math.max(0, ofForm), word: Math.max(0, distance - Math.max(0, ofForm)) }
+}

@@ -1,0 +1,141 @@
+/** What folds cost one model's answers under each fast contract: measured once, kept, and read back when a server starts. */
+import { mkdir, readFile, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import Type, { type Static } from 'typebox'
+import { checked } from '../core/schema.js'
+import { writeWhole } from '../core/whole-file.js'
+import { calibrationFolder } from '../engine/calibration.js'
+import type { LlamaEngine } from '../engine/llama.js'
+import { type CaseKind, fidelityCases } from './cases.js'
+import { type FidelityAnswer, type FidelityWay, measureCase } from './measure.js'
+
+/** Raised when cases, ways or the way of measuring change: records of another version are not used. */
+const VERSION = 1
+
+/** The texts: one that a fold may spoil much, one that it should hardly touch, and a session of an agent. */
+const KINDS = ['stale, within', 'unrelated, within', 'agent'] as const satisfies readonly CaseKind[]
+
+const WAYS = [
+  { name: 'unfolded', contract: 'whole' },
+  { name: 'exact', contract: 'exact' },
+  { name: 'splice', contract: 'splice' },
+  { name: 'blend', contract: 'blend' },
+] as const satisfies readonly FidelityWay[]
+
+const Count = Type.Integer({ minimum: 0 })
+const Row = Type.Object({
+  way: Type.Enum(['unfolded', 'exact', 'splice', 'blend']),
+  right: Count,
+  /** Answers that name a value that is no longer right. */
+  outdated: Count,
+  /** Answers that are right under `exact` and wrong here. */
+  lost: Count,
+  /** Mean and largest distance of an answer's first token from an exact prefill's, in nats. */
+  distance: Type.Object({ mean: Type.Number({ minimum: 0 }), worst: Type.Number({ minimum: 0 }) }),
+  /** Mean number of tokens that the step computes. */
+  computed: Type.Number({ minimum: 0 }),
+})
+const File = Type.Object({
+  version: Type.Literal(VERSION),
+  /** The fingerprint of the weights, adapters included. */
+  weights: Type.String(),
+  model: Type.String(),
+  date: Type.String(),
+  questions: Type.Integer({ minimum: 1 }),
+  rows: Type.Array(Row),
+})
+export type FidelityRow = Static<typeof Row>
+export type ModelFidelity = Static<typeof File>
+
+export interface FidelityOptions {
+  /** The fingerprint of the engine's weights, under which the record is kept. */
+  readonly weights: string
+  /** Questions about each kind of text. */
+  readonly questions: number
+  readonly signal?: AbortSignal
+  readonly onProgress?: (share: number, what: string) => void
+}
+
+/** Measures the engine's model. The same model gives the same result on the same device. @throws KvfoldError engine/cancelled */
+export async function measureFidelity(engine: LlamaEngine, options: FidelityOptions): Promise<ModelFidelity> {
+  const { weights, questions, signal, onProgress } = options
+  const cases = KINDS.flatMap((kind) => fidelityCases(kind, questions, 1))
+  const answers: ReadonlyMap<string, FidelityAnswer>[] = []
+  for (const [at, one] of cases.entries()) {
+    onProgress?.(at / cases.length, `${one.kind}, question ${at + 1} of ${cases.length}`)
+    answers.push(await measureCase(engine, one, WAYS, signal))
+  }
+  return {
+    version: VERSION,
+    weights,
+    model: engine.info.model,
+    date: new Date().toISOString(),
+    questions: cases.length,
+    rows: WAYS.map(({ name }) => rowOf(name, answers)),
+  }
+}
+
+function rowOf(way: FidelityRow['way'], answers: readonly ReadonlyMap<string, FidelityAnswer>[]): FidelityRow {
+  const own = answers.map((of) => of.get(way)!)
+  const mean = (of: (answer: FidelityAnswer) => number) => own.reduce((sum, answer) => sum + of(answer), 0) / own.length
+  return {
+    way,
+    right: own.filter(({ isRight }) => isRight).length,
+    outdated: own.filter(({ isOutdated }) => isOutdated).length,
+    lost: answers.filter((of) => of.get('exact')!.isRight && !of.get(way)!.isRight).length,
+    distance: { mean: mean(({ distance }) => distance), worst: Math.max(...own.map(({ distance }) => distance)) },
+    computed: mean(({ computed }) => computed),
+  }
+}
+
+/** The largest mean distance that counts as near, in nats. */
+const NEAR = 0.1
+
+/** Whether the model bears the contract: no answer is lost, and answers are near those of an exact prefill. */
+export const isBorne = ({ lost, distance }: FidelityRow): boolean => lost === 0 && distance.mean <= NEAR
+
+const pathOf = (weights: string, folder: string): string => join(folder, `${weights.slice(0, 32)}.fidelity.json`)
+
+/** Writes the record, whole or not at all, in place of an earlier one. Returns its path. */
+export async function saveFidelity(fidelity: ModelFidelity, folder = calibrationFolder()): Promise<string> {
+  const path = pathOf(fidelity.weights, folder)
+  await mkdir(folder, { recursive: true })
+  await writeWhole(path, (temporary) => writeFile(temporary, `${JSON.stringify(fidelity, null, 2)}\n`))
+  return path
+}
+
+/** Returns the record of these weights; null when there is none that can be used. */
+export async function loadFidelity(weights: string, folder = calibrationFolder()): Promise<ModelFidelity | null> {
+  const text = await readFile(pathOf(weights, folder), 'utf8').catch(() => 'null')
+  const found = checked(File, jsonOf(text))
+  return found.ok && found.value.weights === weights ? found.value : null
+}
+
+function jsonOf(text: string): unknown {
+  try {
+    return JSON.parse(text)
+  } catch {
+    return null
+  }
+}
+
+/**
+ * Returns the sentence for a server whose default contract is a fast one: what it costs this model, or that it was not measured. Null for
+ * `exact`.
+ */
+export function fidelityNotice(contract: string, fidelity: ModelFidelity | null): string | null {
+  if (contract === 'exact') return null
+  const measured = contract === 'blend' ? 'blend' : 'splice'
+  const row = fidelity?.rows.find(({ way }) => way === measured)
+  if (fidelity === null || row === undefined)
+    return `What contract ${contract} costs this model's answers was not measured; \`kvfold calibrate --fidelity\` says it in a few minutes.`
+  const exact = fidelity.rows.find(({ way }) => way === 'exact')?.right ?? 0
+  const { questions } = fidelity
+  if (2 * exact < questions)
+    return `Whether this model bears ${measured} is not known: it answers only ${exact} of ${questions} questions right even under exact.`
+  const facts = `right answers: ${row.right} of ${questions}, under exact ${exact}; mean distance ${row.distance.mean.toFixed(2)} nats`
+  const until = contract === 'auto' ? ' until the engine was idle' : ''
+  return isBorne(row)
+    ? `This model bears ${measured} (${facts}).`
+    : `This model does not bear ${measured}${until} (${facts}); use --contract exact where answers matter.`
+}

@@ -1,0 +1,171 @@
+/** Contract `blend`: which of the tokens behind a hole are computed again after a splice. */
+import type { BlendChoice } from '../../core/contract.js'
+import { span, type Span } from '../../core/span.js'
+import { commonPrefix, markerSource, type Prompt, type ReplacedSpan, tokenSource, uneditedOf } from '../prompt.js'
+import type { HeldSequence } from '../sequence.js'
+import type { Part } from './parts.js'
+
+/** Chosen on Qwen2.5-Coder-Instruct 0.5B and 1.5B by `npm run bench -- fidelity`. */
+export const BLEND_DEFAULT = { echo: 3, asked: 6, first: 4, ending: 24, most: 0.4 } as const satisfies BlendChoice
+
+/** Why a token is computed again, as the ledger says it. */
+export const BLEND_REASONS = [
+  'blend: they repeat hidden text',
+  'blend: they stand right behind hidden text',
+  'blend: they end the prompt',
+  'blend: a share of the text behind hidden text',
+  'blend: they stand between such tokens',
+] as const
+
+/** The tokens that a step computes again. */
+export interface Repair {
+  /** By place of the prompt: 0 for a token that stays as it is, else 1 + the index in `BLEND_REASONS`. */
+  readonly places: Uint8Array
+  readonly count: number
+  /** The approximate tokens among which it was chosen. */
+  readonly tail: number
+  /** Decodes that they take: stretches of them. */
+  readonly decodes: number
+  /** Whether that takes longer than the choice allows, so that the step has to be exact. */
+  readonly isTooMuch: boolean
+}
+
+/**
+ * Chooses the shown tokens to compute again. Returns null when this step hides no text that later tokens had seen. Considers only
+ * approximate tokens after the first text that this step hides. Exact tokens cannot improve, and a restore shows the cells from before the
+ * fold.
+ *
+ * @param parts those of a splice
+ * @param known places at the beginning that are exact in these parts, or that the conversation showed before: they stay as they are
+ * @param before the prompt of the conversation's last step
+ */
+export function chooseRepair(
+  sequence: HeldSequence,
+  prompt: Prompt,
+  parts: readonly Part[],
+  known: number,
+  before: Prompt | null,
+  choice: BlendChoice,
+): Repair | null {
+  const { tokens, messages } = prompt
+  const holes = newHoles(sequence, prompt, parts, before)
+  const from = Math.max(known, holes[0]?.behind ?? tokens.length)
+  const tail = parts.flatMap(({ kind, span: { start, end } }): number[] =>
+    kind === 'compute' || end <= from ? [] : placesOf(span(Math.max(start, from), end)),
+  )
+  if (tail.length === 0) return null
+  const { most = 1, decode = DECODE, ...wanted } = choice
+  const isDefault = Object.keys(wanted).length === 0
+  const { echo, asked, first = 0, ending = 0, messages: whole = 0, spread = 0 }: BlendChoice = isDefault ? BLEND_DEFAULT : wanted
+  const limit = choice.most ?? (isDefault ? BLEND_DEFAULT.most : most)
+
+  const candidates = new Uint8Array(tokens.length)
+  for (const at of tail) candidates[at] = 1
+  const places = new Uint8Array(tokens.length)
+  let count = 0
+  const choose = (reason: number, of: Span) => {
+    for (let at = Math.max(from, of.start); at < Math.min(tokens.length, of.end); at++)
+      if (candidates[at] === 1 && places[at] === 0) {
+        places[at] = reason
+        count++
+      }
+  }
+  if (echo !== undefined) for (const at of echoesIn(prompt, holes, candidates)) choose(1, span(at - echo, at + echo + 1))
+  if (asked !== undefined) for (const at of askedIn(tokens, candidates)) choose(3, span(at - asked, at + asked + 1))
+  for (const { behind } of holes) choose(2, span(behind, behind + first))
+  choose(3, span(tokens.length - ending, tokens.length))
+  // The last of `messages` is the answer to come.
+  if (whole > 0) choose(3, span(messages[messages.length - 1 - whole]?.span.start ?? 0, tokens.length))
+  for (const [at, place] of tail.entries()) if (isSpread(at, spread)) choose(4, span(place, place + 1))
+  let decodes = 0
+  let last = -Infinity
+  for (const at of tail) {
+    if (places[at] === 0) continue
+    if (at - last > decode + 1) decodes++
+    else choose(5, span(last + 1, at))
+    last = at
+  }
+  return { places, count, decodes, tail: tail.length, isTooMuch: count + decode * decodes > limit * (tail.length + decode) }
+}
+
+/** See BlendChoice.decode. */
+const DECODE = 8
+
+/** Length of the runs of `spread`. */
+const RUN = 16
+
+/** Whether the tail's token at this index belongs to the share. */
+function isSpread(at: number, share: number): boolean {
+  const run = Math.floor(at / RUN)
+  return Math.floor((run + 1) * share) > Math.floor(run * share)
+}
+
+const placesOf = ({ start, end }: Span): number[] => Array.from({ length: end - start }, (_, offset) => start + offset)
+
+/** A text that this step hides from tokens that were computed with it. */
+interface NewHole extends ReplacedSpan {
+  /** The first shown place behind it and its marker. */
+  readonly behind: number
+}
+
+/** Returns the holes of this step whose text is still held by the sequence that holds the place behind them. */
+function newHoles(sequence: HeldSequence, prompt: Prompt, parts: readonly Part[], before: Prompt | null): NewHole[] {
+  const agrees = before === null ? 0 : commonPrefix(uneditedOf(before), uneditedOf(prompt))
+  const hiddenBefore = before?.origin?.holes ?? []
+  const isNew = ({ start, end }: Span) => end > agrees || !hiddenBefore.some(({ span: of }) => of.start <= start && end <= of.end)
+  const found: NewHole[] = []
+  let hidden = 0
+  for (const hole of prompt.origin?.holes ?? []) {
+    const { start, end } = hole.span
+    const behind = start - hidden + hole.marker
+    hidden += end - start - hole.marker
+    const next = parts.find(({ kind, span: of }) => kind !== 'compute' && of.end > behind)
+    if (next === undefined || next.kind === 'compute') break
+    const holder = next.kind === 'keep' ? sequence : next.from
+    // Only the hole's own text counts, not the marker of a hole right behind it.
+    if (isNew(hole.span) && holder.atKey(tokenSource(start)) < holder.atKey(markerSource(end))) found.push({ ...hole, behind })
+  }
+  return found
+}
+
+/** More than the number of tokens of any vocabulary, so that a pair of tokens is one number. */
+const PAIR = 2 ** 26
+
+/**
+ * Returns the candidate places at which an echo stands: the token and the one before it are a pair of the hidden text before them, and no
+ * pair of the shown text before them.
+ */
+function echoesIn({ tokens, origin }: Prompt, holes: readonly NewHole[], candidates: Uint8Array): number[] {
+  const base = origin?.base ?? tokens
+  /** By pair: the first place behind the first hole that has it. */
+  const hidden = new Map<number, number>()
+  for (const { span: hole, behind } of holes)
+    for (let place = hole.start + 1; place < hole.end; place++) {
+      const pair = base[place - 1]! * PAIR + base[place]!
+      if (!hidden.has(pair)) hidden.set(pair, behind)
+    }
+  const shown = new Set<number>()
+  const echoes: number[] = []
+  for (let at = 1; at < tokens.length; at++) {
+    const pair = tokens[at - 1]! * PAIR + tokens[at]!
+    const behind = hidden.get(pair)
+    if (behind === undefined) continue
+    if (candidates[at] === 1 && behind <= at && !shown.has(pair)) echoes.push(at)
+    shown.add(pair)
+  }
+  return echoes
+}
+
+/** The ending that asks, in tokens, and in how many places at most it may be repeated. */
+const ASKS = 24
+const RARE = 2
+
+/** Returns the candidate places at which a pair of tokens of the ending stands, for pairs that are rare before the ending. */
+function askedIn(tokens: Int32Array, candidates: Uint8Array): number[] {
+  const end = Math.max(1, tokens.length - ASKS)
+  const pairAt = (at: number) => tokens[at - 1]! * PAIR + tokens[at]!
+  const places = new Map<number, number[]>()
+  for (let at = end; at < tokens.length; at++) places.set(pairAt(at), [])
+  for (let at = 1; at < end; at++) places.get(pairAt(at))?.push(at)
+  return [...places.values()].flatMap((of) => (of.length <= RARE ? of.filter((at) => candidates[at] === 1) : []))
+}

@@ -1,0 +1,233 @@
+/** Downloads files: goes on after breaks and restarts, and checks sizes and hashes. A file appears complete or not at all. */
+import { createWriteStream } from 'node:fs'
+import { mkdir, open, readFile, rename, rm, stat, statfs, truncate } from 'node:fs/promises'
+import { dirname } from 'node:path'
+import { Readable } from 'node:stream'
+import { pipeline } from 'node:stream/promises'
+import { setTimeout as wait } from 'node:timers/promises'
+import { KvfoldError } from '../core/errors.js'
+import { isRunning } from '../core/processes.js'
+import { digestOf } from './facts.js'
+
+export interface RemoteFile {
+  readonly url: string
+  /** Sent with the requests; not to another server that the first one points to. */
+  readonly headers: Readonly<Record<string, string>>
+  /** Where the file goes, below the folder of models. */
+  readonly path: string
+  /** Bytes; null when unknown. */
+  readonly size: number | null
+  /** In hex; null when unknown. */
+  readonly sha256: string | null
+}
+
+export interface DownloadOptions {
+  readonly signal?: AbortSignal
+  /** Gets the bytes so far, earlier ones included. */
+  readonly onProgress?: (done: number) => void
+  /** Called when all bytes are there and their hash is computed. */
+  readonly onCheck?: () => void
+  /** How often in a row a request may fail or bring no byte. Default 5. */
+  readonly tries?: number
+  /** Milliseconds before the second try; later ones wait twice as long each. Default 500. */
+  readonly pause?: number
+  /** Milliseconds without a byte after which a request counts as failed. Default 60,000. */
+  readonly stall?: number
+}
+
+const failed = (message: string, cause?: unknown): KvfoldError =>
+  new KvfoldError('model/download-failed', message, cause === undefined ? undefined : { cause })
+
+/**
+ * Downloads a file to `to`, from where an earlier download ended (`<to>.part`).
+ * @throws KvfoldError model/not-found when there is no such file or it is not shown; model/download-failed when the server or the disk fails,
+ *   another process downloads it, or the hash is another (then the bytes are deleted); engine/cancelled on `signal`
+ */
+export async function download(file: RemoteFile, to: string, options: DownloadOptions = {}): Promise<void> {
+  const part = `${to}.part`
+  await mkdir(dirname(to), { recursive: true })
+  const unlock = await lock(`${part}.lock`, to)
+  try {
+    await fetchRest(file, part, options)
+    const { size } = await stat(part)
+    if (file.size !== null && size !== file.size)
+      throw failed(`${file.url} is ${size} bytes long instead of ${file.size}; try again later.`)
+    if (file.sha256 !== null) {
+      options.onCheck?.()
+      const found = await digestOf([part])
+      if (found !== file.sha256) {
+        await rm(part, { force: true })
+        throw failed(
+          `${file.url} came with other bytes than announced: its SHA-256 is ${found} instead of ${file.sha256}. They were deleted; download it again.`,
+        )
+      }
+    }
+    await rename(part, to)
+  } finally {
+    await unlock()
+  }
+}
+
+/** Appends what is missing to the partial file. */
+async function fetchRest(file: RemoteFile, part: string, options: DownloadOptions): Promise<void> {
+  const { signal, tries = 5, pause = 500 } = options
+  let fails = 0
+  for (;;) {
+    const before = await sizeOf(part)
+    if (file.size !== null && before === file.size) return
+    // A longer file was another one.
+    if (file.size !== null && before > file.size) await truncate(part, 0)
+    try {
+      if (await fetchOnce(file, part, options)) return
+      fails = (await sizeOf(part)) > before ? 0 : fails + 1
+      if (fails >= tries) throw failed(`${file.url} broke off ${fails} times without a byte; try again later.`)
+    } catch (cause) {
+      if (signal?.aborted === true)
+        throw new KvfoldError(
+          'engine/cancelled',
+          `The download of ${file.url} was cancelled; the same command goes on with it.`,
+          {
+            cause,
+          },
+        )
+      if (cause instanceof KvfoldError) throw cause
+      fails = (await sizeOf(part)) > before ? 1 : fails + 1
+      if (fails >= tries)
+        throw failed(`${file.url} could not be downloaded (${reasonOf(cause)}). Try again; it goes on where it ended.`, cause)
+    }
+    await wait(Math.min(pause * 2 ** (fails - 1), 30_000), undefined, signal === undefined ? {} : { signal }).catch(
+      () => undefined,
+    )
+  }
+}
+
+/** Makes one request. Returns whether it brought the end of the file. @throws KvfoldError when another request would fail, too */
+async function fetchOnce(
+  { url, headers, size }: RemoteFile,
+  part: string,
+  { signal, onProgress, stall = 60_000 }: DownloadOptions,
+): Promise<boolean> {
+  let at = await sizeOf(part)
+  const silence = new AbortController()
+  let clock = setTimeout(() => undefined, 0)
+  const heard = () => {
+    clearTimeout(clock)
+    clock = setTimeout(() => {
+      silence.abort(new Error('no data came'))
+    }, stall)
+  }
+  heard()
+  try {
+    const answer = await fetch(url, {
+      headers: { ...headers, ...(at > 0 ? { range: `bytes=${at}-` } : {}), 'accept-encoding': 'identity' },
+      signal: signal === undefined ? silence.signal : AbortSignal.any([signal, silence.signal]),
+    })
+    // The server has nothing behind these bytes.
+    if (answer.status === 416) {
+      await answer.body?.cancel()
+      const total = /\/(\d+)$/.exec(answer.headers.get('content-range') ?? '')?.[1]
+      if (total !== undefined && Number(total) === at) return true
+      await truncate(part, 0)
+      return false
+    }
+    refuseStatus(answer, url)
+    const from = answer.status === 206 ? Number(/^bytes (\d+)-/.exec(answer.headers.get('content-range') ?? '')?.[1] ?? NaN) : 0
+    if (from !== at) {
+      if (from !== 0) throw failed(`${url} answers with other bytes than were asked for; try again later.`)
+      await truncate(part, 0).catch(() => undefined)
+      at = 0
+    }
+    const length = answer.headers.get('content-length')
+    const end = length === null ? null : at + Number(length)
+    await refuseFullDisk(part, (size ?? end ?? at) - at)
+    if (answer.body === null) return true
+    await pipeline(
+      Readable.fromWeb(answer.body),
+      async function* (chunks: AsyncIterable<Uint8Array>) {
+        for await (const chunk of chunks) {
+          heard()
+          at += chunk.length
+          onProgress?.(at)
+          yield chunk
+        }
+      },
+      createWriteStream(part, { flags: 'a' }),
+    )
+    return (size ?? end ?? at) <= at
+  } finally {
+    clearTimeout(clock)
+  }
+}
+
+/** @throws KvfoldError for a final refusal; Error for one that may pass */
+function refuseStatus({ status, ok }: Response, url: string): void {
+  if (ok) return
+  if ([401, 403].includes(status))
+    throw new KvfoldError('model/not-found', `${url} is not shown (${status}); set HF_TOKEN to a token that may read it.`)
+  if ([404, 410].includes(status))
+    throw new KvfoldError('model/not-found', `There is no file at ${url} (${status}); check the name.`)
+  if (status < 500 && status !== 408 && status !== 429) throw failed(`${url} answers ${status}; check the address.`)
+  throw new Error(`the server answers ${status}`)
+}
+
+async function refuseFullDisk(part: string, bytes: number): Promise<void> {
+  const { bavail, bsize } = await statfs(dirname(part))
+  if (bytes > bavail * bsize)
+    throw failed(
+      `${dirname(part)} has room for ${bavail * bsize} bytes, and ${bytes} are missing; make room, or set KVFOLD_MODELS.`,
+    )
+}
+
+const sizeOf = async (path: string): Promise<number> => (await stat(path).catch(() => null))?.size ?? 0
+
+/** Takes a lock that a process which has ended no longer holds. @throws KvfoldError model/download-failed */
+async function lock(path: string, to: string): Promise<() => Promise<void>> {
+  for (let isRetry = false; ; isRetry = true) {
+    try {
+      const file = await open(path, 'wx')
+      await file.writeFile(String(process.pid))
+      await file.close()
+      return () => rm(path, { force: true })
+    } catch (error) {
+      const { code } = error as NodeJS.ErrnoException
+      if (code !== 'EEXIST') throw failed(`${to} cannot be written (${code}); set KVFOLD_MODELS to another folder.`, error)
+      const owner = Number(await readFile(path, 'utf8').catch(() => ''))
+      if (isRetry || isRunning(owner)) throw failed(`Process ${owner} is downloading ${to} already; wait for it, or end it.`)
+      await rm(path, { force: true })
+    }
+  }
+}
+
+/** Returns a file at an address outside the hub, with the size and the hash that its server tells. @throws KvfoldError as `download` */
+export async function fileAt(url: string, signal?: AbortSignal): Promise<RemoteFile> {
+  const name = decodeURIComponent(new URL(url).pathname.split('/').at(-1) ?? '')
+  if (!/^[\w][\w .+-]*\.gguf$/i.test(name))
+    throw new KvfoldError('cli/bad-usage', `${url} does not end in the name of a .gguf file; give the address of one.`)
+  const asked = (redirect: 'manual' | 'follow') =>
+    fetch(url, {
+      method: 'HEAD',
+      redirect,
+      headers: { 'accept-encoding': 'identity' },
+      ...(signal === undefined ? {} : { signal }),
+    })
+  try {
+    const first = await asked('manual')
+    const last = first.status >= 300 && first.status < 400 ? await asked('follow') : first
+    refuseStatus(last, url)
+    const said = (key: string) => first.headers.get(key) ?? last.headers.get(key)
+    const sha256 = /^(?:W\/)?"?([0-9a-f]{64})"?$/.exec(said('x-linked-etag') ?? said('etag') ?? '')?.[1] ?? null
+    const size = said('x-linked-size') ?? last.headers.get('content-length')
+    return { url, headers: {}, path: name, size: size === null ? null : Number(size), sha256 }
+  } catch (cause) {
+    if (cause instanceof KvfoldError) throw cause
+    if (signal?.aborted === true) throw new KvfoldError('engine/cancelled', `The download of ${url} was cancelled.`, { cause })
+    throw failed(`${url} cannot be reached (${reasonOf(cause)}); check the address and the network.`, cause)
+  }
+}
+
+/** Returns the innermost reason of a failed request: `fetch` itself only says that it failed. */
+export function reasonOf(error: unknown): string {
+  if (!(error instanceof Error)) return String(error)
+  if (error.cause instanceof Error) return reasonOf(error.cause)
+  return 'code' in error && typeof error.code === 'string' ? error.code : (error.message.split('\n', 1)[0] ?? '')
+}

@@ -1,0 +1,179 @@
+/** The folder of models: which GGUF files it has, under which names, and how new ones come into it. */
+import { readdirSync, statSync } from 'node:fs'
+import { rm, stat } from 'node:fs/promises'
+import { basename, dirname, join, relative, resolve, sep } from 'node:path'
+import { KvfoldError } from '../core/errors.js'
+import { cacheFolder } from '../engine/calibration.js'
+import { download, type DownloadOptions, fileAt, type RemoteFile } from './download.js'
+import { filesOnHub, type HubOptions, quantOf } from './hub.js'
+import { hubNameOf, isFileUrl } from './names.js'
+
+/** `KVFOLD_MODELS`, by default `models` in the cache folder. */
+export const modelsFolder = (environment: NodeJS.ProcessEnv = process.env): string => {
+  const given = environment['KVFOLD_MODELS']
+  return given === undefined || given === '' ? join(cacheFolder(environment), 'models') : resolve(given)
+}
+
+export interface ModelFile {
+  /** The file's name without its end; with its folders where two files have the same name. */
+  readonly name: string
+  /** For a model of the hub `owner/repository:quant`, and without the quantisation where that is clear. */
+  readonly aliases: readonly string[]
+  /** The file, or the first of a split model. */
+  readonly path: string
+  /** All files of a split model, the first included. */
+  readonly parts: readonly string[]
+  /** Bytes of all files. */
+  readonly size: number
+  /** Milliseconds since 1970. */
+  readonly modified: number
+}
+
+/** Folders below the folder of models that are searched. */
+const DEEPEST = 4
+const SPLIT = /-(\d{5})-of-(\d{5})\.gguf$/i
+const ASIDE = /(?:^|[-_.])(?:mmproj|imatrix)(?=[-_.])/i
+
+/** Returns the models of a folder by name; none when the folder does not exist. Incomplete split models are left out. */
+export function modelsIn(folder: string): readonly ModelFile[] {
+  const paths = ggufsIn(folder, DEEPEST)
+  const all = new Set(paths)
+  const found = paths.flatMap((path) => {
+    const [end, number, count] = SPLIT.exec(path) ?? []
+    if (end !== undefined && number !== '00001') return []
+    const parts =
+      end === undefined
+        ? [path]
+        : Array.from({ length: Number(count) }, (_, at) =>
+            path.replace(SPLIT, `-${String(at + 1).padStart(5, '0')}-of-${count}.gguf`),
+          )
+    if (!parts.every((part) => all.has(part))) return []
+    const stem = (end === undefined ? path : path.replace(SPLIT, '.gguf')).replace(/\.gguf$/i, '')
+    try {
+      const states = parts.map((part) => statSync(part))
+      const size = states.reduce((sum, state) => sum + state.size, 0)
+      return [{ path, parts, stem, size, modified: Math.max(...states.map(({ mtimeMs }) => mtimeMs)) }]
+    } catch {
+      // It was removed meanwhile.
+      return []
+    }
+  })
+  const count = (name: string) => found.filter(({ stem }) => basename(stem) === name).length
+  const repositoryOf = (path: string) => relative(folder, path).split(sep).slice(0, 2).join('/')
+  return found
+    .map(({ stem, path, parts, size, modified }) => {
+      const short = basename(stem)
+      const name = count(short) === 1 ? short : relative(folder, stem).split(sep).join('/')
+      return { name, aliases: [] as string[], path, parts, size, modified }
+    })
+    .map((model, _, models) => {
+      if (relative(folder, model.path).split(sep).length < 3) return model
+      const repository = repositoryOf(model.path)
+      const quant = quantOf(model.path)
+      const isOnly = models.filter(({ path }) => repositoryOf(path) === repository).length === 1
+      return { ...model, aliases: [...(quant === null ? [] : [`${repository}:${quant}`]), ...(isOnly ? [repository] : [])] }
+    })
+    .sort((a, b) => (a.name < b.name ? -1 : 1))
+}
+
+function ggufsIn(folder: string, depth: number): readonly string[] {
+  let entries
+  try {
+    entries = readdirSync(folder, { withFileTypes: true })
+  } catch {
+    return []
+  }
+  return entries.flatMap((entry) => {
+    const path = join(folder, entry.name)
+    if (entry.isDirectory()) return depth > 0 && !entry.name.startsWith('.') ? ggufsIn(path, depth - 1) : []
+    return /\.gguf$/i.test(entry.name) && !ASIDE.test(entry.name) ? [path] : []
+  })
+}
+
+/** Returns the model of this name or alias, in any case; null when the folder has none. */
+export function modelCalled(name: string, models: readonly ModelFile[]): ModelFile | null {
+  const plain = (hubNameIn(name) ?? name).toLowerCase()
+  const called = (model: ModelFile) => [model.name, ...model.aliases].some((each) => each.toLowerCase() === plain)
+  return models.find(called) ?? null
+}
+
+/** Returns `owner/repository:quant` of a name of the hub; null for other names. */
+function hubNameIn(name: string): string | null {
+  const hub = hubNameOf(name)
+  if (hub === null) return null
+  return hub.file === null ? hub.repository + (hub.quant === null ? '' : `:${hub.quant}`) : null
+}
+
+export interface PullOptions extends HubOptions, Omit<DownloadOptions, 'onProgress' | 'onCheck'> {
+  /** Default: `modelsFolder()`. */
+  readonly folder?: string
+  readonly onProgress?: (progress: PullProgress) => void
+}
+
+export type PullProgress =
+  | { readonly kind: 'looking' }
+  /** `digest`: the SHA-256 of the file that is being downloaded; null when unknown. `total`: null when unknown. */
+  | {
+      readonly kind: 'downloading'
+      readonly file: string
+      readonly digest: string | null
+      readonly done: number
+      readonly total: number | null
+    }
+  | { readonly kind: 'checking'; readonly file: string }
+
+/**
+ * Returns the path of a model's (first) file, downloaded unless the folder has it. `name`: `hf:owner/repository[:quant]`,
+ * `hf:owner/repository/file.gguf`, `owner/repository[:quant]`, or the address of a GGUF file.
+ * @throws KvfoldError as filesOnHub, fileAt and download; cli/bad-usage for another name
+ */
+export async function pull(name: string, { folder = modelsFolder(), onProgress, ...options }: PullOptions = {}): Promise<string> {
+  const hub = isFileUrl(name) ? null : hubNameOf(name, true)!
+  const exact = hub?.file == null ? null : join(folder, hub.repository, ...hub.file.split('/'))
+  // A file that was pulled by its full name, whole, needs no question to the hub.
+  if (exact !== null && !SPLIT.test(exact) && (await isFile(exact))) return exact
+  onProgress?.({ kind: 'looking' })
+  const files = hub === null ? [await fileAt(name, options.signal)] : await filesOnHub(hub, options)
+  for (const file of files) await one(file, join(folder, ...file.path.split('/')), options, onProgress)
+  return join(folder, ...files[0]!.path.split('/'))
+}
+
+async function one(file: RemoteFile, to: string, options: DownloadOptions, onProgress: PullOptions['onProgress']): Promise<void> {
+  const known = await stat(to).catch(() => null)
+  if (known?.isFile() === true && (file.size === null || known.size === file.size)) return
+  const name = basename(to)
+  const progress = (done: number) => {
+    onProgress?.({ kind: 'downloading', file: name, digest: file.sha256, done, total: file.size })
+  }
+  progress(0)
+  await download(file, to, {
+    ...options,
+    onProgress: progress,
+    onCheck: () => {
+      onProgress?.({ kind: 'checking', file: name })
+    },
+  })
+}
+
+const isFile = async (path: string): Promise<boolean> => (await stat(path).catch(() => null))?.isFile() === true
+
+/** Deletes a model's files, and its folders if they are empty then. @throws KvfoldError model/not-found */
+export async function removeModel(name: string, folder: string = modelsFolder()): Promise<ModelFile> {
+  const models = modelsIn(folder)
+  const model = modelCalled(name, models)
+  if (model === null) throw new KvfoldError('model/not-found', noModel(name, models, folder))
+  for (const part of model.parts) await rm(part, { force: true })
+  for (let inner = dirname(model.path); inner !== folder && inner.startsWith(folder + sep); inner = dirname(inner)) {
+    if (readdirSync(inner).length > 0) break
+    await rm(inner, { recursive: true, force: true })
+  }
+  return model
+}
+
+/** Returns the sentence for a name that no model has. */
+export const noModel = (name: string, models: readonly ModelFile[], folder: string): string =>
+  `There is no model ${JSON.stringify(name)} in ${folder}; ${
+    models.length === 0
+      ? 'it is empty. `kvfold pull hf:owner/repository` gets one'
+      : `it has ${models.map((model) => model.name).join(', ')}`
+  }.`

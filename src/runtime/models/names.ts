@@ -1,0 +1,51 @@
+/** Reads the names of models on the hub: `hf:owner/repository[:quant]`, or with the path of a file. */
+import { KvfoldError } from '../core/errors.js'
+
+/** A model on the hub: a repository, and which of its files. */
+export interface HubName {
+  readonly repository: string
+  /** The path of a GGUF in the repository; null: the one with this quantisation. */
+  readonly file: string | null
+  /** Such as `Q4_K_M`, in any case; null: the usual one. */
+  readonly quant: string | null
+  /** A branch, a tag or a commit. */
+  readonly revision: string
+}
+
+const PREFIX = /^(?:hf:|huggingface:|(?:https?:\/\/)?(?:hf\.co|huggingface\.co)\/)(?:\/\/)?/i
+const PART = /^[\w][\w.-]{0,95}$/
+
+/** Whether the name is one of the hub by its beginning. */
+export const isHubName = (name: string): boolean => PREFIX.test(name)
+
+/** Whether the name is the address of a file somewhere else. */
+export const isFileUrl = (name: string): boolean => /^https?:\/\//i.test(name) && !isHubName(name)
+
+/** Returns null when the name is none of the hub. `bare`: the beginning may be missing, as in `owner/repository`. */
+export function hubNameOf(name: string, bare = false): HubName | null {
+  if (!bare && !isHubName(name)) return null
+  const [given = '', revision = 'main'] = name.replace(PREFIX, '').split('#')
+  const [, path = '', quant = null] = /^([^:]*)(?::(.+))?$/.exec(given) ?? []
+  const [owner = '', repository = '', ...rest] = path.split('/')
+  // The addresses of the hub's pages have these parts before the file.
+  const isPage = /^(?:blob|resolve|raw)$/.test(rest[0] ?? '')
+  const file = (isPage ? rest.slice(2) : rest).join('/')
+  const isWrong =
+    ![owner, repository].every((part) => PART.test(part)) ||
+    file.split('/').some((part) => part === '.' || part === '..') ||
+    (file !== '' && !/\.gguf$/i.test(file)) ||
+    (quant !== null && !/^[\w.-]{1,60}$/.test(quant)) ||
+    !/^[\w][\w./-]{0,200}$/.test(revision) ||
+    revision.includes('..')
+  if (isWrong)
+    throw new KvfoldError(
+      'cli/bad-usage',
+      `${JSON.stringify(name.slice(0, 120))} names no model of the hub; the form is hf:owner/repository:quant, or hf:owner/repository/file.gguf.`,
+    )
+  return {
+    repository: `${owner}/${repository}`,
+    file: file === '' ? null : file,
+    quant,
+    revision: isPage && rest[1] !== undefined ? rest[1] : revision,
+  }
+}

@@ -1,0 +1,66 @@
+// LoRA adapters: loads them beside a model, and sets those that a context's decodes apply.
+#include "kvfold.h"
+
+namespace kvfold {
+namespace {
+
+// (model, path). llama.cpp keeps adapters in a list of the model that decodes read too, so no context of the model may exist.
+Napi::Value load(const Napi::CallbackInfo &info) {
+  return guarded(info, [&]() -> Napi::Value {
+    auto env = info.Env();
+    auto made = std::make_shared<AdapterHandle>();
+    made->model = modelOf(info[0]);
+    std::string path = info[1].As<Napi::String>();
+    return Task::run(
+        env,
+        [made, path] {
+          Log log;
+          made->adapter = llama_adapter_lora_init(made->model->model, path.c_str());
+          if (made->adapter == nullptr) throw Failure("model/bad-file", "llama.cpp cannot load the adapter " + path + log.why());
+        },
+        [made](Napi::Env env) -> Napi::Value {
+          return Napi::External<std::shared_ptr<AdapterHandle>>::New(
+              env, new std::shared_ptr<AdapterHandle>(made), [](Napi::Env, std::shared_ptr<AdapterHandle> *box) { delete box; });
+        });
+  });
+}
+
+// (adapter). No context of its model may exist.
+Napi::Value release(const Napi::CallbackInfo &info) {
+  auto adapter = unboxed<AdapterHandle>(info[0]);
+  // With the model llama.cpp freed the adapter, too.
+  if (adapter->adapter != nullptr && adapter->model->model != nullptr) llama_adapter_lora_free(adapter->adapter);
+  adapter->adapter = nullptr;
+  return info.Env().Undefined();
+}
+
+// (context, adapters, scales: Float32Array). The next decode plans its graph anew if they differ from the last ones.
+Napi::Value use(const Napi::CallbackInfo &info) {
+  return guarded(info, [&]() -> Napi::Value {
+    auto context = contextOf(info[0]);
+    auto list = info[1].As<Napi::Array>();
+    auto scales = info[2].As<Napi::Float32Array>();
+    std::vector<llama_adapter_lora *> adapters;
+    for (uint32_t i = 0; i < list.Length(); i++) {
+      auto handle = unboxed<AdapterHandle>(list.Get(i));
+      if (handle->adapter == nullptr) throw Failure("native/disposed", "The adapter was disposed; load it again.");
+      if (handle->model != context->model) throw Failure("native/bad-argument", "The adapter and the context belong to different models.");
+      adapters.push_back(handle->adapter);
+    }
+    std::vector<float> factors(scales.Data(), scales.Data() + scales.ElementLength());
+    std::lock_guard<std::mutex> lock(context->running);
+    if (llama_set_adapters_lora(context->context, adapters.data(), adapters.size(), factors.data()) != 0)
+      throw Failure("native/failed", "llama.cpp refused to apply these adapters.");
+    return info.Env().Undefined();
+  });
+}
+
+}  // namespace
+
+void exportAdapter(Napi::Env env, Napi::Object exports) {
+  exports.Set("adapterLoad", Napi::Function::New(env, load));
+  exports.Set("adapterFree", Napi::Function::New(env, release));
+  exports.Set("useAdapters", Napi::Function::New(env, use));
+}
+
+}  // namespace kvfold

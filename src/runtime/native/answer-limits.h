@@ -1,0 +1,54 @@
+// What an answer may not say, and where it may end: forbidden words, the only tokens that it may have, the fewest tokens, and tokens that
+// end it beside the vocabulary's own.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kvfold.h"
+
+namespace kvfold {
+
+// Words that no answer may contain, prepared for one vocabulary.
+struct BadWords {
+  // Throws native/disposed. Looks at every token's text, so it belongs on another thread.
+  BadWords(ModelHandle &model, std::vector<std::string> words);
+  std::vector<std::string> words;
+  // Tokens whose own text contains a word.
+  std::vector<llama_token> whole;
+  // Bytes of the longest word.
+  size_t longest = 1;
+};
+
+class AnswerLimits {
+ public:
+  // `words` may be null. The model must outlive this object.
+  AnswerLimits(ModelHandle &model, const Napi::Object &options, std::shared_ptr<const BadWords> words);
+  // Returns to the beginning of an answer.
+  void begin();
+  // Bans tokens that may not come next; `candidates` has every token at the index of its id. A token that ends the answer stays where the
+  // grammar has left no other token. Throws engine/bad-request if no token is left.
+  void mask(std::vector<llama_token_data> &candidates) const;
+  void take(llama_token token);
+  // Whether the answer ends with this token although the vocabulary does not end it there.
+  bool stopsAt(llama_token token) const;
+
+ private:
+  ModelHandle &model;
+  std::shared_ptr<const BadWords> words;
+  int32_t minTokens = 0;
+  bool ignoreEnd = false;
+  // Sorted.
+  std::vector<llama_token> stops;
+  // The tokens that end an answer by the vocabulary; empty if none of them is ever held back.
+  std::vector<llama_token> ends;
+  // By token: whether the answer may have it; empty if it may have all.
+  std::vector<uint8_t> only;
+
+  int32_t taken = 0;
+  // The end of the text in which a forbidden word may have begun.
+  std::string tail;
+};
+
+}  // namespace kvfold

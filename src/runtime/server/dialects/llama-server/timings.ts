@@ -1,0 +1,67 @@
+/** Tells how long an answer takes, by llama-server's names: when it is complete, and while it runs. */
+import type { AnyAnswer, AskEvent } from '../../ask.js'
+
+/** Returns the timings of an answer in milliseconds and tokens per second. The time to the first token counts as the prompt's. */
+export function timings({ timing, usage }: Pick<AnyAnswer, 'timing' | 'usage'>): object {
+  const { firstToken, total, prefillTokens, generatedTokens } = timing
+  return {
+    ...written(usage.cachedTokens, prefillTokens, firstToken, generatedTokens, Math.max(0, total - firstToken)),
+    ...(usage.drafts === undefined ? {} : { draft_n: usage.drafts.drafted, draft_n_accepted: usage.drafts.accepted }),
+  }
+}
+
+function written(cached: number, prompt: number, promptTime: number, predicted: number, predictedTime: number): object {
+  const each = (milliseconds: number, tokens: number) => (tokens === 0 ? 0 : milliseconds / tokens)
+  const pace = (milliseconds: number, tokens: number) => (milliseconds === 0 ? 0 : (1000 * tokens) / milliseconds)
+  return {
+    cache_n: cached,
+    prompt_n: prompt,
+    prompt_ms: promptTime,
+    prompt_per_token_ms: each(promptTime, prompt),
+    prompt_per_second: pace(promptTime, prompt),
+    predicted_n: predicted,
+    predicted_ms: predictedTime,
+    predicted_per_token_ms: each(predictedTime, predicted),
+    predicted_per_second: pace(predictedTime, predicted),
+  }
+}
+
+/** Follows the events of one answer. */
+export class RunningTimings {
+  #started: number | null = null
+  #first: number | null = null
+  #shown = 0
+  #cached = 0
+  #done = 0
+  #predicted = 0
+
+  on(event: AskEvent): void {
+    if (event.type === 'plan') {
+      this.#started = performance.now()
+      this.#first = null
+      ;[this.#shown, this.#cached, this.#done, this.#predicted] = [event.shown, event.reused, 0, 0]
+    }
+    if (event.type === 'progress') this.#done = event.done
+    if (event.type === 'tokens' && event.tokens.length > 0) {
+      this.#first ??= performance.now()
+      this.#predicted += event.tokens.length
+    }
+  }
+
+  /** The timings so far. */
+  get timings(): object {
+    const now = performance.now()
+    const [started, first] = [this.#started ?? now, this.#first ?? now]
+    return written(this.#cached, this.#done, first - started, this.#predicted, now - first)
+  }
+
+  /** How much of the prompt is in the cache, and since when it is computed. */
+  get progress(): object {
+    return {
+      total: this.#shown,
+      cache: this.#cached,
+      processed: this.#cached + this.#done,
+      time_ms: Math.round(performance.now() - (this.#started ?? performance.now())),
+    }
+  }
+}

@@ -1,0 +1,199 @@
+/** Ollama's routes about models: `/api/tags`, `/api/ps`, `/api/show` and `/api/pull`, and how long a request keeps a model. */
+import { Readable } from 'node:stream'
+import Type from 'typebox'
+import { KvfoldError } from '../../../core/errors.js'
+import { definedFields } from '../../../core/json.js'
+import { magnitude } from '../../../figures/numbers.js'
+import type { PullProgress } from '../../../models/folder.js'
+import type { ServedFile, Service } from '../../ask.js'
+import { FieldError, problemOf } from '../../problem.js'
+import { type App, described, type Ports, type PullModel } from '../../routes/route.js'
+import type { ModelStatus } from '../../threads/status.js'
+
+const NameField = Type.Optional(Type.String({ maxLength: 1024 }))
+
+const ShowBody = Type.Object({ model: NameField, name: NameField, verbose: Type.Optional(Type.Boolean()) })
+
+const PullBody = Type.Object({
+  model: NameField,
+  name: NameField,
+  stream: Type.Optional(Type.Boolean({ description: 'default true: one JSON object a line' })),
+  insecure: Type.Optional(Type.Boolean({ description: 'has no effect' })),
+})
+
+export function addOllamaModels(app: App, { service, pull, refuseGuests }: Ports): void {
+  app.get('/api/tags', { schema: described('Models (Ollama)', 'ollama') }, async () => ({
+    models: await Promise.all(service.models().map((model) => tag(service, model))),
+  }))
+  app.get('/api/ps', { schema: described('Models in memory (Ollama)', 'ollama') }, async () => ({
+    models: await Promise.all(
+      service
+        .models()
+        .filter(({ state }) => state === 'loaded')
+        .map(async (model) => ({
+          ...(await tag(service, model)),
+          size_vram: 0,
+          expires_at: model.until === null ? null : new Date(model.until).toISOString(),
+        })),
+    ),
+  }))
+  app.post('/api/show', { schema: { ...described('One model (Ollama)', 'ollama'), body: ShowBody } }, async ({ body }) => {
+    const name = nameIn(service, body.model ?? body.name)
+    const file = await service.file(name)
+    if (file?.facts != null) return shown(file, file.facts)
+    const { loaded } = await service.load(name)
+    return {
+      details: detailsOf(file),
+      model_info: { 'general.architecture': 'kvfold', 'kvfold.context_length': loaded?.context },
+      capabilities: ['completion', 'tools'],
+    }
+  })
+  app.post(
+    '/api/pull',
+    { schema: { ...described('Downloads a model of the hub (Ollama)', 'ollama'), body: PullBody } },
+    async (request, reply) => {
+      const { body, tenant } = request
+      refuseGuests(tenant, 'pull models')
+      const name = body.model ?? body.name
+      if (name === undefined) throw new FieldError('model', 'model is missing; send hf.co/owner/repository:quant.')
+      if (pull === null)
+        throw new KvfoldError(
+          'server/unsupported',
+          'This server pulls no models; start it with --models FOLDER, or use kvfold pull.',
+        )
+      const ending = new AbortController()
+      reply.raw.once('close', () => {
+        ending.abort()
+      })
+      if (body.stream === false) {
+        await pull(hubName(name), { signal: ending.signal, onProgress: () => undefined })
+        return { status: 'success' }
+      }
+      // A wrong name is an error, not a stream.
+      const lines = pullLines(pull, hubName(name), ending.signal)
+      return reply.type('application/x-ndjson').send(Readable.from(lines))
+    },
+  )
+}
+
+/** Clients write the hub's names with its host. Other addresses are not fetched for them. @throws FieldError */
+function hubName(name: string): string {
+  const plain = name.replace(/^(?:https?:\/\/)?(?:hf\.co|huggingface\.co)\//i, '').replace(/^(?:hf|huggingface):/i, '')
+  if (/^[\w][\w.-]*\/[\w][\w.-]*(?:\/[\w./-]+\.gguf|:[\w.-]+)?$/.test(plain) && !plain.includes('..')) return `hf:${plain}`
+  throw new FieldError(
+    'model',
+    `${JSON.stringify(name.slice(0, 80))} is no model of the Hugging Face hub; send hf.co/owner/repository:quant, such as hf.co/Qwen/Qwen2.5-1.5B-Instruct-GGUF:Q4_K_M.`,
+  )
+}
+
+/** Milliseconds between two lines about the same file. */
+const OFTEN = 100
+
+async function* pullLines(pull: PullModel, name: string, signal: AbortSignal): AsyncGenerator<string> {
+  const lines: object[] = []
+  let [wake, told] = [(): void => undefined, 0]
+  const say = (line: object) => {
+    lines.push(line)
+    wake()
+  }
+  say({ status: 'pulling manifest' })
+  const onProgress = (progress: PullProgress) => {
+    if (progress.kind === 'checking') say({ status: 'verifying sha256 digest' })
+    if (progress.kind !== 'downloading') return
+    const now = performance.now()
+    if (now - told < OFTEN && progress.done !== progress.total && progress.done !== 0) return
+    told = now
+    const { digest, file, total, done } = progress
+    const what = digest === null ? file : digest.slice(0, 12)
+    say({
+      status: `pulling ${what}`,
+      ...definedFields({ digest: digest === null ? undefined : `sha256:${digest}` }),
+      total,
+      completed: done,
+    })
+  }
+  const state = { ended: false }
+  void pull(name, { signal, onProgress })
+    .then(
+      () => {
+        say({ status: 'writing manifest' })
+        say({ status: 'success' })
+      },
+      (error: unknown) => {
+        say({ error: problemOf(error).message })
+      },
+    )
+    .finally(() => {
+      state.ended = true
+      wake()
+    })
+  for (;;) {
+    for (const line of lines.splice(0)) yield `${JSON.stringify(line)}\n`
+    // More may have come while the client read.
+    if (lines.length > 0) continue
+    if (state.ended) return
+    await new Promise<void>((resolve) => {
+      wake = resolve
+    })
+  }
+}
+
+/** Milliseconds that a list waits for hashes; a model whose hash takes longer has none in this answer. */
+const PATIENCE = 1000
+
+async function tag(service: Service, { name, since, bytes, loaded }: ModelStatus): Promise<object> {
+  const file = await service.file(name)
+  return {
+    ...{ name, model: name, modified_at: new Date(file?.modified ?? since * 1000).toISOString(), size: file?.size ?? bytes ?? 0 },
+    digest: file === null ? '' : await Promise.race([file.digest, later('', PATIENCE)]),
+    details: detailsOf(file),
+    ...(loaded === null ? {} : { context_length: loaded.context }),
+  }
+}
+
+const later = <T>(value: T, milliseconds: number): Promise<T> =>
+  new Promise((resolve) => {
+    setTimeout(resolve, milliseconds, value).unref()
+  })
+
+/** Empty texts where the file is unknown. */
+function detailsOf(file: ServedFile | null): object {
+  const { architecture: family = 'kvfold', parameters = 0, quantization = '' } = file?.facts ?? {}
+  return {
+    ...{ parent_model: '', format: 'gguf', family, families: [family] },
+    ...{ parameter_size: parameters === 0 ? '' : magnitude(parameters), quantization_level: quantization },
+  }
+}
+
+/** Architectures that only make vectors or scores. */
+const ENCODERS = /bert|^t5encoder$/
+
+function shown(file: ServedFile, { architecture, metadata, template, parameters }: NonNullable<ServedFile['facts']>): object {
+  return {
+    details: detailsOf(file),
+    model_info: { ...metadata, 'general.parameter_count': parameters },
+    capabilities: ENCODERS.test(architecture) ? ['embedding'] : template ? ['completion', 'tools'] : ['completion'],
+    modified_at: new Date(file.modified).toISOString(),
+  }
+}
+
+/** Returns the model's own name for one that may end in `:latest`. */
+export function nameIn(service: Service, name: string | undefined): string | undefined {
+  const plain = name?.replace(/:latest$/, '')
+  return service.models().some((model) => model.name === name) ? name : plain
+}
+
+const UNITS: Readonly<Record<string, number>> = { ns: 1e-6, us: 1e-3, µs: 1e-3, ms: 1, s: 1000, m: 60_000, h: 3_600_000 }
+
+/** Returns the milliseconds of Ollama's `keep_alive`: seconds, or a text such as `5m` or `1h30m`. Infinity below 0; null when not given. */
+export function keepAliveOf(given: string | number | undefined): number | null {
+  if (given === undefined || given === '') return null
+  const text = String(given)
+  const number = Number(text)
+  if (Number.isFinite(number)) return number < 0 ? Infinity : number * 1000
+  const [, sign = '', all = ''] = /^([+-]?)((?:\d+(?:\.\d*)?(?:ns|us|µs|ms|s|m|h))+)$/.exec(text) ?? []
+  if (all === '') throw new FieldError('keep_alive', 'keep_alive must be seconds, or a time such as 5m or 1h30m.')
+  const parts = [...all.matchAll(/([\d.]+)(ns|us|µs|ms|s|m|h)/g)]
+  const sum = parts.reduce((total, [, value, unit]) => total + Number(value) * UNITS[unit!]!, 0)
+  return sign === '-' && sum > 0 ? Infinity : sum
+}

@@ -1,0 +1,54 @@
+/** The input items of a stored response: the messages that it answered, made items again from its thread. */
+import type { ChatMessage } from '../../../chat/message.js'
+import { FieldError } from '../../problem.js'
+import { argumentsOf } from '../tools.js'
+
+interface InputItem {
+  readonly id: string
+  readonly [field: string]: unknown
+}
+
+/** @param response the id of the response @param messages those before its answer, without its own instructions */
+export function inputItems(response: string, messages: readonly ChatMessage[]): readonly InputItem[] {
+  const status = 'completed'
+  const said = (role: string, type: 'input_text' | 'output_text', text: string) => ({
+    ...{ type: 'message', role, status },
+    content: [{ type, text, ...(type === 'output_text' ? { annotations: [] } : {}) }],
+  })
+  return messages
+    .flatMap((message): object[] => {
+      const { role, content, reasoning, toolCalls = [], toolCallId } = message
+      if (role === 'tool') return [{ type: 'function_call_output', call_id: toolCallId ?? '', output: content, status }]
+      if (role !== 'assistant') return [said(role, 'input_text', content)]
+      return [
+        ...(reasoning === undefined
+          ? []
+          : [{ type: 'reasoning', summary: [], content: [{ type: 'reasoning_text', text: reasoning }], status }]),
+        ...(content === '' && toolCalls.length > 0 ? [] : [said(role, 'output_text', content)]),
+        ...toolCalls.map((call) => ({
+          ...{ type: 'function_call', call_id: call.id, name: call.name, arguments: argumentsOf(call), status },
+        })),
+      ]
+    })
+    .map((item, index) => ({ id: `in_${response}_${index}`, ...item }))
+}
+
+/** Fields of the query, as OpenAI's lists have them. */
+interface PageQuery {
+  readonly limit?: string
+  readonly order?: 'asc' | 'desc'
+  readonly after?: string
+}
+
+/** @throws FieldError when `after` names no item */
+export function pageOf(items: readonly InputItem[], { limit = '20', order = 'desc', after }: PageQuery): object {
+  const all = order === 'asc' ? items : [...items].reverse()
+  const from = after === undefined ? 0 : all.findIndex(({ id }) => id === after) + 1
+  if (after !== undefined && from === 0)
+    throw new FieldError('after', 'after names no input item of this response; leave it out for the first page.')
+  const data = all.slice(from, from + Number(limit))
+  return {
+    ...{ object: 'list', data, first_id: data[0]?.id ?? null, last_id: data.at(-1)?.id ?? null },
+    has_more: from + data.length < all.length,
+  }
+}

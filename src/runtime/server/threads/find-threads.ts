@@ -1,0 +1,52 @@
+/** Finds words in the original texts of threads, in steps: a thread may be long. */
+import type { ChatMessage } from '../../chat/message.js'
+import { widened } from '../../context/search.js'
+import { span, type Span } from '../../core/span.js'
+import type { Steps } from '../../core/turns.js'
+import type { ThreadFound } from './thread-api.js'
+
+/** The most places that a thread's entry shows, and the characters of text before and after each. */
+const PLACES = 3
+const AROUND = 60
+/** Characters that are searched at once. Stretches overlap, so that no place lies between two of them. */
+const STRETCH = 2 ** 16
+const OVERLAP = 2000
+
+/** Matches the words in any case, with any white space between them. */
+export const wordsOf = (query: string): RegExp =>
+  new RegExp(
+    query
+      .trim()
+      .replace(/[\\^$.*+?()[\]{}|/]/g, '\\$&')
+      .replace(/\s+/g, '\\s+'),
+    'iu',
+  )
+
+/** Yields after every stretch of text. */
+export function* placesIn(messages: readonly ChatMessage[], words: RegExp): Steps<Omit<ThreadFound, 'id' | 'title'>> {
+  const places: ThreadFound['places'][number][] = []
+  let count = 0
+  for (const [message, { role, content }] of messages.entries()) {
+    const found = yield* firstIn(content, words)
+    if (found === null) continue
+    count++
+    if (places.length === PLACES) continue
+    const { start, end } = found
+    const around = widened(content, found, AROUND)
+    places.push({
+      ...{ message, role, words: content.slice(start, end) },
+      before: content.slice(around.start, start),
+      after: content.slice(end, around.end),
+    })
+  }
+  return { messages: count, places }
+}
+
+function* firstIn(text: string, words: RegExp): Steps<Span | null> {
+  for (let at = 0; at < text.length; at += STRETCH) {
+    yield
+    const found = words.exec(text.slice(at, at + STRETCH + OVERLAP))
+    if (found !== null) return span(at + found.index, at + found.index + found[0].length)
+  }
+  return null
+}

@@ -1,0 +1,231 @@
+/** Tests pulling models from a hub: names, resumed and broken downloads, hashes, refusals, and the folder that they come into. */
+import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { randomBytes } from 'node:crypto'
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest'
+import { KvfoldError } from '../../../src/runtime/core/errors.js'
+import { digestOf, factsOf } from '../../../src/runtime/models/facts.js'
+import { modelCalled, modelsIn, pull, type PullProgress, removeModel } from '../../../src/runtime/models/folder.js'
+import { quantOf } from '../../../src/runtime/models/hub.js'
+import { hubNameOf } from '../../../src/runtime/models/names.js'
+import { builtinModel } from '../../../src/runtime/cli/builtin.js'
+import { type FakeHub, fakeHub } from './support/hub.js'
+
+const big = randomBytes(3 * 2 ** 20)
+const small = randomBytes(4000)
+const parts = [randomBytes(900), randomBytes(800)]
+const SPLIT = ['big-Q8_0-00001-of-00002.gguf', 'big-Q8_0-00002-of-00002.gguf'] as const
+
+let hub: FakeHub
+let folder: string
+const FAST = { tries: 3, pause: 1 } as const
+
+const failure = async (work: Promise<unknown>): Promise<KvfoldError> => {
+  const error = await work.then(
+    () => null,
+    (thrown: unknown) => thrown,
+  )
+  expect(error).toBeInstanceOf(KvfoldError)
+  return error as KvfoldError
+}
+
+beforeAll(async () => {
+  hub = await fakeHub({
+    'acme/One-GGUF': {
+      'one-Q4_K_M.gguf': { bytes: big },
+      'one-q8_0.gguf': { bytes: small },
+      'mmproj-one-F16.gguf': { bytes: small },
+    },
+    'acme/Split-GGUF': { [`Q8_0/${SPLIT[0]}`]: { bytes: parts[0]! }, [`Q8_0/${SPLIT[1]}`]: { bytes: parts[1]! } },
+    'acme/Wrong-GGUF': { 'wrong.gguf': { bytes: small, announced: 'f'.repeat(64) } },
+    'acme/None': {},
+    'private/Two-GGUF': { 'two-Q4_0.gguf': { bytes: small } },
+    'gated/Two-GGUF': { 'two-Q4_0.gguf': { bytes: small } },
+  })
+})
+afterAll(() => hub.close())
+beforeEach(() => {
+  folder = mkdtempSync(join(tmpdir(), 'kvfold-pull-'))
+})
+afterEach(() => {
+  hub.breaks = []
+  hub.statuses = []
+  hub.ranges = true
+  rmSync(folder, { recursive: true })
+})
+
+const pulled = (name: string, more: Parameters<typeof pull>[1] = {}) =>
+  pull(name, { folder, endpoint: hub.url, token: '', ...FAST, ...more })
+const leftovers = () => readdirSync(folder, { recursive: true }).filter((name) => /\.(?:part|lock)$/.test(String(name)))
+
+describe('a pull', () => {
+  it('takes the usual quantisation, tells how far it is, and asks for no byte a second time', async () => {
+    const told: PullProgress[] = []
+    const path = await pulled('hf:acme/One-GGUF', { onProgress: (progress) => told.push(progress) })
+    expect(path).toBe(join(folder, 'acme', 'One-GGUF', 'one-Q4_K_M.gguf'))
+    expect(readFileSync(path).equals(big)).toBe(true)
+    expect(leftovers()).toEqual([])
+    expect(told[0]).toEqual({ kind: 'looking' })
+    const bytes = told.flatMap((each) => (each.kind === 'downloading' ? [each] : []))
+    expect(bytes.at(-1)).toMatchObject({ file: 'one-Q4_K_M.gguf', done: big.length, total: big.length })
+    expect(bytes.length).toBeGreaterThan(3)
+    expect(told.at(-1)).toEqual({ kind: 'checking', file: 'one-Q4_K_M.gguf' })
+    const before = hub.fetched.length
+    expect(await pulled('acme/One-GGUF')).toBe(path)
+    expect(hub.fetched.length).toBe(before)
+  })
+
+  it('takes a quantisation, a file, a page of the hub, and all parts of a split model', async () => {
+    expect(await pulled('hf:acme/One-GGUF:Q8_0')).toMatch(/one-q8_0\.gguf$/)
+    expect(await pulled('hf:acme/One-GGUF/one-q8_0.gguf')).toMatch(/one-q8_0\.gguf$/)
+    expect(await pulled('hf:acme/Split-GGUF:Q8_0')).toBe(join(folder, 'acme', 'Split-GGUF', 'Q8_0', SPLIT[0]))
+    expect(readFileSync(join(folder, 'acme', 'Split-GGUF', 'Q8_0', SPLIT[1])).equals(parts[1]!)).toBe(true)
+    expect(hubNameOf('https://huggingface.co/acme/One-GGUF/resolve/main/one-q8_0.gguf')).toEqual({
+      ...{ repository: 'acme/One-GGUF', file: 'one-q8_0.gguf', quant: null, revision: 'main' },
+    })
+    expect(hubNameOf('hf.co/acme/One-GGUF:Q8_0')).toMatchObject({ repository: 'acme/One-GGUF', quant: 'Q8_0' })
+  })
+
+  it('goes on where the connection broke, also in a later process', async () => {
+    hub.breaks = [1_000_000, 500_000, 0]
+    const from = hub.fetched.length
+    const path = await pulled('hf:acme/One-GGUF')
+    expect(readFileSync(path).equals(big)).toBe(true)
+    const ranges = hub.fetched.slice(from).map(({ range }) => range)
+    expect(ranges[0]).toBeUndefined()
+    expect(ranges.slice(1).every((range) => /^bytes=\d+-$/.test(range ?? ''))).toBe(true)
+    expect(ranges.length).toBe(4)
+    rmSync(path)
+    // An earlier process ended in the middle.
+    writeFileSync(`${path}.part`, big.subarray(0, 2_000_000))
+    await pulled('hf:acme/One-GGUF')
+    expect(hub.fetched.at(-1)!.range).toBe('bytes=2000000-')
+    expect(readFileSync(path).equals(big)).toBe(true)
+  })
+
+  it('begins again where the server knows no ranges, and waits out servers that fail', async () => {
+    hub.ranges = false
+    hub.breaks = [1_000_000]
+    hub.statuses = [503, 429]
+    expect(readFileSync(await pulled('hf:acme/One-GGUF')).equals(big)).toBe(true)
+  })
+
+  it('gives up after failures without a byte, and keeps what it has', async () => {
+    hub.breaks = [1_000_000]
+    hub.statuses = [0, 500, 500, 500]
+    const error = await failure(pulled('hf:acme/One-GGUF'))
+    expect([error.code, error.message]).toEqual(['model/download-failed', expect.stringContaining('500')])
+    expect(leftovers()).toEqual([join('acme', 'One-GGUF', 'one-Q4_K_M.gguf.part')])
+    hub.statuses = []
+    await pulled('hf:acme/One-GGUF')
+    expect(hub.fetched.at(-1)!.range).toMatch(/^bytes=\d{6,}-$/)
+  })
+
+  it('stops on a signal, and the next one goes on', async () => {
+    const controller = new AbortController()
+    hub.breaks = [1_000_000, 0, 0, 0, 0, 0]
+    const error = await failure(
+      pulled('hf:acme/One-GGUF', {
+        signal: controller.signal,
+        onProgress: (progress) => {
+          if (progress.kind === 'downloading' && progress.done > 500_000) controller.abort()
+        },
+      }),
+    )
+    expect(error.code).toBe('engine/cancelled')
+    hub.breaks = []
+    expect(readFileSync(await pulled('hf:acme/One-GGUF')).equals(big)).toBe(true)
+  })
+
+  it('deletes bytes with another hash than announced', async () => {
+    const error = await failure(pulled('hf:acme/Wrong-GGUF'))
+    expect([error.code, error.message]).toEqual(['model/download-failed', expect.stringContaining('ffff')])
+    expect(readdirSync(join(folder, 'acme', 'Wrong-GGUF'))).toEqual([])
+  })
+
+  it('says what there is, and what is missing', async () => {
+    expect((await failure(pulled('hf:acme/One-GGUF:Q2_K'))).message).toContain('it has Q4_K_M, q8_0')
+    expect((await failure(pulled('hf:acme/One-GGUF/two.gguf'))).message).toContain('one-Q4_K_M.gguf')
+    expect((await failure(pulled('hf:acme/None'))).message).toContain('no GGUF')
+    expect(await failure(pulled('hf:nobody/Nothing'))).toMatchObject({ code: 'model/not-found' })
+    for (const owner of ['private', 'gated'])
+      expect((await failure(pulled(`hf:${owner}/Two-GGUF`))).message).toMatch(/40[13].*HF_TOKEN/)
+    expect((await failure(pulled('hf:acme/One-GGUF', { endpoint: 'http://127.0.0.1:9' }))).code).toBe('model/download-failed')
+    for (const name of ['hf:acme', 'hf:acme/../x', 'hf:a/b/c.txt', 'qwen2.5', 'hf:a/b:', 'hf:a/b#../x', 'hf:/etc/passwd'])
+      expect((await failure(pulled(name))).code, name).toBe('cli/bad-usage')
+  })
+
+  it('shows a token to the hub and to no other server', async () => {
+    expect(readFileSync(await pulled('hf:private/Two-GGUF', { token: 'hf_secret' })).equals(small)).toBe(true)
+    expect(hub.fetched.at(-1)!.authorization).toBeUndefined()
+  })
+
+  it('takes the address of a file, with the hash that its server tells', async () => {
+    const path = await pulled(`${hub.url}/acme/One-GGUF/resolve/main/one-q8_0.gguf`)
+    expect(path).toBe(join(folder, 'one-q8_0.gguf'))
+    expect(readFileSync(path).equals(small)).toBe(true)
+    expect((await failure(pulled(`${hub.url}/acme/Wrong-GGUF/resolve/main/wrong.gguf`))).message).toContain('SHA-256')
+    expect((await failure(pulled(`${hub.url}/acme/One-GGUF/resolve/main/none.gguf`))).code).toBe('model/not-found')
+    expect((await failure(pulled(`${hub.url}/acme/readme.html`))).code).toBe('cli/bad-usage')
+  })
+
+  it('is not made twice at once, and a lock of a dead process does not count', async () => {
+    const to = join(folder, 'acme', 'One-GGUF', 'one-q8_0.gguf')
+    mkdirSync(join(folder, 'acme', 'One-GGUF'), { recursive: true })
+    writeFileSync(`${to}.part.lock`, String(process.pid))
+    expect((await failure(pulled('hf:acme/One-GGUF:Q8_0'))).message).toContain(String(process.pid))
+    writeFileSync(`${to}.part.lock`, '999999999')
+    expect(await pulled('hf:acme/One-GGUF:Q8_0')).toBe(to)
+  })
+})
+
+describe('the folder', () => {
+  it('names its models, knows them by their names of the hub, and lets them go', async () => {
+    await pulled('hf:acme/One-GGUF')
+    await pulled('hf:acme/One-GGUF:Q8_0')
+    await pulled('hf:acme/Split-GGUF')
+    writeFileSync(join(folder, 'plain.gguf'), 'x')
+    writeFileSync(join(folder, 'mmproj-plain.gguf'), 'x')
+    mkdirSync(join(folder, 'other'))
+    writeFileSync(join(folder, 'other', 'plain.gguf'), 'y')
+    writeFileSync(join(folder, 'half-00001-of-00002.gguf'), 'x')
+    const models = modelsIn(folder)
+    expect(models.map(({ name, aliases, size }) => [name, aliases, size])).toEqual([
+      ['big-Q8_0', ['acme/Split-GGUF:Q8_0', 'acme/Split-GGUF'], 1700],
+      ['one-Q4_K_M', ['acme/One-GGUF:Q4_K_M'], big.length],
+      ['one-q8_0', ['acme/One-GGUF:q8_0'], small.length],
+      ['other/plain', [], 1],
+      ['plain', [], 1],
+    ])
+    expect(modelCalled('hf:acme/split-gguf', models)?.name).toBe('big-Q8_0')
+    expect(modelCalled('ONE-Q8_0', models)?.name).toBe('one-q8_0')
+    expect(modelCalled('acme/One-GGUF', models)).toBeNull()
+    await removeModel('big-Q8_0', folder)
+    expect(existsSync(join(folder, 'acme', 'Split-GGUF'))).toBe(false)
+    expect(existsSync(join(folder, 'acme', 'One-GGUF'))).toBe(true)
+    expect((await failure(removeModel('big-Q8_0', folder))).message).toContain('one-Q4_K_M')
+  })
+
+  it('knows quantisations by the names of files', () => {
+    expect(
+      [
+        'a-Q4_K_M.gguf',
+        'a.q8_0.gguf',
+        'b/IQ2_XXS.gguf',
+        'a-UD-Q4_K_XL-00001-of-00002.gguf',
+        'a-bf16.gguf',
+        'a.gguf',
+        'qwen.gguf',
+      ].map(quantOf),
+    ).toEqual(['Q4_K_M', 'q8_0', 'IQ2_XXS', 'UD-Q4_K_XL', 'bf16', null, null])
+  })
+
+  it('finds the hash and the facts of a file on another thread', async () => {
+    const path = builtinModel()
+    expect(await digestOf([path])).toMatch(/^[0-9a-f]{64}$/)
+    expect(await factsOf([path])).toMatchObject({ template: true, parameters: expect.any(Number) as number })
+    writeFileSync(join(folder, 'bad.gguf'), 'no model')
+    await expect(factsOf([join(folder, 'bad.gguf')])).rejects.toThrow('GGUF')
+  })
+})
