@@ -17,6 +17,13 @@ export const OPTIONS = {
 
 export const SEED = { seed: { type: 'string', default: '2026' } } as const
 
+/** Returns the name that an option was given. @throws Error with the names that there are */
+export function oneOf<Name extends string>(option: string, names: readonly Name[], text: string): Name {
+  const name = names.find((each) => each === text)
+  if (name === undefined) throw new Error(`--${option} must be ${names.join(' or ')}; it is ${JSON.stringify(text)}.`)
+  return name
+}
+
 export interface Origin {
   readonly command: string
   /** The suffix `+changes` means that the checkout had uncommitted changes other than records. */

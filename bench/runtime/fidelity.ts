@@ -14,7 +14,7 @@ import { percent } from '../../src/runtime/figures/numbers.js'
 import { left, right, table, terminal, type Table } from '../../src/runtime/figures/table.js'
 import { openNative } from '../../src/runtime/native/binding.js'
 import { Watch } from '../lab/contracts/watch.js'
-import { beginRecord, fileOf, keep, modelNow, OPTIONS, SEED } from '../record.js'
+import { beginRecord, fileOf, keep, modelNow, oneOf, OPTIONS, SEED } from '../record.js'
 import { bootstrap, mean, type Interval } from '../statistics.js'
 
 const CELLS = 24_576
@@ -58,11 +58,11 @@ export async function fidelity(args: readonly string[]): Promise<void> {
       out: { type: 'string' },
     },
   })
-  const kinds = values.kinds.split(';').map((name) => oneOf('--kinds', CASE_KINDS, name.trim()))
+  const kinds = values.kinds.split(';').map((name) => oneOf('kinds', CASE_KINDS, name.trim()))
   const names = values.ways?.split(';').map((name) => name.trim())
   for (const name of names ?? [])
     oneOf(
-      '--ways',
+      'ways',
       WAYS.map((way) => way.name),
       name,
     )
@@ -75,7 +75,6 @@ export async function fidelity(args: readonly string[]): Promise<void> {
   const known = values.out === undefined ? [] : readMeasured(values.out).filter((one) => one.model === model && one.seed === seed)
   const engine = await LlamaEngine.load(native, path, { cells: CELLS, threads, batchThreads: threads, slots: 1, hostBytes: 0 })
   const watch = new Watch()
-  const stop = new AbortController()
   const measured: Measured[] = []
   try {
     for (const kind of kinds)
@@ -84,7 +83,7 @@ export async function fidelity(args: readonly string[]): Promise<void> {
         watch.say(`${kind}: question ${index + 1} of ${values.questions}`)
         let found = known.find((other) => other.kind === kind && other.index === index)
         if (found === undefined || ways.some(({ name }) => found?.answers[name] === undefined)) {
-          const answers = Object.fromEntries(await measureCase(engine, one, ways, stop.signal))
+          const answers = Object.fromEntries(await measureCase(engine, one, ways))
           found = { model, seed, kind, index, text: one.text, answers }
           if (values.out !== undefined) appendFileSync(values.out, `${JSON.stringify(found)}\n`)
         }
@@ -97,12 +96,6 @@ export async function fidelity(args: readonly string[]): Promise<void> {
   const result = { ...origin(), seconds: Math.round(watch.seconds), interrupted: watch.over(), seed, rows: rowsOf(measured) }
   await keep(values.write, result)
   console.log(values.json ? JSON.stringify(result) : terminal(tableOf(result.rows)).join('\n'))
-}
-
-function oneOf<T extends string>(flag: string, all: readonly T[], name: string): T {
-  const found = all.find((one) => one === name)
-  if (found === undefined) throw new Error(`${flag}: there is no "${name}"; there are ${all.map((one) => `"${one}"`).join(', ')}`)
-  return found
 }
 
 function readMeasured(file: string): Measured[] {

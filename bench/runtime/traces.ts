@@ -7,7 +7,7 @@ import { mkdtempSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { parseArgs } from 'node:util'
 import { openNative } from '../../src/runtime/native/binding.js'
-import { beginRecord, fileOf, keep, OPTIONS } from '../record.js'
+import { beginRecord, fileOf, keep, oneOf, OPTIONS } from '../record.js'
 import { cpuSince, HERE, type Serving, startKvfold, startLlamaServer } from './serve/servers.js'
 import { InfinitePrefixCache } from './traces/prefix-cache.js'
 import { promptOf, TEMPLATE, wordsOf } from './traces/prompt.js'
@@ -172,12 +172,6 @@ function fraction(text: string): number {
   const value = Number(above) / Number(below)
   if (above === '' || value > 1) throw bad(`--scale must be a fraction like 1/16, at most 1; it is ${JSON.stringify(text)}.`)
   return value
-}
-
-function oneOf<Name extends string>(option: string, names: readonly Name[], text: string): Name {
-  const name = names.find((each) => each === text)
-  if (name === undefined) throw bad(`--${option} must be ${names.join(' or ')}; it is ${JSON.stringify(text)}.`)
-  return name
 }
 
 /** Reads all sessions and returns so many of them, spread over the file. */

@@ -26,21 +26,6 @@ export interface Reading {
   readonly said: Int32Array
 }
 
-/** An answer up to the point where the model must know a value, and a value that it may say there. */
-export interface Said {
-  readonly opening: Int32Array
-  readonly value: Int32Array
-}
-
-export interface Likelihood {
-  /** Natural log. */
-  readonly logprob: number
-  readonly likeliest: number
-}
-
-/** More than the distance between any two logits. */
-const FORCED = 1e4
-
 export class Stage {
   readonly #noEnd: readonly { readonly token: number; readonly bias: number }[]
 
@@ -76,31 +61,6 @@ export class Stage {
     const next = new Float32Array(vocabulary)
     for (const { token, logprob } of logprobs[0]?.top ?? []) next[token] = logprob
     return { next, said }
-  }
-
-  /**
-   * Returns, for each token of the value, how likely it is after the opening and the tokens before it, and which token is the likeliest
-   * there. Tokens that the conversation already shows are not computed again, whichever contract computed them.
-   */
-  async follow(conversation: ConversationId, shown: Prompt, { opening, value }: Said): Promise<readonly Likelihood[]> {
-    const likelihoods: Likelihood[] = []
-    for (const [at, token] of value.entries()) {
-      const more = Int32Array.from([...opening, ...value.subarray(0, at)])
-      const { logprobs } = await this.engine.complete({
-        ...{ conversation, terms: SPLICE, maxTokens: 1, logprobs: 1 },
-        ...given(shown, more),
-        // Log-probabilities are the ones before the bias.
-        sampling: { logitBias: [{ token, bias: FORCED }] },
-      })
-      const [{ token: said, logprob, top } = this.#nothing()] = logprobs
-      if (said !== token) throw new Error(`token ${token} was to be said, and ${said} was`)
-      likelihoods.push({ logprob, likeliest: top[0]?.token ?? -1 })
-    }
-    return likelihoods
-  }
-
-  #nothing(): never {
-    throw new Error(`${this.engine.info.model} said nothing`)
   }
 
   /** Frees the conversation's cells; resolves when they are free. */

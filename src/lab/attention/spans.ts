@@ -1,11 +1,10 @@
 /** Measures how much an answer looks at given stretches of any prompt, complete and folded. */
 import { freshConversation } from '../../runtime/core/ids.js'
 import type { ChatMessage, Edit, ToolDefinition } from '../../runtime/chat/message.js'
-import type { Contract } from '../../runtime/core/contract.js'
+import type { BlendChoice, Contract } from '../../runtime/core/contract.js'
 import { KvfoldError } from '../../runtime/core/errors.js'
 import { span, type Span } from '../../runtime/core/span.js'
 import type { LlamaEngine } from '../../runtime/engine/llama.js'
-import type { BlendChoice } from '../../runtime/core/contract.js'
 import {
   type AnswerChoice,
   measureAttention,

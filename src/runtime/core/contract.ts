@@ -19,8 +19,8 @@ export const FORGOTTEN = -1
 export const contractOfStep = (choice: ContractChoice): Contract => (choice === 'auto' ? 'splice' : choice)
 
 /**
- * Which tokens behind new holes `blend` computes again. The choices add up. Default: `BLEND_DEFAULT` (kv/plan/blend.ts); `most` alone keeps that default's
- * choices.
+ * Which tokens of the tail `blend` computes again; the tail is the text behind new holes, as far as it is approximate. The choices add up.
+ * Without any of them the default counts (`BLEND_DEFAULT` in kv/plan/blend.ts); `most` and `decode` may be given beside it.
  */
 export interface BlendChoice {
   /**

@@ -9,6 +9,9 @@ export const span = (start: number, end: number): Span => ({ start, end })
 
 export const length = (of: Span): number => of.end - of.start
 
+/** Returns the places of the span, in order. */
+export const placesOf = ({ start, end }: Span): number[] => Array.from({ length: end - start }, (_, offset) => start + offset)
+
 /** True when the two spans share at least one element; an empty span overlaps nothing. */
 export const overlaps = (a: Span, b: Span): boolean => a.start < b.end && b.start < a.end && length(a) > 0 && length(b) > 0
 

@@ -5,7 +5,7 @@
 import { createHash } from 'node:crypto'
 import { mkdir, readFile, writeFile } from 'node:fs/promises'
 import { availableParallelism, cpus, homedir } from 'node:os'
-import { isAbsolute, join } from 'node:path'
+import { dirname, isAbsolute, join } from 'node:path'
 import Type from 'typebox'
 import { checked, nullable } from '../core/schema.js'
 import { writeWhole } from '../core/whole-file.js'
@@ -119,7 +119,7 @@ export async function saveCalibration(
   folder = calibrationFolder(),
 ): Promise<string> {
   const path = pathOf(subject, folder)
-  await write(path, folder, { subject: subjectHash(subject), cost })
+  await writeMeasured(path, { subject: subjectHash(subject), cost })
   return path
 }
 
@@ -136,18 +136,22 @@ export async function keptTierRates(
   const calibration = await loadCalibration(subject, folder)
   if (calibration.kind === 'found') return tierRatesOf(calibration.model)
   const path = pathOf(subject, folder, '.rates')
-  const kept = checked(RatesFile, jsonOf(await readFile(path, 'utf8').catch(() => '')))
+  const kept = checked(RatesFile, await readMeasured(path))
   const [hash, on] = [subjectHash(subject), machineOf(subject.backend)]
   if (kept.ok && kept.value.subject === hash && otherMachine(kept.value.on, on) === null) return kept.value.rates
   const rates = await measure()
-  if (rates !== null) await write(path, folder, { subject: hash, version: COST_VERSION, on, rates }).catch(() => undefined)
+  if (rates !== null) await writeMeasured(path, { subject: hash, version: COST_VERSION, on, rates }).catch(() => undefined)
   return rates
 }
 
-async function write(path: string, folder: string, content: unknown): Promise<void> {
-  await mkdir(folder, { recursive: true })
+/** Writes what was measured, whole or not at all, in place of an earlier file; makes its folder. */
+export async function writeMeasured(path: string, content: unknown): Promise<void> {
+  await mkdir(dirname(path), { recursive: true })
   await writeWhole(path, (temporary) => writeFile(temporary, `${JSON.stringify(content, null, 2)}\n`))
 }
+
+/** Returns a file's JSON; null when it cannot be read or is not JSON. */
+export const readMeasured = async (path: string): Promise<unknown> => jsonOf(await readFile(path, 'utf8').catch(() => ''))
 
 /** Loads the subject's calibration. Refuses a damaged file, and one of another model, machine or release. */
 export async function loadCalibration(subject: CalibrationSubject, folder = calibrationFolder()): Promise<LoadedCalibration> {

@@ -3,12 +3,11 @@
  * its ledger entry.
  */
 import type { ChatMessage, Edit, TemplateVariables, ToolCall, ToolChoice, ToolDefinition } from '../chat/message.js'
-import type { Contract, ContractChoice } from '../core/contract.js'
+import type { BlendChoice, Contract, ContractChoice } from '../core/contract.js'
 import { Feed } from '../core/feed.js'
 import type { ConversationId } from '../core/ids.js'
 import type { Span } from '../core/span.js'
 import type { LedgerEntry } from '../kv/ledger.js'
-import type { BlendChoice } from '../core/contract.js'
 import type { AnswerLimits, DryOptions, SamplerName } from '../native/types.js'
 import type { AttentionPattern, AttentionRequest } from './attention.js'
 import type { SpeculateOptions } from './speculate-terms.js'

@@ -1,10 +1,9 @@
 /** The options of an engine over llama.cpp, and their defaults. */
 import { ChatFormat } from '../chat/format.js'
 import type { ToolDefinition } from '../chat/message.js'
-import { type ContractChoice, contractOfStep } from '../core/contract.js'
+import { type BlendChoice, type ContractChoice, contractOfStep } from '../core/contract.js'
 import { KvfoldError } from '../core/errors.js'
 import { type CostModel, decodeInTokens } from '../kv/cost-model.js'
-import type { BlendChoice } from '../core/contract.js'
 import type { StepContract } from '../kv/plan/parts.js'
 import type { EditMap } from '../kv/prompt.js'
 import type { ContextOptions, ModelInfo, ModelOptions, NativeModel, SamplerOptions } from '../native/types.js'

@@ -1,13 +1,13 @@
 /** Measures how far a model's answer after a fold is from its answer after an exact prefill of the same shown text. */
 import { KvfoldError } from '../core/errors.js'
 import { type ConversationId, freshConversation } from '../core/ids.js'
-import type { Contract } from '../core/contract.js'
+import { definedFields } from '../core/json.js'
+import type { BlendChoice, Contract } from '../core/contract.js'
 import type { Edit } from '../chat/message.js'
 import { Conversation } from '../context/conversation.js'
 import { portsOf } from '../context/ports.js'
 import type { EngineReply } from '../engine/engine.js'
 import type { LlamaEngine } from '../engine/llama.js'
-import type { BlendChoice } from '../core/contract.js'
 import type { FidelityCase } from './cases.js'
 
 /** A way to treat the folded text. `whole` folds nothing. */
@@ -65,13 +65,13 @@ export async function measureCase(
     // An exact fold would find the cells of the other ways' answers; its own tenant makes it pay for what it computes.
     const tenant = contract === 'exact' ? 'exact' : 'read'
     const conversation = freshConversation()
-    const terms = { contract: isWhole ? 'exact' : contract, ...(choice === undefined ? {} : { blend: choice }) } as const
+    const terms = { contract: isWhole ? 'exact' : contract, ...definedFields({ blend: choice }) } as const
     for (const step of one.steps)
       await engine.respond({
         ...{ conversation, tenant, ...terms, maxTokens: 1 },
         messages: one.messages.slice(0, step.messages),
         edits: isWhole ? [] : folded[step.folded]!,
-        ...(signal === undefined ? {} : { signal }),
+        ...definedFields({ signal }),
       }).reply
     const reply = await ask(engine, one, { conversation, tenant, ...terms, edits: isWhole ? [] : edits, signal })
     answers.set(name, answerOf(one, reply, reference, textOf))
@@ -114,7 +114,7 @@ async function ask(engine: LlamaEngine, one: FidelityCase, asked: Asked): Promis
     sampling: { temperature: 0 },
     maxTokens: ANSWER,
     logprobs: TOP,
-    ...(signal ? { signal } : {}),
+    ...definedFields({ signal }),
   }).reply
   if (asked.conversation === undefined) engine.forget(conversation)
   return reply
@@ -144,8 +144,11 @@ function answerOf(
 export const names = (said: string, value: string): boolean => said.toLowerCase().includes(value.toLowerCase())
 
 /** Natural logs of the likelihoods of the answer's first token, by token. */
-function likelihoods({ logprobs = [] }: EngineReply): ReadonlyMap<number, number> {
-  return new Map(logprobs[0]?.top.map(({ token, logprob }) => [token, logprob]))
+function likelihoods({ logprobs = [], endLogprob }: EngineReply): ReadonlyMap<number, number> {
+  // An answer may end at once.
+  const first = logprobs[0] ?? endLogprob
+  if (first === undefined) throw new KvfoldError('internal/invariant', 'An engine reported no likelihoods.')
+  return new Map(first.top.map(({ token, logprob }) => [token, logprob]))
 }
 
 type Form = 'bare' | 'quoted' | 'other'

@@ -1,10 +1,9 @@
 /** What folds cost one model's answers under each fast contract: measured once, kept, and read back when a server starts. */
-import { mkdir, readFile, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import Type, { type Static } from 'typebox'
+import { type ContractChoice, contractOfStep } from '../core/contract.js'
 import { checked } from '../core/schema.js'
-import { writeWhole } from '../core/whole-file.js'
-import { calibrationFolder } from '../engine/calibration.js'
+import { calibrationFolder, readMeasured, writeMeasured } from '../engine/calibration.js'
 import type { LlamaEngine } from '../engine/llama.js'
 import { type CaseKind, fidelityCases } from './cases.js'
 import { type FidelityAnswer, type FidelityWay, measureCase } from './measure.js'
@@ -99,33 +98,23 @@ const pathOf = (weights: string, folder: string): string => join(folder, `${weig
 /** Writes the record, whole or not at all, in place of an earlier one. Returns its path. */
 export async function saveFidelity(fidelity: ModelFidelity, folder = calibrationFolder()): Promise<string> {
   const path = pathOf(fidelity.weights, folder)
-  await mkdir(folder, { recursive: true })
-  await writeWhole(path, (temporary) => writeFile(temporary, `${JSON.stringify(fidelity, null, 2)}\n`))
+  await writeMeasured(path, fidelity)
   return path
 }
 
 /** Returns the record of these weights; null when there is none that can be used. */
 export async function loadFidelity(weights: string, folder = calibrationFolder()): Promise<ModelFidelity | null> {
-  const text = await readFile(pathOf(weights, folder), 'utf8').catch(() => 'null')
-  const found = checked(File, jsonOf(text))
+  const found = checked(File, await readMeasured(pathOf(weights, folder)))
   return found.ok && found.value.weights === weights ? found.value : null
-}
-
-function jsonOf(text: string): unknown {
-  try {
-    return JSON.parse(text)
-  } catch {
-    return null
-  }
 }
 
 /**
  * Returns the sentence for a server whose default contract is a fast one: what it costs this model, or that it was not measured. Null for
  * `exact`.
  */
-export function fidelityNotice(contract: string, fidelity: ModelFidelity | null): string | null {
+export function fidelityNotice(contract: ContractChoice, fidelity: ModelFidelity | null): string | null {
   if (contract === 'exact') return null
-  const measured = contract === 'blend' ? 'blend' : 'splice'
+  const measured = contractOfStep(contract)
   const row = fidelity?.rows.find(({ way }) => way === measured)
   if (fidelity === null || row === undefined)
     return `What contract ${contract} costs this model's answers was not measured; \`kvfold calibrate --fidelity\` says it in a few minutes.`

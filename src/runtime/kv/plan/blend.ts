@@ -1,16 +1,17 @@
 /** Contract `blend`: which of the tokens behind a hole are computed again after a splice. */
 import type { BlendChoice } from '../../core/contract.js'
-import { span, type Span } from '../../core/span.js'
+import { placesOf, span, type Span } from '../../core/span.js'
 import { commonPrefix, markerSource, type Prompt, type ReplacedSpan, tokenSource, uneditedOf } from '../prompt.js'
 import type { HeldSequence } from '../sequence.js'
 import type { Part } from './parts.js'
 
-/** Chosen on Qwen2.5-Coder-Instruct 0.5B and 1.5B by `npm run bench -- fidelity`. */
+/** Chosen on Qwen2.5-Coder-Instruct 0.5B by `npm run bench -- fidelity`. */
 export const BLEND_DEFAULT = { echo: 3, asked: 6, first: 4, ending: 24, most: 0.4 } as const satisfies BlendChoice
 
 /** Why a token is computed again, as the ledger says it. */
 export const BLEND_REASONS = [
   'blend: they repeat hidden text',
+  'blend: the end of the prompt asks about them',
   'blend: they stand right behind hidden text',
   'blend: they end the prompt',
   'blend: a share of the text behind hidden text',
@@ -54,10 +55,10 @@ export function chooseRepair(
     kind === 'compute' || end <= from ? [] : placesOf(span(Math.max(start, from), end)),
   )
   if (tail.length === 0) return null
-  const { most = 1, decode = DECODE, ...wanted } = choice
-  const isDefault = Object.keys(wanted).length === 0
-  const { echo, asked, first = 0, ending = 0, messages: whole = 0, spread = 0 }: BlendChoice = isDefault ? BLEND_DEFAULT : wanted
-  const limit = choice.most ?? (isDefault ? BLEND_DEFAULT.most : most)
+  const { most: asMost, decode = DECODE, ...chosen } = choice
+  const wanted: BlendChoice = Object.keys(chosen).length === 0 ? BLEND_DEFAULT : chosen
+  const { echo, asked, first = 0, ending = 0, messages: whole = 0, spread = 0 } = wanted
+  const most = asMost ?? wanted.most ?? 1
 
   const candidates = new Uint8Array(tokens.length)
   for (const at of tail) candidates[at] = 1
@@ -71,21 +72,21 @@ export function chooseRepair(
       }
   }
   if (echo !== undefined) for (const at of echoesIn(prompt, holes, candidates)) choose(1, span(at - echo, at + echo + 1))
-  if (asked !== undefined) for (const at of askedIn(tokens, candidates)) choose(3, span(at - asked, at + asked + 1))
-  for (const { behind } of holes) choose(2, span(behind, behind + first))
-  choose(3, span(tokens.length - ending, tokens.length))
+  if (asked !== undefined) for (const at of askedIn(tokens, candidates)) choose(2, span(at - asked, at + asked + 1))
+  for (const { behind } of holes) choose(3, span(behind, behind + first))
+  choose(4, span(tokens.length - ending, tokens.length))
   // The last of `messages` is the answer to come.
-  if (whole > 0) choose(3, span(messages[messages.length - 1 - whole]?.span.start ?? 0, tokens.length))
-  for (const [at, place] of tail.entries()) if (isSpread(at, spread)) choose(4, span(place, place + 1))
+  if (whole > 0) choose(4, span(messages[messages.length - 1 - whole]?.span.start ?? 0, tokens.length))
+  for (const [at, place] of tail.entries()) if (isSpread(at, spread)) choose(5, span(place, place + 1))
   let decodes = 0
   let last = -Infinity
   for (const at of tail) {
     if (places[at] === 0) continue
     if (at - last > decode + 1) decodes++
-    else choose(5, span(last + 1, at))
+    else choose(6, span(last + 1, at))
     last = at
   }
-  return { places, count, decodes, tail: tail.length, isTooMuch: count + decode * decodes > limit * (tail.length + decode) }
+  return { places, count, decodes, tail: tail.length, isTooMuch: count + decode * decodes > most * (tail.length + decode) }
 }
 
 /** See BlendChoice.decode. */
@@ -99,8 +100,6 @@ function isSpread(at: number, share: number): boolean {
   const run = Math.floor(at / RUN)
   return Math.floor((run + 1) * share) > Math.floor(run * share)
 }
-
-const placesOf = ({ start, end }: Span): number[] => Array.from({ length: end - start }, (_, offset) => start + offset)
 
 /** A text that this step hides from tokens that were computed with it. */
 interface NewHole extends ReplacedSpan {

@@ -2,14 +2,13 @@
  * The terms of a step and the parts of its plan: stretches of the prompt, each kept, borrowed, turned or computed. Chooses them for
  * `exact`.
  */
-import type { Contract } from '../../core/contract.js'
+import type { BlendChoice, Contract } from '../../core/contract.js'
 import { length, span, type Span } from '../../core/span.js'
 import type { FreshText } from '../cell-hash.js'
 import type { ReuseSource } from '../ledger.js'
 import type { Prompt } from '../prompt.js'
 import type { HeldSequence } from '../sequence.js'
 import type { View } from '../views.js'
-import type { BlendChoice } from '../../core/contract.js'
 
 // The terms of a step.
 

@@ -145,7 +145,7 @@ export function planStep(sequence: Sequence, prompt: Prompt, lenders: Lenders, o
       const { count, decodes, tail } = repair
       return {
         ...exact,
-        fallback: `it would compute ${count} of ${tail} tokens behind the hidden text again, in ${decodes} decodes; exact computes all of them at once`,
+        fallback: `it would compute ${count} of ${tail} tokens behind the hidden text again, in ${decodes === 1 ? 'one decode' : `${decodes} decodes`}; exact computes all of them at once`,
       }
     }
   }

@@ -2,7 +2,7 @@
  * Collects the inputs of a plan: the sequences that may lend, the limits, and whether a scratch sequence is available. Also explains, for
  * the ledger, why a step computes tokens that were shown or held before.
  */
-import { length, span, type Span } from '../../core/span.js'
+import { length, placesOf, span, type Span } from '../../core/span.js'
 import type { OffloadTiers } from '../offload.js'
 import { BLEND_REASONS } from './blend.js'
 import { EXACT, type Lenders, type StepContract } from './parts.js'
@@ -140,7 +140,7 @@ export const LOST_BELOW = 'their saved state is damaged or missing'
  */
 function recomputeReason(sequence: Sequence, plan: Plan, lenders: Lenders, before: Int32Array | null): string | null {
   const computed = computedSpans(plan)
-  const computedPlaces = placesIn(computed)
+  const computedPlaces = computed.flatMap(placesOf)
   const without = plan.without ?? new Map<HeldSequence, string>()
   const [first] = computed
   const own = [sequence, ...lenders.parked].filter(({ held }) => held > 0)
@@ -161,7 +161,7 @@ function recomputeReason(sequence: Sequence, plan: Plan, lenders: Lenders, befor
     stretchesIn(holder, 0, tokens, base, keys, first.start, null).map((stretch): Span => stretch.span)
   const text = sequence.freshText(tokens)
   const freshIn = (holder: HeldSequence, of: readonly Span[]) =>
-    placesIn(of).flatMap((at) => (holder.isFresh(holder.atPosition(at), at, text) ? [span(at, at + 1)] : []))
+    of.flatMap(placesOf).flatMap((at) => (holder.isFresh(holder.atPosition(at), at, text) ? [span(at, at + 1)] : []))
 
   if (recomputeFrom !== undefined) explain([span(recomputeFrom, tokens.length)], WATCHED)
   if (repair !== undefined)
@@ -202,7 +202,7 @@ export function rewindReason(plan: Plan, before: Int32Array | null): string | nu
   const saved = [...without].map(([{ tokens }, reason]) => ({ end: commonPrefix(tokens, prompt.tokens), reason }))
   const agrees = before === null ? 0 : commonPrefix(before, uneditedOf(prompt))
   const counts = new Map<string, number>()
-  for (const at of placesIn(computedSpans(plan))) {
+  for (const at of computedSpans(plan).flatMap(placesOf)) {
     const isKnown = !isMarker(keys[at]!) && sourcePlace(keys[at]!) < agrees
     const reason = saved.find(({ end }) => at < end)?.reason ?? (isKnown ? REWOUND : undefined)
     if (reason !== undefined) counts.set(reason, (counts.get(reason) ?? 0) + 1)
@@ -212,9 +212,6 @@ export function rewindReason(plan: Plan, before: Int32Array | null): string | nu
 
 const listed = (counts: ReadonlyMap<string, number>): string | null =>
   counts.size === 0 ? null : [...counts].map(([text, count]) => `${count} tokens: ${text}`).join('; ')
-
-const placesIn = (spans: readonly Span[]): number[] =>
-  spans.flatMap(({ start, end }) => Array.from({ length: end - start }, (_, offset) => start + offset))
 
 /** Returns the computed stretches, without a last token that is decoded again. */
 function computedSpans({ parts, redecoded, prompt }: Plan): Span[] {
