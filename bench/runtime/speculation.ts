@@ -1,8 +1,8 @@
 /**
  * Tokens a second with and without drafts, on work that repeats its prompt and on work that does not: an edit of code, a summary, a chat.
  * All kinds run in turns in one engine, so the machine is equally busy for each. Answers are greedy.
- * `npm run --silent bench -- speculation [--model GGUF] [--threads N] [--tokens 160] [--rounds 5] [--streams 1,4] [--peer] [--json] [--write
- * name]`. `--peer`: also llama-server with its own n-gram kinds; it is built when it is not there yet. There each kind is compared with no
+ * `npm run --silent bench -- speculation [--model GGUF] [--threads N] [--tokens 160] [--rounds 5] [--streams 1,4] [--work "code edit,chat"]
+ * [--kinds auto,ngram] [--peer] [--json] [--write name]`. `--peer`: also llama-server with its own n-gram kinds; it is built when it is not there yet. There each kind is compared with no
  * drafts of llama-server.
  */
 import { readFileSync } from 'node:fs'
@@ -14,7 +14,7 @@ import { SPECULATE_KINDS, type SpeculateKind } from '../../src/runtime/engine/sp
 import { left, right, table, terminal } from '../../src/runtime/figures/table.js'
 import { openNative } from '../../src/runtime/native/binding.js'
 import { median } from '../random-tokens.js'
-import { beginRecord, fileOf, keep, OPTIONS } from '../record.js'
+import { beginRecord, fileOf, keep, oneOf, OPTIONS } from '../record.js'
 import type { ServerProcess } from '../server-process.js'
 import { startLlamaServer } from './serve/servers.js'
 
@@ -28,8 +28,9 @@ const here = (path: string): string => readFileSync(new URL(path, import.meta.ur
 /** The work of each case, by the number of the stream. */
 const CASES: Readonly<Record<string, (stream: number) => string>> = {
   'code edit': (stream) => {
-    const files = ['../../src/runtime/core/mean.ts', '../../src/runtime/core/span.ts', '../statistics.ts', '../random-tokens.ts']
-    return `Rename the parameter \`values\` to \`numbers\` and \`size\` to \`count\` in this file, and print the whole file:\n\n${here(files[stream % files.length]!)}`
+    const files = ['../../src/runtime/core/span.ts', '../statistics.ts', '../random-tokens.ts', '../../src/runtime/core/turns.ts']
+    const file = here(files[stream % files.length]!)
+    return `Rename \`start\` to \`from\` and \`values\` to \`numbers\`. Answer with the whole changed file and nothing else.\n\n\`\`\`typescript\n${file}\`\`\``
   },
   summary: (stream) => {
     const pages = ['../../docs/tiers.md', '../../docs/contracts.md', '../../docs/kv-cache.md', '../../docs/mcp.md']
@@ -37,7 +38,7 @@ const CASES: Readonly<Record<string, (stream: number) => string>> = {
   },
   chat: (stream) =>
     [
-      'Tell me a story of a lighthouse keeper and a whale.',
+      'Tell me a long story of a lighthouse keeper and a whale.',
       'How do bees find their way home?',
       'Plan three days in Lisbon.',
       'Explain tides to a child.',
@@ -77,18 +78,22 @@ export async function speculation(args: readonly string[]): Promise<void> {
       tokens: { type: 'string', default: '160' },
       rounds: { type: 'string', default: '5' },
       streams: { type: 'string', default: '1,4' },
+      work: { type: 'string', default: Object.keys(CASES).join() },
+      kinds: { type: 'string', default: SPECULATE_KINDS.filter((kind) => kind !== 'off').join() },
       peer: { type: 'boolean', default: false },
     },
   })
   const model = fileOf(values.model)
   const [threads, tokens, rounds] = [Number(values.threads), Number(values.tokens), Number(values.rounds)]
   const streams = values.streams.split(',').map(Number)
+  const work = values.work.split(',').map((name) => oneOf('work', Object.keys(CASES), name))
+  const kinds = values.kinds.split(',').map((name) => oneOf('kinds', SPECULATE_KINDS, name))
   const native = await openNative({ gpu: 'cpu' })
   const ended = beginRecord(['speculation', ...args], model, native.backend.release, threads)
   const engine = await LlamaEngine.load(native, model, { cells: CELLS, slots: SLOTS, threads, batchThreads: threads })
-  const own = await rowsOf(['off', ...SPECULATE_KINDS.filter((kind) => kind !== 'off')], streams, rounds, ownAsk(engine, tokens))
+  const own = await rowsOf(work, ['off', ...kinds], streams, rounds, ownAsk(engine, tokens))
   await engine.dispose()
-  const peer = values.peer ? await peerRows(model, threads, streams, rounds, tokens) : null
+  const peer = values.peer ? await peerRows(work, model, threads, streams, rounds, tokens) : null
   const record = {
     ...ended(),
     tokens,
@@ -108,6 +113,7 @@ export async function speculation(args: readonly string[]): Promise<void> {
 
 /** Runs all kinds in turns, in another order every round. The first round warms up, and is not counted. */
 async function rowsOf(
+  works: readonly string[],
   kinds: readonly string[],
   streams: readonly number[],
   rounds: number,
@@ -115,7 +121,7 @@ async function rowsOf(
 ): Promise<{ readonly rows: readonly Row[]; readonly equal: number; readonly compared: number }> {
   const rows: Row[] = []
   let [equal, compared] = [0, 0]
-  for (const work of Object.keys(CASES))
+  for (const work of works)
     for (const count of streams) {
       const all = new Map<string, Measured[]>(kinds.map((kind) => [kind, []]))
       for (let round = 0; round <= rounds; round++)
@@ -189,7 +195,14 @@ interface PeerAnswer {
   }
 }
 
-async function peerRows(model: string, threads: number, streams: readonly number[], rounds: number, maxTokens: number) {
+async function peerRows(
+  works: readonly string[],
+  model: string,
+  threads: number,
+  streams: readonly number[],
+  rounds: number,
+  maxTokens: number,
+) {
   const servers = new Map<string, ServerProcess>()
   try {
     for (const kind of PEERS)
@@ -197,7 +210,7 @@ async function peerRows(model: string, threads: number, streams: readonly number
         kind,
         await startLlamaServer({ model, slots: SLOTS, threads, cells: CELLS }, kind === 'none' ? [] : ['--spec-type', kind]),
       )
-    return await rowsOf(PEERS, streams, rounds, async (work, count, kind) => {
+    return await rowsOf(works, PEERS, streams, rounds, async (work, count, kind) => {
       const begun = performance.now()
       const answers = await Promise.all(
         Array.from({ length: count }, async (_, stream) => {
