@@ -382,7 +382,7 @@ function tools(random: Random): readonly Written[] {
 
 // The notes: a customer changes an order again and again; then notes say how it stands.
 
-const FIELDS = ['colour', 'lining', 'button', 'ribbon'] as const
+const FIELDS = ['colour', 'lining', 'collar', 'thread'] as const
 const CHANGES = 3
 
 function notes(random: Random): readonly Written[] {
