@@ -216,7 +216,7 @@ function hidingOf(item: Exclude<TimelineItem, { kind: 'step' }>): readonly [read
   return [item.event.folded, `by the server: ${excerptOf(item.event.reason, 120)}`]
 }
 
-/** What is known of fragments besides themselves. */
+/** Facts about fragments that the fragments do not hold. */
 export interface HiddenPieces {
   /** Who hid them, by id. */
   readonly by: ReadonlyMap<string, string>

@@ -16,7 +16,7 @@ export interface FidelityCase {
   readonly messages: readonly ChatMessage[]
   /** The steps before the question: how many messages the model has read in each, and how many of the folds are made before it. */
   readonly steps: readonly { readonly messages: number; readonly folded: number }[]
-  /** All folds; those that no step has are made before the answer. `instead`: what is shown in place of the text. Default: a marker. */
+  /** All folds; those that no step has are made before the answer. `instead`: the text shown in its place. Default: a marker. */
   readonly folds: readonly (Stretch & { readonly instead?: string })[]
   /** The answer's beginning; the next word is the answer. */
   readonly opening: string

@@ -114,15 +114,19 @@ describe('proving a model', () => {
     ['lfm2', 'shortconv.l_cache', ...number(1)],
     ['qwen2vl', 'rope.dimension_sections', ...numbers(5, 5, 5, 5)],
   ]
-  test.each(LONG ? VALUES : VALUES.slice(0, 4))('%s whose %s cannot be is refused', { timeout: 60_000 }, async (name, key, type, value) => {
-    const { entries, tensors } = seeds.get(name)!
-    const said = `${name}.${key}`
-    const changed = [...entries.filter((entry) => entry.key !== said), { key: said, type, value }]
-    const path = join(folder, 'changed.gguf')
-    writeFileSync(path, serializeGguf({ entries: changed, tensors }).bytes)
-    const options = { threads: 1, embeddings: name === 'bert' ? 'alone' : 'beside' } as const
-    await refused('model/bad-file', () => proveModel(trial(path, { options }), file))
-  })
+  test.each(LONG ? VALUES : VALUES.slice(0, 4))(
+    '%s whose %s cannot be is refused',
+    { timeout: 60_000 },
+    async (name, key, type, value) => {
+      const { entries, tensors } = seeds.get(name)!
+      const said = `${name}.${key}`
+      const changed = [...entries.filter((entry) => entry.key !== said), { key: said, type, value }]
+      const path = join(folder, 'changed.gguf')
+      writeFileSync(path, serializeGguf({ entries: changed, tensors }).bytes)
+      const options = { threads: 1, embeddings: name === 'bert' ? 'alone' : 'beside' } as const
+      await refused('model/bad-file', () => proveModel(trial(path, { options }), file))
+    },
+  )
 
   test('errors arrive as they are', async () => {
     const { message } = await refused('model/not-found', () => proveModel(trial(join(folder, 'none.gguf')), file))

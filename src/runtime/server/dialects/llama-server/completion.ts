@@ -58,7 +58,7 @@ const LlamaFields = {
     Type.Array(Type.String(), { maxItems: 64, description: 'only these fields; `a/b` for one within another' }),
   ),
   cache_prompt: Type.Optional(Type.Boolean({ description: 'what is in the cache is always used; it changes no answer' })),
-  id_slot: Type.Optional(Type.Integer({ description: 'slots are nobody’s here' })),
+  id_slot: Type.Optional(Type.Integer({ description: 'no effect: a request gets any free slot' })),
   ...FormFields,
 }
 
