@@ -122,6 +122,8 @@ describe('usage', () => {
       [['demo', '--tokens', '4'], /whole number from 200 to/],
       [['run', '--raw', '--tools', '-p', 'x'], /cannot be used with option/],
       [['fold'], /unknown command/],
+      [['compile', '--cuda-architectures', '90'], /--cuda-architectures needs --gpu cuda/],
+      [['compile', '--gpu', 'metal'], /Allowed choices are cpu, cuda, vulkan/],
       [['serve', '--models', folder, '--lora', 'a.gguf'], /--lora belongs to the first --model/],
       [['serve', '--engine', 'http://127.0.0.1:9', '--lora', 'a.gguf'], /cannot be used with option/],
     ]
