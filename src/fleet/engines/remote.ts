@@ -30,7 +30,7 @@ import { LLAMA_SERVER_SAMPLING } from '../../runtime/engine/sampling-defaults.js
 import type { Flavour } from './flavour.js'
 import { type RemoteConversation, RemoteConversations } from './conversations.js'
 import { charactersOf, rowsOf, rowText, type TextCounts, textsOf, weightOf } from './prompt-counts.js'
-import { bodyFor, bodyOf, EFFORT, promptOf } from './wire.js'
+import { bodyFor, bodyOf, EFFORT, promptOf, toolsOf } from './wire.js'
 
 export interface RemoteEngineOptions extends EndpointOptions {
   /** Default: the first that the endpoint lists. */
@@ -360,8 +360,10 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
   }
 
   /** Returns the tokens of the step. Adds a note instead if the endpoint does not report them. */
-  async #tokensOf({ messages, tools = [], signal }: EngineRequest, { member, flavour, counts, shown }: Try, reader: ReplyReader) {
-    const ask = () => counts.tokensOfPrompt(promptOf(messages, tools, shown.edits, flavour), reader.usage?.prompt ?? null, signal)
+  async #tokensOf(request: EngineRequest, { member, flavour, counts, shown }: Try, reader: ReplyReader) {
+    const { messages, signal } = request
+    const prompt = () => promptOf(messages, toolsOf(request).tools, shown.edits, flavour)
+    const ask = () => counts.tokensOfPrompt(prompt(), reader.usage?.prompt ?? null, signal)
     const tokens = tokensIn(reader, flavour.promptTokens === 'template' ? await ask() : null)
     if (typeof tokens !== 'string') return { tokens }
     this.#notes.add(`${member.name} ${tokens}, so the tokens of its answers cannot be used.`)

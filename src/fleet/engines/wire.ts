@@ -126,7 +126,11 @@ export const EFFORT = 'reasoning_effort'
  * Returns the tools of a request and its `tool_choice`. With `none` the tools stay, so that the prompt begins as in the steps before. The
  * API cannot require a call of one among some of the tools. Such a request contains only those tools, at the price of its cache.
  */
-function toolsOf({ tools = [], toolChoice = 'auto', callable }: EngineRequest): {
+export function toolsOf({
+  tools = [],
+  toolChoice = 'auto',
+  callable,
+}: Pick<EngineRequest, 'tools' | 'toolChoice' | 'callable'>): {
   readonly tools: readonly ToolDefinition[]
   readonly choice: unknown
 } {
