@@ -123,6 +123,7 @@ describe('usage', () => {
       [['run', '--raw', '--tools', '-p', 'x'], /cannot be used with option/],
       [['fold'], /unknown command/],
       [['serve', '--models', folder, '--lora', 'a.gguf'], /--lora belongs to the first --model/],
+      [['serve', '--model', model, '--lora', model], /given to --lora, is the model itself and no adapter; give a LoRA/],
       [['serve', '--engine', 'http://127.0.0.1:9', '--lora', 'a.gguf'], /cannot be used with option/],
     ]
     const outcomes = await Promise.all(wrong.map(([words]) => kvfold(words)))

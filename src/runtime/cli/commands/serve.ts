@@ -184,6 +184,13 @@ function sourcesOf(flags: ServeFlags, shell: Shell): ModelSource[] {
     throw new KvfoldError('cli/bad-usage', `Two models are called ${twice.name}; name them with --model name=file.`)
   if (models.length === 0 && flags.lora !== undefined)
     throw new KvfoldError('cli/bad-usage', '--lora belongs to the first --model; give that model, also beside --models.')
+  const own = models[0] === undefined ? undefined : knownFile(models[0].model)?.parts[0]
+  const base = flags.lora?.find(({ path }) => own !== undefined && resolve(path) === resolve(own))
+  if (base !== undefined)
+    throw new KvfoldError(
+      'cli/bad-usage',
+      `${base.path}, given to --lora, is the model itself and no adapter; give a LoRA adapter that was converted to GGUF.`,
+    )
   return models.map(({ name, model }, at) => ({
     ...sourceOf(name, model, at === 0 ? flags : withoutAdapters(flags), shell),
     ...definedFields({ file: knownFile(model) }),
