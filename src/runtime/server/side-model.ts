@@ -7,7 +7,16 @@ import type { Tenant } from '../core/ids.js'
 import type { Embedder } from '../engine/embedder.js'
 import type { NativeModel } from '../native/types.js'
 import type { Reranker } from '../engine/reranker.js'
-import { type EmbedAnswer, type EmbedAsk, Overloaded, type RerankAnswer, type RerankAsk, type SideModelStatus } from './ask.js'
+import {
+  type EmbedAnswer,
+  type EmbedAsk,
+  Overloaded,
+  type RerankAnswer,
+  type RerankAsk,
+  type ScoreAsk,
+  type SideModelStatus,
+} from './ask.js'
+import { tokensOf } from './threads/completing.js'
 import type { Models } from './threads/models.js'
 import { Queue, QueueFull } from './threads/queue.js'
 
@@ -160,6 +169,35 @@ export class SideModels {
     )
   }
 
+  /**
+   * Scores pairs of texts: by the reranker, or without one by the cosine of the texts' embeddings.
+   * @throws KvfoldError as `rerank` and `embed`
+   */
+  async score({ pairs, ...asked }: ScoreAsk, signal: AbortSignal): Promise<RerankAnswer> {
+    if (this.#reranker === null) return this.#byEmbeddings(pairs, asked, signal)
+    let [model, tokens] = ['', 0]
+    const scores: number[] = []
+    // Pairs with the same first text are scored together.
+    for (const [query, documents] of byFirst(pairs)) {
+      const answer = await this.rerank({ ...asked, query, documents: documents.map(({ text }) => text) }, signal)
+      answer.scores.forEach((score, at) => (scores[documents[at]!.index] = score))
+      model = answer.model
+      tokens += answer.tokens
+    }
+    return { model, scores, tokens }
+  }
+
+  async #byEmbeddings(pairs: ScoreAsk['pairs'], asked: Omit<ScoreAsk, 'pairs'>, signal: AbortSignal): Promise<RerankAnswer> {
+    const inputs = [...new Set(pairs.flat())]
+    const { model, vectors, tokens } = await this.embed({ ...asked, inputs }, signal).catch((error: unknown) => {
+      throw error instanceof KvfoldError && error.code === 'model/unsupported'
+        ? new KvfoldError(error.code, `No reranker is here to score with (--reranking MODEL). ${error.message}`, { cause: error })
+        : error
+    })
+    const vectorOf = new Map(inputs.map((text, index) => [text, vectors[index]!]))
+    return { model, scores: pairs.map(([one, other]) => product(vectorOf.get(one)!, vectorOf.get(other)!)), tokens }
+  }
+
   /** Rejects all waiting requests with this error. */
   refuseAll(error: unknown): void {
     for (const queue of [this.#embeddings, this.#rankings]) queue.refuseAll(error)
@@ -173,6 +211,11 @@ export class SideModels {
 
   async #embedByServed(ask: EmbedAsk, signal: AbortSignal): Promise<EmbedAnswer> {
     const model = this.models.pick(ask.model)
+    if (model.adapterCalled(ask.model) !== undefined)
+      throw new KvfoldError(
+        'model/unsupported',
+        `${ask.model!} is an adapter, and embeddings apply none; ask for those of ${model.name}.`,
+      )
     const lease = await this.models.lease(model)
     try {
       const embedder = await model.embedder()
@@ -189,6 +232,26 @@ export class SideModels {
 }
 
 async function embedBy(embedder: Embedder, model: string, ask: EmbedAsk, signal: AbortSignal): Promise<EmbedAnswer> {
-  const { inputs, dimensions } = ask
+  const { dimensions } = ask
+  const inputs = await Promise.all(ask.inputs.map((input) => plainInput(input, embedder)))
   return { model, ...(await embedder.embed(inputs, { signal, ...(dimensions === undefined ? {} : { dimensions }) })) }
 }
+
+/** Joins token ids and texts to token ids. */
+async function plainInput(input: EmbedAsk['inputs'][number], { model, tokens }: Embedder): Promise<string | ArrayLike<number>> {
+  return typeof input === 'string' || isTokens(input) ? input : tokensOf(input, model, tokens)
+}
+
+const isTokens = (parts: readonly (number | string)[]): parts is readonly number[] =>
+  !parts.some((part) => typeof part === 'string')
+
+/** Returns, for each first text, the second texts of its pairs with the places of these pairs. */
+function byFirst(pairs: ScoreAsk['pairs']): ReadonlyMap<string, readonly { readonly text: string; readonly index: number }[]> {
+  const groups = new Map<string, { readonly text: string; readonly index: number }[]>()
+  for (const [index, [first, text]] of pairs.entries()) groups.set(first, [...(groups.get(first) ?? []), { text, index }])
+  return groups
+}
+
+/** The cosine of two vectors of length 1. */
+const product = (one: Float32Array, other: Float32Array): number =>
+  one.reduce((sum, value, index) => sum + value * other[index]!, 0)

@@ -8,6 +8,8 @@ import { namesIn } from './server-tools.js'
 
 export class TurnReport {
   logprobs: TokenLogprob[] = []
+  /** The sampled tokens of the last step. */
+  tokens: number[] = []
   readonly searched: SearchStep[] = []
   readonly bareCalls: BareCallReport[] = []
   /** The search of the current step. */
@@ -40,6 +42,7 @@ export class TurnReport {
         this.#spoke = false
         this.#reasoned = 0
         this.logprobs = []
+        this.tokens = []
         return
       case 'engine':
         this.#engine(event.event)
@@ -103,6 +106,7 @@ export class TurnReport {
         return
       case 'tokens':
         this.#unknown += event.tokens.length
+        this.tokens.push(...event.tokens)
         if (event.logprobs !== undefined) this.logprobs.push(...event.logprobs)
         this.emit(event)
         return
