@@ -114,7 +114,7 @@ const surface = {
       'elsewhere',
       'embedder',
     ],
-    ...['engine', 'llama', 'model-facts', 'reranker', 'sampling-defaults', 'saved-cells', 'tried-models'],
+    ...['engine', 'llama', 'model-facts', 'onnx', 'onnx-model', 'reranker', 'sampling-defaults', 'saved-cells', 'tried-models'],
   ],
   'runtime/store': ['check', 'damage', 'fetched-threads', 'manifest', 'port', 'row-kind', 'rows', 'sqlite-store', 'store-file'],
   'runtime/mcp': ['config', 'context-server', 'host'],

@@ -4,9 +4,8 @@
  */
 import { KvfoldError } from '../core/errors.js'
 import type { Tenant } from '../core/ids.js'
-import type { Embedder } from '../engine/embedder.js'
-import type { NativeModel } from '../native/types.js'
-import type { Reranker } from '../engine/reranker.js'
+import type { TextVectors } from '../engine/embedder.js'
+import type { TextScores } from '../engine/reranker.js'
 import {
   type EmbedAnswer,
   type EmbedAsk,
@@ -21,12 +20,7 @@ import type { Models } from './threads/models.js'
 import { Queue, QueueFull } from './threads/queue.js'
 
 /** A loaded side model. */
-export interface TextReader {
-  readonly model: NativeModel
-  /** The most tokens of a text. */
-  readonly tokens: number
-  dispose(): Promise<void>
-}
+type TextReader = TextVectors | TextScores
 
 export interface SideModelSource<T extends TextReader> {
   /** The name that requests use. */
@@ -47,16 +41,12 @@ class SideModel<T extends TextReader> {
   get status(): SideModelStatus {
     const { source, use } = this
     const loaded = this.#loaded
-    const info = loaded?.model.info
     return {
       name: source.name,
       use,
       state: loaded !== null ? 'loaded' : this.#loading === null ? 'unloaded' : 'loading',
       since: this.#since,
-      loaded:
-        loaded === null || info === undefined
-          ? null
-          : { title: info.metadata['general.name'] ?? info.description, tokens: loaded.tokens },
+      loaded: loaded === null ? null : { title: loaded.title, tokens: loaded.tokens },
     }
   }
 
@@ -122,14 +112,14 @@ class SideQueue {
 
 export interface SideModelsOptions {
   /** The model for embeddings. Default: served models that offer an embedder. */
-  readonly embeddings?: SideModelSource<Embedder>
+  readonly embeddings?: SideModelSource<TextVectors>
   /** The model for rankings. Default: none; requests for rankings are refused. */
-  readonly reranker?: SideModelSource<Reranker>
+  readonly reranker?: SideModelSource<TextScores>
 }
 
 export class SideModels {
-  readonly #embedder: SideModel<Embedder> | null
-  readonly #reranker: SideModel<Reranker> | null
+  readonly #embedder: SideModel<TextVectors> | null
+  readonly #reranker: SideModel<TextScores> | null
   readonly #embeddings: SideQueue
   readonly #rankings: SideQueue
 
@@ -231,15 +221,20 @@ export class SideModels {
   }
 }
 
-async function embedBy(embedder: Embedder, model: string, ask: EmbedAsk, signal: AbortSignal): Promise<EmbedAnswer> {
+async function embedBy(embedder: TextVectors, model: string, ask: EmbedAsk, signal: AbortSignal): Promise<EmbedAnswer> {
   const { dimensions } = ask
   const inputs = await Promise.all(ask.inputs.map((input) => plainInput(input, embedder)))
   return { model, ...(await embedder.embed(inputs, { signal, ...(dimensions === undefined ? {} : { dimensions }) })) }
 }
 
 /** Joins token ids and texts to token ids. */
-async function plainInput(input: EmbedAsk['inputs'][number], { model, tokens }: Embedder): Promise<string | ArrayLike<number>> {
-  return typeof input === 'string' || isTokens(input) ? input : tokensOf(input, model, tokens)
+async function plainInput(
+  input: EmbedAsk['inputs'][number],
+  { model, tokens }: TextVectors,
+): Promise<string | ArrayLike<number>> {
+  if (typeof input === 'string' || isTokens(input)) return input
+  if (model !== undefined) return tokensOf(input, model, tokens)
+  throw new KvfoldError('engine/bad-request', 'A text has token ids between its words; this model takes texts only.')
 }
 
 const isTokens = (parts: readonly (number | string)[]): parts is readonly number[] =>
