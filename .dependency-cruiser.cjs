@@ -74,7 +74,7 @@ const below = {
  * may touch (the addon's binding, the cache itself) says so in its first lines.
  */
 const surface = {
-  'runtime/native': ['binding', 'context-options', 'cpu-library', 'gguf-reader', 'synthetic', 'types'],
+  'runtime/native': ['binding', 'context-options', 'compiled-library', 'gguf-reader', 'synthetic', 'types'],
   'runtime/chat': [
     'conversation',
     'format',
@@ -114,7 +114,8 @@ const surface = {
       'elsewhere',
       'embedder',
     ],
-    ...['engine', 'llama', 'model-facts', 'onnx', 'onnx-model', 'reranker', 'sampling-defaults', 'saved-cells', 'tried-models'],
+    ...['engine', 'llama', 'model-facts', 'onnx', 'onnx-model', 'reranker', 'sampling-defaults', 'saved-cells'],
+    ...['speculate-terms', 'tried-models'],
   ],
   'runtime/store': ['check', 'damage', 'fetched-threads', 'manifest', 'port', 'row-kind', 'rows', 'sqlite-store', 'store-file'],
   'runtime/mcp': ['config', 'context-server', 'host'],

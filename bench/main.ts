@@ -22,6 +22,7 @@ import { real } from './runtime/real.js'
 import { refresh } from './runtime/refresh.js'
 import { restores } from './runtime/restores.js'
 import { retrieval } from './lab/retrieval.js'
+import { speculation } from './runtime/speculation.js'
 import { toolCalls } from './lab/tool-calls.js'
 import { toolFidelity } from './lab/tool-fidelity.js'
 import { toolSearch } from './runtime/tool-search.js'
@@ -63,6 +64,7 @@ const benches: Record<string, (json: boolean) => Promise<void>> = {
   serve: async () => {
     await import('./runtime/serve/load.js')
   },
+  speculation: () => speculation(process.argv.slice(3)),
   'tool-calls': () => toolCalls(process.argv.slice(3)),
   'tool-fidelity': () => toolFidelity(process.argv.slice(3)),
   'tool-search': toolSearch,

@@ -3,7 +3,7 @@
 import { kvfold } from './kvfold.js'
 import { openShell } from '../runtime/cli/shell.js'
 
-// Whoever reads our output may stop reading (`kvfold ... | head`).
+// The reader of our output may stop reading (`kvfold ... | head`).
 process.stdout.on('error', (error: NodeJS.ErrnoException) => {
   if (error.code === 'EPIPE') process.exit(0)
   throw error

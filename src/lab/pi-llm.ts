@@ -259,7 +259,7 @@ function parse<T extends TSchema>(path: string | URL, schema: T): Static<T> {
   return read.value
 }
 
-// PI-LLM's scoring: for which keys the answer gives the last value, and which errors it makes with the other keys.
+// PI-LLM's scoring: for how many keys the answer gives the last value, and how many errors of each kind it makes with the others.
 
 export interface PiScore {
   /** `correct` / keys, from 0 to 1. */

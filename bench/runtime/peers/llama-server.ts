@@ -5,7 +5,7 @@
 import { existsSync, mkdirSync, mkdtempSync, readFileSync, renameSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { COMPILER_OPTIONS, configure, extractSource, make, needTools } from '../../../src/runtime/native/cpu-library.js'
+import { COMPILER_OPTIONS, configure, extractSource, make, needTools } from '../../../src/runtime/native/llama-build.js'
 
 const root = fileURLToPath(new URL('../../..', import.meta.url))
 const bundled = join(root, 'node_modules', 'node-llama-cpp', 'llama')

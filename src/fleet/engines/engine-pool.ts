@@ -246,7 +246,7 @@ export class EnginePool {
   get lead(): Known {
     const found = this.#members.find((member) => member.up)?.known ?? this.#members.find(({ known }) => known !== null)?.known
     this.#lead = found ?? this.#lead
-    if (this.#lead === null) throw this.#nobody()
+    if (this.#lead === null) throw this.#noEngine()
     return this.#lead
   }
 
@@ -312,7 +312,7 @@ export class EnginePool {
     }))
     const chosen = this.#affinity.choose(wanted, candidates)
     const member = this.#members.find(({ name }) => name === chosen?.name)
-    if (chosen === null || member?.known == null) throw this.#nobody()
+    if (chosen === null || member?.known == null) throw this.#noEngine()
     member.begin()
     return { member, known: member.known, why: chosen.why }
   }
@@ -352,7 +352,7 @@ export class EnginePool {
     this.#clock = setInterval(() => void this.check(), this.options.healthEvery ?? HEALTH_EVERY).unref()
   }
 
-  #nobody(): KvfoldError {
+  #noEngine(): KvfoldError {
     const why = this.status.map(({ name, state, problem }) =>
       state === 'up'
         ? `${name} just failed`

@@ -297,7 +297,7 @@ const NAMED = 3
 export function episode({ n, seed, steps, right, asked }: EpisodeRecord): string {
   const parts = steps.flatMap(partsOf)
   const said = (step: EpisodeStep) => `step ${step.step + 1}: ${calls(step.calls)}`
-  // Each step has a height of 1: the line with its calls, and the bar below it.
+  // On the y axis a step takes 1, downwards: a row of text with its calls, centred at 0.35, and its bar below.
   const place = { y: ({ step }: EpisodeStep) => step + 0.35 } as const
   type TurnPart = (typeof parts)[number]
   return figure({

@@ -135,7 +135,7 @@ const asksOf = (acting: Acting): NonNullable<RecorderOptions['asks']> =>
 /** Returns an engine that gives the same reply to every request and computes nothing. */
 const saying = (model: TaughtModel, said: ScriptedReply): Engine => new TaughtEngine(model, () => said)
 
-/** The tool that each system prompt says to call first. */
+/** By system prompt: the tool that a stumble calls without arguments, so that the call fails. The one that the prompt begins with, if any. */
 const STUMBLES = {
   general: 'search_context',
   'pi-llm': 'fragment_context',

@@ -63,13 +63,13 @@ export const ways = {
   'search-only': {
     ...byModel,
     mode: 'hybrid',
-    removal: { by: 'nobody' },
+    removal: { by: 'never' },
     about: 'the model searches and removes nothing, within the limit',
   },
   deferred: {
     ...byModel,
     mode: 'hybrid',
-    removal: { by: 'nobody' },
+    removal: { by: 'never' },
     limits: { tools: Number.MAX_SAFE_INTEGER },
     about: 'the model searches and removes nothing, without a limit',
   },
@@ -88,7 +88,7 @@ export const ways = {
   oracle: {
     ...byModel,
     mode: 'hybrid',
-    removal: { by: 'nobody' },
+    removal: { by: 'never' },
     placement: 'list',
     given: 'needed',
     about: 'exactly the needed tools are loaded',
@@ -96,7 +96,7 @@ export const ways = {
   always: {
     ...byModel,
     mode: 'hybrid',
-    removal: { by: 'nobody' },
+    removal: { by: 'never' },
     placement: 'list',
     given: 'always',
     about: 'the same 128 tools are loaded from the first turn to the last',

@@ -29,13 +29,13 @@ export type Placement = (typeof placements)[number]
 
 /**
  * How tools are removed. `model`: by the model, as its mode says. `unused`: tools not used for `turns` turns. `lru`: the least recently
- * used ones, until the definitions fit `tokens`. `nobody`: never.
+ * used ones, until the definitions fit `tokens`. `never`: none is.
  */
 export type RemovalRule =
   | { readonly by: 'model' }
   | { readonly by: 'unused'; readonly turns: number }
   | { readonly by: 'lru'; readonly tokens: number }
-  | { readonly by: 'nobody' }
+  | { readonly by: 'never' }
 
 export interface MemToolOptions {
   readonly engine: Engine

@@ -42,7 +42,7 @@ export function findRewrite(before: Trace, after: Trace): TemplateRewrite | null
   return { message: answer, reason: refusal(after, answer) }
 }
 
-/** Returns null when the changed tools do not change a token of the earlier prompt. */
+/** Says from which message on changed tools made the earlier prompt's tokens others, and how many tokens follow. Null when all are the same. */
 function changedTools(before: Trace, after: Trace): TemplateRewrite | null {
   const same = before.base.tokens.findIndex((token, at) => token !== after.base.tokens[at])
   if (same < 0) return null

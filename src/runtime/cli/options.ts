@@ -10,6 +10,7 @@ import { sharedSecret } from '../engine/cache-secret.js'
 import type { AdapterFile } from '../engine/adapters.js'
 import type { LlamaEngineOptions } from '../engine/llama.js'
 import type { Sampling } from '../engine/engine.js'
+import { SPECULATE_KINDS, type SpeculateKind } from '../engine/speculate-terms.js'
 import type { CacheType, GpuChoice } from '../native/types.js'
 import { BUILTIN } from './builtin.js'
 
@@ -32,6 +33,7 @@ export interface ModelFlags {
   readonly cacheTypeV?: CacheType
   readonly chatTemplate?: string
   readonly bareCalls: 'on' | 'off'
+  readonly speculate: SpeculateKind
   readonly contract: ContractChoice
   readonly blend?: number
   readonly hostCache?: number
@@ -78,6 +80,14 @@ export function addModelOptions(command: Command): Command {
       )
         .choices(['on', 'off'])
         .default('on'),
+    )
+    .addOption(
+      new Option(
+        '--speculate <kind>',
+        'draft tokens that the conversation repeats, hidden text included: auto as far as it pays, ngram wherever they match',
+      )
+        .choices(SPECULATE_KINDS)
+        .default('off'),
     )
     .addOption(
       new Option(
@@ -181,6 +191,7 @@ export function engineOptions(flags: ModelFlags): LlamaEngineOptions {
     }),
     flashAttention: flags.flashAttention,
     bareCalls: flags.bareCalls === 'on',
+    speculate: flags.speculate,
     contract: flags.contract,
     ...(flags.blend === undefined ? {} : { blend: { most: flags.blend } }),
   }

@@ -115,7 +115,7 @@ export function optionsOf(flags: ModelFlags): LlamaEngineOptions {
 
 type TrialUses = Pick<ModelTrialOptions, 'attention' | 'embeddings'>
 
-/** Says what is being done. By default in a terminal, in a line that goes away; a server says it in lines that stay. */
+/** Shows progress. By default in a terminal, in a line that goes away; a server prints lines that stay. */
 export type Saying = (doing: string) => void
 
 const inPassing =

@@ -196,7 +196,7 @@ export function addServeOptions(command: Command): Command {
   addKeepingOptions(group('Storage and logs'))
     .option(
       '--max-threads <count>',
-      'most conversations of a key; each further one deletes the one that was unused for longest, and the log says so (default: no limit)',
+      'most conversations of a tenant (all keys of one name); each further one deletes the one that was unused for longest, and the log says so (default: no limit)',
       integer(1, 1_000_000_000),
     )
     .addOption(

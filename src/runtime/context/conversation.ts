@@ -395,7 +395,7 @@ export class Conversation {
     const price = this.#price(old, { ...unpriced(old), state })
     const remark = priceRemark({ state, ...(price === null ? {} : { price }) })
     if (remark !== null && costly === 'refuse') {
-      // The fragment is hidden already, and neither marker pays: a shorter marker may still replace a longer one.
+      // If the fragment is hidden already, a marker that does not pay may still replace a longer one.
       const now = old.state.kind === 'open' ? null : this.#count(old, old)
       if (now === null || price === null || price.hidden >= now) return tooCostly(old.id, remark)
     }

@@ -132,7 +132,7 @@ export function priceRemark({ state, price }: Pick<Fragment, 'state' | 'price'>)
 export const tooCostly = (id: string, remark: string): Refusal =>
   refuse(
     'tool/costs-more',
-    `${id} stays as it is. ${remark} Hide a longer fragment, or several beside each other as one; whoever runs this may allow it all the same.`,
+    `${id} stays as it is. ${remark} Hide a longer fragment, or several beside each other as one; the operator may allow it all the same.`,
   )
 
 /** Makes the refusal for a fold with `forget` under a contract other than `exact`. */

@@ -63,7 +63,7 @@ function App() {
         </p>
         {status === null ? null : (
           <p class="saved" title="Tokens that a plain prefix cache would have computed, since midnight at the server">
-            Saved today: {count(Math.max(0, status.savedToday))} tokens
+            Today {count(Math.max(0, status.savedToday))} tokens not computed
           </p>
         )}
         <ThemeButton />

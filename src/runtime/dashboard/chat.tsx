@@ -210,7 +210,7 @@ function noteOf(event: ChatEvent): string | null {
     case 'bare-call':
       return `${event.name} is called in another form than the template has: ${event.form}`
     case 'policy':
-      return `The server folded ${event.folded.join(', ')} and saves ${plural(event.saves, 'token')}.`
+      return `The server folded ${event.folded.join(', ')}. That frees ${plural(event.saves, 'token')} of context.`
     case 'rewrite':
       return `Message ${event.message + 1} is shown differently than before: ${event.reason}`
   }

@@ -197,7 +197,7 @@ export function costInWords({ shown, reused, recomputed, fresh, approximate }: M
   return `${plural(shown, 'token')}: ${told.join(', ')}`
 }
 
-/** Returns what a fragment is called, and the caption: its message, who hid it and what that saved. */
+/** Returns what a fragment is called, and the caption: its message, who hid it and what that frees. */
 function spokenFragment(
   fragment: Fragment,
   { index, message: { role } }: ThreadMessage,

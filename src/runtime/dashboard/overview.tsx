@@ -34,8 +34,8 @@ export function Overview() {
           full.
         </p>
         <p>
-          Saved today: {count(status.savedToday)} tokens that a plain prefix cache would have computed, since midnight at the
-          server.
+          Today {count(status.savedToday)} tokens not computed, which a plain prefix cache would have computed since midnight at
+          the server.
         </p>
       </section>
       <ToolServers servers={toolServers} />

@@ -306,9 +306,9 @@ export function FragmentPanel({ thread, fragment, hidden, isAnswering, onChange,
 function priceText({ open, hidden, about }: NonNullable<Fragment['price']>, kind: Fragment['state']['kind']): string {
   const near = about === true ? 'about ' : ''
   const tokens = `${near}${count(open)} tokens shown with the text, ${near}${count(hidden)} with the ${kind === 'summarised' ? 'summary' : 'marker'}`
-  if (hidden < open) return `Saves ${near}${plural(open - hidden, 'token')}: ${tokens}.`
+  if (hidden < open) return `Frees ${near}${plural(open - hidden, 'token')} of context: ${tokens}.`
   return hidden === open
-    ? `Does not pay, it saves nothing: ${tokens}.`
+    ? `Does not pay, it frees nothing: ${tokens}.`
     : `Does not pay, it takes ${near}${plural(hidden - open, 'token')} more: ${tokens}.`
 }
 

@@ -68,13 +68,13 @@ export function whereIs({ cells }: Pick<Fragment, 'cells'>): string[] {
   return places.flatMap(([tokens, where]) => (tokens === 0 ? [] : [`${plural(tokens, 'token')} ${where}`]))
 }
 
-/** Says how many tokens hiding the fragment saved, or that it does not pay. Empty for an open fragment or one without a price. */
+/** Says how many tokens of context hiding the fragment frees, or that it does not pay. Empty for an open fragment or one without a price. */
 export function pays({ price, state }: Fragment): readonly string[] {
   if (price === undefined || state.kind === 'open') return []
-  const saved = price.open - price.hidden
+  const freed = price.open - price.hidden
   const about = price.about === true ? 'about ' : ''
-  if (saved > 0) return [`saves ${about}${plural(saved, 'token')}`]
-  return [saved === 0 ? 'does not pay: saves nothing' : `does not pay: ${about}${plural(-saved, 'token')} more`]
+  if (freed > 0) return [`frees ${about}${plural(freed, 'token')} of context`]
+  return [freed === 0 ? 'does not pay: frees nothing' : `does not pay: ${about}${plural(-freed, 'token')} more`]
 }
 
 /** Names a stretch of a message for the server, which cuts between two markers. */
@@ -127,13 +127,13 @@ export function figuresOf({ ledger, messages }: Pick<ThreadDetail, 'ledger' | 'm
   )
 }
 
-/** Says how fast an answer was, and what was saved. Empty: neither is known. */
+/** Says how fast an answer was, and what was not computed. Empty: neither is known. */
 export function figuresInWords({ rate, saved }: AnswerFigures): string[] {
   return [
     ...(rate === null ? [] : [`${rate < 10 ? rate.toFixed(1) : count(rate)} tokens/s`]),
     ...(saved === null || saved === 0
       ? []
-      : [saved > 0 ? `saved ${plural(saved, 'token')}` : `${plural(-saved, 'token')} more than a prefix cache`]),
+      : [saved > 0 ? `${plural(saved, 'token')} not computed` : `${plural(-saved, 'token')} computed more than a prefix cache`]),
   ]
 }
 
@@ -216,7 +216,7 @@ function hidingOf(item: Exclude<TimelineItem, { kind: 'step' }>): readonly [read
   return [item.event.folded, `by the server: ${excerptOf(item.event.reason, 120)}`]
 }
 
-/** What is known of fragments besides themselves. */
+/** Facts about fragments that the fragments do not hold. */
 export interface HiddenPieces {
   /** Who hid them, by id. */
   readonly by: ReadonlyMap<string, string>

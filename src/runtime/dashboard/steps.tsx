@@ -125,12 +125,12 @@ function inWords(item: Exclude<TimelineItem, { kind: 'step' }>): string {
   if (item.kind === 'call') return `the model: ${item.name} (${item.on})`
   if (item.kind === 'edit') {
     const { fragments, what, saves } = item
-    const effect = saves === 0 ? '' : `; ${count(Math.abs(saves))} tokens ${saves > 0 ? 'less' : 'more'} to show`
+    const effect = saves === 0 ? '' : `; ${saves > 0 ? 'frees' : 'takes'} ${plural(Math.abs(saves), 'token')} of context`
     return `${fragments.join(', ')} ${what} by a person or a program${effect}`
   }
   const { kind, folded, saves, reason } = item.event
   if (kind !== 'policy') return reason
-  return `the server folded ${folded.join(', ')} (${count(saves)} tokens less): ${reason}`
+  return `the server folded ${folded.join(', ')} (frees ${plural(saves, 'token')} of context): ${reason}`
 }
 
 /**
@@ -149,7 +149,7 @@ function Notes({ thread: { events } }: { readonly thread: ThreadDetail }) {
       </h2>
       <p class="plain">{notes}</p>
       <p class="dim">
-        {`Of fold ${count(folds.length)}: ${plural(last.folded.length, 'stretch', 'stretches')} hidden, ${count(last.saves)} tokens less. Nothing is lost: each can be restored.`}
+        {`Of fold ${count(folds.length)}: ${plural(last.folded.length, 'stretch', 'stretches')} hidden, which frees ${plural(last.saves, 'token')} of context. Nothing is lost: each can be restored.`}
       </p>
     </section>
   )

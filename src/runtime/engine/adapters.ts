@@ -136,7 +136,7 @@ const NAMED = ' (lora '
 const nameUnder = (conversation: ConversationId, { key }: AdapterSet): ConversationId =>
   key === '' ? conversation : conversationId(`${conversation}${NAMED}${key.slice(0, 32)})`)
 
-/** What is known of conversations that have used adapters. The others are named in the cache as they are. */
+/** The conversations that have used adapters. The cache names all others by their own id. */
 export class AdaptedConversations {
   readonly #latest = new Map<ConversationId, ConversationId>()
   /** By the conversation's name in the cache. */

@@ -16,6 +16,8 @@ export interface BatchShare {
   readonly tokens: Int32Array
   readonly what: 'prompt' | 'generated'
   readonly output: boolean
+  /** How many of the tokens, the last ones, are drafted (speculation.ts). Then the logits of all are needed. Default 0. */
+  readonly drafted?: number
   /** The position and the sequence of the first token. */
   readonly seat: WritePosition
 }
@@ -25,7 +27,7 @@ interface Packed {
   readonly batch: Batch
   /** How many tokens all shares have together. */
   readonly size: number
-  /** The batch index of the token whose logits a share needs. Shares that need none are left out. */
+  /** The batch index of the first token whose logits a share needs. Shares that need none are left out. */
   readonly outputs: ReadonlyMap<BatchShare, number>
   /** The batch index where a share begins, for shares that need the logits of all their tokens (`promptLogprobs`). */
   readonly read: ReadonlyMap<BatchShare, number>
@@ -124,8 +126,9 @@ export function packed(shares: readonly BatchShare[]): Packed {
       at++
     }
     if (!share.output) continue
-    batch.outputs[at - 1] = 1
-    outputs.set(share, at - 1)
+    const first = at - 1 - (share.drafted ?? 0)
+    batch.outputs.fill(1, first, at)
+    outputs.set(share, first)
   }
   return { batch, size, outputs, read, watched }
 }
@@ -373,6 +376,8 @@ interface RunAheadPorts {
   readonly cache: StepCache
   /** Called when a step was decoded and sampled, with the milliseconds it took. */
   readonly onStep: (milliseconds: number) => void
+  /** Returns whether the run must end, because the next turn would have drafts. */
+  readonly hasDrafts: () => boolean
 }
 
 /**
@@ -380,7 +385,7 @@ interface RunAheadPorts {
  * is `done`, the tokens of the last decode are recorded; their jobs do not have the tokens sampled after it yet.
  */
 export async function runAhead(shares: readonly BatchShare[], steps: number, ports: RunAheadPorts): Promise<RanAhead> {
-  const { context, cache, onStep } = ports
+  const { context, cache, onStep, hasDrafts } = ports
   const jobs = shares.map(({ job }) => job)
   const errors = new Map<Job, unknown>()
   let current = shares
@@ -401,6 +406,7 @@ export async function runAhead(shares: readonly BatchShare[], steps: number, por
           context.interrupt()
         }
       }
+      if (hasDrafts()) context.interrupt()
     }
   }
   const { batch } = packed(shares)

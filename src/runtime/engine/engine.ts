@@ -10,6 +10,7 @@ import type { Span } from '../core/span.js'
 import type { LedgerEntry } from '../kv/ledger.js'
 import type { AnswerLimits, DryOptions, SamplerName } from '../native/types.js'
 import type { AttentionPattern, AttentionRequest } from './attention.js'
+import type { SpeculateOptions } from './speculate-terms.js'
 
 /** How tokens are drawn. A field that is left out is off. A server fills fields in from `Engine.samplingDefaults`. */
 export interface Sampling {
@@ -73,6 +74,11 @@ export interface GenerationOptions {
    * where calls are optional (`toolChoice: auto`) and the answer has no form. Default: the engine's.
    */
   readonly bareCalls?: boolean
+  /**
+   * How tokens of the answer are drafted. The text stays the same, as far as rounding allows. Engines that cannot draft ignore `auto`.
+   * Default: the engine's.
+   */
+  readonly speculate?: SpeculateOptions
   /** The contract of the edits. Default: the engine's. */
   readonly contract?: ContractChoice
   /** Which tokens `blend` computes again. Default: the engine's choice. */

@@ -17,13 +17,15 @@ import { type AdapterSet, NO_ADAPTERS } from './adapters.js'
 import type { AttentionWatch } from './attention-capture.js'
 import type { AttentionPattern } from './attention.js'
 import type { EngineRequest, PlannedStep, PromptLogprob, Timing, TokenLogprob } from './engine.js'
+import type { SpeculateOptions } from './speculate-terms.js'
+import type { Drafter } from './speculation.js'
 
 // A step on its way through the scheduler: its request, its phase and its result.
 
 /** The fields of a request or a completion that its job reads. */
 export interface AskedStep extends Pick<
   EngineRequest,
-  'conversation' | 'maxTokens' | 'stop' | 'logprobs' | 'promptLogprobs' | 'attention' | 'last' | 'signal'
+  'conversation' | 'maxTokens' | 'stop' | 'logprobs' | 'promptLogprobs' | 'attention' | 'speculate' | 'last' | 'signal'
 > {
   readonly kind?: StepKind
 }
@@ -52,6 +54,8 @@ export interface JobRequest {
   readonly prompt: Prompt
   /** The contract and its choices. Default: exact. */
   readonly terms?: StepContract
+  /** How tokens are drafted. Default: none are. */
+  readonly speculate?: Required<SpeculateOptions>
   readonly sampler: SamplerOptions
 }
 
@@ -130,6 +134,8 @@ export class Job {
   text = ''
   /** The stop string, or the stop token, that ended the answer. */
   stop: string | number | null = null
+  /** Proposes tokens; null before the first token is sampled, and for jobs without drafts. */
+  drafter: Drafter | null = null
   prefillTokens = 0
   firstToken: number | null = null
   readonly asked: AskedStep
@@ -189,6 +195,7 @@ export class Job {
       return 'stop'
     }
     this.tokens.push(token)
+    this.drafter?.push(token)
     if (logprob !== null) this.logprobs.push(logprob)
     const { text, stop } = this.#stops.push(this.#decoder.decode(this.model.piece(token, true), { stream: true }))
     const isEnough = this.#emit(text, [token], logprob === null ? [] : [logprob])

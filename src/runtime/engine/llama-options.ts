@@ -14,6 +14,7 @@ import type { SharedCells } from './saved-cells.js'
 import type { EngineRequest, Sampling } from './engine.js'
 import type { AskedStep, JobListener, JobRequest } from './job.js'
 import type { Abilities } from './model-facts.js'
+import { speculateTerms, type SpeculateKind, type SpeculateOptions } from './speculate-terms.js'
 import { guardedSequences, MOST_GUARDED } from './window-guard.js'
 
 export interface LlamaEngineOptions extends Omit<ContextOptions, 'embeddings'> {
@@ -35,6 +36,11 @@ export interface LlamaEngineOptions extends Omit<ContextOptions, 'embeddings'> {
   readonly chatTemplate?: string
   /** Whether bare calls are read, unless a request says otherwise (`EngineRequest.bareCalls`). Default true. */
   readonly bareCalls?: boolean
+  /**
+   * Whether tokens are drafted, unless a request says otherwise. `ngram` is refused for models that cannot take tokens back, and `auto` is
+   * `off` there. Default `off`; commands use `auto`.
+   */
+  readonly speculate?: SpeculateKind
   /** The contract of edits, unless a request names another one. Default: exact. */
   readonly contract?: ContractChoice
   /** Which tokens `blend` computes again, unless a request says otherwise. */
@@ -55,7 +61,7 @@ export interface LlamaEngineOptions extends Omit<ContextOptions, 'embeddings'> {
   readonly tell?: (sentence: string) => void
 }
 
-/** A completion of exactly these tokens, without a template. */
+/** Asks for a completion of exactly these tokens, without a template. */
 export interface Completion
   extends
     AskedStep,
@@ -112,6 +118,24 @@ export function termsOf({ contract, blend }: EngineRequest, defaults: LlamaEngin
   const choice = { ...(cost === null ? {} : { decode: decodeInTokens(cost) }), ...(blend ?? defaults.blend) }
   return { contract: asked, ...(Object.keys(choice).length === 0 ? {} : { blend: choice }) }
 }
+
+/**
+ * Returns how a request's tokens are drafted.
+ * @throws KvfoldError engine/bad-request for numbers out of bounds, and for `ngram` on a model that cannot take tokens back
+ */
+export function draftsOf(
+  { speculate: asked }: Pick<EngineRequest, 'speculate'>,
+  { refusal }: Abilities,
+  defaults: LlamaEngineOptions,
+): Required<SpeculateOptions> {
+  const terms = speculateTerms(asked, defaults.speculate ?? 'off')
+  if (terms.kind === 'ngram' && refusal !== null) throw new KvfoldError('engine/bad-request', cannotSpeculate(refusal))
+  return terms
+}
+
+/** The sentence that refuses drafts. */
+export const cannotSpeculate = (refusal: string): string =>
+  `Tokens cannot be drafted with this model: ${refusal}. Leave speculation at auto or off.`
 
 /** The most tokens that a sampler looks back over. */
 const MOST_SEEN = 2 ** 20

@@ -45,10 +45,12 @@ import { type Abilities, abilitiesOf, refusalOf, refuseHopeless } from './model-
 import { BackgroundRecompute, refresh, shadowOf, type RefreshOptions, type RefreshResult } from './background-recompute.js'
 import {
   bareTools,
+  cannotSpeculate,
   chatFormatOf,
   type Completion,
   contextOptions,
   DEFAULT_SLOTS,
+  draftsOf,
   isGuarded,
   type LlamaEngineOptions,
   recomputesInBackground,
@@ -191,6 +193,8 @@ export class LlamaEngine implements Engine {
       const refusal = refusalOf(model.info)
       if (refusal !== null) throw new KvfoldError('model/unsupported', refusal)
       const abilities = abilitiesOf(model.info, options)
+      if (options.speculate === 'ngram' && abilities.refusal !== null)
+        throw new KvfoldError('model/unsupported', cannotSpeculate(abilities.refusal))
       const adapters = await Adapters.load(model, options.lora)
       const context = await model.createContext(contextOptions(model.info, abilities, options))
       context.useAdapters(adapters.set().applied)
@@ -568,7 +572,8 @@ export class LlamaEngine implements Engine {
     const { attention, conversation, kind = 'answer', maxTokens = Infinity } = request.asked
     const step = { shown: request.prompt.tokens.length, maxTokens }
     const watch = attention === undefined ? null : new AttentionWatch(this.context, this.modelInfo, attention, step)
-    const job = new Job(request, this.model, performance.now(), watch)
+    const speculate = draftsOf(request.asked, this.abilities, this.options)
+    const job = new Job({ ...request, speculate }, this.model, performance.now(), watch)
     try {
       const result = this.#scheduler.submit(job)
       if (kind === 'answer') void result.then(() => this.#publisher?.later(conversation)).catch(() => undefined)

@@ -8,6 +8,8 @@ import { cancelledBeforeBegin, type Job, type JobResult, planned, ReloadAhead, t
 import type { TokenLogprob } from './engine.js'
 import { type AdapterSet, NO_ADAPTERS } from './adapters.js'
 import { byAdapters, composed, isStream, packed, PrefillBudget, type BatchShare, runAhead } from './batch.js'
+import { draftingStreams, withDrafts } from './drafts.js'
+import { Speculation } from './speculation.js'
 
 export interface SchedulerOptions {
   /** How many steps run at once; further ones wait. */
@@ -41,6 +43,7 @@ export class Scheduler {
   readonly #errands: (() => void)[] = []
   readonly #fetching: ReloadAhead
   readonly #budget: PrefillBudget
+  readonly #speculation: Speculation
   #running: Promise<void> | null = null
   /** The jobs whose tokens are being decoded right now. */
   #decoding: readonly Job[] = []
@@ -65,6 +68,7 @@ export class Scheduler {
     private readonly options: SchedulerOptions,
   ) {
     this.#budget = new PrefillBudget(context.batch, options.maxGap)
+    this.#speculation = new Speculation((token) => model.isEndOfGeneration(token))
     this.#adapters = options.adapters ?? NO_ADAPTERS
     this.#fetching = new ReloadAhead(
       cache,
@@ -234,7 +238,7 @@ export class Scheduler {
    * Composes the next batch. Shares that find no cells wait while other jobs can run. When no job can, the youngest waiting one ends for
    * lack of room.
    */
-  #compose(): BatchShare[] {
+  #compose(): readonly BatchShare[] {
     const stays = performance.now() - this.#adaptersSince < SHORTEST_STAY
     const streams = this.#jobs.filter(isStream).length
     const starved: Job[] = []
@@ -251,7 +255,22 @@ export class Scheduler {
     if (alone !== undefined) return [alone]
     const last = this.#jobs.findLast((job) => starved.includes(job))
     if (shares.length === 0 && last !== undefined) this.#noRoom(last)
-    return shares
+    return this.#mayDraft(shares) ? withDrafts(shares, this.#speculation, this.#draftRoom) : shares
+  }
+
+  /**
+   * Drafts wait while a prompt with the same adapters is computed, since prompts fill the batches. They also wait while the cache would
+   * have to evict for them.
+   */
+  #mayDraft(shares: readonly BatchShare[]): boolean {
+    const key = shares[0]?.job.adapters.key
+    return (
+      this.cache.verified !== undefined && !this.#jobs.some((job) => job.phase.name === 'prefill' && job.adapters.key === key)
+    )
+  }
+
+  get #draftRoom(): { readonly cells: number; readonly batch: number } {
+    return { cells: this.cache.spare ?? 0, batch: this.context.batch }
   }
 
   /** Makes the context apply the adapters of these shares, and notes their turn. */
@@ -284,12 +303,56 @@ export class Scheduler {
       // Commit all shares first: a job that ends compares the cache's records with all cells that llama.cpp holds.
       for (const { job, tokens, what } of shares) this.cache.commit(job.step!, tokens, what, (elapsed * tokens.length) / size)
       for (const [{ job, seat, tokens }, at] of read) job.read(seat.place, tokens.length, (to) => this.context.logits(at + to))
-      for (const share of shares) if (this.#keep(share, watched)) this.#advance(share, outputs.get(share) ?? null)
-      const streams = shares.filter(({ what }) => what === 'generated').length
-      this.#budget.took({ prompt: size - streams, streams, milliseconds: performance.now() - begun })
+      for (const share of shares)
+        if ((share.drafted ?? 0) > 0) this.#verify(share, outputs.get(share)!)
+        else if (this.#keep(share, watched)) this.#advance(share, outputs.get(share) ?? null)
+      this.#measured(shares, size, performance.now() - begun)
       return
     }
     this.#stopped(shares, status, failure)
+  }
+
+  /** Learns from the time of a turn. */
+  #measured(shares: readonly BatchShare[], rows: number, milliseconds: number): void {
+    const streams = shares.filter(({ what }) => what === 'generated').length
+    const drafted = shares.reduce((sum, share) => sum + (share.drafted ?? 0), 0)
+    if (drafted === 0) this.#budget.took({ prompt: rows - streams, streams, milliseconds })
+    if (streams === shares.length) this.#speculation.took(rows, drafted, milliseconds)
+    else if (streams === 0) this.#speculation.times.tookPrompt(rows, milliseconds)
+  }
+
+  /**
+   * Samples row after row of a share with drafts, as long as the model samples the drafted tokens. The sampler sees exactly the tokens of the
+   * answer, so it draws what it would draw without drafts. Then the cells of the other drafts are taken back.
+   * @param first the batch index of the share's first row
+   */
+  #verify({ job, tokens, drafted = 0 }: BatchShare, first: number): void {
+    const step = job.step!
+    let accepted = 0
+    let token = tokens[0]!
+    let ended: ReturnType<Job['take']> = null
+    let failure: { readonly error: unknown } | null = null
+    try {
+      while (!job.cancelled) {
+        token = job.sampler.sample(this.context, first + accepted)
+        ended = job.take(token, this.#logprob(job, token, first + accepted))
+        if (ended !== null || accepted === drafted || token !== tokens[accepted + 1]) break
+        accepted++
+      }
+    } catch (error) {
+      failure = { error }
+    }
+    // A cancelled job keeps its last token as one that is not submitted.
+    if (job.cancelled && ended === null && failure === null && accepted > 0 && token === tokens[accepted]) accepted--
+    this.cache.verified!(step, accepted, drafted - accepted)
+    if (failure !== null) this.#fail(job, failure.error)
+    else if (ended !== null) this.#end(job, ended, 1)
+    else job.phase = { name: 'decode', step, token }
+  }
+
+  #logprob({ asked: { logprobs } }: Job, token: number, output: number): TokenLogprob | null {
+    if (logprobs === undefined) return null
+    return tokenLogprob(this.context.logits(output), token, logprobs, (id) => this.model.piece(id, true))
   }
 
   /**
@@ -297,7 +360,10 @@ export class Scheduler {
    * reports, not the plan.
    */
   #stopped(shares: readonly BatchShare[], status: Exclude<DecodeStatus, 'done'> | 'failed', failure: unknown): void {
-    for (const share of shares) this.cache.settle(share.job.step!, share.tokens, share.what)
+    for (const { job, tokens, what, drafted = 0 } of shares) {
+      const entered = this.cache.settle(job.step!, tokens, what)
+      if (drafted > 0 && entered > 1) this.cache.verified?.(job.step!, 0, entered - 1)
+    }
     if (status === 'failed') for (const job of this.#struck(shares)) this.#fail(job, failure)
     else if (status === 'no-room') this.#noRoom(shares.at(-1)!.job)
     else for (const { job } of shares) invariant(job.cancelled, 'a decode was aborted, but its jobs were not cancelled')
@@ -305,7 +371,7 @@ export class Scheduler {
 
   /** How many decodes may run in a row without a look at the jobs in between. Returns 1 if there is a reason to look. */
   #ahead(shares: readonly BatchShare[]): number {
-    const isSteady = shares.every(({ job, what }) => what === 'generated' && job.runsAhead)
+    const isSteady = shares.every(({ job, what, drafted = 0 }) => what === 'generated' && drafted === 0 && job.runsAhead)
     const { attention } = this.context
     if (!isSteady || shares.length === 0 || this.#news || attention !== null || this.options.decode !== undefined) return 1
     const { key } = shares[0]!.job.adapters
@@ -325,9 +391,14 @@ export class Scheduler {
     this.#prepare(shares)
     this.#decoding = shares.map(({ job }) => job)
     const onStep = (milliseconds: number) => {
-      this.#budget.took({ prompt: 0, streams: shares.length, milliseconds })
+      this.#measured(shares, shares.length, milliseconds)
     }
-    const ran = await runAhead(shares, steps, { context: this.context, cache: this.cache, onStep })
+    const hasDrafts = () => {
+      const { cells, batch } = this.#draftRoom
+      const streams = this.#mayDraft(shares) ? draftingStreams(shares, Math.min(cells, batch) - shares.length) : null
+      return streams !== null && this.#speculation.choose(streams, false) !== null
+    }
+    const ran = await runAhead(shares, steps, { context: this.context, cache: this.cache, onStep, hasDrafts })
     this.#decoding = []
     if (ran.status !== 'done') {
       this.#stopped(ran.shares, ran.status, ran.failure)
@@ -376,12 +447,7 @@ export class Scheduler {
     }
     try {
       const token = job.sampler.sample(this.context, output)
-      const { logprobs } = job.asked
-      const logprob =
-        logprobs === undefined
-          ? null
-          : tokenLogprob(this.context.logits(output), token, logprobs, (id) => this.model.piece(id, true))
-      this.#entered(job, token, logprob)
+      this.#entered(job, token, this.#logprob(job, token, output))
     } catch (error) {
       this.#fail(job, error)
     }
@@ -391,7 +457,12 @@ export class Scheduler {
   #entered(job: Job, token: number, logprob: TokenLogprob | null): void {
     const step = job.step!
     try {
-      job.firstToken ??= performance.now()
+      if (job.firstToken === null) {
+        job.firstToken = performance.now()
+        const { speculate, prompt } = job.request
+        if (speculate !== undefined && job.watch === null && this.cache.verified !== undefined)
+          job.drafter = this.#speculation.drafter(prompt, speculate)
+      }
       const ended = job.take(token, logprob)
       if (ended === null) job.phase = { name: 'decode', step, token }
       else this.#end(job, ended, 1)

@@ -20,7 +20,7 @@ const PATIENCE = 2
 const LONGEST = 1 / 10
 const ROUNDS = 5
 const SMALL = 16
-/** Tokens are computed in `PROBE`. `FILLED` holds what is saved, and the sequences after it hold what is loaded. */
+/** Tokens are computed in `PROBE`. `FILLED` holds the cells to save, and the sequences after it receive the loaded ones. */
 const PROBE = seqId(0)
 const FILLED = seqId(1)
 

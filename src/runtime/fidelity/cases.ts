@@ -16,8 +16,8 @@ export interface FidelityCase {
   readonly messages: readonly ChatMessage[]
   /** The steps before the question: how many messages the model has read in each, and how many of the folds are made before it. */
   readonly steps: readonly { readonly messages: number; readonly folded: number }[]
-  /** All folds; those that no step has are made before the answer. */
-  readonly folds: readonly Stretch[]
+  /** All folds; those that no step has are made before the answer. `instead`: the text shown in its place. Default: a marker. */
+  readonly folds: readonly (Stretch & { readonly instead?: string })[]
   /** The answer's beginning; the next word is the answer. */
   readonly opening: string
   readonly right: string
@@ -28,9 +28,10 @@ export interface FidelityCase {
 /**
  * `stale`: the folds hide older values of what is asked. `unrelated`: they hide values of other things. `within`: the question stands in the
  * folded message, so its tokens have read the hidden text. `after`: it comes after the fold. `seam`: the answer joins a sentence before the
- * hole with one behind it. `agent`: an agent reads
- * a file six times, and each older result is pruned in the turn after. `code`: a program assigns a constant anew. `german`: another language.
- * `2k`, `8k`: longer texts.
+ * hole with one behind it. `agent`: an agent reads a file six times, and its client prunes each older result in the turn after. `code`: a
+ * program assigns a constant anew. `german`: another language. `2k`, `8k`: longer texts. `edited`: a client changes the values in its system
+ * prompt, and the dialogue behind it stays. `tools`: definitions of tools were found, and are removed when newer ones were found. `notes`: a
+ * dialogue gives way to notes about it, but for its last turns.
  */
 export const CASE_KINDS = [
   'stale, within',
@@ -43,6 +44,9 @@ export const CASE_KINDS = [
   'german',
   '2k',
   '8k',
+  'edited',
+  'tools',
+  'notes',
 ] as const
 export type CaseKind = (typeof CASE_KINDS)[number]
 
@@ -81,6 +85,12 @@ function casesOf(kind: CaseKind, random: Random): readonly Written[] {
       return agent(random)
     case 'code':
       return code(random)
+    case 'edited':
+      return edited(random)
+    case 'tools':
+      return tools(random)
+    case 'notes':
+      return notes(random)
   }
 }
 
@@ -291,6 +301,118 @@ function code(random: Random): readonly Written[] {
       outdated: [words[at]!, words[6 + at]!],
     }
   })
+}
+
+// The edited system prompt: it lists what holds now, and the client writes that list anew.
+
+/** Turns that name no value. */
+const SMALL_TALK: readonly (readonly [user: string, assistant: string])[] = [
+  [
+    'Good morning. I am at the front desk and take over from the night watch.',
+    'Good morning. I have the list of rooms in front of me.',
+  ],
+  ['Two guests come at ten. Please remind me to open the east door for them.', 'I will remind you of the east door at ten.'],
+  ['The clock in the hall is slow again. Who looks after it?', 'The caretaker does. He comes on Thursdays.'],
+  ['Thank you. I will be back in a minute.', 'All right. I am here.'],
+]
+
+const dialogue = (turns: typeof SMALL_TALK): ChatMessage[] =>
+  turns.flatMap(([user, assistant]): ChatMessage[] => [
+    { role: 'user', content: user },
+    { role: 'assistant', content: assistant },
+  ])
+
+function edited(random: Random): readonly Written[] {
+  const rooms = random.shuffled(ENGLISH.rooms).slice(0, 2 * DAILY)
+  const words = random.shuffled(ENGLISH.words)
+  const listOf = (from: number) => rooms.map((room, at) => ENGLISH.first(room, words[from + at]!)).join('\n')
+  const [old, now] = [listOf(0), listOf(rooms.length)]
+  const before: ChatMessage[] = [
+    { role: 'system', content: `You help at the front desk of a house. This holds now:\n${old}\nAnswer in one sentence.` },
+    ...dialogue(SMALL_TALK),
+  ]
+  return rooms.slice(0, QUESTIONS).map((room, at): Written => ({
+    messages: [...before, { role: 'user', content: `What is the password of the ${room}?` }],
+    steps: [{ messages: before.length, folded: 0 }],
+    folds: [{ ...placeOf(before, 0, old), instead: now }],
+    opening: `The password of the ${room} is`,
+    right: words[rooms.length + at]!,
+    outdated: [words[at]!],
+  }))
+}
+
+// The tools: two searches find definitions of the same tools; the second has newer ones, so the first is removed.
+
+const TOOLS = ['get_weather', 'book_table', 'send_parcel', 'find_route', 'play_song', 'rent_bike'] as const
+
+function tools(random: Random): readonly Written[] {
+  const names = random.shuffled(TOOLS)
+  const words = random.shuffled(ENGLISH.words)
+  const found = (version: number, from: number) =>
+    names
+      .map((name, at) =>
+        JSON.stringify({
+          name,
+          version,
+          parameters: { channel: { type: 'string', const: words[from + at] }, text: { type: 'string' } },
+        }),
+      )
+      .join('\n')
+  const [first, second] = [found(1, 0), found(2, names.length)]
+  const before: ChatMessage[] = [
+    { role: 'system', content: 'You find tools and call them. Definitions of tools come as messages of the user.' },
+    { role: 'user', content: 'Which tools are there?' },
+    { role: 'assistant', content: 'search_tools' },
+    { role: 'user', content: `Found:\n${first}` },
+    { role: 'assistant', content: 'These tools can be called now. I wait for your request.' },
+    { role: 'user', content: 'The tools were changed. Search again.' },
+    { role: 'assistant', content: 'search_tools' },
+    { role: 'user', content: `Found:\n${second}` },
+    { role: 'assistant', content: 'I remove the definitions of the first search and use the new ones.' },
+  ]
+  return names.slice(0, QUESTIONS).map((name, at): Written => ({
+    messages: [...before, { role: 'user', content: `Which channel does ${name} need?` }],
+    steps: [{ messages: before.length, folded: 0 }],
+    folds: [placeOf(before, 3, first)],
+    opening: `${name} needs the channel "`,
+    right: words[names.length + at]!,
+    outdated: [words[at]!],
+  }))
+}
+
+// The notes: a customer changes an order again and again; then notes say how it stands.
+
+const FIELDS = ['colour', 'lining', 'collar', 'thread'] as const
+const CHANGES = 3
+
+function notes(random: Random): readonly Written[] {
+  const words = random.shuffled(ENGLISH.words)
+  const value = (change: number, field: number) => words[change * FIELDS.length + field]!
+  const turn = (change: number): readonly [string, string] => [
+    FIELDS.map((field, at) => `${change === 0 ? 'I order' : 'Change'} the ${field}: ${value(change, at)}.`).join(' '),
+    `I have ${change === 0 ? 'taken' : 'changed'} the order. The ${FIELDS[0]} is ${value(change, 0)} and the ${FIELDS[1]} is ${value(change, 1)}.`,
+  ]
+  const hidden = dialogue(Array.from({ length: CHANGES }, (_, change) => turn(change)))
+  const before: ChatMessage[] = [
+    { role: 'system', content: 'You take orders of coats by telephone.' },
+    ...hidden,
+    ...dialogue([
+      ['When will it be ready?', 'The tailor needs nine days.'],
+      ['Good. Please send it to the same address as last time.', 'I send it to the address that we have.'],
+    ]),
+  ]
+  const order = FIELDS.map((field, at) => `the ${field} is ${value(CHANGES - 1, at)}`).join(', ')
+  return FIELDS.slice(0, QUESTIONS).map((field, at): Written => ({
+    messages: [...before, { role: 'user', content: `What did I order as the ${field}?` }],
+    steps: [{ messages: before.length, folded: 0 }],
+    folds: hidden.map(({ content }, index) => ({
+      ...placeOf(before, 1 + index, content),
+      ...(index === 0 ? { instead: `[Notes: the customer orders a coat; ${order}.]` } : {}),
+    })),
+    opening: `You ordered a coat, and the ${field} is`,
+    right: value(CHANGES - 1, at),
+    outdated: Array.from({ length: CHANGES - 1 }, (_, change) => value(change, at)),
+  }))
 }
 
 /** @throws KvfoldError internal/invariant when the message does not have the text */

@@ -6,6 +6,7 @@ import type { BlendChoice, Contract } from '../core/contract.js'
 import type { Edit } from '../chat/message.js'
 import { Conversation } from '../context/conversation.js'
 import { portsOf } from '../context/ports.js'
+import type { Result } from '../context/refusal.js'
 import type { EngineReply } from '../engine/engine.js'
 import type { LlamaEngine } from '../engine/llama.js'
 import type { FidelityCase } from './cases.js'
@@ -80,19 +81,24 @@ export async function measureCase(
   return answers
 }
 
-/** Folds the case's stretches one after another behind the markers that the context tools write; returns the edits after each. */
+/** Folds the case's stretches one after another, behind the markers that the context tools write or behind its own text; returns the edits after each. */
 function foldsOf(engine: LlamaEngine, { messages, folds }: FidelityCase): readonly (readonly Edit[])[] {
   const id = freshConversation()
   const conversation = new Conversation(id, portsOf(engine, id))
   for (const message of messages) conversation.add(message)
   const after: (readonly Edit[])[] = [[]]
   for (const fold of folds) {
-    const cut = conversation.cut([fold], 1)
-    const folded = cut.ok ? conversation.fold(cut.fragments[0]!.id) : cut
+    const folded = hide(conversation, fold)
     if (!folded.ok) throw new KvfoldError('internal/invariant', `A generated case cannot be folded: ${folded.message}`)
     after.push(conversation.edits())
   }
   return after
+}
+
+function hide(conversation: Conversation, { instead, ...stretch }: FidelityCase['folds'][number]): Result<object> {
+  if (instead !== undefined) return conversation.replace([{ ...stretch, marker: instead }])
+  const cut = conversation.cut([stretch], 1)
+  return cut.ok ? conversation.fold(cut.fragments[0]!.id) : cut
 }
 
 interface Asked {

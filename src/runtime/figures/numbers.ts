@@ -48,5 +48,5 @@ export function magnitude(value: number): string {
 export const signed = (value: number): string =>
   `${value < 0 ? '−' : '+'}${Math.abs(value) >= 100 ? Math.abs(value).toFixed(0) : Math.abs(value) >= 1 ? Math.abs(value).toFixed(1) : String(+Math.abs(value).toPrecision(2))}`
 
-/** As it is usually written; what is smaller than numbers go is less than the least of them. */
+/** As papers write it. A probability too small for a number is less than the smallest number. */
 export const probability = (p: number): string => (p === 0 ? '< 1e-300' : p < 0.001 ? p.toExponential(1) : p.toFixed(3))

@@ -256,6 +256,13 @@ export class KvCache implements StepCache {
     return entered
   }
 
+  verified(step: Step, accepted: number, rejected: number): void {
+    const own = this.#own(step.sequence)
+    invariant(own.running && !step.ended, `drafts of conversation ${own.conversation} were verified outside of a step`)
+    this.#table.cut(own, span(own.held - rejected, own.held))
+    step.drafted(accepted, rejected)
+  }
+
   finish(step: Step, outcome: 'done' | 'cancelled', pending: number, last = false): LedgerEntry {
     const started = performance.now()
     const own = this.#own(step.sequence)

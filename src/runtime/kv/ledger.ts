@@ -58,10 +58,15 @@ export interface LedgerEntry {
   /** Positions used up at the end of the step. `shown` of them have cells; the rest are gaps where text is hidden. */
   readonly positions: number
   /**
-   * Tokens that were submitted but not newly shown. These are the one token that a full hit decodes again for its logits, or the work of a
-   * cancelled step.
+   * Tokens that were submitted but not newly shown. These are the one token that a full hit decodes again for its logits, drafted tokens
+   * whose cells were taken back, or the work of a cancelled step.
    */
   readonly side: number
+  /**
+   * Drafted tokens that were submitted, and how many of them the answer kept. The others were taken back. Absent where nothing was drafted.
+   */
+  readonly drafted?: number
+  readonly accepted?: number
   /** Tokens submitted to decode on behalf of this step, as the addon counted them. */
   readonly submitted: number
   /**
@@ -119,6 +124,15 @@ export interface LedgerEntry {
    * in entries of our own engines and of earlier versions.
    */
   readonly engine?: { readonly name: string; readonly expected: number; readonly reported: number | null }
+}
+
+/** Sums the drafts of these steps; an empty object where nothing was drafted. */
+export function draftsIn(ledger: readonly LedgerEntry[]): {
+  readonly drafts?: { readonly drafted: number; readonly accepted: number }
+} {
+  const sum = (of: 'drafted' | 'accepted') => ledger.reduce((total, entry) => total + (entry[of] ?? 0), 0)
+  const drafted = sum('drafted')
+  return drafted === 0 ? {} : { drafts: { drafted, accepted: sum('accepted') } }
 }
 
 /** Adds a reason to the entry that the cache cannot know: why the conversation's earlier text is now made of other tokens. */

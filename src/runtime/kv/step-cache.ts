@@ -110,6 +110,12 @@ interface CacheAbilities {
   /** Cells that running steps can take without `reserve`. */
   readonly spare?: number
   /**
+   * Reports what became of drafted tokens that `commit` or `settle` entered at the end of the step's live sequence. The last `rejected` ones
+   * leave the cache again, and their cells are free; the `accepted` ones before them stay. Only caches that can cut the end of a sequence
+   * have it.
+   */
+  verified?(step: Step, accepted: number, rejected: number): void
+  /**
    * Notes that a new conversation is a fork of `from`. Under `splice` and `blend` the cache then lends it the cells of `from` like its own
    * (Conversations.inherit).
    */

@@ -55,6 +55,7 @@ export class Step {
   #pass = 0
   #done = 0
   readonly #submitted = { prompt: 0, generated: 0 }
+  readonly #drafts = { accepted: 0, rejected: 0 }
   readonly #milliseconds = { cache: 0, prefill: 0, decode: 0 }
 
   constructor(
@@ -119,6 +120,15 @@ export class Step {
     this.#done = 0
   }
 
+  /**
+   * Counts drafted tokens among the generated ones that were submitted: those that the answer keeps, and those that left the cache again.
+   */
+  drafted(accepted: number, rejected: number): void {
+    this.#drafts.accepted += accepted
+    this.#drafts.rejected += rejected
+    this.#submitted.generated -= rejected
+  }
+
   /** Adds wall time spent for this step, in milliseconds. */
   spend(on: keyof LedgerEntry['milliseconds'], milliseconds: number): void {
     this.#milliseconds[on] += milliseconds
@@ -143,7 +153,8 @@ export class Step {
     inherited: Prompt | null = null,
   ): LedgerEntry {
     const { prompt: prefilled, generated } = this.#submitted
-    const submitted = prefilled + generated
+    const { accepted, rejected } = this.#drafts
+    const submitted = prefilled + generated + rejected
     const { contract, fallback, redecoded, parts, prompt } = this.plan
     const common = {
       step: number,
@@ -151,6 +162,7 @@ export class Step {
       fallback,
       recomputeReason: this.recomputeReason,
       submitted,
+      ...(accepted + rejected === 0 ? {} : { drafted: accepted + rejected, accepted }),
       pending,
       parked: this.parked,
       evicted: this.evicted,
@@ -203,7 +215,7 @@ export class Step {
       fresh: sum('fresh'),
       approximate: sum('approximate'),
       positions: this.sequence.next,
-      side: redecoded,
+      side: redecoded + rejected,
       plain: plain + generated,
       sources: sourcesOf(parts, redecoded),
     }

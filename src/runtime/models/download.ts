@@ -68,7 +68,7 @@ export async function download(file: RemoteFile, to: string, options: DownloadOp
   }
 }
 
-/** Appends what is missing to the partial file. */
+/** Appends the missing bytes to the partial file. */
 async function fetchRest(file: RemoteFile, part: string, options: DownloadOptions): Promise<void> {
   const { signal, tries = 5, pause = 500 } = options
   let fails = 0

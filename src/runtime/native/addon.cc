@@ -46,15 +46,16 @@ Napi::Value about(const Napi::CallbackInfo &info) {
   });
 }
 
-// Replaces the current CPU backend by the one in the file. Call it before the first model is loaded: objects of the old backend would lose
-// their code.
-Napi::Value useCpuLibrary(const Napi::CallbackInfo &info) {
+// Replaces a backend by the one in the file: (ggml's name of the backend, path). Call it before the first model is loaded: objects of the old
+// backend would lose their code (ggml-backend-reg.cpp).
+Napi::Value useLibrary(const Napi::CallbackInfo &info) {
   return guarded(info, [&]() -> Napi::Value {
-    auto path = info[0].As<Napi::String>().Utf8Value();
-    auto *before = ggml_backend_reg_by_name("CPU");
-    // It refuses a library for another version of ggml's interface, and one with instructions that this processor lacks.
+    auto name = info[0].As<Napi::String>().Utf8Value();
+    auto path = info[1].As<Napi::String>().Utf8Value();
+    auto *before = ggml_backend_reg_by_name(name.c_str());
+    // It refuses a library for another version of ggml's interface, and one that this processor or this machine's driver cannot run.
     if (!ggml_backend_load(path.c_str())) 
-      throw Failure("native/library-mismatch", "ggml cannot use the CPU library " + path + " on this processor or with this release; run kvfold compile again, or set KVFOLD_CPU_LIBRARY=shipped.");
+      throw Failure("native/library-mismatch", "ggml cannot use the " + name + " library " + path + " on this machine or with this release; run kvfold compile again, or kvfold compile --remove.");
     if (before) ggml_backend_unload(before);
     return info.Env().Undefined();
   });
@@ -75,7 +76,7 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   llama_backend_init();
   env.SetInstanceData(new kvfold::Live());
   exports.Set("about", Napi::Function::New(env, kvfold::about));
-  exports.Set("useCpuLibrary", Napi::Function::New(env, kvfold::useCpuLibrary));
+  exports.Set("useLibrary", Napi::Function::New(env, kvfold::useLibrary));
   exports.Set("shutdown", Napi::Function::New(env, kvfold::shutdown));
   kvfold::exportModel(env, exports);
   kvfold::exportVocabulary(env, exports);

@@ -1,13 +1,12 @@
 /** Loads the C++ addon onto the llama.cpp library that node-llama-cpp chose, and declares the addon's raw functions. */
-import { existsSync, readFileSync } from 'node:fs'
 import { constants } from 'node:os'
-import { join } from 'node:path'
-import { fileURLToPath } from 'node:url'
+import { basename } from 'node:path'
 import type { Llama } from 'node-llama-cpp'
 import { KvfoldError, errorTable, type ErrorCode } from '../core/errors.js'
-import { compiledPath, shippedCpuLibrary, wantedCpuLibrary } from './cpu-library.js'
+import { builtAddon } from './built-addon.js'
+import { backendOf, compiledPath, LIBRARY_KINDS, shippedLibrary, wantedLibrary } from './compiled-library.js'
 import type { Device } from './devices.js'
-import type { BackendInfo, DecodeStatus, GpuChoice, ModelInfo, SpecialTokens } from './types.js'
+import type { BackendInfo, DecodeStatus, LibraryFiles, GpuChoice, ModelInfo, SpecialTokens } from './types.js'
 
 declare const kind: unique symbol
 interface Handle<Name extends string> {
@@ -91,8 +90,8 @@ export interface RawCaptured {
  */
 export interface Addon {
   about(): AddonFacts
-  /** From now on the CPU backend in this file computes. Call it before the first model is loaded. */
-  useCpuLibrary(path: string): void
+  /** From now on the backend in this file computes in place of the one with ggml's name `backend`. Call it before a model is loaded. */
+  useLibrary(backend: string, path: string): void
   /** Stops loads and decodes of this environment, and frees everything; all handles are disposed afterwards. */
   shutdown(): void
   /** Ends the process within this many milliseconds of a signal (Native.endWithin). */
@@ -200,7 +199,7 @@ export interface LoadedAddon {
   readonly llama: Llama
   /** The release of llama.cpp, e.g. `v0.5.0`. */
   readonly release: string
-  readonly cpuLibrary: BackendInfo['cpuLibrary']
+  readonly libraries: BackendInfo['libraries']
 }
 
 /**
@@ -209,9 +208,7 @@ export interface LoadedAddon {
  * no library for `gpu`.
  */
 export async function loadAddon(gpu: GpuChoice): Promise<LoadedAddon> {
-  const root = packageRoot()
-  const file = join(root, 'build', 'kvfold.node')
-  const release = builtRelease(root, file)
+  const { file, release } = builtAddon()
   const llama = await detect(gpu)
   const installed = llama.llamaCppRelease.release
   if (installed !== release) throw mismatch(release, installed)
@@ -227,44 +224,35 @@ export async function loadAddon(gpu: GpuChoice): Promise<LoadedAddon> {
     )
   }
   const addon = loaded.exports as Addon
-  const cpuLibrary = useCpuLibrary(addon, root, release)
+  const libraries = useLibraries(addon)
   const { version } = addon.about()
   // The prebuilt libraries are built outside a release checkout and call themselves -dev of the same version.
   if (`v${version.replace(/-dev$/, '')}` !== release) throw mismatch(release, version)
-  return { addon, llama, release, cpuLibrary }
+  return { addon, llama, release, libraries }
 }
 
-/** Switches to the CPU library that was compiled here or that `KVFOLD_CPU_LIBRARY` names, if there is one. */
-function useCpuLibrary(addon: Addon, root: string, release: string): BackendInfo['cpuLibrary'] {
-  const shipped = shippedCpuLibrary(loadedLibraries())
-  if (shipped === null) return null
-  const compiled = compiledPath(root, release, shipped)
-  const wanted = wantedCpuLibrary(compiled)
-  if (wanted !== null)
-    calling(() => {
-      addon.useCpuLibrary(wanted)
-    })
-  return { shipped, compiled, used: wanted ?? shipped }
+/** Switches to the libraries that were compiled here, or that `KVFOLD_CPU_LIBRARY` and the like name, where there are any. */
+function useLibraries(addon: Addon): BackendInfo['libraries'] {
+  const loaded = loadedLibraries()
+  const used: Record<string, LibraryFiles> = {}
+  for (const kind of LIBRARY_KINDS) {
+    const shipped = shippedLibrary(kind, loaded)
+    if (shipped === null) continue
+    const compiled = compiledPath(kind, basename(shipped))
+    const wanted = wantedLibrary(kind, compiled)
+    if (wanted !== null)
+      calling(() => {
+        addon.useLibrary(backendOf(kind), wanted)
+      })
+    used[kind] = { shipped, compiled, used: wanted ?? shipped }
+  }
+  return used
 }
 
 function mismatch(built: string, found: string): KvfoldError {
   return new KvfoldError(
     'native/library-mismatch',
     `The native addon was built for llama.cpp ${built}, but the installed library is ${found}; install kvfold again (npm ci in a checkout).`,
-  )
-}
-
-/** The release that the addon was built for (scripts/build-native.mjs writes it beside the addon). */
-function builtRelease(root: string, file: string): string {
-  try {
-    const { release } = JSON.parse(readFileSync(join(root, 'build', 'kvfold.json'), 'utf8')) as { release: string }
-    if (existsSync(file)) return release
-  } catch (error) {
-    if (!(error instanceof SyntaxError) && (error as NodeJS.ErrnoException).code !== 'ENOENT') throw error
-  }
-  throw new KvfoldError(
-    'native/build-failed',
-    `The native addon is not built (${file}); install kvfold again, or run npm ci or npm run build in ${root}.`,
   )
 }
 
@@ -314,11 +302,6 @@ async function detect(gpu: GpuChoice): Promise<Llama> {
       { cause: error },
     )
   }
-}
-
-/** The folder with package.json, both from src/runtime/native and from dist/runtime/native. */
-function packageRoot(): string {
-  return fileURLToPath(new URL('../../../', import.meta.url)).replace(/\/$/u, '')
 }
 
 // Errors of the addon arrive as "code\nsentence" and leave as KvfoldError.

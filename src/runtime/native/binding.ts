@@ -37,7 +37,7 @@ export async function openNative({ gpu = 'auto' }: { readonly gpu?: GpuChoice } 
 async function open(gpu: GpuChoice): Promise<Native> {
   if (process.platform === 'win32')
     throw new KvfoldError('native/unsupported', 'kvfold runs on Linux and macOS, not yet on Windows; use WSL there.')
-  const { addon, llama, release, cpuLibrary } = await loadAddon(gpu)
+  const { addon, llama, release, libraries } = await loadAddon(gpu)
   // Free llama.cpp's objects at exit, before a GPU's driver is unloaded.
   process.once('exit', () => {
     addon.shutdown()
@@ -49,7 +49,7 @@ async function open(gpu: GpuChoice): Promise<Native> {
     release,
     devices: usable(computesOn, devices).map(({ name, description }) => `${name}: ${description}`),
     systemInfo,
-    cpuLibrary,
+    libraries,
   }
   return {
     backend,

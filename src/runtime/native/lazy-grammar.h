@@ -19,11 +19,12 @@ class LazyGrammar {
   // The grammar must outlive this object.
   LazyGrammar(ModelHandle &model, Grammar &grammar, const Napi::Object &options);
   LazyGrammar(const LazyGrammar &) = delete;
-  // Returns to the beginning. Returns true if the text that the prompt opened wakes the grammar.
+  // Returns to the beginning. Returns true if the text that the prompt opened completes a trigger.
   bool begin();
-  // Whether the token may be written: it wakes nothing, or the grammar allows the trigger that it completes and the text behind it.
+  // Whether the token may be written: it completes no trigger, or the grammar allows the trigger that it completes and the text behind it.
   bool permits(llama_token token) const;
-  // Takes a token that `permits` allows. Returns true if it wakes the grammar, which then continues after the token.
+  // Takes a token that `permits` allows. Returns true if it completes a trigger. The grammar has then read the text from the trigger on, and
+  // applies to all later tokens.
   bool take(llama_token token);
 
  private:

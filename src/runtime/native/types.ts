@@ -1,6 +1,7 @@
 /** The interface of the C++ addon for the rest of kvfold. Only binding.ts makes these objects. */
 import type { SeqId } from '../core/ids.js'
 import type { Span } from '../core/span.js'
+import type { LibraryKind } from './compiled-library.js'
 
 export type GpuChoice = 'auto' | 'cpu' | 'cuda' | 'vulkan' | 'metal'
 export type CacheType = 'f32' | 'f16' | 'bf16' | 'q8_0' | 'q4_0' | 'q4_1' | 'q5_0' | 'q5_1' | 'iq4_nl'
@@ -19,11 +20,17 @@ export interface BackendInfo {
   readonly release: string
   readonly devices: readonly string[]
   readonly systemInfo: string
-  /**
-   * Files of the library that computes on the processor. `shipped`: node-llama-cpp's. `compiled`: where `kvfold compile` puts the one
-   * compiled here. `used`: one of these, or the file that `KVFOLD_CPU_LIBRARY` names. Null if the library has no file of its own.
-   */
-  readonly cpuLibrary: { readonly shipped: string; readonly compiled: string; readonly used: string } | null
+  /** Files of the libraries that compute, for those that have a file of their own. */
+  readonly libraries: Readonly<Partial<Record<LibraryKind, LibraryFiles>>>
+}
+
+export interface LibraryFiles {
+  /** node-llama-cpp's. */
+  readonly shipped: string
+  /** Where `kvfold compile` puts the one compiled here, whether it exists or not. */
+  readonly compiled: string
+  /** One of these, or the file that `KVFOLD_CPU_LIBRARY` or the like names. */
+  readonly used: string
 }
 
 export interface ModelOptions {

@@ -9,6 +9,7 @@ import type { ContractChoice } from '../core/contract.js'
 import { KvfoldError } from '../core/errors.js'
 import type { AdapterInfo } from '../engine/adapters.js'
 import type { AdapterScale, Finish, PromptLogprob, Sampling, Timing, TokenLogprob } from '../engine/engine.js'
+import type { SpeculateOptions } from '../engine/speculate-terms.js'
 import type { FileFacts } from '../models/facts.js'
 import type { AnswerLimits } from '../native/types.js'
 import type { LedgerEntry } from '../kv/ledger.js'
@@ -100,6 +101,8 @@ export interface Ask {
   readonly bareCalls?: boolean
   /** False: an answer has at most one call of the client's tools. Default true. */
   readonly parallelCalls?: boolean
+  /** How tokens of the answer are drafted. Default: the engine's. */
+  readonly speculate?: SpeculateOptions
   /** Fields left out come from the model's file; where the file says nothing, from llama-server's defaults (`Engine.samplingDefaults`). */
   readonly sampling?: Sampling
   /** What the answer may not say, and where it may end. Summaries and other helpers' answers do not have it. Default: none. */
@@ -179,6 +182,8 @@ export interface Usage {
    * does not report it.
    */
   readonly saved?: Saved
+  /** Drafted tokens that were computed, and those that the answer kept. Left out where nothing was drafted. */
+  readonly drafts?: { readonly drafted: number; readonly accepted: number }
 }
 
 /** A call that the model wrote in another form than its template has: the tool's name, and the form, for example "```json". */
@@ -339,6 +344,7 @@ export interface CompletionAsk extends Pick<
   | 'lora'
   | 'sampling'
   | 'limits'
+  | 'speculate'
   | 'maxTokens'
   | 'stop'
   | 'format'

@@ -140,7 +140,7 @@ export class SideModels {
     return [this.#embedder, this.#reranker].flatMap((side) => (side === null ? [] : [side.status]))
   }
 
-  /** @throws KvfoldError as Service.embed, Embedder.embed and Queue.enter; Overloaded */
+  /** @throws KvfoldError model/not-found, context/full, engine/bad-request, engine/cancelled, those of loading; Overloaded when the queue is full */
   embed(ask: EmbedAsk, signal: AbortSignal): Promise<EmbedAnswer> {
     return this.#embeddings.run(ask.tenant, signal, () =>
       this.#embedder === null
@@ -149,7 +149,7 @@ export class SideModels {
     )
   }
 
-  /** @throws KvfoldError as Service.rerank, Reranker.rank and Queue.enter; Overloaded */
+  /** @throws KvfoldError model/unsupported without a reranker; model/not-found, context/full, engine/bad-request, engine/cancelled, those of loading; Overloaded when the queue is full */
   async rerank({ tenant, model, query, documents }: RerankAsk, signal: AbortSignal): Promise<RerankAnswer> {
     const reranker = this.#reranker
     if (reranker === null)

@@ -122,6 +122,8 @@ describe('usage', () => {
       [['demo', '--tokens', '4'], /whole number from 200 to/],
       [['run', '--raw', '--tools', '-p', 'x'], /cannot be used with option/],
       [['fold'], /unknown command/],
+      [['compile', '--cuda-architectures', '90'], /--cuda-architectures needs --gpu cuda/],
+      [['compile', '--gpu', 'metal'], /Allowed choices are cpu, cuda, vulkan/],
       [['serve', '--models', folder, '--lora', 'a.gguf'], /--lora belongs to the first --model/],
       [['serve', '--model', model, '--lora', model], /given to --lora, is the model itself and no adapter; give a LoRA/],
       [['serve', '--engine', 'http://127.0.0.1:9', '--lora', 'a.gguf'], /cannot be used with option/],
@@ -277,7 +279,7 @@ describe('Ctrl-C in the middle of a prefill', () => {
   it('ends with 130, quickly and without a stack', async () => {
     const slow = await tinyModel({ layers: 12, embedding: 512, heads: 8, kvHeads: 8, feedForward: 2048, context: 32768 })
     const input = 'one two three four five six seven eight nine ten '.repeat(600)
-    const outcome = await kvfold(['run', '--model', slow, ...ONE], { input, interruptAfter: 8000 })
+    const outcome = await kvfold(['run', '--model', slow, ...ONE], { input, interruptAfter: 5000 })
     expectFailure(outcome, 130, /^kvfold: interrupted/)
     expect(outcome.milliseconds).toBeLessThan(3000)
   })

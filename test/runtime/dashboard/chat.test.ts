@@ -412,7 +412,7 @@ describe.skipIf(missing !== null)(`work in the dashboard${missing === null ? '' 
 
   it('shows the tokens saved today', async () => {
     const { page, server } = await served(browser, () => ({ content: 'Yes.' }))
-    await page.getByText('Saved today: 0 tokens').waitFor()
+    await page.getByText('Today 0 tokens not computed').waitFor()
     await server.close()
   })
 })

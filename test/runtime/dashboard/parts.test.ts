@@ -221,8 +221,8 @@ it('the figures of an answer count what its own step decoded', () => {
     [4, { rate: null, saved: null }],
   ])
   expect([...figures.values()].map(figuresInWords)).toEqual([
-    ['40 tokens/s', 'saved 640 tokens'],
-    ['8.0 tokens/s', '18 tokens more than a prefix cache'],
+    ['40 tokens/s', '640 tokens not computed'],
+    ['8.0 tokens/s', '18 tokens computed more than a prefix cache'],
     [],
   ])
 })

@@ -1,9 +1,7 @@
 /** Tests that cells of one tenant are never used for another, as the addon counts it; within a tenant they are. */
-import { execFile } from 'node:child_process'
 import { chmodSync, mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { promisify } from 'node:util'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import type { ChatMessage } from '../../../src/runtime/chat/message.js'
 import { conversationId } from '../../../src/runtime/core/ids.js'
@@ -12,6 +10,7 @@ import { LlamaEngine } from '../../../src/runtime/engine/llama.js'
 import { openNative } from '../../../src/runtime/native/binding.js'
 import { TEST_GPU } from '../../support/device.js'
 import { mambaModel, tinyModel } from '../../support/models.js'
+import { runScript } from '../native/support/fixture.js'
 
 const messages: ChatMessage[] = [
   { role: 'system', content: 'You are brief. '.repeat(10) },
@@ -86,6 +85,26 @@ describe('a refresh', () => {
   })
 })
 
+/** A process that answers one prompt for one tenant with a disk cache, and prints the tokens it computed and its notes. */
+const answering = (model: string, folder: string, tenant: string): string => `
+import { conversationId } from 'kvfold/core/ids'
+import { LlamaEngine } from 'kvfold/engine/llama'
+import { openNative } from 'kvfold/native/binding'
+
+const engine = await LlamaEngine.load(await openNative({ gpu: 'cpu' }), ${JSON.stringify(model)}, {
+  ...${JSON.stringify(options)}, hostBytes: 1e8, disk: { folder: ${JSON.stringify(folder)}, bytes: 1e9 },
+})
+const { refused } = engine.cacheTotals.tiers
+const { ledger } = await engine.respond({
+  conversation: conversationId('of ' + process.pid),
+  messages: [{ role: 'user', content: 'Begin here. '.repeat(60) }],
+  maxTokens: 1,
+  tenant: ${JSON.stringify(tenant)},
+}).reply
+await engine.dispose()
+console.log(JSON.stringify({ submitted: ledger.submitted, disk: ledger.tiers.disk, refused, notes: engine.notes }))
+`
+
 describe.each([
   ['cells', tinyModel],
   ['states', mambaModel],
@@ -94,8 +113,8 @@ describe.each([
     const folder = mkdtempSync(join(tmpdir(), 'kvfold-tenants-'))
     const path = await model()
     const run = async (tenant: string) => {
-      const script = ['--import', 'tsx', join(import.meta.dirname, 'support/tenant-process.ts'), path, folder, tenant]
-      const { stdout } = await promisify(execFile)(process.execPath, script)
+      const { stdout, stderr, code } = await runScript(answering(path, folder, tenant))
+      expect(code, stderr).toBe(0)
       return JSON.parse(stdout) as { submitted: number; disk: number; refused: number; notes: readonly string[] }
     }
     const first = await run('anna')

@@ -97,7 +97,7 @@ const deferred = (count: number, bytes: number): string =>
 type Body = readonly [name: string, path: string, body: () => string, status: number]
 
 const BODIES: readonly Body[] = [
-  ['12 MB of text', '/tokenize', () => JSON.stringify({ content: text(12e6) }), 200],
+  ['3 MB of text', '/tokenize', () => JSON.stringify({ content: text(3e6) }), 200],
   ['1 MB of text with pieces', '/tokenize', () => JSON.stringify({ content: text(1e6), with_pieces: true }), 200],
   ['half a million tokens', '/detokenize', () => `{"tokens":${list('300', 500_000)}}`, 200],
   ['a million tokens', '/detokenize', () => `{"tokens":${list('300', 1e6)}}`, 200],
@@ -134,7 +134,7 @@ const BODIES: readonly Body[] = [
   ],
   ['a call with 500,000 long numbers', CHAT, () => called(`{"list":${list('9007199254740993', 5e5)}}`), 400],
   ['a call with 8,000 long numbers', CHAT, () => called(`{"list":${list('9007199254740993', 8000)}}`), 400],
-  ['100 calls of 7,000 long numbers', CHAT, () => calling(100, `{"list":${list('9007199254740993', 7000)}}`), 400],
+  ['30 calls of 7,000 long numbers', CHAT, () => calling(30, `{"list":${list('9007199254740993', 7000)}}`), 400],
   ['200 calls of 60 KB', CHAT, () => calling(200, JSON.stringify({ text: text(60_000) })), 400],
   ['2,000 calls', CHAT, () => calling(2000, '{"a":1}'), 400],
   ['a thought of 12 MB', CHAT, () => thought(12e6), 200],
@@ -177,7 +177,7 @@ const STORED = new Set([
   '12 MB that do not fit',
   '8,001 short messages',
   'a call with 8 MB of text',
-  '100 calls of 7,000 long numbers',
+  '30 calls of 7,000 long numbers',
   'a thought of 12 MB',
   'a result of 12 MB',
   '512 tools of 1 KB',

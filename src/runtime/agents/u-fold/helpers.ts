@@ -85,7 +85,7 @@ export function extractionOf(said: string, last: number): Parsed<Extraction> {
   return { ok: true, value: { blocks, refused } }
 }
 
-/** Parses `12-40` or `12`. Returns null when the dialogue has no such lines. */
+/** Parses `12-40` or `12`. Returns null for anything else, and when one of the lines is not in the dialogue. */
 function rangeOf(given: string, end: number): Range | null {
   const found = /^\s*(\d{1,9})(?:\s*-\s*(\d{1,9}))?\s*$/.exec(given)
   if (found === null) return null
@@ -120,7 +120,7 @@ const plainly = (todo: readonly string[]): string => todo.map((step) => step.toL
 const ASIDE =
   'Leave the user waiting for a moment: call no tool and answer nobody. This is about your notes on the conversation above.'
 
-const MEMORY_RULES = `Write down where the conversation stands, for somebody who sees only your notes and the lines of tool results that are chosen next.
+const MEMORY_RULES = `Write down where the conversation stands, for a reader who sees only your notes and the lines of tool results that are chosen next.
 summary: one plain paragraph in order of time and in the user's language. Keep what the user wants and how that changed, facts, constraints and decisions, what was done by which tool with which ids, what came of it and why.
 todo: what is still to be done, in the order of doing, one step a string, each with the facts and constraints it needs. Leave out what is done and invent nothing; an empty list when nothing is left.
 Answer with one JSON object alone: {"summary": "...", "todo": ["...", "..."]}`

@@ -7,12 +7,13 @@ import { resolve } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { InvalidArgumentError, Option, type Command } from 'commander'
 import { KvfoldError } from '../../core/errors.js'
+import { definedFields } from '../../core/json.js'
 import { BUILTIN } from '../builtin.js'
 import { BUNDLE_GPUS, bundleContents, type BundleGpu } from '../bundle/contents.js'
 import { baseOf } from '../bundle/entries.js'
 import { writeArchive, writeFolder } from '../bundle/write.js'
 import { bytes, percent, plural } from '../../figures/numbers.js'
-import { compileCpuLibrary } from '../../native/cpu-library.js'
+import { compiledPath, compileLibrary, LIBRARY_KINDS, type LibraryKind } from '../../native/compiled-library.js'
 import { modelPath, nativeLibrary } from '../runtime.js'
 import { placeOf } from '../out-option.js'
 import type { Shell } from '../shell.js'
@@ -22,29 +23,34 @@ export function addCompile(program: Command, shell: Shell): void {
   program
     .command('compile')
     .description(
-      "compile llama.cpp's CPU library for this processor. That takes about a minute, needs git, cmake and a C++ compiler, and " +
-        'downloads nothing. All commands then use the library, except with KVFOLD_CPU_LIBRARY=shipped',
+      "compile one of llama.cpp's libraries for this machine: for the processor in about a minute, for a GPU in up to an hour. That needs " +
+        'git, cmake, a C++ compiler and the tools of the GPU, and downloads nothing. All commands then use the library',
     )
+    .addOption(new Option('--gpu <backend>', 'what it computes on').choices(LIBRARY_KINDS).default('cpu'))
+    .option('--cuda-architectures <list>', 'generations of NVIDIA cards, such as 90 or 80;90 (default: those in this machine)')
     .option('--remove', 'delete it, and use the shipped library again')
-    .action((flags: { remove?: true }) => compile(flags, shell))
+    .action((flags: CompileFlags) => compile(flags, shell))
 }
 
-async function compile({ remove }: { remove?: true }, { out, notes, interrupt }: Shell): Promise<void> {
-  const { cpuLibrary } = (await nativeLibrary('cpu')).backend
-  if (cpuLibrary === null)
-    throw new KvfoldError(
-      'native/unsupported',
-      'On this system the CPU library is not a separate file, so there is nothing to compile.',
-    )
-  const { shipped, compiled: path } = cpuLibrary
+interface CompileFlags {
+  readonly gpu: LibraryKind
+  readonly cudaArchitectures?: string
+  readonly remove?: true
+}
+
+async function compile({ gpu: kind, cudaArchitectures, remove }: CompileFlags, { out, notes, interrupt }: Shell): Promise<void> {
+  if (cudaArchitectures !== undefined && kind !== 'cuda')
+    throw new KvfoldError('cli/bad-usage', '--cuda-architectures needs --gpu cuda; add it, or leave the option out.')
+  const path = kind === 'cpu' ? await cpuPath() : compiledPath(kind)
   if (remove === true) {
     await rm(path, { force: true })
-    out.print(printable(`kvfold now uses the CPU library ${shipped}.`))
+    out.print(`kvfold now uses the shipped library for ${kind}.`)
     return
   }
-  await compileCpuLibrary({
-    shipped,
+  await compileLibrary({
+    kind,
     path,
+    ...definedFields({ cudaArchitectures }),
     signal: interrupt.signal,
     onProgress: (share) => {
       notes.frame([`Compiling, ${percent(share, 0)}`])
@@ -52,7 +58,17 @@ async function compile({ remove }: { remove?: true }, { out, notes, interrupt }:
   }).finally(() => {
     notes.close()
   })
-  out.print(printable(`kvfold now uses the CPU library ${path}.`))
+  out.print(printable(`kvfold now uses ${path} where it computes on ${kind}.`))
+}
+
+/** The path for the CPU library. Its name says which kind of processor this machine has, so the shipped one must be loaded first. */
+async function cpuPath(): Promise<string> {
+  const { cpu } = (await nativeLibrary('cpu')).backend.libraries
+  if (cpu !== undefined) return cpu.compiled
+  throw new KvfoldError(
+    'native/unsupported',
+    'On this system the CPU library is not a separate file, so there is nothing to compile.',
+  )
 }
 
 interface BundleFlags {

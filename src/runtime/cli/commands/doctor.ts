@@ -9,6 +9,7 @@ import type { Command } from 'commander'
 import { KvfoldError } from '../../core/errors.js'
 import { cacheFolder } from '../../engine/calibration.js'
 import { bytes, plural } from '../../figures/numbers.js'
+import { LIBRARY_KINDS } from '../../native/compiled-library.js'
 import type { BackendInfo } from '../../native/types.js'
 import { stateFolder } from '../../store/store-file.js'
 import { builtinModel } from '../builtin.js'
@@ -91,23 +92,25 @@ async function nativeFindings(): Promise<Finding[]> {
       },
     ]
   }
-  const { gpu, devices: usable, cpuLibrary, release: llama } = backend
+  const { gpu, devices: usable, libraries, release: llama } = backend
   const addon: Finding = { what: 'addon', state: 'ok', found: `made for llama.cpp ${llama}` }
   const on: Finding = { what: 'computes on', state: 'ok', found: [gpu, ...usable].join(', ') }
-  if (cpuLibrary === null) return [addon, on]
-  const isCompiled = cpuLibrary.used === cpuLibrary.compiled
-  return [
-    addon,
-    on,
-    {
-      what: 'CPU library',
-      state: 'ok',
-      found: isCompiled ? `compiled for this processor: ${cpuLibrary.used}` : `as shipped: ${cpuLibrary.used}`,
-      ...(isCompiled || gpu !== 'cpu'
-        ? {}
-        : { advice: '`kvfold compile` makes a faster CPU library for this processor, in about a minute.' }),
-    },
-  ]
+  const files = LIBRARY_KINDS.flatMap((kind): Finding[] => {
+    const library = libraries[kind]
+    if (library === undefined) return []
+    const isCompiled = library.used === library.compiled
+    return [
+      {
+        what: `library for ${kind}`,
+        state: 'ok',
+        found: isCompiled ? `compiled for this machine: ${library.used}` : `as shipped: ${library.used}`,
+        ...(isCompiled || gpu !== 'cpu' || kind !== 'cpu'
+          ? {}
+          : { advice: '`kvfold compile` makes a faster CPU library for this processor, in about a minute.' }),
+      },
+    ]
+  })
+  return [addon, on, ...files]
 }
 
 /** Devices that kvfold does not use although they are there, and packages of backends that nothing here can use. */

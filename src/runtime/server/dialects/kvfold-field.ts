@@ -16,7 +16,7 @@ export const KvfoldField = Type.Optional(
       acm: Type.Optional(
         Type.Enum([...acms], {
           description:
-            'who folds: nobody, the model by six tools of its own, or the server by its policy; memtool: which of the tools are shown',
+            'who folds: no one, the model by six tools of its own, or the server by its policy; memtool: which of the tools are shown',
         }),
       ),
       memtool_mode: Type.Optional(

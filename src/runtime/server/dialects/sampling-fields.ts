@@ -1,8 +1,9 @@
-/** The fields that say how tokens are drawn, what an answer may not say and where it may end; their names are those of all dialects. */
+/** The fields that say how tokens are drawn and drafted, what an answer may not say and where it may end; their names are those of all dialects. */
 import Type from 'typebox'
 import { definedFields, isRecord } from '../../core/json.js'
 import { numberText } from '../../core/written-json.js'
 import type { Sampling } from '../../engine/engine.js'
+import { MOST_DRAFTED, type SpeculateKind, type SpeculateOptions } from '../../engine/speculate-terms.js'
 import type { AnswerLimits, SamplerName } from '../../native/types.js'
 import { type Ask, SEEDS } from '../ask.js'
 import { FieldError } from '../problem.js'
@@ -307,3 +308,33 @@ export function samplingSettings(sampling: Sampling = {}, limits: AnswerLimits =
 
 /** How many of the samplers an order has by default. */
 const USUAL = 9
+
+// How tokens are drafted, by llama-server's names.
+
+const Drafted = Type.Integer({ minimum: 0, maximum: MOST_DRAFTED })
+
+export const SpeculateFields = {
+  'speculative.n_max': Type.Optional({ ...Drafted, description: 'the most tokens drafted at once; 0: none' }),
+  'speculative.n_min': Type.Optional({ ...Drafted, description: 'fewer tokens than this are not drafted' }),
+  'speculative.type': Type.Optional(
+    Type.String({ maxLength: 64, description: 'none, auto, or ngram; llama-server’s n-gram kinds mean ngram' }),
+  ),
+}
+
+type SpeculateRequest = Type.Static<ReturnType<typeof Type.Object<typeof SpeculateFields>>>
+
+/** Returns how the answer's tokens are drafted; undefined when no field says it. @throws FieldError for a kind that is not there */
+export function speculateOf(request: SpeculateRequest): SpeculateOptions | undefined {
+  const { 'speculative.n_max': most, 'speculative.n_min': least, 'speculative.type': type } = request
+  if (most === undefined && least === undefined && type === undefined) return undefined
+  return definedFields({ most, least, kind: type === undefined ? undefined : kindOf(type) })
+}
+
+function kindOf(type: string): SpeculateKind {
+  if (type === 'none') return 'off'
+  if (type === 'auto' || /^ngram(-|$)/u.test(type)) return type === 'auto' ? 'auto' : 'ngram'
+  throw new FieldError(
+    'speculative.type',
+    `speculative.type ${JSON.stringify(type)} is not there; this server drafts by ngram, auto, or none.`,
+  )
+}

@@ -5,6 +5,7 @@ import { definedFields } from '../../core/json.js'
 import { conversationId, type ConversationId, type Tenant } from '../../core/ids.js'
 import type { AdapterScale, Finish } from '../../engine/engine.js'
 import { refuseHopeless, refuseTooMany } from '../../engine/model-facts.js'
+import { draftsIn } from '../../kv/ledger.js'
 import type { NativeModel } from '../../native/types.js'
 import type { AskEvent, CompletionAnswer, CompletionAsk, FillIn } from '../ask.js'
 import { generationFor, leftOut } from './generation.js'
@@ -77,6 +78,7 @@ export async function complete(
         cachedTokens: Math.min(tokens.length, result.ledger.reused),
         completionTokens: result.tokens.length,
         reasoningTokens: 0,
+        ...draftsIn([result.ledger]),
       },
       ledger: result.ledger,
       ...(sampling === undefined ? {} : { sampling }),

@@ -11,13 +11,16 @@ import type { ServedEngine } from './models.js'
 /** Returns the settings of the ask, over those of the model's engine. @param contract that of its edits; null: the engine's */
 export function generationFor(
   { samplingDefaults }: ServedEngine,
-  ask: Pick<Ask, 'sampling' | 'limits' | 'maxTokens' | 'stop' | 'reasoningBudget' | 'logprobs' | 'bareCalls' | 'format'>,
+  ask: Pick<
+    Ask,
+    'sampling' | 'limits' | 'speculate' | 'maxTokens' | 'stop' | 'reasoningBudget' | 'logprobs' | 'bareCalls' | 'format'
+  >,
   contract: ContractChoice | null = null,
 ): GenerationOptions {
-  const { sampling, limits, maxTokens, stop, reasoningBudget, logprobs, bareCalls, format } = ask
+  const { sampling, limits, speculate, maxTokens, stop, reasoningBudget, logprobs, bareCalls, format } = ask
   return {
     ...definedFields({
-      ...{ limits, maxTokens, stop, logprobs, bareCalls },
+      ...{ limits, speculate, maxTokens, stop, logprobs, bareCalls },
       sampling: samplingDefaults === undefined ? sampling : { ...samplingDefaults, ...sampling },
       reasoningBudget: reasoningBudget?.tokens,
       contract: contract ?? undefined,

@@ -130,7 +130,7 @@ export class ThreadFinder {
   }
 }
 
-/** What is known of a request before it is compared with threads. */
+/** The facts of a request before it is compared with threads. */
 interface Known {
   /** The thread that it names. */
   readonly id?: string | undefined

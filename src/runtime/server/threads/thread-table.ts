@@ -14,7 +14,10 @@ export interface ThreadIndexOptions {
   readonly store: ThreadStore
   /** Returns the ports that a thread's conversation needs to its model's engine, which may be loaded or not. */
   readonly portsOf: (thread: Thread) => ConversationPorts
-  /** Approximate bytes of unused threads that stay in memory; the rest are read again when needed. Default 64 MiB. */
+  /**
+   * Approximate bytes for threads in memory. Beyond them idle threads are unloaded, and read again when needed; threads in use may exceed
+   * it. Default 64 MiB.
+   */
   readonly idleBytes?: number
 }
 

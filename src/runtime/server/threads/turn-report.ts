@@ -3,6 +3,7 @@ import type { AgentEvent, TurnOutcome } from '../../agents/tool-loop.js'
 import type { Toolbox } from '../../agents/toolbox.js'
 import type { ChatMessage, ToolCall } from '../../chat/message.js'
 import type { EngineEvent, TokenLogprob } from '../../engine/engine.js'
+import { draftsIn } from '../../kv/ledger.js'
 import type { Answer, AskEvent, BareCallReport, ToolSearchResult, SearchStep } from '../ask.js'
 import { namesIn } from './server-tools.js'
 
@@ -90,6 +91,7 @@ export class TurnReport {
       cachedTokens: Math.min(this.#prompt, this.#reused ?? 0),
       completionTokens: sum(outcome, ({ generatedTokens }) => generatedTokens),
       reasoningTokens: this.#reasoned,
+      ...draftsIn(outcome.ledger),
     }
   }
 

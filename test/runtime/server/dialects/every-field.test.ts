@@ -62,13 +62,14 @@ const LLAMA_SAMPLING: Fields = {
   ...{ adaptive_target: 0.5, adaptive_decay: 0.5, min_keep: 1, samplers: ['top_k', 'temperature'], ignore_eos: true },
   ...{ timings_per_token: true, return_progress: true, cache_prompt: true, lora: [] },
   ...{ grammar: 'root ::= [a-z]', json_schema: schema },
+  ...{ 'speculative.n_max': 4, 'speculative.n_min': 1, 'speculative.type': 'ngram-simple' },
 }
 
 /** Fields of llama-server that say how its own cache, slots and parsers work, or that kvfold does not have. */
 const LLAMA_OTHER: Fields = {
   ...{ n_keep: 1, n_discard: 1, n_indent: 1, n_cache_reuse: 1, t_max_predict_ms: 5, post_sampling_probs: true },
   ...{ backend_sampling: true, verbose: true, grammar_lazy: false, grammar_triggers: [], preserved_tokens: [], chat_format: 0 },
-  ...{ generation_prompt: '', parse_tool_calls: true, chat_parser: '', reasoning_control: true },
+  ...{ generation_prompt: '', parse_tool_calls: true, chat_parser: '', reasoning_control: true, 'speculative.p_min': 0.5 },
 }
 
 /** vLLM's sampling fields, which both completion routes take. */

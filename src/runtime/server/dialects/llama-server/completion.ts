@@ -14,7 +14,15 @@ import { LoraField, nullsDownTo, PromptField, promptsOf, StopField, stopOf } fro
 import { ignoredIn } from '../kvfold-field.js'
 import { FormFields, formOf, WITH_NULLS } from '../openai/answer-form.js'
 import { openAiError } from '../openai/wire.js'
-import { LimitFields, limitsOf, SamplingFields, samplingOf, samplingSettings } from '../sampling-fields.js'
+import {
+  LimitFields,
+  limitsOf,
+  SamplingFields,
+  samplingOf,
+  samplingSettings,
+  SpeculateFields,
+  speculateOf,
+} from '../sampling-fields.js'
 import { RunningTimings, timings } from './timings.js'
 
 const NULLS = 3
@@ -35,6 +43,7 @@ const LlamaFields = {
   n: Type.Optional(Type.Integer({ minimum: 1, maximum: MOST_ANSWERS, description: 'as n_cmpl' })),
   ...SamplingFields,
   ...LimitFields,
+  ...SpeculateFields,
   n_probs: Type.Optional(Type.Integer({ minimum: 0, maximum: 20, description: 'alternatives to report for each token' })),
   stop: StopField,
   lora: LoraField,
@@ -49,7 +58,7 @@ const LlamaFields = {
     Type.Array(Type.String(), { maxItems: 64, description: 'only these fields; `a/b` for one within another' }),
   ),
   cache_prompt: Type.Optional(Type.Boolean({ description: 'what is in the cache is always used; it changes no answer' })),
-  id_slot: Type.Optional(Type.Integer({ description: 'slots are nobody’s here' })),
+  id_slot: Type.Optional(Type.Integer({ description: 'no effect: a request gets any free slot' })),
   ...FormFields,
 }
 
@@ -137,6 +146,7 @@ function asksOf(body: LlamaRequest, prompts: readonly Prompted[], tenant: Tenant
         maxTokens: most === -1 ? undefined : most,
         stop: stopOf(stop),
         lora: body.lora,
+        speculate: speculateOf(body),
         format: formOf(body),
         logprobs: n_probs === 0 ? undefined : n_probs,
       }),

@@ -4,7 +4,10 @@ import type { AnyAnswer, AskEvent } from '../../ask.js'
 /** Returns the timings of an answer in milliseconds and tokens per second. The time to the first token counts as the prompt's. */
 export function timings({ timing, usage }: Pick<AnyAnswer, 'timing' | 'usage'>): object {
   const { firstToken, total, prefillTokens, generatedTokens } = timing
-  return written(usage.cachedTokens, prefillTokens, firstToken, generatedTokens, Math.max(0, total - firstToken))
+  return {
+    ...written(usage.cachedTokens, prefillTokens, firstToken, generatedTokens, Math.max(0, total - firstToken)),
+    ...(usage.drafts === undefined ? {} : { draft_n: usage.drafts.drafted, draft_n_accepted: usage.drafts.accepted }),
+  }
 }
 
 function written(cached: number, prompt: number, promptTime: number, predicted: number, predictedTime: number): object {

@@ -22,7 +22,7 @@ import {
 } from '../fields.js'
 import { ignoredIn, KvfoldField, kvfoldOf } from '../kvfold-field.js'
 import { type PlacedMessage, resultsInOrder } from '../results.js'
-import { LimitFields, limitsOf, SamplingFields, samplingOf } from '../sampling-fields.js'
+import { LimitFields, limitsOf, SamplingFields, samplingOf, SpeculateFields, speculateOf } from '../sampling-fields.js'
 import { sessionOf } from '../session-headers.js'
 import { allowedTools, argumentsAhead, callOf, checkChoice, checkTools, NO_PARAMETERS, STRICT } from '../tools.js'
 import { FormFields, formOf, WITH_NULLS } from './answer-form.js'
@@ -91,6 +91,7 @@ export function chatAsk(body: ChatRequest, tenant: Tenant, defaults: Sampling, u
       beginning,
       model: body.model,
       lora: body.lora,
+      speculate: speculateOf(body),
       maxTokens,
       parallelCalls: body.parallel_tool_calls,
       stop: stopOf(body.stop),
@@ -295,6 +296,7 @@ export const ChatBody = Type.Object({
   messages: Type.Array(Message, { minItems: 1, maxItems: 100_000 }),
   ...SamplingFields,
   ...LimitFields,
+  ...SpeculateFields,
   max_tokens: Type.Optional(
     Type.Integer({
       minimum: 1,

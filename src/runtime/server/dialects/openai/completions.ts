@@ -10,7 +10,7 @@ import { RunningTimings } from '../llama-server/timings.js'
 import type { Frame, StreamShape } from '../../request-lifecycle.js'
 import { LoraField, NoteFields, nullsDownTo, PromptField, promptsOf, StopField, stopOf, StreamOptions } from '../fields.js'
 import { completionReply, ignoredIn, kvfoldBeside, kvfoldEvent, KvfoldField } from '../kvfold-field.js'
-import { LimitFields, limitsOf, SamplingFields, samplingOf } from '../sampling-fields.js'
+import { LimitFields, limitsOf, SamplingFields, samplingOf, SpeculateFields, speculateOf } from '../sampling-fields.js'
 import { FormFields, formOf, WITH_NULLS } from './answer-form.js'
 import { type ChatHead, type ChatWish, countsOf, DONE, stopReason, timingsOf } from './chat-reply.js'
 import {
@@ -31,6 +31,7 @@ const CompletionBody = Type.Object({
   prompt: PromptField,
   ...SamplingFields,
   ...LimitFields,
+  ...SpeculateFields,
   max_tokens: Type.Optional(Type.Integer({ minimum: 0, description: 'default 16, as OpenAI has it; 0 only with echo' })),
   n: Type.Optional(Type.Integer({ minimum: 1, maximum: 8 })),
   best_of: Type.Optional(Type.Integer({ minimum: 1 })),
@@ -138,6 +139,7 @@ function asksOf(body: CompletionRequest, prompt: CompletionAsk['prompt'], tenant
     ...fillOf(body, prompt),
     maxTokens: body.max_tokens ?? DEFAULT_TOKENS,
     ...definedFields({
+      speculate: speculateOf(body),
       model: body.model,
       lora: body.lora,
       stop: stopOf(body.stop),

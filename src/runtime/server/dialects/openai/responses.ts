@@ -138,7 +138,7 @@ export function addResponses(app: App, { service, sampling, unsupportedParts, ex
     '/v1/responses/:id',
     {
       schema: documented(
-        'Deletes a response: nobody can go on from it. With the last response of a thread the thread goes, out of every tier',
+        'Deletes a response: no request can continue from it. With the last response of a thread the thread goes, out of every tier',
       ),
     },
     async ({ tenant, params: { id } }) => {

@@ -62,18 +62,27 @@ function typeOf(status: number): string {
 export function summed(usages: readonly Usage[]): Usage {
   const [first] = usages
   const sum = (key: 'completionTokens' | 'reasoningTokens') => usages.reduce((total, usage) => total + usage[key], 0)
+  const drafts = usages.flatMap((usage) => usage.drafts ?? [])
+  const total = (key: 'drafted' | 'accepted') => drafts.reduce((all, each) => all + each[key], 0)
   return {
     promptTokens: first?.promptTokens ?? 0,
     cachedTokens: first?.cachedTokens ?? 0,
     completionTokens: sum('completionTokens'),
     reasoningTokens: sum('reasoningTokens'),
     ...(first?.saved === undefined ? {} : { saved: first.saved }),
+    ...(drafts.length === 0 ? {} : { drafts: { drafted: total('drafted'), accepted: total('accepted') } }),
   }
 }
 
 /** Returns the tokens and seconds saved against a plain prefix cache, beside the dialect's own counts. */
 const savedIn = ({ saved }: Pick<Usage, 'saved'>): { readonly kvfold?: object } =>
   saved === undefined ? {} : { kvfold: { saved_tokens: saved.tokens, saved_seconds: Math.round(saved.seconds * 1000) / 1000 } }
+
+/** OpenAI's counts of predicted tokens: the drafted ones that the answer has, and the others. */
+const predictionsIn = ({ drafts }: Pick<Usage, 'drafts'>): object =>
+  drafts === undefined
+    ? {}
+    : { accepted_prediction_tokens: drafts.accepted, rejected_prediction_tokens: drafts.drafted - drafts.accepted }
 
 /** `cached_tokens`: prompt tokens that were not computed. @param details more counts of the prompt */
 export function chatUsage(usage: Usage, details: object = {}): object {
@@ -83,7 +92,7 @@ export function chatUsage(usage: Usage, details: object = {}): object {
     completion_tokens: completionTokens,
     total_tokens: promptTokens + completionTokens,
     prompt_tokens_details: { cached_tokens: cachedTokens, ...details },
-    completion_tokens_details: { reasoning_tokens: reasoningTokens },
+    completion_tokens_details: { reasoning_tokens: reasoningTokens, ...predictionsIn(usage) },
     ...savedIn(usage),
   }
 }

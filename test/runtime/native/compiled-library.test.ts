@@ -1,26 +1,26 @@
-/** Tests which CPU library is used, and that another file of it computes the same. */
+/** Tests which library of llama.cpp is used, and that another file of it computes the same. */
 import { copyFileSync, existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { homedir, tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, expect, it } from 'vitest'
 import { openNative } from '../../../src/runtime/native/binding.js'
-import { compileCpuLibrary, shippedCpuLibrary, wantedCpuLibrary } from '../../../src/runtime/native/cpu-library.js'
+import { compileLibrary, shippedLibrary, wantedLibrary } from '../../../src/runtime/native/compiled-library.js'
 import { tinyModel } from '../../support/models.js'
 import { runScript } from './support/fixture.js'
 
 let folder: string
 
 beforeEach(() => {
-  folder = mkdtempSync(join(tmpdir(), 'kvfold-cpu-library-'))
+  folder = mkdtempSync(join(tmpdir(), 'kvfold-library-'))
 })
 afterEach(() => {
   rmSync(folder, { recursive: true })
 })
 
 const shipped = async () => {
-  const { cpuLibrary } = (await openNative({ gpu: 'cpu' })).backend
-  expect(cpuLibrary?.used).toBe(cpuLibrary?.shipped)
-  return cpuLibrary!.shipped
+  const { cpu } = (await openNative({ gpu: 'cpu' })).backend.libraries
+  expect(cpu?.used).toBe(cpu?.shipped)
+  return cpu!.shipped
 }
 
 /** A real, quantised model (npm run models:real). Its matrix products have separate code for each processor. */
@@ -44,7 +44,7 @@ async function said(library: string, gguf?: string): Promise<{ used: string; dev
       sequences: new Int32Array(64),
       outputs: new Uint8Array(64).fill(1, 63),
     })
-    console.log(JSON.stringify({ used: backend.cpuLibrary.used, devices: backend.devices, logits: [...context.logits(63)] }))
+    console.log(JSON.stringify({ used: backend.libraries.cpu.used, devices: backend.devices, logits: [...context.logits(63)] }))
     await model.dispose()`)
   expect(stderr).toBe('')
   expect(code).toBe(0)
@@ -53,18 +53,19 @@ async function said(library: string, gguf?: string): Promise<{ used: string; dev
 
 it('is the one compiled on this machine, unless another one is named', () => {
   const compiled = join(folder, 'libggml-cpu-haswell.so')
-  expect(wantedCpuLibrary(null, {})).toBeNull()
-  expect(wantedCpuLibrary(compiled, {})).toBeNull()
+  expect(wantedLibrary('cpu', null, {})).toBeNull()
+  expect(wantedLibrary('cpu', compiled, {})).toBeNull()
   writeFileSync(compiled, '')
-  expect(wantedCpuLibrary(compiled, {})).toBe(compiled)
-  expect(wantedCpuLibrary(compiled, { KVFOLD_CPU_LIBRARY: 'shipped' })).toBeNull()
-  expect(wantedCpuLibrary(null, { KVFOLD_CPU_LIBRARY: compiled })).toBe(compiled)
-  expect(() => wantedCpuLibrary(compiled, { KVFOLD_CPU_LIBRARY: join(folder, 'none.so') })).toThrow('There is no file')
+  expect(wantedLibrary('cpu', compiled, {})).toBe(compiled)
+  expect(wantedLibrary('cpu', compiled, { KVFOLD_CPU_LIBRARY: 'shipped' })).toBeNull()
+  expect(wantedLibrary('cpu', null, { KVFOLD_CPU_LIBRARY: compiled })).toBe(compiled)
+  expect(() => wantedLibrary('cpu', compiled, { KVFOLD_CPU_LIBRARY: join(folder, 'none.so') })).toThrow('There is no file')
 })
 
 it('is a separate file if a file name names a processor', () => {
-  expect(shippedCpuLibrary(['/a/libggml-base.so', '/a/libggml-cpu-zen4.so'])).toBe('/a/libggml-cpu-zen4.so')
-  expect(shippedCpuLibrary(['/a/libggml-cpu.so', '/a/libllama.so'])).toBeNull()
+  expect(shippedLibrary('cpu', ['/a/libggml-base.so', '/a/libggml-cpu-zen4.so'])).toBe('/a/libggml-cpu-zen4.so')
+  expect(shippedLibrary('cpu', ['/a/libggml-cpu.so', '/a/libllama.so'])).toBeNull()
+  expect(shippedLibrary('cuda', ['/a/libggml-cuda.so', '/a/libggml-cpu-zen4.so'])).toBe('/a/libggml-cuda.so')
 })
 
 it('replaces the shipped one, which is then not loaded', async () => {
@@ -85,7 +86,7 @@ it('is refused if ggml does not load it', async () => {
     await openNative({ gpu: 'cpu' })`)
   expect(code).not.toBe(0)
   expect(stderr).toContain(
-    `ggml cannot use the CPU library ${broken} on this processor or with this release; run kvfold compile again`,
+    `ggml cannot use the CPU library ${broken} on this machine or with this release; run kvfold compile again`,
   )
 })
 
@@ -95,7 +96,7 @@ it.runIf(process.env['KVFOLD_LONG'])(
     const from = await shipped()
     const path = join(folder, 'there', from.slice(from.lastIndexOf('/') + 1))
     const shares: number[] = []
-    await compileCpuLibrary({ shipped: from, path, onProgress: (share) => shares.push(share) })
+    await compileLibrary({ kind: 'cpu', path, onProgress: (share) => shares.push(share) })
     expect(existsSync(path)).toBe(true)
     expect(shares.at(-1)).toBe(1)
     const [theirs, ours] = [await said('shipped'), await said(path)]

@@ -1,0 +1,33 @@
+/** Adds drafts to the shares of a batch. */
+import type { BatchShare } from './batch.js'
+import type { DraftingStream, Speculation } from './speculation.js'
+
+/** Adds drafts to the shares of streams. Returns the shares as they are if there is nothing to draft. */
+export function withDrafts(
+  shares: readonly BatchShare[],
+  speculation: Speculation,
+  room: { readonly cells: number; readonly batch: number },
+): readonly BatchShare[] {
+  const streams = draftingStreams(shares, Math.min(room.cells, room.batch) - shares.length)
+  const counts = streams === null ? null : speculation.choose(streams)
+  if (counts === null) return shares
+  return shares.map((share, at) => {
+    const drafts = counts[at] === 0 ? new Int32Array() : share.job.drafter!.propose(counts[at]!)
+    if (drafts.length === 0) return share
+    const tokens = new Int32Array(1 + drafts.length)
+    tokens.set(share.tokens)
+    tokens.set(drafts, 1)
+    return { ...share, tokens, drafted: drafts.length }
+  })
+}
+
+/** The streams of these shares; null if nothing can be drafted. All streams share the cells that are free. */
+export function draftingStreams(shares: readonly BatchShare[], free: number): readonly (DraftingStream | null)[] | null {
+  const each = Math.floor(free / Math.max(1, shares.length))
+  if (each < 1 || shares.some(({ what }) => what === 'prompt')) return null
+  const streams = shares.map(({ job: { drafter, left } }) =>
+    // The last token that may be sampled is never submitted.
+    drafter === null || left < 2 ? null : { drafter, room: Math.min(each, left - 1) },
+  )
+  return streams.some((stream) => stream !== null) ? streams : null
+}

@@ -1,0 +1,278 @@
+/**
+ * Speculation: tokens that may come next are decoded together with the last sampled one, and those that the model then samples are kept.
+ * This file decides which tokens are drafted, and how many. drafts.ts adds them to batches; scheduler.ts decodes and verifies them.
+ */
+import type { Prompt } from '../kv/prompt.js'
+import { PromptLookup, SHORTEST_MATCH } from './prompt-lookup.js'
+import type { SpeculateOptions } from './speculate-terms.js'
+
+// How often a proposed token comes, by the length of the match before it.
+
+/** Where the classes of matches begin. */
+const CLASSES = [SHORTEST_MATCH, 4, 5, 6, 8, 12, 16, 32]
+/** The shares that an engine expects before it has seen any outcome, and how many outcomes that counts as. */
+const EXPECTED = [0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.9, 0.95]
+const EXPECTED_WEIGHT = 8
+/** With more outcomes than these, older ones lose half of their weight. */
+const REMEMBERED = { engine: 512, answer: 32 }
+/** The engine's share counts as this many outcomes of an answer. */
+const ENGINE_WEIGHT = 4
+
+const classOf = (matched: number): number => {
+  let found = 0
+  while (found + 1 < CLASSES.length && matched >= CLASSES[found + 1]!) found++
+  return found
+}
+
+/** Counts outcomes by class. Every sampled token gives one, whether or not it was drafted, so they cost nothing. */
+class Outcomes {
+  readonly #hits = new Float64Array(CLASSES.length)
+  readonly #trials = new Float64Array(CLASSES.length)
+
+  constructor(
+    private readonly most: number,
+    private readonly weight: number,
+    private readonly expected: (at: number) => number,
+  ) {}
+
+  record(at: number, hit: boolean): void {
+    this.#hits[at]! += hit ? 1 : 0
+    if (++this.#trials[at]! < this.most) return
+    this.#hits[at]! /= 2
+    this.#trials[at]! /= 2
+  }
+
+  share(at: number): number {
+    return (this.#hits[at]! + this.weight * this.expected(at)) / (this.#trials[at]! + this.weight)
+  }
+}
+
+/** Proposes tokens for one answer, and learns from those that come. */
+export class Drafter {
+  readonly #lookup: PromptLookup
+  readonly #outcomes: Outcomes
+
+  constructor(
+    prompt: Prompt,
+    readonly terms: Required<SpeculateOptions>,
+    private readonly engine: Outcomes,
+    private readonly isEnd: (token: number) => boolean,
+  ) {
+    this.#lookup = new PromptLookup(repeatable(prompt))
+    this.#outcomes = new Outcomes(REMEMBERED.answer, ENGINE_WEIGHT, (at) => engine.share(at))
+  }
+
+  /** Takes the next token of the answer. */
+  push(token: number): void {
+    const trial = this.#lookup.push(token)
+    if (trial === null) return
+    const at = classOf(trial.matched)
+    this.engine.record(at, trial.hit)
+    this.#outcomes.record(at, trial.hit)
+  }
+
+  /** Returns up to `most` tokens. A token that ends the answer is never one of them: its cell would be taken back. */
+  propose(most: number): Int32Array {
+    const proposed = this.#lookup.propose(most)
+    const end = proposed.findIndex(this.isEnd)
+    return end < 0 ? proposed : proposed.subarray(0, end)
+  }
+
+  /** How many tokens `ngram` drafts: a long match promises a long repeat. */
+  get wanted(): number {
+    return Math.min(this.terms.most, 2 * this.#lookup.matched)
+  }
+
+  /** The chance that the first 1, 2, ... proposed tokens all come, for at most `most` tokens; empty without a match. */
+  chances(most: number): number[] {
+    const { matched } = this.#lookup
+    const chances: number[] = []
+    let all = 1
+    for (let at = 0; matched > 0 && at < most; at++) {
+      all *= this.#outcomes.share(classOf(matched + at))
+      if (all < LEAST_CHANCE) break
+      chances.push(all)
+    }
+    return chances
+  }
+}
+
+/** A token that comes less often than this is not worth a look. */
+const LEAST_CHANCE = 0.05
+
+/** The texts that an answer may repeat: the prompt before its edits, hidden text included, and the markers and summaries of its edits. */
+function repeatable({ tokens, origin }: Prompt): readonly Int32Array[] {
+  if (origin === undefined) return [tokens]
+  const markers: Int32Array[] = []
+  let [at, place] = [0, 0]
+  for (const { span, marker } of origin.holes) {
+    at += span.start - place
+    if (marker > SHORTEST_MATCH) markers.push(tokens.subarray(at, at + marker))
+    at += marker
+    place = span.end
+  }
+  return [...markers, origin.base]
+}
+
+// The time of a turn by its number of rows. A stream takes one row, and so does each drafted token.
+
+/** Weights of the last turn in a running mean. Noise only ever adds time. */
+const RISING = 0.3
+const FALLING = 0.5
+/** One turn raises a mean at most as if it had taken this many times as long. */
+const LARGEST_RISE = 2
+/** The most drafted tokens of a turn before such turns were measured. */
+const FIRST_DRAFT = 7
+/** Before any measurement a further row counts as this share of a turn. */
+const UNKNOWN_ROW = 0.5
+
+export class TurnTimes {
+  readonly #byRows = new Map<number, number>()
+  /** Milliseconds of a token in a large batch of prompt tokens; null before the first. */
+  #bulk: number | null = null
+
+  /** Learns from a turn of streams. */
+  took(rows: number, milliseconds: number): void {
+    this.#byRows.set(rows, follow(this.#byRows.get(rows) ?? null, milliseconds))
+  }
+
+  /** Learns from a turn of prompt tokens only. */
+  tookPrompt(tokens: number, milliseconds: number): void {
+    this.#bulk = follow(this.#bulk, milliseconds / tokens)
+  }
+
+  knows(rows: number): boolean {
+    return this.#byRows.has(rows)
+  }
+
+  /** The most rows that a turn may try: at most twice as many as were measured, because times grow in steps. */
+  triable(streams: number): number {
+    return Math.max(streams + FIRST_DRAFT, 2 * Math.max(0, ...this.#byRows.keys()))
+  }
+
+  /** Returns the expected milliseconds of a turn with this many rows, between the nearest measured numbers of rows. */
+  of(rows: number): number {
+    const known = this.#byRows.get(rows)
+    if (known !== undefined) return known
+    let [below, above] = [0, Infinity]
+    for (const each of this.#byRows.keys())
+      if (each < rows) below = Math.max(below, each)
+      else above = Math.min(above, each)
+    if (below === 0) return Infinity
+    const start = this.#byRows.get(below)!
+    if (above === Infinity) return start + (rows - below) * this.#slope(below)
+    return start + ((rows - below) / (above - below)) * (this.#byRows.get(above)! - start)
+  }
+
+  /** Returns the milliseconds of a turn if every row beyond `known` cost no more than a token in a large batch does. */
+  least(rows: number, known: number): number {
+    const start = this.of(known)
+    return start + (rows - known) * (this.#bulk ?? UNKNOWN_ROW * start)
+  }
+
+  /** Milliseconds of a row beyond the largest measured number of rows. */
+  #slope(last: number): number {
+    const first = Math.min(...this.#byRows.keys())
+    const measured = first < last ? (this.#byRows.get(last)! - this.#byRows.get(first)!) / (last - first) : 0
+    const start = this.#byRows.get(first)!
+    return Math.max(measured, this.#bulk ?? (first < last ? 0 : (UNKNOWN_ROW * start) / first))
+  }
+}
+
+function follow(mean: number | null, value: number): number {
+  if (mean === null) return value
+  return value < mean ? mean + FALLING * (value - mean) : mean + RISING * (Math.min(value, mean * LARGEST_RISE) - mean)
+}
+
+// How many tokens are drafted for each stream of a turn.
+
+/** Drafts must promise at least this many times the tokens per second. */
+const MARGIN = 1.08
+/** A trial, which measures rows anew, must promise this much under the most favourable time. */
+const TRIAL_MARGIN = 1.25
+/** Turns between two trials: each that shows no gain doubles the number. */
+const TRIALS = { first: 32, last: 2048 }
+/** After this many turns with drafts in a row comes one without, which measures the time of the streams alone. */
+const PLAIN_EVERY = 64
+
+/** A stream that may have drafts: `room` is the most tokens that its request, its cells and its batch allow. */
+export interface DraftingStream {
+  readonly drafter: Drafter
+  readonly room: number
+}
+
+/** What is drafted on one engine, over all answers. */
+export class Speculation {
+  readonly times = new TurnTimes()
+  readonly outcomes = new Outcomes(REMEMBERED.engine, EXPECTED_WEIGHT, (at) => EXPECTED[at]!)
+  /** Turns until the next trial, and how many come after that. */
+  #trialIn = 0
+  #trialEvery = TRIALS.first
+  #drafting = 0
+
+  constructor(private readonly isEnd: (token: number) => boolean) {}
+
+  /** Returns the drafter of an answer; null where nothing is drafted. */
+  drafter(prompt: Prompt, terms: Required<SpeculateOptions>): Drafter | null {
+    return terms.kind === 'off' ? null : new Drafter(prompt, terms, this.outcomes, this.isEnd)
+  }
+
+  /** Learns from a turn of streams only. `rows`: streams and drafts. */
+  took(rows: number, drafted: number, milliseconds: number): void {
+    this.times.took(rows, milliseconds)
+    this.#drafting = drafted > 0 ? this.#drafting + 1 : 0
+    if (this.#trialIn > 0) this.#trialIn--
+  }
+
+  /**
+   * Returns how many tokens to draft for each stream; null if none. Streams of `ngram` get what their match promises. Streams of `auto` get
+   * as many as make the most tokens a second, by the chances of their tokens and the measured times.
+   * @param streams null for streams that draft nothing
+   * @param asks True: the turn may be decoded so, and a trial may begin. False: only asks whether there would be drafts.
+   */
+  choose(streams: readonly (DraftingStream | null)[], asks = true): number[] | null {
+    const counts = streams.map((stream) =>
+      stream?.drafter.terms.kind === 'ngram' ? enough(stream, Math.min(stream.room, stream.drafter.wanted)) : 0,
+    )
+    this.#addPaying(streams, counts, asks)
+    return counts.some((count) => count > 0) ? counts : null
+  }
+
+  #addPaying(streams: readonly (DraftingStream | null)[], counts: number[], asks: boolean): void {
+    const rows = streams.length + counts.reduce((sum, count) => sum + count, 0)
+    if (!this.times.knows(streams.length) || this.#drafting >= PLAIN_EVERY) return
+    const offers = streams.flatMap((stream, index) =>
+      stream?.drafter.terms.kind === 'auto'
+        ? stream.drafter.chances(Math.min(stream.room, stream.drafter.terms.most)).map((chance) => ({ index, chance }))
+        : [],
+    )
+    if (offers.length === 0) return
+    // The chances of one stream fall from token to token, so its tokens stay in order.
+    offers.sort((a, b) => b.chance - a.chance)
+    const best = (time: (of: number) => number, triable: number) => {
+      const plain = streams.length / time(rows)
+      let [most, gain, tokens] = [0, 1, streams.length]
+      for (const [at, { chance }] of offers.slice(0, Math.max(0, triable - rows)).entries()) {
+        tokens += chance
+        const ratio = tokens / time(rows + at + 1) / plain
+        if (ratio > gain) [most, gain] = [at + 1, ratio]
+      }
+      return { most, gain }
+    }
+    let chosen = best((of) => this.times.of(of), this.times.triable(streams.length))
+    if (chosen.gain < MARGIN) {
+      const favourable = (of: number) => Math.min(this.times.of(of), this.times.least(of, streams.length))
+      chosen = best(favourable, streams.length + FIRST_DRAFT)
+      if (chosen.gain < TRIAL_MARGIN || this.#trialIn > 0) return
+      if (asks) {
+        this.#trialIn = this.#trialEvery
+        this.#trialEvery = Math.min(2 * this.#trialEvery, TRIALS.last)
+      }
+    } else if (asks) this.#trialEvery = TRIALS.first
+    const added = new Array<number>(streams.length).fill(0)
+    for (const { index } of offers.slice(0, chosen.most)) added[index]!++
+    for (const [index, count] of added.entries()) if (count > 0) counts[index] = enough(streams[index]!, count)
+  }
+}
+
+const enough = ({ drafter }: DraftingStream, count: number): number => (count < drafter.terms.least ? 0 : count)

@@ -1,0 +1,29 @@
+/** Finds the built addon, and the release of llama.cpp that it was built for. */
+import { existsSync, readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { KvfoldError } from '../core/errors.js'
+
+export interface BuiltAddon {
+  /** The folder with package.json, for src/runtime/native and dist/runtime/native alike. */
+  readonly root: string
+  readonly file: string
+  /** E.g. `v0.5.0`; scripts/build-native.mjs writes it beside the addon. */
+  readonly release: string
+}
+
+/** @throws KvfoldError native/build-failed when the addon is not built */
+export function builtAddon(): BuiltAddon {
+  const root = fileURLToPath(new URL('../../../', import.meta.url)).replace(/\/$/u, '')
+  const file = join(root, 'build', 'kvfold.node')
+  try {
+    const { release } = JSON.parse(readFileSync(join(root, 'build', 'kvfold.json'), 'utf8')) as { release: string }
+    if (existsSync(file)) return { root, file, release }
+  } catch (error) {
+    if (!(error instanceof SyntaxError) && (error as NodeJS.ErrnoException).code !== 'ENOENT') throw error
+  }
+  throw new KvfoldError(
+    'native/build-failed',
+    `The native addon is not built (${file}); install kvfold again, or run npm ci or npm run build in ${root}.`,
+  )
+}
