@@ -81,13 +81,15 @@ export type { Patience } from './fleet/engines/endpoint.js'
 export type { EngineEntry } from './fleet/engines/engine-pool.js'
 export type { EngineStatus, FlavourName } from './runtime/engine/elsewhere.js'
 export type { PooledTextsOptions } from './runtime/engine/pooled-texts.js'
-export { type Ranking, Reranker } from './runtime/engine/reranker.js'
+export { type Ranking, Reranker, type TextScores } from './runtime/engine/reranker.js'
+export { OnnxEmbedder, OnnxReranker } from './runtime/engine/onnx.js'
 export {
   Embedder,
   type EmbedderOptions,
   type Embeddings,
   type EmbedOptions,
   type TextPooling,
+  type TextVectors,
 } from './runtime/engine/embedder.js'
 export type {
   AdapterScale,
@@ -101,6 +103,7 @@ export type {
   GenerationOptions,
   NamedLogprob,
   PlannedStep,
+  PromptLogprob,
   RequestScope,
   Sampling,
   ShownTokens,

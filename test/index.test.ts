@@ -12,6 +12,8 @@ it('kvfold exports these names', () => {
     'KvfoldError',
     'LlamaEngine',
     'MAX_CALLS',
+    'OnnxEmbedder',
+    'OnnxReranker',
     'RemoteEngine',
     'Reranker',
     'Session',

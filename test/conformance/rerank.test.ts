@@ -5,6 +5,7 @@ import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { builtLlamaServer } from '../../bench/runtime/peers/llama-server.js'
 import { startServer } from '../../bench/server-process.js'
+import { Embedder } from '../../src/runtime/engine/embedder.js'
 import { Reranker } from '../../src/runtime/engine/reranker.js'
 import { openNative } from '../../src/runtime/native/binding.js'
 import { Api } from './api.js'
@@ -37,6 +38,7 @@ beforeAll(async () => {
   folder = mkdtempSync(join(tmpdir(), 'kvfold-rerank-'))
   await synthesizeEncoder(fileOf('bert'), { architecture: 'bert', pooling: 'rank' })
   await synthesizeOther(fileOf('qwen3'), 'qwen3')
+  await synthesizeEncoder(fileOf('embedder'), { architecture: 'nomic-bert' })
   server = await rankedBy('bert')
   api = new Api(server.url)
 })
@@ -160,6 +162,41 @@ it.each(['/score', '/v1/score'])('%s: the scores of pairs, in order, as in ranki
   // Texts that are computed in other batches differ in the last digits.
   expect(scores[0]).toBeCloseTo(byIndex.get(2)!, 4)
   expect(scores[1]).toBeCloseTo(byIndex.get(0)!, 4)
+})
+
+it.each(['/score', '/v1/score'])('%s: without a reranker the cosine of embeddings', async (path) => {
+  const native = await openNative({ gpu: TEST_GPU })
+  const load = () => Embedder.load(native, fileOf('embedder'), { threads: 1, batchThreads: 1 })
+  const own = await serving({ service: { embeddings: { name: 'embedder', load } } })
+  const other = new Api(own.url)
+  try {
+    const ask = { model: 'embedder', input: [query, ...documents] }
+    const vectors = (await other.post('/v1/embeddings', ask)).body.data.map(({ embedding }: any) => embedding) as number[][]
+    const cosines = vectors.slice(1).map((vector) => vector.reduce((sum, value, at) => sum + value * vectors[0]![at]!, 0))
+    const { status, body } = await other.post(path, { model: 'embedder', text_1: query, text_2: documents })
+    expect(status).toBe(200)
+    expect(body).toMatchObject({ object: 'list', model: 'embedder' })
+    for (const [at, { index, score }] of body.data.entries()) {
+      expect(index).toBe(at)
+      expect(score).toBeCloseTo(cosines[at]!, 5)
+    }
+    const pairs = await other.post(path, { text_1: [query, query], text_2: [documents[1], query] })
+    expect(pairs.body.data[0].score).toBeCloseTo(cosines[1]!, 5)
+    expect(pairs.body.data[1].score).toBeCloseTo(1, 5)
+    // Rankings need a reranker: clients expect its scores there.
+    expect((await other.post('/v1/rerank', { query, documents })).status).toBe(501)
+  } finally {
+    await own.close()
+  }
+})
+
+it('scores nothing without a reranker and an embedder, and says how to get one', async () => {
+  const none = await serving()
+  const { status, body } = await new Api(none.url).post('/score', { text_1: 'a', text_2: 'b' })
+  expect(status).toBe(501)
+  expect(body.error.message).toContain('--reranking')
+  expect(body.error.message).toContain('--embeddings')
+  await none.close()
 })
 
 it('names what is wrong with pairs, and has no classifier', async () => {

@@ -1,10 +1,8 @@
 /** Makes vectors of texts of any length, with a GGUF or an ONNX model, and compares them. */
-import { existsSync } from 'node:fs'
-import { basename, dirname, resolve } from 'node:path'
-import type { FeatureExtractionPipeline } from '@huggingface/transformers'
 import { invariant, KvfoldError } from '../../runtime/core/errors.js'
 import { Embedder, type EmbedderOptions } from '../../runtime/engine/embedder.js'
 import type { LlamaEngine } from '../../runtime/engine/llama.js'
+import { openVectors } from '../../runtime/engine/onnx-model.js'
 import type { AgentKind, AgentSetting, TextEmbedder } from '../agent.js'
 import { halvesOf } from './long-text.js'
 
@@ -130,85 +128,17 @@ export async function fallbackEmbedder(engine: LlamaEngine, options: EmbedderOpt
   return ggufEmbedder(embedder, `fallback: ${embedder.pooling} of ${engine.info.model}'s own hidden states`)
 }
 
-// Vectors by an ONNX model in Transformers.js. The package is imported only when an ONNX embedder is opened.
-
-/** Texts per batch; each batch is padded to its longest text. */
-const BATCH = 16
-/** The longest text, in tokens; longer texts are embedded in parts. */
-const LONGEST = 2048
+// Vectors by an ONNX model in Transformers.js.
 
 /**
- * Opens an ONNX embedder. `model` is a folder with config.json, tokenizer.json and onnx/model.onnx, or a name on the hub,
- * downloaded once. `tokens`: the longest text; the tokenizer's and the model's own limits also apply. When a model does not output
- * hidden states, the embedder uses another output; its name says which.
- * @throws KvfoldError eval/bad-agent when Transformers.js is not installed; model/not-found when the model cannot be loaded
+ * Opens an ONNX embedder on this thread (`openVectors`). Texts that are too long are embedded in parts.
+ * @throws KvfoldError as openVectors
  */
-export async function onnxEmbedder(model: string, tokens = LONGEST): Promise<OwnedTextEmbedder> {
-  const { pipeline, env } = await transformers()
-  const folder = resolve(model)
-  const isLocal = existsSync(folder)
-  if (isLocal) env.localModelPath = `${dirname(folder)}/`
-  let extractor: FeatureExtractionPipeline
-  try {
-    extractor = await pipeline('feature-extraction', isLocal ? basename(folder) : model, {
-      dtype: 'fp32',
-      local_files_only: isLocal,
-      session_options: { intraOpNumThreads: 1, interOpNumThreads: 1 },
-    })
-  } catch (error) {
-    throw new KvfoldError(
-      'model/not-found',
-      `${model} cannot be loaded as an ONNX embedder (${reasonOf(error)}); give a folder with config.json, tokenizer.json and onnx/model.onnx.`,
-      { cause: error },
-    )
-  }
-  const most = Math.min(tokens, ...limitsOf(extractor))
-  const length = (text: string) => extractor.tokenizer.encode(text).length
-  const embedParts = async (parts: readonly string[], signal: AbortSignal | undefined): Promise<readonly Float32Array[]> => {
-    const vectors: Float32Array[] = []
-    for (let at = 0; at < parts.length; at += BATCH) {
-      if (signal?.aborted === true) throw new KvfoldError('engine/cancelled', 'The embedding was cancelled.')
-      const made = await extractor(parts.slice(at, at + BATCH), { pooling: 'mean', normalize: true })
-      const [rows = 0, width = 0] = made.dims
-      const numbers = Float32Array.from(made.data as ArrayLike<number>)
-      for (let row = 0; row < rows; row++) vectors.push(numbers.slice(row * width, (row + 1) * width))
-    }
-    return vectors
-  }
+export async function onnxEmbedder(model: string, tokens?: number): Promise<OwnedTextEmbedder> {
+  const { name, most, length, embed, dispose } = await openVectors(model, tokens)
   return {
-    name: `${isLocal ? basename(folder) : model} (Transformers.js, mean of ${outputOf(extractor)})`,
-    embed: (texts, signal) => embedWhole(texts, { length, most, embed: (parts) => embedParts(parts, signal) }),
-    dispose: async () => {
-      await extractor.dispose()
-    },
+    name,
+    embed: (texts, signal) => embedWhole(texts, { length, most, embed: (parts) => embed(parts, signal) }),
+    dispose,
   }
 }
-
-async function transformers(): Promise<typeof import('@huggingface/transformers')> {
-  try {
-    return await import('@huggingface/transformers')
-  } catch (error) {
-    throw new KvfoldError(
-      'eval/bad-agent',
-      'ONNX embedders need Transformers.js, which is not installed: npm install @huggingface/transformers, or name a GGUF.',
-      { cause: error },
-    )
-  }
-}
-
-/** The limits of tokens that the tokenizer and the model set; empty when they set none. */
-function limitsOf({ tokenizer, model }: FeatureExtractionPipeline): readonly number[] {
-  const limits = [tokenizer.model_max_length, (model.config as { max_position_embeddings?: unknown }).max_position_embeddings]
-  // A tokenizer without a limit reports 1e30.
-  return limits.filter((limit): limit is number => typeof limit === 'number' && limit > 0 && limit < 1e9)
-}
-
-/** Names the output that the pipeline uses as the tokens' vectors: hidden states, else logits, else token embeddings. */
-function outputOf({ model }: FeatureExtractionPipeline): string {
-  const sessions = Object.values(model.sessions as Record<string, { readonly outputNames?: readonly string[] }>)
-  const names = sessions.flatMap(({ outputNames = [] }) => outputNames)
-  if (names.includes('last_hidden_state')) return 'hidden states'
-  return names.includes('logits') ? 'logits: the model has no hidden states' : 'token embeddings'
-}
-
-const reasonOf = (error: unknown): string => (error instanceof Error ? error.message.split('\n', 1)[0]! : String(error))

@@ -8,6 +8,7 @@ import type { CostlyFolds, Fragment } from '../context/fragment.js'
 import { noted } from '../context/size-note.js'
 import { failure, type ToolOutcome } from '../context/tools.js'
 import { invariant } from '../core/errors.js'
+import { definedFields } from '../core/json.js'
 import type {
   Engine,
   EngineEvent,
@@ -15,6 +16,7 @@ import type {
   EngineRequest,
   Finish,
   GenerationOptions,
+  PromptLogprob,
   RequestScope,
   Timing,
 } from '../engine/engine.js'
@@ -83,6 +85,10 @@ export interface TurnOutcome {
   readonly contextAfter: number
   /** The stop string that ended the last step, if the engine reports it. */
   readonly stop?: string | number
+  /** The tokens of the first step's prompt, where the engine has them. */
+  readonly promptTokens?: Int32Array
+  /** Those of the first step's prompt, if they were requested and the engine has them. */
+  readonly promptLogprobs?: readonly PromptLogprob[]
 }
 
 export interface TurnOptions {
@@ -100,6 +106,8 @@ export interface TurnOptions {
   readonly generation: GenerationOptions
   /** The other fields of every step's request that do not follow from the conversation and its tools. Default: none. */
   readonly request?: RequestScope & Pick<EngineRequest, 'clientEdits' | 'known' | 'parent' | 'last'>
+  /** Asks the first step for log-probabilities of its prompt (`EngineRequest.promptLogprobs`). Default: none. */
+  readonly promptLogprobs?: number
   /** Names of the tools that a required call may use. Default: all. */
   readonly callable?: readonly string[]
   /** Names of the tools that other calls may use. Default: all. */
@@ -122,6 +130,8 @@ export class Turn {
   #refused = 0
   #external: readonly ToolCall[] = []
   #held: readonly ChatMessage[] = []
+  /** Of the first step's prompt. */
+  #prompt: Pick<EngineReply, 'promptTokens' | 'promptLogprobs'> = {}
 
   constructor(private readonly options: TurnOptions) {}
 
@@ -167,6 +177,7 @@ export class Turn {
   async #respond(toolChoice: ToolChoice): Promise<EngineReply> {
     const { engine, conversation, toolbox, generation, request, beginning, callable, among, client, signal } = this.options
     const step = this.#steps.length
+    const { promptLogprobs } = step === 0 ? this.options : {}
     this.#emit({ type: 'step', step, toolChoice })
     const tools = toolbox.definitions
     const { hopeless, definitions: narrower } = toolbox.narrowed(conversation)
@@ -187,7 +198,7 @@ export class Turn {
         ? {}
         : { callable: (allowed ?? [...tools, ...unlisted].map(({ name }) => name)).filter((name) => !hopeless.includes(name)) }),
       ...(hasEnds ? { endsWith: (call) => toolbox.endsStep(call) || (client?.single === true && toolbox.isExternal(call)) } : {}),
-      ...(signal === undefined ? {} : { signal }),
+      ...definedFields({ promptLogprobs, signal }),
     })
     const tell = (event: EngineEvent) => {
       this.#emit({ type: 'engine', step, event })
@@ -198,6 +209,7 @@ export class Turn {
       else calls.on(event)
     })
     const reply = calls?.end(whole) ?? whole
+    if (step === 0) this.#prompt = reply
     this.#emit({ type: 'ledger', step, entry: reply.ledger })
     return reply
   }
@@ -274,7 +286,7 @@ export class Turn {
       ledger: this.#steps.flatMap(({ ledger, side }) => [ledger, ...side]),
       contextBefore: first.ledger.shown,
       contextAfter: last.ledger.shown,
-      ...(stop === undefined ? {} : { stop }),
+      ...definedFields({ stop, promptTokens: this.#prompt.promptTokens, promptLogprobs: this.#prompt.promptLogprobs }),
     }
   }
 

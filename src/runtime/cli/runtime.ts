@@ -239,9 +239,10 @@ export async function loadReader<R extends Embedder | Reranker>(
   notes: Terminal,
   signal?: AbortSignal,
   isTried = true,
+  more: Pick<EmbedderOptions, 'tokens'> = {},
 ): Promise<R> {
   const path = await enginePath(flags, isTried ? { embeddings: 'alone' } : 'off', notes, signal)
   const { model } = optionsOf(flags)
   const native = await nativeLibrary(flags.gpu)
-  return kind.load(native, path, { ...embedderOptions(flags), ...definedFields({ model }) })
+  return kind.load(native, path, { ...embedderOptions(flags), ...definedFields({ model }), ...more })
 }

@@ -64,6 +64,7 @@ export interface ServeFlags
   readonly maxThreads?: number
   /** As `model`. True: the served models themselves. */
   readonly embeddings?: string | true
+  readonly embeddingTokens?: number
   /** As `model`. */
   readonly reranking?: string
 }
@@ -91,9 +92,17 @@ export function addServeOptions(command: Command): Command {
     .option('--keep-alive <seconds>', 'how long an unused model stays loaded (default: for ever)', decimal(0, 1e9))
     .option(
       '--embeddings [model]',
-      'answer /v1/embeddings with this model (GGUF file or hub URI, also as name=model). Without a name, the served models answer, with the mean of their token vectors unless their files say otherwise',
+      'answer /v1/embeddings with this model (GGUF file or hub URI, folder of an ONNX model, onnx:NAME; also as name=model). Without a name, the served models answer, with the mean of their token vectors unless their files say otherwise',
     )
-    .option('--reranking <model>', 'answer /v1/rerank with this reranker (GGUF file or hub URI, also as name=model)')
+    .option(
+      '--embedding-tokens <count>',
+      'longest text of /v1/embeddings, as far as the model reads so much (default: 2048; more takes memory)',
+      integer(1, 2 ** 20),
+    )
+    .option(
+      '--reranking <model>',
+      'answer /v1/rerank with this reranker (GGUF file or hub URI, folder of an ONNX model, onnx:NAME; also as name=model)',
+    )
     .addOption(
       new Option('--attention <switch>', 'whether a second context may be loaded to show where an answer looked')
         .choices(['on', 'off'])

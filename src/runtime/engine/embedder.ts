@@ -28,8 +28,20 @@ export interface Embeddings {
   readonly tokens: number
 }
 
+/** Makes vectors of texts: a GGUF (`Embedder`), or an ONNX model (`OnnxEmbedder`). */
+export interface TextVectors {
+  /** The model's own name. */
+  readonly title: string
+  /** The longest text, in tokens. */
+  readonly tokens: number
+  /** The model, for its vocabulary; left out where texts alone are taken. */
+  readonly model?: NativeModel
+  embed(texts: readonly (string | ArrayLike<number>)[], options?: EmbedOptions): Promise<Embeddings>
+  dispose(): Promise<void>
+}
+
 /** Calls may overlap; they are computed one after another. */
-export class Embedder {
+export class Embedder implements TextVectors {
   private constructor(
     private readonly texts: PooledTexts,
     readonly pooling: TextPooling,
@@ -37,6 +49,10 @@ export class Embedder {
 
   get model(): NativeModel {
     return this.texts.model
+  }
+
+  get title(): string {
+    return titleOf(this.model)
   }
 
   /** The longest text, in tokens. */
@@ -87,7 +103,7 @@ export class Embedder {
     const lists = texts.map((text) => (typeof text === 'string' ? tokenized.next().value! : Int32Array.from(text)))
     const vectors = await this.texts.pooled(lists, signal)
     return {
-      vectors: vectors.map((vector, index) => normal(cut(vector, dimensions), index)),
+      vectors: vectors.map((vector, index) => cut(vector, dimensions, index)),
       tokens: lists.reduce((sum, { length }) => sum + length, 0),
     }
   }
@@ -105,10 +121,14 @@ function ownPooling({ info }: NativeModel): TextPooling {
   return pooling === null || pooling === 'none' ? 'mean' : pooling
 }
 
-function cut(vector: Float32Array, dimensions = vector.length): Float32Array {
+/** The model's name in its file. */
+export const titleOf = ({ info }: NativeModel): string => info.metadata['general.name'] ?? info.description
+
+/** Returns the first numbers of a vector, made length 1 again. @throws KvfoldError engine/bad-request, native/failed */
+export function cut(vector: Float32Array, dimensions = vector.length, index = 0): Float32Array {
   if (!Number.isSafeInteger(dimensions) || dimensions < 1 || dimensions > vector.length)
     throw new KvfoldError('engine/bad-request', `dimensions is ${dimensions}; vectors of this model have 1 to ${vector.length}.`)
-  return vector.subarray(0, dimensions)
+  return normal(vector.subarray(0, dimensions), index)
 }
 
 /** Sums in double precision, because squares of large numbers overflow single precision. */

@@ -142,6 +142,11 @@ export interface EngineRequest extends GenerationOptions, RequestScope {
    */
   readonly attention?: AttentionRequest
   /**
+   * How many alternatives to report for each token of the prompt but the first, 0 to 20. The whole prompt is computed for it. Engines that
+   * cannot report them leave them out. Default: no log-probabilities of the prompt.
+   */
+  readonly promptLogprobs?: number
+  /**
    * Says that the client may have changed messages since the conversation's last step, and gives the contract for such changes. The model
    * is shown exactly these messages, whichever cells are kept of the earlier ones. Default: unset; then changed messages are computed
    * again.
@@ -244,6 +249,10 @@ export interface EngineReply {
    * the answer, and the engine has tokens of its own.
    */
   readonly endLogprob?: TokenLogprob
+  /** The tokens of the prompt, where the engine has them; its caller must not change them. */
+  readonly promptTokens?: Int32Array
+  /** Those of the prompt's tokens after the first, if they were requested. */
+  readonly promptLogprobs?: readonly PromptLogprob[]
   /** Present if the request asked for it and the step was not cancelled. */
   readonly attention?: AttentionPattern
   /** Present for a remote engine that asks for tokens (`RemoteEngineOptions.tokens`), if the endpoint reports them. */

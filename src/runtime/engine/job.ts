@@ -25,13 +25,8 @@ import type { Drafter } from './speculation.js'
 /** The fields of a request or a completion that its job reads. */
 export interface AskedStep extends Pick<
   EngineRequest,
-  'conversation' | 'maxTokens' | 'stop' | 'logprobs' | 'attention' | 'speculate' | 'last' | 'signal'
+  'conversation' | 'maxTokens' | 'stop' | 'logprobs' | 'promptLogprobs' | 'attention' | 'speculate' | 'last' | 'signal'
 > {
-  /**
-   * How many alternatives to report for each token of the prompt but the first. The whole prompt is computed for it. Default: no
-   * log-probabilities of the prompt.
-   */
-  readonly promptLogprobs?: number
   readonly kind?: StepKind
 }
 

@@ -5,7 +5,7 @@ import { assistantMessage, type ChatMessage, type ToolDefinition } from '../chat
 import { ContinuationFilter, withoutHeld, type ReplyEvent } from '../chat/parser.js'
 import type { ConversationId } from '../core/ids.js'
 import { KvfoldError } from '../core/errors.js'
-import { weightOf } from '../core/json.js'
+import { definedFields, weightOf } from '../core/json.js'
 import type { Span } from '../core/span.js'
 import { inTurns, type Steps } from '../core/turns.js'
 import { OffloadTiers } from '../kv/offload.js'
@@ -530,7 +530,8 @@ export class LlamaEngine implements Engine {
       ledger: explained(result.ledger, rewrite),
       timing: result.timing,
       ...(request.logprobs === undefined ? {} : { logprobs: result.logprobs }),
-      ...(result.endLogprob === undefined ? {} : { endLogprob: result.endLogprob }),
+      promptTokens: rendered.tokens,
+      ...definedFields({ endLogprob: result.endLogprob, promptLogprobs: result.promptLogprobs }),
       ...(result.attention === undefined ? {} : { attention: result.attention }),
     }
   }

@@ -3,6 +3,7 @@ import { Encoder } from '../chat/tokens/encoder.js'
 import { Tracked } from '../chat/tracked.js'
 import { KvfoldError } from '../core/errors.js'
 import type { ModelOptions, Native, NativeModel } from '../native/types.js'
+import { titleOf } from './embedder.js'
 import { PooledTexts, type PooledTextsOptions } from './pooled-texts.js'
 
 export interface Ranking {
@@ -18,8 +19,18 @@ export interface Ranking {
 const TEMPLATE = 'tokenizer.chat_template.rerank'
 const PLACES = /(\{query\}|\{document\})/
 
+/** Scores documents: a GGUF (`Reranker`), or an ONNX model (`OnnxReranker`). */
+export interface TextScores {
+  /** The model's own name. */
+  readonly title: string
+  /** The most tokens of query and document together. */
+  readonly tokens: number
+  rank(query: string, documents: readonly string[], signal?: AbortSignal): Promise<Ranking>
+  dispose(): Promise<void>
+}
+
 /** Calls may overlap; they are computed one after another. */
-export class Reranker {
+export class Reranker implements TextScores {
   readonly #encoder: Encoder
 
   private constructor(private readonly texts: PooledTexts) {
@@ -28,6 +39,10 @@ export class Reranker {
 
   get model(): NativeModel {
     return this.texts.model
+  }
+
+  get title(): string {
+    return titleOf(this.model)
   }
 
   /** The most tokens of query and document together, with those that the model adds around them. */

@@ -130,6 +130,7 @@ export class Server {
     const ports = {
       service,
       sampling,
+      fingerprint: `kvfold-${version}`,
       unsupportedParts,
       pull: pull ?? null,
       refuseGuests: (tenant: string, what: string) => {
@@ -286,6 +287,13 @@ function addHealth(app: App, { service, metrics, running, locked, version }: Hea
       })
     })
   app.get('/version', { config: { open: true }, schema: { summary: 'Version (vLLM)', tags: ['server'] } }, () => ({ version }))
+  app.get(
+    '/load',
+    { config: { open: true }, schema: { summary: 'Requests that are being answered (vLLM)', tags: ['server'] } },
+    () => ({
+      server_load: service.status().running,
+    }),
+  )
   app.get(
     '/metrics',
     { schema: { summary: 'Figures for Prometheus', tags: ['server'], produces: ['text/plain'] } },

@@ -123,6 +123,10 @@ export interface Ask {
   readonly reasoningBudget?: { readonly field: string; readonly tokens: number }
   /** How many alternatives to report per token, 0 to 20. Default: no logprobs. */
   readonly logprobs?: number
+  /**
+   * How many alternatives to report per token of the prompt, 0 to 20; then no cached cells are used. Default: no logprobs of the prompt.
+   */
+  readonly promptLogprobs?: number
   /** Default: the server's. */
   readonly acm?: Acm
   readonly policy?: FoldPolicy
@@ -260,6 +264,12 @@ export interface Answer {
   readonly waited: number
   /** Logprobs of the last step, when `Ask.logprobs` asks for them. */
   readonly logprobs?: readonly TokenLogprob[]
+  /** The tokens of the first step's prompt, where the engine has them. */
+  readonly promptTokens?: Int32Array
+  /** The sampled tokens of the last step, without the one that ended it; empty where the engine does not report them. */
+  readonly tokens: readonly number[]
+  /** Logprobs of the first step's prompt behind its first token, when `Ask.promptLogprobs` asks for them. */
+  readonly promptLogprobs?: readonly PromptLogprob[]
   /** The bare calls that were read (`EngineRequest.bareCalls`), with how the model wrote them. Left out when there were none. */
   readonly bareCalls?: readonly BareCallReport[]
   /** How many calls of context tools were carried out. */
@@ -339,6 +349,7 @@ export interface CompletionAsk extends Pick<
   | 'stop'
   | 'format'
   | 'logprobs'
+  | 'promptLogprobs'
   | 'priority'
   | 'timeoutMs'
   | 'signal'
@@ -347,10 +358,6 @@ export interface CompletionAsk extends Pick<
   readonly prompt: string | readonly (string | number)[]
   /** What the answer stands between; then `prompt` is a text that the answer goes on with. Default: nothing. */
   readonly fill?: FillIn
-  /**
-   * How many alternatives to report per token of the prompt, 0 to 20; then no cached cells are used. Default: no logprobs of the prompt.
-   */
-  readonly promptLogprobs?: number
 }
 
 export interface CompletionAnswer extends Pick<
@@ -358,6 +365,7 @@ export interface CompletionAnswer extends Pick<
   'model' | 'finish' | 'stop' | 'usage' | 'timing' | 'waited' | 'logprobs' | 'sampling' | 'unread'
 > {
   readonly text: string
+  readonly promptTokens: Int32Array
   readonly tokens: readonly number[]
   /**
    * When `CompletionAsk.promptLogprobs` asks for them: the prompt's first token, which has no probability, and the logprobs of the tokens
@@ -462,6 +470,11 @@ export interface Service {
   embed(ask: EmbedAsk): Promise<EmbedAnswer>
   /** Scores how well each document answers the query. @throws KvfoldError model/unsupported where no model here does that */
   rerank(ask: RerankAsk): Promise<RerankAnswer>
+  /**
+   * Scores how well the two texts of each pair fit together: by the reranker, or without one by the cosine of their embeddings.
+   * @throws KvfoldError model/unsupported where no model here ranks or makes embeddings
+   */
+  score(ask: ScoreAsk): Promise<RerankAnswer>
   /** The live conversations, for programs and people. */
   readonly threads: ThreadApi
   /** The stored answers of `/v1/responses`, which clients can fetch again. */
@@ -475,7 +488,8 @@ export interface Service {
 export interface EmbedAsk {
   readonly tenant: Tenant
   readonly model?: string
-  readonly inputs: readonly (string | readonly number[])[]
+  /** Each is a text, token ids, or token ids and texts that are joined in order. */
+  readonly inputs: readonly (string | readonly (number | string)[])[]
   /** How many leading numbers of each vector to keep, scaled to length 1 again. Default: all. */
   readonly dimensions?: number
   readonly signal?: AbortSignal
@@ -486,6 +500,13 @@ export interface RerankAsk {
   readonly model?: string
   readonly query: string
   readonly documents: readonly string[]
+  readonly signal?: AbortSignal
+}
+
+export interface ScoreAsk {
+  readonly tenant: Tenant
+  readonly model?: string
+  readonly pairs: readonly (readonly [string, string])[]
   readonly signal?: AbortSignal
 }
 

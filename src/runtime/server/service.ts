@@ -24,6 +24,7 @@ import {
   type EmbedAsk,
   type RerankAnswer,
   type RerankAsk,
+  type ScoreAsk,
   type Service,
   type SideModelStatus,
   variablesOf,
@@ -259,6 +260,10 @@ export class ThreadService implements Service {
 
   rerank(ask: RerankAsk): Promise<RerankAnswer> {
     return this.#aside(ask.signal, (signal) => this.#side.rerank(ask, signal))
+  }
+
+  score(ask: ScoreAsk): Promise<RerankAnswer> {
+    return this.#aside(ask.signal, (signal) => this.#side.score(ask, signal))
   }
 
   /** Runs work that needs no thread, within the server's time limit; closing the server ends it. */

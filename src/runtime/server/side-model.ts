@@ -4,20 +4,23 @@
  */
 import { KvfoldError } from '../core/errors.js'
 import type { Tenant } from '../core/ids.js'
-import type { Embedder } from '../engine/embedder.js'
-import type { NativeModel } from '../native/types.js'
-import type { Reranker } from '../engine/reranker.js'
-import { type EmbedAnswer, type EmbedAsk, Overloaded, type RerankAnswer, type RerankAsk, type SideModelStatus } from './ask.js'
+import type { TextVectors } from '../engine/embedder.js'
+import type { TextScores } from '../engine/reranker.js'
+import {
+  type EmbedAnswer,
+  type EmbedAsk,
+  Overloaded,
+  type RerankAnswer,
+  type RerankAsk,
+  type ScoreAsk,
+  type SideModelStatus,
+} from './ask.js'
+import { tokensOf } from './threads/completing.js'
 import type { Models } from './threads/models.js'
 import { Queue, QueueFull } from './threads/queue.js'
 
 /** A loaded side model. */
-export interface TextReader {
-  readonly model: NativeModel
-  /** The most tokens of a text. */
-  readonly tokens: number
-  dispose(): Promise<void>
-}
+type TextReader = TextVectors | TextScores
 
 export interface SideModelSource<T extends TextReader> {
   /** The name that requests use. */
@@ -38,16 +41,12 @@ class SideModel<T extends TextReader> {
   get status(): SideModelStatus {
     const { source, use } = this
     const loaded = this.#loaded
-    const info = loaded?.model.info
     return {
       name: source.name,
       use,
       state: loaded !== null ? 'loaded' : this.#loading === null ? 'unloaded' : 'loading',
       since: this.#since,
-      loaded:
-        loaded === null || info === undefined
-          ? null
-          : { title: info.metadata['general.name'] ?? info.description, tokens: loaded.tokens },
+      loaded: loaded === null ? null : { title: loaded.title, tokens: loaded.tokens },
     }
   }
 
@@ -113,14 +112,14 @@ class SideQueue {
 
 export interface SideModelsOptions {
   /** The model for embeddings. Default: served models that offer an embedder. */
-  readonly embeddings?: SideModelSource<Embedder>
+  readonly embeddings?: SideModelSource<TextVectors>
   /** The model for rankings. Default: none; requests for rankings are refused. */
-  readonly reranker?: SideModelSource<Reranker>
+  readonly reranker?: SideModelSource<TextScores>
 }
 
 export class SideModels {
-  readonly #embedder: SideModel<Embedder> | null
-  readonly #reranker: SideModel<Reranker> | null
+  readonly #embedder: SideModel<TextVectors> | null
+  readonly #reranker: SideModel<TextScores> | null
   readonly #embeddings: SideQueue
   readonly #rankings: SideQueue
 
@@ -160,6 +159,35 @@ export class SideModels {
     )
   }
 
+  /**
+   * Scores pairs of texts: by the reranker, or without one by the cosine of the texts' embeddings.
+   * @throws KvfoldError as `rerank` and `embed`
+   */
+  async score({ pairs, ...asked }: ScoreAsk, signal: AbortSignal): Promise<RerankAnswer> {
+    if (this.#reranker === null) return this.#byEmbeddings(pairs, asked, signal)
+    let [model, tokens] = ['', 0]
+    const scores: number[] = []
+    // Pairs with the same first text are scored together.
+    for (const [query, documents] of byFirst(pairs)) {
+      const answer = await this.rerank({ ...asked, query, documents: documents.map(({ text }) => text) }, signal)
+      answer.scores.forEach((score, at) => (scores[documents[at]!.index] = score))
+      model = answer.model
+      tokens += answer.tokens
+    }
+    return { model, scores, tokens }
+  }
+
+  async #byEmbeddings(pairs: ScoreAsk['pairs'], asked: Omit<ScoreAsk, 'pairs'>, signal: AbortSignal): Promise<RerankAnswer> {
+    const inputs = [...new Set(pairs.flat())]
+    const { model, vectors, tokens } = await this.embed({ ...asked, inputs }, signal).catch((error: unknown) => {
+      throw error instanceof KvfoldError && error.code === 'model/unsupported'
+        ? new KvfoldError(error.code, `No reranker is here to score with (--reranking MODEL). ${error.message}`, { cause: error })
+        : error
+    })
+    const vectorOf = new Map(inputs.map((text, index) => [text, vectors[index]!]))
+    return { model, scores: pairs.map(([one, other]) => product(vectorOf.get(one)!, vectorOf.get(other)!)), tokens }
+  }
+
   /** Rejects all waiting requests with this error. */
   refuseAll(error: unknown): void {
     for (const queue of [this.#embeddings, this.#rankings]) queue.refuseAll(error)
@@ -173,6 +201,11 @@ export class SideModels {
 
   async #embedByServed(ask: EmbedAsk, signal: AbortSignal): Promise<EmbedAnswer> {
     const model = this.models.pick(ask.model)
+    if (model.adapterCalled(ask.model) !== undefined)
+      throw new KvfoldError(
+        'model/unsupported',
+        `${ask.model!} is an adapter, and embeddings apply none; ask for those of ${model.name}.`,
+      )
     const lease = await this.models.lease(model)
     try {
       const embedder = await model.embedder()
@@ -188,7 +221,32 @@ export class SideModels {
   }
 }
 
-async function embedBy(embedder: Embedder, model: string, ask: EmbedAsk, signal: AbortSignal): Promise<EmbedAnswer> {
-  const { inputs, dimensions } = ask
+async function embedBy(embedder: TextVectors, model: string, ask: EmbedAsk, signal: AbortSignal): Promise<EmbedAnswer> {
+  const { dimensions } = ask
+  const inputs = await Promise.all(ask.inputs.map((input) => plainInput(input, embedder)))
   return { model, ...(await embedder.embed(inputs, { signal, ...(dimensions === undefined ? {} : { dimensions }) })) }
 }
+
+/** Joins token ids and texts to token ids. */
+async function plainInput(
+  input: EmbedAsk['inputs'][number],
+  { model, tokens }: TextVectors,
+): Promise<string | ArrayLike<number>> {
+  if (typeof input === 'string' || isTokens(input)) return input
+  if (model !== undefined) return tokensOf(input, model, tokens)
+  throw new KvfoldError('engine/bad-request', 'A text has token ids between its words; this model takes texts only.')
+}
+
+const isTokens = (parts: readonly (number | string)[]): parts is readonly number[] =>
+  !parts.some((part) => typeof part === 'string')
+
+/** Returns, for each first text, the second texts of its pairs with the places of these pairs. */
+function byFirst(pairs: ScoreAsk['pairs']): ReadonlyMap<string, readonly { readonly text: string; readonly index: number }[]> {
+  const groups = new Map<string, { readonly text: string; readonly index: number }[]>()
+  for (const [index, [first, text]] of pairs.entries()) groups.set(first, [...(groups.get(first) ?? []), { text, index }])
+  return groups
+}
+
+/** The cosine of two vectors of length 1. */
+const product = (one: Float32Array, other: Float32Array): number =>
+  one.reduce((sum, value, index) => sum + value * other[index]!, 0)

@@ -181,7 +181,7 @@ describe('text embedders', () => {
     })
     const { onnxEmbedder: without } = await import('../../../src/lab/agents/embedders.js')
     await expect(without(ONNX)).rejects.toMatchObject({
-      code: 'eval/bad-agent',
+      code: 'model/unsupported',
       message: /npm install @huggingface\/transformers/u,
     })
     vi.doUnmock('@huggingface/transformers')

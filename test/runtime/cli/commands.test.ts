@@ -125,6 +125,7 @@ describe('usage', () => {
       [['compile', '--cuda-architectures', '90'], /--cuda-architectures needs --gpu cuda/],
       [['compile', '--gpu', 'metal'], /Allowed choices are cpu, cuda, vulkan/],
       [['serve', '--models', folder, '--lora', 'a.gguf'], /--lora belongs to the first --model/],
+      [['serve', '--model', model, '--lora', model], /given to --lora, is the model itself and no adapter; give a LoRA/],
       [['serve', '--engine', 'http://127.0.0.1:9', '--lora', 'a.gguf'], /cannot be used with option/],
     ]
     const outcomes = await Promise.all(wrong.map(([words]) => kvfold(words)))

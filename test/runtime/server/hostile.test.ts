@@ -118,7 +118,7 @@ const INSIDE: readonly (readonly [param: string, fields: object])[] = [
   ['samplers[1]', { samplers: ['top_k', 'top_z'] }],
   ['samplers[0]', { samplers: '?' }],
   ['reasoning_format', { reasoning_format: 'none' }],
-  ['prompt_logprobs', { prompt_logprobs: 1 }],
+  ['prompt_logprobs', { prompt_logprobs: 21 }],
   ['tool_choice.function.name', { tool_choice: { type: 'function', function: {} } }],
   ['response_format.type', { response_format: {} }],
   ['response_format.type', { response_format: { type: 'xml' } }],

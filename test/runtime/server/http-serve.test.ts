@@ -205,6 +205,22 @@ describe('kvfold serve', { timeout: 180_000 }, () => {
     expect(stderr.replace(/\s+/g, ' ')).toContain(says)
   })
 
+  it('embeds by an ONNX model on a thread, and by a GGUF texts as long as asked', async () => {
+    const embedded = async (where: string, input: string) => {
+      const answer = await fetch(`${where}/v1/embeddings`, { method: 'POST', body: JSON.stringify({ input }) })
+      return { status: answer.status, body: (await answer.json()) as { model?: string; usage?: { total_tokens: number } } }
+    }
+    const onnx = await start('--port', '0', '--embeddings', `mini=${join(ROOT, 'native-models/builtin/onnx')}`)
+    expect(await embedded(onnx.where, 'A text.')).toMatchObject({ status: 200, body: { model: 'mini' } })
+    onnx.child.kill('SIGTERM')
+    expect(await onnx.ended).toMatchObject({ code: 0 })
+    const long = await start('--port', '0', '--embeddings', '--embedding-tokens', '3000')
+    const { status, body } = await embedded(long.where, 'one two three four five. '.repeat(350))
+    expect([status, body.usage!.total_tokens > 2048]).toEqual([200, true])
+    long.child.kill('SIGTERM')
+    expect(await long.ended).toMatchObject({ code: 0 })
+  })
+
   it('says at the start that the first model cannot be loaded', async () => {
     const { code, stderr } = await kvfold([
       'serve',

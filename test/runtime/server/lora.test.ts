@@ -1,8 +1,10 @@
 /** Tests LoRA adapters over HTTP: `/lora-adapters`, `lora` in requests, and adapters as names of models. */
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { adaptersOf } from '../../../src/runtime/engine/adapters.js'
+import { Embedder } from '../../../src/runtime/engine/embedder.js'
 import { LlamaEngine } from '../../../src/runtime/engine/llama.js'
 import { openNative } from '../../../src/runtime/native/binding.js'
+import type { NativeModel } from '../../../src/runtime/native/types.js'
 import { adapterFor } from '../../support/adapters.js'
 import { TEST_GPU } from '../../support/device.js'
 import { tinyModel } from '../../support/models.js'
@@ -25,7 +27,8 @@ async function started(options: Parameters<typeof serving>[0] = {}): Promise<Ser
   const native = await openNative({ gpu: TEST_GPU })
   const model = await tinyModel()
   const load = () => LlamaEngine.load(native, model, { cells: 4096, threads: 1, batchThreads: 1, lora: files })
-  const source = { name: 'tiny', slots: 4, adapters: adaptersOf(files), load }
+  const embedder = ({ model: loaded }: { readonly model?: NativeModel }) => Embedder.on(loaded!, { threads: 1, batchThreads: 1 })
+  const source = { name: 'tiny', slots: 4, adapters: adaptersOf(files), load, embedder }
   const plain = {
     name: 'plain',
     slots: 1,
@@ -155,6 +158,15 @@ describe('adapters as names of models', () => {
     expect(await written(served, { model: 'bert' })).toBe(await written(served, { lora: [{ id: 1, scale: 1 }] }))
     const { status } = await send(served, '/v1/messages', { model: 'bert', max_tokens: 4, messages: MESSAGES })
     expect(status).toBe(200)
+  })
+
+  it('make no embeddings, which apply none', async () => {
+    const embeddings = await send(served, '/v1/embeddings', { model: 'anna', input: 'a' })
+    expect([embeddings.status, JSON.stringify(embeddings.body)]).toEqual([
+      501,
+      expect.stringContaining('anna is an adapter, and embeddings apply none; ask for those of tiny.'),
+    ])
+    expect((await send(served, '/v1/embeddings', { model: 'tiny', input: 'a' })).status).toBe(200)
   })
 
   it('must not be names of models', async () => {

@@ -1,13 +1,14 @@
 /** Runs `kvfold eval` from its options to the table: loads its resources in order, and disposes of them at the end. */
 import { definedFields } from '../../../runtime/core/json.js'
 import { createHash } from 'node:crypto'
-import { existsSync, statSync } from 'node:fs'
+import { existsSync } from 'node:fs'
 import { availableParallelism } from 'node:os'
 import { join } from 'node:path'
 import { KvfoldError } from '../../../runtime/core/errors.js'
 import type { Engine } from '../../../runtime/engine/engine.js'
 import { Embedder } from '../../../runtime/engine/embedder.js'
 import { LlamaEngine } from '../../../runtime/engine/llama.js'
+import { onnxNamed } from '../../../runtime/engine/onnx-model.js'
 import { readKey } from '../../../fleet/engines/endpoint.js'
 import { RemoteEngine } from '../../../fleet/engines/remote.js'
 import type { AgentKind } from '../../agent.js'
@@ -289,8 +290,6 @@ async function charactersFor(sizes: readonly number[], measure: Measure): Promis
 
 // `--embedder`: the embedder of the agents that search by similarity.
 
-const ONNX = 'onnx:'
-
 /**
  * Returns the embedder; null when no agent needs one. The caller disposes it before the engine.
  * @throws KvfoldError cli/bad-usage when the user must name one with `--embedder`; and the errors of loading an embedder
@@ -324,7 +323,7 @@ export async function namedEmbedder(
   flags: ModelFlags,
   { notes, interrupt }: Pick<Shell, 'notes' | 'interrupt'>,
 ): Promise<OwnedTextEmbedder> {
-  if (model.startsWith(ONNX)) return onnxEmbedder(model.slice(ONNX.length))
-  if (statSync(model, { throwIfNoEntry: false })?.isDirectory() === true) return onnxEmbedder(model)
+  const onnx = onnxNamed(model)
+  if (onnx !== null) return onnxEmbedder(onnx)
   return ggufEmbedder(await loadReader(Embedder, { ...flags, model }, notes, interrupt.signal), model)
 }

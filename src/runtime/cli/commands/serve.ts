@@ -9,8 +9,10 @@ import { resolve } from 'node:path'
 import type { Command } from 'commander'
 import { KvfoldError } from '../../core/errors.js'
 import { adaptersOf } from '../../engine/adapters.js'
-import { Embedder } from '../../engine/embedder.js'
-import { Reranker } from '../../engine/reranker.js'
+import { Embedder, type TextVectors } from '../../engine/embedder.js'
+import { OnnxEmbedder, OnnxReranker } from '../../engine/onnx.js'
+import { onnxNamed } from '../../engine/onnx-model.js'
+import { Reranker, type TextScores } from '../../engine/reranker.js'
 import type { Address, Server, ServerOptions } from '../../server/app.js'
 import { PUBLIC } from '../../server/ask.js'
 import type { SideModelSource } from '../../server/side-model.js'
@@ -50,8 +52,8 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
   const keys = keysOf(flags)
   const tls = tlsOf(flags)
   refuseRemoteVectors(flags)
-  const embeddings = typeof flags.embeddings === 'string' ? sideModel(Embedder, flags.embeddings, flags, shell) : null
-  const reranker = flags.reranking === undefined ? null : sideModel(Reranker, flags.reranking, flags, shell)
+  const embeddings = typeof flags.embeddings === 'string' ? embedding(flags.embeddings, flags, shell) : null
+  const reranker = flags.reranking === undefined ? null : ranking(flags.reranking, flags, shell)
   const toolServers = mcpServersOf(flags)
   const remote = await engineSource(flags, flags.slots, notes, interrupt.signal)
   const folder = remote === null ? folderOf(flags, shell) : undefined
@@ -184,6 +186,13 @@ function sourcesOf(flags: ServeFlags, shell: Shell): ModelSource[] {
     throw new KvfoldError('cli/bad-usage', `Two models are called ${twice.name}; name them with --model name=file.`)
   if (models.length === 0 && flags.lora !== undefined)
     throw new KvfoldError('cli/bad-usage', '--lora belongs to the first --model; give that model, also beside --models.')
+  const own = models[0] === undefined ? undefined : knownFile(models[0].model)?.parts[0]
+  const base = flags.lora?.find(({ path }) => own !== undefined && resolve(path) === resolve(own))
+  if (base !== undefined)
+    throw new KvfoldError(
+      'cli/bad-usage',
+      `${base.path}, given to --lora, is the model itself and no adapter; give a LoRA adapter that was converted to GGUF.`,
+    )
   return models.map(({ name, model }, at) => ({
     ...sourceOf(name, model, at === 0 ? flags : withoutAdapters(flags), shell),
     ...definedFields({ file: knownFile(model) }),
@@ -265,16 +274,37 @@ function lookingFlags({ diskCache: _, sharedCache: _s, sharedCacheSecret: _t, ca
   return { ...rest, flashAttention: 'off', hostCache: 0, ...(cacheTypeV === undefined || isQuantised ? {} : { cacheTypeV }) }
 }
 
-/** Loads a separate model that ranks, or that makes vectors when the served models do not. */
-function sideModel<R extends Embedder | Reranker>(
-  kind: Parameters<typeof loadReader<R>>[0],
-  given: string,
-  flags: ServeFlags,
-  { notes, interrupt }: Shell,
-): SideModelSource<R> {
+/** A separate model that makes vectors when the served models do not. */
+function embedding(given: string, flags: ServeFlags, { notes, interrupt }: Shell): SideModelSource<TextVectors> {
+  const { name, model } = sideName(given)
+  const onnx = onnxNamed(model)
+  const { embeddingTokens: tokens } = flags
+  return {
+    name,
+    load: () =>
+      onnx === null
+        ? loadReader(Embedder, { ...flags, model }, notes, interrupt.signal, flags.trial === 'on', definedFields({ tokens }))
+        : OnnxEmbedder.load(onnx, tokens),
+  }
+}
+
+/** A separate model that ranks. */
+function ranking(given: string, flags: ServeFlags, { notes, interrupt }: Shell): SideModelSource<TextScores> {
+  const { name, model } = sideName(given)
+  const onnx = onnxNamed(model)
+  return {
+    name,
+    load: () =>
+      onnx === null
+        ? loadReader(Reranker, { ...flags, model }, notes, interrupt.signal, flags.trial === 'on')
+        : OnnxReranker.load(onnx),
+  }
+}
+
+/** `onnx:` stands before the model or before the whole text; it is no part of the name. */
+function sideName(given: string): { readonly name: string; readonly model: string } {
   const { name, model } = named(given)
-  const load = () => loadReader(kind, { ...flags, model }, notes, interrupt.signal, flags.trial === 'on')
-  return { name, load }
+  return { name: name.replace(/^onnx:/, ''), model }
 }
 
 /** @throws KvfoldError cli/bad-usage */
@@ -286,13 +316,13 @@ function refuseRemoteVectors(flags: ServeFlags): void {
     )
 }
 
-function embedderOn({ model }: ServedEngine, flags: ModelFlags): Promise<Embedder> {
+function embedderOn({ model }: ServedEngine, flags: ModelFlags & Pick<ServeFlags, 'embeddingTokens'>): Promise<Embedder> {
   if (model === undefined)
     throw new KvfoldError(
       'model/unsupported',
       'Another server computes this model, so it makes no embeddings here; give --embeddings a GGUF file.',
     )
-  return Embedder.on(model, embedderOptions(flags))
+  return Embedder.on(model, { ...embedderOptions(flags), ...definedFields({ tokens: flags.embeddingTokens }) })
 }
 
 const isLocal = (host: string): boolean => host === 'localhost' || host === '::1' || (isIP(host) === 4 && host.startsWith('127.'))

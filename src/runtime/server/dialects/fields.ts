@@ -74,6 +74,9 @@ export const NoteFields = {
 export const StreamOptions = Type.Optional(
   Type.Object({
     include_usage: Type.Optional(Type.Boolean()),
+    continuous_usage_stats: Type.Optional(
+      Type.Boolean({ description: 'as vLLM has it: with include_usage each chunk has the counts so far' }),
+    ),
     include_obfuscation: Type.Optional(Type.Boolean({ description: 'changes nothing: no stream has padding' })),
   }),
 )

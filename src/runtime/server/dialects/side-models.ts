@@ -3,12 +3,12 @@
  * Inference, and vLLM's `/pooling`, `/score` and `/classify`.
  */
 import { randomUUID } from 'node:crypto'
-import { definedFields } from '../../core/json.js'
+import { definedFields, isRecord } from '../../core/json.js'
 import Type from 'typebox'
 import { KvfoldError } from '../../core/errors.js'
 import { FieldError, unsupported } from '../problem.js'
 import { type App, described, ERRORS, type Ports } from '../routes/route.js'
-import { isTokenList, NoteFields, nullsDownTo } from './fields.js'
+import { isTokenList, NoteFields, nullsDownTo, textOf } from './fields.js'
 import { ignoredIn } from './kvfold-field.js'
 
 const Documents = Type.Array(
@@ -98,7 +98,11 @@ function refuseOthers(body: Type.Static<typeof RerankBody>): void {
 
 const EmbeddingBody = Type.Object({
   model: Type.Optional(Type.String({ maxLength: 1024 })),
-  input: Type.Unsafe<string | unknown[]>({ type: ['string', 'array'], description: 'text, token ids, or a list of either' }),
+  input: Type.Unsafe<unknown>({
+    type: ['string', 'array', 'object'],
+    description:
+      'text, token ids, or a list of either; also as llama-server has it: both mixed, {prompt_string}, or {content: [parts]}',
+  }),
   encoding_format: Type.Optional(Type.Enum(['float', 'base64'])),
   dimensions: Type.Optional(Type.Integer({ minimum: 1, description: 'the first so many numbers, made length 1 again' })),
   user: NoteFields.user,
@@ -170,16 +174,35 @@ const listed = (kind: string, model: string, data: readonly object[], tokens: nu
 const written = (vector: Float32Array, { encoding_format: format }: { readonly encoding_format?: string }): string | number[] =>
   format === 'base64' ? base64(vector) : [...vector]
 
-function inputsOf(input: string | unknown[]): readonly (string | readonly number[])[] {
-  if (typeof input === 'string') return [input]
-  if (input.length === 0 || input.length > MOST_INPUTS)
-    throw new FieldError('input', `input has ${input.length} entries; send 1 to ${MOST_INPUTS}.`)
-  if (isTokenList(input)) return [input]
-  return input.map((one, index) => {
-    if (typeof one === 'string') return one
-    if (Array.isArray(one) && one.length > 0 && isTokenList(one as unknown[])) return one as number[]
-    throw new FieldError(`input[${index}]`, `input[${index}] must be a string or a list of token ids.`)
-  })
+type EmbedInput = string | readonly (number | string)[]
+
+function inputsOf(input: unknown): readonly EmbedInput[] {
+  if (!Array.isArray(input)) return [inputOf(input, 'input')]
+  const list = input as readonly unknown[]
+  if (list.length === 0 || list.length > MOST_INPUTS)
+    throw new FieldError('input', `input has ${list.length} entries; send 1 to ${MOST_INPUTS}.`)
+  return isMixed(list) ? [list] : list.map((one, index) => inputOf(one, `input[${index}]`))
+}
+
+/** Whether the list is one text: token ids, or token ids and texts. A list of texts alone is several. */
+const isMixed = (list: readonly unknown[]): list is readonly (number | string)[] =>
+  isTokenList(list.filter((part) => typeof part !== 'string')) && list.some((part) => typeof part === 'number')
+
+/** @throws FieldError */
+function inputOf(input: unknown, place: string): EmbedInput {
+  if (typeof input === 'string') return input
+  if (Array.isArray(input) && isMixed(input as readonly unknown[])) return input as readonly (number | string)[]
+  if (isRecord(input) && typeof input['prompt_string'] === 'string') return input['prompt_string']
+  if (isRecord(input) && Array.isArray(input['content'])) return textIn(input['content'], `${place}.content`)
+  throw new FieldError(
+    place,
+    `${place} must be a string, a list of token ids, or an object with prompt_string or a list of parts as content.`,
+  )
+}
+
+/** The texts of the parts, joined as llama-server joins them. @throws FieldError */
+function textIn(parts: readonly unknown[], place: string): string {
+  return parts.map((part, index) => textOf([part], `${place}[${index}]`, { text: 'text' })).join('')
 }
 
 const base64 = (vector: Float32Array): string =>
@@ -223,17 +246,7 @@ export function addScore(app: App, { service, exchange }: Ports): void {
         const given = definedFields({ model: body.model })
         const { model, scores, tokens } = await exchange(request, reply).aside(
           'rankings',
-          async (signal) => {
-            // Documents of the same query are scored together.
-            const ranked = { model: '', scores: [] as number[], tokens: 0 }
-            for (const { query, documents } of pairs) {
-              const answer = await service.rerank({ tenant, query, documents, signal, ...given })
-              ranked.model = answer.model
-              ranked.scores.push(...answer.scores)
-              ranked.tokens += answer.tokens
-            }
-            return ranked
-          },
+          (signal) => service.score({ tenant, pairs, signal, ...given }),
           (answer) => answer.scores.length,
         )
         return listed(
@@ -247,9 +260,7 @@ export function addScore(app: App, { service, exchange }: Ports): void {
 }
 
 /** One text stands before each of several; two lists of the same length are pairs. @throws FieldError */
-function pairsOf(
-  body: Type.Static<typeof ScoreBody>,
-): readonly { readonly query: string; readonly documents: readonly string[] }[] {
+function pairsOf(body: Type.Static<typeof ScoreBody>): readonly (readonly [string, string])[] {
   const names = (
     [
       ['text_1', 'text_2'],
@@ -262,8 +273,8 @@ function pairsOf(
     if (texts.length > 0) return texts
     throw new FieldError(name, `${name} is missing or empty; send a text, or a list of texts.`)
   }) as [string[], string[]]
-  if (first.length === 1) return [{ query: first[0]!, documents: second }]
-  if (first.length === second.length) return first.map((query, index) => ({ query, documents: [second[index]!] }))
+  if (first.length === 1) return second.map((text) => [first[0]!, text] as const)
+  if (first.length === second.length) return first.map((text, index) => [text, second[index]!] as const)
   throw new FieldError(
     names[1],
     `${names[0]} has ${first.length} texts and ${names[1]} has ${second.length}; send one text and several, or two lists of the same length.`,

@@ -22,6 +22,8 @@ export interface Ports {
   readonly service: Service
   /** For requests that leave these out. */
   readonly sampling: Sampling
+  /** What OpenAI calls `system_fingerprint`: the software that computes the answers. */
+  readonly fingerprint: string
   /** For messages other than tool results. */
   readonly unsupportedParts: UnsupportedParts
   /** Downloads a model of the hub into the folder of models; null when the server serves no such folder. */

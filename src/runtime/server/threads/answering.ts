@@ -124,6 +124,8 @@ interface PreparedAnswer {
 
 async function prepare({ ask, taken, engine, defaults, operatorTools }: AnsweringOptions): Promise<PreparedAnswer> {
   const { thread } = taken
+  if (ask.promptLogprobs !== undefined && engine.model === undefined)
+    throw new KvfoldError('model/unsupported', `The engine of ${engine.info.model} reports no log-probabilities of prompts.`)
   const acm = ask.acm ?? defaults.acm
   const isAllowed = ask.toolChoice !== 'none' && ask.format === undefined
   const contract = ask.contract ?? thread.contract
@@ -245,7 +247,7 @@ function pausedAt(
   const { cache, prefill, decode } = entry.milliseconds
   return {
     ...{ thread: id, model, message: { role: 'assistant', content: '' }, finish: 'stop', ledger: [entry], cleared, compacted },
-    ...{ contextCalls: 0, lost: null, edits: null },
+    ...{ contextCalls: 0, lost: null, edits: null, tokens: [] },
     usage: { promptTokens: 0, cachedTokens: 0, completionTokens: 0, reasoningTokens: 0 },
     timing: {
       firstToken: cache + prefill,
@@ -277,6 +279,7 @@ async function run(options: AnsweringOptions, prepared: PreparedAnswer): Promise
   const turn = new Turn({
     ...{ engine, conversation, toolbox, generation, signal },
     ...definedFields({ beginning: ask.beginning, callable, among, costlyFolds: ask.costlyFolds }),
+    ...definedFields({ promptLogprobs: ask.promptLogprobs }),
     request: {
       ...scope,
       ...{ clientEdits: prepared.clientEdits, known: taken.known },
@@ -344,6 +347,7 @@ function report(
   const { end, ledger, steps, stop, calls } = outcome
   return {
     ...{ thread: thread.id, model: thread.model, message, finish: end, ledger, cleared, contextCalls: calls },
+    tokens: events.tokens,
     usage: { ...events.usage(outcome), ...definedFields({ saved: savedBy(outcome, engine) }) },
     lost: lossOf(taken, scope.variables ?? {}, outcome.steps[0]?.ledger),
     edits: editsOf(taken, clientEdits, outcome),
@@ -358,6 +362,8 @@ function report(
       bareCalls: events.bareCalls.length === 0 ? undefined : events.bareCalls,
       stop: end === 'stop' ? stop : undefined,
       logprobs: ask.logprobs === undefined ? undefined : events.logprobs,
+      promptTokens: outcome.promptTokens,
+      promptLogprobs: outcome.promptLogprobs,
       sampling,
     }),
     unread: [...unreadOf(ask, engine), ...leftOut],
@@ -414,6 +420,8 @@ function editsOf({ edits: changes }: TakenThread, asked: ContractChoice, { steps
 
 // Several answers to one ask.
 
+const withoutPromptLogprobs = ({ promptLogprobs: _, ...ask }: Ask): Ask => ask
+
 /**
  * Returns `n` asks. The first computes the prompt; the others begin when it is computed.
  * @param view the messages that clients now know of the thread to append to, so that the others do not see the first answer; null when
@@ -426,7 +434,11 @@ export function several(
   begin: (ask: Ask, emit: (event: AskEvent) => void) => Promise<Answer>,
 ): readonly Asked[] {
   const { sampling } = ask
-  const nth = (index: number): Ask => (sampling === undefined ? ask : { ...ask, sampling: nthSampling(sampling, index) })
+  const nth = (index: number): Ask => ({
+    // The prompt is computed and read once.
+    ...(index === 0 ? ask : withoutPromptLogprobs(ask)),
+    ...definedFields({ sampling: sampling === undefined ? undefined : nthSampling(sampling, index) }),
+  })
   const whole = async (index: number): Promise<Ask> => {
     const known = await view
     return known === null ? nth(index) : { ...nth(index), appended: false, messages: [...known, ...ask.messages] }

@@ -69,6 +69,7 @@ export async function complete(
     return {
       model: called,
       text: result.text,
+      promptTokens: tokens,
       tokens: [...result.tokens],
       finish,
       ...(result.stop === undefined ? {} : { stop: result.stop }),
@@ -98,7 +99,7 @@ export async function complete(
  * Joins texts and token ids. If the first part is a text, the tokens that the model's texts begin with are added. @throws KvfoldError
  * context/full
  */
-async function tokensOf(parts: readonly (string | number)[], vocabulary: NativeModel, cells: number): Promise<Int32Array> {
+export async function tokensOf(parts: readonly (string | number)[], vocabulary: NativeModel, cells: number): Promise<Int32Array> {
   const texts = parts.filter((part) => typeof part === 'string')
   refuseTooMany(parts.length, cells, 'token ids and texts')
   await refuseHopeless(vocabulary, cells, texts)

@@ -9,6 +9,8 @@ import { namesIn } from './server-tools.js'
 
 export class TurnReport {
   logprobs: TokenLogprob[] = []
+  /** The sampled tokens of the last step. */
+  tokens: number[] = []
   readonly searched: SearchStep[] = []
   readonly bareCalls: BareCallReport[] = []
   /** The search of the current step. */
@@ -41,6 +43,7 @@ export class TurnReport {
         this.#spoke = false
         this.#reasoned = 0
         this.logprobs = []
+        this.tokens = []
         return
       case 'engine':
         this.#engine(event.event)
@@ -105,6 +108,7 @@ export class TurnReport {
         return
       case 'tokens':
         this.#unknown += event.tokens.length
+        this.tokens.push(...event.tokens)
         if (event.logprobs !== undefined) this.logprobs.push(...event.logprobs)
         this.emit(event)
         return

@@ -37,7 +37,13 @@ const schema = { type: 'object', properties: {} }
 /** Of OpenAI's two completion routes. */
 const OPENAI_SAMPLING: Fields = {
   ...{ frequency_penalty: 0.1, presence_penalty: 0.1, logit_bias: { 5: -1 }, seed: 1, temperature: 0.5, top_p: 0.9 },
-  ...{ stop: ['zzz'], stream: false, stream_options: { include_usage: true, include_obfuscation: false }, user: 'me', n: 1 },
+  ...{
+    stop: ['zzz'],
+    stream: false,
+    stream_options: { include_usage: true, continuous_usage_stats: true, include_obfuscation: false },
+    user: 'me',
+    n: 1,
+  },
 }
 
 /** llama-server's sampling fields, which all of its routes take. */
@@ -69,7 +75,7 @@ const LLAMA_OTHER: Fields = {
 /** vLLM's sampling fields, which both completion routes take. */
 const VLLM_SAMPLING: Fields = {
   ...{ repetition_penalty: 1.1, min_tokens: 1, stop_token_ids: [5], bad_words: ['zzz'], allowed_token_ids: [5, 6, 7] },
-  ...{ ignore_eos: true, top_k: 5, min_p: 0.1 },
+  ...{ ignore_eos: true, top_k: 5, min_p: 0.1, return_tokens_as_token_ids: true, return_token_ids: true },
   ...{ structured_outputs: { regex: '[a-z]' }, guided_json: schema, guided_regex: '[a-z]', guided_choice: ['a'] },
   guided_grammar: 'root ::= [a-z]',
 }
@@ -77,7 +83,7 @@ const VLLM_SAMPLING: Fields = {
 const VLLM_OTHER: Fields = {
   ...{ use_beam_search: true, length_penalty: 1.1, include_stop_str_in_output: true, skip_special_tokens: false },
   ...{ spaces_between_special_tokens: false, truncate_prompt_tokens: 5, add_special_tokens: false, priority: 1 },
-  ...{ request_id: 'a', logits_processors: [], return_tokens_as_token_ids: true, return_token_ids: true, cache_salt: 'a' },
+  ...{ request_id: 'a', logits_processors: [], cache_salt: 'a' },
   ...{ kv_transfer_params: {}, vllm_xargs: {}, guided_decoding_backend: 'auto', stream_interval: 2, repetition_detection: {} },
 }
 
@@ -139,10 +145,11 @@ const ROUTES: readonly Route[] = [
         continue_final_message: false,
         regex: '[a-z]',
         ebnf: 'root ::= [a-z]',
+        prompt_logprobs: 1,
       },
     },
     refused: {
-      ...{ audio: {}, functions: [], function_call: 'auto', prompt_logprobs: 1, structural_tag: '{}' },
+      ...{ audio: {}, functions: [], function_call: 'auto', prompt_logprobs: -1, structural_tag: '{}' },
       guided_whitespace_pattern: ' ',
     },
     ignored: {
@@ -211,6 +218,8 @@ const ROUTES: readonly Route[] = [
         presence_penalty: 0.1,
         repetition_penalty: 1.1,
         ignore_eos: true,
+        timings_per_token: true,
+        return_progress: true,
       },
     },
     refused: {

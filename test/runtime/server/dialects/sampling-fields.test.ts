@@ -221,6 +221,40 @@ describe('prompt_logprobs', () => {
     // The answer's own log-probabilities are another question.
     expect(body.choices[0].logprobs).toBeNull()
   })
+
+  it('of a chat are those of the text that the template makes of it, once for all answers', async () => {
+    const messages = [{ role: 'user', content: PROMPT }]
+    const asked = { messages, max_tokens: 1, temperature: 0, n: 2, prompt_logprobs: 1 }
+    const { prompt } = (await api.post('/apply-template', { messages })).body
+    const bare = await api.post('/v1/completions', { prompt, max_tokens: 1, temperature: 0, prompt_logprobs: 1 })
+    const [first, ...rest] = bare.body.choices[0].prompt_logprobs as [null, ...Record<string, any>[]]
+    // A chat that is in the cache is computed again.
+    for (let time = 0; time < 2; time++) {
+      const { status, body } = await api.post(CHAT, asked)
+      expect(status).toBe(200)
+      expect(body.choices).toHaveLength(2)
+      const told = body.prompt_logprobs as [null, ...Record<string, any>[]]
+      expect(told).toHaveLength(body.usage.prompt_tokens)
+      expect(told[0]).toBe(first)
+      expect(told.slice(1).map((one) => Object.keys(one!))).toEqual(rest.map((one) => Object.keys(one)))
+      for (const [at, one] of rest.entries())
+        for (const [token, { logprob }] of Object.entries(one)) expect(told[at + 1]![token].logprob).toBeCloseTo(logprob, 3)
+    }
+    expect((await api.post(CHAT, { messages, max_tokens: 1 })).body).not.toHaveProperty('prompt_logprobs')
+  })
+
+  it.each([[{ prompt_logprobs: 1, stream: true }], [{ prompt_logprobs: -1 }], [{ prompt_logprobs: 21 }]])(
+    'are refused as %j',
+    async (fields) => {
+      for (const [path, asked] of [
+        [CHAT, { messages: [{ role: 'user', content: PROMPT }] }],
+        ['/v1/completions', { prompt: PROMPT }],
+      ] as const) {
+        const { status, body } = await api.post(path, { ...asked, max_tokens: 1, ...fields })
+        expect([status, body.error.param]).toEqual([400, 'prompt_logprobs'])
+      }
+    },
+  )
 })
 
 describe('what a stream tells', () => {

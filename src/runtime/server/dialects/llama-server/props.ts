@@ -8,7 +8,7 @@ import type { Service } from '../../ask.js'
 import { type App, described, type Ports } from '../../routes/route.js'
 import { LARGEST_TOKEN, nullsDownTo } from '../fields.js'
 import { samplingSettings } from '../sampling-fields.js'
-import { chatAsk, ChatBody } from '../openai/chat.js'
+import { chatAsk, ChatBody, type ChatRequest } from '../openai/chat.js'
 import { argumentsAhead } from '../tools.js'
 import { KvfoldError } from '../../../core/errors.js'
 import { FieldError } from '../../problem.js'
@@ -72,6 +72,9 @@ const TokenizeBody = Type.Object({
   model: Type.Optional(Type.String({ maxLength: 1024 })),
   content: Type.Optional(Type.String()),
   prompt: Type.Optional(Type.String({ description: 'as content' })),
+  messages: Type.Optional(Type.Unsafe<ChatRequest['messages']>(ChatBody.properties.messages)),
+  tools: ChatBody.properties.tools,
+  chat_template_kwargs: ChatBody.properties.chat_template_kwargs,
   parse_special: Type.Optional(
     Type.Boolean({ description: 'whether control tokens written in the text count; default: in prompt they do, in content not' }),
   ),
@@ -88,20 +91,25 @@ const DetokenizeBody = Type.Object({
   tokens: Type.Array(Type.Integer({ minimum: 0, maximum: LARGEST_TOKEN }), { maxItems: 1_000_000 }),
 })
 
-export function addTokens(app: App, { service, exchange }: Ports): void {
+export function addTokens(app: App, { service, sampling, unsupportedParts, exchange }: Ports): void {
   app.post(
     '/tokenize',
     {
-      schema: { ...described('Text to tokens', 'tokens'), body: TokenizeBody },
-      preValidation: nullsDownTo(1),
+      schema: { ...described('Text, or a conversation as the model sees it, to tokens', 'tokens'), body: TokenizeBody },
+      preValidation: nullsDownTo(NULLS),
+      preHandler: argumentsAhead,
     },
     (request, reply) => {
       const { body } = request
+      const { messages } = body
       const text = body.content ?? body.prompt
-      if (text === undefined) throw new FieldError('content', 'content is missing.')
+      if (text === undefined && messages === undefined) throw new FieldError('content', 'content is missing.')
+      // As vLLM has it: the tokens of the prompt that the template makes of a conversation.
+      const asked = messages === undefined ? null : chatAsk({ ...body, messages }, request.tenant, sampling, unsupportedParts)
       const { parse_special: special = body.content === undefined, add_special: bos = body.add_special_tokens ?? false } = body
       return exchange(request, reply).wait(async () => {
-        const tokens = await service.tokenize(body.model, text, { special, bos })
+        const whole = text ?? (await service.prompt(body.model, asked!.messages, asked!.tools, asked!.template))
+        const tokens = await service.tokenize(body.model, whole, { special, bos })
         const hasPieces = body.with_pieces === true || body.return_token_strs === true
         const pieces = hasPieces ? await service.pieces(body.model, tokens) : null
         const steps = tokenized(tokens, pieces, body)

@@ -55,12 +55,23 @@ export class RunningTimings {
     return written(this.#cached, this.#done, first - started, this.#predicted, now - first)
   }
 
+  /** The tokens of the prompt. */
+  get prompted(): number {
+    return this.#shown
+  }
+
+  /** The tokens generated so far. */
+  get predicted(): number {
+    return this.#predicted
+  }
+
   /** How much of the prompt is in the cache, and since when it is computed. */
   get progress(): object {
     return {
       total: this.#shown,
       cache: this.#cached,
-      processed: this.#cached + this.#done,
+      // The last token of a prompt that is all cached is computed again.
+      processed: Math.min(this.#shown, this.#cached + this.#done),
       time_ms: Math.round(performance.now() - (this.#started ?? performance.now())),
     }
   }

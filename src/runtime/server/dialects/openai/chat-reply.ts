@@ -8,13 +8,14 @@ import { kvfoldBeside, kvfoldEvent, kvfoldReply, type KvfoldRequest } from '../k
 import { RunningTimings, timings } from '../llama-server/timings.js'
 import { argumentsOf, restOf } from '../tools.js'
 import { dropUsage } from './drops.js'
-import { chatLogprobs, chatUsage, openAiError, summed } from './wire.js'
+import { chatLogprobs, chatUsage, openAiError, promptLogprobs, summed } from './wire.js'
 
 /** The fields that every chunk of a completion repeats. */
 export interface ChatHead {
   readonly id: string
   /** Unix seconds. */
   readonly created: number
+  readonly system_fingerprint: string
 }
 
 /** The parts of the request that shape its answer. */
@@ -23,21 +24,32 @@ export interface ChatWish {
   /** Names of the request's fields that are not supported. */
   readonly ignored: readonly string[]
   readonly logprobs: boolean
+  /** Whether the answer has the ids of its tokens, and of those of the prompt. Default false. */
+  readonly tokens?: boolean
+  /** Whether logprobs name tokens by their ids. Default false. */
+  readonly asIds?: boolean
   /** Whether a stream ends with a chunk of usage. */
   readonly usage: boolean
+  /** With `usage`: whether each chunk has the counts so far. Default false. */
+  readonly counts?: boolean
   /** Whether each part of a stream has timings. The end of it always has them. Default false. */
   readonly timings?: boolean
   /** Whether a stream tells how much of the prompt is computed. Default false. */
   readonly progress?: boolean
 }
 
-export function chatCompletion({ id, created }: ChatHead, answers: readonly Answer[], wish: ChatWish): object {
+export function chatCompletion(
+  { id, created, system_fingerprint }: ChatHead,
+  answers: readonly Answer[],
+  wish: ChatWish,
+): object {
   return {
     id,
     object: 'chat.completion',
     created,
     model: answers[0]?.model,
-    choices: answers.map(({ message, finish, stop, logprobs }, index) => ({
+    system_fingerprint,
+    choices: answers.map(({ message, finish, stop, logprobs, tokens }, index) => ({
       index,
       message: {
         role: 'assistant',
@@ -47,15 +59,22 @@ export function chatCompletion({ id, created }: ChatHead, answers: readonly Answ
         ...(message.reasoning === undefined ? {} : { reasoning_content: message.reasoning }),
         ...(message.toolCalls === undefined ? {} : { tool_calls: message.toolCalls.map(written) }),
       },
-      logprobs: wish.logprobs ? chatLogprobs(logprobs ?? []) : null,
+      logprobs: wish.logprobs ? chatLogprobs(logprobs ?? [], wish.asIds) : null,
       finish_reason: reasonOf(finish),
       ...stopReason(stop),
+      ...(wish.tokens === true ? { token_ids: tokens } : {}),
     })),
+    ...promptTokens(answers[0], wish),
+    ...(answers[0]?.promptLogprobs === undefined ? {} : { prompt_logprobs: promptLogprobs(answers[0].promptLogprobs) }),
     usage: usageOf(answers),
     ...timingsOf(answers),
     ...kvfoldBeside(wish, answers, kvfoldReply),
   }
 }
+
+/** Null where another server has the tokens. */
+const promptTokens = (answer: Answer | undefined, { tokens }: ChatWish): object =>
+  tokens === true ? { prompt_token_ids: answer?.promptTokens === undefined ? null : [...answer.promptTokens] } : {}
 
 const usageOf = (answers: readonly Answer[]): object =>
   chatUsage(summed(answers.map(({ usage }) => usage)), answers[0] === undefined ? {} : dropUsage(answers[0]))
@@ -85,7 +104,8 @@ export class ChatStream implements StreamShape<Answer> {
     const { logprobs, begun } = this.#choice(index)
     const delta = begun ? {} : ROLE
     const reason = { finish_reason: reasonOf(finish), ...stopReason(stop) }
-    return [this.#chunk([{ index, delta, logprobs: this.#take(logprobs), ...reason }], timingsOf([answer]))]
+    const choice = { index, delta, logprobs: this.#take(logprobs), ...reason, ...this.#tokens(index) }
+    return [this.#chunk([choice], { ...timingsOf([answer]), ...promptTokens(answer, this.wish) })]
   }
 
   end(answers: readonly Answer[]): readonly Frame[] {
@@ -128,10 +148,11 @@ export class ChatStream implements StreamShape<Answer> {
       }
       case 'tokens':
         if (this.wish.logprobs) choice.logprobs.push(...(event.logprobs ?? []))
+        if (this.wish.tokens === true) choice.tokens.push(...event.tokens)
         return []
       case 'plan':
-        // Logprobs of steps that the client does not see are dropped.
-        choice.logprobs.length = 0
+        // Logprobs and tokens of steps that the client does not see are dropped.
+        choice.logprobs.length = choice.tokens.length = 0
         return []
       case 'acm':
       case 'bare-call':
@@ -161,24 +182,37 @@ export class ChatStream implements StreamShape<Answer> {
 
   #part(index: number, delta: object, { logprobs, timings: running }: StreamedChoice): Frame {
     const told = this.wish.timings === true ? { timings: running.timings } : {}
-    return this.#chunk([{ index, delta, logprobs: this.#take(logprobs), finish_reason: null }], told)
+    const choice = { index, delta, logprobs: this.#take(logprobs), finish_reason: null, ...this.#tokens(index) }
+    return this.#chunk([choice], told)
+  }
+
+  /** The sampled tokens since the last chunk, if the client wants them. */
+  #tokens(index: number): object {
+    return this.wish.tokens === true ? { token_ids: this.#choice(index).tokens.splice(0) } : {}
   }
 
   /** Returns the logprobs since the last chunk. */
   #take(logprobs: TokenLogprob[]): object | null {
-    return logprobs.length === 0 ? null : chatLogprobs(logprobs.splice(0))
+    return logprobs.length === 0 ? null : chatLogprobs(logprobs.splice(0), this.wish.asIds)
   }
 
   #chunk(choices: readonly object[], more: object = {}): Frame {
-    const { id, created } = this.head
-    const usage = this.wish.usage ? { usage: null } : {}
-    return { data: { id, object: 'chat.completion.chunk', created, model: this.#model, choices, ...usage, ...more } }
+    const { id, created, system_fingerprint } = this.head
+    const usage = this.wish.usage ? { usage: this.wish.counts === true ? this.#counts : null } : {}
+    return {
+      data: { id, object: 'chat.completion.chunk', created, model: this.#model, system_fingerprint, choices, ...usage, ...more },
+    }
+  }
+
+  /** The prompt's tokens and those of all answers so far. */
+  get #counts(): object {
+    return countsOf([[...this.#choices.values()].map(({ timings: running }) => running)])
   }
 
   #choice(index: number): StreamedChoice {
     const known = this.#choices.get(index)
     if (known !== undefined) return known
-    const choice = { begun: false, calls: 0, call: null, logprobs: [], timings: new RunningTimings() }
+    const choice = { begun: false, calls: 0, call: null, logprobs: [], tokens: [], timings: new RunningTimings() }
     this.#choices.set(index, choice)
     return choice
   }
@@ -190,7 +224,16 @@ interface StreamedChoice {
   /** The call in progress, with the text of its arguments sent so far. */
   call: { readonly id: string; told: string } | null
   readonly logprobs: TokenLogprob[]
+  /** The sampled tokens since the last chunk. */
+  readonly tokens: number[]
   readonly timings: RunningTimings
+}
+
+/** The tokens so far. @param prompts for each prompt, its answers */
+export function countsOf(prompts: readonly (readonly RunningTimings[])[]): object {
+  const prompt = prompts.reduce((sum, answers) => sum + Math.max(0, ...answers.map(({ prompted }) => prompted)), 0)
+  const completion = prompts.flat().reduce((sum, { predicted }) => sum + predicted, 0)
+  return { prompt_tokens: prompt, completion_tokens: completion, total_tokens: prompt + completion }
 }
 
 /** Returns the first answer's timings: all answers share its prompt. */

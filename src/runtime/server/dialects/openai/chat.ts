@@ -29,11 +29,12 @@ import { FormFields, formOf, WITH_NULLS } from './answer-form.js'
 import { chatCompletion, ChatStream } from './chat-reply.js'
 import { DropFields, dropsOf } from './drops.js'
 import { LEFT_OUT } from './response-tools.js'
+import { checkPromptLogprobs, PromptLogprobsField, TokenFields } from './wire.js'
 
 /** Messages, tools, their fields and `response_format` may have nulls for unset fields. Schemas and arguments nested deeper keep theirs. */
 const NULLS = 5
 
-export function addChat(app: App, { service, sampling, unsupportedParts, exchange }: Ports): void {
+export function addChat(app: App, { service, sampling, fingerprint, unsupportedParts, exchange }: Ports): void {
   app.post(
     '/v1/chat/completions',
     {
@@ -44,14 +45,17 @@ export function addChat(app: App, { service, sampling, unsupportedParts, exchang
     async (request, reply) => {
       const { body, tenant } = request
       const ask = chatAsk(body, tenant, sampling, unsupportedParts)
-      const head = { id: `chatcmpl-${randomUUID()}`, created: Math.floor(Date.now() / 1000) }
+      const head = { id: `chatcmpl-${randomUUID()}`, created: Math.floor(Date.now() / 1000), system_fingerprint: fingerprint }
       const wish = {
         kvfold: body.kvfold,
         ignored: [...toolsLeftOut(body.tools), ...ignoredIn(body, ChatBody)],
         logprobs: body.logprobs === true,
+        tokens: body.return_token_ids === true,
+        asIds: body.return_tokens_as_token_ids === true,
         timings: body.timings_per_token === true,
         progress: body.return_progress === true,
         usage: body.stream_options?.include_usage === true,
+        counts: body.stream_options?.continuous_usage_stats === true,
       }
       const streamed = body.stream === true
       const session = sessionOf(request.headers)
@@ -95,6 +99,7 @@ export function chatAsk(body: ChatRequest, tenant: Tenant, defaults: Sampling, u
       drops: dropsOf(body, messages.length),
       ...templateFieldsOf(body, effortOf(body)),
       logprobs: body.logprobs === true ? (body.top_logprobs ?? 0) : undefined,
+      promptLogprobs: body.prompt_logprobs,
     }),
     ...kvfoldOf(body.kvfold),
   }
@@ -137,8 +142,7 @@ const effortOf = ({ reasoning_effort: effort, reasoning }: ChatRequest) =>
   effort === undefined ? { field: 'reasoning.effort', value: reasoning?.effort } : { field: 'reasoning_effort', value: effort }
 
 function refuseWhatChangesTheAnswer(body: ChatRequest): void {
-  if (body.prompt_logprobs !== undefined)
-    throw unsupported('prompt_logprobs', 'prompt_logprobs is not supported in a chat; send the prompt to /v1/completions.')
+  checkPromptLogprobs(body)
   if (body.reasoning_format !== undefined && !SPLIT.includes(body.reasoning_format))
     throw unsupported(
       'reasoning_format',
@@ -314,7 +318,8 @@ export const ChatBody = Type.Object({
     Type.Boolean({ description: 'as llama-server has it: whether a stream tells how much of the prompt is computed' }),
   ),
   reasoning_format: Type.Optional(Type.String({ description: 'auto or deepseek: thoughts come apart from the answer' })),
-  prompt_logprobs: Type.Optional(Type.Unknown({ description: 'refused: use /v1/completions' })),
+  prompt_logprobs: PromptLogprobsField,
+  ...TokenFields,
   tools: Type.Optional(Type.Array(Tool)),
   tool_choice: Type.Optional(
     Type.Unsafe<string | Record<string, unknown>>({

@@ -2,7 +2,7 @@
 import { definedFields } from '../../../core/json.js'
 import { randomUUID } from 'node:crypto'
 import Type from 'typebox'
-import type { Finish, PromptLogprob, Sampling, TokenLogprob } from '../../../engine/engine.js'
+import type { Finish, Sampling, TokenLogprob } from '../../../engine/engine.js'
 import { type AskEvent, type CompletionAnswer, type CompletionAsk, nthSampling, type Tenant } from '../../ask.js'
 import { type App, described, type Ports } from '../../routes/route.js'
 import { FieldError, type Problem, unsupported } from '../../problem.js'
@@ -12,8 +12,17 @@ import { LoraField, NoteFields, nullsDownTo, PromptField, promptsOf, StopField, 
 import { completionReply, ignoredIn, kvfoldBeside, kvfoldEvent, KvfoldField } from '../kvfold-field.js'
 import { LimitFields, limitsOf, SamplingFields, samplingOf, SpeculateFields, speculateOf } from '../sampling-fields.js'
 import { FormFields, formOf, WITH_NULLS } from './answer-form.js'
-import { type ChatHead, type ChatWish, DONE, stopReason, timingsOf } from './chat-reply.js'
-import { chatUsage, openAiError, summed, textLogprobs } from './wire.js'
+import { type ChatHead, type ChatWish, countsOf, DONE, stopReason, timingsOf } from './chat-reply.js'
+import {
+  chatUsage,
+  openAiError,
+  promptLogprobs,
+  PromptLogprobsField,
+  checkPromptLogprobs,
+  summed,
+  textLogprobs,
+  TokenFields,
+} from './wire.js'
 
 const NULLS = 3
 
@@ -31,13 +40,8 @@ const CompletionBody = Type.Object({
   ),
   suffix: Type.Optional(Type.String({ description: 'text after the answer, for models with tokens of fill-in prompts' })),
   logprobs: Type.Optional(Type.Integer({ minimum: 0, maximum: 20 })),
-  prompt_logprobs: Type.Optional(
-    Type.Integer({
-      minimum: -1,
-      maximum: 20,
-      description: 'as vLLM has it: alternatives to report for each token of the prompt',
-    }),
-  ),
+  prompt_logprobs: PromptLogprobsField,
+  ...TokenFields,
   stop: StopField,
   lora: LoraField,
   stream: Type.Optional(Type.Boolean()),
@@ -61,7 +65,7 @@ const TAKEN: readonly string[] = ['grammar', 'ledger', 'events', 'ping', 'priori
 /** How many tokens OpenAI's API generates by default. */
 const DEFAULT_TOKENS = 16
 
-export function addCompletions(app: App, { service, sampling, exchange }: Ports): void {
+export function addCompletions(app: App, { service, sampling, fingerprint, exchange }: Ports): void {
   app.post(
     '/v1/completions',
     {
@@ -80,9 +84,11 @@ export function addCompletions(app: App, { service, sampling, exchange }: Ports)
         const before = body.echo === true ? await textsOf(prompts, (tokens) => service.detokenize(body.model, tokens)) : []
         return { asks, before }
       })
-      const head = { id: `cmpl-${randomUUID()}`, created: Math.floor(Date.now() / 1000) }
+      const head = { id: `cmpl-${randomUUID()}`, created: Math.floor(Date.now() / 1000), system_fingerprint: fingerprint }
       const wish = {
         logprobs: body.logprobs !== undefined,
+        tokens: body.return_token_ids === true,
+        asIds: body.return_tokens_as_token_ids === true,
         echoes: body.echo === true,
         promptLogprobs: body.prompt_logprobs !== undefined,
         timings: body.timings_per_token === true,
@@ -90,6 +96,7 @@ export function addCompletions(app: App, { service, sampling, exchange }: Ports)
         each: body.n ?? 1,
         before,
         usage: body.stream_options?.include_usage === true,
+        counts: body.stream_options?.continuous_usage_stats === true,
         kvfold: body.kvfold,
         ignored: ignoredIn(body, CompletionBody),
       }
@@ -166,10 +173,7 @@ function refuseWhatChangesTheAnswer(body: CompletionRequest): void {
     throw unsupported('stream', 'stream is not supported with echo and logprobs; ask for the whole answer.')
   if (body.max_tokens === 0 && body.echo !== true)
     throw new FieldError('max_tokens', 'max_tokens must be at least 1 where nothing is echoed.')
-  if (body.prompt_logprobs !== undefined && body.stream === true)
-    throw unsupported('prompt_logprobs', 'prompt_logprobs is not supported in a stream; ask for the whole answer.')
-  if (body.prompt_logprobs === -1)
-    throw unsupported('prompt_logprobs', 'prompt_logprobs may be 0 to 20; -1, the whole vocabulary, is not supported.')
+  checkPromptLogprobs(body)
   if (body.best_of !== undefined && body.best_of !== (body.n ?? 1))
     throw unsupported('best_of', 'best_of is not supported beyond n; ask for n answers and choose.')
   const other = Object.keys(body.kvfold ?? {}).find((field) => !TAKEN.includes(field))
@@ -192,19 +196,27 @@ export interface CompletionWish extends ChatWish {
 
 const before = ({ before: texts, each }: CompletionWish, index: number): string => texts[Math.floor(index / each)] ?? ''
 
-function textCompletion({ id, created }: ChatHead, answers: readonly CompletionAnswer[], wish: CompletionWish): object {
+function textCompletion(
+  { id, created, system_fingerprint }: ChatHead,
+  answers: readonly CompletionAnswer[],
+  wish: CompletionWish,
+): object {
   return {
     id,
     object: 'text_completion',
     created,
     model: answers[0]?.model,
-    choices: answers.map(({ text, finish, stop, logprobs, prompted }, index) => ({
+    system_fingerprint,
+    choices: answers.map(({ text, finish, stop, logprobs, prompted, promptTokens, tokens }, index) => ({
       index,
       text: before(wish, index) + text,
-      logprobs: wish.logprobs ? withPrompt(before(wish, index), wish.echoes ? prompted : undefined, logprobs ?? []) : null,
+      logprobs: wish.logprobs
+        ? withPrompt(before(wish, index), wish.echoes ? prompted : undefined, logprobs ?? [], wish.asIds, promptTokens[0])
+        : null,
       finish_reason: reasonOf(finish),
       ...stopReason(stop),
-      ...(wish.promptLogprobs && prompted !== undefined ? { prompt_logprobs: [null, ...prompted.logprobs.map(byToken)] } : {}),
+      ...(wish.promptLogprobs && prompted !== undefined ? { prompt_logprobs: promptLogprobs(prompted.logprobs) } : {}),
+      ...(wish.tokens === true ? { prompt_token_ids: [...promptTokens], token_ids: tokens } : {}),
     })),
     usage: usageOf(answers, wish),
     ...timingsOf(answers),
@@ -216,27 +228,24 @@ function textCompletion({ id, created }: ChatHead, answers: readonly CompletionA
  * Returns the logprobs of a prompt and its answer. The first token has none. Text that the model's texts begin with and that the prompt
  * lacks counts no characters.
  */
-function withPrompt(prompt: string, prompted: CompletionAnswer['prompted'], logprobs: readonly TokenLogprob[]): object {
-  if (prompted === undefined) return textLogprobs(logprobs)
+function withPrompt(
+  prompt: string,
+  prompted: CompletionAnswer['prompted'],
+  logprobs: readonly TokenLogprob[],
+  asIds: boolean | undefined,
+  begin: number | undefined,
+): object {
+  if (prompted === undefined) return textLogprobs(logprobs, 0, asIds)
   const { first } = prompted
   const length = prompted.logprobs.reduce((sum, { text }) => sum + text.length, 0)
   const from = prompt.length - length
-  const rest = textLogprobs([...prompted.logprobs, ...logprobs], from)
+  const rest = textLogprobs([...prompted.logprobs, ...logprobs], from, asIds)
   return {
-    tokens: [first, ...rest.tokens],
+    tokens: [asIds === true && begin !== undefined ? `token_id:${begin}` : first, ...rest.tokens],
     token_logprobs: [null, ...rest.token_logprobs],
     top_logprobs: [null, ...rest.top_logprobs],
     text_offset: [Math.max(0, from - first.length), ...rest.text_offset],
   }
-}
-
-/** vLLM's form of a token's log-probabilities: by token id, the token itself among its alternatives. */
-function byToken({ top, rank, ...own }: PromptLogprob): object {
-  const ranked = top.map((one, index) => ({ ...one, rank: index + 1 }))
-  const all = ranked.some(({ token }) => token === own.token) ? ranked : [...ranked, { ...own, rank }]
-  return Object.fromEntries(
-    all.map(({ token, text, logprob, rank: place }) => [token, { logprob, rank: place, decoded_token: text }]),
-  )
 }
 
 class CompletionStream implements StreamShape<CompletionAnswer> {
@@ -257,6 +266,7 @@ class CompletionStream implements StreamShape<CompletionAnswer> {
       if (first !== '') return [this.#part(index, first)]
     }
     if (event.type === 'tokens' && this.wish.logprobs) this.#choice(index).logprobs.push(...(event.logprobs ?? []))
+    if (event.type === 'tokens' && this.wish.tokens === true) this.#choice(index).tokens.push(...event.tokens)
     if (event.type === 'text') return [this.#part(index, event.text)]
     const isProgress = this.wish.progress === true && (event.type === 'plan' || event.type === 'progress')
     const told = kvfoldEvent(this.wish.kvfold, event)
@@ -267,9 +277,10 @@ class CompletionStream implements StreamShape<CompletionAnswer> {
   }
 
   done(answer: CompletionAnswer, index: number): readonly Frame[] {
-    const { model, finish, stop } = answer
+    const { model, finish, stop, promptTokens } = answer
     this.#model = model
-    return [this.#part(index, '', { finish_reason: reasonOf(finish), ...stopReason(stop) }, timingsOf([answer]))]
+    const tokens = this.wish.tokens === true ? { prompt_token_ids: [...promptTokens] } : {}
+    return [this.#part(index, '', { finish_reason: reasonOf(finish), ...stopReason(stop), ...tokens }, timingsOf([answer]))]
   }
 
   end(answers: readonly CompletionAnswer[]): readonly Frame[] {
@@ -285,20 +296,35 @@ class CompletionStream implements StreamShape<CompletionAnswer> {
   #part(index: number, text: string, reason: object = { finish_reason: null }, told?: object): Frame {
     const choice = this.#choice(index)
     const more = told ?? (this.wish.timings === true ? { timings: choice.timings.timings } : {})
-    const logprobs = choice.logprobs.length === 0 ? null : textLogprobs(choice.logprobs.splice(0), choice.sent)
+    const logprobs = choice.logprobs.length === 0 ? null : textLogprobs(choice.logprobs.splice(0), choice.sent, this.wish.asIds)
+    const tokens = this.wish.tokens === true ? { token_ids: choice.tokens.splice(0) } : {}
     choice.sent += text.length
-    return this.#chunk([{ index, text, logprobs, ...reason }], more)
+    return this.#chunk([{ index, text, logprobs, ...tokens, ...reason }], more)
   }
 
   #chunk(choices: readonly object[], more: object = {}): Frame {
-    const { id, created } = this.head
-    return { data: { id, object: 'text_completion', created, model: this.#model, choices, ...more } }
+    const { id, created, system_fingerprint } = this.head
+    const counts = this.wish.usage && this.wish.counts === true ? { usage: this.#counts } : {}
+    return {
+      data: { id, object: 'text_completion', created, model: this.#model, system_fingerprint, choices, ...counts, ...more },
+    }
+  }
+
+  /** The tokens so far; each prompt counts once. */
+  get #counts(): object {
+    const { each } = this.wish
+    const groups = new Map<number, RunningTimings[]>()
+    for (const [index, { timings: running }] of this.#choices) {
+      const group = Math.floor(index / each)
+      groups.set(group, [...(groups.get(group) ?? []), running])
+    }
+    return countsOf([...groups.values()])
   }
 
   #choice(index: number): StreamedText {
     const known = this.#choices.get(index)
     if (known !== undefined) return known
-    const choice = { logprobs: [], sent: 0, timings: new RunningTimings() }
+    const choice = { logprobs: [], tokens: [], sent: 0, timings: new RunningTimings() }
     this.#choices.set(index, choice)
     return choice
   }
@@ -306,6 +332,8 @@ class CompletionStream implements StreamShape<CompletionAnswer> {
 
 interface StreamedText {
   readonly logprobs: TokenLogprob[]
+  /** The sampled tokens since the last chunk. */
+  readonly tokens: number[]
   sent: number
   readonly timings: RunningTimings
 }

@@ -230,6 +230,12 @@ export const ResponseBody = Type.Object({
   max_output_tokens: Type.Optional(Type.Integer({ minimum: 1 })),
   stream: Type.Optional(Type.Boolean()),
   stream_options: StreamOptions,
+  timings_per_token: Type.Optional(
+    Type.Boolean({ description: 'as llama-server has it: whether each part of a stream tells how long it took' }),
+  ),
+  return_progress: Type.Optional(
+    Type.Boolean({ description: 'as llama-server has it: whether a stream tells how much of the prompt is computed' }),
+  ),
   top_logprobs: Type.Optional(Type.Integer({ minimum: 0, maximum: 20 })),
   include: Type.Optional(Type.Array(Type.String())),
   tools: Type.Optional(

@@ -5,7 +5,9 @@ import type { Answer, Ask, AskEvent, ToolSearchResult } from '../../ask.js'
 import type { Problem } from '../../problem.js'
 import type { Frame, StreamShape } from '../../request-lifecycle.js'
 import { ignoredIn, kvfoldEvent, kvfoldReply } from '../kvfold-field.js'
+import { RunningTimings } from '../llama-server/timings.js'
 import { restOf } from '../tools.js'
+import { timingsOf } from './chat-reply.js'
 import { itemId, LOGPROBS, ResponseBody, responseId, type ResponseRequest, unstoredId } from './response-items.js'
 import { countWithCompacted } from '../../threads/compaction.js'
 import { compactionItem } from './response-compaction.js'
@@ -165,6 +167,7 @@ export class ResponseStream implements StreamShape<Answer> {
   #begun = false
   #open: OpenItem | null = null
   #pending: TokenLogprob[] = []
+  readonly #timings = new RunningTimings()
   /** The call whose arguments are being sent, and their text so far. */
   #telling: { readonly id: string; readonly told: string } | null = null
 
@@ -172,7 +175,12 @@ export class ResponseStream implements StreamShape<Answer> {
 
   on(event: AskEvent): readonly Frame[] {
     const told = kvfoldEvent(this.head.body.kvfold, event)
-    return [...this.#written(event), ...(told === null ? [] : [this.#frame('kvfold.event', { kvfold: told })])]
+    this.#timings.on(event)
+    return [
+      ...this.#written(event),
+      ...this.#progress(event),
+      ...(told === null ? [] : [this.#frame('kvfold.event', { kvfold: told })]),
+    ]
   }
 
   async done(answer: Answer): Promise<readonly Frame[]> {
@@ -183,7 +191,7 @@ export class ResponseStream implements StreamShape<Answer> {
     this.#state = { ...this.#state, status, output: this.#output, answer }
     const whole = response(this.head, this.#state)
     await this.head.keep(this.#state.id, whole)
-    return [...frames, this.#frame(`response.${status}`, { response: whole })]
+    return [...frames, this.#frame(`response.${status}`, { response: whole, ...timingsOf([answer]) })]
   }
 
   /** Stores the cancelled answer with its text so far, so that it can be fetched and continued. */
@@ -248,6 +256,12 @@ export class ResponseStream implements StreamShape<Answer> {
     }
   }
 
+  #progress({ type }: AskEvent): readonly Frame[] {
+    if (this.head.body.return_progress !== true || (type !== 'plan' && type !== 'progress')) return []
+    const told = { response: response(this.head, this.#state), prompt_progress: this.#timings.progress }
+    return [this.#frame('response.in_progress', told)]
+  }
+
   #begin(): readonly Frame[] {
     if (this.#begun) return []
     this.#begun = true
@@ -280,7 +294,8 @@ export class ResponseStream implements StreamShape<Answer> {
   #delta(type: string, delta: string, more: object = {}): Frame {
     const open = this.#open!
     open.text += delta
-    return this.#frame(type, { ...this.#place(open.id), delta, ...more })
+    const told = this.head.body.timings_per_token === true ? { timings: this.#timings.timings } : {}
+    return this.#frame(type, { ...this.#place(open.id), delta, ...more, ...told })
   }
 
   #closed(): readonly Frame[] {

@@ -1,7 +1,8 @@
 /** Writes what OpenAI's routes have in common: errors, token counts, log-probabilities. */
-import type { NamedLogprob, TokenLogprob } from '../../../engine/engine.js'
+import Type from 'typebox'
+import type { NamedLogprob, PromptLogprob, TokenLogprob } from '../../../engine/engine.js'
 import type { Usage } from '../../ask.js'
-import type { Problem } from '../../problem.js'
+import { type Problem, unsupported } from '../../problem.js'
 
 // Errors in the form of OpenAI's API.
 
@@ -11,6 +12,9 @@ export interface OpenAiError {
     readonly type: string
     readonly param: string | null
     readonly code: string
+    /** Of a prompt that is too long, by llama-server's names. */
+    readonly n_prompt_tokens?: number
+    readonly n_ctx?: number
     /** The text of an answer that broke off. */
     readonly said?: string
   }
@@ -27,7 +31,14 @@ const CODES: Readonly<Partial<Record<Problem['code'], string>>> = {
 export function openAiError(problem: Problem): OpenAiError {
   const { status, code, param, said } = problem
   const message = code === 'context/full' ? tooLong(problem) : problem.message
-  return { error: { message, type: typeOf(status), param, code: CODES[code] ?? code, ...(said === null ? {} : { said }) } }
+  const size = code === 'context/full' ? problem.size : null
+  return {
+    error: {
+      ...{ message, type: typeOf(status), param, code: CODES[code] ?? code },
+      ...(size === null ? {} : { n_prompt_tokens: size.tokens, n_ctx: size.context }),
+      ...(said === null ? {} : { said }),
+    },
+  }
 }
 
 /** Clients compact their context when they read these words (OpenAI's and vLLM's; llama-server's when the size is unknown). */
@@ -113,8 +124,9 @@ export interface ChatLogprobs {
   readonly refusal: null
 }
 
-export function chatLogprobs(logprobs: readonly TokenLogprob[]): ChatLogprobs {
-  const numbered = (one: NamedLogprob) => ({ id: one.token, ...named(one) })
+/** @param asIds whether tokens are written as their ids (`token_id:5`), as vLLM's `return_tokens_as_token_ids` has it */
+export function chatLogprobs(logprobs: readonly TokenLogprob[], asIds = false): ChatLogprobs {
+  const numbered = (one: NamedLogprob) => ({ id: one.token, ...named(one), ...(asIds ? { token: idOf(one) } : {}) })
   return { content: logprobs.map((one) => ({ ...numbered(one), top_logprobs: one.top.map(numbered) })), refusal: null }
 }
 
@@ -125,14 +137,17 @@ export interface TextLogprobs {
   readonly text_offset: readonly number[]
 }
 
-/** @param from how many characters of text precede the first of these tokens */
-export function textLogprobs(logprobs: readonly TokenLogprob[], from = 0): TextLogprobs {
+const idOf = ({ token }: Pick<NamedLogprob, 'token'>): string => `token_id:${token}`
+
+/** @param from how many characters of text precede the first of these tokens @param asIds as in `chatLogprobs` */
+export function textLogprobs(logprobs: readonly TokenLogprob[], from = 0, asIds = false): TextLogprobs {
   let at = from
+  const name = (one: NamedLogprob) => (asIds ? idOf(one) : one.text)
   return {
-    tokens: logprobs.map(({ text }) => text),
+    tokens: logprobs.map(name),
     token_logprobs: logprobs.map(({ logprob }) => logprob),
     // `top` is best first. Reversed, the likelier of two tokens with the same text is kept.
-    top_logprobs: logprobs.map(({ top }) => Object.fromEntries([...top].reverse().map(({ text, logprob }) => [text, logprob]))),
+    top_logprobs: logprobs.map(({ top }) => Object.fromEntries([...top].reverse().map((one) => [name(one), one.logprob]))),
     text_offset: logprobs.map(({ text }) => (at += text.length) - text.length),
   }
 }
@@ -140,4 +155,48 @@ export function textLogprobs(logprobs: readonly TokenLogprob[], from = 0): TextL
 /** A token that is part of a character has no text of its own. Its bytes are null when a remote engine does not report them. */
 function named({ text, bytes, logprob }: NamedLogprob): Omit<NamedToken, 'id'> {
   return { token: text, logprob, bytes: bytes ?? (text.includes('\ufffd') ? null : [...Buffer.from(text)]) }
+}
+
+// Tokens and log-probabilities of prompts, as vLLM has them.
+
+export const TokenFields = {
+  return_token_ids: Type.Optional(
+    Type.Boolean({ description: 'as vLLM has it: whether the answer has the ids of its tokens, and of those of the prompt' }),
+  ),
+  return_tokens_as_token_ids: Type.Optional(
+    Type.Boolean({ description: 'as vLLM has it: whether logprobs name a token by its id, as token_id:5' }),
+  ),
+}
+
+export const PromptLogprobsField = Type.Optional(
+  Type.Integer({
+    minimum: -1,
+    maximum: 20,
+    description: 'as vLLM has it: alternatives to report for each token of the prompt, which is computed whole for it',
+  }),
+)
+
+/** @throws FieldError */
+export function checkPromptLogprobs({
+  prompt_logprobs: asked,
+  stream,
+}: {
+  readonly prompt_logprobs?: number
+  readonly stream?: boolean
+}): void {
+  if (asked !== undefined && stream === true)
+    throw unsupported('prompt_logprobs', 'prompt_logprobs is not supported in a stream; ask for the whole answer.')
+  if (asked === -1)
+    throw unsupported('prompt_logprobs', 'prompt_logprobs may be 0 to 20; -1, the whole vocabulary, is not supported.')
+}
+
+/** Null for the first token, which has no probability; then each token by its id, among its alternatives. */
+export const promptLogprobs = (logprobs: readonly PromptLogprob[]): readonly (object | null)[] => [null, ...logprobs.map(byToken)]
+
+function byToken({ top, rank, ...own }: PromptLogprob): object {
+  const ranked = top.map((one, index) => ({ ...one, rank: index + 1 }))
+  const all = ranked.some(({ token }) => token === own.token) ? ranked : [...ranked, { ...own, rank }]
+  return Object.fromEntries(
+    all.map(({ token, text, logprob, rank: place }) => [token, { logprob, rank: place, decoded_token: text }]),
+  )
 }

@@ -1,0 +1,45 @@
+/** The thread of one ONNX model: opens it, counts the tokens of texts, computes a batch. `onnx.ts` gives it its orders. */
+import { KvfoldError } from '../core/errors.js'
+import { type OnnxScores, type OnnxVectors, openScores, openVectors } from './onnx-model.js'
+
+export type OnnxOrder =
+  | { readonly kind: 'open'; readonly use: 'vectors' | 'scores'; readonly model: string; readonly tokens: number | undefined }
+  | { readonly kind: 'lengths'; readonly texts: readonly string[]; readonly query: string | undefined }
+  | { readonly kind: 'vectors'; readonly texts: readonly string[] }
+  | { readonly kind: 'scores'; readonly query: string; readonly documents: readonly string[] }
+
+/** An error goes to the other thread as its code and its sentence. */
+export type OnnxAnswer =
+  | { readonly ok: true; readonly value: unknown }
+  | { readonly ok: false; readonly code: KvfoldError['code']; readonly message: string }
+
+let vectors: OnnxVectors | null = null
+let scores: OnnxScores | null = null
+
+/** The function that the thread runs. @public */
+export default async function work(order: OnnxOrder): Promise<OnnxAnswer> {
+  try {
+    return { ok: true, value: await carriedOut(order) }
+  } catch (error) {
+    const code = error instanceof KvfoldError ? error.code : 'native/failed'
+    return { ok: false, code, message: error instanceof Error ? error.message : String(error) }
+  }
+}
+
+async function carriedOut(order: OnnxOrder): Promise<unknown> {
+  switch (order.kind) {
+    case 'open': {
+      const { use, model, tokens } = order
+      const { name, most } = use === 'vectors' ? (vectors = await openVectors(model, tokens)) : (scores = await openScores(model))
+      return { name, most }
+    }
+    case 'lengths': {
+      const { texts, query } = order
+      return query === undefined ? texts.map((text) => vectors!.length(text)) : texts.map((text) => scores!.length(query, text))
+    }
+    case 'vectors':
+      return vectors!.embed(order.texts)
+    case 'scores':
+      return scores!.rank(order.query, order.documents)
+  }
+}
