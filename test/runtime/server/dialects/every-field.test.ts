@@ -324,6 +324,40 @@ const OPTIONS = {
   },
 } as const
 
+/** The page of fields: what each route refuses and ignores. The rest of its server's documented fields do what they say. */
+function page(): string {
+  // A field of which only some values are refused has the value beside it.
+  const listed = (what: string, fields: Fields, taken: Fields) => {
+    const names = Object.entries(fields).map(([name, value]) => (name in taken ? `${name}: ${JSON.stringify(value)}` : name))
+    if (names.length === 0) return ''
+    const lines = ['']
+    for (const name of names) {
+      if (lines.at(-1)!.length + name.length > 130) lines.push('')
+      lines[lines.length - 1] += `${name}  `
+    }
+    return `\n${what}:\n\n\`\`\`text\n${lines.map((line) => line.trimEnd()).join('\n')}\n\`\`\`\n`
+  }
+  const of = (path: string, { taken, refused = {}, ignored = {} }: Pick<Route, 'taken' | 'refused' | 'ignored'>) =>
+    `\n## ${path}\n${listed('Refused', refused, taken)}${listed('Named as ignored', ignored, taken)}`
+  const routes = [...ROUTES.map((route) => of(route.path, route)), of("Ollama's options", OPTIONS)]
+  return `# Fields that are refused or ignored
+
+A test sends every field that llama-server, OpenAI, vLLM, Anthropic and Ollama document, and writes this page. A field that would change what
+the client gets is refused with an error that names it. One that only tunes another server is named in \`kvfold.ignored\` of the answer. All
+other documented fields do what they say. Fields that no server documents are named as ignored, too. Fields that only say something about a
+request, such as \`user\` and \`metadata\`, change nothing and are not named.
+
+The test asks the built-in model. It has no tokens for fill-in, and its template reads no variables: \`/infill\`, \`suffix\`,
+\`reasoning_effort\` and \`enable_thinking\` work with models that have them.
+
+\`npx vitest run test/runtime/server/dialects/every-field.test.ts -u\` writes the page anew.
+${routes.join('')}`
+}
+
+it('are listed on a page', async () => {
+  await expect(page()).toMatchFileSnapshot('../../../../docs/http-fields.md')
+})
+
 interface Outcome {
   readonly status: number
   readonly error: string
