@@ -17,7 +17,7 @@ const runtime = [
   'agents',
   'server',
 ].map((room) => `runtime/${room}`)
-const fleet = ['fleet/engines', 'fleet/cells', 'fleet/postgres']
+const fleet = ['fleet/engines', 'fleet/cells', 'fleet/events', 'fleet/postgres']
 /** `lab` is all of src/lab that is in no room of its own. */
 const lab = ['lab/figures', 'lab/attention', 'lab']
 
@@ -56,6 +56,7 @@ const below = {
   'runtime/dashboard': inRuntime('core', 'chat', 'kv', 'figures', 'context', 'store', 'server'),
   'fleet/engines': inRuntime('core', 'chat', 'kv', 'engine'),
   'fleet/cells': inRuntime('core', 'native', 'kv', 'engine'),
+  'fleet/events': inRuntime('core', 'kv', 'engine'),
   'fleet/postgres': inRuntime('core', 'chat', 'kv', 'context', 'store', 'server'),
   'runtime/cli': [...runtime, ...fleet],
   'lab/figures': inRuntime('core', 'figures'),
@@ -88,6 +89,7 @@ const surface = {
   ],
   'runtime/kv': [
     ...[
+      'block-events',
       'cache',
       'cell-hash',
       'checkpoint-cache',
@@ -107,6 +109,7 @@ const surface = {
       'adapters',
       'attention',
       'background-recompute',
+      'block-watch',
       'cache-secret',
       'calibrate',
       'calibration',

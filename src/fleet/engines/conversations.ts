@@ -3,11 +3,13 @@ import { KvfoldError } from '../../runtime/core/errors.js'
 import type { ConversationId } from '../../runtime/core/ids.js'
 import { joined } from '../../runtime/core/signals.js'
 import { RemoteLedger } from './remote-ledger.js'
+import { DroppedMessages } from './drops.js'
 import { Deferral, type DeferralOptions } from './deferral.js'
 
 export interface RemoteConversation {
   readonly books: RemoteLedger
   readonly deferral: Deferral | null
+  readonly dropped: DroppedMessages
 }
 
 interface KeptConversation extends RemoteConversation {
@@ -74,7 +76,8 @@ export class RemoteConversations {
     const known = this.#conversations.get(conversation)
     if (known !== undefined) return known
     const deferral = this.deferEdits === null ? null : new Deferral(this.deferEdits)
-    const state: KeptConversation = { books: new RemoteLedger(), deferral, running: new Set(), tail: Promise.resolve() }
+    const own = { books: new RemoteLedger(), deferral, dropped: new DroppedMessages() }
+    const state: KeptConversation = { ...own, running: new Set(), tail: Promise.resolve() }
     this.#conversations.set(conversation, state)
     return state
   }

@@ -46,6 +46,8 @@ export interface Flavour {
   readonly streamsLogprobs: boolean
   /** Whether it counts the token that ends an answer as generated. */
   readonly countsEnd: boolean
+  /** Whether it takes AKV's `drop_message` and `reposition`, and so keeps the cells behind a message that leaves. */
+  readonly drops: boolean
   /** Advice for the user if it reports no cached tokens. */
   readonly cacheReport: string
 }
@@ -66,6 +68,7 @@ const OPENAI: Flavour = {
   fewestAlternatives: 0,
   streamsLogprobs: true,
   countsEnd: true,
+  drops: false,
   cacheReport: 'it may not cache, or may not report it',
 }
 
@@ -84,6 +87,18 @@ const VLLM_LIMITS = {
   ...{ minTokens: 'min_tokens', ignoreEnd: 'ignore_eos', stopTokens: 'stop_token_ids' },
   ...{ allowedTokens: 'allowed_token_ids', badWords: 'bad_words' },
 } as const
+
+const SGLANG: Flavour = {
+  ...OPENAI,
+  name: 'sglang',
+  variables: 'any',
+  continues: { continue_final_message: true },
+  sampling: { topK: 'top_k', minP: 'min_p', repeatPenalty: 'repetition_penalty' },
+  everyToken: -1,
+  reasoning: ['reasoning_content'],
+  salt: 'cache_salt',
+  cacheReport: 'start it with --enable-cache-report',
+}
 
 const FLAVOURS: Readonly<Record<FlavourName, Flavour>> = {
   openai: OPENAI,
@@ -132,17 +147,8 @@ const FLAVOURS: Readonly<Record<FlavourName, Flavour>> = {
     promptTokens: 'answer',
     cacheReport: 'start it with --enable-prompt-tokens-details',
   },
-  sglang: {
-    ...OPENAI,
-    name: 'sglang',
-    variables: 'any',
-    continues: { continue_final_message: true },
-    sampling: { topK: 'top_k', minP: 'min_p', repeatPenalty: 'repetition_penalty' },
-    everyToken: -1,
-    reasoning: ['reasoning_content'],
-    salt: 'cache_salt',
-    cacheReport: 'start it with --enable-cache-report',
-  },
+  sglang: SGLANG,
+  akv: { ...SGLANG, name: 'akv', drops: true },
 }
 
 export const flavourNamed = (name: FlavourName): Flavour => FLAVOURS[name]

@@ -35,6 +35,8 @@ export interface Outcome {
   /** The answer, as the next step will show it. */
   readonly answer: string
   readonly usage: EndpointUsage
+  /** The first row behind a message that the engine dropped; null when it dropped none. */
+  readonly behindDrop?: number | null
   /** Generated tokens that were not computed: 1 if the count includes the last sampled token, which no engine computes. */
   readonly pending: 0 | 1
   readonly kind: StepKind | 'cancelled'
@@ -66,7 +68,7 @@ export class RemoteLedger {
   }
 
   /** Enters a step, and returns its entry. */
-  enter({ rows, answer, usage, pending, kind, fallback, firstToken, total, engine }: Outcome): LedgerEntry {
+  enter({ rows, answer, usage, pending, kind, fallback, firstToken, total, engine, behindDrop = null }: Outcome): LedgerEntry {
     const before = this.#held
     const { prompt, generated } = usage
     const spans = this.#spans(rows, prompt)
@@ -84,7 +86,12 @@ export class RemoteLedger {
       fresh: header.end - header.start - reusedHeader + said,
       approximate: 0,
     })
-    const sum = (part: 'reused' | 'recomputed' | 'fresh') => messages.reduce((all, cost) => all + cost[part], 0)
+    const { skipped, moved } = usage.dropped ?? { skipped: 0, moved: 0 }
+    // The cells behind a drop keep the trace of what went. All of them count as approximate, because the engine does not say which it kept.
+    if (behindDrop !== null && skipped > 0)
+      for (const [index, cost] of messages.entries())
+        if (index >= behindDrop) messages[index] = { ...cost, approximate: cost.reused }
+    const sum = (part: 'reused' | 'recomputed' | 'fresh' | 'approximate') => messages.reduce((all, cost) => all + cost[part], 0)
     const [reused, recomputed, fresh] = [sum('reused'), sum('recomputed'), sum('fresh')]
     // If the prompt is cached to its last token, the endpoint computes that one again for its logits.
     const side = prompt > 0 && cached === prompt ? 1 : 0
@@ -102,15 +109,15 @@ export class RemoteLedger {
     return {
       step: this.#steps++,
       kind,
-      contract: 'exact',
+      contract: skipped > 0 ? 'splice' : 'exact',
       fallback,
       messages,
       shown: prompt + said,
       reused,
       recomputed,
       fresh,
-      approximate: 0,
-      positions: prompt + said,
+      approximate: sum('approximate'),
+      positions: prompt + said + (moved > 0 ? 0 : skipped),
       side,
       submitted: recomputed + fresh + side,
       pending,

@@ -61,6 +61,8 @@ export interface RemoteEngineOptions extends EndpointOptions {
 /** One step on its way. */
 interface RemoteStep {
   readonly request: EngineRequest
+  /** The request with the messages that its edits leave out. */
+  readonly asked: EngineRequest
   readonly state: RemoteConversation
   readonly stream: EventStream
   readonly signal: AbortSignal
@@ -93,6 +95,10 @@ const COUNTING = 500
 /** Characters allowed in a header's name. */
 const HEADER = /^[\w!#$%&'*+.^`|~-]+$/
 
+const EXACT_ONLY =
+  'Only contract exact, by prefix: the engine behind this server has the cache, and it computes all text after an edit again.'
+const DROPS_ONLY =
+  'The engine behind this server keeps the cells behind whole messages that leave; it computes all text after other edits again.'
 const PREFIX_ONLY = 'a remote engine caches only beginnings of prompts, so the text after an edit is computed again'
 
 /**
@@ -111,9 +117,7 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
   ) {
     const { deferEdits: own } = options
     this.#conversations = new RemoteConversations(own === undefined ? null : { cachedPrice: () => this.#price.price, ...own })
-    this.#notes.add(
-      'Only contract exact, by prefix: the engine behind this server has the cache, and it computes all text after an edit again.',
-    )
+    this.#notes.add(this.flavour.drops ? DROPS_ONLY : EXACT_ONLY)
     if (this.flavour.salt === null)
       this.#notes.add(
         `${this.flavour.name} keeps one cache for all tenants: its response times may show a tenant that another one sent the same beginning.`,
@@ -175,7 +179,7 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
     const { conversation, messages, tenant } = request
     return generationOf((stream) =>
       this.#conversations.run(conversation, request.signal, (state, signal) =>
-        this.#respond({ request, state, stream, signal, beginning: beginningOf(messages, tenant) }),
+        this.#respond({ request, asked, state, stream, signal, beginning: beginningOf(messages, tenant) }),
       ),
     )
   }
@@ -270,14 +274,26 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
     }
   }
 
-  async #attempt({ request, state, stream, signal, beginning }: RemoteStep, attempt: Try, told: Told): Promise<EngineReply> {
+  async #attempt(
+    { request, asked, state, stream, signal, beginning }: RemoteStep,
+    attempt: Try,
+    told: Told,
+  ): Promise<EngineReply> {
     const { member, model, flavour, counts, busy, shown } = attempt
     const since = performance.now()
     const { edits, fallback } = shown
     const { messages, tools = [] } = request
     const { endpoint } = member
     const rows = rowsOf(messages, tools, edits, counts)
-    const body = bodyFor(request, edits, model, flavour, this.options.tokens)
+    const dropping = flavour.drops ? state.dropped.split(asked, messages, edits) : null
+    const body = {
+      ...bodyFor(
+        dropping === null ? request : { ...request, messages: dropping.messages },
+        dropping === null ? edits : dropping.edits,
+        ...([model, flavour, this.options.tokens] as const),
+      ),
+      ...dropping?.fields,
+    }
     const { sessionHeader } = this.options
     const sending = {
       headers: { ...(sessionHeader === undefined ? {} : { [sessionHeader]: beginning.root }), ...request.sessionHeaders },
@@ -337,6 +353,7 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
       firstToken: firstToken ?? total,
       total,
       engine: member.name,
+      behindDrop: dropping?.first ?? null,
     })
     member.tokens.prompt += usage.prompt
     member.tokens.cached += usage.cached ?? 0

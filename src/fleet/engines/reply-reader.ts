@@ -220,6 +220,8 @@ export interface EndpointUsage {
   /** Tokens of the prompt that were not computed in this step. */
   readonly cached: number | null
   readonly generated: number
+  /** Tokens that dropped messages would have besides, and tokens whose cells moved (AKV); absent without drops. */
+  readonly dropped?: { readonly skipped: number; readonly moved: number }
   /** Milliseconds; only llama-server reports them. */
   readonly milliseconds: { readonly prefill: number; readonly decode: number } | null
 }
@@ -242,12 +244,15 @@ export function usageIn(chunk: unknown): EndpointUsage | null {
   const computed = countAt(timings, 'prompt_n')
   const prompt = countAt(usage, 'prompt_tokens') ?? (computed === null ? null : computed + (cached ?? 0))
   if (prompt === null) return null
+  const skipped = countAt(fieldOf(usage, 'prompt_tokens_details'), 'drop_skipped_tokens')
+  const moved = countAt(fieldOf(usage, 'prompt_tokens_details'), 'repos_tokens') ?? 0
   const prefill = numberAt(timings, 'prompt_ms')
   const decode = numberAt(timings, 'predicted_ms')
   return {
     prompt,
     cached: cached === null ? null : Math.min(cached, prompt),
     generated: countAt(usage, 'completion_tokens') ?? countAt(timings, 'predicted_n') ?? 0,
+    ...(skipped === null ? {} : { dropped: { skipped, moved } }),
     milliseconds: prefill === null || decode === null ? null : { prefill, decode },
   }
 }

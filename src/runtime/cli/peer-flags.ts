@@ -99,6 +99,9 @@ const PEERS: Readonly<Record<string, Peer>> = {
   '--lora-modules': { says: '--lora PATH loads an adapter, and its file name is its name as a model' },
   '-to': { says: '--timeout SECONDS limits the time of an answer' },
   '--gpu-memory-utilization': { says: '--context and --host-cache say how much memory is used' },
+  '--kv-events-config': {
+    says: '--kv-events takes its endpoint, --kv-events-replay, --kv-events-topic and --kv-events-buffer-steps its other fields',
+  },
   '--tensor-parallel-size': { says: 'kvfold computes on one device; --gpu names its kind' },
 }
 

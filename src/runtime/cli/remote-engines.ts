@@ -8,6 +8,7 @@ import { type Command, InvalidArgumentError, Option } from 'commander'
 import Type from 'typebox'
 import { KvfoldError } from '../core/errors.js'
 import { allInWords, checked, strict, Text } from '../core/schema.js'
+import type { FlavourName } from '../engine/elsewhere.js'
 import { KEY_VARIABLE, readKey } from '../../fleet/engines/endpoint.js'
 import type { EngineEntry } from '../../fleet/engines/engine-pool.js'
 import { RemoteEngine, type RemoteEngineOptions } from '../../fleet/engines/remote.js'
@@ -19,6 +20,7 @@ export interface EngineFlags {
   readonly engine?: readonly string[]
   readonly engines?: string
   readonly engineModel?: string
+  readonly engineFlavour?: FlavourName
   readonly engineKeyEnv?: string
   readonly engineKeyFile?: string
   readonly engineContext?: number
@@ -39,6 +41,8 @@ export interface EngineSource {
 export const isRemote = ({ engine, engines }: Pick<EngineFlags, 'engine' | 'engines'>): boolean =>
   engine !== undefined || engines !== undefined
 
+const FLAVOURS = ['kvfold', 'llama-server', 'vllm', 'sglang', 'akv', 'openai'] as const
+
 export function addEngineOptions(command: Command): Command {
   return command
     .addOption(
@@ -56,6 +60,12 @@ export function addEngineOptions(command: Command): Command {
       ).conflicts(['model', 'engine', 'lora']),
     )
     .option('--engine-model <name>', 'which model of that server (default: the first that it lists)')
+    .addOption(
+      new Option(
+        '--engine-flavour <name>',
+        "kind of that server (default: as it says itself); akv: SGLang with AKV's fields",
+      ).choices(FLAVOURS),
+    )
     .option('--engine-key-env <variable>', `environment variable with the key for that server (default: ${KEY_VARIABLE}, if set)`)
     .option('--engine-key-file <file>', 'file whose first line is the key for that server')
     .option('--engine-context <tokens>', 'context of that server in tokens, if it does not report one', integer(1, 1 << 30))
@@ -89,9 +99,9 @@ export async function engineSource(
   extra: Pick<RemoteEngineOptions, 'tokens'> = {},
 ): Promise<EngineSource | null> {
   const { engine: urls = [], engines: file, engineModel, engineKeyEnv, engineKeyFile, engineContext, engineTimeout } = flags
-  const { engineSessionHeader, deferEdits } = flags
+  const { engineSessionHeader, deferEdits, engineFlavour } = flags
   if (!isRemote(flags)) {
-    const own = { engineModel, engineKeyEnv, engineKeyFile, engineContext, engineSessionHeader, deferEdits }
+    const own = { engineModel, engineFlavour, engineKeyEnv, engineKeyFile, engineContext, engineSessionHeader, deferEdits }
     const alone = Object.entries(own).find(([, value]) => value !== undefined)
     if (alone === undefined) return null
     const option = alone[0].replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`)
@@ -99,7 +109,7 @@ export async function engineSource(
   }
   const key = readKey(definedFields({ variable: engineKeyEnv, file: engineKeyFile }))
   const list = file === undefined ? null : new EnginesFile(file, key)
-  const named = urls.map((url): EngineEntry => ({ url, key }))
+  const named = urls.map((url): EngineEntry => ({ url, key, ...definedFields({ flavour: engineFlavour }) }))
   const connect = async () => {
     const entries = list?.entries ?? named
     const engine = await RemoteEngine.connect({
@@ -111,6 +121,7 @@ export async function engineSource(
       ...(list === null && entries.length === 1 ? {} : { engines: entries }),
       ...definedFields({
         model: engineModel,
+        flavour: engineFlavour,
         context: engineContext,
         sessionHeader: engineSessionHeader,
         deferEdits: deferEdits === undefined ? undefined : deferEdits === true ? {} : { cachedPrice: deferEdits },
@@ -136,7 +147,6 @@ export async function engineSource(
 
 // The file of `--engines`.
 
-const FLAVOURS = ['kvfold', 'llama-server', 'vllm', 'sglang', 'openai'] as const
 const File = strict({
   engines: Type.Array(
     strict({

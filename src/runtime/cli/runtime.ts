@@ -168,7 +168,7 @@ export const enginePath = (
 ): Promise<string> =>
   uses === 'off' ? modelPath(flags.model, notes, signal) : provenModel(flags, trialOptions(flags, uses), notes, signal, say)
 
-export interface Loading extends Pick<LlamaEngineOptions, 'slots' | 'maxGap' | 'sequences' | 'attention'> {
+export interface Loading extends Pick<LlamaEngineOptions, 'slots' | 'maxGap' | 'sequences' | 'attention' | 'blocks'> {
   /** Further uses of the model to try. `off`: no trial. */
   readonly trial?: TrialUses | 'off'
   /** Default: in a terminal, in a line that goes away. */

@@ -4,6 +4,8 @@ import { InvalidArgumentError, Option, type Command } from 'commander'
 import { type MemToolMode, memToolModes } from '../agents/memtool-asides.js'
 import { CONTRACT_CHOICES, type ContractChoice } from '../core/contract.js'
 import { KvfoldError } from '../core/errors.js'
+import { definedFields } from '../core/json.js'
+import type { KvEventsOptions } from '../../fleet/events/kv-events.js'
 import { type Acm, acms, type Overflow, overflows, type UnsupportedParts } from '../server/ask.js'
 import type { LogLevel } from '../server/http.js'
 import { type ApiKey, parseKeys, parseLimit, type RateLimit, unnamed } from '../server/keys.js'
@@ -67,6 +69,10 @@ export interface ServeFlags
   readonly embeddingTokens?: number
   /** As `model`. */
   readonly reranking?: string
+  readonly kvEvents?: string
+  readonly kvEventsReplay?: string
+  readonly kvEventsTopic?: string
+  readonly kvEventsBufferSteps?: number
 }
 
 const LEVELS: readonly LogLevel[] = ['trace', 'debug', 'info', 'warn', 'error', 'fatal', 'silent']
@@ -210,6 +216,16 @@ export function addServeOptions(command: Command): Command {
         .default('auto'),
     )
   addEngineOptions(group('Models of another server'))
+  group('KV events for routers, as vLLM publishes them')
+    .addOption(
+      new Option(
+        '--kv-events <address>',
+        'publish over ZeroMQ which blocks of tokens the cache holds: tcp://*:5557 listens there, tcp://host:5557 connects',
+      ).conflicts(['engine', 'engines']),
+    )
+    .option('--kv-events-replay <address>', 'where subscribers ask for what they missed, such as tcp://*:5558')
+    .option('--kv-events-topic <topic>', 'topic of the messages; {model} stands for the name of the model (default: empty)')
+    .option('--kv-events-buffer-steps <count>', 'how many batches are kept for replay (default: 10000)', integer(1, 10_000_000))
   adapt(command)
   return command
 }
@@ -277,6 +293,23 @@ export function editsOfKeys({ clientEditsOf }: ServeFlags, keys: readonly ApiKey
         `--client-edits-of names ${name}, but no key has that name; name the key in --api-keys-file.`,
       )
   return clientEditsOf
+}
+
+/** Returns the options of the publisher of KV events; undefined when there is none. @throws KvfoldError cli/bad-usage */
+export function kvEventsOf(flags: ServeFlags): KvEventsOptions | undefined {
+  const { kvEvents: endpoint, kvEventsReplay: replay, kvEventsTopic: topic, kvEventsBufferSteps: bufferSteps } = flags
+  if (endpoint === undefined) {
+    const alone = Object.entries({ replay, topic, 'buffer-steps': bufferSteps }).find(([, value]) => value !== undefined)
+    if (alone === undefined) return undefined
+    throw new KvfoldError('cli/bad-usage', `--kv-events-${alone[0]} needs --kv-events, which says where events go; add it.`)
+  }
+  const isOne = flags.models === undefined && (flags.model ?? []).length < 2
+  if (!isOne && topic?.includes('{model}') !== true)
+    throw new KvfoldError(
+      'cli/bad-usage',
+      'With several models, the topic of KV events must name the model; give --kv-events-topic with {model} in it, such as kv@pod@{model}.',
+    )
+  return { endpoint, ...definedFields({ replay, topic, bufferSteps }) }
 }
 
 export function tlsOf({ tlsCert, tlsKey }: ServeFlags): { cert: string; key: string } | undefined {

@@ -4,7 +4,7 @@ import { KvfoldError } from '../core/errors.js'
 import { numberAt } from '../core/json.js'
 
 /** The kind of server that answers at an engine's address. */
-export type FlavourName = 'kvfold' | 'llama-server' | 'vllm' | 'sglang' | 'openai'
+export type FlavourName = 'kvfold' | 'llama-server' | 'vllm' | 'sglang' | 'akv' | 'openai'
 
 /** An engine that passes its work to other engines. */
 export interface EnginesElsewhere {

@@ -8,6 +8,7 @@ import type { StepContract } from '../kv/plan/parts.js'
 import type { EditMap } from '../kv/prompt.js'
 import type { ContextOptions, ModelInfo, ModelOptions, NativeModel, SamplerOptions } from '../native/types.js'
 import type { AdapterFile } from './adapters.js'
+import type { BlockOutlet } from './block-watch.js'
 import { callableTools } from './client-request.js'
 import type { ShelfPlace } from './disk-tier.js'
 import type { SharedCells } from './saved-cells.js'
@@ -57,6 +58,8 @@ export interface LlamaEngineOptions extends Omit<ContextOptions, 'embeddings'> {
   readonly disk?: ShelfPlace
   /** The place where engines on several machines find each other's cells (`sharedCells`). Default: none. */
   readonly shared?: SharedCells
+  /** Is told which blocks of tokens the cache holds exactly, and where. Default: none is told. */
+  readonly blocks?: BlockOutlet
   /** Called with a sentence for the user when something goes wrong with the disk cache after loading. Earlier problems are in `notes`. */
   readonly tell?: (sentence: string) => void
 }

@@ -42,6 +42,7 @@ import {
 } from './client-request.js'
 import { samplingDefaultsOf } from './sampling-defaults.js'
 import { type Abilities, abilitiesOf, refusalOf, refuseHopeless } from './model-facts.js'
+import { BlockWatch } from './block-watch.js'
 import { BackgroundRecompute, refresh, shadowOf, type RefreshOptions, type RefreshResult } from './background-recompute.js'
 import {
   bareTools,
@@ -100,6 +101,8 @@ function* shownIn(messages: readonly ChatMessage[]): Steps<string[]> {
   return texts
 }
 
+const NO_BLOCKS = 'This model keeps states instead of cells, so no KV events tell of its blocks.'
+
 export class LlamaEngine implements Engine {
   readonly info: EngineInfo
   /** The contracts that edits can have with this model. `notes` say which are not available, and why. */
@@ -123,6 +126,7 @@ export class LlamaEngine implements Engine {
   readonly #rendering = new Set<{ readonly conversation: ConversationId; forgotten: boolean }>()
   readonly #recompute: BackgroundRecompute
   readonly #publisher: CellPublisher | null
+  readonly #watch: BlockWatch | null
   readonly #adapters: Adapters
   #disposed = false
 
@@ -142,7 +146,8 @@ export class LlamaEngine implements Engine {
     this.#offload = new OffloadTiers({ hostBytes, ...(disk === null ? {} : { disk }) })
     this.#salts = new CacheSalts(options.shared?.secret ?? disk?.secret)
     this.abilities = abilitiesOf(model.info, options)
-    this.notes = [...this.abilities.notes, ...adapters.notes, ...(disk?.notes ?? [])]
+    const unseen = options.blocks === undefined || this.abilities.refusal === null ? [] : [NO_BLOCKS]
+    this.notes = [...this.abilities.notes, ...adapters.notes, ...(disk?.notes ?? []), ...unseen]
     this.#adapted = new AdaptedConversations(() => this.#offload.all.map(({ conversation }) => conversation))
     this.#ownAnswers = new OwnAnswers(model)
     const { refusal } = this.abilities
@@ -167,6 +172,10 @@ export class LlamaEngine implements Engine {
       shared === null
         ? null
         : new CellPublisher(async (of) => this.#cache.publish?.(of, (errand) => this.#scheduler.between(errand)))
+    this.#watch =
+      options.blocks === undefined || refusal !== null
+        ? null
+        : new BlockWatch(this.#cache, (errand) => this.#scheduler.between(errand), options.blocks, this.adapterKey)
     this.#recompute = new BackgroundRecompute({
       refresh: (name, signal) => this.#refresh(name, { when: 'idle', signal }),
       compact: (name) => this.#compact(name),
@@ -429,6 +438,7 @@ export class LlamaEngine implements Engine {
     this.#disposed = true
     this.#recompute.end()
     await this.published()
+    await this.#watch?.end()
     await this.#scheduler.close()
     if (this.options.disk !== undefined) await this.#cache.leave()
     await Promise.all([this.#offload.close(), this.saved.shared?.close()])
@@ -576,6 +586,7 @@ export class LlamaEngine implements Engine {
     const job = new Job({ ...request, speculate }, this.model, performance.now(), watch)
     try {
       const result = this.#scheduler.submit(job)
+      if (this.#watch !== null) void result.finally(() => this.#watch?.later()).catch(() => undefined)
       if (kind === 'answer') void result.then(() => this.#publisher?.later(conversation)).catch(() => undefined)
       return result
     } catch (error) {

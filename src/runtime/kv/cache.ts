@@ -7,6 +7,7 @@ import type { ConversationId } from '../core/ids.js'
 import { length, span, type Span } from '../core/span.js'
 import type { CacheSalt } from './tenant-salts.js'
 import type { CostModel, TierRates } from './cost-model.js'
+import type { HeldTexts } from './block-events.js'
 import { Evictor, type Reservation } from './eviction.js'
 import { predictedTime } from './forecast.js'
 import { MidSequencePrefill, KeyRotation } from './scratch.js'
@@ -335,6 +336,24 @@ export class KvCache implements StepCache {
       ...own.map((holder) => ({ holder, where: holder.state === 'parked' ? ('parked' as const) : ('live' as const) })),
       ...stored.map((holder) => ({ holder, where: holder.tier })),
     ])
+  }
+
+  held(): HeldTexts {
+    const device = this.#table.all
+      .filter(({ state }) => state !== 'scratch')
+      .map((holder) => ({
+        ...{ holder, salt: holder.salt, tokens: holder.tokens, exact: holder.exact },
+        changed: holder.takeChanged(),
+      }))
+    const stored = this.#offload.all.flatMap(({ record, tier }) => {
+      const salt = this.#conversations.get(record.conversation)?.salt
+      return salt === undefined ? [] : [{ record, tier, salt }]
+    })
+    return { device, stored }
+  }
+
+  get revision(): number {
+    return this.#table.revision + this.#offload.revision
   }
 
   get totals(): CacheTotals {

@@ -49,6 +49,8 @@ export class OffloadTiers {
   #perToken = Infinity
   #lost = 0
   #refused = 0
+  /** Grows when a sequence comes, goes or moves. */
+  revision = 0
 
   constructor({ hostBytes = 0, disk }: OffloadOptions) {
     this.#budget = hostBytes
@@ -110,6 +112,7 @@ export class OffloadTiers {
 
   /** Keeps a saved sequence in memory. If memory is full, the sequences of least benefit move to the disk tier, or are lost. */
   put(record: OffloadRecord, state: SavedState): void {
+    this.revision++
     this.#weigh(record, state)
     this.#host.add(new OffloadedSequence(record, { tier: 'host', state }, bytesOf(state)))
     this.#makeRoom()
@@ -123,7 +126,7 @@ export class OffloadTiers {
     if (place.tier === 'shared') return Promise.resolve(null)
     return (
       this.#store?.take(place.id).then((state) => {
-        if (state === null) this.#disk.delete(place.id)
+        if (state === null && this.#disk.delete(place.id)) this.revision++
         return state === null ? null : piecesOf(state)
       }) ?? Promise.resolve(null)
     )
@@ -143,6 +146,7 @@ export class OffloadTiers {
    */
   drop(stored: OffloadedSequence, damaged = false): void {
     if (damaged) this.#refused++
+    this.revision++
     this.#host.delete(stored)
     if (stored.place.tier !== 'disk' || !this.#disk.delete(stored.place.id)) return
     this.#follow(this.#store?.drop(stored.place.id))
@@ -188,6 +192,7 @@ export class OffloadTiers {
     const { place, record } = stored
     if (place.tier !== 'host' || this.#leaving.has(stored)) return
     if (this.#store === null) {
+      this.revision++
       this.#host.delete(stored)
       this.#lost++
       return
@@ -195,6 +200,7 @@ export class OffloadTiers {
     this.#leaving.add(stored)
     this.#follow(
       this.#write(record, place.state).then((item) => {
+        this.revision++
         this.#leaving.delete(stored)
         const wanted = this.#host.delete(stored)
         if (item === null) this.#lost++

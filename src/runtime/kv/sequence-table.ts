@@ -27,6 +27,8 @@ export class SequenceTable {
   readonly sequences: SequenceIds
   readonly #bySequence = new Map<SeqId, Sequence>()
   #clock = 0
+  /** Grows when a sequence gets or loses cells other than by decoding. */
+  revision = 0
   #computed: Passed = { prompt: 0, generated: 0 }
   /** Milliseconds of copies that count for no step yet. */
   #copied = 0
@@ -63,6 +65,7 @@ export class SequenceTable {
   add(conversation: ConversationId, state: SequenceState, salt: CacheSalt = COMMON): Sequence | null {
     const seq = this.sequences.take()
     if (seq === null) return null
+    this.revision++
     const sequence = new Sequence(conversation, seq, this.cells, state, salt)
     this.#bySequence.set(seq, sequence)
     this.touch(sequence)
@@ -122,6 +125,7 @@ export class SequenceTable {
       entries.end <= from.held && (at === 0 || to.position(at - 1) < start) && (at === to.held || to.position(at) >= end),
       `sequence ${from.seq} cannot lend its positions ${start} to ${end} to sequence ${to.seq}`,
     )
+    this.revision++
     this.memory.tag(from.seq, to.seq, span(start, end))
     to.adopt(from, entries, at)
     this.touch(from)
@@ -130,6 +134,7 @@ export class SequenceTable {
   /** Removes these entries from the sequence. Returns how many cells that freed. */
   cut(sequence: Sequence, entries: Span): number {
     if (length(entries) === 0) return 0
+    this.revision++
     this.memory.untag(sequence.seq, sequence.positionsOf(entries))
     return sequence.cut(entries)
   }
@@ -141,6 +146,7 @@ export class SequenceTable {
       `sequence ${sequence.seq} cannot be dropped: it is running or already gone`,
     )
     const freed = this.cut(sequence, span(0, sequence.held))
+    this.revision++
     this.#bySequence.delete(sequence.seq)
     this.sequences.give(sequence.seq)
     return freed
@@ -189,6 +195,7 @@ export class SequenceTable {
   /** Moves entries to other positions. No other sequence may hold their cells. */
   shift(sequence: Sequence, entries: Span, delta: number): void {
     if (delta === 0) return
+    this.revision++
     this.memory.shift(sequence.seq, sequence.positionsOf(entries), delta)
     sequence.shift(entries, delta)
   }

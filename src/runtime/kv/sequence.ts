@@ -89,6 +89,8 @@ export class Sequence implements HeldSequence {
   /** How many entries are exact, from the first on, among those that the hasher has seen. */
   #exact = 0
   readonly #expected: CellHashes = new Int32Array(WORDS)
+  /** The first entry that changed since the last `takeChanged`. */
+  #changed = 0
   #fresh: FreshHashes | null = null
 
   constructor(
@@ -182,6 +184,13 @@ export class Sequence implements HeldSequence {
   freshText(tokens: Int32Array): FreshText {
     this.#fresh ??= new FreshHashes(this.salt)
     return new FreshText(tokens, this.#fresh)
+  }
+
+  /** Returns the first entry that changed since the last call; `held` when none did. Its only caller is the KvCache's `held`. */
+  takeChanged(): number {
+    const changed = Math.min(this.#changed, this.#held)
+    this.#changed = this.#held
+    return changed
   }
 
   /** Enters tokens that were decoded at the end of the sequence, at `next` and the positions after it. */
@@ -330,6 +339,7 @@ export class Sequence implements HeldSequence {
   }
 
   #changedFrom(entry: number): void {
+    this.#changed = Math.min(this.#changed, entry)
     this.#exact = Math.min(this.#exact, this.#hasher.goBack(entry))
   }
 

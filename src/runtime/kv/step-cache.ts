@@ -4,6 +4,7 @@
  */
 import type { ConversationId } from '../core/ids.js'
 import type { Span } from '../core/span.js'
+import type { HeldTexts } from './block-events.js'
 import type { Reservation } from './eviction.js'
 import type { LedgerEntry, StepKind } from './ledger.js'
 import type { ReadStates } from './offload.js'
@@ -140,6 +141,13 @@ interface CacheAbilities {
    * that cannot be shifted. Also returns 0 for one that shares cells behind a gap, because a shift moves them for all their sequences.
    */
   closeGaps?(conversation: ConversationId): number
+  /**
+   * Returns the beginnings of all sequences, for `BlockEvents.look`, which is its only caller: it also notes that they were looked at. Call
+   * it while no decode runs. A cache without it finds no text by its beginning.
+   */
+  held?(): HeldTexts
+  /** Grows when sequences get or lose cells other than by decoding. */
+  readonly revision?: number
   /** Puts the conversation's cells where other engines find them (SharedCells). `between` runs its argument between two decodes. */
   publish?(conversation: ConversationId, between: <T>(errand: () => T) => Promise<T>): Promise<void>
   /**

@@ -10,6 +10,9 @@ export interface CacheSalt {
   readonly key: Int32Array
   /** Four words: the hasher's state before any cell is seen. */
   readonly start: Int32Array
+  /** Whose salt it is, and for which adapters: as `CacheSalts.of` got them. */
+  readonly tenant?: string
+  readonly adapters?: string
 }
 
 export const SECRET_BYTES = 32
@@ -40,7 +43,7 @@ export class CacheSalts {
     else hmac.update('kvfold cell salt, tenant:').update(Buffer.from(tenant, 'utf16le'))
     const digest = hmac.digest()
     const words = (from: number) => Int32Array.from({ length: 4 }, (_, word) => digest.readInt32LE(from + 4 * word))
-    return { key: words(0), start: words(16) }
+    return { key: words(0), start: words(16), adapters, ...(tenant === undefined ? {} : { tenant }) }
   }
 }
 

@@ -22,9 +22,10 @@ import { BUILTIN, builtinModel } from '../builtin.js'
 import { keepRetention, openStore, retentionMs } from '../store-options.js'
 import { mcpServersOf, openMcpHost, toolsOf } from '../mcp-tools.js'
 import { sampling, toolTextsOf, type ModelFlags } from '../options.js'
+import type { KvEventPublisher } from '../../../fleet/events/kv-events.js'
 import { engineSource, isRemote } from '../remote-engines.js'
 import { embedderOptions, loadEngine, loadReader, nativeLibrary, warnOfContract } from '../runtime.js'
-import { addServeOptions, editsOfKeys, keysOf, named, type ServeFlags, tlsOf, withAliases } from '../serve-options.js'
+import { addServeOptions, editsOfKeys, keysOf, kvEventsOf, named, type ServeFlags, tlsOf, withAliases } from '../serve-options.js'
 import type { Shell } from '../shell.js'
 import { printable } from '../terminal.js'
 
@@ -55,9 +56,10 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
   const embeddings = typeof flags.embeddings === 'string' ? embedding(flags.embeddings, flags, shell) : null
   const reranker = flags.reranking === undefined ? null : ranking(flags.reranking, flags, shell)
   const toolServers = mcpServersOf(flags)
+  const events = await openKvEvents(flags)
   const remote = await engineSource(flags, flags.slots, notes, interrupt.signal)
-  const folder = remote === null ? folderOf(flags, shell) : undefined
-  const models = withAliases(remote === null ? sourcesOf(flags, shell) : [remote], flags.alias, folder?.read)
+  const folder = remote === null ? folderOf(flags, shell, events) : undefined
+  const models = withAliases(remote === null ? sourcesOf(flags, shell, events) : [remote], flags.alias, folder?.read)
   const tell = (line: string) => {
     notes.print(`store: ${printable(line)}`)
   }
@@ -135,9 +137,18 @@ async function serve(flags: ServeFlags, shell: Shell, version: string): Promise<
     await retention?.stop()
     await server.close(flags.grace * 1000)
     await mcp?.close()
+    await events?.close()
   }
   // The server ended on request, so this is not an interrupt.
   interrupt.renew()
+}
+
+/** Opens the publisher of KV events; null when the flags ask for none. @throws KvfoldError cli/bad-usage */
+async function openKvEvents(flags: ServeFlags): Promise<KvEventPublisher | null> {
+  const options = kvEventsOf(flags)
+  if (options === undefined) return null
+  const { KvEventPublisher } = await import('../../../fleet/events/kv-events.js')
+  return KvEventPublisher.open(options)
 }
 
 /** Listens. Takes over a UNIX socket that a dead server left behind. */
@@ -179,7 +190,7 @@ const listed = (names: readonly string[]): string =>
     : names.slice(0, SHOWN).join(', ') + (names.length > SHOWN ? ` and ${names.length - SHOWN} more` : '')
 
 /** @throws KvfoldError cli/bad-usage */
-function sourcesOf(flags: ServeFlags, shell: Shell): ModelSource[] {
+function sourcesOf(flags: ServeFlags, shell: Shell, events: KvEventPublisher | null): ModelSource[] {
   const models = (flags.model ?? (flags.models === undefined ? [BUILTIN] : [])).map(named)
   const twice = models.find(({ name }, at) => models.findIndex((other) => other.name === name) < at)
   if (twice !== undefined)
@@ -194,7 +205,7 @@ function sourcesOf(flags: ServeFlags, shell: Shell): ModelSource[] {
       `${base.path}, given to --lora, is the model itself and no adapter; give a LoRA adapter that was converted to GGUF.`,
     )
   return models.map(({ name, model }, at) => ({
-    ...sourceOf(name, model, at === 0 ? flags : withoutAdapters(flags), shell),
+    ...sourceOf(name, model, at === 0 ? flags : withoutAdapters(flags), shell, events),
     ...definedFields({ file: knownFile(model) }),
   }))
 }
@@ -202,11 +213,17 @@ function sourcesOf(flags: ServeFlags, shell: Shell): ModelSource[] {
 /** An adapter fits one model: the first that the flags name. */
 const withoutAdapters = ({ lora: _, ...flags }: ServeFlags): ServeFlags => flags
 
-function sourceOf(name: string, model: string, flags: ServeFlags, { notes, interrupt }: Shell): ModelSource {
+function sourceOf(
+  name: string,
+  model: string,
+  flags: ServeFlags,
+  { notes, interrupt }: Shell,
+  events: KvEventPublisher | null,
+): ModelSource {
   const uses = { attention: flags.attention === 'on', ...(flags.embeddings === true ? { embeddings: 'beside' as const } : {}) }
   const trial = flags.trial === 'on' ? uses : 'off'
   const { slots, lora = [] } = flags
-  const gap = definedFields({ maxGap: flags.maxGap })
+  const more = definedFields({ maxGap: flags.maxGap, blocks: events?.outlet(name) })
   const say = (doing: string) => {
     notes.print(`${doing} ...`)
   }
@@ -215,7 +232,7 @@ function sourceOf(name: string, model: string, flags: ServeFlags, { notes, inter
     slots,
     adapters: adaptersOf(lora),
     load: async () => {
-      const engine = await loadEngine({ ...flags, model }, notes, interrupt.signal, { slots, ...gap, trial, say })
+      const engine = await loadEngine({ ...flags, model }, notes, interrupt.signal, { slots, ...more, trial, say })
       for (const contract of new Set([flags.contract, flags.clientEdits])) await warnOfContract(contract, engine, notes)
       return engine
     },
@@ -243,7 +260,7 @@ interface ServedFolder {
 }
 
 /** @throws KvfoldError cli/bad-usage when it is no folder */
-function folderOf(flags: ServeFlags, shell: Shell): ServedFolder | undefined {
+function folderOf(flags: ServeFlags, shell: Shell, events: KvEventPublisher | null): ServedFolder | undefined {
   const { models: given, alias = [] } = flags
   if (given === undefined) return undefined
   const path = given === true ? modelsFolder() : resolve(given)
@@ -256,7 +273,7 @@ function folderOf(flags: ServeFlags, shell: Shell): ServedFolder | undefined {
     modelsIn(path).map((file) => {
       const key = JSON.stringify([file.path, file.size, file.modified, file.name, file.aliases])
       const source = known.get(key) ?? {
-        ...sourceOf(file.name, file.path, withoutAdapters(flags), shell),
+        ...sourceOf(file.name, file.path, withoutAdapters(flags), shell, events),
         ...{ file, aliases: [...file.aliases, ...aliasesOf(file.name)] },
       }
       known.set(key, source)

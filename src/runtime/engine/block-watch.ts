@@ -1,0 +1,82 @@
+/** Watches a cache and tells an outlet which blocks of tokens it holds exactly. Works beside the decodes, never within them. */
+import { inTurns } from '../core/turns.js'
+import { type BlockEvent, BlockEvents, type HeldTexts } from '../kv/block-events.js'
+
+/** Takes the events of one engine. */
+export interface BlockOutlet {
+  /** Resolves when it has room for more. The watch waits for that, and then tells the sum of what changed meanwhile. */
+  tell(events: readonly BlockEvent[]): Promise<void>
+}
+
+/** What the watch needs of the engine. */
+export interface WatchedCache {
+  readonly revision?: number
+  held?(): HeldTexts
+}
+
+/** Milliseconds between two looks for changes that no step announces: an eviction, a move to another tier, a forgotten text. */
+const LOOK = 200
+
+export class BlockWatch {
+  readonly #events = new BlockEvents()
+  readonly #timer: NodeJS.Timeout
+  #seen = -1
+  #due = false
+  #running: Promise<void> | null = null
+  #ended = false
+
+  /**
+   * @param between runs its argument while no decode runs (Scheduler.between)
+   * @param usual the key of the adapters that belong to the model as it is served; blocks of these are told like those of no adapters
+   */
+  constructor(
+    private readonly cache: WatchedCache,
+    private readonly between: <T>(errand: () => T) => Promise<T>,
+    private readonly outlet: BlockOutlet,
+    private readonly usual: string,
+  ) {
+    this.#timer = setInterval(() => {
+      if ((this.cache.revision ?? this.#seen) !== this.#seen) this.later()
+    }, LOOK)
+    this.#timer.unref()
+  }
+
+  /** Call it when a step has ended. */
+  later(): void {
+    this.#due = true
+    if (this.#ended) return
+    // A failure (the engine's end, a lost context) is reported to requests.
+    this.#running ??= this.#run()
+      .catch(() => undefined)
+      .finally(() => {
+        this.#running = null
+      })
+  }
+
+  /** Tells that all blocks are gone. Call it before the engine's memory is freed. */
+  async end(): Promise<void> {
+    if (this.#ended) return
+    this.#ended = true
+    clearInterval(this.#timer)
+    await this.#running
+    await this.#tell(await inTurns(this.#events.end()))
+  }
+
+  async #run(): Promise<void> {
+    while (this.#due && !this.#ended) {
+      this.#due = false
+      const look = await this.between(() => {
+        this.#seen = this.cache.revision ?? this.#seen
+        return this.#events.look(this.cache.held?.() ?? { device: [], stored: [] })
+      })
+      if (look.gone.length > 0 || look.news.length > 0) await this.#tell(await inTurns(this.#events.eventsOf(look)))
+    }
+  }
+
+  async #tell(events: readonly BlockEvent[]): Promise<void> {
+    // A failed outlet must not end a server that answers; the outlet reports its trouble itself.
+    const { usual } = this
+    const told = events.map((event) => (event.kind === 'stored' && event.adapters === usual ? { ...event, adapters: '' } : event))
+    if (told.length > 0) await this.outlet.tell(told).catch(() => undefined)
+  }
+}

@@ -1,0 +1,265 @@
+/**
+ * Says which blocks of tokens the cache holds exactly, as events: stored and removed. Routers of other programs follow them (vLLM's KV
+ * events). A block is named by a hash of its tokens and of all tokens before it. No cell hash is ever shown.
+ */
+import { createHash } from 'node:crypto'
+import { PUBLIC } from '../core/ids.js'
+import type { Steps } from '../core/turns.js'
+import { FreshHashes, FreshText } from './cell-hash.js'
+import type { OffloadRecord } from './ports.js'
+import type { Tier } from './sequence.js'
+import { type CacheSalt, COMMON } from './tenant-salts.js'
+
+/** Tokens per announced block. */
+export const EVENT_BLOCK = 16
+/** The most blocks in one event. */
+const MOST_BLOCKS = 128
+/** Tokens of a saved sequence that are looked at in one go. */
+const STRIDE = 512
+
+/** Where announced cells are. Cells of the shared tier belong to no engine, so they are not announced. */
+export type EventTier = Exclude<Tier, 'shared'>
+
+/** The beginning of a sequence on the device. `tokens` is a view, valid until the cache changes. */
+export interface DeviceText {
+  readonly holder: object
+  readonly salt: CacheSalt
+  readonly tokens: Int32Array
+  /** How many tokens are exact, from the first on. */
+  readonly exact: number
+  /** The first token that may differ from the last look. */
+  readonly changed: number
+}
+
+/** A sequence in a lower tier; its record never changes. */
+export interface StoredText {
+  readonly record: OffloadRecord
+  readonly tier: 'host' | 'disk'
+  readonly salt: CacheSalt
+}
+
+/** All sequences of a cache at one moment. */
+export interface HeldTexts {
+  readonly device: readonly DeviceText[]
+  readonly stored: readonly StoredText[]
+}
+
+/** Consecutive blocks that the tier holds now. `parent` is the block before them; null at the beginning of a text. */
+export interface BlocksStored {
+  readonly kind: 'stored'
+  readonly tier: EventTier
+  readonly hashes: readonly bigint[]
+  readonly parent: bigint | null
+  readonly tokens: readonly number[]
+  /** The tenant, if it has a name. Only its requests find these blocks. */
+  readonly tenant: string | null
+  /** The key of the adapters that computed the blocks (AdapterSet); empty for none. */
+  readonly adapters: string
+}
+
+/** Blocks that the tier does not hold any more; those that build on others come first. */
+export interface BlocksRemoved {
+  readonly kind: 'removed'
+  readonly tier: EventTier
+  readonly hashes: readonly bigint[]
+}
+
+export type BlockEvent = BlocksStored | BlocksRemoved
+
+/** A held text since the last look: its first `kept` blocks are known, and `tokens` are those of the blocks after them. */
+interface News {
+  readonly holder: object
+  readonly tier: EventTier
+  readonly salt: CacheSalt
+  readonly kept: number
+  readonly tokens: Int32Array
+  /** The saved sequence whose exact beginning has to be found out. */
+  readonly record?: OffloadRecord
+}
+
+/** What was looked at and is not worked out yet. */
+export interface Look {
+  readonly gone: readonly object[]
+  readonly news: readonly News[]
+}
+
+interface Chain {
+  readonly tier: EventTier
+  readonly digests: Buffer[]
+}
+
+interface Block {
+  readonly hash: bigint
+  readonly parent: bigint | null
+  readonly salt: CacheSalt
+  /** Null once it was announced. */
+  tokens: Int32Array | null
+  holders: number
+}
+
+/**
+ * Follows a cache from look to look, and works out which blocks came and went. Call `look` while no decode runs, and then let the steps of
+ * `eventsOf` run, all of them, before the next look.
+ */
+export class BlockEvents {
+  readonly #chains = new Map<object, Chain>()
+  readonly #blocks = { device: new Map<bigint, Block>(), host: new Map<bigint, Block>(), disk: new Map<bigint, Block>() }
+  readonly #changed = { device: new Set<Block>(), host: new Set<Block>(), disk: new Set<Block>() }
+
+  /** Copies what is new since the last look. Takes time for new tokens and for the number of sequences, and for nothing else. */
+  look({ device, stored }: HeldTexts): Look {
+    const held = new Set<object>()
+    const news: News[] = []
+    for (const { holder, salt, tokens, exact, changed } of device) {
+      held.add(holder)
+      const known = this.#chains.get(holder)?.digests.length ?? 0
+      const whole = Math.floor(exact / EVENT_BLOCK)
+      const kept = Math.min(known, whole, Math.floor(changed / EVENT_BLOCK))
+      if (kept === known && kept === whole) continue
+      news.push({ holder, salt, kept, tier: 'device', tokens: tokens.slice(kept * EVENT_BLOCK, whole * EVENT_BLOCK) })
+    }
+    for (const { record, tier, salt } of stored) {
+      held.add(record)
+      if (this.#chains.get(record)?.tier !== tier)
+        news.push({ holder: record, salt, kept: 0, tier, tokens: record.tokens, record })
+    }
+    return { gone: [...this.#chains.keys()].filter((holder) => !held.has(holder)), news }
+  }
+
+  /** Works out a look. Returns the events since the last one, in order: what went, then what came. */
+  *eventsOf({ gone, news }: Look): Steps<BlockEvent[]> {
+    for (const holder of gone) {
+      yield* this.#cut(this.#chains.get(holder)!, 0)
+      this.#chains.delete(holder)
+    }
+    for (const { holder, tier, salt, kept, tokens, record } of news) {
+      const known = this.#chains.get(holder)
+      if (known !== undefined) yield* this.#cut(known, kept)
+      const chain: Chain = known?.tier === tier ? known : { tier, digests: [] }
+      this.#chains.set(holder, chain)
+      const exact = record === undefined ? tokens.length : yield* exactIn(record, salt)
+      for (let at = 0; at + EVENT_BLOCK <= exact; at += EVENT_BLOCK) {
+        this.#add(chain, salt, tokens.subarray(at, at + EVENT_BLOCK))
+        yield
+      }
+    }
+    return [...this.#removed(), ...(yield* this.#stored())]
+  }
+
+  /** Returns the events for a cache that holds nothing any more. */
+  *end(): Steps<BlockEvent[]> {
+    return yield* this.eventsOf(this.look({ device: [], stored: [] }))
+  }
+
+  /** Takes the blocks from the `kept`th on out of a chain. */
+  *#cut({ tier, digests }: Chain, kept: number): Steps<void> {
+    while (digests.length > kept) {
+      const block = this.#blocks[tier].get(hashOf(digests.pop()!))!
+      block.holders--
+      this.#changed[tier].add(block)
+      yield
+    }
+  }
+
+  #add({ tier, digests }: Chain, salt: CacheSalt, tokens: Int32Array): void {
+    const before = digests.at(-1)
+    const digest = blockDigest(before ?? seedOf(salt), tokens)
+    digests.push(digest)
+    const hash = hashOf(digest)
+    const blocks = this.#blocks[tier]
+    const known = blocks.get(hash)
+    const parent = before === undefined ? null : hashOf(before)
+    const block = known ?? { hash, parent, salt, tokens: tokens.slice(), holders: 0 }
+    block.holders++
+    blocks.set(hash, block)
+    this.#changed[tier].add(block)
+  }
+
+  #removed(): BlocksRemoved[] {
+    return TIERS.flatMap((tier) => {
+      const lost = [...this.#changed[tier]].filter(({ holders }) => holders === 0)
+      for (const block of lost) {
+        this.#blocks[tier].delete(block.hash)
+        this.#changed[tier].delete(block)
+      }
+      const hashes = lost.filter(({ tokens }) => tokens === null).map(({ hash }) => hash)
+      return inPieces(hashes).map((piece) => ({ kind: 'removed' as const, tier, hashes: piece }))
+    })
+  }
+
+  *#stored(): Steps<BlocksStored[]> {
+    const events: StoredRun[] = []
+    for (const tier of TIERS) {
+      for (const block of this.#changed[tier]) {
+        const { hash, parent, salt, tokens } = block
+        if (tokens === null) continue
+        block.tokens = null
+        const last = events.at(-1)
+        const goesOn = last?.tier === tier && parent !== null && last.hashes.at(-1) === parent
+        if (goesOn && last.hashes.length < MOST_BLOCKS) {
+          last.hashes.push(hash)
+          last.tokens.push(...tokens)
+        } else events.push({ kind: 'stored', tier, hashes: [hash], parent, tokens: [...tokens], ...namesOf(salt) })
+        yield
+      }
+      this.#changed[tier].clear()
+    }
+    return events
+  }
+}
+
+/** An event that still grows. */
+type StoredRun = BlocksStored & { readonly hashes: bigint[]; readonly tokens: number[] }
+
+const TIERS = ['device', 'host', 'disk'] as const
+
+function inPieces<T>(all: readonly T[]): T[][] {
+  return Array.from({ length: Math.ceil(all.length / MOST_BLOCKS) }, (_, at) =>
+    all.slice(at * MOST_BLOCKS, (at + 1) * MOST_BLOCKS),
+  )
+}
+
+/** Counts the exact entries at the beginning of a saved sequence. */
+function* exactIn({ tokens, positions, hashes }: OffloadRecord, salt: CacheSalt): Steps<number> {
+  const fresh = new FreshHashes(salt)
+  for (let end = STRIDE; ; end += STRIDE) {
+    const text = new FreshText(tokens.subarray(0, end), fresh)
+    for (let at = end - STRIDE; at < Math.min(end, tokens.length); at++)
+      if (positions[at] !== at || !text.isAt(at, hashes, at)) return at
+    if (end >= tokens.length) return tokens.length
+    yield
+  }
+}
+
+// The names of blocks.
+
+const NO_DIGEST = Buffer.alloc(32)
+
+/**
+ * Returns the digest of a block: SHA-256 of the digest before it (32 bytes) and of its token ids (4 bytes each, little endian). The block's
+ * hash is the number in the last 8 bytes, big endian.
+ */
+export function blockDigest(before: Buffer, tokens: Int32Array): Buffer {
+  const ids = Buffer.alloc(4 * tokens.length)
+  for (const [at, token] of tokens.entries()) ids.writeInt32LE(token, 4 * at)
+  return createHash('sha256').update(before).update(ids).digest()
+}
+
+export const hashOf = (digest: Buffer): bigint => digest.readBigUInt64BE(24)
+
+/** The digest before the first block. It keeps the blocks of tenants and of adapters apart. */
+function seedOf(salt: CacheSalt): Buffer {
+  const { tenant, adapters } = namesOf(salt)
+  if (tenant === null && adapters === '') return NO_DIGEST
+  return createHash('sha256')
+    .update(JSON.stringify([tenant, adapters]))
+    .digest()
+}
+
+const namesOf = ({ tenant, adapters = '' }: CacheSalt = COMMON): {
+  readonly tenant: string | null
+  readonly adapters: string
+} => ({
+  tenant: tenant === undefined || tenant === PUBLIC ? null : tenant,
+  adapters,
+})
