@@ -26,6 +26,7 @@ export { builtinModel } from './runtime/cli/builtin.js'
 export type {
   AnswerLimits,
   BackendInfo,
+  LibraryFiles,
   CacheType,
   ContextOptions,
   DryOptions,
@@ -46,6 +47,7 @@ export type {
   TokenizeOptions,
   VocabType,
 } from './runtime/native/types.js'
+export type { LibraryKind } from './runtime/native/compiled-library.js'
 
 // Chat: messages and tools as all layers pass them, and templates with a token span for every message.
 export type {

@@ -54,7 +54,10 @@ async function written(shape: StreamShape<Answer>): Promise<readonly Frame[]> {
 describe('shapes of streams', () => {
   it('OpenAI chat: the role, reasoning, text with its logprobs, the call, the reason, usage, the end', async () => {
     const frames = await written(
-      new ChatStream({ id: 'c', created: 1, system_fingerprint: 'kvfold-test' }, { kvfold: undefined, ignored: [], logprobs: true, usage: true }),
+      new ChatStream(
+        { id: 'c', created: 1, system_fingerprint: 'kvfold-test' },
+        { kvfold: undefined, ignored: [], logprobs: true, usage: true },
+      ),
     )
     const chunks = frames
       .slice(0, -1)
@@ -85,7 +88,10 @@ describe('shapes of streams', () => {
   })
 
   it('OpenAI chat: several answers in turn, and an error in the middle', () => {
-    const shape = new ChatStream({ id: 'c', created: 1, system_fingerprint: 'kvfold-test' }, { kvfold: undefined, ignored: [], logprobs: false, usage: false })
+    const shape = new ChatStream(
+      { id: 'c', created: 1, system_fingerprint: 'kvfold-test' },
+      { kvfold: undefined, ignored: [], logprobs: false, usage: false },
+    )
     const frames = [shape.on(EVENTS[1]!, 1), shape.on(EVENTS[1]!, 0), shape.on(EVENTS[7]!, 1), shape.done(ANSWER, 1)].flat()
     expect(frames.map(({ data }) => (data as { choices: { index: number }[] }).choices[0]?.index)).toEqual([1, 0, 1, 1])
     const failed = shape.failed(problemOf(new KvfoldError('server/closing', 'Going.')))
