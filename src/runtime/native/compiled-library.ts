@@ -13,8 +13,8 @@ import { builtAddon } from './built-addon.js'
 import { COMPILER_OPTIONS, configure, extractSource, make, need, needTools } from './llama-build.js'
 
 /** What a library computes on. */
-export const LIBRARY_KINDS = ['cpu', 'cuda', 'vulkan'] as const
-export type LibraryKind = (typeof LIBRARY_KINDS)[number]
+export type LibraryKind = 'cpu' | 'cuda' | 'vulkan'
+export const LIBRARY_KINDS: readonly LibraryKind[] = ['cpu', 'cuda', 'vulkan']
 
 interface Kind {
   /** ggml's name of the backend. */
