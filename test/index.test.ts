@@ -9,6 +9,7 @@ it('kvfold exports these names', () => {
     'ChatFormat',
     'Conversation',
     'Embedder',
+    'KvEventPublisher',
     'KvfoldError',
     'LlamaEngine',
     'MAX_CALLS',
