@@ -206,8 +206,8 @@ function changeOf(before: Held | null, rows: readonly ShownRow[], index: number)
 }
 
 /**
- * Returns how many of the prompt's tokens are in the engine's cache if it kept all of the last step. These are the common beginning of both
- * prompts.
+ * Estimates how many of the prompt's tokens are in the engine's cache if it kept all of the last step: the beginning that the prompt shares
+ * with the last step's prompt and answer. In the first message that differs, the share of equal first characters counts.
  */
 function expectedOf(before: Held | null, rows: readonly ShownRow[], spans: readonly Span[]): number {
   let tokens = 0

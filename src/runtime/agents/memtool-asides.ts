@@ -16,7 +16,7 @@ import type { SearchedTools, ToolMemory } from '../tools/tool-memory.js'
 
 /**
  * `autonomous`: the model searches and removes by tools. `workflow`: before each turn it is asked aside what to remove and what to search
- * for, and then has no tool to do so. `hybrid`: it is asked aside what to remove, and searches by a tool.
+ * for, and its prompt asks for neither. `hybrid`: it is asked aside what to remove, and searches by a tool.
  */
 export const memToolModes = ['autonomous', 'workflow', 'hybrid'] as const
 export type MemToolMode = (typeof memToolModes)[number]

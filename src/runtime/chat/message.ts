@@ -109,8 +109,8 @@ export function without(message: ChatMessage, parts: readonly OmittedPart[]): Ch
 }
 
 /**
- * Carries the edits that omit parts out on the messages themselves, for engines that send messages on. Returns the messages that are left,
- * and the other edits of them.
+ * Applies the edits that leave out parts (`omits`) to the messages, for engines that send messages instead of tokens. Returns the messages
+ * that remain, and their other edits, with the indices that these messages have now.
  */
 export function omitting(
   messages: readonly ChatMessage[],

@@ -245,8 +245,8 @@ export interface EngineReply {
   readonly timing: Timing
   readonly logprobs?: readonly TokenLogprob[]
   /**
-   * The log-probability of the token that ended the answer and appears in no text. Present if `logprobs` were requested, the model ended
-   * the answer, and the engine has tokens of its own.
+   * The log-probability of the token that ended the answer, which no text contains. Present if `logprobs` were requested, the model sampled
+   * such a token, and the engine computes in this process; remote engines do not set it.
    */
   readonly endLogprob?: TokenLogprob
   /** The tokens of the prompt, where the engine has them; its caller must not change them. */

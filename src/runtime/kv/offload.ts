@@ -97,7 +97,10 @@ export class OffloadTiers {
     if (this.#claimed.size === 0) this.#makeRoom()
   }
 
-  /** Whether the tiers can keep this many more tokens without dropping any sequence, judged by the bytes per token seen so far. */
+  /**
+   * Whether memory can take this many more tokens without losing a sequence. It assumes the fewest bytes a token seen so far, and is true
+   * while nothing was saved; `offer` judges by the real size.
+   */
   hasRoom(tokens: number): boolean {
     return this.open && (this.#perToken === Infinity || this.#fits(tokens * this.#perToken))
   }

@@ -61,7 +61,7 @@ struct Progress {
       function.NonBlockingCall([value](Napi::Env env, Napi::Function call) { call.Call({Napi::Number::New(env, value)}); });
     return !*stopping;
   }
-  // Waits on the worker thread until all reports have arrived or the environment ends.
+  // Blocks the worker thread until the main thread has run the callback for every report of progress, or the environment ends.
   void drain() {
     if (!wanted) return;
     auto heard = std::make_shared<std::promise<void>>();

@@ -172,8 +172,8 @@ export interface SharedThreads {
   /** Confirms the last `changes`: this server has erased everything that had to be forgotten. @throws KvfoldError store/unreachable */
   done(): Promise<void>
   /**
-   * Returns the servers that may still hold text that the thread's last change had forgotten. Waits up to `patience` milliseconds for
-   * running servers. @throws KvfoldError store/unreachable
+   * Returns the other servers that may still hold text which the thread's last change with `forgets` hid. Waits up to `patience`
+   * milliseconds until every running one has confirmed (`done`). @throws KvfoldError store/unreachable
    */
   unforgotten(tenant: string, id: string, patience: number): Promise<readonly Unforgotten[]>
   /**

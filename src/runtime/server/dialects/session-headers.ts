@@ -3,16 +3,16 @@ import type { IncomingHttpHeaders } from 'node:http'
 import { KvfoldError } from '../../core/errors.js'
 import type { Ask } from '../ask.js'
 
-/** How a program names its session; all names are in small letters. */
+/** The headers in which a program names its session, in small letters. */
 interface Naming {
   readonly session: string
-  /** The branch within the session, such as a subagent. */
+  /** The header that names the branch within the session, such as a subagent. */
   readonly branch?: string
-  /** The session that this one was begun from. */
+  /** The header that names the session from which this one began. */
   readonly parent?: string
-  /** The branch that this one was begun from. Default: the session's main branch. */
+  /** The header that names the branch from which this one began. Default: the session's main branch. */
   readonly parentBranch?: string
-  /** Says that no request of the session follows. */
+  /** The header that says that no request of the session follows. */
   readonly final?: string
 }
 

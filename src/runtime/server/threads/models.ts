@@ -405,7 +405,7 @@ export class ServedModel {
   users = 0
   /** On the clock of `performance.now`. */
   idleSince = performance.now()
-  /** Set until it is unloaded; null: as the options say. */
+  /** Milliseconds that `keep` set; unloading sets it back to null. Null: the limit of `ModelsOptions` counts. */
   keepAliveMs: number | null = null
   /** The load in progress, which all its users wait for. */
   pending: Promise<void> | null = null

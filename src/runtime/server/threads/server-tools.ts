@@ -106,7 +106,10 @@ export class ManagedThread implements LoadedTools {
     return this.#loaded(true)
   }
 
-  /** Tools that the model may call now and that this server carries out. */
+  /**
+   * Definitions that the prompt's list lacks: the operator's loaded tools, which the conversation shows, and the removing tool as it may be
+   * called now, with loaded names only.
+   */
   get unlisted(): readonly ToolDefinition[] {
     return [...this.#loaded(false), ...(this.#remove === null ? [] : heldRemoval(this.#remove, this.memory))]
   }

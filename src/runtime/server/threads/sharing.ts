@@ -61,7 +61,7 @@ export class Sharing {
   }
 
   /**
-   * Returns the servers that have not yet forgotten what the thread's last change had forgotten; waits for them up to PATIENCE. @throws
+   * Returns the servers that have not yet forgotten the text that the thread's last change with `forgets` hid; waits for them up to PATIENCE. @throws
    * KvfoldError store/unreachable
    */
   async unforgotten(tenant: Tenant, id: string): Promise<readonly Unforgotten[]> {

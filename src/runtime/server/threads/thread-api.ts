@@ -154,7 +154,7 @@ export interface ThreadApi {
   fragment(tenant: Tenant, id: string, options: FragmentOptions): Promise<readonly Fragment[]>
   fold(tenant: Tenant, id: string, fragment: string, how?: FoldOptions, costly?: CostlyFolds): Promise<Fragment>
   /**
-   * Returns the servers that may still hold text that the thread's last fold had forgotten; waits a few seconds for them. They forget it
+   * Returns the servers that may still hold text that the thread's last forgetting fold hid; waits a few seconds for them. They forget it
    * before they serve again.
    */
   unforgotten(tenant: Tenant, id: string): Promise<readonly Unforgotten[]>

@@ -449,7 +449,7 @@ export class ThreadManager {
     this.index.drop(entry)
   }
 
-  /** Returns the servers that have not yet forgotten what the thread's last change had forgotten (`Sharing`). */
+  /** Returns the servers that have not yet forgotten the text that the thread's last change with `forgets` hid (`Sharing`). */
   unforgotten(thread: Pick<KnownThread, 'tenant' | 'id'>): Promise<readonly Unforgotten[]> {
     return this.#sharing.unforgotten(thread.tenant, thread.id)
   }

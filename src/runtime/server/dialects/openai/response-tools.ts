@@ -1,6 +1,6 @@
 /**
- * Translates the tools of `/v1/responses`. To the model every tool of the client is a function, whatever its type; the calls become items
- * of that type.
+ * Translates the tools of `/v1/responses`. The model sees each as a function; its calls become items of the tool's type. Tools of the types
+ * in `LEFT_OUT` are not shown, and tools of other unknown types are refused.
  */
 import type { ChatMessage, ToolCall, ToolDefinition } from '../../../chat/message.js'
 import { definedFields, isRecord } from '../../../core/json.js'
