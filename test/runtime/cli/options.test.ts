@@ -67,7 +67,7 @@ describe('model options', () => {
     const flags = parse()
     expect(flags.model).toBe('builtin')
     expect(flags.gpu).toBe('auto')
-    expect(engineOptions(flags)).toEqual({ flashAttention: 'auto', contract: 'exact', bareCalls: true })
+    expect(engineOptions(flags)).toEqual({ flashAttention: 'auto', contract: 'exact', speculate: 'off', bareCalls: true })
     expect(sampling(flags)).toEqual({})
   })
 
@@ -91,6 +91,7 @@ describe('model options', () => {
     )
     expect(engineOptions(flags)).toEqual({
       contract: 'exact',
+      speculate: 'off',
       bareCalls: true,
       cells: 4096,
       ubatch: 256,
