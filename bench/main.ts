@@ -24,7 +24,6 @@ import { restores } from './runtime/restores.js'
 import { retrieval } from './lab/retrieval.js'
 import { speculation } from './runtime/speculation.js'
 import { toolCalls } from './lab/tool-calls.js'
-import { toolFidelity } from './lab/tool-fidelity.js'
 import { toolSearch } from './runtime/tool-search.js'
 import { tau2 } from './lab/tau2.js'
 import { traces } from './runtime/traces.js'
@@ -66,7 +65,6 @@ const benches: Record<string, (json: boolean) => Promise<void>> = {
   },
   speculation: () => speculation(process.argv.slice(3)),
   'tool-calls': () => toolCalls(process.argv.slice(3)),
-  'tool-fidelity': () => toolFidelity(process.argv.slice(3)),
   'tool-search': toolSearch,
   tau2: () => tau2(process.argv.slice(3)),
   traces: () => traces(process.argv.slice(3)),

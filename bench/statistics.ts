@@ -37,3 +37,18 @@ export function bootstrap(values: readonly number[], seed = 1): Interval {
   const cut = Math.floor((RESAMPLES * (1 - LEVEL)) / 2)
   return [means[cut]!, means[RESAMPLES - 1 - cut]!]
 }
+
+/** The rank correlation of pairs (Spearman): 1 where one grows with the other, 0 where neither says anything of the other. */
+export function rankCorrelation(pairs: readonly (readonly [number, number])[]): number {
+  const [a, b] = [ranks(pairs.map(([x]) => x)), ranks(pairs.map(([, y]) => y))]
+  const [meanA, meanB] = [mean(a), mean(b)]
+  const sum = (of: (at: number) => number) => a.reduce((total, _, at) => total + of(at), 0)
+  const covariance = sum((at) => (a[at]! - meanA) * (b[at]! - meanB))
+  return covariance / Math.sqrt(sum((at) => (a[at]! - meanA) ** 2) * sum((at) => (b[at]! - meanB) ** 2))
+}
+
+/** The rank of each value; equal values share the mean of their ranks. */
+function ranks(values: readonly number[]): number[] {
+  const sorted = [...values].sort((x, y) => x - y)
+  return values.map((value) => (sorted.indexOf(value) + sorted.lastIndexOf(value)) / 2)
+}

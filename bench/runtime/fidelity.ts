@@ -15,7 +15,7 @@ import { left, right, table, terminal, type Table } from '../../src/runtime/figu
 import { openNative } from '../../src/runtime/native/binding.js'
 import { Watch } from '../lab/contracts/watch.js'
 import { beginRecord, fileOf, keep, modelNow, oneOf, OPTIONS, SEED } from '../record.js'
-import { bootstrap, mean, type Interval } from '../statistics.js'
+import { bootstrap, mean, rankCorrelation, type Interval } from '../statistics.js'
 
 const CELLS = 24_576
 
@@ -93,9 +93,31 @@ export async function fidelity(args: readonly string[]): Promise<void> {
     watch.end()
     await engine.dispose()
   }
-  const result = { ...origin(), seconds: Math.round(watch.seconds), interrupted: watch.over(), seed, rows: rowsOf(measured) }
+  const predicted = predictionOf(measured)
+  const result = {
+    ...origin(),
+    seconds: Math.round(watch.seconds),
+    interrupted: watch.over(),
+    seed,
+    rows: rowsOf(measured),
+    predicted,
+  }
   await keep(values.write, result)
   console.log(values.json ? JSON.stringify(result) : terminal(tableOf(result.rows)).join('\n'))
+  if (!values.json && predicted !== null)
+    console.log(
+      `The share of the tail that blend chooses and the distance of a splice: rank correlation ${predicted.correlation.toFixed(2)} over ${predicted.questions} questions.`,
+    )
+}
+
+/** Whether the share of the tail that `blend` chooses says how far a splice is off. Null without these ways, or where blend chose all. */
+function predictionOf(measured: readonly Measured[]): { readonly questions: number; readonly correlation: number } | null {
+  const pairs = measured.flatMap(({ answers }): (readonly [number, number])[] => {
+    const [blend, splice, exact] = ['blend, no limit', 'splice', 'exact again'].map((name) => answers[name])
+    if (blend === undefined || splice === undefined || exact === undefined || blend.computed === exact.computed) return []
+    return [[(blend.computed - splice.computed) / (exact.computed - splice.computed), splice.distance]]
+  })
+  return pairs.length < 3 ? null : { questions: pairs.length, correlation: rankCorrelation(pairs) }
 }
 
 function readMeasured(file: string): Measured[] {

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { bootstrap, mean } from '../../bench/statistics.js'
+import { bootstrap, mean, rankCorrelation } from '../../bench/statistics.js'
 import { Random } from '../../src/runtime/core/random.js'
 
 describe('bootstrap', () => {
@@ -41,4 +41,19 @@ describe('bootstrap', () => {
     }
     expect(covered / 25).toBeGreaterThan(0.8)
   })
+})
+
+it('a rank correlation is 1 for what grows together, -1 for what falls, and counts equal values by their mean rank', () => {
+  const pairs = [1, 2, 3, 4].map((x) => [x, x ** 3] as const)
+  expect(rankCorrelation(pairs)).toBeCloseTo(1)
+  expect(rankCorrelation(pairs.map(([x, y]) => [x, -y] as const))).toBeCloseTo(-1)
+  // Ranks 0, 1, 2, 3 and 0.5, 0.5, 2.5, 2.5: 4 over the root of 5 times 4.
+  expect(
+    rankCorrelation([
+      [1, 7],
+      [2, 7],
+      [3, 9],
+      [4, 9],
+    ]),
+  ).toBeCloseTo(4 / Math.sqrt(20))
 })
