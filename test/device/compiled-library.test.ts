@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os'
 import { basename, join } from 'node:path'
 import { afterAll, beforeAll, expect, it } from 'vitest'
 import type { LibraryFiles } from '../../src/runtime/native/types.js'
-import { runScript } from '../runtime/native/support/fixture.js'
+import { decoding, runScript } from '../runtime/native/support/fixture.js'
 import { TEST_GPU } from '../support/device.js'
 import { tinyModel } from '../support/models.js'
 
@@ -28,17 +28,9 @@ async function said(library: string): Promise<Said> {
     import { openNative } from 'kvfold/native/binding'
     process.env['KVFOLD_${TEST_GPU.toUpperCase()}_LIBRARY'] = ${JSON.stringify(library)}
     const { backend, loadModel } = await openNative({ gpu: '${TEST_GPU}' })
-    const model = await loadModel(${JSON.stringify(await tinyModel())})
-    const context = await model.createContext({ cells: 256, sequences: 1, batch: 256, threads: 1 })
-    const tokens = Int32Array.from({ length: 64 }, (_, at) => 3 + at)
-    await context.decode({
-      tokens,
-      positions: tokens.map((_, at) => at),
-      sequences: new Int32Array(64),
-      outputs: new Uint8Array(64).fill(1, 63),
-    })
+    ${decoding(await tinyModel())}
     const files = backend.libraries['${TEST_GPU}'] ?? null
-    console.log(JSON.stringify({ files, devices: backend.devices, logits: [...context.logits(63)] }))
+    console.log(JSON.stringify({ files, devices: backend.devices, logits }))
     await model.dispose()`)
   expect(code, stderr).toBe(0)
   return JSON.parse(stdout) as Said

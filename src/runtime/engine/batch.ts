@@ -7,6 +7,7 @@ import type { StepCache } from '../kv/step-cache.js'
 import type { WritePosition } from '../kv/step.js'
 import type { Batch, Watched, DecodeStatus, DrawnTokens, NativeContext, RunEnd } from '../native/types.js'
 import type { Job } from './job.js'
+import { followed } from './running-time.js'
 
 // The share of one job in a batch, and how shares are packed into one batch.
 
@@ -191,14 +192,6 @@ const FIRST_PROBES = 2
 const REST = 4 / 3
 /** How many choices come before the first one of the way that seems to take longer. */
 const FIRST_CHOICE = 8
-/** Weight of the last turn in a running mean: `RISING` if it took longer than the mean, `FALLING` if less. Noise only ever adds time. */
-const RISING = 0.3
-const FALLING = 0.5
-/**
- * One turn raises an estimate at most as if it had taken this many times as long. A thread that lost its core says nothing about the next
- * turn.
- */
-const LARGEST_RISE = 2
 /** The prompt's share of the time of a turn that has prompts and streams counts as at least this. */
 const LEAST_SHARE = 0.1
 
@@ -269,7 +262,7 @@ class Way {
       this.#each = whole / (size + this.#extra)
     } else if (tokens >= FEWEST) {
       if (this.#each === null) this.#extra = this.like === null ? 0 : this.like.#extra
-      this.#each = follow(this.#each, milliseconds / (tokens + this.#extra))
+      this.#each = followed(this.#each, milliseconds / (tokens + this.#extra))
     }
     this.#quarter = null
   }
@@ -343,7 +336,7 @@ export class PrefillBudget {
     if (prompt === 0) {
       const { milliseconds: before = null, probes = 0 } = alone ?? {}
       const isFirst = probes < FIRST_PROBES && before !== null
-      const mean = isFirst ? Math.min(before, milliseconds) : follow(before, milliseconds)
+      const mean = isFirst ? Math.min(before, milliseconds) : followed(before, milliseconds)
       this.#alone.set(streams, { milliseconds: mean, probes: probes + 1, mixed: 0 })
       return
     }
@@ -352,11 +345,6 @@ export class PrefillBudget {
     // Noise can also make a turn with prompts shorter than one without.
     this.#mixed.took(prompt, Math.max(milliseconds - alone.milliseconds, LEAST_SHARE * milliseconds))
   }
-}
-
-function follow(mean: number | null, value: number): number {
-  if (mean === null) return value
-  return value < mean ? mean + FALLING * (value - mean) : mean + RISING * (Math.min(value, mean * LARGEST_RISE) - mean)
 }
 
 /** How a run ended. `shares` are those of its last decode, one for each job. */

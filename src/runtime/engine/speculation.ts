@@ -4,6 +4,7 @@
  */
 import type { Prompt } from '../kv/prompt.js'
 import { PromptLookup, SHORTEST_MATCH } from './prompt-lookup.js'
+import { followed } from './running-time.js'
 import type { SpeculateOptions } from './speculate-terms.js'
 
 // How often a proposed token comes, by the length of the match before it.
@@ -116,11 +117,6 @@ function repeatable({ tokens, origin }: Prompt): readonly Int32Array[] {
 
 // The time of a turn by its number of rows. A stream takes one row, and so does each drafted token.
 
-/** Weights of the last turn in a running mean. Noise only ever adds time. */
-const RISING = 0.3
-const FALLING = 0.5
-/** One turn raises a mean at most as if it had taken this many times as long. */
-const LARGEST_RISE = 2
 /** The most drafted tokens of a turn before such turns were measured. */
 const FIRST_DRAFT = 7
 /** Before any measurement a further row counts as this share of a turn. */
@@ -133,12 +129,12 @@ export class TurnTimes {
 
   /** Learns from a turn of streams. */
   took(rows: number, milliseconds: number): void {
-    this.#byRows.set(rows, follow(this.#byRows.get(rows) ?? null, milliseconds))
+    this.#byRows.set(rows, followed(this.#byRows.get(rows) ?? null, milliseconds))
   }
 
   /** Learns from a turn of prompt tokens only. */
   tookPrompt(tokens: number, milliseconds: number): void {
-    this.#bulk = follow(this.#bulk, milliseconds / tokens)
+    this.#bulk = followed(this.#bulk, milliseconds / tokens)
   }
 
   knows(rows: number): boolean {
@@ -177,11 +173,6 @@ export class TurnTimes {
     const start = this.#byRows.get(first)!
     return Math.max(measured, this.#bulk ?? (first < last ? 0 : (UNKNOWN_ROW * start) / first))
   }
-}
-
-function follow(mean: number | null, value: number): number {
-  if (mean === null) return value
-  return value < mean ? mean + FALLING * (value - mean) : mean + RISING * (Math.min(value, mean * LARGEST_RISE) - mean)
 }
 
 // How many tokens are drafted for each stream of a turn.

@@ -6,7 +6,7 @@ import { afterEach, beforeEach, expect, it } from 'vitest'
 import { openNative } from '../../../src/runtime/native/binding.js'
 import { compileLibrary, shippedLibrary, wantedLibrary } from '../../../src/runtime/native/compiled-library.js'
 import { tinyModel } from '../../support/models.js'
-import { runScript } from './support/fixture.js'
+import { decoding, runScript } from './support/fixture.js'
 
 let folder: string
 
@@ -35,16 +35,8 @@ async function said(library: string, gguf?: string): Promise<{ used: string; dev
     import { openNative } from 'kvfold/native/binding'
     process.env.KVFOLD_CPU_LIBRARY = ${JSON.stringify(library)}
     const { backend, loadModel } = await openNative({ gpu: 'cpu' })
-    const model = await loadModel(${JSON.stringify(gguf ?? (await tinyModel()))})
-    const context = await model.createContext({ cells: 256, sequences: 1, batch: 256, threads: 1 })
-    const tokens = Int32Array.from({ length: 64 }, (_, at) => 3 + at)
-    await context.decode({
-      tokens,
-      positions: tokens.map((_, at) => at),
-      sequences: new Int32Array(64),
-      outputs: new Uint8Array(64).fill(1, 63),
-    })
-    console.log(JSON.stringify({ used: backend.libraries.cpu.used, devices: backend.devices, logits: [...context.logits(63)] }))
+    ${decoding(gguf ?? (await tinyModel()))}
+    console.log(JSON.stringify({ used: backend.libraries.cpu.used, devices: backend.devices, logits }))
     await model.dispose()`)
   expect(stderr).toBe('')
   expect(code).toBe(0)

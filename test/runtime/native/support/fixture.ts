@@ -64,6 +64,19 @@ export interface Ended {
   readonly stderr: string
 }
 
+/** Lines of such a script: decode 64 tokens of the model, and put the logits of the last one into `logits`. `openNative` gave `loadModel`. */
+export const decoding = (gguf: string): string => `
+    const model = await loadModel(${JSON.stringify(gguf)})
+    const context = await model.createContext({ cells: 256, sequences: 1, batch: 256, threads: 1 })
+    const tokens = Int32Array.from({ length: 64 }, (_, at) => 3 + at)
+    await context.decode({
+      tokens,
+      positions: tokens.map((_, at) => at),
+      sequences: new Int32Array(64),
+      outputs: new Uint8Array(64).fill(1, 63),
+    })
+    const logits = [...context.logits(63)]`
+
 /** Runs JavaScript in a separate process. `source` may import modules of the project at `root` as 'kvfold/native/binding' and the like. */
 export async function runScript(source: string, root = fileURLToPath(new URL('../../../..', import.meta.url))): Promise<Ended> {
   const folder = mkdtempSync(join(tmpdir(), 'kvfold-script-'))
