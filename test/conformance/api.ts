@@ -1,4 +1,5 @@
 /** Sends the requests of conformance checks to a server, kvfold's or a peer's. */
+import { expect } from 'vitest'
 import { EventSourceParserStream } from 'eventsource-parser/stream'
 import { isRecord } from '../../src/runtime/core/json.js'
 
@@ -67,3 +68,20 @@ export interface Check {
 }
 
 export const check = (name: string, run: Check['run']): Check => ({ name, run })
+
+/** Sends the body, expects an answer without an error, and returns it. */
+export async function answered(api: Api, path: string, body: object) {
+  const reply = await api.post(path, body)
+  expect(reply.body.error?.message ?? null).toBeNull()
+  expect(reply.status).toBe(200)
+  return reply.body
+}
+
+export const WEATHER_TOOL = {
+  type: 'function',
+  function: {
+    name: 'weather',
+    description: 'The weather of a place',
+    parameters: { type: 'object', properties: { unit: { enum: ['c', 'f'] } }, required: ['unit'], additionalProperties: false },
+  },
+}

@@ -1,6 +1,6 @@
 /** What clients of llama-server rely on beyond `llama-server.ts`: embeddings, responses, log-probabilities, full contexts, clients that leave. */
 import { expect } from 'vitest'
-import { type Api, check, type Check } from './api.js'
+import { answered, type Api, check, type Check } from './api.js'
 
 const user = (content: unknown) => ({ role: 'user', content })
 const SYSTEM = { role: 'system', content: 'Book' }
@@ -10,12 +10,6 @@ const ASK = { max_tokens: 8, temperature: 0, messages: [SYSTEM, user('What is th
 const ENDLESS = { grammar: 'root ::= [a-z ]{400}' }
 const TOO_LONG = Array.from({ length: 4000 }, (_, at) => user(`What is the best book, asked for time ${at}?`))
 
-async function answered(api: Api, path: string, body: object) {
-  const reply = await api.post(path, body)
-  expect(reply.body.error?.message ?? null).toBeNull()
-  expect(reply.status).toBe(200)
-  return reply.body
-}
 const complete = (api: Api, more: object) =>
   answered(api, '/completion', { prompt: PROMPT, n_predict: 8, temperature: 0, ...more })
 const chat = (api: Api, more: object) => answered(api, CHAT, { ...ASK, ...more })

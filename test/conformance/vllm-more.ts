@@ -1,6 +1,6 @@
 /** What clients of vLLM's OpenAI server rely on beyond `vllm.ts`: token ids, log-probabilities of prompts, counts in streams, vectors. */
 import { expect } from 'vitest'
-import { type Api, check, type Check } from './api.js'
+import { answered, type Api, check, type Check, WEATHER_TOOL } from './api.js'
 
 const CHAT = '/v1/chat/completions'
 const TEXT = '/v1/completions'
@@ -8,21 +8,7 @@ const PROMPT = 'Hello, my name is'
 const user = (content: string) => ({ role: 'user', content })
 const MESSAGES = [{ role: 'system', content: 'You are a helpful assistant.' }, user('What is 1+1?')]
 const ENDLESS = { kvfold: { grammar: 'root ::= [a-z ]{400}' } }
-const TOOL = {
-  type: 'function',
-  function: {
-    name: 'weather',
-    description: 'The weather of a place',
-    parameters: { type: 'object', properties: { unit: { enum: ['c', 'f'] } }, required: ['unit'], additionalProperties: false },
-  },
-}
 
-async function answered(api: Api, path: string, body: object) {
-  const reply = await api.post(path, body)
-  expect(reply.body.error?.message ?? null).toBeNull()
-  expect(reply.status).toBe(200)
-  return reply.body
-}
 const text = (api: Api, more: object = {}) =>
   answered(api, TEXT, { model: 'builtin', prompt: PROMPT, max_tokens: 5, temperature: 0, ...more })
 const chat = (api: Api, more: object = {}) =>
@@ -62,7 +48,7 @@ export const MORE: readonly Check[] = [
     expect([without.prompt_token_ids, without.choices[0].token_ids]).toEqual([undefined, undefined])
   }),
   check('return_token_ids with a tool', async (api) => {
-    const body = await chat(api, { return_token_ids: true, tools: [TOOL], tool_choice: 'required', max_tokens: 100 })
+    const body = await chat(api, { return_token_ids: true, tools: [WEATHER_TOOL], tool_choice: 'required', max_tokens: 100 })
     expect(await textOf(api, body.prompt_token_ids)).toContain('weather')
     expect(body.choices[0].token_ids.length).toBeGreaterThan(0)
   }),
@@ -192,7 +178,14 @@ export const MORE: readonly Check[] = [
   }),
   ...['required', { type: 'function', function: { name: 'weather' } }].map((choice) =>
     check(`a tool forced by ${typeof choice} in a stream`, async (api) => {
-      const asked = { model: 'builtin', messages: MESSAGES, tools: [TOOL], tool_choice: choice, max_tokens: 100, temperature: 0 }
+      const asked = {
+        model: 'builtin',
+        messages: MESSAGES,
+        tools: [WEATHER_TOOL],
+        tool_choice: choice,
+        max_tokens: 100,
+        temperature: 0,
+      }
       const calls = (await api.stream(CHAT, asked)).flatMap(({ choices }) => choices[0]?.delta.tool_calls ?? [])
       expect(calls[0].function.name).toBe('weather')
       const whole = calls.map(({ function: part }) => part.arguments as string).join('')
@@ -207,7 +200,7 @@ export const MORE: readonly Check[] = [
     expect((await tokensOf(api, { messages: more })).length).toBeGreaterThan(tokens.length)
   }),
   check('/tokenize shows tools', async (api) => {
-    expect(await textOf(api, await tokensOf(api, { messages: MESSAGES, tools: [TOOL] }))).toContain('weather')
+    expect(await textOf(api, await tokensOf(api, { messages: MESSAGES, tools: [WEATHER_TOOL] }))).toContain('weather')
   }),
   check('/tokenize without a text or messages is 400', async (api) => {
     expect((await api.post('/tokenize', { model: 'builtin' })).status).toBe(400)

@@ -1,6 +1,6 @@
 /** What clients of vLLM's OpenAI server rely on, as its documentation and its own entry-point tests describe it, for text models. */
 import { expect } from 'vitest'
-import { type Api, check, type Check } from './api.js'
+import { answered, type Api, check, type Check, WEATHER_TOOL } from './api.js'
 
 const CHAT = '/v1/chat/completions'
 const TEXT = '/v1/completions'
@@ -15,23 +15,7 @@ const NAMES = {
   required: ['name', 'age'],
   additionalProperties: false,
 }
-const TOOLS = [
-  {
-    type: 'function',
-    function: {
-      name: 'weather',
-      description: 'The weather of a place',
-      parameters: { type: 'object', properties: { unit: { enum: ['c', 'f'] } }, required: ['unit'], additionalProperties: false },
-    },
-  },
-]
-
-async function answered(api: Api, path: string, body: object) {
-  const reply = await api.post(path, body)
-  expect(reply.body.error?.message ?? null).toBeNull()
-  expect(reply.status).toBe(200)
-  return reply.body
-}
+const TOOLS = [WEATHER_TOOL]
 
 const text = (api: Api, more: object) =>
   answered(api, TEXT, { model: 'builtin', prompt: PROMPT, max_tokens: 5, temperature: 0, ...more })

@@ -2,13 +2,12 @@
 import type { BatchShare } from './batch.js'
 import type { DraftingStream, Speculation } from './speculation.js'
 
-/** Adds drafts to the shares of streams. Returns the shares as they are if there is nothing to draft. */
-export function withDrafts(
-  shares: readonly BatchShare[],
-  speculation: Speculation,
-  room: { readonly cells: number; readonly batch: number },
-): readonly BatchShare[] {
-  const streams = draftingStreams(shares, Math.min(room.cells, room.batch) - shares.length)
+/**
+ * Adds drafts to the shares of streams. Returns the shares as they are if there is nothing to draft.
+ * @param room the most tokens of the batch, these shares' own included
+ */
+export function withDrafts(shares: readonly BatchShare[], speculation: Speculation, room: number): readonly BatchShare[] {
+  const streams = draftingStreams(shares, room)
   const counts = streams === null ? null : speculation.choose(streams)
   if (counts === null) return shares
   return shares.map((share, at) => {
@@ -21,9 +20,9 @@ export function withDrafts(
   })
 }
 
-/** The streams of these shares; null if nothing can be drafted. All streams share the cells that are free. */
-export function draftingStreams(shares: readonly BatchShare[], free: number): readonly (DraftingStream | null)[] | null {
-  const each = Math.floor(free / Math.max(1, shares.length))
+/** The streams of these shares; null if nothing can be drafted. All streams share the room that is left (`withDrafts`). */
+export function draftingStreams(shares: readonly BatchShare[], room: number): readonly (DraftingStream | null)[] | null {
+  const each = Math.floor((room - shares.length) / Math.max(1, shares.length))
   if (each < 1 || shares.some(({ what }) => what === 'prompt')) return null
   const streams = shares.map(({ job: { drafter, left } }) =>
     // The last token that may be sampled is never submitted.

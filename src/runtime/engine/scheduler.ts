@@ -269,8 +269,9 @@ export class Scheduler {
     )
   }
 
-  get #draftRoom(): { readonly cells: number; readonly batch: number } {
-    return { cells: this.cache.spare ?? 0, batch: this.context.batch }
+  /** The most tokens of a batch with drafts. */
+  get #draftRoom(): number {
+    return Math.min(this.cache.spare ?? 0, this.context.batch)
   }
 
   /** Makes the context apply the adapters of these shares, and notes their turn. */
@@ -394,8 +395,7 @@ export class Scheduler {
       this.#measured(shares, shares.length, milliseconds)
     }
     const hasDrafts = () => {
-      const { cells, batch } = this.#draftRoom
-      const streams = this.#mayDraft(shares) ? draftingStreams(shares, Math.min(cells, batch) - shares.length) : null
+      const streams = this.#mayDraft(shares) ? draftingStreams(shares, this.#draftRoom) : null
       return streams !== null && this.#speculation.choose(streams, false) !== null
     }
     const ran = await runAhead(shares, steps, { context: this.context, cache: this.cache, onStep, hasDrafts })
