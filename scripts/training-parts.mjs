@@ -11,7 +11,15 @@ import { dirname, join } from 'node:path'
 import process from 'node:process'
 import { fileURLToPath } from 'node:url'
 
-const PINNED = ['trl==1.16.0', 'transformers==5.10.4', 'datasets==5.2.0', 'gguf==0.19.0', 'verl==0.9.1', 'tensordict==0.10.0']
+const PINNED = [
+  'trl==1.16.0',
+  'transformers==5.10.4',
+  'datasets==5.2.0',
+  'gguf==0.19.0',
+  'verl==0.9.1',
+  'peft==0.21.2',
+  'tensordict==0.10.0',
+]
 const TORCH = 'torch==2.15.0'
 /** Packages that verl's SFT trainer imports without requiring them. */
 const FORGOTTEN = ['uvicorn==0.54.0', 'fastapi==0.165.0', 'cachetools==8.0.2']

@@ -3,8 +3,9 @@
   python recipe.py --model MODEL --data shown.parquet --loss shown
   python recipe.py --model MODEL --data tries.parquet --loss gspo
 
-MODEL is a folder of transformers, or a GGUF file, whose values are unpacked. A step takes the snapshots of some trajectories, computes each row once, and puts what was
-learned of a trajectory together before anything is a ratio or a mean. `--record` writes what each step came to.
+MODEL is a folder of transformers, or a GGUF file, whose values are unpacked. A step takes the snapshots of some trajectories, computes each
+token that they share once, and joins all learned tokens of a trajectory before it takes a ratio or a mean. `--record` writes the result of
+each step. `--lora RANK` trains an adapter in place of weights. With `--checkpoint` an interrupted run continues where it was saved.
 """
 import argparse
 import json
@@ -15,7 +16,9 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM
 
+import adapter
 from snapshots import trajectories
+from tree import tree
 
 LOWER, UPPER, LM = 3e-4, 4e-4, 0.1  # Sculptor, table 4
 
@@ -38,17 +41,13 @@ def loaded(path, device):
 
 
 def said(model, rows, device, half):
-    """Log-probabilities of all that a trajectory learns, over its snapshots, in the order of the file."""
-    made = []
-    for row in rows:
-        ids = torch.tensor(list(row["input_ids"]), device=device)
-        at = torch.tensor(np.flatnonzero(row["loss_mask"]), device=device)
-        # A vocabulary is wide: logits only where something is learned.
-        with torch.autocast(device, torch.bfloat16, enabled=half):
-            states = model.model(ids[None]).last_hidden_state[0, at - 1]
-            logits = model.lm_head(states)
-        made.append(torch.log_softmax(logits.float(), -1).gather(1, ids[at, None])[:, 0])
-    return torch.cat(made)
+    """Log-probabilities of all learned tokens of a trajectory, over its snapshots, in the order of the file."""
+    ids, places, seen, learned = (part if part is None else part.to(device) for part in tree(rows))
+    # A vocabulary is wide: logits only where something is learned.
+    with torch.autocast(device, torch.bfloat16, enabled=half):
+        states = model.model(ids[None], position_ids=places[None], attention_mask=seen if seen is None else seen[None, None]).last_hidden_state[0, learned[:, 1]]
+        logits = model.lm_head(states)
+    return torch.log_softmax(logits.float(), -1).gather(1, ids[learned[:, :1]])[:, 0]
 
 
 def before(rows):
@@ -111,10 +110,20 @@ def held_out(model, tries, a):
     return -torch.cat(parts).mean().item()
 
 
+def keep(model, optimizer, steps, held, a):
+    """Writes the checkpoint and the adapter, as far as they were asked for."""
+    if a.checkpoint:
+        state = {"adapter": adapter.weights(model), "optimizer": optimizer.state_dict(), "steps": steps, "held": held}
+        torch.save(state, a.checkpoint + ".part")
+        os.replace(a.checkpoint + ".part", a.checkpoint)
+    if a.adapter:
+        adapter.write(model, a.adapter, os.path.basename(a.model))
+
+
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("--model", required=True)
-    p.add_argument("--data", required=True, help="Parquet of kvfold collect --format verl, in this model's tokens")
+    p.add_argument("--data", required=True, nargs="+", help="Parquet files of kvfold collect --format verl, in this model's tokens; several are shuffled together (shown)")
     p.add_argument("--loss", choices=["shown", "gspo"], default="shown")
     p.add_argument("--reward", choices=["appendix-f", "points"], default="appendix-f")
     p.add_argument("--shuffle", action="store_true", help="a control: the advantages of a group are dealt out among its tries by chance (gspo)")
@@ -122,7 +131,13 @@ def main():
     p.add_argument("--steps", type=int, default=10)
     p.add_argument("--batch", type=int, default=2, help="trajectories of a step (shown); of gspo a step is a group")
     p.add_argument("--rate", type=float, default=1e-5)
+    p.add_argument("--warm", type=int, default=0, help="steps in which the rate rises from 0; afterwards it falls to 0 at the last step (default: the rate stays)")
     p.add_argument("--last", type=int, default=0, help="only so many of the last layers learn, for machines without a GPU (default: all of the model)")
+    p.add_argument("--lora", type=int, default=0, metavar="RANK", help="an adapter of this rank learns, and all weights of the model stay")
+    p.add_argument("--adapter", help="file for the adapter as GGUF, written at every checkpoint and at the end (with --lora)")
+    p.add_argument("--checkpoint", help="file with the state of the run; a run that finds it continues from there (with --lora)")
+    p.add_argument("--every", type=int, default=10, help="steps between checkpoints")
+    p.add_argument("--minutes", type=float, default=float("inf"), help="saves and ends after so many minutes")
     p.add_argument("--held", type=int, default=2, help="last trajectories of the file that are not learned, to be looked at before and after (shown)")
     p.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     p.add_argument("--half", action="store_true", help="computes in bfloat16")
@@ -137,13 +152,17 @@ def main():
     model.train()
     if a.device != "cpu":
         model.gradient_checkpointing_enable()
-    if a.last:
+    if a.lora:
+        adapter.attach(model, a.lora, a.last, a.half)
+    elif a.last:
         model.requires_grad_(False)
         for layer in model.model.layers[-a.last :]:
             layer.requires_grad_(True)
     taught = [each for each in model.parameters() if each.requires_grad]
     optimizer = torch.optim.AdamW(taught, lr=a.rate, weight_decay=0.0)
-    all_rows, steps, kept = trajectories(a.data), [], {}
+    all_rows, steps, kept = [rows for path in a.data for rows in trajectories(path)], [], {}
+    if len(a.data) > 1:
+        np.random.default_rng(1).shuffle(all_rows)
     for rows in all_rows if a.apart else []:
         with torch.no_grad():
             away = np.abs(said(model, rows, a.device, a.half).cpu().numpy() - before(rows))
@@ -157,8 +176,17 @@ def main():
     if a.loss == "gspo" and not groups:
         raise SystemExit("in every group all tries are worth the same: there is nothing to learn; collect more of them, or try --reward points")
     outside = [held_out(model, held, a)] if held else []
-    for at in range(a.steps):
-        clock = time.time()
+    if a.checkpoint and os.path.exists(a.checkpoint):
+        state = torch.load(a.checkpoint, weights_only=True)
+        model.load_state_dict(state["adapter"], strict=False)
+        optimizer.load_state_dict(state["optimizer"])
+        steps, outside = state["steps"], state["held"]
+    began = time.time()
+    while len(steps) < a.steps and time.time() - began < 60 * a.minutes:
+        clock, at = time.time(), len(steps)
+        if a.warm:
+            left = (a.steps - at) / max(1, a.steps - a.warm)
+            optimizer.param_groups[0]["lr"] = a.rate * min((at + 1) / a.warm, left)
         if a.loss == "shown":
             told = shown_step(model, [learned[(at * a.batch + n) % len(learned)] for n in range(a.batch)], a)
         else:
@@ -168,7 +196,10 @@ def main():
         optimizer.zero_grad()
         steps.append({"step": at + 1, **told, "seconds": round(time.time() - clock, 1)})
         print(json.dumps(steps[-1]), flush=True)
-    if held:
+        if len(steps) % a.every == 0:
+            keep(model, optimizer, steps, outside, a)
+    keep(model, optimizer, steps, outside, a)
+    if held and len(steps) == a.steps:
         outside.append(held_out(model, held, a))
         print(json.dumps({"held": outside}), flush=True)
     if a.save:

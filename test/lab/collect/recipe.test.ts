@@ -1,0 +1,67 @@
+/**
+ * Tests the recipe for real models: a trajectory as a tree of tokens has the log-probabilities of its snapshots apart, and kvfold predicts
+ * with a written adapter as PyTorch does. Needs the trainers (`node scripts/training-parts.mjs`).
+ */
+import { spawnSync } from 'node:child_process'
+import { existsSync, mkdtempSync, rmSync } from 'node:fs'
+import { homedir, tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { describe, expect, it } from 'vitest'
+import { openNative } from '../../../src/runtime/native/binding.js'
+import { synthesizeModel } from '../../../src/runtime/native/synthetic.js'
+import { freshPrediction, largestDifference } from '../../support/predictions.js'
+
+const python = join(process.env['KVFOLD_TRAINING'] ?? join(homedir(), '.cache', 'kvfold', 'training'), 'venv', 'bin', 'python')
+const checks = fileURLToPath(new URL('recipe_checks.py', import.meta.url))
+if (!existsSync(python)) console.log('The recipe is not tested: node scripts/training-parts.mjs installs its trainers.')
+
+const SETTINGS = { cells: 512, threads: 1, batchThreads: 1, flashAttention: 'off', keyType: 'f32', valueType: 'f32' } as const
+/** PyTorch and llama.cpp sum in another order. */
+const NOISE = 1e-3
+/** Beside matrices in F16, llama.cpp rounds activations to F16: a share of what the adapter changes. */
+const ROUNDED = 5e-3
+
+interface Checked {
+  readonly learned: number
+  readonly apart: number
+  readonly untaught: number
+  readonly before: readonly number[]
+  readonly after: readonly number[]
+}
+
+describe.skipIf(!existsSync(python))('the recipe', () => {
+  it('computes a tree as its snapshots apart, and writes an adapter with which kvfold predicts as PyTorch does', async () => {
+    const folder = mkdtempSync(join(tmpdir(), 'kvfold-recipe-'))
+    const [path, lora] = [join(folder, 'model.gguf'), join(folder, 'adapter.gguf')]
+    const shape = {
+      architecture: 'qwen2',
+      layers: 4,
+      embedding: 64,
+      heads: 4,
+      kvHeads: 2,
+      feedForward: 128,
+      vocabulary: 400,
+    } as const
+    await synthesizeModel(path, { ...shape, type: 'f32' })
+    const ids = Array.from({ length: 60 }, (_, at) => (at * 7919) % 380)
+    const { status, stdout, stderr } = spawnSync(python, [checks, path, lora, JSON.stringify(ids)], { encoding: 'utf8' })
+    expect(status, stderr).toBe(0)
+    const { learned, apart, untaught, before, after } = JSON.parse(stdout.trim().split('\n').at(-1)!) as Checked
+    expect(learned).toBe(118)
+    expect(apart).toBeLessThan(1e-4)
+    expect(untaught).toBe(0)
+    const model = await (await openNative({ gpu: 'cpu' })).loadModel(path)
+    const adapter = await model.loadAdapter(lora)
+    const context = await model.createContext({ ...SETTINGS, sequences: 1 })
+    const plain = await freshPrediction(context, Int32Array.from(ids))
+    expect(largestDifference(plain, Float32Array.from(before))).toBeLessThan(NOISE)
+    context.useAdapters([{ adapter, scale: 1 }])
+    const adapted = await freshPrediction(context, Int32Array.from(ids))
+    const changed = largestDifference(adapted, plain)
+    expect(changed).toBeGreaterThan(1)
+    expect(largestDifference(adapted, Float32Array.from(after))).toBeLessThan(ROUNDED * changed)
+    await model.dispose()
+    rmSync(folder, { recursive: true })
+  }, 300_000)
+})
