@@ -1,0 +1,284 @@
+/**
+ * What an adapter gives and what it costs: the same tasks by the base model, by base and adapter, and by another model beside them, each by
+ * its own `kvfold eval`. Then general ability: how surprising text and code are to the model (perplexity), and 50 short questions.
+ * `npm run --silent bench -- adapter --model BASE --lora ADAPTER [--beside MODEL] [--samples 20] [--seed 9001] [--only general|tasks]
+ * [--tasks "pi-llm --keys 6 --n 16;needles --needles 3 --length 1k"] [--agent plain,sculptor] [--write name]`. A stopped run continues where
+ * it ended. Texts are pages and sources of this repository; trajectories of `kvfold collect` contain none of them.
+ */
+import { mkdirSync, readFileSync } from 'node:fs'
+import { parseArgs } from 'node:util'
+import type { ChatMessage } from '../../src/runtime/chat/message.js'
+import { Random } from '../../src/runtime/core/random.js'
+import { freshConversation } from '../../src/runtime/core/ids.js'
+import type { AdapterScale } from '../../src/runtime/engine/engine.js'
+import { LlamaEngine } from '../../src/runtime/engine/llama.js'
+import { left, right, table, terminal } from '../../src/runtime/figures/table.js'
+import { openNative } from '../../src/runtime/native/binding.js'
+import { bootstrap, type Interval, mean } from '../statistics.js'
+import { beginRecord, fileOf, keep, modelNow, oneOf, OPTIONS } from '../record.js'
+import { evaluated } from './builtin.js'
+
+const TASKS = [
+  'pi-llm --keys 6 --n 4,16',
+  'pi-llm --keys 6 --n 16 --words native-models/unseen-words.json',
+  'needles --needles 3 --length 1k',
+]
+const PARTS = ['all', 'tasks', 'general'] as const
+const TOKENS_OF_TEXT = 400
+const CELLS = 4096
+
+const TEXTS = {
+  prose: ['docs/tiers.md', 'docs/contracts.md', 'docs/kv-cache.md', 'docs/mcp.md', 'docs/serving.md', 'docs/ledger.md'],
+  code: ['core/span.ts', 'core/turns.ts', 'core/random.ts', 'context/search.ts', 'context/fragment.ts', 'chat/message.ts'].map(
+    (name) => `src/runtime/${name}`,
+  ),
+} as const
+
+interface Variant {
+  readonly name: string
+  readonly model: string
+  readonly lora?: string
+}
+
+interface TaskRow {
+  readonly variant: string
+  readonly command: string
+  readonly agent: string
+  readonly cell: Readonly<Record<string, number | string>>
+  readonly samples: number
+  readonly accuracy: number
+  readonly interval: Interval
+  readonly tokensAfter: number
+  /** Calls of all samples, and how many of them did what they said. */
+  readonly calls: number
+  readonly valid: number
+  /** Samples that ended with an answer of the model's own accord. */
+  readonly answered: number
+}
+
+export async function adapter(args: readonly string[]): Promise<void> {
+  const { values } = parseArgs({
+    args: [...args],
+    options: {
+      ...OPTIONS,
+      lora: { type: 'string' },
+      beside: { type: 'string' },
+      samples: { type: 'string', default: '20' },
+      seed: { type: 'string', default: '9001' },
+      tasks: { type: 'string', default: TASKS.join(';') },
+      agent: { type: 'string', default: 'plain,sculptor' },
+      only: { type: 'string', default: 'all' },
+    },
+  })
+  if (values.lora === undefined) throw new Error('Name the adapter: --lora PATH.')
+  const [model, lora, part] = [fileOf(values.model), values.lora, oneOf('only', PARTS, values.only)]
+  const native = await openNative({ gpu: 'cpu' })
+  const origin = beginRecord(['adapter', ...args], model, native.backend.release)
+  const variants: readonly Variant[] = [
+    { name: 'base', model },
+    { name: 'with the adapter', model, lora },
+    ...(values.beside === undefined ? [] : [{ name: modelNow(values.beside).name, model: values.beside }]),
+  ]
+  const options = `--agent ${values.agent} --samples ${values.samples} --seed ${values.seed}`
+  const tasks: TaskRow[] = []
+  for (const words of part === 'general' ? [] : values.tasks.split(';'))
+    for (const variant of variants) tasks.push(...(await taskRows(variant, words.trim(), options)))
+  const general = part === 'tasks' ? [] : await generalRows(model, lora)
+  const about = { adapter: modelNow(lora), ...(values.beside === undefined ? {} : { beside: modelNow(values.beside) }) }
+  const record = { ...origin(), ...about, tasks, general }
+  await keep(values.write, record)
+  console.log(values.json ? JSON.stringify(record) : [...shownTasks(tasks), '', ...shownGeneral(general)].join('\n'))
+}
+
+/** The fields that this bench reads of a log's record. */
+interface Logged {
+  readonly kind: string
+  readonly agent: string
+  readonly cell: object
+  readonly end: string
+  readonly calls: readonly { readonly failed: boolean }[]
+}
+
+async function taskRows(variant: Variant, words: string, options: string): Promise<readonly TaskRow[]> {
+  const files = [variant.model, ...(variant.lora === undefined ? [] : [variant.lora])]
+  const folder = `build/adapter/${files.map((file) => modelNow(file).sha256.slice(0, 12)).join('-')}`
+  mkdirSync(folder, { recursive: true })
+  const log = `${folder}/${`${words} ${options}`.replaceAll(/[^0-9a-z]+/gu, '-')}.jsonl`
+  const model = ['--model', variant.model, ...(variant.lora === undefined ? [] : ['--lora', variant.lora])]
+  const cells = await evaluated(['eval', ...words.split(' '), ...options.split(' '), ...model, '--log', log, '--json'])
+  const logged = readFileSync(log, 'utf8')
+    .trim()
+    .split('\n')
+    .map((line) => JSON.parse(line) as Logged)
+  return cells.map(({ agent, cell, samples, accuracy, interval, tokensAfter }): TaskRow => {
+    const own = logged.filter(
+      (one) => one.kind === 'sample' && one.agent === agent && JSON.stringify(one.cell) === JSON.stringify(cell),
+    )
+    const calls = own.flatMap((one) => one.calls)
+    return {
+      ...{
+        variant: variant.name,
+        command: `kvfold eval ${words} ${options}`,
+        agent,
+        cell,
+        samples,
+        accuracy,
+        interval,
+        tokensAfter,
+      },
+      ...{ calls: calls.length, valid: calls.filter(({ failed }) => !failed).length },
+      answered: own.filter(({ end }) => end === 'stop').length,
+    }
+  })
+}
+
+function shownTasks(rows: readonly TaskRow[]): readonly string[] {
+  const percent = (share: number) => `${(100 * share).toFixed(0)} %`
+  const head = [
+    left('task'),
+    left('cell'),
+    left('agent'),
+    left('model'),
+    right('right'),
+    right('95 %'),
+    right('tokens'),
+    right('valid calls'),
+  ]
+  const lines = rows.map(({ command, cell, agent, variant, accuracy, interval, tokensAfter, calls, valid }) => [
+    ...[command.split(' ')[2]!, Object.values(cell).join(', '), agent, variant, percent(accuracy)],
+    ...[interval.map(percent).join(' to '), tokensAfter.toFixed(0), calls === 0 ? '' : `${valid} of ${calls}`],
+  ])
+  return terminal(table(head, lines))
+}
+
+/** A question whose answer one word of a right reply contains. */
+interface Question {
+  readonly text: string
+  readonly answer: string
+}
+
+/** Returns 50 questions: sums, products, lengths and orders that a seed draws, and facts. */
+function questions(): readonly Question[] {
+  const random = new Random(50, 1)
+  const below = (count: number) => random.below(count)
+  const words = ['stone', 'river', 'candle', 'window', 'garden', 'silver', 'hammer', 'basket']
+  const sums = Array.from({ length: 12 }, () => {
+    const [a, b] = [11 + below(80), 11 + below(80)]
+    return { text: `What is ${a} + ${b}? Answer with the number.`, answer: String(a + b) }
+  })
+  const lengths = words.map((word) => {
+    const more = below(4)
+    return { text: `What does this Python program print?\n\nprint(len("${word}") + ${more})`, answer: String(word.length + more) }
+  })
+  const lists = Array.from({ length: 10 }, () => {
+    const list = Array.from({ length: 4 }, () => below(90))
+    const [name, value] = below(2) === 0 ? ['max', Math.max(...list)] : ['min', Math.min(...list)]
+    return { text: `What does this Python program print?\n\nprint(${name}([${list.join(', ')}]))`, answer: String(value) }
+  })
+  return [...sums, ...lengths, ...lists, ...FACTS.map(([text, answer]) => ({ text, answer }))]
+}
+
+const FACTS = [
+  ['What is the capital of France?', 'Paris'],
+  ['What is the capital of Japan?', 'Tokyo'],
+  ['What is the capital of Italy?', 'Rome'],
+  ['What is the capital of Egypt?', 'Cairo'],
+  ['What is the capital of Germany?', 'Berlin'],
+  ['Which planet is closest to the sun?', 'Mercury'],
+  ['Which planet has the most famous rings?', 'Saturn'],
+  ['Which metal has the chemical symbol Fe?', 'iron'],
+  ['Which gas has the chemical symbol O?', 'oxygen'],
+  ['How many days has a week? Answer with the number.', '7'],
+  ['How many degrees has a right angle? Answer with the number.', '90'],
+  ['Which keyword defines a function in Python?', 'def'],
+  ['Which keyword declares a constant in JavaScript?', 'const'],
+  ['Which SQL keyword sorts the rows of a result?', 'ORDER'],
+  ['Which git command shows the history of commits?', 'log'],
+  ['Which port does HTTPS use? Answer with the number.', '443'],
+  ['Which HTTP status code means that a page was not found?', '404'],
+  ['What is the opposite of "hot"? Answer with one word.', 'cold'],
+  ['What is the plural of "mouse"?', 'mice'],
+  ['Which language do people in Brazil speak?', 'Portuguese'],
+] as const
+
+interface GeneralRow {
+  readonly of: keyof typeof TEXTS | 'questions'
+  readonly count: number
+  /** Mean nats of a token (texts), or share right (questions): base, and with the adapter. */
+  readonly base: number
+  readonly adapted: number
+  /** With the adapter less base, with its 95 % interval over texts or questions. */
+  readonly difference: number
+  readonly interval: Interval
+}
+
+async function generalRows(model: string, lora: string): Promise<readonly GeneralRow[]> {
+  const native = await openNative({ gpu: 'cpu' })
+  const engine = await LlamaEngine.load(native, model, { cells: CELLS, slots: 2, lora: [{ path: lora }] })
+  const scales: readonly (readonly AdapterScale[])[] = [[{ id: 0, scale: 0 }], [{ id: 0, scale: 1 }]]
+  try {
+    const rows: GeneralRow[] = []
+    for (const of of ['prose', 'code'] as const) {
+      const pairs: (readonly number[])[] = []
+      for (const path of TEXTS[of]) {
+        const text = engine.model.detokenize(engine.model.tokenize(readFileSync(path, 'utf8')).subarray(0, TOKENS_OF_TEXT))
+        pairs.push(await both(scales, (scale) => surprise(engine, text, scale)))
+      }
+      rows.push(rowOf(of, pairs))
+    }
+    const pairs: (readonly number[])[] = []
+    for (const { text, answer } of questions())
+      pairs.push(await both(scales, async (scale) => Number(says(await answerTo(engine, text, scale), answer))))
+    return [...rows, rowOf('questions', pairs)]
+  } finally {
+    await engine.dispose()
+  }
+}
+
+async function both<Value>(
+  scales: readonly (readonly AdapterScale[])[],
+  measure: (scale: readonly AdapterScale[]) => Promise<Value>,
+): Promise<readonly Value[]> {
+  const values: Value[] = []
+  for (const scale of scales) values.push(await measure(scale))
+  return values
+}
+
+function rowOf(of: GeneralRow['of'], pairs: readonly (readonly number[])[]): GeneralRow {
+  const differences = pairs.map(([base = 0, adapted = 0]) => adapted - base)
+  const [base, adapted] = [0, 1].map((side) => mean(pairs.map((pair) => pair[side]!))) as [number, number]
+  return { of, count: pairs.length, base, adapted, difference: mean(differences), interval: bootstrap(differences) }
+}
+
+/** Returns the mean negative log-probability of the text's tokens, in nats, where a user writes the text. */
+async function surprise(engine: LlamaEngine, text: string, lora: readonly AdapterScale[]): Promise<number> {
+  const messages: readonly ChatMessage[] = [{ role: 'user', content: text }]
+  const { promptLogprobs = [] } = await engine.respond({
+    ...{ conversation: freshConversation(), messages, lora, maxTokens: 0, promptLogprobs: 0, last: true },
+  }).reply
+  return -mean(promptLogprobs.map(({ logprob }) => logprob))
+}
+
+async function answerTo(engine: LlamaEngine, text: string, lora: readonly AdapterScale[]): Promise<string> {
+  const messages: readonly ChatMessage[] = [{ role: 'user', content: text }]
+  const { message } = await engine.respond({
+    ...{ conversation: freshConversation(), messages, lora, maxTokens: 64, sampling: { temperature: 0 }, last: true },
+  }).reply
+  return message.content
+}
+
+/** Whether a word of the reply is the answer. */
+const says = (reply: string, answer: string): boolean =>
+  reply
+    .toLowerCase()
+    .split(/[^\p{L}\p{N}]+/u)
+    .includes(answer.toLowerCase())
+
+function shownGeneral(rows: readonly GeneralRow[]): readonly string[] {
+  const lines = rows.map(({ of, count, base, adapted, difference, interval }) => [
+    ...[of, String(count), base.toFixed(3), adapted.toFixed(3), difference.toFixed(3)],
+    interval.map((end) => end.toFixed(3)).join(' to '),
+  ])
+  const head = [left('general'), right('count'), right('base'), right('with the adapter'), right('difference'), right('95 %')]
+  return terminal(table(head, lines))
+}
