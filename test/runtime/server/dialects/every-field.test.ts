@@ -176,7 +176,7 @@ const ROUTES: readonly Route[] = [
       ...{ reasoning_effort: 'low', enable_thinking: true },
     },
     byModel: ['reasoning_effort', 'enable_thinking'],
-    note: "`kvfold.priority` does what vLLM's `priority` does, and the server's `--chat-template` takes the place of `chat_template`.",
+    note: '`kvfold.priority` sets the place in the queue. The chat template belongs to the server: `--chat-template`.',
   },
   {
     path: '/v1/completions',
@@ -246,8 +246,8 @@ const ROUTES: readonly Route[] = [
     byModel: ['reasoning.effort'],
     when: { previous_response_id: 'unknown', top_logprobs: 'without include' },
     note:
-      "OpenAI's route has no `max_tokens`, `stop` and `n`: its limit is `max_output_tokens`, and it has one answer. kvfold ignores them " +
-      'because some clients send them to every route.',
+      'OpenAI has no `max_tokens`, `stop` and `n` on this route: its limit is `max_output_tokens`, and it gives one answer. So kvfold\n' +
+      'ignores them, as any field that a route does not have.',
   },
   {
     path: '/v1/embeddings',
