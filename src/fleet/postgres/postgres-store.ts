@@ -58,7 +58,7 @@ export class PostgresStore implements ThreadStore {
   readonly #heard = new Map<string, number>()
   readonly #damage = new Map<string, Damage>()
   readonly #claims: Claims
-  /** Changes of this transaction and later ones may not have been seen. */
+  /** A transaction id of PostgreSQL. This server has read all changes of earlier transactions; `#changes` reads from this one on. */
   #since = 0n
   readonly #fetched = new FetchedThreads<Fetched>()
   /** Whether text was forgotten and `#done` has not reported it yet. */

@@ -6,8 +6,8 @@ import type { From } from './pairs.js'
 import type { HeatMapRecord, HeatMapToken } from './records.js'
 
 /**
- * Returns the shown tokens up to the last looking one, with their weights from the value of `name` in the answer.
- * Weights are averaged over the captured layers, the heads and the looking tokens.
+ * Returns the prompt's tokens with the weight that the looking tokens give each, up to the last token that looks. Those tokens are the value
+ * of `name` in the answer, or the one before it (`from`). Weights are averaged over the captured layers, the heads and the looking tokens.
  * Returns an empty list when the measurement has no rows or the answer does not give the value.
  */
 export function heatMapOf(

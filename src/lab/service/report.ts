@@ -90,7 +90,7 @@ function contextFigure(dialogues: readonly Dialogue[], of: string): string {
   })
 }
 
-/** The table of the cells in which each framework needs less than ReAct, by each measure. */
+/** A table that names, for each framework and measure, the lengths and widths of sessions in which it needs less than ReAct. */
 function crossings(all: readonly ServiceRow[]): Table {
   const measures = [
     ['computed', (row: ServiceRow) => row.tokensComputed],

@@ -113,7 +113,10 @@ function showsAll(body: Tracked, { content, reasoning = '', toolCalls = [] }: Ch
   )
 }
 
-/** Returns how much of a generation prompt every answer must begin with: the part before it opens reasoning. */
+/**
+ * Returns the length of the generation prompt before the tag that opens reasoning; all of it without one. A template that shows the answer
+ * again may leave out the tag and what follows it.
+ */
 function headerLength(prompt: string): number {
   const opens = prompt.search(/<think>|\[THINK\]|<\|channel\|>/)
   return opens === -1 ? prompt.length : opens

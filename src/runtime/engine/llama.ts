@@ -347,8 +347,8 @@ export class LlamaEngine implements Engine {
 
   /**
    * Makes a spliced conversation exact: computes again the cells that carry the trace of hidden text. Other requests run between its
-   * slices, also those of the same conversation. Resolves without an error when it is interrupted. If the conversation changed its
-   * adapters, that holds for its cells under the latest ones; so it does for `compact`, `closeGaps` and `residency`.
+   * slices, also those of the same conversation. Resolves without an error when it is interrupted. A conversation that
+   * changed its adapters has cells for each set of them. This method, `compact`, `closeGaps` and `residency` look at those of the latest set.
    */
   refresh(conversation: ConversationId, options: RefreshOptions = {}): Promise<RefreshResult> {
     return this.#refresh(this.#adapted.latest(conversation), options)

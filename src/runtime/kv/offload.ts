@@ -89,8 +89,8 @@ export class OffloadTiers {
   }
 
   /**
-   * Notes which sequences are about to be loaded. Sequences evicted for them may use their room already, and the tiers do not drop them
-   * meanwhile. Each call replaces the last. Sequences that it no longer names and that are still stored count against the budget again.
+   * Notes the sequences that a step is about to load. The tiers do not drop them, and their bytes do not count against the budget: sequences
+   * that are evicted to make room for the step may use them. Each call replaces the last. Sequences that it no longer names count again.
    */
   claim(wanted: Iterable<OffloadedSequence>): void {
     this.#claimed = new Set(wanted)

@@ -77,7 +77,7 @@ export class Step {
     return { ...pass, span: span(pass.span.start + this.#done, pass.span.end), position: pass.position + this.#done }
   }
 
-  /** Whether the due stretch lies in the middle of the live sequence. */
+  /** Whether the stretch that `due` returns lies in the middle of the live sequence. Only the last stretch ends where the prompt ends. */
   get inMiddle(): boolean {
     return this.#pass < this.#passes.length - 1
   }

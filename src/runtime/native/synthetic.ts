@@ -373,7 +373,7 @@ export function toHalf(value: number): number {
   if (exponent === 0xff) return sign | 0x7c00 | (fraction === 0 ? 0 : 0x200)
   const shifted = exponent - 127 + 15
   if (shifted >= 31) return sign | 0x7c00
-  // Below 2^-14 the implicit one moves into the fraction.
+  // Half-precision numbers below 2^-14 have no implicit leading one, so the fraction must contain it.
   const drop = shifted > 0 ? 13 : 14 - shifted
   if (drop > 24) return sign
   const significand = shifted > 0 ? (shifted << 23) | fraction : fraction | 0x800000

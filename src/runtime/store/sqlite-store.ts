@@ -84,7 +84,7 @@ export class SqliteStore implements ThreadStore {
   readonly #fetched = new FetchedThreads<FetchedThread | null>()
   /** The next thread's number, larger than that of every row, so that no two threads get the same number. */
   #next = 1
-  /** Fulfilled when the last change is written that is written in turns, or waits for one; null when there is none. */
+  /** The end of the queue of changes: fulfilled when the last of them is written. Null when none is being written in turns. */
   #last: Promise<void> | null = null
 
   private constructor(

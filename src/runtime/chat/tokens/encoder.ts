@@ -79,7 +79,10 @@ export class Encoder {
     return found
   }
 
-  /** Finds the control tokens in long literals, on another thread where the tokenizer can. The template writes numbers as literals. */
+  /**
+   * Finds the control tokens in long literals, on another thread where the tokenizer can. A literal is text that the template itself writes;
+   * numbers of a request become literals, too, so one can be long.
+   */
   async #inLongLiterals(literals: readonly Literal[]): Promise<ReadonlyMap<string, readonly Occurrence[]>> {
     const long = [...new Set(literals.filter(({ text }) => text.length > LONG_LITERAL).map(({ text }) => text))]
     const all = long.length === 0 ? [] : ((await this.tokenizer.tokenizeAll?.(long, { parseSpecial: true })) ?? [])

@@ -17,7 +17,10 @@ export interface Requirements {
   readonly glibc: string
   /** The oldest sufficient C++ library: N of libstdc++ 6.0.N. */
   readonly cppMinor: number
-  /** The oldest sufficient glibc when the machine's C++ library is older or missing, so that the bundle's is used. */
+  /**
+   * The oldest sufficient glibc when the machine's C++ library is older or missing. Then the bundle's own C++ library is used, and that may
+   * need a newer glibc.
+   */
   readonly glibcForOurs: string
   /** Libraries that the machine must have, each with the files that need it. */
   readonly missing: ReadonlyMap<string, readonly string[]>
@@ -56,7 +59,8 @@ export function requirementsOf(binaries: readonly Binary[], { libraries, minor }
 function cppMinor(versions: readonly string[]): number {
   const library = highest(versions, 'GLIBCXX_')
   const abi = highest(versions, 'CXXABI_')
-  // A version later than this list is known only to be in the C++ library of the building machine.
+  // CPP_MINOR_OF_ABI may lack a later version. Infinity then stands for the building machine's C++ library, the only one that is known to
+  // have it.
   const ofAbi = abi === null || !later(abi, '1.3.11') ? 0 : (CPP_MINOR_OF_ABI.get(abi) ?? Infinity)
   return Math.max(ofAbi, Number(/^3\.4\.(\d+)$/.exec(library ?? '')?.[1] ?? 0))
 }

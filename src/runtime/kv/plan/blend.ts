@@ -95,7 +95,7 @@ const DECODE = 8
 /** Length of the runs of `spread`. */
 const RUN = 16
 
-/** Whether the tail's token at this index belongs to the share. */
+/** Whether `spread` chooses the tail's token at this index. It chooses whole runs of RUN tokens at even distances, `share` of all. */
 function isSpread(at: number, share: number): boolean {
   const run = Math.floor(at / RUN)
   return Math.floor((run + 1) * share) > Math.floor(run * share)

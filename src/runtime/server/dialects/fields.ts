@@ -315,7 +315,11 @@ export function templateFieldsOf(
 
 // A last message of the assistant begins the answer: the template does not close it, and the model continues it.
 
-/** Returns the messages before it and its text; all messages when the last is not the assistant's, or is empty. @throws FieldError */
+/**
+ * Returns the messages before that last one, and its text; undefined when it is empty. Returns all messages when the last is not the
+ * assistant's.
+ * @throws FieldError
+ */
 export function begun(
   messages: readonly ChatMessage[],
   place: string,

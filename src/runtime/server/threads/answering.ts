@@ -424,8 +424,8 @@ const withoutPromptLogprobs = ({ promptLogprobs: _, ...ask }: Ask): Ask => ask
 
 /**
  * Returns `n` asks. The first computes the prompt; the others begin when it is computed.
- * @param view the messages that clients now know of the thread to append to, so that the others do not see the first answer; null when
- * the ask does not append
+ * @param view the messages that clients know of the thread to append to, as they are before the first answer; the other asks begin with
+ * them, because the thread has that answer by then. Null when the ask does not append
  */
 export function several(
   ask: Ask,

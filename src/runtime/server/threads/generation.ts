@@ -30,7 +30,8 @@ export function generationFor(
 }
 
 /**
- * Returns the places, in a loose format and in tools that are not strict, that answers and calls are not held to.
+ * Returns the places of a schema that the grammar leaves out, so that an answer or a call may break them: in a loose format, and in tools
+ * that are not strict.
  * @throws KvfoldError engine/bad-grammar for a required part of a schema that cannot be enforced
  */
 export async function leftOut(format: AnswerFormat | undefined, tools: readonly ToolDefinition[]): Promise<readonly string[]> {

@@ -45,7 +45,10 @@ export interface ThreadManagerOptions extends ThreadIndexOptions {
   readonly clock?: () => number
 }
 
-/** Milliseconds. When the last recorded use is further ahead of the clock than this, uses follow the clock again. */
+/**
+ * Milliseconds. The last recorded use may be ahead of the clock; then later uses get the numbers after it. If it is further ahead than this,
+ * they get the clock's time.
+ */
 const AHEAD = 600_000
 /** The most threads that one request deletes; later requests delete the rest. */
 const AT_ONCE = 8

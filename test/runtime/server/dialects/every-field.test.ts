@@ -28,6 +28,12 @@ interface Route {
   readonly refused?: Fields
   /** Named in `kvfold.ignored`. */
   readonly ignored?: Fields
+  /** Those of the two whose answer would be another with another model: one with tokens for fill-in, or whose template reads them. */
+  readonly byModel?: readonly string[]
+  /** For a refused field that most requests may have: when it is refused. */
+  readonly when?: Readonly<Record<string, string>>
+  /** What the page says about the route's fields. */
+  readonly note?: string
 }
 
 const tool = { type: 'function', function: { name: 'weather', description: '', parameters: { type: 'object', properties: {} } } }
@@ -116,6 +122,7 @@ const ROUTES: readonly Route[] = [
     taken: {},
     // The built-in model has no tokens for them (fill.test.ts).
     refused: { input_extra: [{ filename: 'a', text: 'b' }], prompt: 'c' },
+    byModel: ['input_extra', 'prompt'],
   },
   {
     path: '/v1/chat/completions',
@@ -166,9 +173,10 @@ const ROUTES: readonly Route[] = [
         web_search_options: {},
       },
       ...{ include_reasoning: true, best_of: 1, n_probs: 2, id_slot: 0, n_predict: 1, post_sampling_probs: true },
-      // The built-in template reads no variables.
       ...{ reasoning_effort: 'low', enable_thinking: true },
     },
+    byModel: ['reasoning_effort', 'enable_thinking'],
+    note: '`kvfold.priority` sets the place in the queue. The chat template belongs to the server: `--chat-template`.',
   },
   {
     path: '/v1/completions',
@@ -181,6 +189,7 @@ const ROUTES: readonly Route[] = [
     },
     refused: { suffix: 'b', structural_tag: '{}' },
     ignored: { ...VLLM_OTHER, ...LLAMA_OTHER, prompt_embeds: 'AA==' },
+    byModel: ['suffix'],
   },
   {
     path: '/v1/responses',
@@ -224,7 +233,6 @@ const ROUTES: readonly Route[] = [
     },
     refused: {
       ...{ conversation: 'a', prompt: { id: 'a' }, max_tool_calls: 1, previous_response_id: 'resp_nothing' },
-      // Without `include`, as at OpenAI.
       top_logprobs: 1,
     },
     ignored: {
@@ -235,6 +243,11 @@ const ROUTES: readonly Route[] = [
       ...{ max_tokens: 1, stop: ['a'], n: 1, priority: 1, request_id: 'a', mm_processor_kwargs: {}, cache_salt: 'a' },
       ...{ enable_response_messages: true, previous_input_messages: [], structured_outputs: { regex: '[a-z]' } },
     },
+    byModel: ['reasoning.effort'],
+    when: { previous_response_id: 'unknown', top_logprobs: 'without include' },
+    note:
+      'OpenAI has no `max_tokens`, `stop` and `n` on this route: its limit is `max_output_tokens`, and it gives one answer. So kvfold\n' +
+      'ignores them, as any field that a route does not have.',
   },
   {
     path: '/v1/embeddings',
@@ -270,12 +283,15 @@ const ROUTES: readonly Route[] = [
       thinking: { type: 'enabled', budget_tokens: 1024 },
       ...{ 'output_config.effort': { output_config: { effort: 'low' } }, min_p: 0.1, user_profile_id: 'a' },
     },
+    byModel: ['thinking', 'output_config.effort'],
   },
   {
     path: '/api/chat',
     body: { model: 'builtin', messages, stream: false, options: { num_predict: 1 } },
     taken: { format: 'json', tools: [tool], stream: false, keep_alive: '5m' },
     ignored: { think: true, logprobs: true, top_logprobs: 2, truncate: true, shift: true },
+    byModel: ['think'],
+    note: 'kvfold never cuts a conversation, so `truncate` and `shift` have no effect: `--overflow` says what happens instead.',
   },
   {
     path: '/api/generate',
@@ -286,6 +302,7 @@ const ROUTES: readonly Route[] = [
       ...{ think: true, logprobs: true, top_logprobs: 2, truncate: true, shift: true },
       ...{ width: 5, height: 5, steps: 5 },
     },
+    byModel: ['think', 'suffix'],
   },
   {
     path: '/api/embed',
@@ -322,24 +339,52 @@ const OPTIONS = {
       num_gqa: 1,
     },
   },
+  note: 'Those about memory and processors belong to the server: `--context`, `--gpu-layers`, `--threads`.',
 } as const
 
-/** The page of fields: what each route refuses and ignores. The rest of its server's documented fields do what they say. */
-function page(): string {
-  // A field of which only some values are refused has the value beside it.
-  const listed = (what: string, fields: Fields, taken: Fields) => {
-    const names = Object.entries(fields).map(([name, value]) => (name in taken ? `${name}: ${JSON.stringify(value)}` : name))
-    if (names.length === 0) return ''
-    const lines = ['']
-    for (const name of names) {
-      if (lines.at(-1)!.length + name.length > 130) lines.push('')
-      lines[lines.length - 1] += `${name}  `
-    }
-    return `\n${what}:\n\n\`\`\`text\n${lines.map((line) => line.trimEnd()).join('\n')}\n\`\`\`\n`
+/** Routes of OpenAI's that kvfold lacks. A name in braces stands for any id. */
+const ABSENT = [
+  ...['/v1/audio/speech', '/v1/audio/transcriptions', '/v1/audio/translations', '/v1/images/generations', '/v1/images/edits'],
+  ...['/v1/videos', '/v1/realtime/client_secrets', '/v1/moderations', '/v1/files', '/v1/uploads', '/v1/batches'],
+  ...['/v1/vector_stores', '/v1/containers', '/v1/fine_tuning/jobs', '/v1/evals', '/v1/assistants', '/v1/threads'],
+  ...['/v1/conversations', '/v1/chat/completions/{id}', '/v1/responses/{id}/cancel'],
+]
+
+/** Names beside each other, as many as a line of the page holds. */
+function block(names: readonly string[]): string {
+  const lines = ['']
+  for (const name of names) {
+    if (lines.at(-1)!.length + name.length > 130) lines.push('')
+    lines[lines.length - 1] += `${name}  `
   }
-  const of = (path: string, { taken, refused = {}, ignored = {} }: Pick<Route, 'taken' | 'refused' | 'ignored'>) =>
-    `\n## ${path}\n${listed('Refused', refused, taken)}${listed('Named as ignored', ignored, taken)}`
-  const routes = [...ROUTES.map((route) => of(route.path, route)), of("Ollama's options", OPTIONS)]
+  return `\`\`\`text\n${lines.map((line) => line.trimEnd()).join('\n')}\n\`\`\`\n`
+}
+
+function section({ path, taken, refused = {}, ignored = {}, byModel = [], when = {}, note }: Omit<Route, 'body'>): string {
+  const listed = (what: string, fields: Fields) => {
+    const names = Object.entries(fields).map(([name, value]) => {
+      const told = when[name] === undefined ? name : `${name} (${when[name]})`
+      // A field of which only some values are refused has the value beside it.
+      return `${name in taken ? `${name}: ${JSON.stringify(value)}` : told}${byModel.includes(name) ? '*' : ''}`
+    })
+    return names.length === 0 ? '' : `\n${what}:\n\n${block(names)}`
+  }
+  const said = note === undefined ? '' : `\n${note}\n`
+  return `\n## ${path}\n${listed('Refused', refused)}${listed('Named as ignored', ignored)}${said}`
+}
+
+/** A request, its status and what its answer has beside the text. */
+async function example(path: string, more: Fields): Promise<string> {
+  const body = { model: 'builtin', messages, ...more }
+  const { status, body: said } = await api.post(path, body)
+  const { error, kvfold } = said as Readonly<Record<string, unknown>>
+  const shown = error === undefined ? { '...': '...', kvfold } : { error }
+  return `POST ${path}\n${JSON.stringify(body)}\n\n${status}\n${JSON.stringify(shown).replace('"...":"..."', '...')}`
+}
+
+/** The page of fields: what each route refuses and ignores. The rest of its server's documented fields do what they say. */
+async function page(): Promise<string> {
+  const routes = [...ROUTES, { path: "Ollama's options", ...OPTIONS }].map(section)
   return `# Fields that are refused or ignored
 
 A test sends every field that llama-server, OpenAI, vLLM, Anthropic and Ollama document, and writes this page. A field that would change what
@@ -347,15 +392,33 @@ the client gets is refused with an error that names it. One that only tunes anot
 other documented fields do what they say. Fields that no server documents are named as ignored, too. Fields that only say something about a
 request, such as \`user\` and \`metadata\`, change nothing and are not named.
 
-The test asks the built-in model. It has no tokens for fill-in, and its template reads no variables: \`/infill\`, \`suffix\`,
-\`reasoning_effort\` and \`enable_thinking\` work with models that have them.
+A refused field and an ignored one:
+
+\`\`\`
+${await example('/v1/chat/completions', { functions: [] })}
+
+${await example('/v1/chat/completions', { prediction: {} })}
+\`\`\`
+
+The test asks the built-in model, which has no tokens for fill-in and whose template reads no variables. So fields with a star (*) work with
+[models that have them](http-api.md#thinking).
 
 \`npx vitest run test/runtime/server/dialects/every-field.test.ts -u\` writes the page anew.
-${routes.join('')}`
+${routes.join('')}
+## Routes that are absent
+
+These routes of OpenAI's are a 404. kvfold makes text and vectors only, keeps no files or jobs, and keeps conversations as its own
+[threads](serving.md#threads).
+
+${block(ABSENT)}`
 }
 
 it('are listed on a page', async () => {
-  await expect(page()).toMatchFileSnapshot('../../../../docs/http-fields.md')
+  await expect(await page()).toMatchFileSnapshot('../../../../docs/http-fields.md')
+})
+
+it('belong to routes that are there', async () => {
+  for (const path of ABSENT) expect([path, (await api.post(path.replace('{id}', 'a'), {})).status]).toEqual([path, 404])
 })
 
 interface Outcome {
