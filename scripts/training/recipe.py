@@ -146,6 +146,8 @@ def main():
     p.add_argument("--save", help="folder for the weights, as transformers has them")
     p.add_argument("--record")
     a = p.parse_args()
+    if a.adapter and not a.lora:
+        p.error("--adapter writes what --lora RANK trains; name a rank, too")
     torch.set_num_threads(a.threads)
     torch.manual_seed(1)
     model = loaded(a.model, a.device)
@@ -205,7 +207,7 @@ def main():
     if a.save:
         model.save_pretrained(a.save)
     if a.record:
-        about = {name: value for name, value in vars(a).items() if name not in ("record", "save", "data", "model")}
+        about = {name: value for name, value in vars(a).items() if name not in ("record", "save", "data", "model", "adapter", "checkpoint")}
         with open(a.record, "w", encoding="utf-8") as f:
             json.dump({"model": os.path.basename(a.model), "settings": about, "trajectories": len(all_rows), "groups": len(groups), "steps": steps, "held": outside}, f)
 
