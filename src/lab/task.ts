@@ -2,7 +2,7 @@
 import type { ChatMessage } from '../runtime/chat/message.js'
 import type { SystemPrompt } from '../runtime/agents/sculptor.js'
 
-export const taskNames = ['pi-llm', 'needles', 'mrcr', 'longbench-v2', 'frames', 'babilong', 'gsm-infinite'] as const
+export const taskNames = ['pi-llm', 'needles', 'mrcr', 'longbench-v2', 'frames', 'babilong', 'gsm-infinite', 'logbook'] as const
 export type TaskName = (typeof taskNames)[number]
 
 /**

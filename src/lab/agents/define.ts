@@ -3,7 +3,8 @@
  * limited to its window, handles cancellation, and holds the baselines' prompts.
  */
 import Type, { type Static, type TObject } from 'typebox'
-import type { ChatMessage } from '../../runtime/chat/message.js'
+import type { Session } from '../../runtime/agents/session.js'
+import type { ChatMessage, ToolCall } from '../../runtime/chat/message.js'
 import { KvfoldError } from '../../runtime/core/errors.js'
 import { conversationId, type ConversationId } from '../../runtime/core/ids.js'
 import { allInWords, checked } from '../../runtime/core/schema.js'
@@ -15,7 +16,7 @@ import {
   type Generation,
   generationOf,
 } from '../../runtime/engine/engine.js'
-import type { AgentKind, AgentSetting, Answered, EvalAgent } from '../agent.js'
+import type { AgentKind, AgentSetting, Answered, CalledTool, EvalAgent } from '../agent.js'
 
 export interface AgentDefinition<Options extends TObject> {
   readonly kind: AgentKind
@@ -176,6 +177,33 @@ export class SampleEngine extends EngineAround {
 
   #countAlone(content: string): number {
     return this.engine.count([{ role: 'user', content }], [])
+  }
+}
+
+// Runs a sample in a session: adds its messages, takes one turn and collects the turn's calls for the log.
+
+/** Answers the sample in one turn of `session`, which must use `engine`. @throws KvfoldError any error of the engine */
+export async function answerBy(session: Session, engine: SampleEngine, { sample, signal }: AgentSetting): Promise<Answered> {
+  for (const message of sample.messages) session.conversation.add(message)
+  const calls: CalledTool[] = []
+  const carriedOut = new Set<ToolCall>()
+  let step = 0
+  const outcome = await session.resume({
+    ...(signal === undefined ? {} : { signal }),
+    onEvent: (event) => {
+      if (event.type === 'step') step = engine.steps
+      if (event.type === 'call') carriedOut.add(event.call)
+      if (event.type !== 'result' || !carriedOut.has(event.call)) return
+      calls.push({ step, name: event.call.name, failed: event.failed, modifies: event.modifies })
+    },
+  })
+  return {
+    answer: outcome.answer,
+    // The session has no client tools, so no answer ends with calls for the client.
+    end: outcome.end === 'tool-calls' ? 'stop' : outcome.end,
+    calls,
+    refusedCalls: outcome.refusedCalls,
+    details: {},
   }
 }
 

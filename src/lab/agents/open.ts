@@ -5,14 +5,14 @@
 import { readFileSync } from 'node:fs'
 import Type from 'typebox'
 import { plain, sculptor, type SystemPrompt, systemPrompts } from '../../runtime/agents/sculptor.js'
-import { MAX_CALLS, type Session } from '../../runtime/agents/session.js'
-import type { ToolCall } from '../../runtime/chat/message.js'
+import { MAX_CALLS } from '../../runtime/agents/session.js'
 import { readToolTexts } from '../../runtime/context/short-tools.js'
 import { KvfoldError } from '../../runtime/core/errors.js'
 import { strict } from '../../runtime/core/schema.js'
-import { type AgentKind, agentKinds, type AgentSetting, type Answered, type CalledTool, type EvalAgent } from '../agent.js'
+import { type AgentKind, agentKinds, type EvalAgent } from '../agent.js'
 import type { TaskName } from '../task.js'
-import { type AgentDefinition, count, makeAgent, type SampleEngine } from './define.js'
+import { policy, summary } from './compaction.js'
+import { type AgentDefinition, answerBy, count, makeAgent } from './define.js'
 import { mem0, memAgent } from './memory.js'
 import { ragBm25, ragDense } from './rag.js'
 
@@ -86,33 +86,6 @@ const plainAgent: AgentDefinition<typeof PlainOptions> = {
   },
 }
 
-// Runs a sample in a session: adds its messages, takes one turn and collects the turn's calls for the log.
-
-/** Answers the sample in one turn of `session`, which must use `engine`. @throws KvfoldError any error of the engine */
-export async function answerBy(session: Session, engine: SampleEngine, { sample, signal }: AgentSetting): Promise<Answered> {
-  for (const message of sample.messages) session.conversation.add(message)
-  const calls: CalledTool[] = []
-  const carriedOut = new Set<ToolCall>()
-  let step = 0
-  const outcome = await session.resume({
-    ...(signal === undefined ? {} : { signal }),
-    onEvent: (event) => {
-      if (event.type === 'step') step = engine.steps
-      if (event.type === 'call') carriedOut.add(event.call)
-      if (event.type !== 'result' || !carriedOut.has(event.call)) return
-      calls.push({ step, name: event.call.name, failed: event.failed, modifies: event.modifies })
-    },
-  })
-  return {
-    answer: outcome.answer,
-    // The session has no client tools, so no answer ends with calls for the client.
-    end: outcome.end === 'tool-calls' ? 'stop' : outcome.end,
-    calls,
-    refusedCalls: outcome.refusedCalls,
-    details: {},
-  }
-}
-
 const makers: Readonly<Record<AgentKind, (options: unknown) => EvalAgent>> = {
   plain: (options) => makeAgent(plainAgent, options),
   sculptor: (options) => makeAgent(sculptorAgent, options),
@@ -120,6 +93,8 @@ const makers: Readonly<Record<AgentKind, (options: unknown) => EvalAgent>> = {
   'rag-dense': (options) => makeAgent(ragDense, options),
   memagent: (options) => makeAgent(memAgent, options),
   mem0: (options) => makeAgent(mem0, options),
+  policy: (options) => makeAgent(policy, options),
+  summary: (options) => makeAgent(summary, options),
 }
 
 /**

@@ -48,7 +48,7 @@ export function itemsOf({ sizes, agents, contracts }: RunPlan): Item[] {
 }
 
 /** Whether the agent edits the conversation. Contracts make a difference for such agents only. */
-export const edits = (agent: AgentKind): boolean => agent === 'sculptor'
+export const edits = (agent: AgentKind): boolean => agent === 'sculptor' || agent === 'policy'
 
 // The part of a finished sample that the run keeps in memory: its record without the long texts.
 

@@ -3,6 +3,7 @@ import type { Task, TaskName, TaskSpec } from '../task.js'
 import { openBabilong } from './babilong.js'
 import { openFrames } from './frames.js'
 import { openGsmInfinite } from './gsm-infinite.js'
+import { openLogbook } from './logbook.js'
 import { openLongBench } from './longbench.js'
 import { openMrcr } from './mrcr.js'
 import { openNeedles } from './needles.js'
@@ -16,6 +17,7 @@ const openers: Readonly<Record<TaskName, (spec: TaskSpec) => Task | Promise<Task
   frames: openFrames,
   babilong: openBabilong,
   'gsm-infinite': openGsmInfinite,
+  logbook: openLogbook,
 }
 
 /** Opens the task. Refuses wrong options and files as far as they show before the first sample. @throws KvfoldError eval/bad-data */

@@ -111,7 +111,7 @@ interface Language {
   readonly seen: string
 }
 
-const ENGLISH: Language = {
+export const ENGLISH: Language = {
   system: 'You answer questions about a logbook.',
   opening: 'This is the logbook.',
   ending: 'End of the logbook.',

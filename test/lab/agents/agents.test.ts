@@ -5,6 +5,9 @@ import type { ScriptedReply } from '../../../src/lab/taught-engine.js'
 import { agentKinds, type AgentKind, type AgentSetting, type TextEmbedder } from '../../../src/lab/agent.js'
 import { embeddingAgents, isBuiltinTrained, openAgent } from '../../../src/lab/agents/open.js'
 import { Recorder } from '../../../src/lab/recorder.js'
+import type { TaskSample } from '../../../src/lab/task.js'
+import type { LogTruth } from '../../../src/lab/tasks/logbook.js'
+import { openTask } from '../../../src/lab/tasks/open.js'
 import { KvfoldError } from '../../../src/runtime/core/errors.js'
 import { sample, settingOn, task, TEXT, transcript, wordEmbedder } from '../support/agents-material.js'
 
@@ -133,6 +136,76 @@ describe('what agents ask', () => {
   })
 })
 
+describe('what agents ask about a logbook that was read with a tool', () => {
+  const read = async (place: 'late' | 'early') => {
+    const book = await openTask({ task: 'logbook', options: { kinds: ['stale'], places: [place], samples: 1 } })
+    return { task: book, sample: await book.sample(0) }
+  }
+  const outdatedIn = (shown: string, { truth }: TaskSample) => (truth as LogTruth).outdated.filter((word) => shown.includes(word))
+
+  it('policy: reads all of it, folds what the server would, and asks once', async () => {
+    const change = await read('late')
+    const said = [{ content: 'I' }, { content: 'It is falcon.' }]
+    const { answered, engine, transcript } = await run('policy', said, { ...change, contract: 'splice' })
+    await expect(transcript).toMatchFileSnapshot(golden('policy'))
+    const [reading, asking] = engine.requests
+    expect(reading).toMatchObject({ maxTokens: 1, conversation: asking!.conversation, contract: 'splice' })
+    expect(asking!.messages).toEqual(change.sample.messages)
+    // Six results, of which the last three are too young; each has one call and one answer after it.
+    expect(asking!.edits!.map(({ message }) => message)).toEqual([2, 4, 6])
+    const hidden = new Set(asking!.edits!.map(({ message }) => message))
+    const shown = asking!.messages.filter((_, at) => !hidden.has(at)).map(({ content }) => content)
+    expect(outdatedIn(shown.join(' '), change.sample)).toEqual([])
+    expect(shown.join(' ')).toContain((change.sample.truth as LogTruth).current)
+    expect(answered).toMatchObject({ answer: 'It is falcon.', calls: [], details: { folded: 3 } })
+    expect(answered.details['saved']).toBeGreaterThan(0)
+  })
+
+  it('policy: folds nothing while the prompt is below the threshold of the budget', async () => {
+    const change = await read('late')
+    const options = { budget: 4000 }
+    const { answered, engine } = await run('policy', [{ content: 'I' }, { content: 'So.' }], { ...change, options })
+    expect(engine.requests[1]!.edits ?? []).toEqual([])
+    expect(answered.details).toEqual({ folded: 0, saved: 0 })
+  })
+
+  it('policy: folds by age and size as its options say', async () => {
+    const change = await read('late')
+    const said = [{ content: 'I' }, { content: 'So.' }]
+    const old = await run('policy', said, { ...change, options: { olderThanTurns: 4 } })
+    expect(old.answered.details['folded']).toBe(2)
+    const large = await run('policy', said, { ...change, options: { budget: 0.4, largerThanTokens: 40 } })
+    expect(large.answered.details['folded']).toBeGreaterThan(3)
+    const small = await run('policy', said, { ...change, options: { threshold: 1, budget: 1 } })
+    expect(small.answered.details['folded']).toBe(0)
+  })
+
+  it('summary: lets the model write the older messages anew, and answers from that and the newest', async () => {
+    const change = await read('early')
+    const said = [{ content: 'All passwords were changed.' }, { content: 'I do not know.' }]
+    const { answered, engine, transcript } = await run('summary', said, change)
+    await expect(transcript).toMatchFileSnapshot(golden('summary'))
+    const [writing, asking] = engine.requests.map(({ messages }) => messages)
+    const cut = answered.details['summarised']!
+    expect(asking!.slice(1)).toEqual(change.sample.messages.slice(cut))
+    expect(asking![0]!.content).toContain('All passwords were changed.')
+    expect(asking![1]!.role).not.toBe('tool')
+    expect(writing).toHaveLength(1)
+    for (const { content } of change.sample.messages.slice(0, cut)) expect(writing![0]!.content).toContain(content)
+    expect(writing![0]!.content).not.toContain(change.sample.messages.at(-1)!.content)
+    expect(answered).toMatchObject({ answer: 'I do not know.', details: { summariesCutOff: 0 } })
+  })
+
+  it('summary: summarises nothing within its budget, and says when a summary was cut off', async () => {
+    const change = await read('late')
+    const whole = await run('summary', [{ content: 'So.' }], { ...change, options: { budget: 1 } })
+    expect(whole.engine.requests.map(({ messages }) => messages)).toEqual([change.sample.messages])
+    expect(whole.answered.details).toEqual({ summarised: 0 })
+    const cut = await run('summary', [{ content: 'All', finish: 'length' }, { content: 'So.' }], change)
+    expect(cut.answered).toMatchObject({ end: 'stop', details: { summariesCutOff: 1 } })
+  })
+})
+
 describe('options', () => {
   it('have the paper’s values by default', () => {
     expect(Object.fromEntries(agentKinds.map((kind) => [kind, openAgent(kind).options]))).toEqual({
@@ -145,6 +218,12 @@ describe('options', () => {
       'rag-dense': { chunkTokens: 200, retrievedTokens: 1500, query: 'question', endTokens: 500, queryPrefix: '' },
       memagent: { contextTokens: 120_000, chunkTokens: 5000, newTokens: 1024, endTokens: 500 },
       mem0: { chunkTokens: 5000, nearest: 5, retrieved: 100, newTokens: 1024, schema: true, endTokens: 500 },
+      policy: { budget: 0.75, threshold: 0.75, olderThanTurns: 3, largerThanTokens: 2000 },
+      summary: {
+        budget: 0.75,
+        summaryTokens: 256,
+        instruction: expect.stringContaining('Summarise the conversation') as unknown,
+      },
     })
   })
 
@@ -153,6 +232,7 @@ describe('options', () => {
     ['memagent', { chunkTokens: 0 }, 'chunkTokens'],
     ['plain', { prompt: 'pi-llm' }, 'prompt'],
     ['sculptor', { prompt: 'poem' }, 'prompt'],
+    ['policy', { budget: 0 }, 'budget'],
   ] as const)('are named in the error when %s cannot use them: %j', (kind, options, name) => {
     expect(() => openAgent(kind, options)).toThrow(
       expect.objectContaining({ code: 'eval/bad-agent', message: expect.stringContaining(name) as unknown }),
@@ -323,6 +403,8 @@ describe('the end of an agent', () => {
     'rag-dense': [{ content: 'a' }],
     memagent: Array.from({ length: 4 }, () => ({ content: 'a' })),
     mem0: facts,
+    policy: [{ content: 'a' }],
+    summary: [{ content: 'a' }],
   }
   const options: Readonly<Partial<Record<AgentKind, Record<string, unknown>>>> = {
     memagent: { chunkTokens: 150 },

@@ -14,6 +14,7 @@ import { fallbackEmbedder, ggufEmbedder, onnxEmbedder, type OwnedTextEmbedder } 
 import { ownWords, piSample, piScore, piText } from '../../../src/lab/pi-llm.js'
 import { Recorder } from '../../../src/lab/recorder.js'
 import type { TaskSample } from '../../../src/lab/task.js'
+import { openTask } from '../../../src/lab/tasks/open.js'
 import { openNative } from '../../../src/runtime/native/binding.js'
 import { synthesizeEncoder } from '../../support/synthetic-encoder.js'
 import type { Native } from '../../../src/runtime/native/types.js'
@@ -103,7 +104,7 @@ describe.each(agentKinds)('%s', (kind) => {
     if (kind === 'memagent') expect(answered.details['parts']).toBe(recorder.done.length - 1)
     if (kind === 'memagent' || kind === 'mem0') expect(answered.details['parts']).toBeGreaterThan(1)
     // Its cells are free: none of its conversations has a ledger any more.
-    for (const label of ['turn', 'answer', 'memory', 'facts', 'decisions'])
+    for (const label of ['turn', 'answer', 'memory', 'facts', 'decisions', 'summary'])
       expect(engine.ledger(`builtin-${kind}/${label}` as never)).toEqual([])
     await engine.check('books')
   })
@@ -123,6 +124,42 @@ it('plain and sculptor answer as they were trained to', async () => {
     const { answered } = await run(kind)
     expect(piScore(stream, answered.answer).accuracy).toBeGreaterThan(0.8)
   }
+})
+
+describe('a logbook that was read with a tool', () => {
+  const read = async () => {
+    const book = await openTask({ task: 'logbook', options: { kinds: ['stale'], places: ['late'], samples: 1 } })
+    return { task: book, sample: await book.sample(0) }
+  }
+
+  it.each(['exact', 'splice'] as const)(
+    'is folded by the server’s policy under %s, after the model has read it',
+    async (contract) => {
+      const { answered, recorder, submitted } = await run(
+        'policy',
+        {},
+        { ...(await read()), contract, name: `policy-${contract}` },
+      )
+      const [reading, answering] = recorder.done.map(({ reply }) => reply.ledger)
+      expect(answered.details).toMatchObject({ folded: 3 })
+      expect(answering!.shown).toBeLessThan(reading!.shown)
+      expect(answering!.contract).toBe(contract)
+      // Under exact the engine computes what stands behind the first fold again; under splice it computes the markers and the question.
+      expect(answering!.recomputed > 0).toBe(contract === 'exact')
+      expect(answering!.approximate > 0).toBe(contract === 'splice')
+      expect(recorder.cost().work.submitted).toBe(submitted)
+      await engine.check('books')
+    },
+  )
+
+  it('is summarised by the model itself, which then answers from fewer tokens', async () => {
+    const { answered, recorder } = await run('summary', { summaryTokens: 32 }, { ...(await read()), name: 'summary-logbook' })
+    const [writing, answering] = recorder.done.map(({ reply }) => reply.ledger)
+    expect(answered.details['summarised']).toBeGreaterThan(0)
+    expect(answered.details['summaryTokens']).toBeLessThanOrEqual(32)
+    expect(answering!.shown).toBeLessThan(writing!.shown)
+    await engine.check('books')
+  })
 })
 
 it('mem0 gets valid JSON where it asks for JSON, unless the reply is cut off', async () => {

@@ -2,7 +2,7 @@
 import { spawn } from 'node:child_process'
 import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
-import { join } from 'node:path'
+import { basename, join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { builtinModel } from '../../../src/runtime/cli/builtin.js'
 import { askedTasks, tokens } from '../../../src/lab/cli/eval/flags.js'
@@ -109,6 +109,30 @@ describe('kvfold eval on the built-in model', () => {
     expect(table).toMatch(/ plain /)
     expect(table).not.toMatch(/ plain\* /)
     expect(table).toMatch(/ rag-bm25\* /)
+  }, 480_000)
+
+  it('plays a logbook with agents that fold by rule, under each contract, and a report counts outdated answers', async () => {
+    const log = join(folder, 'logbook.jsonl')
+    const words = ['eval', 'logbook', '--agent', 'plain,policy,summary', '--contract', 'exact,splice', '--sizes', '2k']
+    const only = ['--samples', '1', '--task-option', 'logbook.kinds=["stale"]', '--task-option', 'logbook.places=["late"]']
+    const { code, stdout } = await kvfoldHere([...words, ...only, '--max-tokens', '16', '--log', log, '--json'])
+    expect(code).toBe(0)
+    const cells = lastLine(stdout)['cells'] as Record<string, unknown>[]
+    expect(cells.map(({ task, agent, contract }) => [task, agent, contract])).toEqual([
+      ['logbook', 'plain', 'exact'],
+      ['logbook', 'policy', 'exact'],
+      ['logbook', 'policy', 'splice'],
+      ['logbook', 'summary', 'exact'],
+    ])
+    const [plain, exact, splice, summary] = cells as unknown as { tokensBefore: number; tokensAfter: number; tokensComputed: number }[]
+    expect(plain!.tokensBefore).toBeGreaterThan(1800)
+    expect(plain!.tokensBefore).toBeLessThanOrEqual(2000)
+    for (const { tokensBefore, tokensAfter } of [exact!, splice!, summary!]) expect(tokensAfter).toBeLessThan(tokensBefore)
+    expect(splice!.tokensComputed).toBeLessThan(exact!.tokensComputed)
+    const out = join(folder, 'logbook-report')
+    expect((await kvfoldHere(['report', log, '--out', out])).code).toBe(0)
+    const counts = readdirSync(out, { recursive: true, encoding: 'utf8' }).find((name) => basename(name) === 'counts-logbook.csv')!
+    expect(readFileSync(join(out, counts), 'utf8')).toMatch(/,correct,outdated,foreign/)
   }, 480_000)
 
   it('prints every message, call and cost as it happens with --follow, and the log of a killed run has its steps', async () => {

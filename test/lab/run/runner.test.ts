@@ -13,7 +13,7 @@ import type { LogRecord } from '../../../src/lab/log.js'
 import { Cells, Pace } from '../../../src/lab/run/loop.js'
 import { MOST_ERRORS, type RunProgress, run } from '../../../src/lab/run/runner.js'
 import { latest, nameOf, openRunLog } from '../../../src/lab/run/log-file.js'
-import { itemsOf } from '../../../src/lab/run/plan.js'
+import { edits, itemsOf } from '../../../src/lab/run/plan.js'
 import type { Task } from '../../../src/lab/task.js'
 import { readLog } from '../support/read-log.js'
 import { adder, asker, headerFor, settings, sums } from '../support/run-fixture.js'
@@ -74,7 +74,7 @@ describe('the plan', () => {
         fc.subarray([...CONTRACTS], { minLength: 1 }),
         (sizes, agents, contracts) => {
           const items = itemsOf({ sizes, agents, contracts })
-          const each = agents.reduce((sum, agent) => sum + (agent === 'sculptor' ? contracts.length : 1), 0)
+          const each = agents.reduce((sum, agent) => sum + (edits(agent) ? contracts.length : 1), 0)
           expect(items.length).toBe(each * sizes.reduce((sum, size) => sum + size, 0))
           expect(new Set(items.map(nameOf)).size).toBe(items.length)
           const done = sizes.map(() => 0)

@@ -128,6 +128,8 @@ const SKILL: Readonly<Record<AgentKind, number>> = {
   'rag-dense': 0.25,
   memagent: 0.2,
   mem0: 0.15,
+  policy: 0.6,
+  summary: 0.4,
 }
 const FLOW: readonly string[] = [
   'fragment_context',

@@ -39,9 +39,9 @@ interface CollectFlags extends ModelFlags, TaskFlags, EngineFlags {
 }
 
 const HELP = `
-Tasks: in pi-llm, needles and similar a script or a model can act. In mrcr, longbench-v2, babilong and gsm-infinite a model acts, and
-  --data names the file. memtool has sessions in which tools come and go; service has dialogues at an order desk. A script or a model can
-  act in both. A session is one trajectory.
+Tasks: in pi-llm, needles and similar a script or a model can act. In logbook, mrcr, longbench-v2, babilong and gsm-infinite a model
+  acts, and for all but logbook --data names the file. memtool has sessions in which tools come and go; service has dialogues at an order
+  desk. A script or a model can act in both. A session is one trajectory.
 
 Each row is a snapshot (Sculptor, algorithm 1). Every call that changes the context makes one, and the end of the trajectory makes one.
   id, rollout   the trajectory; snapshot, snapshots: the number of this row and of all its rows; tries at one prompt share a group

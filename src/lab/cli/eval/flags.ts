@@ -117,7 +117,7 @@ export function addTaskOptions(command: Command): Command {
     .option('--words <file>', 'keys and values from a JSON file {category: [value, ...]} (pi-llm)')
     .addOption(new Option('--order <order>', 'place of the last updates in the stream (pi-llm)').choices(piOrders))
     .option('--needles <list>', 'number of facts in the chain, or of similar texts (needles, similar)', integers(1, 64))
-    .option('--length <list>', 'length of the text in tokens of 4 characters, such as 1k,8k (needles, similar)', tokens)
+    .option('--length <list>', 'length of the text in tokens of 4 characters, such as 1k,8k (needles, similar, logbook)', tokens)
     .option('--depth <percent>', 'depth of the first needle in percent (needles; default: 40)', decimal(0, 100))
     .option('--limit <count>', 'use only this many first rows of the file', integer(1, 1_000_000_000))
 }
@@ -176,6 +176,12 @@ const names = {
     about: 'the k-th of several similar texts, generated (MRCR)',
     data: 'never',
     takes: [...GENERATED, 'needles', 'length'],
+  },
+  logbook: {
+    task: 'logbook',
+    about: 'the current value in a log that an agent has read, after older ones or with a rule',
+    data: 'never',
+    takes: [...GENERATED, 'length'],
   },
   mrcr: { task: 'mrcr', about: "MRCR, from a file in OpenAI's form", data: 'must', takes: LOADED },
   'longbench-v2': { task: 'longbench-v2', about: 'LongBench v2', data: 'may', takes: [...LOADED, 'prompts'] },
@@ -321,6 +327,8 @@ function optionsOf(
       return definedFields({ ...common, needles, lengths: length, depth, filler, prompts: checkoutOf(prompts) })
     case 'similar':
       return definedFields({ ...common, needles, lengths: length })
+    case 'logbook':
+      return definedFields({ ...common, lengths: length })
     case 'frames':
       return definedFields({ ...common, articles, prompts: checkoutOf(prompts) })
     case 'longbench-v2':

@@ -27,6 +27,8 @@ const AGENTS: Readonly<Record<AgentKind, string>> = {
   'rag-dense': '#ca8a04',
   memagent: '#3b82f6',
   mem0: '#a855f7',
+  policy: '#16a34a',
+  summary: '#db2777',
 }
 
 const DASHES: readonly string[] = ['', '7 4', '2 3', '10 3 2 3']

@@ -29,7 +29,8 @@ export interface PolicyContext {
   readonly pinned?: ReadonlySet<string>
 }
 
-const DEFAULTS = { threshold: 0.75, olderThanTurns: 3, largerThanTokens: 2000, clearAtLeast: 0 } satisfies FoldPolicy
+/** The policy where a setting is left out. */
+export const FOLD_DEFAULTS = { threshold: 0.75, olderThanTurns: 3, largerThanTokens: 2000, clearAtLeast: 0 } satisfies FoldPolicy
 /** Share of the threshold at which folding stops, so that the next fold is many turns away. */
 const TARGET = 2 / 3
 /** Share of the context beyond which a fold need not pay, because the context would soon be full. */
@@ -60,7 +61,13 @@ const FREE: FoldPrice = { cached: 0, again: 0, turns: 1 }
  * those computed again.
  */
 export function foldByPolicy(context: PolicyContext, policy: FoldPolicy = {}, price = FREE): Folded | null {
-  const { olderThanTurns, largerThanTokens, clearAtLeast, threshold, target = TARGET * threshold } = { ...DEFAULTS, ...policy }
+  const {
+    olderThanTurns,
+    largerThanTokens,
+    clearAtLeast,
+    threshold,
+    target = TARGET * threshold,
+  } = { ...FOLD_DEFAULTS, ...policy }
   const room = context.engine.info.context
   if (isHopeless(context)) return null
   const before = shownBy(context)
@@ -97,7 +104,7 @@ function computedFor(
  * @param expected turns that the client expects; default: as many as there were
  */
 export function foldPrice(
-  { ledger, events, conversation }: Thread,
+  { ledger, events, conversation }: Pick<Thread, 'ledger' | 'events' | 'conversation'>,
   asked: ContractChoice | null,
   left: number | null,
   expected?: number,
