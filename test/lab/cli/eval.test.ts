@@ -124,14 +124,20 @@ describe('kvfold eval on the built-in model', () => {
       ['logbook', 'policy', 'splice'],
       ['logbook', 'summary', 'exact'],
     ])
-    const [plain, exact, splice, summary] = cells as unknown as { tokensBefore: number; tokensAfter: number; tokensComputed: number }[]
+    const [plain, exact, splice, summary] = cells as unknown as {
+      tokensBefore: number
+      tokensAfter: number
+      tokensComputed: number
+    }[]
     expect(plain!.tokensBefore).toBeGreaterThan(1800)
     expect(plain!.tokensBefore).toBeLessThanOrEqual(2000)
     for (const { tokensBefore, tokensAfter } of [exact!, splice!, summary!]) expect(tokensAfter).toBeLessThan(tokensBefore)
     expect(splice!.tokensComputed).toBeLessThan(exact!.tokensComputed)
     const out = join(folder, 'logbook-report')
     expect((await kvfoldHere(['report', log, '--out', out])).code).toBe(0)
-    const counts = readdirSync(out, { recursive: true, encoding: 'utf8' }).find((name) => basename(name) === 'counts-logbook.csv')!
+    const counts = readdirSync(out, { recursive: true, encoding: 'utf8' }).find(
+      (name) => basename(name) === 'counts-logbook.csv',
+    )!
     expect(readFileSync(join(out, counts), 'utf8')).toMatch(/,correct,outdated,foreign/)
   }, 480_000)
 
