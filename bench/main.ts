@@ -1,6 +1,6 @@
 /** Entry of `npm run bench -- <name> [--json]`: performance against peers, as ratios measured side by side in one run. */
 import { acm } from './runtime/acm.js'
-import { adapter } from './lab/adapter.js'
+import { answers } from './lab/answers.js'
 import { attention } from './lab/attention.js'
 import { builtin } from './lab/builtin.js'
 import { books } from './runtime/books.js'
@@ -33,7 +33,7 @@ import { visitors } from './lab/visitors.js'
 
 const benches: Record<string, (json: boolean) => Promise<void>> = {
   acm: () => acm(process.argv.slice(3)),
-  adapter: () => adapter(process.argv.slice(3)),
+  answers: () => answers(process.argv.slice(3)),
   attention,
   'between-decodes': async () => {
     await import('./runtime/serve/between-decodes.js')

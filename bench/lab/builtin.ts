@@ -30,6 +30,7 @@ const MAIN = new URL('../../src/cli/main.ts', import.meta.url)
 export interface Cell {
   readonly task: string
   readonly agent: string
+  readonly contract: string
   readonly cell: Readonly<Record<string, number | string>>
   readonly samples: number
   readonly errors: number
@@ -37,6 +38,7 @@ export interface Cell {
   readonly interval: readonly [number, number]
   readonly tokensBefore: number
   readonly tokensAfter: number
+  readonly tokensComputed: number
   readonly calls: number
 }
 

@@ -177,12 +177,13 @@ def main():
     groups = grouped(all_rows, reward if a.reward == "appendix-f" else share, shuffle) if a.loss == "gspo" else []
     if a.loss == "gspo" and not groups:
         raise SystemExit("in every group all tries are worth the same: there is nothing to learn; collect more of them, or try --reward points")
-    outside = [held_out(model, held, a)] if held else []
     if a.checkpoint and os.path.exists(a.checkpoint):
         state = torch.load(a.checkpoint, weights_only=True)
         model.load_state_dict(state["adapter"], strict=False)
         optimizer.load_state_dict(state["optimizer"])
         steps, outside = state["steps"], state["held"]
+    else:
+        outside = [held_out(model, held, a)] if held else []
     began = time.time()
     while len(steps) < a.steps and time.time() - began < 60 * a.minutes:
         clock, at = time.time(), len(steps)

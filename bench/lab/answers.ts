@@ -1,9 +1,9 @@
 /**
- * What an adapter gives and what it costs: the same tasks by the base model, by base and adapter, and by another model beside them, each by
- * its own `kvfold eval`. Then general ability: how surprising text and code are to the model (perplexity), and 50 short questions.
- * `npm run --silent bench -- adapter --model BASE --lora ADAPTER [--beside MODEL] [--samples 20] [--seed 9001] [--only general|tasks]
- * [--tasks "pi-llm --keys 6 --n 16;needles --needles 3 --length 1k"] [--agent plain,sculptor] [--write name]`. A stopped run continues where
- * it ended. Texts are pages and sources of this repository; trajectories of `kvfold collect` contain none of them.
+ * How a real model answers tasks: alone, with an adapter, and beside another model. Each row is a cell of `kvfold eval`. With an adapter
+ * also general ability: how surprising text and code are to the model (perplexity), and 50 short questions.
+ * `npm run --silent bench -- answers --model MODEL [--lora ADAPTER] [--beside MODEL] [--tasks "pi-llm --keys 6 --n 16;logbook"]
+ * [--agent plain,sculptor] [--contract exact] [--samples 20] [--seed 9001] [--only general|tasks] [--write name]`. A stopped run continues
+ * where it ended. The texts are pages and sources of this repository; trajectories of `kvfold collect` contain none of them.
  */
 import { mkdirSync, readFileSync } from 'node:fs'
 import { parseArgs } from 'node:util'
@@ -44,11 +44,16 @@ interface TaskRow {
   readonly variant: string
   readonly command: string
   readonly agent: string
+  readonly contract: string
   readonly cell: Readonly<Record<string, number | string>>
   readonly samples: number
   readonly accuracy: number
   readonly interval: Interval
   readonly tokensAfter: number
+  /** Tokens that all steps of a sample computed; mean. */
+  readonly tokensComputed: number
+  /** Sums of the score's details over the samples, such as answers that gave an outdated value. */
+  readonly details: Readonly<Record<string, number>>
   /** Calls of all samples, and how many of them did what they said. */
   readonly calls: number
   readonly valid: number
@@ -56,7 +61,7 @@ interface TaskRow {
   readonly answered: number
 }
 
-export async function adapter(args: readonly string[]): Promise<void> {
+export async function answers(args: readonly string[]): Promise<void> {
   const { values } = parseArgs({
     args: [...args],
     options: {
@@ -67,24 +72,27 @@ export async function adapter(args: readonly string[]): Promise<void> {
       seed: { type: 'string', default: '9001' },
       tasks: { type: 'string', default: TASKS.join(';') },
       agent: { type: 'string', default: 'plain,sculptor' },
+      contract: { type: 'string', default: 'exact' },
       only: { type: 'string', default: 'all' },
     },
   })
-  if (values.lora === undefined) throw new Error('Name the adapter: --lora PATH.')
   const [model, lora, part] = [fileOf(values.model), values.lora, oneOf('only', PARTS, values.only)]
   const native = await openNative({ gpu: 'cpu' })
-  const origin = beginRecord(['adapter', ...args], model, native.backend.release)
+  const origin = beginRecord(['answers', ...args], model, native.backend.release)
   const variants: readonly Variant[] = [
-    { name: 'base', model },
-    { name: 'with the adapter', model, lora },
+    { name: modelNow(model).name, model },
+    ...(lora === undefined ? [] : [{ name: 'with the adapter', model, lora }]),
     ...(values.beside === undefined ? [] : [{ name: modelNow(values.beside).name, model: values.beside }]),
   ]
-  const options = `--agent ${values.agent} --samples ${values.samples} --seed ${values.seed}`
+  const options = `--agent ${values.agent} --contract ${values.contract} --samples ${values.samples} --seed ${values.seed}`
   const tasks: TaskRow[] = []
   for (const words of part === 'general' ? [] : values.tasks.split(';'))
     for (const variant of variants) tasks.push(...(await taskRows(variant, words.trim(), options)))
-  const general = part === 'tasks' ? [] : await generalRows(model, lora)
-  const about = { adapter: modelNow(lora), ...(values.beside === undefined ? {} : { beside: modelNow(values.beside) }) }
+  const general = part === 'tasks' || lora === undefined ? [] : await generalRows(model, lora)
+  const about = {
+    ...(lora === undefined ? {} : { adapter: modelNow(lora) }),
+    ...(values.beside === undefined ? {} : { beside: modelNow(values.beside) }),
+  }
   const record = { ...origin(), ...about, tasks, general }
   await keep(values.write, record)
   console.log(values.json ? JSON.stringify(record) : [...shownTasks(tasks), '', ...shownGeneral(general)].join('\n'))
@@ -94,14 +102,16 @@ export async function adapter(args: readonly string[]): Promise<void> {
 interface Logged {
   readonly kind: string
   readonly agent: string
+  readonly contract: string
   readonly cell: object
   readonly end: string
+  readonly score: { readonly details: Readonly<Record<string, number>> }
   readonly calls: readonly { readonly failed: boolean }[]
 }
 
 async function taskRows(variant: Variant, words: string, options: string): Promise<readonly TaskRow[]> {
   const files = [variant.model, ...(variant.lora === undefined ? [] : [variant.lora])]
-  const folder = `build/adapter/${files.map((file) => modelNow(file).sha256.slice(0, 12)).join('-')}`
+  const folder = `build/answers/${files.map((file) => modelNow(file).sha256.slice(0, 12)).join('-')}`
   mkdirSync(folder, { recursive: true })
   const log = `${folder}/${`${words} ${options}`.replaceAll(/[^0-9a-z]+/gu, '-')}.jsonl`
   const model = ['--model', variant.model, ...(variant.lora === undefined ? [] : ['--lora', variant.lora])]
@@ -110,23 +120,30 @@ async function taskRows(variant: Variant, words: string, options: string): Promi
     .trim()
     .split('\n')
     .map((line) => JSON.parse(line) as Logged)
-  return cells.map(({ agent, cell, samples, accuracy, interval, tokensAfter }): TaskRow => {
+  return cells.map(({ agent, contract, cell, samples, accuracy, interval, tokensAfter, tokensComputed }): TaskRow => {
     const own = logged.filter(
-      (one) => one.kind === 'sample' && one.agent === agent && JSON.stringify(one.cell) === JSON.stringify(cell),
+      (one) =>
+        one.kind === 'sample' &&
+        one.agent === agent &&
+        one.contract === contract &&
+        JSON.stringify(one.cell) === JSON.stringify(cell),
     )
     const calls = own.flatMap((one) => one.calls)
+    const details: Record<string, number> = {}
+    for (const { score } of own)
+      for (const [name, value] of Object.entries(score.details)) details[name] = (details[name] ?? 0) + value
     return {
       ...{
         variant: variant.name,
         command: `kvfold eval ${words} ${options}`,
         agent,
+        contract,
         cell,
         samples,
         accuracy,
         interval,
-        tokensAfter,
       },
-      ...{ calls: calls.length, valid: calls.filter(({ failed }) => !failed).length },
+      ...{ tokensAfter, tokensComputed, details, calls: calls.length, valid: calls.filter(({ failed }) => !failed).length },
       answered: own.filter(({ end }) => end === 'stop').length,
     }
   })
@@ -135,19 +152,20 @@ async function taskRows(variant: Variant, words: string, options: string): Promi
 function shownTasks(rows: readonly TaskRow[]): readonly string[] {
   const percent = (share: number) => `${(100 * share).toFixed(0)} %`
   const head = [
-    left('task'),
-    left('cell'),
-    left('agent'),
-    left('model'),
-    right('right'),
-    right('95 %'),
-    right('tokens'),
-    right('valid calls'),
+    ...['task', 'cell', 'agent', 'contract', 'model'].map(left),
+    ...['right', '95 %', 'shown', 'computed', 'valid calls'].map(right),
+    left('counts'),
   ]
-  const lines = rows.map(({ command, cell, agent, variant, accuracy, interval, tokensAfter, calls, valid }) => [
-    ...[command.split(' ')[2]!, Object.values(cell).join(', '), agent, variant, percent(accuracy)],
-    ...[interval.map(percent).join(' to '), tokensAfter.toFixed(0), calls === 0 ? '' : `${valid} of ${calls}`],
-  ])
+  const lines = rows.map(
+    ({ command, cell, agent, contract, variant, accuracy, interval, tokensAfter, tokensComputed, ...row }) => [
+      ...[command.split(' ')[2]!, Object.values(cell).join(', '), agent, contract, variant, percent(accuracy)],
+      ...[interval.map(percent).join(' to '), tokensAfter.toFixed(0), tokensComputed.toFixed(0)],
+      row.calls === 0 ? '' : `${row.valid} of ${row.calls}`,
+      Object.entries(row.details)
+        .map(([name, value]) => `${name} ${value}`)
+        .join(', '),
+    ],
+  )
   return terminal(table(head, lines))
 }
 
