@@ -3,7 +3,8 @@
  * also general ability: how surprising text and code are to the model (perplexity), and 50 short questions.
  * `npm run --silent bench -- answers --model MODEL [--lora ADAPTER] [--beside MODEL] [--tasks "pi-llm --keys 6 --n 16;logbook"]
  * [--agent plain,sculptor] [--contract exact] [--samples 20] [--seed 9001] [--only general|tasks] [--write name]`. A stopped run continues
- * where it ended. A task is written as for `kvfold eval`, with its own options such as --n or --task-option. The texts are pages and sources of this repository; trajectories of `kvfold collect` contain none of them.
+ * where it ended. A task is written as for `kvfold eval`, with its own options such as --n or --task-option. The texts are pages and
+ * sources of this repository; trajectories of `kvfold collect` contain none of them.
  */
 import { mkdirSync, readFileSync } from 'node:fs'
 import { parseArgs } from 'node:util'

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Trains the context tools into a LoRA adapter: bash scripts/training/adapter.sh FOLDER [SEED, 1 to 7] [more options of recipe.py].
-# Needs npm run build, npm run models:real -- --only qwen2.5-coder-0.5b, and node scripts/training-parts.mjs. A script that knows the
-# answers plays 373 samples in the model's own template. Then the adapter learns from what was shown at each step. What is there is kept,
+# Needs npm run build, npm run models:real -- --only qwen-0.5b, and node scripts/training-parts.mjs. A script that knows the
+# answers plays 379 samples in the model's own template. Then the adapter learns from what was shown at each step. What is there is kept,
 # and an interrupted training continues from its last checkpoint.
 set -euo pipefail
 folder=$1 seed=${2:-1}
