@@ -13,11 +13,13 @@ import { Random } from '../../src/runtime/core/random.js'
 import { freshConversation } from '../../src/runtime/core/ids.js'
 import type { AdapterScale } from '../../src/runtime/engine/engine.js'
 import { LlamaEngine } from '../../src/runtime/engine/llama.js'
+import { percent } from '../../src/runtime/figures/numbers.js'
 import { left, right, table, terminal } from '../../src/runtime/figures/table.js'
 import { openNative } from '../../src/runtime/native/binding.js'
+import type { Native } from '../../src/runtime/native/types.js'
 import { bootstrap, type Interval, mean } from '../statistics.js'
 import { beginRecord, fileOf, keep, modelNow, oneOf, OPTIONS } from '../record.js'
-import { evaluated } from './builtin.js'
+import { evaluated, ofCell, samplesIn, sumsOf } from './builtin.js'
 
 const TASKS = [
   'pi-llm --keys 6 --n 4,16',
@@ -39,6 +41,8 @@ interface Variant {
   readonly name: string
   readonly model: string
   readonly lora?: string
+  /** The beginnings of the hashes of its files; names the folder of its logs. */
+  readonly hash: string
 }
 
 interface TaskRow {
@@ -80,79 +84,51 @@ export async function answers(args: readonly string[]): Promise<void> {
   const [model, lora, part] = [fileOf(values.model), values.lora, oneOf('only', PARTS, values.only)]
   const native = await openNative({ gpu: 'cpu' })
   const origin = beginRecord(['answers', ...args], model, native.backend.release)
+  // Each file is hashed once: that reads all of it.
+  const [base, adapter, other] = [
+    modelNow(model),
+    lora === undefined ? null : modelNow(lora),
+    values.beside === undefined ? null : modelNow(values.beside),
+  ]
+  const hashOf = (...files: readonly { readonly sha256: string }[]) => files.map(({ sha256 }) => sha256.slice(0, 12)).join('-')
   const variants: readonly Variant[] = [
-    { name: modelNow(model).name, model },
-    ...(lora === undefined ? [] : [{ name: 'with the adapter', model, lora }]),
-    ...(values.beside === undefined ? [] : [{ name: modelNow(values.beside).name, model: values.beside }]),
+    { name: base.name, model, hash: hashOf(base) },
+    ...(lora === undefined || adapter === null ? [] : [{ name: 'with the adapter', model, lora, hash: hashOf(base, adapter) }]),
+    ...(values.beside === undefined || other === null ? [] : [{ name: other.name, model: values.beside, hash: hashOf(other) }]),
   ]
   const options = `--agent ${values.agent} --contract ${values.contract} --samples ${values.samples} --seed ${values.seed}`
   const tasks: TaskRow[] = []
   for (const words of part === 'general' ? [] : values.tasks.split(';'))
     for (const variant of variants) tasks.push(...(await taskRows(variant, words.trim(), options)))
-  const general = part === 'tasks' || lora === undefined ? [] : await generalRows(model, lora)
-  const about = {
-    ...(lora === undefined ? {} : { adapter: modelNow(lora) }),
-    ...(values.beside === undefined ? {} : { beside: modelNow(values.beside) }),
-  }
+  const general = part === 'tasks' || lora === undefined ? [] : await generalRows(native, model, lora)
+  const about = { ...(adapter && { adapter }), ...(other && { beside: other }) }
   const record = { ...origin(), ...about, tasks, general }
   await keep(values.write, record)
   const shown = [...(tasks.length === 0 ? [] : shownTasks(tasks)), ...(general.length === 0 ? [] : shownGeneral(general))]
   console.log(values.json ? JSON.stringify(record) : shown.join('\n'))
 }
 
-/** The fields that this bench reads of a log's record. */
-interface Logged {
-  readonly kind: string
-  readonly agent: string
-  readonly contract: string
-  readonly cell: object
-  readonly end: string
-  readonly score: { readonly details: Readonly<Record<string, number>> }
-  readonly calls: readonly { readonly failed: boolean }[]
-}
-
 async function taskRows(variant: Variant, words: string, options: string): Promise<readonly TaskRow[]> {
-  const files = [variant.model, ...(variant.lora === undefined ? [] : [variant.lora])]
-  const folder = `build/answers/${files.map((file) => modelNow(file).sha256.slice(0, 12)).join('-')}`
+  const folder = `build/answers/${variant.hash}`
   mkdirSync(folder, { recursive: true })
   const log = `${folder}/${`${words} ${options}`.replaceAll(/[^0-9a-z]+/gu, '-')}.jsonl`
   const model = ['--model', variant.model, ...(variant.lora === undefined ? [] : ['--lora', variant.lora])]
   const cells = await evaluated(['eval', ...words.split(' '), ...options.split(' '), ...model, '--log', log, '--json'])
-  const logged = readFileSync(log, 'utf8')
-    .trim()
-    .split('\n')
-    .map((line) => JSON.parse(line) as Logged)
-  return cells.map(({ agent, contract, cell, samples, accuracy, interval, tokensAfter, tokensComputed }): TaskRow => {
-    const own = logged.filter(
-      (one) =>
-        one.kind === 'sample' &&
-        one.agent === agent &&
-        one.contract === contract &&
-        JSON.stringify(one.cell) === JSON.stringify(cell),
-    )
+  const logged = samplesIn(log)
+  return cells.map((row): TaskRow => {
+    const { agent, contract, cell, samples, accuracy, interval, tokensAfter, tokensComputed } = row
+    const own = ofCell(logged, row)
     const calls = own.flatMap((one) => one.calls)
-    const details: Record<string, number> = {}
-    for (const { score } of own)
-      for (const [name, value] of Object.entries(score.details)) details[name] = (details[name] ?? 0) + value
     return {
-      ...{
-        variant: variant.name,
-        command: `kvfold eval ${words} ${options}`,
-        agent,
-        contract,
-        cell,
-        samples,
-        accuracy,
-        interval,
-      },
-      ...{ tokensAfter, tokensComputed, details, calls: calls.length, valid: calls.filter(({ failed }) => !failed).length },
+      ...{ variant: variant.name, command: `kvfold eval ${words} ${options}` },
+      ...{ agent, contract, cell, samples, accuracy, interval, tokensAfter, tokensComputed, details: sumsOf(own) },
+      ...{ calls: calls.length, valid: calls.filter(({ failed }) => !failed).length },
       answered: own.filter(({ end }) => end === 'stop').length,
     }
   })
 }
 
 function shownTasks(rows: readonly TaskRow[]): readonly string[] {
-  const percent = (share: number) => `${(100 * share).toFixed(0)} %`
   const head = [
     ...['task', 'cell', 'agent', 'contract', 'model'].map(left),
     ...['right', '95 %', 'shown', 'computed', 'valid calls'].map(right),
@@ -160,8 +136,8 @@ function shownTasks(rows: readonly TaskRow[]): readonly string[] {
   ]
   const lines = rows.map(
     ({ command, cell, agent, contract, variant, accuracy, interval, tokensAfter, tokensComputed, ...row }) => [
-      ...[command.split(' ')[2]!, Object.values(cell).join(', '), agent, contract, variant, percent(accuracy)],
-      ...[interval.map(percent).join(' to '), tokensAfter.toFixed(0), tokensComputed.toFixed(0)],
+      ...[command.split(' ')[2]!, Object.values(cell).join(', '), agent, contract, variant, percent(accuracy, 0)],
+      ...[interval.map((end) => percent(end, 0)).join(' to '), tokensAfter.toFixed(0), tokensComputed.toFixed(0)],
       row.calls === 0 ? '' : `${row.valid} of ${row.calls}`,
       Object.entries(row.details)
         .map(([name, value]) => `${name} ${value}`)
@@ -177,7 +153,7 @@ interface Question {
   readonly answer: string
 }
 
-/** Returns 50 questions: sums, products, lengths and orders that a seed draws, and facts. */
+/** Returns 50 questions: sums, lengths of words, largest and smallest numbers that a seed draws, and facts. */
 function questions(): readonly Question[] {
   const random = new Random(50, 1)
   const below = (count: number) => random.below(count)
@@ -232,8 +208,7 @@ interface GeneralRow {
   readonly interval: Interval
 }
 
-async function generalRows(model: string, lora: string): Promise<readonly GeneralRow[]> {
-  const native = await openNative({ gpu: 'cpu' })
+async function generalRows(native: Native, model: string, lora: string): Promise<readonly GeneralRow[]> {
   const engine = await LlamaEngine.load(native, model, { cells: CELLS, slots: 2, lora: [{ path: lora }] })
   const scales: readonly (readonly AdapterScale[])[] = [[{ id: 0, scale: 0 }], [{ id: 0, scale: 1 }]]
   try {

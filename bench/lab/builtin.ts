@@ -42,13 +42,15 @@ export interface Cell {
   readonly calls: number
 }
 
-/** The fields that we read of a log's record. */
-interface Logged {
+/** The fields that benches read of a sample in a log. */
+export interface LoggedSample {
   readonly kind: string
   readonly agent: string
+  readonly contract: string
   readonly cell: Cell['cell']
   readonly end: string
   readonly score: { readonly details: Readonly<Record<string, number>> }
+  readonly calls: readonly { readonly failed: boolean }[]
   readonly talks: readonly {
     readonly steps: readonly {
       readonly ledger?: { readonly shown: number }
@@ -97,16 +99,33 @@ function rowsBy(model: string, options: string) {
   return async (words: string, index: number) => {
     const log = `${folder}/${index}${options.replaceAll(/[^0-9]+/gu, '-')}.jsonl`
     const cells = await evaluated(['eval', ...words.split(' '), ...options.split(' '), '--model', model, '--log', log, '--json'])
-    const logged = readFileSync(log, 'utf8')
-      .trim()
-      .split('\n')
-      .map((line) => JSON.parse(line) as Logged)
+    const logged = samplesIn(log)
     return cells.map((cell) => ({
       name: Object.values(cell.cell).join(', '),
       ...rowOf(cell, words),
-      ...details(logged, cell),
+      ...details(ofCell(logged, cell)),
     }))
   }
+}
+
+/** Returns the samples of a log of `kvfold eval`. */
+export const samplesIn = (log: string): readonly LoggedSample[] =>
+  readFileSync(log, 'utf8')
+    .trim()
+    .split('\n')
+    .map((line) => JSON.parse(line) as LoggedSample)
+    .filter(({ kind }) => kind === 'sample')
+
+/** Returns those samples that belong to the cell. */
+export const ofCell = (logged: readonly LoggedSample[], { agent, contract, cell }: Cell): readonly LoggedSample[] =>
+  logged.filter((one) => one.agent === agent && one.contract === contract && JSON.stringify(one.cell) === JSON.stringify(cell))
+
+/** Returns the sums of the score's details over the samples. */
+export function sumsOf(samples: readonly LoggedSample[]): Record<string, number> {
+  const sums: Record<string, number> = {}
+  for (const { score } of samples)
+    for (const [name, value] of Object.entries(score.details)) sums[name] = rounded((sums[name] ?? 0) + value, 4)
+  return sums
 }
 
 /** Returns the cells of one `kvfold eval`; of another command, nothing. Its progress goes to the terminal. */
@@ -149,23 +168,14 @@ function rowOf(
   }
 }
 
-/**
- * From the logged samples of a cell: mean tokens of the prompt of the answering step, answers that were cut off, and sums of the score's
- * details.
- */
-function details(logged: readonly Logged[], { agent, cell }: Cell) {
-  const of = logged.filter(
-    (one) => one.kind === 'sample' && one.agent === agent && JSON.stringify(one.cell) === JSON.stringify(cell),
-  )
-  const last = of.map((one) => one.talks.at(-1)?.steps.at(-1))
+/** Returns, for the samples of a cell: mean tokens of the prompt of the answering step, answers that were cut off, and the sums. */
+function details(samples: readonly LoggedSample[]) {
+  const last = samples.map((one) => one.talks.at(-1)?.steps.at(-1))
   const prompts = last.map((step) => (step?.ledger?.shown ?? 0) - (step?.timing?.generatedTokens ?? 0))
-  const sums: Record<string, number> = {}
-  for (const one of of)
-    for (const [name, value] of Object.entries(one.score.details)) sums[name] = rounded((sums[name] ?? 0) + value, 4)
   return {
-    tokensAnswered: Math.round(prompts.reduce((sum, tokens) => sum + tokens, 0) / of.length),
-    cutOff: of.filter(({ end }) => end === 'length').length,
-    details: sums,
+    tokensAnswered: Math.round(prompts.reduce((sum, tokens) => sum + tokens, 0) / samples.length),
+    cutOff: samples.filter(({ end }) => end === 'length').length,
+    details: sumsOf(samples),
   }
 }
 
