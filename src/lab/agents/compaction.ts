@@ -5,7 +5,7 @@ import type { ChatMessage } from '../../runtime/chat/message.js'
 import { strict } from '../../runtime/core/schema.js'
 import { writeJson } from '../../runtime/core/written-json.js'
 import { FOLD_DEFAULTS, foldByPolicy, foldPrice } from '../../runtime/server/threads/policies.js'
-import { type AgentDefinition, answerBy, answered, count, SampleEngine } from './define.js'
+import { type AgentDefinition, answered, count, SampleEngine, takeTurn } from './define.js'
 
 /** Tokens; or, up to 1, a share of the sample's prompt. */
 const Budget = Type.Number({ exclusiveMinimum: 0, default: 0.75 })
@@ -49,7 +49,7 @@ export const policy: AgentDefinition<typeof PolicyOptions> = {
     )
     const reckoning = new SampleEngine({ ...setting, engine, window })
     const folded = foldByPolicy({ engine: reckoning, conversation, tools: [] }, rule, price)
-    const outcome = await answerBy(session, engine, { ...setting, sample: { ...setting.sample, messages: [] } })
+    const outcome = await takeTurn(session, engine, setting.signal)
     return { ...outcome, details: { folded: folded?.fragments.length ?? 0, saved: folded?.saves ?? 0 } }
   },
 }

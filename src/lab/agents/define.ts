@@ -183,8 +183,13 @@ export class SampleEngine extends EngineAround {
 // Runs a sample in a session: adds its messages, takes one turn and collects the turn's calls for the log.
 
 /** Answers the sample in one turn of `session`, which must use `engine`. @throws KvfoldError any error of the engine */
-export async function answerBy(session: Session, engine: SampleEngine, { sample, signal }: AgentSetting): Promise<Answered> {
+export function answerBy(session: Session, engine: SampleEngine, { sample, signal }: AgentSetting): Promise<Answered> {
   for (const message of sample.messages) session.conversation.add(message)
+  return takeTurn(session, engine, signal)
+}
+
+/** The same for a session that has the sample's messages already. */
+export async function takeTurn(session: Session, engine: SampleEngine, signal?: AbortSignal): Promise<Answered> {
   const calls: CalledTool[] = []
   const carriedOut = new Set<ToolCall>()
   let step = 0
