@@ -6,11 +6,9 @@ import torch
 from gguf import GGUFWriter
 from peft import LoraConfig, get_peft_model
 
-# transformers' names of the linear layers, and llama.cpp's.
-LAYERS = {
-    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
-    "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
-}  # fmt: skip
+from names import LINEAR
+
+LAYERS = {theirs: ours for ours, theirs in LINEAR.items()}
 # transformers' names of models whose rows llama.cpp keeps in the same order, and llama.cpp's. (It reorders those of `llama`.)
 MODELS = {"qwen2": "qwen2", "qwen3": "qwen3", "gemma3_text": "gemma3"}
 
