@@ -22,6 +22,8 @@ export { isModelUri, resolveModel, type ResolveOptions } from './runtime/native/
 // llama.cpp ends the process on some damaged files. So this loads and uses a file in another process first, as every command does.
 export { proveModel, type Trial, type ModelTrialOptions } from './runtime/engine/tried-models.js'
 export { synthesizeAdapter, synthesizeModel, type SyntheticAdapter, type SyntheticShape } from './runtime/native/synthetic.js'
+// Adapters that take attention heads away: which heads does a behaviour need?
+export { type AttentionHead, writeHeadAdapter } from './runtime/native/head-adapter.js'
 export { builtinModel } from './runtime/cli/builtin.js'
 export type {
   AnswerLimits,
@@ -44,6 +46,7 @@ export type {
   SamplerName,
   SamplerOptions,
   SpecialTokens,
+  TensorValues,
   TokenizeOptions,
   VocabType,
 } from './runtime/native/types.js'

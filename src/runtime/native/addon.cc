@@ -1,6 +1,8 @@
 // The addon's entry: its exports, and the facts that the loaded library reports about itself.
 #include "kvfold.h"
 
+#include <cstring>
+
 namespace kvfold {
 
 void keepLog(ggml_log_level, const char *, void *);
@@ -61,6 +63,24 @@ Napi::Value useLibrary(const Napi::CallbackInfo &info) {
   });
 }
 
+// (ggml_type, bytes, count): the numbers of a tensor as floats (ggml_type_traits, ggml.h). The bytes are whole blocks of `count` numbers.
+Napi::Value dequantise(const Napi::CallbackInfo &info) {
+  return guarded(info, [&]() -> Napi::Value {
+    auto type = static_cast<ggml_type>(info[0].As<Napi::Number>().Int32Value());
+    auto bytes = info[1].As<Napi::Uint8Array>();
+    auto count = info[2].As<Napi::Number>().Int64Value();
+    auto values = Napi::Float32Array::New(info.Env(), count);
+    auto *toFloat = ggml_get_type_traits(type)->to_float;
+    if (type == GGML_TYPE_F32)
+      std::memcpy(values.Data(), bytes.Data(), count * sizeof(float));
+    else if (toFloat)
+      toFloat(bytes.Data(), values.Data(), count);
+    else
+      throw Failure("native/unsupported", std::string("ggml cannot turn numbers of type ") + ggml_type_name(type) + " into floats.");
+    return values;
+  });
+}
+
 Napi::Value shutdown(const Napi::CallbackInfo &info) {
   return guarded(info, [&]() -> Napi::Value {
     live(info.Env()).freeAll();
@@ -77,6 +97,7 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   env.SetInstanceData(new kvfold::Live());
   exports.Set("about", Napi::Function::New(env, kvfold::about));
   exports.Set("useLibrary", Napi::Function::New(env, kvfold::useLibrary));
+  exports.Set("dequantise", Napi::Function::New(env, kvfold::dequantise));
   exports.Set("shutdown", Napi::Function::New(env, kvfold::shutdown));
   kvfold::exportModel(env, exports);
   kvfold::exportVocabulary(env, exports);

@@ -92,6 +92,8 @@ export interface Addon {
   about(): AddonFacts
   /** From now on the backend in this file computes in place of the one with ggml's name `backend`. Call it before a model is loaded. */
   useLibrary(backend: string, path: string): void
+  /** Returns the floats of a tensor's bytes, which are whole blocks of the ggml_type and hold `count` numbers (ggml_type_traits, ggml.h). */
+  dequantise(type: number, bytes: Uint8Array, count: number): Float32Array
   /** Stops loads and decodes of this environment, and frees everything; all handles are disposed afterwards. */
   shutdown(): void
   /** Ends the process within this many milliseconds of a signal (Native.endWithin). */

@@ -4,6 +4,7 @@ import { KvfoldError } from '../core/errors.js'
 import { calling, loadAddon } from './addon.js'
 import { backendFor, usable } from './devices.js'
 import { Model } from './model.js'
+import { readTensor } from './tensor-values.js'
 import type { BackendInfo, GpuChoice, Native } from './types.js'
 import { existsSync } from 'node:fs'
 
@@ -42,7 +43,7 @@ async function open(gpu: GpuChoice): Promise<Native> {
   process.once('exit', () => {
     addon.shutdown()
   })
-  const { devices, systemInfo } = addon.about()
+  const { devices, systemInfo, tensorTypes } = addon.about()
   const computesOn = backendFor(gpu, llama.gpu === false ? 'cpu' : llama.gpu, devices)
   const backend: BackendInfo = {
     gpu: computesOn,
@@ -54,6 +55,7 @@ async function open(gpu: GpuChoice): Promise<Native> {
   return {
     backend,
     loadModel: (path, options) => Model.load(addon, backend, resolve(path), options),
+    readTensor: (path, name) => readTensor(addon, tensorTypes, resolve(path), name),
     endWithin: (milliseconds) => {
       calling(() => {
         addon.endWithin(Math.min(milliseconds, 2 ** 31 - 1))

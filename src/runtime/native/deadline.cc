@@ -50,7 +50,8 @@ void wait(int milliseconds) {
   _exit(128 + signal);
 }
 
-// (milliseconds) Only the first call of a process counts. Call it after Node has added its own listeners of these signals.
+// (milliseconds): from SIGINT or SIGTERM on, the process lives no longer than that. Call it after Node has added its own listeners for the two
+// signals. Later calls do nothing.
 Napi::Value endWithin(const Napi::CallbackInfo &info) {
   return guarded(info, [&]() -> Napi::Value {
     if (ends[0] >= 0) return info.Env().Undefined();

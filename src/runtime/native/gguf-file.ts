@@ -56,11 +56,11 @@ export function headersOf(path: string): readonly GgufHeader[] {
 const isScore = ({ name, shape }: GgufTensorInfo): boolean =>
   name === 'cls.output.weight' || (name === 'cls.weight' && (shape[1] ?? 1) === 1)
 
-/** Returns the bytes of every tensor. @throws KvfoldError model/bad-file if a tensor reaches beyond the file */
+/** Returns where every tensor lies in the file, and its bytes. @throws KvfoldError model/bad-file if a tensor reaches beyond the file */
 export function measured(
   { path, size, metadata, tensors, end }: GgufHeader,
   types: readonly TensorBlock[],
-): readonly { readonly name: string; readonly bytes: number }[] {
+): readonly { readonly name: string; readonly start: number; readonly bytes: number }[] {
   const given = metadata.get('general.alignment')
   const alignment = given?.kind === 'number' && given.type === TYPE.u32 ? given.value : DEFAULT_ALIGNMENT
   const broken = (what: string) => new KvfoldError('model/bad-file', `${path} is damaged: ${what}; download or copy it again.`)
@@ -77,7 +77,7 @@ export function measured(
       throw broken(`tensor ${name} has rows of ${shape[0]} values, but its type ${type} comes in blocks of ${block}`)
     const bytes = (shape.reduce((product, length) => product * length, 1) / block) * blockBytes
     last = Math.max(last, start + offset + bytes)
-    return { name, bytes }
+    return { name, start: start + offset, bytes }
   })
   if (sizes.length > 0 && last > size)
     throw new KvfoldError(

@@ -251,7 +251,7 @@ export interface RunEnd {
   readonly status: DecodeStatus | 'failed'
   /** Why the decode failed; null if it did not. */
   readonly failure: Error | null
-  /** The steps that `heard` has not received. */
+  /** The tokens of the last steps, which the callback `heard` has not received. */
   readonly drawn: DrawnTokens
   /** For each sequence: why the last step could sample no token (its token is -1); null if it could. */
   readonly refused: readonly (Error | null)[]
@@ -539,9 +539,20 @@ export interface NativeSampler {
   dispose(): void
 }
 
+/** The numbers of a tensor. The first dimension varies fastest, as in ggml. */
+export interface TensorValues {
+  readonly shape: readonly number[]
+  readonly values: Float32Array
+}
+
 export interface Native {
   readonly backend: BackendInfo
   loadModel(path: string, options?: ModelOptions): Promise<NativeModel>
+  /**
+   * Reads one tensor of a model's file as floats, whatever its number format.
+   * @throws KvfoldError native/bad-argument when the model has no such tensor; native/unsupported; model/not-found, model/bad-file
+   */
+  readTensor(path: string, name: string): TensorValues
   /**
    * From now on SIGTERM or SIGINT ends the process within this many milliseconds, even while a native call blocks the event loop. A second
    * signal ends it within one second. Call it after the process has added its own listeners for these signals. Only the first call counts.
