@@ -41,6 +41,7 @@ it('kvfold exports these names', () => {
     'synthesizeAdapter',
     'synthesizeModel',
     'systemPrompts',
+    'writeHeadAdapter',
   ])
 })
 
@@ -48,10 +49,16 @@ it('kvfold/lab exports these names', () => {
   expect(Object.keys(lab).sort()).toEqual([
     'compareSpans',
     'findingOf',
+    'headLosses',
+    'headScoreFile',
     'interferenceOf',
     'ownWords',
     'piSample',
+    'randomHeads',
+    'readHeadScores',
+    'scoreHeads',
     'studyValues',
+    'topHeads',
     'valueArrays',
     'wordsFrom',
   ])

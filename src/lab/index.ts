@@ -8,6 +8,19 @@ export { studyValues, type Keeper, type ValueStudyOptions } from './attention-st
 export { ownWords, wordsFrom, type PiWords } from './pi-llm.js'
 export { piSample, type PiOptions, type PiOrder, type PiSample, type PiUpdate } from './pi-llm.js'
 export { compareSpans, type SpanRow, type SpanStudy, type SpanStudyOptions, type WatchedSpan } from './attention/spans.js'
+export {
+  headLosses,
+  headScoreFile,
+  randomHeads,
+  readHeadScores,
+  scoreHeads,
+  topHeads,
+  type HeadLosses,
+  type HeadPrompts,
+  type HeadScores,
+  type HeadScoreName,
+  type HeadStudyOptions,
+} from './attention/heads.js'
 export { valueArrays, type ValueArrays } from './attention/tables.js'
 export {
   findingOf,

@@ -4,7 +4,10 @@ import type { Contract } from '../../runtime/core/contract.js'
 import { curves, type PanelRow, rows as rowPanels } from '../figures/panels.js'
 import { COLOURS, FAINT, figure, fitting, LESS, MORE, type Panel } from '../figures/figure.js'
 import { signed } from '../../runtime/figures/numbers.js'
+import { mean } from '../../runtime/core/mean.js'
+import type { AttentionHead } from '../../runtime/native/head-adapter.js'
 import type { FindingFigure, Finding, InterferencePoint } from './findings.js'
+import { HEAD_SCORES, type HeadScoreName, type HeadScores } from './heads.js'
 import { changeOf, type From, FROM_NAMES, FROMS, type ValueAttention, meanGlance, type Pair, seenFrom } from './pairs.js'
 import type { SpanStudy } from './spans.js'
 import type { EpisodeRecord, EpisodeStep, PromptRecord } from './records.js'
@@ -210,10 +213,30 @@ export function headMaps(records: readonly PromptRecord[], contract: Contract): 
   return figure({ title, below, columns: 3, panels })
 }
 
+const SCORE_TITLES: Readonly<Record<HeadScoreName, string>> = {
+  sink: 'Sink: weight on the first token',
+  previous: 'Weight on the token before',
+  induction: 'Induction: what came next the first time',
+  retrieval: 'Retrieval: copied tokens looked at most',
+}
+
+/** Draws every score of every head, by layer and head. */
+export function headFigure(scores: readonly HeadScores[]): string {
+  const panels = HEAD_SCORES.map((name) =>
+    map(
+      scores,
+      scores.map((one) => 100 * mean(one[name])),
+      100,
+      SCORE_TITLES[name],
+      'darkest: 100 %',
+    ),
+  )
+  const below = `Means of ${scores[0]?.sink.length ?? 0} prompts, in %.`
+  return figure({ title: 'Scores of attention heads', below, columns: 2, panels })
+}
+
 /** One layer and head, averaged over prompts. */
-interface HeadCell {
-  readonly layer: number
-  readonly head: number
+interface HeadCell extends AttentionHead {
   readonly complete: ValueAttention
   readonly folded: ValueAttention
 }
@@ -233,7 +256,7 @@ function mapsOf(cells: readonly HeadCell[], from: From, contract: Contract): Pan
   ]
 }
 
-function map(cells: readonly HeadCell[], values: readonly number[], most: number, title: string, below: string): Panel {
+function map(cells: readonly AttentionHead[], values: readonly number[], most: number, title: string, below: string): Panel {
   const [layers, heads] = [[...new Set(cells.map(({ layer }) => layer))], [...new Set(cells.map(({ head }) => head))]]
   const largest = Math.max(...values.map(Math.abs))
   const at = cells.map(({ layer, head }, index) => ({ layer, head, value: values[index]! }))

@@ -78,7 +78,10 @@ export interface Finding {
   /** Means over the measured pairs. */
   readonly complete: Masses | null
   readonly folded: Masses | null
-  /** Number of pairs whose complete weight is below an even weight over all shown tokens: the model does not look for the value. */
+  /**
+   * Number of pairs whose value gets less weight in the complete prompt than if all shown tokens got the same. There the model does not look
+   * for the value.
+   */
   readonly belowEven: number
 }
 

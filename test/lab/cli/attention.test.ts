@@ -1,6 +1,6 @@
 /** `kvfold attention` as a person runs it: results, continuing a run, interrupts, and errors before the work begins. */
 import { spawn } from 'node:child_process'
-import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
@@ -17,6 +17,46 @@ afterAll(() => {
 
 const lastLine = (text: string): Record<string, unknown> => JSON.parse(text.trim().split('\n').at(-1)!) as Record<string, unknown>
 const small = ['attention', 'pi-llm', '--n', '8', '--keys', '6', '--context', '2048']
+
+describe('kvfold attention heads', () => {
+  const small = ['attention', 'heads', '--prompts', '2', '--keys', '8', '--context', '2048']
+
+  it('scores every head, takes the best away, and leaves files that others read', async () => {
+    const out = join(folder, 'heads')
+    const run = await kvfoldHere([...small, '--without', '2', '--draws', '1', '--json', '--out', out])
+    expect(run.stderr).toBe('')
+    expect(run.code).toBe(0)
+    const found = lastLine(run.stdout) as {
+      heads: number
+      best: Record<string, { head: string; score: number }[]>
+      losses: { without: string; heads: string[]; losses: { of: string; more: number }[] }[]
+    }
+    expect(found.heads).toBe(18)
+    expect(Object.keys(found.best)).toEqual(['sink', 'previous', 'induction', 'retrieval'])
+    expect(found.losses.map(({ without }) => without)).toEqual(['none', '2 by retrieval', '2 at random'])
+    const [, best] = found.losses
+    expect(best!.heads).toEqual(found.best['retrieval']!.slice(0, 2).map(({ head }) => head))
+    expect(best!.losses.map(({ of }) => of)).toEqual(['values', 'repeat', 'prose'])
+    expect(best!.losses[0]!.more).toBeGreaterThan(1)
+    for (const file of ['heads.parquet', 'heads.svg', 'summary.json', 'without-retrieval.gguf'])
+      expect(existsSync(join(out, file)), file).toBe(true)
+
+    // Heads that another study found; the file that this one wrote has the same form.
+    const scores = join(out, 'head_score', 'kvfold-tiny.json')
+    const again = await kvfoldHere([...small, '--without', '2', '--draws', '1', '--scores', scores, '--json', '--out', out])
+    expect(again.code).toBe(0)
+    expect((lastLine(again.stdout) as typeof found).losses[1]!.losses).toEqual(best!.losses)
+  })
+
+  it('refuses a file without scores, and more heads than the model has', async () => {
+    const bad = join(folder, 'scores.json')
+    writeFileSync(bad, '{"first": 1}')
+    const refused = await kvfoldHere([...small, '--without', '1', '--scores', bad])
+    expect([refused.code, refused.stderr]).toEqual([1, expect.stringContaining('has no scores')])
+    const many = await kvfoldHere([...small, '--without', '10', '--out', join(folder, 'many')])
+    expect([many.code, many.stderr]).toEqual([1, expect.stringContaining('Only 8 heads are left to draw 10 at random from')])
+  })
+})
 
 describe('kvfold attention pi-llm', () => {
   it('ends with one line of JSON, and continues an earlier run', async () => {

@@ -8,6 +8,7 @@ import { runOptions, studyValues, type ValueStudyOptions } from '../../attention
 import { ownWords, wordsFrom } from '../../pi-llm.js'
 import { kvfoldVersion } from '../../run/plan.js'
 import { addFile } from '../attention/file.js'
+import { addHeads } from '../attention/heads.js'
 import { addStudyOptions, findingLines, loadForLooking, machineFinding, type StudyFlags } from '../attention/study.js'
 import { ProgressLine } from '../progress.js'
 import { integer, integers } from '../../../runtime/cli/options.js'
@@ -64,6 +65,7 @@ export function addAttention(program: Command, shell: Shell): void {
     .addHelpText('after', PI_HELP)
     .action((flags: PiFlags) => study(flags, shell))
   addFile(command, shell)
+  addHeads(command, shell)
 }
 
 async function study(flags: PiFlags, shell: Shell): Promise<void> {
