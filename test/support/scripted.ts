@@ -30,6 +30,8 @@ export type Script = readonly ScriptedReply[] | ((request: EngineRequest, step: 
 export interface ScriptedEngineOptions {
   /** The most tokens that a conversation may show. Default: no limit. */
   readonly context?: number
+  /** The context that the model was trained on. Default: unknown. */
+  readonly trained?: number
   /** The model's name, by which it gets the context tools in the form that suits it. Default: the built-in model's. */
   readonly model?: string
 }
@@ -63,9 +65,9 @@ export class ScriptedEngine implements Engine {
   readonly #running = new Map<ConversationId, Queue>()
   #disposed = false
 
-  constructor(script: Script, { context = Number.MAX_SAFE_INTEGER, model = 'kvfold-tiny' }: ScriptedEngineOptions = {}) {
+  constructor(script: Script, { context = Number.MAX_SAFE_INTEGER, model = 'kvfold-tiny', trained }: ScriptedEngineOptions = {}) {
     this.#script = script
-    this.info = { model, engine: 'scripted', release: 'none', context }
+    this.info = { model, engine: 'scripted', release: 'none', context, ...(trained === undefined ? {} : { trained }) }
   }
 
   respond(request: EngineRequest): Generation {

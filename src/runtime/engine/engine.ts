@@ -288,7 +288,12 @@ export interface EngineInfo {
   readonly release: string
   /** The most tokens that one conversation may show. */
   readonly context: number
+  /** The context that the model was trained on, in tokens, where the engine knows it. Beyond it answers get worse. */
+  readonly trained?: number
 }
+
+/** Returns how many tokens a conversation should show at most: no more than there is room for, and no more than the model was trained on. */
+export const goodContext = ({ context, trained = Infinity }: EngineInfo): number => Math.min(context, trained)
 
 export interface Engine {
   readonly info: EngineInfo

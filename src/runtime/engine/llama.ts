@@ -188,6 +188,7 @@ export class LlamaEngine implements Engine {
       engine: 'llama',
       release: native.backend.release,
       context: context.cells,
+      ...(trainedContext > 0 ? { trained: trainedContext } : {}),
     }
   }
 

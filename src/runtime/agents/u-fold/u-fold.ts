@@ -9,7 +9,14 @@ import { editOf } from '../../context/fragment.js'
 import { noted } from '../../context/size-note.js'
 import { isContextFull, KvfoldError } from '../../core/errors.js'
 import { conversationId, fragmentId, type FragmentId } from '../../core/ids.js'
-import type { Engine, EngineReply, EngineRequest, GenerationOptions, RequestScope } from '../../engine/engine.js'
+import {
+  type Engine,
+  type EngineReply,
+  type EngineRequest,
+  type GenerationOptions,
+  goodContext,
+  type RequestScope,
+} from '../../engine/engine.js'
 import type { LedgerEntry } from '../../kv/ledger.js'
 import {
   type ChosenLines,
@@ -136,10 +143,10 @@ export class UFold {
    */
   async fold(query: string, signal?: AbortSignal, upTo = this.setting.conversation.messages.length): Promise<FoldReport> {
     const { options = {}, engine } = this.setting
-    const { foldFrom = Math.min(8192, Math.floor(engine.info.context / 4)), when = 'changed', results = 'lines' } = options
+    const { foldFrom = Math.min(8192, Math.floor(goodContext(engine.info) / 4)), when = 'changed', results = 'lines' } = options
     const before = this.#count(upTo)
     const isFirst = !this.setting.conversation.messages.slice(0, upTo).some(({ role }) => role === 'assistant')
-    const urgent = before > URGENT * engine.info.context
+    const urgent = before > URGENT * goodContext(engine.info)
     if (before < foldFrom || isFirst || (before < (this.#state.patience ?? 0) && !urgent)) return quiet('small', before)
     const aside = new Aside(this.setting, conversationId(`${this.setting.conversation.id}/fold-${++this.#looks}`), signal)
     const report = (kind: FoldReport['kind'], why: string | null, refused: readonly string[] = []): FoldReport => ({
@@ -207,7 +214,7 @@ export class UFold {
       .filter(({ id, message }) => message < upTo && !this.#state.own.includes(id))
       .flatMap((fragment) => editOf(fragment) ?? [])
     const held = folder !== undefined || (generation.contract ?? 'exact') !== 'exact' || anew
-    if (held && this.#count(upTo, others) < URGENT * (folder ?? engine).info.context)
+    if (held && this.#count(upTo, others) < URGENT * goodContext((folder ?? engine).info))
       return { messages, edits: others, whole: true }
     return { messages, edits: conversation.edits().filter(({ message }) => message < upTo), whole: false }
   }

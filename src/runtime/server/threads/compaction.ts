@@ -5,7 +5,7 @@
 import type { ChatMessage } from '../../chat/message.js'
 import { noted } from '../../context/size-note.js'
 import { KvfoldError } from '../../core/errors.js'
-import type { EngineRequest, GenerationOptions } from '../../engine/engine.js'
+import { type EngineRequest, type GenerationOptions, goodContext } from '../../engine/engine.js'
 import type { LedgerEntry } from '../../kv/ledger.js'
 import { type Folded, isHopeless, type PolicyContext, shownBy } from './policies.js'
 import type { Thread } from './thread.js'
@@ -81,7 +81,7 @@ export async function compact(
     )
   if (!isSaid || (above !== null && isHopeless(context))) return null
   const before = shownBy(context)
-  if (above !== null && before <= (above ?? FULL * engine.info.context)) return null
+  if (above !== null && before <= (above ?? FULL * goodContext(engine.info))) return null
   const edits = conversation.edits()
   let plan = { shown: 0, reused: 0 }
   const running = engine.respond({

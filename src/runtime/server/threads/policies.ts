@@ -8,7 +8,7 @@ import { PromptTooLong } from '../../core/errors.js'
 import { fragmentId } from '../../core/ids.js'
 import { span } from '../../core/span.js'
 import { writeJson } from '../../core/written-json.js'
-import type { Engine, RequestScope } from '../../engine/engine.js'
+import { type Engine, goodContext, type RequestScope } from '../../engine/engine.js'
 import type { Thread } from './thread.js'
 import { UFold, type UFoldOptions, type UFoldSetting, type UFoldState } from '../../agents/u-fold/u-fold.js'
 import type { LedgerEntry } from '../../kv/ledger.js'
@@ -68,7 +68,7 @@ export function foldByPolicy(context: PolicyContext, policy: FoldPolicy = {}, pr
     threshold,
     target = TARGET * threshold,
   } = { ...FOLD_DEFAULTS, ...policy }
-  const room = context.engine.info.context
+  const room = goodContext(context.engine.info)
   if (isHopeless(context)) return null
   const before = shownBy(context)
   if (before <= threshold * room) return null
@@ -123,13 +123,14 @@ export function foldPrice(
 }
 
 /**
- * Folds the oldest tool results until the prompt leaves room for an answer; `fold-oldest` then also folds the oldest other messages.
- * Returns null when there is room already.
+ * Folds the oldest tool results until the prompt leaves room for an answer; `fold-oldest` then also folds the oldest other messages. It
+ * aims at the context that the model was trained on, where that is less. Returns null when there is room already.
  * @throws KvfoldError context/full when folding all of them is not enough; then nothing is folded
  */
 export function foldToFit(context: PolicyContext, overflow: Exclude<Overflow, 'refuse'>, answer = 1): Folded | null {
   if (isHopeless(context)) return null
-  const room = context.engine.info.context - answer
+  const room = goodContext(context.engine.info) - answer
+  const most = context.engine.info.context - answer
   const before = shownBy(context)
   if (before <= room) return null
   const chosen = [...resultsOf(context), ...(overflow === 'fold-oldest' ? spokenOf(context) : [])]
@@ -138,12 +139,12 @@ export function foldToFit(context: PolicyContext, overflow: Exclude<Overflow, 'r
     chosen,
     before,
     (shown) => shown <= room,
-    () => before - room,
+    () => before - most,
   )
-  if (folded !== null) return folded
+  if (folded !== null || before <= most) return folded
   throw new PromptTooLong(
     { tokens: before, atLeast: false, context: context.engine.info.context },
-    `The conversation takes ${before} tokens, ${before - room} more than there is room for, and folding its ${overflow === 'fold-oldest' ? 'older messages' : 'tool results'} is not enough; ` +
+    `The conversation takes ${before} tokens, ${before - most} more than there is room for, and folding its ${overflow === 'fold-oldest' ? 'older messages' : 'tool results'} is not enough; ` +
       'fold or leave out other parts, or load the model with a larger context.',
   )
 }
@@ -352,7 +353,7 @@ export async function foldByHelpers(
 }
 
 const optionsOf = (acm: HelperAcm, { engine }: Pick<UFoldSetting, 'engine'>): UFoldOptions =>
-  acm === 'u-fold' ? {} : { foldFrom: FULL * engine.info.context, when: 'every-turn', results: 'none', rebuildEvery: 1 }
+  acm === 'u-fold' ? {} : { foldFrom: FULL * goodContext(engine.info), when: 'every-turn', results: 'none', rebuildEvery: 1 }
 
 /** Returns the fragments that helpers of an earlier process made, by their events. */
 const ownOf = ({ events, conversation }: Thread): UFoldState['own'] => {

@@ -24,8 +24,11 @@ function calls(...sizes: readonly number[]): ChatMessage[] {
   ]
 }
 
-async function serve(context: number, options: Partial<ServiceOptions> = {}) {
-  const engine = new ScriptedEngine((_, step) => ({ content: `Answer ${step}.` }), { context })
+async function serve(context: number, options: Partial<ServiceOptions> = {}, trained?: number) {
+  const engine = new ScriptedEngine((_, step) => ({ content: `Answer ${step}.` }), {
+    context,
+    ...(trained === undefined ? {} : { trained }),
+  })
   const service = await ThreadService.open({ models: [{ name: 'm', slots: 2, load: () => Promise.resolve(engine) }], ...options })
   const ask = async (messages: readonly ChatMessage[], more: Partial<Ask> = {}) => {
     const asked = service.ask({ tenant: 't', messages, tools: [read], toolChoice: 'auto', acm: 'auto-policy', ...more })
@@ -106,6 +109,12 @@ describe('auto-policy', () => {
     const { ask, folded } = await serve(2000)
     await ask(calls(300, 300, 300, 300, 100, 100, 100, 100))
     // Some 1,700 of 2,000 tokens exceed three quarters. Half of the context is two thirds of those.
+    expect(folded()).toEqual([2, 4, 6])
+  })
+
+  it('goes by the context that the model was trained on, where the cells are more', async () => {
+    const { ask, folded } = await serve(8000, {}, 2000)
+    await ask(calls(300, 300, 300, 300, 100, 100, 100, 100))
     expect(folded()).toEqual([2, 4, 6])
   })
 
@@ -222,6 +231,21 @@ describe('a conversation that outgrows the context', () => {
       const { policy, finish } = await ask(calls(200, 200, 200), { acm: 'off', ...request })
       expect([folded(), finish, policy[0]?.reason]).toEqual([[2], 'stop', 'the context is full'])
     }
+  })
+
+  it('is folded to the context that the model was trained on as far as possible, and answered while there are cells', async () => {
+    const overflow = { defaults: { overflow: 'fold-tool-results' } } as const
+    const enough = await serve(2000, overflow, 500)
+    await enough.ask(calls(200, 200, 200), { acm: 'off' })
+    expect(enough.folded()).toEqual([2])
+    const tooLong = await serve(2000, overflow, 500)
+    const messages: readonly ChatMessage[] = [
+      ...calls(200, 200),
+      { role: 'assistant', content: 'So.' },
+      { role: 'user', content: words(600, 'q') },
+    ]
+    const { finish } = await tooLong.ask(messages, { acm: 'off' })
+    expect([tooLong.folded(), finish]).toEqual([[2, 4], 'stop'])
   })
 
   it('is refused when folding them is not enough, and then nothing is folded', async () => {
