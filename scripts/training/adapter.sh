@@ -1,7 +1,7 @@
 #!/bin/bash
 # Trains the context tools into a LoRA adapter: bash scripts/training/adapter.sh FOLDER [SEED, 1 to 7] [more options of recipe.py].
 # Needs npm run build, npm run models:real -- --only qwen-0.5b, and node scripts/training-parts.mjs. A script that knows the
-# answers plays 379 samples in the model's own template. Then the adapter learns from what was shown at each step. What is there is kept,
+# answers plays 314 samples in the model's own template. Then the adapter learns from what was shown at each step. What is there is kept,
 # and an interrupted training continues from its last checkpoint.
 set -euo pipefail
 folder=$1 seed=${2:-1}
@@ -14,21 +14,25 @@ mkdir -p "$folder"
 # collect NAME TASK OPTIONS: each has seeds of its own, all below 9000, from which on the bench's are.
 count=0 files=()
 collect() {
-  local file=$folder/$1.parquet own=$((1000 * seed + 100 * ++count))
+  local file=$folder/$1.parquet own=$((1000 * seed + 50 * ++count))
   files+=("$file")
   shift
   [ -f "$file" ] || node "$here/dist/cli/main.js" collect "$@" --seed "$own" --model "$model" --format verl --out "$file"
 }
-collect four pi-llm --keys 4 --n 4,8,16,24 --samples 20
-collect six pi-llm --keys 6 --n 4,8,16,24 --samples 20
-collect eight pi-llm --keys 8 --n 4,12,16 --samples 15
-collect twelve pi-llm --keys 12 --n 4,8,12 --samples 10
+collect four pi-llm --keys 4 --n 12,16,24 --samples 12
+collect six pi-llm --keys 6 --n 12,16,20,24 --samples 14
+collect eight pi-llm --keys 8 --n 12,16 --samples 12
+collect twelve pi-llm --keys 12 --n 10,12 --samples 6
+# Few streams are so short that nothing is to be folded. With many of them, the adapter also answered long ones without a fold.
+collect short pi-llm --keys 6 --n 4,8 --samples 6
+collect general pi-llm --system-prompt general --keys 6 --n 12,16,24 --samples 8
 collect back pi-llm --keys 6 --n 12 --order start-last --samples 10
-collect stumble pi-llm --keys 6 --n 8,16 --samples 10 --stumble
-collect plain pi-llm --keys 6 --n 4,8,16 --agent plain --samples 10
-collect chain needles --needles 2,3,4 --length 512,1k --samples 7
-collect chain-stumble needles --needles 2,3,4 --length 512,1k --samples 3 --stumble
-collect similar similar --needles 2,3 --length 1k,1500 --samples 6
+collect stumble pi-llm --keys 6 --n 16 --samples 10 --stumble
+collect plain pi-llm --keys 6 --n 8,16 --agent plain --samples 8
+collect chain needles --needles 2,3,4 --length 512,1k --samples 13
+collect chain-general needles --system-prompt general --needles 2,3 --length 512 --samples 8
+collect chain-stumble needles --needles 2,3 --length 512 --samples 4 --stumble
+collect similar similar --needles 2,3 --length 1k --samples 6
 
 # Large blocks of memory are kept instead of given back: without that, a step takes half as long again.
 export MALLOC_MMAP_THRESHOLD_=33554432 MALLOC_TRIM_THRESHOLD_=17179869184 MALLOC_TOP_PAD_=268435456

@@ -1,6 +1,6 @@
 /** The sources of trajectories: samples of a task, one turn each; and sessions of many turns, of MemTool and at the order desk. */
 import { createHash } from 'node:crypto'
-import { plain, sculptor } from '../../runtime/agents/sculptor.js'
+import { plain, sculptor, type SystemPrompt } from '../../runtime/agents/sculptor.js'
 import { type TakenCall, trajectoryOf, type TrajectoryStep } from '../agents/snapshots.js'
 import { KvfoldError } from '../../runtime/core/errors.js'
 import { conversationId } from '../../runtime/core/ids.js'
@@ -76,6 +76,8 @@ export const cancelled = () => new KvfoldError('engine/cancelled', 'Collecting w
 export interface TaskSourceOptions {
   readonly task: Task
   readonly agent: TaughtAgent
+  /** The system prompt of the sculptor agent. Default: the task's. */
+  readonly prompt?: SystemPrompt
   /** The most tokens that a step may generate. Default: the task's. */
   readonly maxTokens?: number
   /** The most calls in a turn. Default: 20. */
@@ -88,14 +90,14 @@ export interface TaskSourceOptions {
 }
 
 export function taskSource(options: TaskSourceOptions): TrajectorySource {
-  const { task, agent, stumble = false, maxTokens = task.maxTokens, maxCalls } = options
+  const { task, agent, prompt = task.prompt, stumble = false, maxTokens = task.maxTokens, maxCalls } = options
   return {
     task: task.spec.task,
     agent,
     size: task.size,
     about: async (index) => {
       const { id, cell, messages } = await task.sample(index)
-      return { id, cell: { ...cell }, group: hashed([task.prompt, agent, stumble, messages]) }
+      return { id, cell: { ...cell }, group: hashed([prompt, agent, stumble, messages]) }
     },
     play: async (index, acting, name, signal) => {
       const sample = await task.sample(index)
@@ -103,12 +105,10 @@ export function taskSource(options: TaskSourceOptions): TrajectorySource {
         acting.teacher === 'model' ? acting.engine : new TaughtEngine(acting.model, teacherOf(task.spec.task, agent, sample)),
         { asks: asksOf(acting) },
       )
-      const engine = stumble ? new StumblingEngine(tape, stumbling(acting), STUMBLES[task.prompt]) : tape
+      const engine = stumble ? new StumblingEngine(tape, stumbling(acting), STUMBLES[prompt]) : tape
       const common = { engine, id: conversationId(name), generation: { maxTokens } }
       const session =
-        agent === 'plain'
-          ? plain(common)
-          : sculptor({ ...common, prompt: task.prompt, ...(maxCalls === undefined ? {} : { maxCalls }) })
+        agent === 'plain' ? plain(common) : sculptor({ ...common, prompt, ...(maxCalls === undefined ? {} : { maxCalls }) })
       try {
         for (const message of sample.messages) session.conversation.add(message)
         const outcome = await session.resume(signal === undefined ? {} : { signal })
@@ -141,7 +141,7 @@ const STUMBLES = {
   'pi-llm': 'fragment_context',
   needles: 'search_context',
   similar: 'search_context',
-} as const satisfies Record<Task['prompt'], string>
+} as const satisfies Record<SystemPrompt, string>
 
 /** Returns the loaded model. @throws KvfoldError eval/bad-data when no model is loaded here */
 function stumbling({ model }: Acting): TaughtModel {

@@ -2,6 +2,7 @@
 import { definedFields } from '../../../runtime/core/json.js'
 import { createHash } from 'node:crypto'
 import { Option, type Command } from 'commander'
+import { type SystemPrompt, systemPrompts } from '../../../runtime/agents/sculptor.js'
 import { KvfoldError } from '../../../runtime/core/errors.js'
 import type { LlamaEngine } from '../../../runtime/engine/llama.js'
 import type { TrajectoryFile } from '../../collect/collect.js'
@@ -20,6 +21,7 @@ import type { Shell } from '../../../runtime/cli/shell.js'
 interface CollectFlags extends ModelFlags, TaskFlags, EngineFlags {
   readonly seed: number
   readonly agent: TaughtAgent
+  readonly systemPrompt?: SystemPrompt
   readonly teacher?: 'script' | 'model'
   readonly rollouts: number
   readonly temperature: number
@@ -102,6 +104,11 @@ export function addCollect(program: Command, shell: Shell): void {
       new Option('-a, --agent <agent>', 'the agent: sculptor has the context tools, plain has no tools')
         .choices(taughtAgents)
         .default('sculptor'),
+    )
+    .addOption(
+      new Option('--system-prompt <name>', "system prompt of the agent sculptor (default: the task's)").choices(
+        Object.keys(systemPrompts),
+      ),
     )
     .option('--turns <count>', 'turns of a session (memtool, service)', integer(1, 1000), 12)
     .addOption(new Option('--way <name>', 'the way of managing tools (memtool)').choices(wayNames).default('hybrid'))
@@ -226,7 +233,12 @@ async function sourceOf(
   return taskSource({
     task,
     agent,
-    ...definedFields({ maxTokens: flags.maxTokens, maxCalls: flags.maxCalls, stumble: flags.stumble }),
+    ...definedFields({
+      prompt: flags.systemPrompt,
+      maxTokens: flags.maxTokens,
+      maxCalls: flags.maxCalls,
+      stumble: flags.stumble,
+    }),
   })
 }
 
