@@ -37,7 +37,7 @@ export const policy: AgentDefinition<typeof PolicyOptions> = {
       generation: { ...generation, maxTokens: setting.task.maxTokens },
     })
     const { conversation } = session
-    // The model has read all before its last message when the rule is asked, so the contract decides what a fold costs.
+    // First the model reads everything up to its last message. So the rule folds text that is in the cache, and the contract decides the price.
     const last = messages.findLastIndex(({ role }) => role === 'assistant')
     const read = last < 1 ? [] : [await engine.ask('turn', messages.slice(0, last), { maxTokens: 1 })]
     for (const message of messages) conversation.add(message)

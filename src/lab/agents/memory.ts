@@ -223,7 +223,7 @@ export function factsIn(said: string): readonly string[] | null {
   return read.ok ? read.value.facts.map((fact) => fact.trim()).filter((fact) => fact !== '') : null
 }
 
-/** Returns the decisions in order; or null when the answer is not such JSON. */
+/** Reads the decisions in the model's answer, in the answer's order. Returns null when it is not JSON of that schema. */
 export function decisionsIn(said: string): readonly Decision[] | null {
   const read = checked(Decisions, jsonIn(said))
   return read.ok ? read.value.decisions : null

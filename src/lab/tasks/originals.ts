@@ -11,8 +11,8 @@ export type PiPromptWriter = (
 ) => [framing: string, stream: string, question: string]
 
 /**
- * PI-LLM's prompt as its program writes it by default: colons, the current value, a sentence for every key. Source: core/pi_flow_upgrade.py
- * of Unable-to-Forget.
+ * Reads PI-LLM's prompt from its program, in the form that the program writes by default. A colon stands between key and value. The question
+ * asks for current values, and the answer has a sentence for every key. Source: core/pi_flow_upgrade.py of Unable-to-Forget.
  */
 export async function originalPiLlm(checkout: string): Promise<PiPromptWriter> {
   const source = await PythonSource.open(checkout, 'core/pi_flow_upgrade.py')

@@ -206,7 +206,7 @@ export interface AnswerSpan {
   readonly reading: number
 }
 
-/** A generated answer: its text and its tokens, the first of them at place `first`. */
+/** A generated answer: its text and its tokens. The prompt has `first` tokens, so the answer's first token is at that place. */
 export class Generated {
   readonly #aligned: Aligned
 

@@ -106,7 +106,10 @@ export class BlockEvents {
   readonly #blocks = { device: new Map<bigint, Block>(), host: new Map<bigint, Block>(), disk: new Map<bigint, Block>() }
   readonly #changed = { device: new Set<Block>(), host: new Set<Block>(), disk: new Set<Block>() }
 
-  /** Copies what is new since the last look. Takes time for new tokens and for the number of sequences, and for nothing else. */
+  /**
+   * Compares the cached texts with those of the last look, and returns what differs. Copies the tokens of new texts only, so the time grows
+   * with these and with the number of sequences.
+   */
   look({ device, stored }: HeldTexts): Look {
     const held = new Set<object>()
     const news: News[] = []

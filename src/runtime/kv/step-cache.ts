@@ -124,7 +124,7 @@ interface CacheAbilities {
   /** Whether sequences wait to be moved off the device between decodes (`moveOn`). */
   readonly moving?: boolean
   /**
-   * Copies a slice of such a sequence, which takes about this many milliseconds. Call it between two decodes. No other code may use the
+   * Copies a slice of a sequence that leaves the device. One call takes about this many milliseconds. Call it between two decodes. No other code may use the
    * cache until the promise settles. The time counts for the step that commits or begins next.
    */
   moveOn?(milliseconds: number): Promise<void>

@@ -270,7 +270,10 @@ export interface Answer {
   readonly tokens: readonly number[]
   /** Logprobs of the first step's prompt behind its first token, when `Ask.promptLogprobs` asks for them. */
   readonly promptLogprobs?: readonly PromptLogprob[]
-  /** The bare calls that were read (`EngineRequest.bareCalls`), with how the model wrote them. Left out when there were none. */
+  /**
+   * Calls that the model wrote in another form than its template has (`EngineRequest.bareCalls`), with that form. Left out when there were
+   * none.
+   */
   readonly bareCalls?: readonly BareCallReport[]
   /** How many calls of context tools were carried out. */
   readonly contextCalls: number

@@ -17,7 +17,7 @@ export interface ToolMemoryOptions extends ToolLimits {
   readonly catalogue: Pick<Catalogue, 'search' | 'get'>
   /** How many tools a search returns for each keyword (MemTool, algorithms 1-3). Default 5. */
   readonly perKeyword?: number
-  /** Returns the tokens of a definition where it is shown. Default: a quarter of its characters. */
+  /** Returns how many tokens a definition takes in the prompt. Default: a quarter of its number of characters. */
   readonly measure?: (definition: ToolDefinition) => number
 }
 

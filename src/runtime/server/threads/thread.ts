@@ -34,8 +34,8 @@ const TITLE = 80
 const SIZES = { cost: 100, other: 4000 }
 
 /**
- * Clients know the messages of `view`, in its order. Messages are only appended, unless a client sends different ones than before
- * (`rewrite`). Changes stay in this object until `save`.
+ * A conversation that the server keeps. `view` has its messages as clients see them, in order. Messages are only appended, unless a client
+ * sends other ones than before (`rewrite`). Changes stay in memory until `save`.
  */
 export class Thread implements MatchCandidate {
   readonly tenant: Tenant
