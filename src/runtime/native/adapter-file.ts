@@ -5,17 +5,17 @@ import { headersOf, isWeight, measured } from './gguf-file.js'
 import { type GgufHeader, type GgufTensorInfo, readHeader, TYPE } from './gguf-reader.js'
 
 export interface AdapterFile {
-  /** Bytes of its matrices. */
+  /** Bytes of the adapter's matrices. */
   readonly bytes: number
-  /** How many of its tensors llama.cpp leaves out: it applies no changed norms. */
+  /** How many tensors of the file llama.cpp ignores. It does not apply changed norms. */
   readonly ignored: number
 }
 
 const EMBEDDING = 'token_embd.weight'
 
 /**
- * Checks all that llama.cpp v0.5.0 asserts on, while it loads an adapter (llama-adapter.cpp) and while it applies one (build_lora_mm,
- * build_inp_embd). So an adapter of another model gets a sentence.
+ * Checks an adapter for everything on which llama.cpp v0.5.0 asserts, while it loads an adapter (llama-adapter.cpp) and while it applies
+ * one (build_lora_mm, build_inp_embd). So an adapter of another model causes an error with a reason, and does not end the process.
  * @param modelPath the file of the model that the adapter is for
  * @param types blocks by ggml_type, as the loaded library knows them
  * @throws KvfoldError model/not-found, native/unsupported, or model/bad-file with what is wrong and where
@@ -65,7 +65,7 @@ interface Pair {
   readonly b?: GgufTensorInfo
 }
 
-/** The matrices A and B, by the name of the tensor that they change. */
+/** Returns the file's LoRA matrices A and B, by the name of the tensor that they change. */
 function pairsIn({ path, tensors }: GgufHeader): ReadonlyMap<string, Pair> {
   const pairs = new Map<string, Pair>()
   for (const tensor of tensors) {

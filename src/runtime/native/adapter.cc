@@ -4,7 +4,8 @@
 namespace kvfold {
 namespace {
 
-// (model, path). llama.cpp keeps adapters in a list of the model that decodes read too, so no context of the model may exist.
+// Loads an adapter; the arguments are (model, path). No context of the model may exist: llama.cpp keeps adapters in a list of the model,
+// and decodes read that list.
 Napi::Value load(const Napi::CallbackInfo &info) {
   return guarded(info, [&]() -> Napi::Value {
     auto env = info.Env();
@@ -25,16 +26,17 @@ Napi::Value load(const Napi::CallbackInfo &info) {
   });
 }
 
-// (adapter). No context of its model may exist.
+// Frees an adapter; the argument is (adapter). No context of its model may exist.
 Napi::Value release(const Napi::CallbackInfo &info) {
   auto adapter = unboxed<AdapterHandle>(info[0]);
-  // With the model llama.cpp freed the adapter, too.
+  // If the model was freed, llama.cpp has freed the adapter with it.
   if (adapter->adapter != nullptr && adapter->model->model != nullptr) llama_adapter_lora_free(adapter->adapter);
   adapter->adapter = nullptr;
   return info.Env().Undefined();
 }
 
-// (context, adapters, scales: Float32Array). The next decode plans its graph anew if they differ from the last ones.
+// Sets the adapters that the context applies; the arguments are (context, adapters, scales: Float32Array). If they differ from the last
+// ones, the next decode plans its graph anew.
 Napi::Value use(const Napi::CallbackInfo &info) {
   return guarded(info, [&]() -> Napi::Value {
     auto context = contextOf(info[0]);

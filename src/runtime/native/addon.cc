@@ -48,14 +48,14 @@ Napi::Value about(const Napi::CallbackInfo &info) {
   });
 }
 
-// Replaces a backend by the one in the file: (ggml's name of the backend, path). Call it before the first model is loaded: objects of the old
-// backend would lose their code (ggml-backend-reg.cpp).
+// Replaces a backend by the one in the file; the arguments are (ggml's name of the backend, path). Call it before the first model is
+// loaded: objects of the old backend would lose their code (ggml-backend-reg.cpp).
 Napi::Value useLibrary(const Napi::CallbackInfo &info) {
   return guarded(info, [&]() -> Napi::Value {
     auto name = info[0].As<Napi::String>().Utf8Value();
     auto path = info[1].As<Napi::String>().Utf8Value();
     auto *before = ggml_backend_reg_by_name(name.c_str());
-    // It refuses a library for another version of ggml's interface, and one that this processor or this machine's driver cannot run.
+    // ggml refuses a library for another version of its interface, and one that this processor or this machine's driver cannot run.
     if (!ggml_backend_load(path.c_str())) 
       throw Failure("native/library-mismatch", "ggml cannot use the " + name + " library " + path + " on this machine or with this release; run kvfold compile again, or kvfold compile --remove.");
     if (before) ggml_backend_unload(before);
@@ -63,7 +63,8 @@ Napi::Value useLibrary(const Napi::CallbackInfo &info) {
   });
 }
 
-// (ggml_type, bytes, count): the numbers of a tensor as floats (ggml_type_traits, ggml.h). The bytes are whole blocks of `count` numbers.
+// Returns the numbers of a tensor as floats (ggml_type_traits, ggml.h). The arguments are (ggml_type, bytes, count); the bytes are whole
+// blocks of `count` numbers.
 Napi::Value dequantise(const Napi::CallbackInfo &info) {
   return guarded(info, [&]() -> Napi::Value {
     auto type = static_cast<ggml_type>(info[0].As<Napi::Number>().Int32Value());

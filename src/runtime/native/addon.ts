@@ -21,7 +21,7 @@ export type DryHandle = Handle<'dry'>
 export type WordsHandle = Handle<'words'>
 export type AdapterHandle = Handle<'adapter'>
 
-/** Size of one block of a tensor type. [0, 0]: the type's number is not in use. */
+/** Size of one block of a tensor type. It is [0, 0] if the type's number is not in use. */
 export type TensorBlock = readonly [bytes: number, elements: number]
 
 export interface AddonFacts {
@@ -57,11 +57,13 @@ export interface RawContext {
   readonly ubatch: number
   readonly sequences: number
   readonly canShift: boolean
-  /** Bytes that llama.cpp logged while it made the context, rounded to hundredths of a MiB; 0 if it logged nothing. */
+  /**
+   * Bytes of the cache and (next field) of the compute buffers, as llama.cpp logged them, to hundredths of a MiB; 0 if it logged nothing.
+   */
   readonly cacheBytes: number
   readonly computeBytes: number
   readonly flashAttention: boolean
-  /** For each layer: heads of its softmax, 0 if it has none. */
+  /** How many heads the softmax of each layer has, 0 for a layer without a softmax; null if the context cannot capture attention. */
   readonly attention: Int32Array | null
 }
 
@@ -85,16 +87,22 @@ export interface RawCaptured {
 }
 
 /**
- * The addon's functions. They guard against freed handles and catch what llama.cpp throws, but they check no argument. Arguments on which
- * llama.cpp would assert must be refused before (context.ts, model.ts).
+ * The addon's functions. They guard against freed handles and catch what llama.cpp throws, but they check no argument. The callers
+ * (context.ts, model.ts) must refuse arguments on which llama.cpp would assert.
  */
 export interface Addon {
   about(): AddonFacts
   /** From now on the backend in this file computes in place of the one with ggml's name `backend`. Call it before a model is loaded. */
   useLibrary(backend: string, path: string): void
-  /** Returns the floats of a tensor's bytes, which are whole blocks of the ggml_type and hold `count` numbers (ggml_type_traits, ggml.h). */
+  /**
+   * Returns the numbers of a tensor as floats. `bytes` are whole blocks of the ggml_type and hold `count` numbers (ggml_type_traits,
+   * ggml.h).
+   */
   dequantise(type: number, bytes: Uint8Array, count: number): Float32Array
-  /** Stops loads and decodes of this environment, and frees everything; all handles are disposed afterwards. */
+  /**
+   * Stops the loads and decodes of this Node environment (main thread or worker), and frees all its objects; all handles are disposed
+   * afterwards.
+   */
   shutdown(): void
   /** Ends the process within this many milliseconds of a signal (Native.endWithin). */
   endWithin(milliseconds: number): void
@@ -150,9 +158,9 @@ export interface Addon {
   clear(context: ContextHandle): void
   /** Returns for each cell its position, a count, and as many sequences. */
   readback(context: ContextHandle): Int32Array
-  /** `room` bytes stay free at the front. */
+  /** Returns the state of a sequence as bytes. The first `room` bytes stay unused, for a header of the caller's. */
   saveSequence(context: ContextHandle, seq: number, room: number): Uint8Array
-  /** `room` bytes at the front are skipped. */
+  /** Loads a state that `saveSequence` returned, and skips its first `room` bytes. Returns false if the cache has no room. */
   loadSequence(context: ContextHandle, seq: number, state: Uint8Array, room: number): boolean
   /** Like `saveSequence`, but off the event loop. */
   copyOut(context: ContextHandle, seq: number, room: number): Promise<Uint8Array>
@@ -162,7 +170,10 @@ export interface Addon {
   /** Returns the capture of the last decode, and keeps no copy. */
   captureTake(capture: CaptureHandle): RawCaptured
   grammarCompile(model: ModelHandle, text: string): Promise<GrammarHandle>
-  /** Finds the breakers in the vocabulary (llama_sampler_init_dry). `lastN` 0, `multiplier` 0 or `base` below 1: the sampler does nothing. */
+  /**
+   * Prepares a DRY sampler: finds its breakers in the vocabulary (llama_sampler_init_dry). With `lastN` 0, `multiplier` 0 or `base` below 1
+   * the sampler does nothing.
+   */
   dryPrepare(
     model: ModelHandle,
     multiplier: number,
@@ -171,7 +182,7 @@ export interface Addon {
     lastN: number,
     breakers: readonly string[],
   ): Promise<DryHandle>
-  /** Finds the tokens whose own text contains one of these words. The words are not empty. */
+  /** Finds the tokens whose own text contains one of these words. No word may be empty. */
   wordsPrepare(model: ModelHandle, words: readonly string[]): Promise<WordsHandle>
   samplerCreate(model: ModelHandle, options: object): SamplerHandle
   samplerSample(sampler: SamplerHandle, context: ContextHandle, index: number): number
@@ -181,7 +192,8 @@ export interface Addon {
 }
 
 /**
- * Finished steps of a run that were not passed on yet. They are the tokens of every sequence, step by step; -1 if no token could be drawn.
+ * The finished steps of a run that JavaScript has not received yet. `drawn` has a token for every sequence, step by step; -1 if no token
+ * could be drawn. `milliseconds` has the time of each step.
  */
 export interface RawDrawn {
   readonly drawn: Int32Array
@@ -233,7 +245,7 @@ export async function loadAddon(gpu: GpuChoice): Promise<LoadedAddon> {
   return { addon, llama, release, libraries }
 }
 
-/** Switches to the libraries that were compiled here, or that `KVFOLD_CPU_LIBRARY` and the like name, where there are any. */
+/** Switches to the libraries that were compiled here, or that `KVFOLD_CPU_LIBRARY` and the like name, if there are any. */
 function useLibraries(addon: Addon): BackendInfo['libraries'] {
   const loaded = loadedLibraries()
   const used: Record<string, LibraryFiles> = {}
@@ -286,7 +298,7 @@ function llamaLibrary(): string {
 }
 
 async function detect(gpu: GpuChoice): Promise<Llama> {
-  // Import it here, so that earlier refusals do not wait for it.
+  // node-llama-cpp is imported only here, so that errors thrown earlier do not wait for the import.
   const { getLlama } = await import('node-llama-cpp')
   try {
     return await getLlama({
@@ -308,12 +320,12 @@ async function detect(gpu: GpuChoice): Promise<Llama> {
 
 // Errors of the addon arrive as "code\nsentence" and leave as KvfoldError.
 
-/** The most characters of an error's sentence: texts of a damaged file may have any length, and llama.cpp repeats them. */
+/** The most characters of an error's sentence. llama.cpp repeats texts of a damaged file in it, and these may have any length. */
 const MOST = 1000
 
 const isCode = (text: string): text is ErrorCode => Object.hasOwn(errorTable, text)
 
-/** Returns the KvfoldError for an error of the addon; any other error unchanged. */
+/** Turns an error of the addon into a KvfoldError. Returns any other error unchanged. */
 export function translated(error: unknown): unknown {
   if (!(error instanceof Error)) return error
   const [code = '', ...sentence] = error.message.split('\n')

@@ -1,5 +1,5 @@
-// What an answer may not say, and where it may end: forbidden words, the only tokens that it may have, the fewest tokens, and tokens that
-// end it beside the vocabulary's own.
+// Limits of an answer: forbidden words, the only tokens that it may have, the fewest tokens, and tokens that end it beside the vocabulary's
+// own end tokens.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,8 @@ namespace kvfold {
 
 // Words that no answer may contain, prepared for one vocabulary.
 struct BadWords {
-  // Throws native/disposed. Looks at every token's text, so it belongs on another thread.
+  // Finds the tokens that contain a word. It looks at every token's text, so call it on another thread. Throws native/disposed if the model
+  // was freed.
   BadWords(ModelHandle &model, std::vector<std::string> words);
   std::vector<std::string> words;
   // Tokens whose own text contains a word.
@@ -25,9 +26,9 @@ class AnswerLimits {
  public:
   // `words` may be null. The model must outlive this object.
   AnswerLimits(ModelHandle &model, const Napi::Object &options, std::shared_ptr<const BadWords> words);
-  // Returns to the beginning of an answer.
+  // Forgets the tokens so far, because a new answer begins.
   void begin();
-  // Bans tokens that may not come next; `candidates` has every token at the index of its id. A token that ends the answer stays where the
+  // Bans tokens that may not come next; `candidates` has every token at the index of its id. A token that ends the answer stays if the
   // grammar has left no other token. Throws engine/bad-request if no token is left.
   void mask(std::vector<llama_token_data> &candidates) const;
   void take(llama_token token);
@@ -39,15 +40,15 @@ class AnswerLimits {
   std::shared_ptr<const BadWords> words;
   int32_t minTokens = 0;
   bool ignoreEnd = false;
-  // Sorted.
+  // Further tokens that end the answer (option `stopTokens`), sorted.
   std::vector<llama_token> stops;
   // The tokens that end an answer by the vocabulary; empty if none of them is ever held back.
   std::vector<llama_token> ends;
-  // By token: whether the answer may have it; empty if it may have all.
+  // For each token: 1 if the answer may have it. Empty if the answer may have all tokens.
   std::vector<uint8_t> only;
 
   int32_t taken = 0;
-  // The end of the text in which a forbidden word may have begun.
+  // The last bytes of the text, in which a forbidden word may have begun.
   std::string tail;
 };
 

@@ -64,12 +64,12 @@ async function open(gpu: GpuChoice): Promise<Native> {
   }
 }
 
-// Finds a model's file by its name. A path stays a path; a hub URI is downloaded once, through node-llama-cpp.
+// Finds the file of a model. A path is used as it is; a URI of a model hub is downloaded once, through node-llama-cpp.
 
 export interface ResolveOptions {
   /** Stops a download and removes the unfinished file. */
   readonly signal?: AbortSignal
-  /** Receives the bytes so far and in all, several times a second during a download. */
+  /** Receives the bytes that are downloaded and the bytes of the whole file, several times a second during a download. */
   readonly onProgress?: (downloaded: number, total: number) => void
 }
 

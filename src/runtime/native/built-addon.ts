@@ -5,7 +5,7 @@ import { fileURLToPath } from 'node:url'
 import { KvfoldError } from '../core/errors.js'
 
 export interface BuiltAddon {
-  /** The folder with package.json, for src/runtime/native and dist/runtime/native alike. */
+  /** kvfold's folder with package.json. It is the same for code that runs from src/runtime/native and from dist/runtime/native. */
   readonly root: string
   readonly file: string
   /** E.g. `v0.5.0`; scripts/build-native.mjs writes it beside the addon. */

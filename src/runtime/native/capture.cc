@@ -1,4 +1,4 @@
-// Captures: softmax rows are reduced to sums, and the results go to JavaScript.
+// Captures of attention: reduces each row (the weights of one softmax) to sums, and returns the results to JavaScript.
 #include <algorithm>
 #include <cstring>
 
@@ -17,7 +17,7 @@ inline Floats logarithm(Floats value) {
   Ints exponent = ((bits >> 23) & 255) - 127;
   Ints mantissaBits = (bits & 0x7fffff) | 0x3f800000;
   Floats mantissa = (Floats)mantissaBits;
-  // From [1, 2) to [0.71, 1.41].
+  // Moves the mantissa from [1, 2) to [0.71, 1.41], around 1.
   Ints high = mantissa > 1.41421356f;
   mantissa = (Floats)(mantissaBits - (high & 0x800000));
   exponent -= high;
@@ -30,7 +30,8 @@ struct Sums {
   double weight = 0, surprise = 0;
 };
 
-// Sum of the weights, and sum of weight x -log(weight). Lanes are emptied often, so that long rows lose no precision.
+// Sum of the weights, and sum of weight x -log(weight). Every 512 weights, the four float sums are added to double ones, so that long rows
+// lose no precision.
 Sums sumsOf(const float *weights, int32_t count) {
   constexpr int32_t stretch = 512;
   Sums sums;
@@ -135,7 +136,7 @@ void Capture::reduce(size_t layer, size_t head, size_t query, const std::vector<
   entropy[slot] = all.surprise;
   if (top == 0) return;
 
-  // A heap whose first entry is the worst of the best so far. Of equal weights the earlier place is better.
+  // A heap of the highest weights so far, with the lowest of them first. Of equal weights the one at the earlier place is better.
   using Entry = std::pair<float, int32_t>;
   auto better = [](const Entry &a, const Entry &b) { return a.first > b.first || (a.first == b.first && a.second < b.second); };
   thread_local std::vector<Entry> best;

@@ -1,9 +1,9 @@
-/** A capture. It checks which attention of a decode it must keep, before the addon sees the request. */
+/** A capture of attention. It checks what a decode is to capture before the addon sees the request. */
 import { KvfoldError } from '../core/errors.js'
 import { type Addon, type CaptureHandle, type RawWatched, calling, refuse } from './addon.js'
 import type { Batch, CaptureOptions, Captured, NativeCapture, NativeContext, Watched } from './types.js'
 
-/** The most places kept for one row. */
+/** The most attended places that a capture may keep for one row (`top` of CaptureOptions). */
 const MOST_TOP = 1024
 const MOST_ATOMS = 2 ** 20
 
@@ -64,7 +64,10 @@ function within(name: string, value: number, most: number): void {
   if (!Number.isInteger(value) || value < 0 || value > most) refuse(`${name} is ${value}; give a whole number from 0 to ${most}.`)
 }
 
-/** Runs over thousands of places for every token. So it is a plain loop over one kind of array, which compiles to fast code. */
+/**
+ * Checks that the positions ascend and that the last one is at most `most`. It looks at thousands of positions for every token, so it is a
+ * plain loop over one kind of array, which compiles to fast code.
+ */
 function checkPositions(positions: Int32Array, most: number): void {
   for (let place = 0, last = -1; place < positions.length; place++) {
     const position = positions[place]!

@@ -20,14 +20,14 @@ interface Kind {
   /** ggml's name of the backend. */
   readonly backend: string
   /**
-   * The file. That of the processor names a kind of processor, e.g. `libggml-cpu-zen4.so`; a library with all kinds in one has another name,
-   * and cannot be compiled again here.
+   * The name of the library's file. For the processor it contains a kind of processor, e.g. `libggml-cpu-zen4.so`. A library for all kinds
+   * of processors has another name, and cannot be compiled again here.
    */
   readonly file: RegExp
   readonly options: Readonly<Record<string, string>>
-  /** The compiler that it needs besides C++'s: programs of which one must run. */
+  /** A compiler that the library needs besides the C++ compiler: one of these programs must run. */
   readonly needs?: { readonly programs: readonly string[]; readonly name: string }
-  /** The environment variable that names another file, or `shipped`. */
+  /** The environment variable with the path of another library to use, or with `shipped`. */
   readonly variable: string
 }
 
@@ -61,7 +61,7 @@ export const backendOf = (kind: LibraryKind): string => KINDS[kind].backend
 const OPTIONS = {
   ...COMPILER_OPTIONS,
   CMAKE_BUILD_TYPE: 'Release',
-  // The library is loaded beside node-llama-cpp's, whose names have no version.
+  // This library is loaded beside those of node-llama-cpp, so its name must have no version, as theirs have none.
   CMAKE_PLATFORM_NO_VERSIONED_SONAME: 'ON',
   BUILD_SHARED_LIBS: 'ON',
   GGML_BACKEND_DL: 'ON',
@@ -76,7 +76,7 @@ const OPTIONS = {
   LLAMA_OPENSSL: 'OFF',
 }
 
-/** The path for the library compiled here, whether it exists or not. @param file the name of the shipped one */
+/** Returns the path for the library compiled here, whether it exists or not. @param file the name of the shipped library */
 export function compiledPath(kind: LibraryKind, file = `libggml-${kind}.so`): string {
   const { root, release } = builtAddon()
   return join(root, 'build', kind, release, file)
@@ -88,7 +88,7 @@ export const shippedLibrary = (kind: LibraryKind, libraries: readonly string[]):
 
 export interface Compiling {
   readonly kind: LibraryKind
-  /** The path of the compiled library (`compiledPath`). Its name says what is built. */
+  /** The path of the compiled library (`compiledPath`). The file's name says which target to build. */
   readonly path: string
   /** Generations of NVIDIA's cards, as CMake's CMAKE_CUDA_ARCHITECTURES takes them: `90`, `80;90`. Default: those of this machine. */
   readonly cudaArchitectures?: string
@@ -131,7 +131,9 @@ export async function compileLibrary({ kind, path, cudaArchitectures, signal, on
   }
 }
 
-/** CMake looks for the toolkit where its compiler is in PATH; for one that is not there, it must be told. */
+/**
+ * Returns CMake's options for CUDA. CMake finds the toolkit only by a compiler in PATH. So an `nvcc` with an absolute path is named to it.
+ */
 function cudaOptions(nvcc: string, architectures: string): Readonly<Record<string, string>> {
   const toolkit = isAbsolute(nvcc) ? { CMAKE_CUDA_COMPILER: nvcc, CUDAToolkit_ROOT: dirname(dirname(nvcc)) } : {}
   return { ...toolkit, CMAKE_CUDA_ARCHITECTURES: architectures }

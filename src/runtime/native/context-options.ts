@@ -25,7 +25,7 @@ export interface ContextPlan {
   readonly fullSlidingWindow: boolean
   /** Null: the context makes logits and no embeddings. */
   readonly pooling: Pooling | null
-  /** Estimates in bytes, of the cache and of the compute buffers. */
+  /** Estimated bytes of the cache, and (next field) of the compute buffers. */
   readonly cache: number
   readonly compute: number
   /** llama_context_params in numbers, for the addon. */
@@ -34,30 +34,36 @@ export interface ContextPlan {
 
 /** Cache types whose keys may be turned. With other types each shift rounds all keys in the cache once more, or ends the process (bf16). */
 const TURNED: readonly CacheType[] = ['f32', 'f16']
-/** These put a factor on the keys. A shift of some keys puts it on all keys of the cache once more (llama_kv_cache::build_rope_shift). */
+/**
+ * Metadata of scaled positions, which multiply keys by a factor. When some keys are shifted, llama.cpp multiplies all keys of the cache
+ * once more (llama_kv_cache::build_rope_shift).
+ */
 const SCALED = /^yarn$|^longrope$/
 const FACTOR = /\.rope\.scaling\.(?:attn_factor|yarn_attn_factor)$/
 const YARN = /\.rope\.scaling\.yarn_ext_factor$/
 
 // Architectures whose keys a shift spoils. llama_kv_cache::build_graph_shift turns the first values of every key by the model's rope type,
-// or the last ones if the model has `n_lora_kv`. It leaves out layers only by the `rope_pattern`, which Granite's models set. So keys are
-// wrong where a layer does not turn its keys, turns them by another rope type, or changes them after turning them. These lists come from
-// reading every ggml_rope call in src/models of llama.cpp v0.5.0. The sources to read are named in test/runtime/native/turned-keys.test.ts,
-// which fails when a new release has others. That test also turns keys of models of all kinds but the last two.
+// or the last ones if the model has `n_lora_kv`. It leaves out layers only by the `rope_pattern`, which Granite's models set. So keys
+// become wrong if a layer does not turn its keys, turns them by another rope type, or changes them after turning them. The lists below come
+// from reading every ggml_rope call in src/models of llama.cpp v0.5.0. test/runtime/native/turned-keys.test.ts names the sources to read,
+// and fails when a new release has others. That test also turns keys of models from all lists but the last two.
 
-/** Some layers, or all of them, have no rotary positions. */
+/** Architectures in which some layers, or all of them, have no rotary positions. */
 const PARTLY_ROTARY: ReadonlySet<string> = new Set([
   ...['afmoe', 'cohere2', 'cohere2moe', 'exaone-moe', 'llama4', 'maple', 'muse-glimmer', 'smollm3'],
 ])
-/** The same, of those that have a sliding window. */
+/** Architectures in which some layers have no rotary positions if the model has a sliding window. */
 const PARTLY_ROTARY_WITH_WINDOW: ReadonlySet<string> = new Set(['exaone4', 'smallthinker'])
-/** Baichuan has rotary positions if it has so many layers, else ALiBi. */
+/** The number of layers of the Baichuan model with rotary positions. A Baichuan with another number of layers uses ALiBi. */
 const BAICHUAN_7B = 32
-/** Keys are multiplied by a norm's weights after they were turned. */
+/** Architectures that multiply keys by a norm's weights after turning them. */
 const NORMED_AFTER: ReadonlySet<string> = new Set(['hunyuan-dense', 'hunyuan-moe', 'hunyuan_vl', 'maincoder'])
-/** The sparse attention has an index. Its keys are turned by another rope type or at another place, or rotated afterwards (Hadamard). */
+/**
+ * Architectures whose sparse attention has an index. Its keys are turned by another rope type or at another place, or rotated afterwards
+ * (Hadamard).
+ */
 const INDEXED: ReadonlySet<string> = new Set(['deepseek32', 'dots3note', 'glm-dsa', 'hy_v4'])
-/** The model turns pairs of distant values (neox), but the shift turns pairs of neighbours. */
+/** Architectures whose model turns pairs of distant values (neox), while llama.cpp's shift turns pairs of neighbours. */
 const OTHER_PAIRS: ReadonlySet<string> = new Set(['deepseek2-ocr'])
 
 /**
@@ -99,7 +105,7 @@ function spoiledKeys({ architecture, slidingWindow, layers }: Pick<FixedFacts, '
   return null
 }
 
-/** Whether a position is one number. */
+/** Whether positions of this rope type are single numbers, without further dimensions. */
 export const isFlat = (rope: string): boolean => ['none', 'norm', 'neox'].includes(rope)
 
 interface PlannedModel {
@@ -216,8 +222,8 @@ function refuseWithoutSoftmax({ recurrent, architecture }: ModelInfo, flashAtten
 }
 
 /**
- * llama.cpp v0.5.0 reserves its graph for equally many tokens of every sequence, but not for equally many outputs. Pooling asserts that the
- * two agree.
+ * Refuses a ubatch that is not a multiple of the number of sequences. llama.cpp v0.5.0 reserves its graph for equally many tokens of every
+ * sequence, but not for equally many outputs. Pooling asserts that the two agree.
  */
 function refuseUneven({ cells, ubatch, sequences }: Sizes): void {
   const tokens = Math.min(cells, ubatch)
@@ -225,7 +231,7 @@ function refuseUneven({ cells, ubatch, sequences }: Sizes): void {
     refuse(`For embeddings the ubatch of ${tokens} must be a multiple of the ${sequences} sequences; change one of them.`)
 }
 
-/** Numbers in one head's key and value. */
+/** Returns how many numbers the key of one head has, and how many its value has. */
 function headWidths({ architecture, metadata, embedding, heads }: ModelInfo): readonly [key: number, value: number] {
   const width = (name: string) => Number(metadata[`${architecture}.attention.${name}`] ?? 0) || embedding / Math.max(1, heads)
   return [width('key_length'), width('value_length')]
@@ -239,8 +245,8 @@ function checkCacheType(name: string, type: CacheType, width: number): void {
 }
 
 /**
- * Estimates llama.cpp's compute buffers from above (measured: 1.0 to 1.5 times the reported size). They hold activations, logits of a
- * ubatch and of the sequences, and the attention mask. Without flash attention they also hold the scores of a layer.
+ * Estimates an upper bound of llama.cpp's compute buffers (measured: 1.0 to 1.5 times the reported size). They hold activations, logits of
+ * a ubatch and of the sequences, and the attention mask. Without flash attention they also hold the scores of a layer.
  */
 function computeBytes({ cells, ubatch, sequences }: Sizes, info: ModelInfo, flashAttention: boolean): number {
   const { vocabulary, embedding, heads, architecture, metadata } = info
@@ -270,7 +276,7 @@ function refuseWhatDoesNotFit(
 
 // Free memory: refuses models and contexts that would not fit.
 
-/** Bytes and elements of one block of a cache type, and its ggml_type. */
+/** For each cache type: its ggml_type, and the bytes and elements of one block. */
 const cacheTypes: Readonly<Record<CacheType, { readonly ggml: number; readonly bytes: number; readonly elements: number }>> = {
   f32: { ggml: 0, bytes: 4, elements: 1 },
   f16: { ggml: 1, bytes: 2, elements: 1 },
@@ -297,7 +303,7 @@ export function availableMemory(): number {
   return Math.max(0, Math.min(system, ...groupMemory()))
 }
 
-/** For each control group above this process (v2 and v1): the rest of its limit. Page cache does not count as used. */
+/** Returns how many bytes each control group above this process (v2 and v1) leaves of its limit. Page cache does not count as used. */
 function groupMemory(): number[] {
   const entries = contents('/proc/self/cgroup').split('\n')
   const group = (pattern: RegExp) => entries.map((entry) => pattern.exec(entry)?.[1]).find((path) => path !== undefined)
@@ -317,7 +323,7 @@ function groupMemory(): number[] {
   return left
 }
 
-/** @throws KvfoldError memory/insufficient, naming both figures, if `bytes` exceed the free memory */
+/** Refuses to take more memory than is available. @throws KvfoldError memory/insufficient, naming both figures */
 export function refuseTooMuch(what: string, bytes: number, available: number, where: string, hint: string): void {
   if (bytes <= available) return
   throw new KvfoldError(
@@ -330,7 +336,7 @@ function readable(bytes: number): string {
   return bytes >= 2 ** 30 ? `${(bytes / 2 ** 30).toFixed(1)} GiB` : `${(bytes / 2 ** 20).toFixed(0)} MiB`
 }
 
-/** Returns an empty string if there is no such file. */
+/** Returns the text of a file, or an empty string if the file cannot be read. */
 function contents(file: string): string {
   try {
     return readFileSync(file, 'utf8')
@@ -339,9 +345,11 @@ function contents(file: string): string {
   }
 }
 
-// How many layers go to the GPU by default: as many as its free memory holds beside a cache.
+// Chooses how many layers go to the GPU by default: as many as fit into its free memory beside a cache.
 
-/** Memory left free: bytes for the driver and compute buffers, and a share of the free memory for the KV cache. */
+/**
+ * Memory that the layers leave free: bytes for the driver and compute buffers, and (next constant) a share of the rest for the KV cache.
+ */
 const RESERVED = 512 * 2 ** 20
 const CACHE_SHARE = 0.2
 
@@ -366,19 +374,21 @@ const TEXT_ENCODERS: readonly string[] = [
   ...['bert', 'modern-bert', 'nomic-bert', 'nomic-bert-moe', 'neo-bert', 'jina-bert-v2', 'jina-bert-v3', 'eurobert'],
   'gemma-embedding',
 ]
-/** Has no cache either, but llama.cpp does not count it among the encoders. */
+/** A speech architecture that has no cache either, but that llama.cpp does not count among the encoders. */
 const SPEECH = 'wavtokenizer-dec'
 
 export const isTextEncoder = (architecture: string): boolean => TEXT_ENCODERS.includes(architecture)
 
-/** Whether llama.cpp has no cache for it, although it says that the model decodes. */
+/** Whether llama.cpp keeps no cache for this architecture, although llama.cpp says that the model decodes. */
 export const isCacheless = (architecture: string): boolean => isTextEncoder(architecture) || architecture === SPEECH
 
-/** Whether a token sees only those before it. Other models need their whole text in one ubatch, or llama.cpp ends the process. */
+/**
+ * Whether a token of the model sees only earlier tokens. Other models need their whole text in one ubatch, or llama.cpp ends the process.
+ */
 export const isCausal = ({ architecture, metadata }: Pick<ModelInfo, 'architecture' | 'metadata'>): boolean =>
   !isTextEncoder(architecture) && metadata[`${architecture}.attention.causal`] !== 'false'
 
-/** In the order of llama_pooling_type. */
+/** All poolings, in the order of llama_pooling_type: an index in this list is the pooling's number. */
 const POOLINGS: readonly Pooling[] = ['none', 'mean', 'cls', 'last', 'rank']
 
 export const isPooling = (name: unknown): name is Pooling => POOLINGS.some((pooling) => pooling === name)

@@ -7,7 +7,7 @@
 namespace kvfold {
 namespace {
 
-// Sum of the sizes that llama.cpp logged as "... <what> = 12.34 MiB", in bytes; it has no call that returns them.
+// Returns the sum of the sizes that llama.cpp logged as "... <what> = 12.34 MiB", in bytes. llama.cpp has no call that returns them.
 double loggedBytes(const Log &log, const std::string &what) {
   double sum = 0;
   for (auto &line : log.lines(what + " = ")) {
@@ -145,13 +145,13 @@ Napi::Value logits(const Napi::CallbackInfo &info) {
   });
 }
 
-// Returns an embedding of the last decode: of a batch index without pooling, of a sequence with it.
+// Returns an embedding of the last decode. The argument `at` is a sequence if the context pools embeddings, and a batch index otherwise.
 Napi::Value embedding(const Napi::CallbackInfo &info) {
   return guarded(info, [&]() -> Napi::Value {
     auto handle = contextOf(info[0]);
     int32_t at = info[1].As<Napi::Number>().Int32Value();
     const float *values = nullptr;
-    // Also null when the last decode failed: then there are no outputs.
+    // `values` also stays null if the last decode failed, because there are no outputs then.
     if (at >= 0 && !handle->outputs.empty()) {
       if (handle->pooling != LLAMA_POOLING_TYPE_NONE) values = llama_get_embeddings_seq(handle->context, at);
       else if (static_cast<size_t>(at) < handle->outputs.size()) values = llama_get_embeddings_ith(handle->context, at);

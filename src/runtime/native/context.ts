@@ -37,16 +37,16 @@ import type {
 
 const LAST_POSITION = 2 ** 31 - 1
 const REPORT_ROUNDING = 2 ** 14
-/** Bytes of logits from which on a decode checks the free memory first. */
+/** A decode whose logits take more bytes than this checks the free memory first. */
 const MANY_LOGITS = 256 * 2 ** 20
 
-/** The handle of every sampler of this addon. Calling it throws native/disposed if the sampler was disposed. */
+/** For every sampler of this addon, a function that returns its handle. The function throws native/disposed if the sampler was disposed. */
 export const samplerHandles = new WeakMap<NativeSampler, () => SamplerHandle>()
 
-/** The handle of every adapter of this addon. Calling it throws native/disposed if the adapter was disposed. */
+/** For every adapter of this addon, a function that returns its handle. The function throws native/disposed if the adapter was disposed. */
 export const adapterHandles = new WeakMap<NativeAdapter, () => AdapterHandle>()
 
-/** The largest magnitude of a scale; a larger one would leave the range of the activations. */
+/** The largest absolute value of an adapter's scale. A larger one would leave the range of the activations. */
 const LARGEST_SCALE = 1e6
 
 export class Context implements NativeContext {
@@ -89,7 +89,7 @@ export class Context implements NativeContext {
   }
 
   /**
-   * The handle, if no decode is running on it.
+   * The context's handle for a call into the addon. The getter throws while a decode runs on the context.
    * @throws KvfoldError native/disposed, native/busy
    */
   get idle(): ContextHandle {
@@ -238,7 +238,7 @@ export class Context implements NativeContext {
     return max < 0 ? null : { min, max }
   }
 
-  /** For a sliding-window model these are the cells of the layers that see everything. */
+  /** Reads all cells of the cache. For a sliding-window model it reads the cells of the layers that see all positions. */
   readback(): readonly Cell[] {
     const { idle } = this
     this.#refuseCacheless()
@@ -309,7 +309,7 @@ export class Context implements NativeContext {
     await awaiting(() => this.addon.contextFree(handle))
   }
 
-  /** The handle, if a state may be loaded into this sequence. */
+  /** Returns the context's handle if a state may be loaded into this sequence, and throws otherwise. */
   #emptied(seq: SeqId): ContextHandle {
     const { idle } = this
     this.#refuseCacheless()
@@ -340,7 +340,7 @@ export class Context implements NativeContext {
       refuse(`Sequence ${seq} does not exist; use 0 to ${this.sequences - 1}.`)
   }
 
-  /** For a model without a cache llama.cpp would do nothing and report success. */
+  /** Refuses models without a cache. llama.cpp would do nothing for them and report success. */
   #refuseCacheless(): void {
     const { encoder, architecture } = this.info
     if (encoder)
@@ -351,8 +351,8 @@ export class Context implements NativeContext {
   }
 
   /**
-   * llama.cpp makes an output of every token of such a context. For a text encoder it looks positions up in a table, so they must not
-   * exceed it.
+   * Checks a batch of a context for embeddings. In such a context llama.cpp makes an output of every token. For a text encoder it looks
+   * positions up in a table, so every position must lie in the table.
    */
   #checkEmbeddings({ outputs, positions }: Batch): void {
     if (this.plan.pooling === null) return
@@ -363,15 +363,17 @@ export class Context implements NativeContext {
       refuse(`Position ${last} is too far: this ${architecture} model has ${trainedContext} positions, counted from 0.`)
   }
 
-  /** Negative bounds mean "everything" to llama.cpp, so a wrong sign could empty a sequence. */
+  /**
+   * Refuses bounds that are no span of positions. Negative bounds mean "everything" to llama.cpp, so a wrong sign could empty a sequence.
+   */
   #checkSpan(start: number, end: number): void {
     if (!Number.isInteger(start) || !Number.isInteger(end) || start < 0 || end < start || end > LAST_POSITION)
       refuse(`[${start}, ${end}) is not a span of positions.`)
   }
 
   /**
-   * Refuses to cut a sequence where llama.cpp would report success but keep or lose the wrong tokens. A recurrent state has no middle. A
-   * sliding window that has moved on has dropped tokens that a shorter text would see.
+   * Refuses to change a part of a sequence if llama.cpp would report success but keep or lose the wrong tokens. A recurrent state cannot be
+   * divided into tokens. A sliding window that has moved on has dropped tokens that a shorter text would see.
    */
   #refusePart(seq: SeqId, start: number, end: number, what: string): void {
     const { recurrent, hybrid, slidingWindow, architecture } = this.info
@@ -396,14 +398,14 @@ export class Context implements NativeContext {
 const drawnOf = ({ drawn, milliseconds }: RawDrawn): DrawnTokens => ({ tokens: drawn, milliseconds })
 
 /**
- * Returns the estimate if llama.cpp reported nothing, or a figure that agrees with the estimate. Reports are rounded to hundredths of a MiB
- * for each buffer. Otherwise returns the report.
+ * Chooses between the size that llama.cpp reported and our estimate, both in bytes. Returns the estimate if llama.cpp reported nothing, or
+ * if the two differ only by rounding: reports are rounded to hundredths of a MiB for each buffer. Otherwise returns the report.
  */
 function figure(reported: number, estimate: number): number {
   return reported === 0 || Math.abs(reported - estimate) <= REPORT_ROUNDING ? estimate : Math.round(reported)
 }
 
-// Checks a batch. Refuses everything that llama.cpp would assert on or misread, and says why.
+// Checks a batch: refuses everything that llama.cpp would assert on or misread, and says why.
 
 export interface BatchRules {
   /** The most tokens of one decode. */
@@ -414,7 +416,10 @@ export interface BatchRules {
   last(seq: number): number
 }
 
-/** Throws native/bad-argument unless every sequence of the batch continues, gapless and in order, where it ends in the cache. */
+/**
+ * Throws native/bad-argument if a batch cannot be decoded. For example, its positions must continue each sequence of the cache without a
+ * gap.
+ */
 export function checkBatch({ tokens, positions, sequences, outputs }: Batch, rules: BatchRules): void {
   const bad = (what: string): never => refuse(`The batch cannot be decoded: ${what}.`)
   const size = tokens.length

@@ -6,9 +6,9 @@ import type { GpuChoice } from './types.js'
 export interface Device {
   readonly name: string
   readonly description: string
-  /** llama.cpp computes on it by default. */
+  /** Whether llama.cpp computes on this device by default. */
   readonly gpu: boolean
-  /** Bytes; `total` too. */
+  /** Bytes of the device's memory that are free; `total` is in bytes too. */
   readonly free: number
   readonly total: number
 }
@@ -38,11 +38,11 @@ export function backendFor(choice: GpuChoice, library: Backend, devices: readonl
 export const usable = (backend: Backend, devices: readonly Device[]): readonly Device[] =>
   backend === 'cpu' ? devices.filter(({ gpu }) => !gpu) : devices
 
-/** Mesa's software device for Vulkan, and the oldest release without its fault. */
+/** The file of Mesa's Vulkan driver for software devices. Its releases before SOUND have the fault that `refuseBrokenDriver` describes. */
 const SOFTWARE_DRIVER = /libvulkan_lvp\.so/
 const SOUND = 25
 
-/** Returns the release in the bytes of a Mesa driver, e.g. `22.3.6`; null if they name none. */
+/** Finds the release that a Mesa driver names in its bytes, e.g. `22.3.6`; null if it names none. */
 export const mesaRelease = (driver: Buffer): string | null => /Mesa (\d+\.\d+\.\d+)/.exec(driver.toString('latin1'))?.[1] ?? null
 
 /**

@@ -6,7 +6,7 @@ import { KvfoldError } from '../core/errors.js'
 import type { TensorBlock } from './addon.js'
 import { readHeader, TYPE, type GgufHeader, type GgufTensorInfo } from './gguf-reader.js'
 
-/** gguf.h */
+/** Bytes to which tensors are aligned if the file says nothing, and the longest name of a tensor in bytes (gguf.h). */
 const DEFAULT_ALIGNMENT = 32
 const MOST_NAME = 63
 
@@ -52,11 +52,14 @@ export function headersOf(path: string): readonly GgufHeader[] {
   return [first, ...siblings(path, partsOf(first)).map(readHeader)]
 }
 
-/** Without such a head llama.cpp would return the model's own numbers as scores (llama-graph.cpp, build_pooling). */
+/**
+ * Whether a tensor is the output of a scoring head. Without one, llama.cpp would return the model's own numbers as scores (llama-graph.cpp,
+ * build_pooling).
+ */
 const isScore = ({ name, shape }: GgufTensorInfo): boolean =>
   name === 'cls.output.weight' || (name === 'cls.weight' && (shape[1] ?? 1) === 1)
 
-/** Returns where every tensor lies in the file, and its bytes. @throws KvfoldError model/bad-file if a tensor reaches beyond the file */
+/** Returns where each tensor begins in the file, and its bytes. @throws KvfoldError model/bad-file if a tensor reaches beyond the file */
 export function measured(
   { path, size, metadata, tensors, end }: GgufHeader,
   types: readonly TensorBlock[],
@@ -87,7 +90,7 @@ export function measured(
   return sizes
 }
 
-/** Refuses files that are no language model by themselves. */
+/** Refuses files that are no language model by themselves: adapters and multimodal projectors. */
 function refuseKinds({ path, metadata }: GgufHeader): void {
   for (const key of ['general.type', 'general.architecture']) {
     const entry = metadata.get(key)
@@ -120,7 +123,8 @@ function siblings(path: string, parts: number): string[] {
   return Array.from({ length: parts - 1 }, (_, index) => `${stem}-${String(index + 2).padStart(5, '0')}-of-${count}.gguf`)
 }
 
-// The number formats that a model's tensors may have: those that llama.cpp's CPU operators compute with, by the tensor's purpose.
+// Checks the number formats of a model's tensors. llama.cpp's CPU operators compute with only some formats, depending on the tensor's
+// purpose.
 
 const F32 = 0
 /** ggml_type of all formats with a dot product and a conversion to f32 (ggml-cpu.c, ops.cpp: get_rows), and their names. */
@@ -143,9 +147,10 @@ const WEIGHTS: Readonly<Record<number, string>> = {
 const OTHERS: Readonly<Record<number, string>> = { 9: 'q8_1', 15: 'q8_K', 24: 'i8', 25: 'i16', 26: 'i32', 27: 'i64', 28: 'f64' }
 
 /**
- * Tensors that must be f32. The first are added to or multiplied with activations, which are f32; binary operators take only f32 beside
- * them (binary-ops.cpp). The rest are factors of rotary positions (ggml_rope_ext), and states and kernels of recurrent layers
- * (ggml_ssm_scan, ggml_ssm_conv). They are also the row of token types that encoders add, and attention sinks (ggml_soft_max_add_sinks).
+ * Names of tensors that must be f32. The first two patterns match tensors that are added to activations or multiplied with them;
+ * activations are f32, and ggml's binary operators take only f32 beside them (binary-ops.cpp). The other patterns match factors of rotary
+ * positions (ggml_rope_ext), states and kernels of recurrent layers (ggml_ssm_scan, ggml_ssm_conv), the row of token types that encoders
+ * add, and attention sinks (ggml_soft_max_add_sinks).
  */
 const EXACT: readonly RegExp[] = [
   /\.(?:bias|scale|input_scale)$|_scale\.weight$/,
@@ -160,7 +165,7 @@ const EXACT: readonly RegExp[] = [
 /** Architectures of llama.cpp v0.5.0 that look numbers up in tensors of integers; these are no weights. */
 const INTEGER_TABLES: readonly string[] = ['deepseek4', 'qwen4exp']
 
-/** @throws KvfoldError model/bad-file naming the tensor */
+/** Checks that llama.cpp computes with the number format of every tensor. @throws KvfoldError model/bad-file naming the tensor */
 export function checkWeights(headers: readonly GgufHeader[]): void {
   const architecture = headers[0]?.metadata.get('general.architecture')
   const tables = architecture?.kind === 'text' && INTEGER_TABLES.includes(architecture.value)
@@ -188,12 +193,12 @@ function refusalOf({ name, type }: GgufTensorInfo, tables: boolean): string | nu
 // The vocabularies that a model may have: checks what llama.cpp v0.5.0 asserts on while it reads one (llama-vocab.cpp).
 
 const TOKENS = 'tokenizer.ggml.tokens'
-/** llama_token_type of a byte. */
+/** The number of byte tokens in llama_token_type. */
 const BYTE = 6
-/** The ids of the tokens at either end of a text in a WordPiece vocabulary, if its file gives none. */
+/** The ids of the tokens that begin and end a text in a WordPiece vocabulary, if its file gives none. */
 const WORD_PIECE = { bos: 101, seperator: 102 } as const
 
-/** @throws KvfoldError model/bad-file naming the token */
+/** Checks the vocabulary in a file's metadata. @throws KvfoldError model/bad-file naming the token */
 export function checkVocabulary({ path, metadata }: GgufHeader): void {
   const refuse = (what: string): never => {
     throw new KvfoldError('model/bad-file', `${path} has a damaged vocabulary: ${what}; download or convert it again.`)
@@ -208,7 +213,7 @@ export function checkVocabulary({ path, metadata }: GgufHeader): void {
   if (kind === 'rwkv') checkBytes(tokens, refuse)
 }
 
-/** Reads texts as llama.cpp does: up to the first NUL; an empty one gets a name of its own. */
+/** Reads the texts of tokens as llama.cpp does. A text ends at its first NUL, and an empty text is replaced by a unique name. */
 const textsOf = (items: readonly (number | string)[]): string[] =>
   items.map((item, index) => String(item).split('\0')[0] || `[EMPTY_${index}]`)
 
@@ -220,7 +225,7 @@ function refuseTwins(tokens: readonly string[], refuse: (what: string) => never)
   })
 }
 
-/** A WordPiece vocabulary must have no byte tokens, and needs its tokens for either end of a text. */
+/** Checks that a WordPiece vocabulary has no byte tokens, and that it has the tokens for the beginning and the end of a text. */
 function checkWordPiece(metadata: GgufHeader['metadata'], count: number, refuse: (what: string) => never): void {
   const types = metadata.get('tokenizer.ggml.token_type')
   const byte = types?.kind === 'list' ? (types.items?.indexOf(BYTE) ?? -1) : -1
@@ -233,7 +238,10 @@ function checkWordPiece(metadata: GgufHeader['metadata'], count: number, refuse:
   }
 }
 
-/** Every single byte must be a token. Otherwise llama.cpp searches forever when a byte only begins longer tokens. */
+/**
+ * Checks that an RWKV vocabulary has a token for every single byte. Otherwise llama.cpp searches forever when a byte only begins longer
+ * tokens.
+ */
 function checkBytes(tokens: readonly string[], refuse: (what: string) => never): void {
   const single = new Set(tokens.map(unescaped).filter(({ length }) => length === 1))
   if (single.size < 256) refuse(`it is for RWKV, but only ${single.size} of the 256 bytes are tokens`)

@@ -8,9 +8,9 @@ const READ = 1 << 20
 export const TYPE = { u16: 2, u32: 4, i32: 5, f32: 6, bool: 7, string: 8, array: 9 } as const
 /** Bytes of a metadata value, by gguf_type; texts and arrays have no fixed size. */
 const SCALARS: Readonly<Record<number, number>> = { 0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8 }
-/** ggml's GGML_MAX_DIMS. */
+/** The most dimensions of a tensor, ggml's GGML_MAX_DIMS. */
 const MOST_DIMENSIONS = 4
-/** Longer lists are kept only where a check needs their items. */
+/** The most items of a metadata list that is kept. Longer lists are kept only if a check needs their items (KEPT_LISTS). */
 const KEPT_ITEMS = 4096
 const KEPT_LISTS: readonly string[] = ['tokenizer.ggml.tokens', 'tokenizer.ggml.token_type']
 
@@ -26,7 +26,7 @@ export interface GgufTensorInfo {
   readonly shape: readonly number[]
   /** ggml_type. */
   readonly type: number
-  /** Counted from the end of the header. */
+  /** Bytes from the end of the header, aligned, to the tensor's data. */
   readonly offset: number
 }
 
@@ -36,11 +36,11 @@ export interface GgufHeader {
   readonly size: number
   readonly metadata: ReadonlyMap<string, GgufEntry>
   readonly tensors: readonly GgufTensorInfo[]
-  /** Byte at which the header ends, unaligned. */
+  /** Byte at which the header ends, before alignment. */
   readonly end: number
 }
 
-/** @throws KvfoldError model/not-found, or model/bad-file with what is wrong and where */
+/** Reads the header of a GGUF file. @throws KvfoldError model/not-found, or model/bad-file with what is wrong and where */
 export function readHeader(path: string): GgufHeader {
   let file: number
   try {
@@ -170,7 +170,7 @@ class ByteReader {
     return this.#bytes(4).readUInt32LE()
   }
 
-  /** Reads a count of things that each take at least one byte of the file. */
+  /** Reads a count of things that each take at least one byte of the file, so a count above the file's size is refused. */
   #u64(what: string): number {
     const count = this.#count()
     if (count > this.size) throw this.#broken(`it claims ${count} ${what}`)
@@ -193,5 +193,5 @@ class ByteReader {
   }
 }
 
-/** Names in sound files are short words; a damaged header may contain anything. */
+/** Returns a tensor's name for an error's sentence. In undamaged files names are short words, but a damaged header may contain anything. */
 const shown = (name: string): string => (/^[\w.-]{1,100}$/.test(name) ? name : shortened(JSON.stringify(name)))
