@@ -9,7 +9,7 @@ namespace {
 using Kind = GrammarRules::Kind;
 using Element = GrammarRules::Element;
 
-// The most elements that a grammar may have when written out; a repetition counts as often as it repeats.
+// The most elements that a grammar may have in memory. A repetition such as `x{9}` counts as often as it repeats.
 constexpr size_t MOST_ELEMENTS = 1'000'000;
 // The deepest nesting of brackets, because the parser recurses into them.
 constexpr int DEEPEST = 500;
@@ -18,7 +18,7 @@ constexpr uint32_t LAST = 0x10ffff;
 
 [[noreturn]] void refuse(const std::string &sentence) { throw Failure("engine/bad-grammar", sentence); }
 
-// Sorts the ranges and joins those that touch.
+// Sorts the ranges and joins those that overlap or touch.
 CharClass joined(CharClass ranges) {
   std::sort(ranges.begin(), ranges.end());
   CharClass out;
@@ -30,7 +30,7 @@ CharClass joined(CharClass ranges) {
   return out;
 }
 
-// All other characters; halves of surrogate pairs do not count as characters.
+// Returns the class of all characters that are in none of these ranges. Halves of surrogate pairs do not count as characters.
 CharClass without(CharClass ranges) {
   ranges.emplace_back(0xd800, 0xdfff);
   CharClass out;
@@ -106,7 +106,7 @@ class Parser {
     return found->second;
   }
 
-  // Defines a rule without a name of its own.
+  // Defines a rule that has no name in the grammar, for brackets and repetitions, and returns its id.
   uint32_t define(std::vector<Sequence> alternatives) {
     drafts.push_back({current, true, std::move(alternatives)});
     return drafts.size() - 1;
@@ -196,7 +196,7 @@ class Parser {
         auto part = last.size() <= 1 ? last : Sequence{{Kind::call, define({last})}};
         last = repetition(part, least, most);
         whole.insert(whole.end(), last.begin(), last.end());
-        // A further repetition repeats all of it, so make it one call.
+        // A further repetition sign repeats all of these elements, so replace them by one call.
         if (last.size() > 1) {
           whole.resize(whole.size() - last.size());
           last = {{Kind::call, define({last})}};
@@ -210,7 +210,7 @@ class Parser {
     }
   }
 
-  // part{least,most}: the part `least` times, then rules that may each have one more.
+  // Returns the elements for `part{least,most}`: the part `least` times, then a call of rules that each allow the part once more.
   Sequence repetition(const Sequence &part, uint64_t least, uint64_t most) {
     if (part.empty() || most == 0) return {};
     uint64_t more = most == UNBOUNDED ? 1 : most - least;
@@ -347,7 +347,7 @@ class Parser {
     }
   }
 
-  // For each rule: whether it may match the empty text.
+  // Returns for each rule whether it may match the empty text.
   std::vector<bool> nullables() const {
     std::vector<bool> nullable(out.rules.size());
     // An alternative that consists of calls only, and how many of them are not known to match the empty text.
@@ -383,8 +383,8 @@ class Parser {
     return nullable;
   }
 
-  // Refuses left recursion. The matcher keeps the elements that follow a call. If a rule began with a call of itself and more elements
-  // followed, they would pile up without end. Finds Tarjan's components of the calls that rules begin with. It does not recurse, because
+  // Refuses rules that begin with a call of themselves (left recursion). The matcher keeps the elements that follow a call, so they would
+  // pile up without end. Rules that begin with calls of each other form Tarjan's components. The search for them does not recurse, because
   // rules may be thousands deep.
   void refuseLeftRecursion() const {
     auto nullable = nullables();

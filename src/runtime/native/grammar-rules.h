@@ -19,7 +19,7 @@ using CharClass = std::vector<std::pair<uint32_t, uint32_t>>;
 
 struct GrammarRules {
   enum class Kind : uint8_t { end, call, chars, token, otherToken };
-  // `value`: the rule of a call, the class of chars, else the token.
+  // `value` is the called rule for `call`, the index of the class for `chars`, and the token's id for the two token kinds.
   struct Element {
     Kind kind;
     uint32_t value;
@@ -28,9 +28,10 @@ struct GrammarRules {
   // Parses GBNF. Throws engine/bad-grammar if it does not parse, if it becomes too large when written out, or if a rule begins with itself.
   GrammarRules(const llama_vocab *vocab, const std::string &text);
 
-  // All alternatives, one behind another, each with an end. The very first element is an end.
+  // The elements of all alternatives of all rules, one alternative behind another, each followed by an `end`. The very first element is an
+  // `end`.
   std::vector<Element> elements;
-  // For each rule, where each of its alternatives begins.
+  // For each rule: the index in `elements` at which each of its alternatives begins.
   std::vector<std::vector<uint32_t>> rules;
   std::vector<CharClass> classes;
   uint32_t root = 0;

@@ -13,7 +13,8 @@ constexpr int32_t DEAD = -1;
 constexpr int32_t UNKNOWN = -2;
 // The most places examined for one token, which takes a few hundredths of a second. A schema's grammar needs a few hundred.
 constexpr size_t MOST_WORK = 400'000;
-// The most threads and steps that nodes and states hold. Beyond that, all but the needed ones are dropped, and made anew when needed.
+// The most threads and steps that all nodes and states together may hold (grammar.h). Beyond that, `forget` drops all that are not needed
+// now; they are made anew when needed.
 constexpr size_t MOST_HELD = 2'000'000;
 
 size_t hashed(size_t seed, size_t value) { return (seed ^ value) * 0x9e3779b97f4a7c15ull + (seed >> 29); }
@@ -76,10 +77,11 @@ int32_t Grammar::stateOf(Threads threads, bool ends) {
 }
 
 int32_t Grammar::close(Threads todo) {
-  // Calls made here, by rule. More callers may join until the end, so calls are no nodes yet: threads name them by ~index.
+  // The calls of rules that are met here. A call may get more callers until the end, so it becomes a node only then. Until then a thread
+  // refers to it by ~index, a negative number.
   struct Call {
     Threads behind;
-    // The rule may match the empty text.
+    // Whether the called rule may match the empty text.
     bool isPassed = false;
     int32_t node = UNKNOWN;
     size_t settled = 0;
@@ -103,7 +105,7 @@ int32_t Grammar::close(Threads todo) {
       spend(behind.size());
       todo.insert(todo.end(), behind.begin(), behind.end());
     } else if (element.kind == Kind::call) {
-      // If no element follows the call, the caller's node follows it.
+      // If no element follows the call in its alternative, the called rule returns directly to the caller's own node.
       int32_t behind = node;
       if (rules->elements[at + 1].kind != Kind::end) {
         auto [known, isNew] = callOf.emplace(element.value, calls.size());
@@ -120,7 +122,8 @@ int32_t Grammar::close(Threads todo) {
       found.push_back({at, node});
     }
   }
-  // Turns calls into nodes, those that follow them first. They form no ring, because no rule is left-recursive.
+  // Turns the calls into nodes. Calls that come later in the text are turned first. No call waits for itself, because no rule is
+  // left-recursive.
   std::vector<int32_t> pending;
   for (auto &each : found)
     if (each.node < 0) pending.push_back(~each.node);
@@ -158,7 +161,7 @@ int32_t Grammar::next(int32_t from, uint32_t character) {
     if (above != steps.begin() && std::prev(above)->to >= character) return std::prev(above)->state;
   }
   spend(states[from].threads.size());
-  // The range of characters around this one that all threads treat alike.
+  // The range of characters around this one for which every thread decides in the same way.
   uint32_t least = 0, most = 0x10ffff;
   Threads begun;
   for (auto &[at, node] : states[from].threads) {
@@ -264,7 +267,7 @@ void Grammar::take(llama_token token) {
     }
     Place named{close(std::move(begun))};
     if (isWritten && at.missing == 0 && named.state != DEAD) {
-      // The rules allow the token by itself and also its text, so keep the threads of both.
+      // The rules allow the token by its id and also by its text, so keep the threads of both.
       Threads both = states[named.state].threads;
       both.insert(both.end(), states[at.state].threads.begin(), states[at.state].threads.end());
       named.state = stateOf(std::move(both), states[named.state].ends || states[at.state].ends);
@@ -285,7 +288,8 @@ void Grammar::mask(std::vector<llama_token_data> &candidates) {
   bool ends = place.missing == 0 && states[place.state].ends;
   std::vector<uint8_t> allowed(candidates.size());
   for (size_t token = 0; token < candidates.size(); token++) allowed[token] = pieces.ends[token] && ends;
-  // Go through the tokens in the order of their texts: the bytes that a text shares with the one before are done already.
+  // Go through the tokens in the order of their texts. The bytes that a text shares with the text before it were already checked with that
+  // text.
   std::vector<Place> path(pieces.longest + 1, place);
   size_t known = 0;
   bool failed = false;

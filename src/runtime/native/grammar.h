@@ -1,4 +1,4 @@
-// The tokens that a grammar allows next. The text so far is one state of an automaton; states are made as the text grows.
+// Finds the tokens that a grammar allows next. The text so far is one state of an automaton; states are made as the text grows.
 //
 // A state holds all places in the rules where the text may be. A node holds the elements that follow a call of a rule; calls of one rule
 // from several places at once share a node. So an ambiguous grammar makes states larger, but never doubles them. Equal nodes and states are
@@ -17,22 +17,23 @@ namespace kvfold {
 
 class Grammar {
  public:
-  // A place in the text: a state, and the unfinished character at the text's end.
+  // A place in the text: a state, and the part of the last character that the tokens have written so far.
   struct Place {
     int32_t state;
-    // The known bits of the character, and how many of its bytes are missing.
+    // The known bits of the unfinished character, and (next field) how many of its bytes are missing.
     uint32_t value = 0;
     int32_t missing = 0;
-    // How many bytes the character has.
+    // How many bytes the unfinished character has when it is complete.
     int32_t size = 0;
   };
 
-  // Throws engine/bad-grammar if no text at all is allowed. This and all that follows also throw it if a step is too much work.
+  // Throws engine/bad-grammar if the grammar allows no text at all. This and the functions below also throw it if one token takes too much
+  // work.
   Grammar(std::shared_ptr<const GrammarRules> rules, ModelHandle &model);
-  // A copy continues from the same place and shares the rules.
+  // A copy continues from the same place in the text and shares the rules.
   Grammar(const Grammar &) = default;
 
-  // Returns to the empty text.
+  // Starts again with the empty text.
   void begin();
   bool allows(llama_token token);
   // Continues with a token that is allowed.
@@ -43,7 +44,8 @@ class Grammar {
   bool beginsWith(const std::string &text, bool goOn);
 
  private:
-  // An element of the rules, and the node that follows its alternative. A node is also a list of threads: those to continue with.
+  // One way to go on: read the rules from element `at` to the end of its alternative, then continue with the threads of `node`. A node is a
+  // list of threads.
   struct Thread {
     uint32_t at;
     int32_t node;
@@ -62,7 +64,7 @@ class Grammar {
     bool ends = false;
     bool hasTokens = false;
     std::vector<int32_t> ascii;
-    // Sorted, without overlaps.
+    // The characters whose next state is known, sorted, without overlaps.
     std::vector<Step> steps;
   };
   using Index = std::unordered_multimap<size_t, int32_t>;
@@ -70,11 +72,11 @@ class Grammar {
   void spend(size_t work);
   int32_t nodeOf(Threads threads);
   int32_t stateOf(Threads threads, bool ends);
-  // The state of all places that are reached from these threads without reading a character.
+  // Returns the state of all places that are reached from these threads without reading a character.
   int32_t close(Threads begun);
   int32_t next(int32_t state, uint32_t character);
   bool matches(const Place &place, llama_token token) const;
-  // Whether the rules allow some character that begins with the bytes so far.
+  // Whether the rules allow a character that begins with the bytes of the unfinished one.
   bool isPossible(const Place &place);
   bool step(Place &place, unsigned char byte);
   bool follow(Place &place, const std::string &text);

@@ -5,16 +5,16 @@ import { headersOf } from './gguf-file.js'
 import type { GgufHeader } from './gguf-reader.js'
 import type { Native } from './types.js'
 
-/** A query head: layer and head count from 0. */
+/** A query head of a model. Layers, and the heads of a layer, are counted from 0. */
 export interface AttentionHead {
   readonly layer: number
   readonly head: number
 }
 
 /**
- * Writes an adapter with which the named heads add only the share `left` of their output to the model (default 0: nothing). Their weights
- * after the softmax stay. The adapter subtracts the columns of `attn_output` that belong to the heads, as the model's file has them; so the
- * output is `left` of the head's own up to the rounding of the model's number format. An existing file is replaced.
+ * Writes an adapter that keeps only the share `left` of the named heads' output (default 0: nothing). It does not change their weights
+ * after the softmax. It subtracts the heads' columns of `attn_output`, as they are in the model's file. So the share is exact up to the
+ * rounding of the model's number format. An existing file is replaced.
  * @param modelPath a GGUF with tensors `blk.<layer>.attn_output.weight`
  * @throws KvfoldError native/bad-argument for a head that the model does not have, or one that is named twice; native/unsupported for a
  * layer whose attention has no such tensor; model/*; the file system's error
@@ -56,7 +56,9 @@ export async function writeHeadAdapter(
   )
 }
 
-/** The two matrices of a layer. A picks the heads' values out of the attention's output, and B is `factor` times their columns. */
+/**
+ * Returns the two LoRA matrices of a layer. A picks the heads' values out of the attention's output, and B is `factor` times their columns.
+ */
 function without(
   native: Native,
   modelPath: string,

@@ -1,4 +1,4 @@
-// Host memory for saved sequences: pinned where a GPU's backend offers that, never zero-filled, and reused when a state is gone.
+// Host memory for saved sequences. It is pinned if the GPU's backend offers that, never filled with zeros, and reused when a state is gone.
 #include <algorithm>
 #include <cstdlib>
 #include <system_error>
@@ -9,13 +9,13 @@
 namespace kvfold {
 namespace {
 
-// Smaller blocks are not kept: the system's allocator is quick for them.
+// Blocks of fewer bytes are not kept for reuse, because the system's allocator is quick for them.
 constexpr size_t SMALLEST_KEPT = 1 << 20;
-// Sizes are multiples of this, so that states of similar length can follow each other in a block.
+// The sizes of kept blocks are multiples of this many bytes, so that a state can reuse the block of a state of similar length.
 constexpr size_t UNIT = 2 << 20;
-// The most free bytes that are kept for later states.
+// The most bytes of unused blocks that are kept for later states.
 constexpr size_t MOST_FREE = size_t{2} << 30;
-// The most bytes that are pinned at a time: pinned memory is lost to the system.
+// The most bytes that are pinned at a time, because the system cannot use pinned memory for anything else.
 constexpr size_t MOST_PINNED = size_t{8} << 30;
 
 struct Pool {
@@ -25,13 +25,13 @@ struct Pool {
   size_t pinnedBytes = 0;
 };
 
-// Never destroyed: states may be freed after the backends are unloaded.
+// The pool is never destroyed, because states may be freed after the backends are unloaded.
 Pool &pool() {
   static auto *made = new Pool();
   return *made;
 }
 
-// The type of pinned buffers of the first GPU; null if there is none, or if its backend offers none.
+// Returns the type of pinned buffers of the first GPU; null if there is no GPU, or if its backend offers no such type.
 ggml_backend_buffer_type_t pinnedType() {
   static ggml_backend_buffer_type_t type = [] {
     for (size_t i = 0; i < ggml_backend_dev_count(); i++) {
@@ -108,7 +108,7 @@ void giveBlock(const HostBlock &block) {
       free.push_back(block);
       pool().freeBytes += block.size;
     }
-    // The longest unused go first.
+    // Release the blocks that were unused for the longest time first.
     while (pool().freeBytes > MOST_FREE) {
       pool().freeBytes -= free.front().size;
       released.push_back(free.front());
@@ -140,7 +140,7 @@ Napi::Value bytesOf(Napi::Env env, const HostBlock &block, size_t size) {
   napi_value buffer;
   if (napi_create_external_arraybuffer(env, block.data, size, give, kept, &buffer) == napi_ok)
     return Napi::Uint8Array::New(env, size, Napi::ArrayBuffer(env, buffer), 0);
-  // Some programs that embed Node forbid memory of others.
+  // Some programs that embed Node do not allow arrays over memory that Node did not allocate, so copy the bytes.
   auto copy = Napi::Uint8Array::New(env, size);
   std::copy_n(block.data, size, copy.Data());
   give(env, nullptr, kept);

@@ -1,4 +1,5 @@
-// Shared by all parts of the addon: handles, errors with a code, llama.cpp's last log lines, and the guard around every call into it.
+// Shared by all parts of the addon: handles, errors with a code, llama.cpp's last log lines, and the guard around every function that
+// JavaScript calls.
 #pragma once
 #define NAPI_VERSION 8
 #include <llama.h>
@@ -18,24 +19,24 @@
 
 namespace kvfold {
 
-// An error for the caller to see: `code` as in src/runtime/core/errors.ts.
+// An error that the caller in JavaScript receives. Its `code` is one of src/runtime/core/errors.ts.
 struct Failure : std::exception {
   std::string code, message;
   Failure(std::string code, std::string message) : code(std::move(code)), message(std::move(message)) {}
   const char *what() const noexcept override { return message.c_str(); }
 };
 
-// A vocabulary's texts.
+// The texts of all tokens of a vocabulary, in forms for quick searches.
 struct Pieces {
-  // By token, control tokens written out.
+  // The text of each token, by its id; control tokens are written out.
   std::vector<std::string> texts;
-  // By token: whether it ends generation.
+  // For each token: whether it ends generation.
   std::vector<uint8_t> ends;
-  // The tokens that have a text, in the order of their texts.
+  // The ids of the tokens that have a text and do not end generation, sorted by their texts.
   std::vector<llama_token> order;
-  // By place in `order`: how many bytes the text shares with the beginning of the text before it, and how many bytes follow those.
+  // For each token in `order`: how many first bytes its text shares with the text before it, and how many further bytes it has.
   std::vector<uint32_t> shared, own;
-  // The bytes that follow, of all texts one after another.
+  // The further bytes of all tokens in `order`, one text after another.
   std::string tails;
   size_t longest = 0;
 };
@@ -43,7 +44,7 @@ struct Pieces {
 struct ModelHandle {
   llama_model *model = nullptr;
   const llama_vocab *vocab = nullptr;
-  // Tasks that read the vocabulary on another thread hold it shared; `free` waits for them.
+  // Tasks that read the vocabulary on another thread hold this lock as readers. `free` waits for them.
   std::shared_mutex reading;
   ~ModelHandle() { free(); }
   void free();
@@ -61,7 +62,7 @@ struct AdapterHandle {
   llama_adapter_lora *adapter = nullptr;
 };
 
-// A token's text, control tokens written out.
+// Returns a token's text; control tokens are written out.
 std::string pieceOf(const llama_vocab *vocab, llama_token token);
 
 struct Tap;
@@ -78,7 +79,7 @@ struct ContextHandle {
   std::mutex running;
   // How many tokens have entered the cache since the context was made.
   uint64_t submitted = 0;
-  // Batch index -> whether its logits (or embedding) were requested in the last decode that succeeded.
+  // For each index of the last successful decode's batch: whether the logits (or embedding) of that token were requested.
   std::vector<int8_t> outputs;
   // How embeddings are pooled; unspecified if the context makes none.
   enum llama_pooling_type pooling = LLAMA_POOLING_TYPE_UNSPECIFIED;
@@ -95,7 +96,7 @@ class Grammar;
 class LazyGrammar;
 // Bounds the reasoning of an answer (reasoning-budget.cc).
 class ReasoningBudget;
-// What an answer may not say, and where it may end (answer-limits.cc).
+// Limits the tokens of an answer: forbidden words, allowed tokens, and where it may end (answer-limits.cc).
 class AnswerLimits;
 
 struct SamplerHandle {
@@ -104,7 +105,7 @@ struct SamplerHandle {
   std::mutex mutex;
   // Null without a grammar.
   std::unique_ptr<Grammar> grammar;
-  // Wakes the grammar where a call begins; null if the grammar applies from the beginning.
+  // Wakes the grammar when the answer begins a tool call; null if the grammar applies from the beginning.
   std::unique_ptr<LazyGrammar> lazy;
   // Whether the grammar applies from the next token on.
   bool awake = false;
@@ -113,10 +114,10 @@ struct SamplerHandle {
   // Null without limits.
   std::unique_ptr<AnswerLimits> limits;
   llama_sampler *chain = nullptr;
-  // The parts of the chain that also look at the tokens before the answer, and those tokens.
+  // The parts of the chain that also look at the tokens before the answer, and (next field) those tokens.
   std::vector<llama_sampler *> seeing;
   std::vector<int32_t> seen;
-  // The chain's state changes with every draw (mirostat, adaptive-p).
+  // Whether the chain's state changes with every draw (mirostat, adaptive-p).
   bool stateful = false;
   std::vector<llama_token_data> candidates;
   SamplerHandle();
@@ -124,15 +125,15 @@ struct SamplerHandle {
   void free();
 };
 
-// Keeps what llama.cpp logs on this thread while the object lives; at other times llama.cpp logs nothing. Must not be nested.
+// Keeps the lines that llama.cpp logs on this thread while the object lives; at other times they are dropped. Must not be nested.
 class Log {
  public:
   Log();
   ~Log();
   Log(const Log &) = delete;
-  // The last errors, or the last warnings if there are no errors, as the end of a sentence: ": why; why." or "."
+  // Returns the last errors, or the last warnings if there are no errors, as the end of a sentence: ": why; why." or "."
   std::string why() const;
-  // Every line of any level that contains `part`.
+  // Returns every line of any level that contains `part`.
   std::vector<std::string> lines(const std::string &part) const;
 
  private:
@@ -140,7 +141,7 @@ class Log {
   std::vector<std::pair<ggml_log_level, std::string>> kept;
 };
 
-// While the object lives, what llama.cpp logs on this thread is discarded.
+// Drops the lines that llama.cpp logs on this thread while the object lives.
 class Silence {
  public:
   Silence();
@@ -151,7 +152,7 @@ class Silence {
   Log *kept;
 };
 
-// All llama.cpp objects of an environment (a main thread or a worker). Frees them when the environment ends.
+// All llama.cpp objects of a Node environment (a main thread or a worker). Frees them when the environment ends.
 class Live {
  public:
   ~Live() { freeAll(); }
@@ -178,10 +179,10 @@ class Live {
 
 Live &live(Napi::Env env);
 
-// The exception that is being handled, as "code\nsentence". Errors travel to addon.ts in this form.
+// Returns the exception that is being handled as "code\nsentence". Errors travel to addon.ts in this form.
 std::string currentFailure();
 
-// Turns anything that `body` throws into a JavaScript error.
+// Runs `body` for a call from JavaScript, and turns anything that it throws into a JavaScript error.
 template <typename Body>
 Napi::Value guarded(const Napi::CallbackInfo &info, Body body) {
   std::string message;
@@ -237,7 +238,7 @@ std::shared_ptr<T> unboxed(const Napi::Value &value) {
   return *value.As<Napi::External<std::shared_ptr<T>>>().Data();
 }
 
-// The object behind a handle. Throws native/disposed if it was freed, by dispose or at exit.
+// These return the object behind a JavaScript handle. They throw native/disposed if it was freed, by dispose or at exit.
 std::shared_ptr<ModelHandle> modelOf(const Napi::Value &value);
 std::shared_ptr<ContextHandle> contextOf(const Napi::Value &value);
 std::shared_ptr<SamplerHandle> samplerOf(const Napi::Value &value);
@@ -245,17 +246,18 @@ std::shared_ptr<SamplerHandle> samplerOf(const Napi::Value &value);
 // Tokens that are decoded together, each in a sequence.
 struct Batch {
   std::vector<int32_t> tokens, positions, sequences;
-  // Whether logits (or an embedding) are requested.
+  // For each token: 1 if its logits (or embedding) are requested.
   std::vector<int8_t> outputs;
-  // Decodes the batch and counts the tokens that entered the cache. The caller must hold `running`. Returns "done", "no-room" or "aborted".
-  // Throws native/failed.
+  // Decodes the batch and counts the tokens that entered the cache. The caller must hold the context's `running`. Returns "done", "no-room"
+  // or "aborted". Throws native/failed.
   const char *decode(ContextHandle &handle);
 };
 
-// A copy of an Int32Array.
+// Returns a copy of an Int32Array.
 std::vector<int32_t> int32s(const Napi::Value &value);
 
-// The logits of batch index `index` of the last decode, one float for each token of the vocabulary. Valid until the next decode.
+// Returns the logits of batch index `index` of the last decode, one float for each token of the vocabulary. They are valid until the next
+// decode.
 const float *logitsAt(ContextHandle &context, int32_t index);
 
 // Draws a token from these logits and accepts it. Throws engine/bad-grammar, native/disposed.
@@ -271,11 +273,12 @@ struct HostBlock {
   ggml_backend_buffer_t pinned = nullptr;
 };
 
-// A block of at least this many bytes, a used one if there is one. May be called on any thread. Throws std::bad_alloc.
+// Returns a block of at least `size` bytes. It reuses a block that was given back, if one fits. May be called on any thread. Throws
+// std::bad_alloc.
 HostBlock takeBlock(size_t size);
-// Gives a block back.
+// Gives a block back, which keeps it for later states or frees it.
 void giveBlock(const HostBlock &block);
-// A Uint8Array of the block's first `size` bytes, without a copy. The block is given back when the array is gone.
+// Returns a Uint8Array over the block's first `size` bytes, without a copy. The block is given back when the array is gone.
 Napi::Value bytesOf(Napi::Env env, const HostBlock &block, size_t size);
 
 void exportModel(Napi::Env env, Napi::Object exports);

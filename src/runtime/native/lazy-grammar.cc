@@ -4,12 +4,12 @@
 
 namespace kvfold {
 
-// The most whitespace characters that a space of a spaced trigger is sure to stand for.
+// The longest run of whitespace that one space of a spaced trigger is sure to match, in characters.
 constexpr size_t MOST_SPACES = 32;
 
 static bool isSpace(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
 
-// Returns where a spaced trigger first occurs.
+// Returns the index at which a spaced trigger first occurs in the text; npos if it does not occur.
 static size_t findSpaced(const std::string &text, const std::string &trigger) {
   for (size_t start = text.find(trigger[0]); start != std::string::npos; start = text.find(trigger[0], start + 1)) {
     size_t at = start, of = 0;

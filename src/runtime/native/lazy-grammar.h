@@ -1,4 +1,4 @@
-// A lazy grammar: finds the trigger in the text from which on its grammar applies.
+// A lazy grammar applies only from a trigger on. This class finds the trigger in the answer's text.
 //
 // A spaced trigger is one in which a space stands for any whitespace that JSON allows, or none.
 //
@@ -19,22 +19,23 @@ class LazyGrammar {
   // The grammar must outlive this object.
   LazyGrammar(ModelHandle &model, Grammar &grammar, const Napi::Object &options);
   LazyGrammar(const LazyGrammar &) = delete;
-  // Returns to the beginning. Returns true if the text that the prompt opened completes a trigger.
+  // Starts again at the beginning of an answer. Returns true if the answer's beginning, which the prompt already contains, completes a
+  // trigger.
   bool begin();
-  // Whether the token may be written: it completes no trigger, or the grammar allows the trigger that it completes and the text behind it.
+  // Whether the token may be written. If it completes a trigger, the grammar must allow the trigger and the text behind it.
   bool permits(llama_token token) const;
-  // Takes a token that `permits` allows. Returns true if it completes a trigger. The grammar has then read the text from the trigger on, and
-  // applies to all later tokens.
+  // Takes a token that `permits` allows. Returns true if the token completes a trigger. The grammar has then read the text from the trigger
+  // on, and applies to all later tokens.
   bool take(llama_token token);
 
  private:
   struct State {
-    // The end of the text that may still be the beginning of a tag.
+    // The last bytes of the text, with which a trigger or a tag may begin.
     std::string tail;
     // The tag that closes the open reasoning; empty if no reasoning is open.
     std::string closing;
   };
-  // Continues with a text. Returns true if it has a trigger; then `tail` is the text from the trigger on.
+  // Appends a text. Returns true if a trigger is in it; then `tail` is the text from the trigger on.
   bool advance(State &state, const std::string &text) const;
 
   ModelHandle &model;

@@ -7,8 +7,8 @@ import { basename, join } from 'node:path'
 import { KvfoldError } from '../core/errors.js'
 
 /**
- * GCC 12 thinks that `ldtilecfg` reads only 8 bytes and drops the stores of all other bytes. Then the process dies at the first quantised
- * product on a processor with AMX (ggml-cpu/amx/mmq.cpp).
+ * Compiler flags that avoid a fault of GCC 12. It thinks that `ldtilecfg` reads only 8 bytes and drops the stores of all other bytes. Then
+ * the process dies at the first quantised product on a processor with AMX (ggml-cpu/amx/mmq.cpp).
  */
 export const COMPILER_OPTIONS = { CMAKE_CXX_FLAGS: '-fno-tree-dse -fno-dse' } as const
 
@@ -18,21 +18,24 @@ export interface WatchedBuild {
   readonly signal?: AbortSignal
 }
 
-/** @throws KvfoldError native/build-failed: git, cmake or a C++ compiler is missing */
+/** Checks that the programs for a build are installed. @throws KvfoldError native/build-failed: git, cmake or a C++ compiler is missing */
 export function needTools(): void {
   need(['git'], 'git', 'the source is a git bundle')
   need(['cmake'], 'cmake', 'the source is built with it')
   need([process.env['CXX'] ?? 'c++', 'g++', 'clang++'], 'a C++ compiler', 'the source is built with it')
 }
 
-/** Returns the first of these programs that runs. @throws KvfoldError native/build-failed: `name` was not found, and `why` it is needed */
+/**
+ * Returns the first of these programs that runs. @throws KvfoldError native/build-failed with `name` (the missing program) and `why` it is
+ * needed
+ */
 export function need(programs: readonly string[], name: string, why: string): string {
   const found = programs.find((program) => spawnSync(program, ['--version'], { stdio: 'ignore' }).status === 0)
   if (found !== undefined) return found
   throw new KvfoldError('native/build-failed', `${name} was not found, and ${why}; install it and try again.`)
 }
 
-/** Extracts the source as files into `folder`. */
+/** Extracts llama.cpp's source as files into `folder`. */
 export function extractSource(folder: string, watched: WatchedBuild): Promise<void> {
   const places = createRequire(import.meta.url).resolve.paths('node-llama-cpp') ?? []
   const bundles = places.map((place) => join(place, 'node-llama-cpp', 'llama', 'gitRelease.bundle'))
@@ -55,7 +58,7 @@ export const configure = (
   return run('cmake', ['-S', source, '-B', build, ...given], watched)
 }
 
-/** Builds the target. Continues an interrupted build. */
+/** Builds a target of CMake in the folder `build`. Continues an interrupted build. */
 export const make = (
   build: string,
   target: string,

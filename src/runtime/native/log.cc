@@ -21,7 +21,7 @@ void keepLog(ggml_log_level level, const char *text, void *) {
   else listening->kept.emplace_back(level, line);
 }
 
-// Set the sink every time, because node-llama-cpp sets its own sink in the same library at any time.
+// The sink is set for every Log, because node-llama-cpp sets its own sink in the same library at any time.
 Log::Log() {
   llama_log_set(keepLog, nullptr);
   listening = this;

@@ -1,5 +1,5 @@
-// The unified cache: tags, positions, shifts, and saving and loading whole sequences as bytes. context.ts has checked the arguments,
-// because llama.cpp asserts on bad ones.
+// Works on the unified cache: tags, positions, shifts, and saving and loading whole sequences as bytes. context.ts has checked the
+// arguments, because llama.cpp asserts on bad ones.
 #include <cstring>
 
 #include "kvfold.h"
@@ -31,7 +31,7 @@ Napi::Value shift(const Napi::CallbackInfo &info) {
   });
 }
 
-// [min, max] of a sequence's positions, [-1, -1] if it is empty.
+// Returns the smallest and the largest position of a sequence, [-1, -1] if the sequence is empty.
 Napi::Value positions(const Napi::CallbackInfo &info) {
   return guarded(info, [&]() -> Napi::Value {
     auto memory = llama_get_memory(contextOf(info[0])->context);
@@ -51,11 +51,11 @@ Napi::Value clear(const Napi::CallbackInfo &info) {
   });
 }
 
-// Returns for each cell its position, a count and as many sequences. It reads the head of the state that llama.cpp v0.5.0 writes. The
-// head's layout, in numbers of 32 bits: length and letters of the architecture's name (llama_context::state_write_data), number of streams,
-// and for each stream the number of occupied cells and for each cell position, number of sequences, sequences (llama_kv_cache::state_write,
-// state_write_meta). If positions have several dimensions (M-RoPE), three numbers precede the sequences (llama_kv_cell_ext). Keys and
-// values come after the head and are not read.
+// Returns for each cell its position, the number of its sequences, and their ids. It reads the head of the state that llama.cpp v0.5.0
+// writes. The head consists of numbers of 32 bits: length and letters of the architecture's name (llama_context::state_write_data), then
+// the number of streams. For each stream follow the number of occupied cells and for each cell position, number of sequences, sequences
+// (llama_kv_cache::state_write, state_write_meta). If positions have several dimensions (M-RoPE), three numbers precede the sequences
+// (llama_kv_cell_ext). Keys and values come after the head and are not read.
 Napi::Value readback(const Napi::CallbackInfo &info) {
   return guarded(info, [&]() -> Napi::Value {
     auto handle = contextOf(info[0]);
@@ -89,7 +89,7 @@ Napi::Value readback(const Napi::CallbackInfo &info) {
   });
 }
 
-// A sequence's bytes in a block, behind `room` bytes that are left for the caller.
+// The saved bytes of a sequence in a block. In front of them the block has bytes that are left for the caller's header.
 struct State {
   HostBlock block;
   size_t size = 0;
@@ -104,7 +104,7 @@ State stateOf(llama_context *context, llama_seq_id seq, size_t room) {
   throw Failure("native/failed", "llama.cpp could not copy sequence " + std::to_string(seq) + log.why());
 }
 
-// Loads a sequence, which must be empty. Returns false if there is no room; the sequence then stays empty.
+// Loads a state into a sequence, which must be empty. Returns false if the cache has no room; the sequence then stays empty.
 bool loaded(llama_context *context, llama_seq_id seq, const uint8_t *data, size_t size) {
   Log log;
   size_t read = 0;
@@ -135,7 +135,7 @@ Napi::Value load(const Napi::CallbackInfo &info) {
   });
 }
 
-// Like `save`, off the event loop.
+// Does the same as `save`, but off the event loop.
 Napi::Value copyOut(const Napi::CallbackInfo &info) {
   return guarded(info, [&]() -> Napi::Value {
     auto handle = contextOf(info[0]);
@@ -153,7 +153,7 @@ Napi::Value copyOut(const Napi::CallbackInfo &info) {
   });
 }
 
-// Like `load`, off the event loop.
+// Does the same as `load`, but off the event loop.
 Napi::Value copyIn(const Napi::CallbackInfo &info) {
   return guarded(info, [&]() -> Napi::Value {
     auto handle = contextOf(info[0]);
@@ -162,7 +162,7 @@ Napi::Value copyIn(const Napi::CallbackInfo &info) {
     size_t room = info[3].As<Napi::Number>().Int64Value();
     const uint8_t *data = state.Data() + room;
     size_t size = state.ElementLength() - room;
-    // Keeps the bytes alive until the end.
+    // This reference keeps the state's bytes alive until the copy ends.
     auto kept = std::make_shared<Napi::ObjectReference>(Napi::Persistent(state.As<Napi::Object>()));
     auto is = std::make_shared<bool>(false);
     return Task::run(

@@ -33,7 +33,7 @@ const char *ropeName(enum llama_rope_type type) {
   }
 }
 
-// Reads a string that llama.cpp measures first: `read(buffer, size)` returns the length it needs, negative on failure.
+// Reads a string of unknown length from llama.cpp. `read(buffer, size)` returns the length that it needs, or a negative number on failure.
 template <typename Read>
 std::string text(Read read) {
   std::string out(256, '\0');
@@ -47,7 +47,7 @@ std::string text(Read read) {
   return out;
 }
 
-// Reports progress through a thread-safe function, because the loader calls from the worker thread.
+// Reports the progress of a load through a thread-safe function, because the loader calls from the worker thread.
 struct Progress {
   Napi::ThreadSafeFunction function;
   bool wanted = false;
@@ -55,7 +55,7 @@ struct Progress {
   ~Progress() {
     if (wanted) function.Release();
   }
-  // Returning false stops the load.
+  // Receives the share that is loaded. Returns false to stop the load.
   bool report(float value) {
     if (wanted)
       function.NonBlockingCall([value](Napi::Env env, Napi::Function call) { call.Call({Napi::Number::New(env, value)}); });
@@ -96,7 +96,7 @@ Napi::Value load(const Napi::CallbackInfo &info) {
       [=]() mutable {
         params.progress_callback_user_data = progress.get();
         params.progress_callback = [](float value, void *data) { return static_cast<Progress *>(data)->report(value); };
-        // Ends an empty list of devices; without a list llama.cpp takes every GPU.
+        // A list of devices with only its end mark, so that no GPU is used. Without a list llama.cpp takes every GPU.
         ggml_backend_dev_t none = nullptr;
         if (hostOnly) params.devices = &none;
         Log log;

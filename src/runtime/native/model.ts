@@ -44,9 +44,9 @@ import type {
   VocabType,
 } from './types.js'
 
-/** How many prepared parts of samplers a model keeps. */
+/** How many prepared parts (DRY samplers and forbidden words) a model keeps for later samplers. */
 const MOST_PARTS = 8
-/** Where DRY sees no repetition by default, as in llama.cpp. */
+/** Texts across which DRY sees no repetition by default, the same as in llama.cpp. */
 const BREAKERS = ['\n', ':', '"', '*']
 
 const ENDS_GENERATION = 1
@@ -60,14 +60,14 @@ export class Model implements NativeModel {
   readonly #addon: Addon
   readonly #backend: BackendInfo
   readonly #vocabOnly: boolean
-  /** For each token: its flags, a bit set. */
+  /** For each token: a byte whose bits are ENDS_GENERATION and CONTROL. */
   readonly #flags: Uint8Array
   readonly #pieces = new Map<number, Uint8Array>()
   readonly #contexts = new Set<Context>()
   readonly #samplers = new Set<Sampler>()
-  /** Parts of samplers that were prepared, the last used one at the end. */
+  /** The prepared parts of samplers by their options, the last used one at the end. */
   readonly #parts = new Map<string, Promise<unknown>>()
-  /** Work that uses the model on another thread: contexts and grammars that are being made, texts that are being tokenized. */
+  /** Calls that still use the model on another thread: they make contexts or grammars, or tokenize texts. */
   readonly #using = new Set<Promise<unknown>>()
   #handle: ModelHandle | null
   #disposing: Promise<void> | null = null
@@ -109,6 +109,7 @@ export class Model implements NativeModel {
   }
 
   /**
+   * Checks and loads the model's file.
    * @throws KvfoldError model/not-found, model/bad-file, memory/insufficient, native/bad-argument; an error of `onProgress` is thrown
    * unchanged.
    */
@@ -138,10 +139,10 @@ export class Model implements NativeModel {
         failure = { error }
       }
     }
-    // `hostOnly`: the loaded library may be one for GPUs, although the CPU is to compute.
+    // `hostOnly` keeps llama.cpp off the GPU: the loaded library may be one for GPUs, although the user chose the CPU.
     const raw = { gpuLayers, mmap, mlock, vocabOnly, checkTensors, hostOnly: backend.gpu === 'cpu' }
     const handle = await awaiting(() => addon.modelLoad(path, raw, onProgress === undefined ? null : report))
-    // A callback assigns it, which the compiler does not see.
+    // `report` may have assigned `failure` during the load, which the compiler does not see.
     const thrown = failure as { readonly error: unknown } | null
     if (thrown !== null) {
       await addon.modelFree(handle)
@@ -183,11 +184,14 @@ export class Model implements NativeModel {
     })
   }
 
-  /** @throws KvfoldError model/unsupported without a vocabulary; model/bad-file if special tokens are requested that have no id */
+  /**
+   * Refuses texts that cannot be tokenized. @throws KvfoldError model/unsupported without a vocabulary; model/bad-file if special tokens
+   * are requested that have no id
+   */
   #refuseUntokenizable({ addSpecial = false }: TokenizeOptions): void {
     this.#refuseWithoutVocabulary()
     const { addBos, bos, addEos, eos } = this.special
-    // llama.cpp would end the process.
+    // llama.cpp would end the process if it had to add a token that has no id.
     if (addSpecial && ((addBos && bos === null) || (addEos && eos === null)))
       throw new KvfoldError(
         'model/bad-file',
@@ -266,7 +270,9 @@ export class Model implements NativeModel {
     })
   }
 
-  /** @throws KvfoldError native/busy while anything reads llama.cpp's list of the model's adapters */
+  /**
+   * Refuses to load or free an adapter now. @throws KvfoldError native/busy while anything reads llama.cpp's list of the model's adapters
+   */
   #refuseUsed(what: string): void {
     if (this.#contexts.size + this.#using.size > 0)
       throw new KvfoldError('native/busy', `An adapter can only be ${what} while its model has no context and is not in use.`)
@@ -300,7 +306,7 @@ export class Model implements NativeModel {
     )
   }
 
-  /** Returns what `make` made for this key before, or makes it now; keeps the last few. Failures are not kept. */
+  /** Returns the part that `make` made for this key before, or makes it now. Keeps the last few parts, but no failures. */
   #prepared<T>(key: string, make: () => Promise<T>): Promise<T> {
     const known = this.#parts.get(key)
     this.#parts.delete(key)
@@ -461,16 +467,16 @@ class Sampler implements NativeSampler {
   }
 }
 
-/** @throws KvfoldError native/bad-argument for a value outside these bounds */
+/** Checks that an option lies within its bounds, or is undefined. @throws KvfoldError native/bad-argument */
 function within(name: string, value: number | undefined, low: number, high: number, whole = false): void {
   if (value === undefined || (value >= low && value <= high && (!whole || Number.isInteger(value)))) return
   refuse(`${name} is ${String(value)}; give a ${whole ? 'whole ' : ''}number from ${low} to ${high}.`)
 }
 
-/** Bounds of DRY's breakers: each is looked for in every token. llama.cpp would cut longer ones. */
+/** The most breakers of DRY and the most bytes of each. Each is searched for in every token, and llama.cpp would cut longer ones. */
 const MOST_BREAKERS = { count: 32, bytes: 40 }
 
-/** @throws KvfoldError native/bad-argument */
+/** Checks the options of DRY. @throws KvfoldError native/bad-argument */
 function checkDry({ multiplier, base, allowedLength, lastN, breakers = [] }: DryOptions): void {
   within('dry.multiplier', multiplier, 0, 100)
   within('dry.base', base, 1, 100)
@@ -483,10 +489,10 @@ function checkDry({ multiplier, base, allowedLength, lastN, breakers = [] }: Dry
       refuse(`dry.breakers has a text that is empty, has a NUL or is longer than ${bytes} bytes; shorten it or leave it out.`)
 }
 
-/** Bounds of forbidden words: each is looked for in every token. */
+/** The most forbidden words and the most bytes of each. Each is searched for in every token. */
 const MOST_WORDS = { count: 64, bytes: 256 }
 
-/** @throws KvfoldError native/bad-argument */
+/** Checks a list of forbidden words. @throws KvfoldError native/bad-argument */
 function checkWords(words: readonly string[]): void {
   const { count, bytes } = MOST_WORDS
   if (words.length === 0 || words.length > count) refuse(`There are ${words.length} forbidden words; give 1 to ${count}.`)
@@ -495,16 +501,16 @@ function checkWords(words: readonly string[]): void {
       refuse(`A forbidden word is empty, has a NUL or is longer than ${bytes} bytes; shorten it or leave it out.`)
 }
 
-/** The parts that an order may have. */
+/** The names that a sampler's option `order` may contain. */
 const CHAIN_PARTS = {
   ...{ penalties: true, dry: true, top_n_sigma: true, top_k: true, typ_p: true, top_p: true, min_p: true, xtc: true },
   ...{ temperature: true, adaptive_p: true, infill: true },
 } satisfies Record<SamplerName, true>
 
-/** The most parts of an order: one that is named twice is used twice. */
+/** The most names in a sampler's option `order`. A part that is named twice is used twice. */
 const MOST_CHAINED = 32
 
-/** @throws KvfoldError native/bad-argument */
+/** Checks the options for the parts of a sampler's chain. @throws KvfoldError native/bad-argument */
 function checkChain({ topNSigma, xtc, dynatemp, adaptive, minKeep, order = [] }: SamplerOptions): void {
   within('topNSigma', topNSigma, 0, 1000)
   within('xtc.probability', xtc?.probability, 0, 1)
@@ -519,7 +525,7 @@ function checkChain({ topNSigma, xtc, dynatemp, adaptive, minKeep, order = [] }:
     if (!Object.hasOwn(CHAIN_PARTS, name)) refuse(`order has ${JSON.stringify(name)}, which does not exist.`)
 }
 
-/** @throws KvfoldError native/bad-argument */
+/** Checks the limits of an answer and the tokens before it. @throws KvfoldError native/bad-argument */
 function checkLimits({ seen = new Int32Array(), limits = {} }: SamplerOptions, vocabulary: number): void {
   const { minTokens, stopTokens = [], allowedTokens } = limits
   within('limits.minTokens', minTokens, 0, 2 ** 31 - 1, true)

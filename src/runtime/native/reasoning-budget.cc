@@ -5,8 +5,8 @@
 namespace kvfold {
 namespace {
 
-// How many tokens the model may still write to end a character or the closing tag. A character has four bytes at most; a tag that is not
-// one token is a few.
+// When the budget is used up, the model may still write this many tokens to complete a character or the closing tag. A character has four
+// bytes at most; a tag that is not one token has a few tokens.
 constexpr int32_t LATEST = 8;
 
 // Whether the text ends with the first bytes of an unfinished character.

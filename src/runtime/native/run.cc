@@ -1,4 +1,4 @@
-// Runs: decode and sample again and again on one thread, without waiting for the event loop between two tokens.
+// Runs: decode and sample again and again on one thread. A run does not wait for the event loop between two tokens.
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -8,10 +8,10 @@
 namespace kvfold {
 namespace {
 
-// A run ends when this many steps wait to be taken, so the listener is never behind by more.
+// A run ends when this many finished steps wait for JavaScript to take them, so JavaScript is never further behind.
 constexpr size_t FARTHEST_AHEAD = 8;
 
-// Its batch has the token of every sequence that is decoded next.
+// A run. Its batch has one token for every sequence: the token that is decoded next.
 struct Run : Batch {
   std::vector<std::shared_ptr<SamplerHandle>> samplers;
   // For each sequence: how many tokens may still be drawn for it; the run ends at 0.
@@ -19,10 +19,10 @@ struct Run : Batch {
   int32_t steps = 0;
   const char *status = "done";
   std::string failure;
-  // For each draw of the last step: "code\nsentence" if it failed (its token is then -1), else empty.
+  // For each sequence of the last step: "code\nsentence" if its draw failed (its token is then -1), else empty.
   std::vector<std::string> refused;
 
-  // The drawn tokens, step by step, and the time of each step, until they are taken.
+  // The drawn tokens, step by step, and the time of each step, until JavaScript takes them. The mutex guards both.
   std::mutex mutex;
   std::vector<int32_t> drawn;
   std::vector<double> milliseconds;
@@ -30,7 +30,7 @@ struct Run : Batch {
   // caller may then use the context again.
   double last = 0;
 
-  // Takes the steps that were not taken yet, without the last one.
+  // Moves the steps that JavaScript has not received yet into `tokens` and `times`. The run's last step is not among them.
   void take(std::vector<int32_t> &tokens, std::vector<double> &times) {
     std::lock_guard<std::mutex> lock(mutex);
     std::swap(tokens, drawn);
@@ -55,7 +55,7 @@ struct Run : Batch {
     return more;
   }
 
-  // Never throws. Calls `heard` when there are steps to take.
+  // Runs to the end and never throws. Calls `heard` when there are steps for JavaScript to take.
   template <typename Heard>
   void run(ContextHandle &handle, Heard heard) {
     std::lock_guard<std::mutex> lock(handle.running);
@@ -111,7 +111,7 @@ Napi::Object taken(Napi::Env env, Run &run, bool ended) {
 
 void stopAtExit(void *data) { (*static_cast<std::shared_ptr<ContextHandle> *>(data))->free(); }
 
-// (context, tokens, positions, sequences, samplers, limits, steps, heard)
+// Starts a run; the arguments are (context, tokens, positions, sequences, samplers, limits, steps, heard).
 Napi::Value generate(const Napi::CallbackInfo &info) {
   return guarded(info, [&]() -> Napi::Value {
     auto env = info.Env();
@@ -139,7 +139,7 @@ Napi::Value generate(const Napi::CallbackInfo &info) {
         [run, context, listener] {
           run->run(*context, [&] {
             listener.NonBlockingCall([run](Napi::Env env, Napi::Function heard) {
-              // The steps may have been taken already with the end of the run.
+              // The promise of the run's end may have taken these steps already.
               auto drawn = taken(env, *run, false);
               if (drawn.Get("milliseconds").As<Napi::Float64Array>().ElementLength() > 0) heard.Call({drawn});
             });

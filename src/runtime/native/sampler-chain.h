@@ -1,20 +1,20 @@
-// The parts of a sampler's chain: what each of them does to the candidates, in which order.
+// The parts of a sampler's chain and their order. Each part filters or changes the candidates for the next token.
 #pragma once
 
 #include "kvfold.h"
 
 namespace kvfold {
 
-// A DRY sampler, prepared for one vocabulary: finding where its breakers occur in the vocabulary takes long.
+// A DRY sampler, prepared for one vocabulary, because it takes long to find its breakers in the vocabulary.
 struct DryHandle {
   std::shared_ptr<ModelHandle> model;
   llama_sampler *sampler = nullptr;
-  // Throws native/disposed. Looks at every token's text, so it belongs on another thread.
+  // Makes the sampler. It looks at every token's text, so call it on another thread. Throws native/disposed if the model was freed.
   void prepare(float multiplier, float base, int32_t allowedLength, int32_t lastN, const std::vector<std::string> &breakers);
   ~DryHandle();
 };
 
-// Fills the sampler's chain. The options are those of SamplerOptions; `dry` is a handle.
+// Fills the sampler's chain. The options are those of SamplerOptions (types.ts), with a handle as `dry`.
 void addChain(SamplerHandle &sampler, const Napi::Object &options);
 
 }  // namespace kvfold

@@ -16,7 +16,7 @@
 namespace kvfold {
 namespace {
 
-// Takes the lock that readers of the vocabulary share, so that the vocabulary is not freed meanwhile.
+// Compiles a grammar's text. Holds the readers' lock, so that the vocabulary is not freed meanwhile.
 std::shared_ptr<Grammar> compiled(ModelHandle &model, const std::string &text) {
   std::shared_lock<std::shared_mutex> lock(model.reading);
   if (model.vocab == nullptr) throw Failure("native/disposed", "The model was disposed; load it again.");
@@ -34,7 +34,7 @@ struct WordsHandle {
   std::shared_ptr<const BadWords> words;
 };
 
-// Like `boxed`, for what holds no memory that must be freed before the environment ends.
+// Makes a JavaScript handle, as `boxed` does. It is for objects whose memory need not be freed before the environment ends.
 template <typename T>
 Napi::Value external(Napi::Env env, const std::shared_ptr<T> &handle) {
   return Napi::External<std::shared_ptr<T>>::New(env, new std::shared_ptr<T>(handle), [](Napi::Env, std::shared_ptr<T> *box) { delete box; });
@@ -47,7 +47,7 @@ std::vector<std::string> texts(const Napi::Value &value) {
   return all;
 }
 
-// (model, text)
+// Compiles a grammar on another thread; the arguments are (model, text).
 Napi::Value compile(const Napi::CallbackInfo &info) {
   return guarded(info, [&]() -> Napi::Value {
     auto handle = std::make_shared<GrammarHandle>();
@@ -58,7 +58,7 @@ Napi::Value compile(const Napi::CallbackInfo &info) {
   });
 }
 
-// Compiles a text at once. Copies a compiled grammar, because every sampler needs a state of its own.
+// Gives the sampler its grammar. A text is compiled at once. A compiled grammar is copied, because every sampler needs a state of its own.
 void addGrammar(SamplerHandle &sampler, const Napi::Value &grammar) {
   if (grammar.IsString()) {
     sampler.grammar = std::make_unique<Grammar>(*compiled(*sampler.model, grammar.As<Napi::String>()));
@@ -70,13 +70,13 @@ void addGrammar(SamplerHandle &sampler, const Napi::Value &grammar) {
   sampler.awake = true;
 }
 
-// Shows the tokens before the answer to the parts of the chain that look at them, too.
+// Shows the tokens before the answer to the parts of the chain that also look at those.
 void see(SamplerHandle &sampler) {
   for (auto *part : sampler.seeing)
     for (llama_token token : sampler.seen) llama_sampler_accept(part, token);
 }
 
-// (model, multiplier, base, allowedLength, lastN, breakers)
+// Prepares a DRY sampler on another thread; the arguments are (model, multiplier, base, allowedLength, lastN, breakers).
 Napi::Value prepareDry(const Napi::CallbackInfo &info) {
   return guarded(info, [&]() -> Napi::Value {
     auto dry = std::make_shared<DryHandle>();
@@ -92,7 +92,7 @@ Napi::Value prepareDry(const Napi::CallbackInfo &info) {
   });
 }
 
-// (model, words)
+// Finds forbidden words in the vocabulary, on another thread; the arguments are (model, words).
 Napi::Value prepareWords(const Napi::CallbackInfo &info) {
   return guarded(info, [&]() -> Napi::Value {
     auto handle = std::make_shared<WordsHandle>();
@@ -214,7 +214,7 @@ llama_token drawFrom(SamplerHandle &sampler, const float *logits) {
   bool constrain = sampler.awake;
   llama_token token = draw(sampler, logits, constrain && sampler.stateful);
   if (constrain && !sampler.stateful && !allowed(sampler, token)) token = draw(sampler, logits, true);
-  // The token begins a call but does not continue as one: draw again without it.
+  // The grammar is not awake yet, but the token may begin a call that the grammar does not allow. Then draw again without that token.
   for (std::vector<llama_token> without; !constrain && !allowed(sampler, token) && without.size() < sampler.candidates.size();) {
     without.push_back(token);
     token = draw(sampler, logits, false, without);
