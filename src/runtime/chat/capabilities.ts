@@ -1,4 +1,4 @@
-/** Finds, by trying, in which form a template takes system messages, tools, calls and results. */
+/** Tries out in which form a chat template takes system messages, tools, calls and results. */
 import { KvfoldError } from '../core/errors.js'
 import { type TemplateForm, nativeForm, templateMessages, toolsValue } from './conversation.js'
 import type { Template } from './jinja/template.js'
@@ -6,7 +6,7 @@ import type { ChatMessage, ToolDefinition } from './message.js'
 import type { Field, Tracked } from './tracked.js'
 
 export interface Capabilities extends TemplateForm {
-  /** Why a whole conversation with tools renders in no form; null when it renders. */
+  /** Why a conversation with tools cannot be rendered in any form; null when it can. */
   readonly trouble: string | null
 }
 
@@ -36,7 +36,7 @@ const broken: ChatMessage = {
   toolCalls: [{ id: 'call_1', name: probeTool.name, arguments: {}, malformed: 'Probe place' }],
 }
 
-/** Conversations in which a template may miss a turn of the user or of the assistant. */
+/** Conversations in which user messages and answers do not alternate. Some templates leave out a message there. */
 const uneven: readonly (readonly ChatMessage[])[] = [
   [answer, user],
   [user, afterwards],
@@ -49,7 +49,10 @@ const uneven: readonly (readonly ChatMessage[])[] = [
 type Attempt = { readonly text: Tracked } | { readonly failure: string }
 type Attempts = (messages: readonly ChatMessage[], tools: readonly ToolDefinition[], form: TemplateForm) => Attempt
 
-/** @throws KvfoldError chat/template-failed when the template cannot render a single user message */
+/**
+ * Finds the form by rendering small conversations. @throws KvfoldError chat/template-failed when the template cannot render a single user
+ * message
+ */
 export function findCapabilities(template: Template): Capabilities {
   const attempt: Attempts = (messages, tools, form) => {
     try {
@@ -84,7 +87,7 @@ export function findCapabilities(template: Template): Capabilities {
   }
 }
 
-/** See `TemplateForm.system`. */
+/** Finds which system messages the template shows at their places (`TemplateForm.system`). */
 function systemIn(form: TemplateForm, attempt: Attempts): TemplateForm['system'] {
   const native = (...messages: ChatMessage[]) => showsInOrder(attempt(messages, [], form), messages)
   if (!shows(attempt([system, user], [], form), 'content', 0)) return 'merged'
@@ -108,8 +111,8 @@ function refine(given: TemplateForm, attempt: Attempts): TemplateForm {
 }
 
 /**
- * Yields forms from the most native one to plain text. When we describe the tools ourselves, calls are also text, in the syntax of that
- * description.
+ * Yields the forms to try, from the most native one to plain text. When we describe the tools ourselves, calls are also text, in the syntax
+ * of that description.
  */
 function* forms(base: TemplateForm): Generator<TemplateForm> {
   for (const alternates of [false, true])
@@ -129,7 +132,7 @@ function shows(attempt: Attempt, field: Field, message: number): boolean {
   )
 }
 
-/** True when all contents and the text of broken arguments are shown, in the order of the messages. */
+/** Whether the text shows all contents, and the text of broken arguments, in the order of the messages. */
 function showsInOrder(attempt: Attempt, messages: readonly ChatMessage[]): boolean {
   if (!('text' in attempt)) return false
   const { pieces } = attempt.text
@@ -147,7 +150,7 @@ function showsInOrder(attempt: Attempt, messages: readonly ChatMessage[]): boole
   })
 }
 
-/** True when calls, arguments and results are all shown. Arguments must be JSON or tags, not a Python mapping or escaped JSON. */
+/** Whether the text shows all calls, arguments and results. Arguments must be JSON or tags, not a Python mapping or escaped JSON. */
 function rendersCalls(attempt: Attempt, { calls }: TemplateForm): boolean {
   if (!('text' in attempt)) return false
   const { pieces } = attempt.text

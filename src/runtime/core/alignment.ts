@@ -8,15 +8,15 @@ export interface Match {
 }
 
 /**
- * Largest product of a gap's two lengths for which the longest common part is computed. In larger gaps only the common beginning and ending
- * are matched.
+ * The largest product of a gap's two lengths for which the longest common subsequence is computed. In larger gaps only the common beginning
+ * and ending are matched.
  */
 const MOST = 1 << 14
 
 /**
  * Returns matches of equal keys, ascending in both lists. It matches the common beginning and ending first. Between them it matches the
- * keys that occur once in each list, as many as are in the same order (patience). In the gaps left it finds the longest common part. So the
- * time grows with the length between beginning and ending (n log n). It grows with the square only for small gaps without any such key.
+ * keys that occur once in each list, as many as are in the same order (patience). In the gaps between these it finds the longest common
+ * subsequence. So the time is n log n in the length between beginning and ending. Only in small gaps it grows with the square.
  */
 export function align<K>(a: readonly K[], b: readonly K[]): Match[] {
   const matches: Match[] = []
@@ -54,7 +54,10 @@ export function gapsOf(matches: readonly Match[], aEnd: number, bEnd: number): G
   return gaps
 }
 
-/** Returns the first `count` matches, and the ones behind them up to the first that skips an element in either list. */
+/**
+ * Returns the first `count` matches, and the matches directly behind them. It stops at the first match that skips an element in either
+ * list.
+ */
 export function withWhatFollows(matches: readonly Match[], count: number): readonly Match[] {
   let end = count
   for (let last = matches[end - 1] ?? { a: -1, b: -1 }; end < matches.length; last = matches[end++]!) {
@@ -92,9 +95,9 @@ function anchors<K>(a: readonly K[], b: readonly K[], { a: from, aEnd, b: other,
   return longestAscending(both)
 }
 
-/** Returns the longest selection in which `b` ascends, too. */
+/** Returns the longest selection of the pairs in which `b` ascends, as `a` does already. */
 function longestAscending(pairs: readonly Match[]): Match[] {
-  /** By length minus one: the index of the pair with the lowest `b` that ends a selection of this length. */
+  /** At index n: the index of the pair that ends a selection of n + 1 pairs. Of all such pairs it has the lowest `b`. */
   const ends: number[] = []
   const before = new Int32Array(pairs.length)
   pairs.forEach(({ b }, at) => {

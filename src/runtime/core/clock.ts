@@ -3,23 +3,25 @@
  */
 import { uptime } from 'node:os'
 
-/** Milliseconds. */
+/** A minute and (next line) an hour, in milliseconds. */
 const MINUTE = 60_000
 const HOUR = 60 * MINUTE
-/** Corrections of the machine's clock up to this are followed at once. */
+/** A jump of the machine's clock by up to this many milliseconds is followed at once. */
 const SLACK = 10 * MINUTE
-/** A clock that jumped is believed after it has run steadily for this long. */
+/** A clock that jumped further is believed after it has run steadily for this many milliseconds. */
 const SETTLED = 24 * HOUR
 /** kvfold did not exist before this date, so no clock that shows an earlier one is believed. */
 const EARLIEST = Date.UTC(2026, 0)
 
 /** The time that an earlier process left behind. */
 export interface EarlierTime {
-  /** The last time it knew, Unix milliseconds. */
+  /** The last time that the earlier process knew, in Unix milliseconds. */
   readonly seen: number
   /** Milliseconds that processes have run since a start found the clock far ahead of `seen`. */
   readonly ran: number
-  /** `seen` is the present time by another clock. It is followed until ours has run steadily for a day. */
+  /**
+   * Set if `seen` is the present time by another clock. Times then continue from it until this machine's clock has run steadily for a day.
+   */
   readonly isNow?: true
 }
 
@@ -28,27 +30,28 @@ export interface ClockOptions {
   readonly wall?: () => number
   /** A count of milliseconds that includes the machine's sleep and that no user can set. Default: the machine's uptime. */
   readonly running?: () => number
-  /** Default: no earlier time is known. */
+  /** The time that an earlier process left behind. Default: none is known. */
   readonly earlier?: EarlierTime
   /** If the clock is at most this many milliseconds after `earlier.seen` at a start, it is not doubted. Default: an hour. */
   readonly gap?: number
-  /** Receives a sentence whenever the clock doubts or believes the machine's. Default: no reports. */
+  /** Receives a sentence whenever this clock begins to doubt or to believe the machine's clock. Default: no reports. */
   readonly tell?: (sentence: string) => void
 }
 
 /**
- * Its time runs steadily, and follows the machine's clock in small steps. It follows a jump only after the clock has run steadily for a day
- * since. At a start the clock may be far ahead of the last known time. Then the machine was off or its clock is wrong, and the two look
- * alike. Dates then follow the clock, but ages continue from the last known time until the server has run for a day.
+ * A clock whose time runs steadily and follows the machine's clock in small steps. It follows a jump of the machine's clock only after that
+ * has run steadily for a day since. At a start the machine's clock may be far ahead of the last known time. Then the machine was off or its
+ * clock is wrong, and the two look alike. Dates then follow the machine's clock, but ages continue from the last known time until the
+ * server has run for a day.
  */
 export class SteadyClock {
   readonly #wall: () => number
   readonly #running: () => number
   readonly #tell: (sentence: string) => void
   readonly #gap: number
-  /** Running time plus this is the time. */
+  /** The time is the running time plus this number of milliseconds. */
   #offset: number
-  /** The same for ages while these differ from dates, and the running time at which that began. */
+  /** Set while ages differ from dates: the offset for ages, and the running time at which the difference began. */
   #aging: { readonly offset: number; readonly since: number } | null = null
   /** The offset of a clock that is not believed, and the running time at which it first had that offset. */
   #doubt: { readonly offset: number; readonly since: number } | null = null
@@ -117,7 +120,9 @@ export class SteadyClock {
     return { seen, ran: this.#aging === null ? 0 : this.#running() - this.#aging.since }
   }
 
-  /** Whether the machine's clock continues the time that is followed, or the last time known before it was far ahead. */
+  /**
+   * Whether the machine's clock continues the time that is followed now, or the last time that was known before a start far ahead of it.
+   */
   #isPlausible(offset: number): boolean {
     if (Math.abs(offset - this.#offset) <= SLACK) return true
     return this.#aging !== null && offset >= this.#aging.offset - SLACK && offset <= this.#aging.offset + this.#gap

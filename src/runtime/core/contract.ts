@@ -15,12 +15,13 @@ export const CONTRACT_CHOICES = [...CONTRACTS, 'auto'] as const satisfies readon
 /** Replaces every token of a forgotten text in an unedited prompt. No sequence that holds the text then matches the prompt. */
 export const FORGOTTEN = -1
 
-/** The contract that a step under this choice keeps. */
+/** Returns the contract that a step under this choice keeps. */
 export const contractOfStep = (choice: ContractChoice): Contract => (choice === 'auto' ? 'splice' : choice)
 
 /**
- * Which tokens of the tail `blend` computes again; the tail is the text behind new holes, as far as it is approximate. The choices add up.
- * Without any of them the default counts (`BLEND_DEFAULT` in kv/plan/blend.ts); `most` and `decode` may be given beside it.
+ * Says which tokens of the tail `blend` computes again. The tail is the text behind new holes, as far as it is approximate. Several fields
+ * may be set; the tokens of all of them are computed. Without `echo`, `asked`, `first`, `ending`, `messages` and `spread` the default
+ * applies (`BLEND_DEFAULT` in kv/plan/blend.ts); `most` and `decode` may be given beside it.
  */
 export interface BlendChoice {
   /**
@@ -29,26 +30,26 @@ export interface BlendChoice {
    */
   readonly echo?: number
   /**
-   * Places in the tail that the ending asks about, and this many tokens on either side of each: pairs of tokens of the last 24 that stand
-   * nowhere else, or in two places at most.
+   * Places in the tail that the prompt's ending asks about, and this many tokens on either side of each. Such a place is a pair of tokens
+   * that also occurs in the last 24 tokens, and in at most two places before them.
    */
   readonly asked?: number
-  /** The first this many tokens behind each hole. */
+  /** How many tokens directly behind each hole. */
   readonly first?: number
-  /** The last this many tokens of the prompt; the question usually stands there. */
+  /** How many tokens at the end of the prompt; the question usually stands there. */
   readonly ending?: number
-  /** The tokens of the last this many messages. */
+  /** The tokens of how many messages at the end. */
   readonly messages?: number
-  /** This share (0..1) of the tail, in runs at even distances. For comparisons: the same work without a reason for the place. */
+  /** This share (0..1) of the tail, in runs at even distances. It is for comparisons: equally much work at places without a reason. */
   readonly spread?: number
   /**
-   * If this would take more than this share (0..1) of the time that the whole tail takes, the step is exact. Default: 1, and 0.4 for the
-   * default choices.
+   * If the chosen tokens would take more than this share (0..1) of the time that the whole tail takes, the step is exact. Default: 1, and
+   * 0.4 for the default choices.
    */
   readonly most?: number
   /**
-   * How many tokens can be computed in the time that one more decode takes. Tokens between two chosen ones are computed, too, where that is
-   * faster than another decode. Default: 8, as a CPU needs; an engine with a calibration takes its rates.
+   * How many tokens can be computed in the time that one more decode takes. Tokens between two chosen ones are computed, too, if that is
+   * faster than another decode. Default: 8, as measured on CPUs; an engine with a calibration uses its own rates.
    */
   readonly decode?: number
 }

@@ -1,8 +1,8 @@
 /** Passes events of a running task, and its end, to the code that started the task. */
 
 /**
- * Iterate for events; await `answer` for the result. An error ends both. Events that are not read yet are kept. Or call `each` instead of
- * iterating: then no event waits.
+ * The events and the result of a running task. Iterate for the events, and await `answer` for the result; an error ends both. Events that
+ * are not read yet are kept. Instead of iterating, call `each`: then no event waits.
  */
 export class Feed<Event, Answer> implements AsyncIterable<Event> {
   readonly answer: Promise<Answer>
@@ -32,7 +32,8 @@ export class Feed<Event, Answer> implements AsyncIterable<Event> {
         throw error
       },
     )
-    // Code that only iterates gets the error there. Without this line the unhandled rejection of `answer` would end the process.
+    // Code that only iterates gets the error from the iteration. Without this line the unhandled rejection of `answer` would end the
+    // process.
     this.answer.catch(() => undefined)
   }
 

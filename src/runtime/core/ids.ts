@@ -23,8 +23,8 @@ export const freshConversation = (() => {
   return (): ConversationId => conversationId(`one-off-${++count}`)
 })()
 
-// The owners of things.
+// The owners of requests and of their cells.
 
-/** The owner of the keys that sent a request. Tenants know nothing of each other. Without keys, all requests belong to `public`. */
+/** The owner of the API keys that sent a request. Tenants know nothing of each other. Without keys, all requests belong to `public`. */
 export type Tenant = string
 export const PUBLIC: Tenant = 'public'

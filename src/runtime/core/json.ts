@@ -3,7 +3,7 @@
 export const isRecord = (value: unknown): value is Readonly<Record<string, unknown>> =>
   typeof value === 'object' && value !== null && !Array.isArray(value)
 
-/** Returns undefined when there is no such field. */
+/** Returns the field with this name; undefined when there is none. */
 export const fieldOf = (value: unknown, name: string): unknown =>
   typeof value === 'object' && value !== null ? (value as Readonly<Record<string, unknown>>)[name] : undefined
 
@@ -12,25 +12,25 @@ export const listAt = (value: unknown, name: string): readonly unknown[] => {
   return Array.isArray(found) ? found : []
 }
 
-/** Returns null unless the field is a string. */
+/** Returns the text in a field; null unless the field is a string. */
 export const textAt = (value: unknown, name: string): string | null => {
   const found = fieldOf(value, name)
   return typeof found === 'string' ? found : null
 }
 
-/** Returns null unless the field is a finite number. */
+/** Returns the number in a field; null unless the field is a finite number. */
 export const numberAt = (value: unknown, name: string): number | null => {
   const found = fieldOf(value, name)
   return typeof found === 'number' && Number.isFinite(found) ? found : null
 }
 
-/** Returns a count; null unless the field is a whole number from 0. */
+/** Returns the count in a field; null unless the field is a whole number from 0. */
 export const countAt = (value: unknown, name: string): number | null => {
   const found = numberAt(value, name)
   return found !== null && Number.isSafeInteger(found) && found >= 0 ? found : null
 }
 
-/** Returns a list of at least one whole number; null for an empty list, or one with other values. */
+/** Returns the list if it has at least one item and all items are whole numbers; otherwise null. */
 export function integersIn(list: readonly unknown[]): readonly number[] | null {
   const numbers = list.filter((each): each is number => Number.isInteger(each))
   return numbers.length === list.length && numbers.length > 0 ? numbers : null
@@ -43,7 +43,7 @@ export function definedFields<T extends object>(fields: T): Given<T> {
   return Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined)) as Given<T>
 }
 
-/** Returns the number of characters and values in JSON data, at most `most`. It looks at no more than that. */
+/** Returns the number of characters and values in JSON data, but at most `most`. It stops counting there. */
 export function weightOf(value: unknown, most: number): number {
   if (typeof value === 'string') return Math.min(most, value.length + 1)
   if (typeof value !== 'object' || value === null) return 1

@@ -2,7 +2,7 @@
 import { createRequire } from 'node:module'
 import { pathToFileURL } from 'node:url'
 
-/** Whether a process of this id runs, be it another user's. */
+/** Whether a process with this id runs, even one of another user. */
 export function isRunning(pid: number): boolean {
   if (!Number.isSafeInteger(pid) || pid < 1) return false
   try {
@@ -13,5 +13,8 @@ export function isRunning(pid: number): boolean {
   }
 }
 
-/** Returns the options by which Node runs TypeScript. They have tsx as a URL: Node would resolve a bare name from the working directory. */
+/**
+ * Returns the options with which Node runs TypeScript. They name tsx by its URL, because Node would look for a bare name from the working
+ * directory.
+ */
 export const forSources = (): string[] => ['--import', pathToFileURL(createRequire(import.meta.url).resolve('tsx')).href]

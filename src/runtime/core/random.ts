@@ -1,8 +1,11 @@
-/** A small seeded random generator: the same seed gives the same task on every machine. */
+/** A small seeded random generator: the same seed gives the same numbers on every machine. */
 
 import { invariant } from './errors.js'
 
-/** Spreads nearby seeds far apart (a Weyl step and an avalanche of shifts and odd multipliers). */
+/**
+ * Yields words for the state of a generator. Nearby seeds give very different words (a Weyl step and an avalanche of shifts and odd
+ * multipliers).
+ */
 function* seedWords(seed: number): Generator<number, never> {
   let state = seed >>> 0
   for (;;) {
@@ -11,7 +14,7 @@ function* seedWords(seed: number): Generator<number, never> {
   }
 }
 
-/** A bijection of 32-bit integers in which every input bit reaches every output bit. */
+/** Maps 32-bit integers to each other one to one, so that every input bit affects every output bit. */
 export function mix(value: number): number {
   let x = value >>> 0
   x = Math.imul(x ^ (x >>> 16), 0x21f0aaad)
@@ -19,7 +22,7 @@ export function mix(value: number): number {
   return (x ^ (x >>> 15)) >>> 0
 }
 
-/** xoshiro128** (Blackman and Vigna): 128 bits of state, 32 bits a draw. Not for secrets. */
+/** A generator of random numbers: xoshiro128** (Blackman and Vigna), 128 bits of state, 32 bits in each draw. Not for secrets. */
 export class Random {
   readonly #state: Uint32Array
 
@@ -44,7 +47,7 @@ export class Random {
 
   /** Returns an integer, uniform in 0 .. below - 1, without bias. Requires 1 <= below <= 2^32. */
   below(below: number): number {
-    // Otherwise the loop would never end.
+    // Without this check a smaller bound would make the loop endless.
     invariant(below >= 1, `a draw needs at least one number, not ${below}`)
     const limit = 2 ** 32 - (2 ** 32 % below)
     for (;;) {

@@ -6,7 +6,7 @@ import { deeplyWrittenLike, numberText, writeJson } from './written-json.js'
 
 /** One fault of a value. */
 export interface Fault {
-  /** The path from the top: names of fields and places in lists. */
+  /** The path from the top of the value: names of fields and indexes of lists. */
   readonly path: readonly string[]
   /** The value found there, as JSON with its original digits; undefined when there is none. */
   readonly given: string | undefined
@@ -53,7 +53,7 @@ export const allInWords = (faults: readonly Fault[], top?: string): string =>
 
 function faultsOf(schema: TSchema, value: unknown): [Fault, ...Fault[]] {
   const errors = Errors(schema, value)
-  // Faults of the single forms of a union are reported together, below.
+  // Faults of the single alternatives of a union are reported together, below.
   const inside = errors.filter(
     ({ keyword, schemaPath }) => !['boolean', 'anyOf'].includes(keyword) && !schemaPath.includes('/anyOf/'),
   )
@@ -101,7 +101,7 @@ const KINDS: Readonly<Record<string, string>> = {
   null: 'null',
 }
 
-/** For an error of a wrong type: the right type, in words. */
+/** Returns in words which type an error asks for. */
 const kindOf = (params: object): string =>
   'type' in params ? (KINDS[String(params.type)] ?? String(params.type)) : 'something else'
 

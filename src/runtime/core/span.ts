@@ -9,7 +9,7 @@ export const span = (start: number, end: number): Span => ({ start, end })
 
 export const length = (of: Span): number => of.end - of.start
 
-/** Returns the places of the span, in order. */
+/** Returns all places (characters, tokens or positions) of the span, in order. */
 export const placesOf = ({ start, end }: Span): number[] => Array.from({ length: end - start }, (_, offset) => start + offset)
 
 /** True when the two spans share at least one element; an empty span overlaps nothing. */
@@ -19,8 +19,8 @@ export const overlaps = (a: Span, b: Span): boolean => a.start < b.end && b.star
 export const contains = (outer: Span, inner: Span): boolean => outer.start <= inner.start && inner.end <= outer.end
 
 /**
- * Returns the first of `count` entries for which `before` is false; `count` when there is none. `before` must be true for a beginning of
- * the entries and false for the rest.
+ * Returns the first entry of `count` entries for which `before` is false; `count` when there is none. `before` must be true for all entries
+ * in front of it, and false for all others.
  */
 export function lowerBound(count: number, before: (entry: number) => boolean): number {
   let low = 0

@@ -3,7 +3,7 @@
 /** Milliseconds per slice. */
 const SLICE = 8
 
-/** Work in steps: it yields where other work may run, and returns its result. */
+/** Work in small steps. It yields after a step, so that other work may run, and returns its result at the end. */
 export type Steps<T> = Generator<undefined, T>
 
 /** Does all steps at once, without a pause. */
@@ -42,6 +42,6 @@ export function turn(): Promise<void> {
 
 function next(): void {
   waiting.shift()?.()
-  // A `setImmediate` within this phase runs in the next turn.
+  // Node runs a `setImmediate` that is called here in the next turn of the loop, not in this one.
   if (waiting.length > 0) setImmediate(next)
 }

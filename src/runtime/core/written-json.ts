@@ -12,7 +12,7 @@ export interface WrittenEntry {
   /** The field's name, or the item's index. */
   readonly key: string
   readonly value: unknown
-  /** The number's original text where JavaScript writes another one; undefined for all other values. */
+  /** The number's original text, if JavaScript would write another one; undefined for all other values. */
   readonly text: string | undefined
 }
 
@@ -40,7 +40,7 @@ export function readJson(text: string): unknown {
 }
 
 /**
- * Writes like `JSON.stringify`, but numbers and keys as `readJson` found them.
+ * Writes like `JSON.stringify`, but with the numbers' texts and the order of keys that `readJson` found.
  * @param indent spaces per level
  */
 export function writeJson(value: unknown, indent = 0): string {
@@ -48,7 +48,7 @@ export function writeJson(value: unknown, indent = 0): string {
   return findNoted(value, noted) ? written(value, indent, '\n', noted) : JSON.stringify(value, null, indent)
 }
 
-/** Returns fields or items in the order of the text, with the original text of numbers. */
+/** Returns an object's fields or a list's items, in the order of the text that `readJson` read, with the original text of numbers. */
 export function writtenEntries(container: object): WrittenEntry[] {
   const { keys: order, numbers } = (container as Noted)[NOTE] ?? {}
   const fields = container as Readonly<Record<string, unknown>>
@@ -121,7 +121,7 @@ export const isNoted = (value: unknown): boolean => findNoted(value, new Set())
 /** Clones like `structuredClone`, and keeps the notes. */
 export const cloned = <T>(value: T): T => deeplyWrittenLike(structuredClone(value), value)
 
-/** Does the same as `writtenLike` for a value and all objects and lists inside that both have. */
+/** Does the same as `writtenLike` for a value and for every object and list inside it that also exists in `original`. */
 export function deeplyWrittenLike<T>(copy: T, original: unknown): T {
   const noted = new Set<object>()
   if (findNoted(original, noted)) noteLike(copy, original, noted)
@@ -136,8 +136,8 @@ function noteLike(copy: unknown, original: unknown, noted: ReadonlySet<object>):
 }
 
 /**
- * Returns a copy in which `change(value)` replaces every value that it changes, outermost first. All other parts are written as in the
- * original.
+ * Returns a copy of a value in which every part is replaced by `change(part)`. A part that `change` replaced is not searched further. All
+ * other parts are written as in the original.
  */
 export function mappedJson(value: unknown, change: (value: unknown) => unknown): unknown {
   const changed = change(value)
@@ -179,9 +179,9 @@ function sorted(value: unknown, text: string | undefined): unknown {
   return Object.fromEntries(entries.sort(([a], [b]) => (a < b ? -1 : 1)))
 }
 
-// The parts of a text that its value loses.
+// Finds the parts of a JSON text that its JavaScript value loses.
 
-/** Texts that do not match are written again as they are. A match inside a string only costs time. */
+/** Finds texts that may lose something. A text without a match is written again as it is. A match inside a string only costs time. */
 const MAY_DIFFER = /[\d.]{16}|\.\d*0(?!\d)|\d[eE]|-0|\.0{6}|"(?:\d|\\u003\d){1,10}"\s*:/
 
 /** Keys that JavaScript moves to the front, in numeric order. */
@@ -189,7 +189,7 @@ const INDEX = /^(?:0|[1-9]\d{0,9})$/
 
 const isUsual = (number: string): boolean => String(Number(number)) === number
 
-/** Returns the keys, each once, if an object would have them in another order; otherwise undefined. */
+/** Returns the keys, each once, if a JavaScript object would have them in another order; otherwise undefined. */
 function orderOf(keys: readonly string[]): readonly string[] | undefined {
   if (!keys.some((key) => INDEX.test(key))) return undefined
   const order = [...new Set(keys)]
@@ -210,7 +210,7 @@ class Draft {
   #index = 0
   isKeyNext: boolean
   numbers: Map<string, string> = NO_TEXTS
-  /** Objects and lists in it that lose text. */
+  /** The objects and lists inside this one that lose some of their text. */
   inner: Map<string, Draft> = NO_DRAFTS
   order: readonly string[] | undefined
 
@@ -292,7 +292,7 @@ class Annotator {
     return open[0]!.inner.get('0') ?? new Draft(true)
   }
 
-  /** Ends at the string's last character. */
+  /** Reads a string, and a key among them into the draft. Ends at the string's last character. */
   #string(draft: Draft): void {
     const from = this.#at
     for (;;) {
@@ -304,7 +304,7 @@ class Annotator {
     if (draft.isKeyNext) draft.name(JSON.parse(this.text.slice(from, this.#at + 1)) as string)
   }
 
-  /** Returns the number's text. Ends at its last character. */
+  /** Reads a number and returns its text. Ends at the number's last character. */
   #number(): string {
     const pattern = /[-+.\deE]+/y
     pattern.lastIndex = this.#at
@@ -324,7 +324,7 @@ function findNoted(value: unknown, noted: Set<object>): boolean {
   return isNoted
 }
 
-/** @param line a line break, and the indentation of the line in which the value begins */
+/** Writes a value as JSON. @param line a line break, and the indentation of the line in which the value begins */
 function written(value: unknown, indent: number, line: string, noted: ReadonlySet<object>): string {
   if (typeof value !== 'object' || value === null || !noted.has(value))
     return (JSON.stringify(value, null, indent) as string | undefined)?.replaceAll('\n', line) ?? 'null'

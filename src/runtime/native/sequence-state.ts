@@ -1,4 +1,7 @@
-/** Wraps saved sequences. llama.cpp trusts the bytes of a state, so only bytes that it wrote for the same cache may reach it. */
+/**
+ * Puts a header in front of saved sequences. llama.cpp trusts the bytes of a state, so only bytes that it wrote for the same cache may
+ * reach it.
+ */
 import { createHash } from 'node:crypto'
 import { crc32 } from 'node:zlib'
 import type { ContextPlan } from './context-options.js'
@@ -11,7 +14,7 @@ const IDENTITY_AT = 8
 const CHECKSUM_AT = 40
 
 /**
- * Returns the hash of everything that must agree before a sequence is loaded: library, model, cache types, and flash attention's layout of
+ * Returns a hash of everything that must agree before a sequence is loaded: library, model, cache types, and flash attention's layout of
  * values.
  */
 export function identityOf(release: string, info: ModelInfo, plan: ContextPlan, flashAttention: boolean): Buffer {
@@ -21,17 +24,17 @@ export function identityOf(release: string, info: ModelInfo, plan: ContextPlan, 
   return createHash('sha256').update(JSON.stringify(facts)).digest()
 }
 
-/** Fills in the header in front of a state. `checked`: with a checksum. */
+/** Fills in the header in front of a state. The header gets a checksum of the state if `checked` is true. */
 export function sealState(state: Uint8Array, identity: Buffer, checked: boolean): void {
   const header = Buffer.from(state.buffer, state.byteOffset, STATE_HEADER)
-  // The memory may have served another state.
+  // Clear the header, because the memory may have held another state before.
   header.fill(0)
   header.write(NAME, 'latin1')
   identity.copy(header, IDENTITY_AT)
   if (checked) header.writeUInt32LE(checksum(state), CHECKSUM_AT)
 }
 
-/** Returns whether the state was sealed with this identity. With `verify`, also whether it is undamaged. */
+/** Returns whether the state was sealed with this identity. With `verify`, it must also be undamaged. */
 export function isSealed(state: Uint8Array, identity: Buffer, verify: boolean): boolean {
   if (state.length <= STATE_HEADER) return false
   const header = Buffer.from(state.buffer, state.byteOffset, STATE_HEADER)

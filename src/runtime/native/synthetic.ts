@@ -13,17 +13,17 @@ export interface SyntheticShape {
   readonly heads: number
   readonly kvHeads: number
   readonly feedForward: number
-  /** At least 261: bytes and control tokens. */
+  /** At least 261 (256 bytes and 5 special tokens), and one more for each of `controls`. */
   readonly vocabulary: number
-  /** Default 4096. */
+  /** Tokens of the trained context. Default 4096. */
   readonly context?: number
-  /** Default 10000. */
+  /** The base of the rotary positions' frequencies. Default 10000. */
   readonly ropeBase?: number
   /** The type of the matrices; norms and biases are always f32. Default f16. */
   readonly type?: TensorType
   /** The same seed and shape give the same bytes. Default 1. */
   readonly seed?: number
-  /** Jinja. Default: ChatML with tools as JSON and calls in Hermes tags. null: no template. */
+  /** The chat template in Jinja. Default: ChatML with tools as JSON and calls in Hermes tags. null: the model has no template. */
   readonly chatTemplate?: string | null
   /** Further control tokens, such as those of fill-in prompts. Default: none. */
   readonly controls?: readonly string[]
@@ -113,8 +113,8 @@ function metadata(shape: SyntheticShape): Map<string, GgufValue> {
 }
 
 /**
- * Matrices have a deviation of 1 / sqrt(inputs), so that activations keep their size through every layer. The output matrix has a larger
- * one, so that the best logits are far apart.
+ * Returns the model's tensors with random numbers. Matrices have a standard deviation of 1 / sqrt(inputs), so that activations keep their
+ * size through every layer. The deviation of the output matrix is larger, so that the best logits are far apart.
  */
 function tensors(shape: SyntheticShape): GgufTensor[] {
   const { architecture, layers, embedding, heads, kvHeads, feedForward, vocabulary, type = 'f16', seed = 1 } = shape
@@ -149,15 +149,18 @@ function tensors(shape: SyntheticShape): GgufTensor[] {
 }
 
 export interface SyntheticAdapter {
-  /** Default 4. */
+  /** The rank of the adapter: the inner size of its matrices A and B. Default 4. */
   readonly rank?: number
-  /** Default twice the rank. null: the file has none, and the scale applies as it is. */
+  /**
+   * LoRA's alpha: the change is multiplied by alpha / rank. Default: twice the rank. null: the file has no alpha, and nothing is
+   * multiplied.
+   */
   readonly alpha?: number | null
-  /** Names of the tensors that it changes. Default: the matrices of attention and feed-forward. */
+  /** Names of the tensors that the adapter changes. Default: the matrices of attention and feed-forward. */
   readonly tensors?: RegExp
-  /** How much a change is, as a share of the size of the activations, roughly. Default 0.2. */
+  /** How large the adapter's change is, roughly, as a share of the size of the activations. Default 0.2. */
   readonly strength?: number
-  /** The type of its matrices. Default f32. */
+  /** The number type of the adapter's matrices. Default f32. */
   readonly type?: TensorType
   /** The same seed and model give the same bytes. Default 1. */
   readonly seed?: number
@@ -212,7 +215,7 @@ export async function synthesizeAdapter(
 
 // The tokenizer of synthetic models: byte-level BPE over any text, made of letter pairs, with ChatML's control tokens.
 
-/** llama_token_type */
+/** Numbers of token types in llama_token_type. */
 const NORMAL = 1
 const CONTROL = 3
 const USER_DEFINED = 4
@@ -225,15 +228,16 @@ const SPECIAL = [
   { text: '</tool_call>', type: USER_DEFINED },
 ] as const
 
-/** 256 bytes and the control tokens, which suffice for any text. */
+/** The fewest tokens of a vocabulary: 256 bytes, which suffice for any text, and the special tokens. */
 export const SMALLEST_VOCABULARY = 256 + SPECIAL.length
 
 /** Letters from common to rare (English), with the space, so that small vocabularies already merge ordinary text. */
 const LETTERS = Array.from(' etaoinshrdlcumwfgypbvkjxqz')
 
 /**
- * The stand-in characters of byte-level BPE: printable Latin-1 bytes mean themselves, the others mean the characters from U+0100 on.
- * Source: the byte alphabet that GPT-2's tokenizer defined and llama.cpp's gpt2 vocabularies expect (unicode.cpp).
+ * Returns for each byte its stand-in character in byte-level BPE. Printable Latin-1 bytes stand for themselves; the others get the
+ * characters from U+0100 on. Source: the byte alphabet that GPT-2's tokenizer defined and llama.cpp's gpt2 vocabularies expect
+ * (unicode.cpp).
  */
 export function byteAlphabet(): readonly string[] {
   const itself = (byte: number) => (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae
@@ -242,8 +246,9 @@ export function byteAlphabet(): readonly string[] {
 }
 
 /**
- * Metadata of a vocabulary of exactly `size` tokens: bytes, merged pairs, pairs of pairs, then the control tokens at the end, the further
- * ones first. Precondition: size >= SMALLEST_VOCABULARY plus the further control tokens. Letters can fill about 400,000 tokens; the rest are unused tokens.
+ * Returns the metadata of a vocabulary of exactly `size` tokens: bytes, merged pairs of letters, pairs of pairs, then `controls`, then the
+ * special tokens. `size` must be at least SMALLEST_VOCABULARY plus the number of `controls`. Letters can fill about 400,000 tokens; the
+ * rest are unused tokens.
  */
 export function vocabularyMetadata(size: number, controls: readonly string[] = []): Map<string, GgufValue> {
   const special = [...controls.map((text) => ({ text, type: CONTROL })), ...SPECIAL]
@@ -271,7 +276,7 @@ export function vocabularyMetadata(size: number, controls: readonly string[] = [
   ])
 }
 
-/** Merges in rank order: two letters, then two pairs of letters; a space only begins a word. */
+/** Yields the merges in order of rank: first two letters, then two pairs of letters. A space can only be the first letter of a token. */
 function* pairs(alphabet: readonly string[]): Generator<readonly [left: string, right: string]> {
   const letters = LETTERS.map((letter) => alphabet[letter.charCodeAt(0)] ?? letter)
   const words = letters.slice(1)
@@ -283,7 +288,7 @@ function* pairs(alphabet: readonly string[]): Generator<readonly [left: string, 
   )
 }
 
-/** All pairs, those of small indexes first. */
+/** Yields every pair of a left and a right text, in the order of the sum of their indexes. */
 function* crossed(lefts: readonly string[], rights: readonly string[]): Generator<readonly [left: string, right: string]> {
   for (let sum = 0; sum < lefts.length + rights.length - 1; sum++)
     for (let index = Math.max(0, sum - rights.length + 1); index <= Math.min(sum, lefts.length - 1); index++) {
@@ -301,7 +306,7 @@ export interface RandomTensor {
   readonly type: TensorType
   readonly mean: number
   readonly deviation: number
-  /** 32 bits. */
+  /** A whole number of 32 bits. */
   readonly seed: number
 }
 
@@ -310,8 +315,8 @@ const LEVELS = 4096
 const CHUNK = 1 << 20
 
 /**
- * A tensor of quantiles of the normal distribution, drawn at random. It is close to the distribution of trained weights, and takes a few ns
- * for each number.
+ * Makes a tensor whose numbers are drawn at random from the quantiles of the normal distribution. It is close to the distribution of
+ * trained weights, and takes a few ns for each number.
  */
 export function randomTensor({ name, shape, type, mean, deviation, seed }: RandomTensor): GgufTensor {
   return {
@@ -341,7 +346,10 @@ export function randomTensor({ name, shape, type, mean, deviation, seed }: Rando
 
 let quantiles: Float32Array | null = null
 
-/** The normal distribution's quantiles at (i + 1/2) / LEVELS, from the sums of its density (midpoint rule), symmetric about 0. */
+/**
+ * Returns the normal distribution's quantiles at (i + 1/2) / LEVELS. They come from the sums of its density (midpoint rule), symmetric
+ * about 0.
+ */
 function normalQuantiles(): Float32Array {
   if (quantiles !== null) return quantiles
   const table = new Float32Array(LEVELS)
@@ -363,7 +371,7 @@ function normalQuantiles(): Float32Array {
   return table
 }
 
-/** The nearest IEEE half-precision bits, ties to even; magnitudes beyond its range become infinite. */
+/** Returns the bits of the nearest IEEE half-precision number, ties to even. Magnitudes beyond its range become infinite. */
 export function toHalf(value: number): number {
   const scratch = new Float32Array([value])
   const bits = new Uint32Array(scratch.buffer)[0] ?? 0

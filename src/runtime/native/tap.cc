@@ -8,10 +8,10 @@
 namespace kvfold {
 namespace {
 
-// Bytes of llama_kv_cell_ext.
+// Bytes of llama_kv_cell_ext, which some models' cells have in a saved state.
 constexpr size_t CELL_EXTRA = 12;
 
-// The layer of an attention's softmax (llama-graph.cpp, build_attn_mha); -1 for any other node.
+// Returns the layer whose attention has this softmax node (llama-graph.cpp, build_attn_mha); -1 for any other node.
 int32_t layerOf(const ggml_tensor *node) {
   static const char prefix[] = "kq_soft_max-";
   if (node->op != GGML_OP_SOFT_MAX || std::strncmp(node->name, prefix, sizeof prefix - 1) != 0) return -1;
@@ -20,7 +20,7 @@ int32_t layerOf(const ggml_tensor *node) {
   return *end == '\0' && layer >= 0 && layer < 4096 ? static_cast<int32_t>(layer) : -1;
 }
 
-// `count` floats of a tensor from byte `offset` on; in place if the host can read them.
+// Returns `count` floats of a tensor from byte `offset` on: in place if the host can read them, else copied into `buffer`.
 const float *floats(const ggml_tensor *tensor, size_t offset, size_t count, std::vector<float> &buffer) {
   if (ggml_backend_buffer_is_host(tensor->buffer)) return reinterpret_cast<const float *>(static_cast<const char *>(tensor->data) + offset);
   buffer.resize(count);
@@ -56,7 +56,8 @@ bool Tap::learnCells() {
   std::vector<uint32_t> state(13, 0);
   llama_state_seq_get_data_ext(context, reinterpret_cast<uint8_t *>(state.data()), state.size() * sizeof(uint32_t), -1, LLAMA_STATE_SEQ_FLAGS_NONE);
   if (state[2] != 1 || state[3] != 1 || state[4] != 0 || state[5] != 1) return false;
-  // The cell's sequence follows, then whether values are transposed, then the number of layers.
+  // Behind them come the cell's sequence, whether values are transposed, and the number of layers. `fits` tests whether these begin at
+  // `at`.
   auto fits = [&](size_t at) { return state[at] == 0 && state[at + 1] <= 1 && state[at + 2] > 0 && state[at + 2] <= headsOf.size(); };
   bool plain = fits(6), wide = fits(6 + CELL_EXTRA / sizeof(uint32_t));
   if (plain != wide) extra = wide ? CELL_EXTRA : 0;
@@ -166,7 +167,7 @@ void Tap::place(Capture &capture, size_t kind, int32_t position, int64_t cells) 
   bool lone = capture.queries.size() == 1;
   if (lone && capture.known.size() <= kind) capture.known.resize(kind + 1);
   if (lone && capture.known[kind].seq == capture.seq && capture.known[kind].last == position - 1) {
-    // One token more than last time: it is in the only cell that was not visible then.
+    // The query sees one token more than the last query. So that token is in the only cell that was not visible before.
     auto &known = capture.known[kind];
     known.positionOf.resize(std::max<size_t>(known.positionOf.size(), cells), -1);
     size_t fresh = visible.size(), strangers = 0;
@@ -196,7 +197,8 @@ void Tap::place(Capture &capture, size_t kind, int32_t position, int64_t cells) 
   };
   bool all = take(false);
   if (all) found = eligible;
-  // Windowed layers have a cache of their own. While the window is not full, only the order of cells tells the two caches apart.
+  // Layers with a sliding window have a cache of their own. While the window is not full, only the order of cells tells the two caches
+  // apart.
   if (windowed && take(true)) {
     if (all && found != eligible) strange("its two caches show a token equally many cells, in different orders; load it with fullSlidingWindow");
     all = true;
@@ -237,10 +239,10 @@ const std::vector<int32_t> &Tap::heldBy(llama_seq_id seq, bool inWindow) {
 }
 
 /**
- * Reads the head of the state of all sequences, as llama.cpp v0.5.0 writes it. All numbers have 32 bits: magic, sequence, number of
- * streams, number of cells, and for each cell position, number of sequences, (`extra`,) sequences (llama_kv_cache::state_write). The keys
- * and values that follow are not copied, because the buffer ends before them. With `inWindow` it reads the head of the windowed layers'
- * cache.
+ * Reads the head of the state of all sequences, as llama.cpp v0.5.0 writes it. All its numbers have 32 bits: magic, sequence, number of
+ * streams, number of cells. Then come for each cell its position, the number of its sequences, (`extra`,) and the sequences
+ * (llama_kv_cache::state_write). The keys and values that follow are not copied, because the buffer ends before them. With `inWindow` it
+ * reads the head of the windowed layers' cache.
  */
 void Tap::readCells(Cells &cells, bool inWindow) {
   Silence silence;

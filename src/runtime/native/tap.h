@@ -9,22 +9,23 @@
 
 namespace kvfold {
 
-// Neighbouring cells that show neighbouring places of one atom.
+// A run of neighbouring cells that show neighbouring places of one atom. `cell` and `place` are the first ones of the run.
 struct Run {
   int32_t cell, place, length, atom;
 };
 
-// One step's request for rows, and its results of the last decode. Rows are [layer, head, query, ...]; the last axis varies fastest.
+// The request of one step for softmax rows, and the rows of the last decode. Arrays are [layer, head, query, ...]; the last axis varies
+// fastest.
 struct Capture {
   // Fixed for the capture's lifetime.
   std::vector<int32_t> layers, heads;
   int32_t atoms = 0, top = 0;
   bool whole = false;
 
-  // For one decode: batch indices of the queries, ascending; the position of every place; the atom of every place, -1 for none.
+  // These belong to one decode: batch indices of the queries, ascending; the position of every place; the atom of every place, -1 for none.
   llama_seq_id seq = 0;
   std::vector<int32_t> queries, positions, atomOf;
-  // Position -> place, -1 for none.
+  // For each position: its place, -1 for none.
   std::vector<int32_t> placeOf;
 
   std::vector<float> mass, total, entropy, sink, topWeights, rows;
@@ -34,7 +35,8 @@ struct Capture {
   // "code\nsentence" of a failure; the decode itself must not fail for it.
   std::string failure;
 
-  // For each mask of the graph: the positions by cell, as the last lone query of a sequence saw them. It saves reading the cells again.
+  // For each mask of the graph: the position of every cell, as the last decode with a single query found it. The next decode then need not
+  // read all cells.
   struct Known {
     llama_seq_id seq = -1;
     int32_t last = -1;
@@ -51,9 +53,10 @@ struct Capture {
 struct Tap {
   // For each layer: its query heads, 0 if it computes no softmax.
   std::vector<int32_t> headsOf;
-  // Whether some layers see a window only.
+  // Whether some layers of the model use a sliding window.
   bool windowed = false;
-  // Bytes of a cell in a state beside its position and sequences: first the expected number, then the one that the probe found.
+  // Bytes of a cell in a saved state beside its position and sequences. Set to the expected number at first, then to the number that the
+  // probe found.
   size_t extra = 0;
 
   // Learns the graph's layers and heads by decoding a token. The cache is empty before and after.
@@ -69,12 +72,12 @@ struct Tap {
   // For each layer: how many rows of the batch its softmax nodes have covered so far. Ubatches take the batch's tokens in order.
   std::vector<int64_t> asked;
 
-  // Of the ubatch that begins at batch index `ubatch`: its masks in order of appearance, the cells, and the runs of the last rows.
+  // The data of the ubatch that begins at batch index `ubatch`: its masks in order of appearance, its cells, and the runs of the last rows.
   int64_t ubatch = -1;
   std::vector<const void *> masks;
   struct Cells {
     std::vector<uint8_t> state;
-    // The positions that a sequence holds, in the order of cells.
+    // For each sequence: the positions that it holds, in the order of the cells.
     std::map<llama_seq_id, std::vector<int32_t>> of;
   };
   Cells base, window;
@@ -108,7 +111,7 @@ class Armed {
   Tap *tap;
 };
 
-// The capture behind a handle, armed with the request in the object.
+// Returns the capture behind a handle, filled with the request in `watched`.
 std::shared_ptr<Capture> armedCapture(const Napi::Object &watched);
 
 Napi::Int32Array int32Array(Napi::Env env, const std::vector<int32_t> &values);

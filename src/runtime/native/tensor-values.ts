@@ -6,6 +6,7 @@ import { headersOf, measured } from './gguf-file.js'
 import type { TensorValues } from './types.js'
 
 /**
+ * Reads the tensor with this name from the model's file, or from one of the files of a split model.
  * @param types blocks by ggml_type, as the loaded library knows them
  * @throws KvfoldError as `Native.readTensor`
  */

@@ -6,7 +6,7 @@
 /** Texts of up to this many characters are tokenized on the event loop's thread, which takes a few milliseconds. */
 export const AT_ONCE = 16 * 1024
 
-/** How many calls run at a time; the pool has four threads. */
+/** How many calls tokenize on other threads at a time. Node's pool has four threads. */
 const AT_A_TIME = 2
 
 /** The calls that wait for a thread, the shortest first. */
@@ -30,5 +30,5 @@ class TokenizingLine {
   }
 }
 
-/** One line for the whole process. */
+/** The line of waiting calls, one for the whole process. */
 export const tokenizing = new TokenizingLine()

@@ -20,23 +20,23 @@ export interface BackendInfo {
   readonly release: string
   readonly devices: readonly string[]
   readonly systemInfo: string
-  /** Files of the libraries that compute, for those that have a file of their own. */
+  /** Files of the libraries that compute: processor, CUDA, Vulkan. A library without a file of its own has no entry. */
   readonly libraries: Readonly<Partial<Record<LibraryKind, LibraryFiles>>>
 }
 
 export interface LibraryFiles {
-  /** node-llama-cpp's. */
+  /** The library that node-llama-cpp ships. */
   readonly shipped: string
-  /** Where `kvfold compile` puts the one compiled here, whether it exists or not. */
+  /** The path at which `kvfold compile` puts the library that it builds, whether it exists or not. */
   readonly compiled: string
-  /** One of these, or the file that `KVFOLD_CPU_LIBRARY` or the like names. */
+  /** The library in use: one of the two above, or the file that `KVFOLD_CPU_LIBRARY` or the like names. */
   readonly used: string
 }
 
 export interface ModelOptions {
   /** How many layers go to the GPU. Default: as many as the device can hold on a GPU build, 0 on CPU. */
   readonly gpuLayers?: number
-  /** Default true. */
+  /** Maps the file into memory instead of copying its weights. Default true. */
   readonly mmap?: boolean
   readonly mlock?: boolean
   /** Loads only the tokenizer and the metadata. */
@@ -56,7 +56,7 @@ export type VocabType = 'none' | 'spm' | 'bpe' | 'wpm' | 'ugm' | 'rwkv' | 'plamo
 
 export interface ModelInfo {
   readonly path: string
-  /** E.g. `llama 1.2M F16`. */
+  /** llama.cpp's description of the model, e.g. `llama 1.2M F16`. */
   readonly description: string
   readonly architecture: string
   readonly parameters: number
@@ -69,7 +69,7 @@ export interface ModelInfo {
   readonly trainedContext: number
   /** Number of tokens in the vocabulary. */
   readonly vocabulary: number
-  /** Bytes of the longest token, control tokens written out; 1 without a vocabulary. */
+  /** Bytes of the longest token, where control tokens count with their written form; 1 without a vocabulary. */
   readonly longestToken: number
   readonly vocabType: VocabType
   readonly recurrent: boolean
@@ -82,16 +82,16 @@ export interface ModelInfo {
   readonly slidingWindow: number
   /** The kind of rotary positions: `none`, `norm`, `neox`, `mrope`, `vision`, `imrope`, ... */
   readonly rope: string
-  /** GGUF metadata; scalar values are text. */
+  /** The scalar values of the GGUF metadata, as text. */
   readonly metadata: Readonly<Record<string, string>>
-  /** `tokenizer.chat_template`; null if the file has none. */
+  /** The metadata's `tokenizer.chat_template`; null if the file has none. */
   readonly chatTemplate: string | null
 }
 
 export interface TokenizeOptions {
   /** Adds BOS and EOS as the vocabulary says. Default false. */
   readonly addSpecial?: boolean
-  /** Recognises control tokens in the text. Default false: all of it is plain text. */
+  /** Recognises control tokens in the text. Default false: the whole text is plain. */
   readonly parseSpecial?: boolean
 }
 
@@ -100,7 +100,7 @@ export interface FillTokens {
   readonly prefix: number
   readonly suffix: number
   readonly middle: number
-  /** Before the name of a repository, and before each file of it; null if the vocabulary has none. */
+  /** The token before the name of a repository, and (next field) before each file of it; null if the vocabulary has none. */
   readonly repository: number | null
   readonly file: number | null
 }
@@ -112,7 +112,7 @@ export interface SpecialTokens {
   /** Separates two texts that are read as one, for example a question and a document. */
   readonly sep: number | null
   readonly newline: number | null
-  /** The tokens of a fill-in prompt; null if the vocabulary lacks one of the first three. */
+  /** The tokens of a fill-in prompt; null if the vocabulary lacks the one for prefix, suffix or middle. */
   readonly fill: FillTokens | null
   readonly addBos: boolean
   readonly addEos: boolean
@@ -134,8 +134,8 @@ export interface ContextOptions {
   readonly keyType?: CacheType
   readonly valueType?: CacheType
   /**
-   * If set, decoding makes embeddings, pooled in this way, and no logits; every token is an output. Text encoders get only such a context.
-   * They, and other models that are not causal, take at most `ubatch` tokens a decode. Default: unset.
+   * If set, decodes make embeddings, pooled in this way, and no logits; every token is an output. A text encoder can only have a context
+   * with this option. Models that are not causal take at most `ubatch` tokens in a decode. Default: unset.
    */
   readonly embeddings?: Pooling
   /** Keeps all cells of sliding-window layers. Edits on sliding-window models need it. Default false. */
@@ -156,13 +156,16 @@ export interface Batch {
   readonly outputs: Uint8Array
 }
 
-/** The settings of a capture. A row is one softmax: one layer, one head, one looking token. */
+/**
+ * The settings of a capture. A row is one softmax: for one layer, one head and one looking token (a query), the weights on the tokens that
+ * it sees.
+ */
 export interface CaptureOptions {
-  /** Ascending; each layer has a softmax (NativeContext.attention). */
+  /** The layers to capture, ascending. Each must have a softmax (NativeContext.attention). */
   readonly layers: readonly number[]
-  /** Ascending; each layer has these heads. */
+  /** The heads to capture in each of these layers, ascending. */
   readonly heads: readonly number[]
-  /** Number of disjoint sets of places over which weights are summed. */
+  /** The number of atoms. An atom is a set of places (`Watched.positions`) whose weights are summed; no two atoms share a place. */
   readonly atoms: number
   /** How many of the most attended places are kept for each row. Default 0. */
   readonly top?: number
@@ -170,15 +173,16 @@ export interface CaptureOptions {
   readonly rows?: boolean
 }
 
-/** One capture's tokens in one decode. */
+/** The tokens of one decode whose attention a capture keeps. */
 export interface Watched {
   readonly capture: NativeCapture
-  /** The sequence whose tokens look. */
+  /** The sequence of the looking tokens. */
   readonly sequence: SeqId
-  /** Batch indices of the tokens that look, ascending. */
+  /** Batch indices of the looking tokens, ascending. */
   readonly queries: Int32Array
   /**
-   * The position of every token that can be seen, ascending, those of the looking tokens included. The index of a token here is its place.
+   * The position of every token that can be seen, ascending. The looking tokens are among them. The index of a token in this array is its
+   * place.
    */
   readonly positions: Int32Array
   /** The atom of every place, -1 for none; may be shorter than `positions`. */
@@ -192,52 +196,52 @@ export interface Watched {
 export interface Captured {
   /** [.., atom]: sum of the weights on the atom's places. */
   readonly mass: Float32Array
-  /** Sum of the row. */
+  /** Sum of the row's weights. */
   readonly total: Float32Array
   /** Entropy of the row, in nats. */
   readonly entropy: Float32Array
-  /** Weight on place 0. */
+  /** Weight on place 0, the first token. */
   readonly sink: Float32Array
-  /** [.., rank]: the most attended places; -1 where the row has fewer. Empty without `top`. */
+  /** [.., rank]: the most attended places, -1 if the row has fewer, and (next field) their weights. Both are empty without `top`. */
   readonly topPlaces: Int32Array
   readonly topWeights: Float32Array
-  /** [.., place]: whole rows, with as many places as there were positions. Empty without `rows`. */
+  /** [.., place]: the whole rows, with one weight for each of `Watched.positions`. Empty without `rows`. */
   readonly rows: Float32Array
 }
 
 /** A capture belongs to one context and one running step. Its memory is freed with the object. */
 export interface NativeCapture {
   /**
-   * Returns the capture of the last decode. Can be called once for each decode.
+   * Returns the rows that the last decode captured. Can be called once for each decode.
    * @throws KvfoldError attention/unavailable when rows were not computed as expected; the decode itself is not harmed by that.
    */
   take(): Captured
 }
 
 /**
- * `done`: all tokens are in the cache. `no-room`: llama.cpp found no cells, and nothing changed. `aborted`: some ubatches may be in the
- * cache, so read the positions again. Failures throw.
+ * How a decode ended. `done`: all tokens are in the cache. `no-room`: llama.cpp found no cells, and nothing changed. `aborted`: some
+ * ubatches may be in the cache, so read the positions again. A failed decode throws.
  */
 export type DecodeStatus = 'done' | 'no-room' | 'aborted'
 
 /**
- * Several decodes in a row. Each takes the token that was sampled for every sequence after the one before. Arrays have one entry for each
- * sequence.
+ * Several decodes in a row. Each decode takes, for every sequence, the token that was sampled after the decode before. Arrays have one
+ * entry for each sequence.
  */
 export interface DecodeRun {
   /** The tokens of the first decode. */
   readonly tokens: Int32Array
   readonly positions: Int32Array
-  /** Each sequence at most once. */
+  /** The sequences of the run, each at most once. */
   readonly sequences: Int32Array
   readonly samplers: readonly NativeSampler[]
   /** The most tokens to sample for each sequence, at least 1. The run ends when one sequence reaches its limit. */
   readonly limits: Int32Array
-  /** The most decodes, at least 1. Each needs one cell for every sequence. */
+  /** The most decodes, at least 1. Each decode needs one cell for every sequence. */
   readonly steps: number
 }
 
-/** Finished steps of a run: each step decoded the tokens before it and sampled these tokens. */
+/** Finished steps of a run. Each step decoded one token for every sequence, then sampled the next token of every sequence. */
 export interface DrawnTokens {
   /** The sampled tokens, step by step, in the order of the run's sequences. */
   readonly tokens: Int32Array
@@ -263,84 +267,94 @@ export type SamplerName =
 
 /** A penalty for tokens that would prolong a repetition of earlier text. */
 export interface DryOptions {
-  /** 0: off. */
+  /** The strength of the penalty; 0 turns it off. */
   readonly multiplier: number
   /** The penalty grows by this factor with each repeated token. At least 1. Default 1.75. */
   readonly base?: number
   /** Repetitions of up to this many tokens are free. Default 2. */
   readonly allowedLength?: number
-  /** How many of the latest tokens it looks at. Default 64. */
+  /** In how many of the latest tokens repetitions are searched. Default 64. */
   readonly lastN?: number
-  /** Texts across which it sees no repetition; at most 32 of 40 bytes. Default: newline, colon, quote and asterisk. */
+  /** Texts that no repetition crosses; at most 32 texts of up to 40 bytes. Default: newline, colon, quote and asterisk. */
   readonly breakers?: readonly string[]
 }
 
-/** What an answer may not say, and where it may end. */
+/** Limits on the tokens of an answer, and on where it may end. */
 export interface AnswerLimits {
-  /** Before this many tokens no token that ends the answer is drawn, unless the grammar leaves no other. Default 0. */
+  /** The fewest tokens of an answer. Before that, no token that ends it is drawn, unless the grammar leaves no other. Default 0. */
   readonly minTokens?: number
-  /** No token that ends the answer by the vocabulary is drawn, unless the grammar leaves no other. Default false. */
+  /** Whether to draw none of the vocabulary's end tokens, unless the grammar leaves no other token. Default false. */
   readonly ignoreEnd?: boolean
-  /** Tokens that end the answer, too. They are not part of its text. Default: none. */
+  /** Further tokens that end the answer. They are not part of its text. Default: none. */
   readonly stopTokens?: readonly number[]
   /** The only tokens that the answer may have. Default: all. */
   readonly allowedTokens?: readonly number[]
-  /** Texts that the answer does not contain, also not within longer words; at most 64 of 256 bytes. Default: none. */
+  /** Texts that the answer does not contain, also not within longer words; at most 64 texts of up to 256 bytes. Default: none. */
   readonly badWords?: readonly string[]
 }
 
 export interface SamplerOptions {
-  /** 0: greedy. Default 0.8. */
+  /** 0 always takes the likeliest token. Default 0.8. */
   readonly temperature?: number
-  /** The temperature lies within `range` of `temperature`, and grows with the entropy to this power. Default: off. */
+  /**
+   * The temperature lies within `range` of `temperature`, and grows with the entropy of the candidates to the power `exponent`. Default:
+   * off.
+   */
   readonly dynatemp?: { readonly range: number; readonly exponent: number }
-  /** 0: off. */
+  /** Keeps this many of the likeliest tokens. 0 keeps all. */
   readonly topK?: number
   readonly topP?: number
   readonly minP?: number
   readonly typicalP?: number
-  /** Keeps tokens whose logit is at most so many standard deviations below the best. 0: off. */
+  /** Keeps tokens whose logit is at most this many standard deviations below the best. 0: off. */
   readonly topNSigma?: number
-  /** With this probability removes all but the least likely of the tokens at or above the threshold. A threshold above 0.5: off. */
+  /** With `probability`, removes all but the least likely of the tokens at or above `threshold`. A threshold above 0.5 turns it off. */
   readonly xtc?: { readonly probability: number; readonly threshold: number }
-  /** Prepared by `prepareDry`. */
+  /** A DRY sampler from `prepareDry`. */
   readonly dry?: NativeDry
-  /** Draws tokens near the probability `target`; `decay` (0 to 0.99) says how long it remembers. Default: off. */
+  /** Draws tokens near the probability `target`. `decay` (0 to 0.99) says how long earlier draws have an effect. Default: off. */
   readonly adaptive?: { readonly target: number; readonly decay: number }
   /** The filters leave at least so many tokens. Default 0. */
   readonly minKeep?: number
-  /** The parts in this order; others are left out. Default: llama.cpp's order (sampler-chain.cc). Mirostat ignores it. */
+  /**
+   * The parts of the chain, in this order. Parts that it does not name are left out. Default: llama.cpp's order (sampler-chain.cc).
+   * Mirostat ignores it.
+   */
   readonly order?: readonly SamplerName[]
-  /** The tokens before the answer, oldest first: DRY and the repetition penalty look at them, too. Default: none. */
+  /** The tokens before the answer, oldest first. DRY and the repetition penalty look at them, too. Default: none. */
   readonly seen?: Int32Array
-  /** `badWords`: prepared by `prepareWords`. */
+  /** Limits on the answer. `badWords` comes from `prepareWords`. */
   readonly limits?: Omit<AnswerLimits, 'badWords'> & { readonly badWords?: NativeWords }
   /** Repetition penalty over the last `penaltyLastN` tokens (default 64). 1: off. */
   readonly repeatPenalty?: number
   readonly frequencyPenalty?: number
   readonly presencePenalty?: number
   readonly penaltyLastN?: number
-  /** Version 1 or 2; replaces all filters. */
+  /** Mirostat of version 1 or 2, which replaces all filters. */
   readonly mirostat?: { readonly version: 1 | 2; readonly tau: number; readonly eta: number }
-  /** 0 .. 2^32 - 2. Default: a new one every time. */
+  /** 0 to 2^32 - 2. Default: another seed for every sampler. */
   readonly seed?: number
-  /** GBNF with the root rule `root`. A text is compiled at once, on the event loop. */
+  /** A grammar in GBNF with the root rule `root`. A text is compiled at once, on the event loop. */
   readonly grammar?: string | NativeGrammar
   /**
-   * The grammar applies only from the first trigger in the text on; the trigger is part of the text that it applies to. Needs `grammar`.
+   * The grammar applies only from the first trigger in the answer's text on. The grammar must match the trigger itself, too. Needs
+   * `grammar`.
    */
   readonly lazy?: {
     readonly triggers: readonly string[]
-    /** More triggers. A space in them matches any whitespace that JSON allows, or none. They begin with another character. */
+    /** More triggers. A space in them matches any whitespace that JSON allows, or none. They must not begin with a space. */
     readonly spaced?: readonly string[]
     /** Triggers between these tags have no effect. */
     readonly reasoning: readonly { readonly open: string; readonly close: string }[]
-    /** The triggers and tags that the prompt ends with; empty if it ends with none. */
+    /** The triggers and tags with which the prompt ends, as text; empty if it ends with none. */
     readonly opened: string
   }
-  /** Bounds the reasoning. Default: no bound. */
+  /** Bounds the tokens of the answer's reasoning. Default: no bound. */
   readonly budget?: {
-    /** The most tokens of reasoning, over all its stretches. After them `forced` is written where the grammar allows it. */
+    /**
+     * The most tokens of reasoning, over all stretches of reasoning in the answer. Then `forced` is written as soon as the grammar allows
+     * it.
+     */
     readonly tokens: number
     readonly open: string
     readonly close: string
@@ -349,7 +363,7 @@ export interface SamplerOptions {
     /** The tokens that close the reasoning. */
     readonly forced: Int32Array
   }
-  /** Added to the logits; -Infinity bans the token. */
+  /** Numbers that are added to the logits of these tokens; -Infinity bans a token. */
   readonly logitBias?: readonly { readonly token: number; readonly bias: number }[]
 }
 
@@ -363,8 +377,8 @@ export interface MemoryFigures {
 }
 
 /**
- * Rules of all native objects: after dispose() every call throws `native/disposed`; while a decode runs, calls that touch the context throw
- * `native/busy`.
+ * A loaded model. Two rules hold for all native objects. After dispose() every call throws `native/disposed`. While a decode runs, calls
+ * that use its context throw `native/busy`.
  */
 export interface NativeModel {
   readonly info: ModelInfo
@@ -385,12 +399,12 @@ export interface NativeModel {
   piece(token: number, special?: boolean): Uint8Array
   /** Whether the token ends generation: EOS, EOT and the like. */
   isEndOfGeneration(token: number): boolean
-  /** Whether it is a control token or an unknown one. Plain text never gives such a token. */
+  /** Whether the token is a control token or an unknown one. Plain text never gives such a token. */
   isControl(token: number): boolean
   createContext(options?: ContextOptions): Promise<NativeContext>
   /**
-   * Loads a LoRA adapter of this model. llama.cpp plans a context's graphs for the adapters that are loaded then, so load them before the
-   * first context, one after another. They are freed with the model.
+   * Loads a LoRA adapter of this model. llama.cpp plans the graphs of a context for the adapters that are loaded when it is made. So load
+   * adapters before the first context, one after another. They are freed with the model.
    * @throws KvfoldError native/busy while the model has contexts or is used on another thread; model/not-found; model/bad-file for a file
    * that is no adapter, or one of another model; native/unsupported; memory/insufficient; native/disposed
    */
@@ -401,12 +415,12 @@ export interface NativeModel {
    */
   compileGrammar(text: string): Promise<NativeGrammar>
   /**
-   * Prepares a DRY sampler off the event loop, and keeps the last few.
+   * Prepares a DRY sampler off the event loop. The last few are kept, so equal options need not be prepared again.
    * @throws KvfoldError native/bad-argument, native/disposed
    */
   prepareDry(options: DryOptions): Promise<NativeDry>
   /**
-   * Finds forbidden words in the vocabulary, off the event loop, and keeps the last few.
+   * Finds forbidden words in the vocabulary, off the event loop. The last few results are kept, so equal words need not be searched again.
    * @throws KvfoldError native/bad-argument, native/disposed, model/unsupported without a vocabulary
    */
   prepareWords(words: readonly string[]): Promise<NativeWords>
@@ -418,9 +432,9 @@ export interface NativeModel {
 /** A loaded LoRA adapter. */
 export interface NativeAdapter {
   readonly path: string
-  /** How many tensors of its file llama.cpp leaves out: it applies no changed norms. */
+  /** How many tensors of its file llama.cpp ignores. It does not apply changed norms. */
   readonly ignored: number
-  /** Frees it before its model. Further calls do nothing. @throws KvfoldError native/busy while the model has contexts */
+  /** Frees the adapter before its model is freed. Further calls do nothing. @throws KvfoldError native/busy while the model has contexts */
   dispose(): void
 }
 
@@ -442,7 +456,8 @@ export interface NativeContext {
   readonly memory: MemoryFigures
   readonly canShift: boolean
   /**
-   * SHA-256 of everything that must agree before a saved sequence is loaded: library, model's metadata and size, cache types and layout.
+   * SHA-256 of everything that must agree before a saved sequence is loaded: library, the model's metadata and size, cache types and
+   * layout.
    */
   readonly identity: Buffer
   /**
@@ -451,28 +466,31 @@ export interface NativeContext {
    */
   readonly attention: readonly number[] | null
   /**
-   * Later decodes apply these adapters and no others. They apply to every sequence of a batch. Cells that are in the cache stay as they
-   * are. After a change the next decode takes a few milliseconds longer.
+   * Sets the adapters of later decodes; no other adapters apply. They apply to every sequence of a batch. Cells that are in the cache
+   * already do not change. After a change the next decode takes a few milliseconds longer.
    * @throws KvfoldError native/bad-argument for an adapter of another model, one that is named twice, or a scale that is no finite number
    */
   useAdapters(applied: readonly AppliedAdapter[]): void
-  /** Decodes a batch off the event loop. Positions and sequences must follow llama.cpp's rules (a batch for s starts at max(s) + 1). */
+  /** Decodes a batch off the event loop. Each sequence must go on at the position after its last one, as llama.cpp requires. */
   decode(batch: Batch, watched?: readonly Watched[]): Promise<DecodeStatus>
   /**
-   * Decodes and samples off the event loop, step after step. The run ends when a sequence ends (its last sampled token ends generation,
-   * or is a stop token), when a limit is reached, or after `interrupt`. `heard` receives finished steps in order; the last ones come with the
+   * Decodes and samples off the event loop, step after step. The run ends when a sequence ends (its last sampled token ends generation, or
+   * is a stop token), when a limit is reached, or after `interrupt`. `heard` receives finished steps in order; the last ones come with the
    * result. Until the end no other code may use the context or the samplers; disposing a sampler ends the run. Contexts with `attention` or
-   * `embeddings` refuse it.
+   * `embeddings` refuse runs.
    * @throws KvfoldError native/*, before anything was decoded
    */
   generate(run: DecodeRun, heard: (drawn: DrawnTokens) => void): Promise<RunEnd>
   /** Ends the running `generate` after its current step. Does nothing if none runs. */
   interrupt(): void
-  /** @throws KvfoldError attention/unavailable without `attention`, native/bad-argument for layers or heads that do not exist */
+  /**
+   * Makes a capture. @throws KvfoldError attention/unavailable without `attention`, native/bad-argument for layers or heads that do not
+   * exist
+   */
   createCapture(options: CaptureOptions): NativeCapture
   /** Stops the running decode: within a graph on CPU, at the next ubatch on a GPU. Does nothing if none runs. */
   abort(): void
-  /** Returns a copy of a token's logits, one for each token of the vocabulary. `index`: the token's index in the last batch. */
+  /** Returns a copy of a token's logits, one number for each token of the vocabulary. `index` is the token's index in the last batch. */
   logits(index: number): Float32Array
   /**
    * Returns a copy of an embedding of the last decode, not normalised. `at` is a batch index if the context does not pool. Otherwise `at`
@@ -481,18 +499,21 @@ export interface NativeContext {
   embedding(at: number): Float32Array
   tag(from: SeqId, to: SeqId, span: Span): void
   untag(seq: SeqId, span: Span): void
-  /** llama_memory_seq_add on [span). @throws KvfoldError model/unsupported where llama.cpp would assert */
+  /**
+   * Moves the positions of a sequence's cells in the span by `delta` (llama_memory_seq_add). @throws KvfoldError model/unsupported if
+   * llama.cpp would assert
+   */
   shift(seq: SeqId, span: Span, delta: number): void
   positions(seq: SeqId): { readonly min: number; readonly max: number } | null
   /**
    * Returns all occupied cells, parsed from llama_state_get_data. It copies the cache, so it is for tests only. For a sliding-window model
-   * these are the cells of the layers that see everything.
+   * these are the cells of the layers that see all positions.
    */
   readback(): readonly Cell[]
   clear(): void
   /**
-   * llama_state_seq_get_data of one whole sequence, sealed: only an equal model and context will load it. With `checksum` (default true) a
-   * damaged state will not be loaded either. Without it saving and loading run at the speed of memory.
+   * Returns the state of one whole sequence (llama_state_seq_get_data), sealed: only an equal model and context will load it. With
+   * `checksum` (default true) a damaged state will not be loaded either. Without it saving and loading run at the speed of memory.
    */
   saveSequence(seq: SeqId, options?: { readonly checksum: boolean }): Uint8Array
   /**
@@ -501,12 +522,13 @@ export interface NativeContext {
    */
   loadSequence(seq: SeqId, state: Uint8Array, options?: { readonly verify: boolean }): boolean
   /**
-   * Like saveSequence without a checksum, but off the event loop. The context is busy meanwhile. The memory is pinned if the GPU's backend
-   * offers that, and is reused when a state is gone.
+   * Does the same as saveSequence without a checksum, but off the event loop. The context is busy meanwhile. The memory is pinned if the
+   * GPU's backend offers that, and is reused when a state is gone.
    */
   copyOut(seq: SeqId): Promise<Uint8Array>
   /**
-   * Like loadSequence without `verify`, but off the event loop. The context is busy meanwhile, and the caller must not write to the state.
+   * Does the same as loadSequence without `verify`, but off the event loop. The context is busy meanwhile, and the caller must not write to
+   * the state.
    */
   copyIn(seq: SeqId, state: Uint8Array): Promise<boolean>
   dispose(): Promise<void>
@@ -517,7 +539,7 @@ export interface NativeGrammar {
   readonly text: string
 }
 
-/** A DRY sampler for any number of samplers of the model that prepared it. */
+/** A prepared DRY part, for any number of samplers of the model that prepared it. */
 export interface NativeDry {
   readonly options: DryOptions
 }
@@ -531,8 +553,8 @@ export interface NativeSampler {
   /** Samples from the logits of batch index `index`, and accepts the token. @throws engine/bad-grammar if the grammar allows no token */
   sample(context: NativeContext, index: number): number
   /**
-   * Passes a token that was not sampled here, e.g. one of the prompt, to the penalties and the grammar. @throws engine/bad-grammar if the
-   * grammar does not allow it; then nothing changes
+   * Passes a token that this sampler did not sample, e.g. a token of the prompt, to the penalties and the grammar. @throws
+   * engine/bad-grammar if the grammar does not allow it; then nothing changes
    */
   accept(token: number): void
   reset(): void

@@ -8,8 +8,8 @@
 namespace kvfold {
 namespace {
 
-// Some pre-tokenizers run std::regex, which recurses once a character. So long texts need a larger stack (only touched pages are
-// allocated).
+// Some pre-tokenizers run std::regex, which recurses once for every character. So texts of this many bytes or more get a thread with a
+// larger stack (the system allocates only the pages that are touched).
 constexpr size_t LONG_TEXT = 16 * 1024;
 constexpr size_t STACK_PER_BYTE = 1024;
 constexpr size_t LARGEST_STACK = size_t(1) << 36;
@@ -23,7 +23,7 @@ void onLargeStack(size_t bytes, const std::function<void()> &body) {
   pthread_attr_init(&attributes);
   pthread_t thread;
   int failed = 1;
-  // If the system grants less, a smaller stack is better than none.
+  // If the system does not grant the stack, halve its size: a smaller stack is better than none.
   for (size_t size = std::min(LARGEST_STACK, bytes * STACK_PER_BYTE + (size_t(8) << 20)); failed != 0 && size >= (size_t(8) << 20); size /= 2) {
     if (pthread_attr_setstacksize(&attributes, size) != 0) continue;
     failed = pthread_create(
@@ -78,7 +78,7 @@ Napi::Value tokenize(const Napi::CallbackInfo &info) {
   });
 }
 
-// Returns the tokens of many texts, one text behind the other, and how many each has. Tokenizes on another thread.
+// Tokenizes many texts on another thread. Returns the tokens of all texts, one text behind the other, and how many each text has.
 Napi::Value tokenizeAll(const Napi::CallbackInfo &info) {
   return guarded(info, [&]() -> Napi::Value {
     struct Call {
@@ -130,7 +130,8 @@ Napi::Value piece(const Napi::CallbackInfo &info) {
   });
 }
 
-// Special tokens, and one byte for every token: bit 0 ends generation, bit 1 is control or unknown.
+// Returns the special tokens, and one byte of flags for every token. Bit 0: it ends generation. Bit 1: it is a control token or an unknown
+// one.
 Napi::Value describe(const Napi::CallbackInfo &info) {
   return guarded(info, [&]() -> Napi::Value {
     auto env = info.Env();
