@@ -21,7 +21,7 @@ import {
 const string = (text: Tracked) => new TrackedString(text)
 const written = (text: string) => string(literal(text))
 
-/** Converts a JSON-like value for the template. Every string in it gets the given origin. */
+/** Converts a JSON-like value for the template. Every string in it gets the given origin (tracked.ts). */
 export function toValue(input: unknown, origin: Origin): Value {
   if (typeof input === 'string') return string(Tracked.of(input, origin))
   if (typeof input === 'number') return numberValue(input)
@@ -37,10 +37,10 @@ export function toValue(input: unknown, origin: Origin): Value {
 
 const mapping = (entries: readonly (readonly [string, Value])[]) => new MappingValue(new Map(entries))
 
-/** The template's `tools` variable. Null when it must stay undefined. */
+/** Returns the value of the template's variable `tools`. Null when the variable must stay undefined. */
 export const toolsValue = (...given: Parameters<typeof toolsValueSteps>): Value | null => atOnce(toolsValueSteps(...given))
 
-/** Like `toolsValue`, in steps. */
+/** Does the same as `toolsValue`, but yields after each tool. */
 export function* toolsValueSteps(tools: readonly ToolDefinition[], form: TemplateForm): Steps<Value | null> {
   if (tools.length === 0 || form.tools !== 'native') return form.absent === 'none' ? new NullValue() : null
   const origin: Origin = { field: 'tool', message: 0 }
@@ -57,14 +57,14 @@ export function* toolsValueSteps(tools: readonly ToolDefinition[], form: Templat
   return new ArrayValue(values)
 }
 
-/** Converts the messages for the template. Each result carries the index of its message. */
+/** Converts the messages for the template. Each converted message carries the index of its original. */
 export const templateMessages = (...given: Parameters<typeof templateMessageSteps>): TemplateMessage[] =>
   atOnce(templateMessageSteps(...given))
 
-/** Messages converted between two yields. */
+/** How many messages are handled before other work may run. */
 const STEP = 128
 
-/** Like `templateMessages`, in steps. */
+/** Does the same as `templateMessages`, but yields after every STEP messages. */
 export function* templateMessageSteps(
   messages: readonly ChatMessage[],
   tools: readonly ToolDefinition[],
@@ -145,13 +145,13 @@ function turnsOf(
   )
 }
 
-/** Templates use different names for reasoning, so they get it under all of them. */
+/** Returns a message's reasoning under every name by which templates read it. */
 function reasoningEntries(reasoning: string, index: number): (readonly [string, Value])[] {
   const value = string(Tracked.of(reasoning, { field: 'reasoning', message: index }))
   return ['reasoning_content', 'reasoning', 'thinking'].map((name) => [name, value] as const)
 }
 
-/** The parameter name under which broken arguments are shown. */
+/** The name of the parameter that shows broken arguments, if the template reads arguments as an object. */
 const BROKEN_PARAMETER = 'arguments'
 
 function callValue(call: ToolCall, origin: Origin, form: TemplateForm): Value {
@@ -174,8 +174,8 @@ function callValue(call: ToolCall, origin: Origin, form: TemplateForm): Value {
   ])
 }
 
-// Where tool results are shown relative to their calls. This depends only on the messages before a result, so a longer conversation shows
-// it the same way.
+// Finds which call each tool result answers. This depends only on the messages before the result, so a longer conversation shows the result
+// in the same way.
 
 /** Shown for a call without a result when a later call's result follows. */
 const NO_RESULT = 'No result.'
@@ -184,11 +184,11 @@ interface ResultPlace {
   /** The call that the result answers; undefined when there is none. */
   readonly call: ToolCall | undefined
   /**
-   * Calls of the same message before `call` that have no result. Templates without ids match results by their order, so these need a
-   * placeholder.
+   * Calls of the same message before `call` that have no result. Templates without ids match results by their order, so each of these calls
+   * needs a placeholder.
    */
   readonly missing: readonly ToolCall[]
-  /** True when the result follows neither its call's message nor the results of earlier calls of that message. */
+  /** True when the result comes too late: it follows neither its call's message nor the results of earlier calls of that message. */
   readonly isLate: boolean
 }
 
@@ -215,13 +215,13 @@ function placesOfResults(messages: readonly ChatMessage[]): ReadonlyMap<number, 
     if (at === calls.length && earlier === undefined) at = next
     const isLate = at === calls.length
     places.set(index, { call: calls[at] ?? earlier, missing: isLate ? [] : calls.slice(next, at), isLate })
-    // A late result becomes a user turn, so the results after it are late too.
+    // A late result becomes a user message, so the results after it are late too.
     next = isLate ? at : at + 1
   })
   return places
 }
 
-/** Makes the content of a user turn that names the call it answers. */
+/** Makes the content of a user message that shows a late result and names the call that it answers. */
 function lateResult(content: Tracked, call: ToolCall | undefined, origin: Origin): Tracked {
   const heading =
     call === undefined
@@ -269,7 +269,7 @@ export interface TemplateForm {
   /** `user`: the template wants a user message after leading system messages, so an empty one is added when another role follows. */
   readonly opening: 'any' | 'user'
   /**
-   * True when the template wants user messages and answers to alternate. Then neighbours of one role are joined, and an empty turn is
+   * True when the template wants user messages and answers to alternate. Then neighbours of one role are joined, and an empty message is
    * added where one is missing.
    */
   readonly alternates: boolean
@@ -290,7 +290,7 @@ export const nativeForm: TemplateForm = {
   alternates: false,
 }
 
-/** How an answer without text is shown. */
+/** Returns the content that is shown for an answer without text. */
 const noAnswer = ({ empty }: TemplateForm): Tracked => (empty === 'space' ? literal(' ') : Tracked.empty)
 
 // Calls and tools as text, for templates that have no place for them.
@@ -333,7 +333,7 @@ export function pythonJson(value: unknown): string {
     .join(', ')}}`
 }
 
-/** Instructions about tools for templates that ignore tools. */
+/** Writes instructions about the tools, for templates that ignore tools. */
 export function describeTools(tools: readonly ToolDefinition[]): Tracked {
   const list = tools.map((tool) => pythonJson({ type: 'function', function: tool })).join('\n')
   return Tracked.join([

@@ -28,8 +28,9 @@ export interface Replaced {
 }
 
 /**
- * Converts edits to changes of the prompt's text, in order. Edits of text that the prompt or no token shows are left out.
- * @param omitted for each message of which edits omit parts, what that changes
+ * Converts edits to changes of the prompt's text, in order. Edits of text that the prompt does not show, or that no token shows, are left
+ * out.
+ * @param omitted for each message whose parts edits omit: the changes of the text that result
  * @throws KvfoldError internal/invariant for edits that overlap
  */
 export function changesOf(
@@ -52,14 +53,17 @@ export function changesOf(
   return changes.sort((a, b) => a.text.start - b.text.start || a.text.end - b.text.end)
 }
 
-/** What edits that omit parts of one message change in the text of the unedited prompt. */
+/** The changes in the unedited prompt's text that result when edits omit parts of one message. */
 export interface OmittedText {
   /** Whether the whole message is left out, with all its other edits. */
   readonly isWhole: boolean
   readonly changes: readonly Pick<TextChange, 'text' | 'replacement'>[]
 }
 
-/** Several edits that omit parts of one message make its changes together, under the strictest of their contracts. */
+/**
+ * Returns the changes of all omitted parts. Several edits that omit parts of one message share its changes, under the strictest of their
+ * contracts.
+ */
 function omissionsIn(edits: readonly Edit[], base: Aligned, omitted: ReadonlyMap<number, OmittedText>): TextChange[] {
   return [...omitted].flatMap(([message, { changes }]) => {
     const own = edits.filter((edit) => edit.omits !== undefined && edit.message === message)
@@ -93,7 +97,7 @@ export function omissionOf(
   return { isWhole: false, changes: changes.filter((change) => change !== null) }
 }
 
-/** Returns the stretch between the common beginning and the common end; null when the texts are the same. */
+/** Returns the change between the common beginning and the common end of two texts; null when the texts are the same. */
 function differenceOf(old: string, now: string, at: number): Pick<TextChange, 'text' | 'replacement'> | null {
   if (old === now) return null
   const most = Math.min(old.length, now.length)
@@ -136,7 +140,7 @@ export function replacedBy(
 
 const moved = ({ start, end }: Span, by: number): Span => ({ start: start + by, end: end + by })
 
-/** The contract of all changes when they agree, else `exact`, which is always correct. */
+/** Returns the contract of all changes when they agree, else `exact`, which is always correct. */
 function strictest([first, ...others]: readonly Pick<TextChange, 'contract'>[]): Contract | null {
   const contract = first?.contract ?? null
   return others.every((other) => other.contract === contract) ? contract : 'exact'
@@ -165,7 +169,7 @@ export function applyToText(text: string, changes: readonly TextChange[]): strin
   return parts.join('') + text.slice(at)
 }
 
-/** Returns the tokens of the edited prompt. `length`: the length of its text. */
+/** Returns the tokens of the edited prompt. `length` is the number of characters of its text. */
 export function applyToTokens(base: Aligned, replaced: readonly Replaced[], length: number): Aligned {
   if (replaced.length === 0) return base
   const parts: { at: number; aligned: Aligned }[] = []

@@ -31,12 +31,12 @@ export interface FormatOptions {
   /** The template's `bos_token` and `eos_token`; empty when the vocabulary has none. */
   readonly bosText: string
   readonly eosText: string
-  /** For templates that print the date. Default: the system's clock. */
+  /** The date for templates that print it. Default: the system's clock. */
   readonly now?: () => Date
 }
 
 export interface RenderRequest {
-  /** With their original contents. */
+  /** The messages with their original contents; `edits` change them. */
   readonly messages: readonly ChatMessage[]
   readonly tools?: readonly ToolDefinition[]
   readonly edits?: readonly Edit[]
@@ -54,7 +54,7 @@ type Ending = 'prompt' | 'nothing' | 'beginning'
 
 /** The beginning of an answer, as a prompt shows it. */
 export interface AnswerBeginning {
-  /** The text that the template writes before it. */
+  /** The text that the template writes before the answer. */
   readonly prompt: string
   readonly text: string
   readonly tokens: Int32Array
@@ -104,16 +104,16 @@ interface Layout extends Pick<Trace, 'messages' | 'tools' | 'text' | 'textStarts
   readonly omitted: ReadonlyMap<number, OmittedText>
 }
 
-/** Messages placed between two yields. */
+/** How many messages are handled before other work may run. */
 const STEP = 1024
 
-/** How many formats with variables are kept. The clients of a server use only a few. */
+/** How many variants (formats with template variables) are kept. The clients of a server use only a few. */
 const MOST_VARIANTS = 8
 
 export class ChatFormat {
   readonly #encoder: Encoder
   readonly #traces: WeakMap<Rendered, Trace>
-  /** This format with variables, by the variables. */
+  /** The variants of this format with template variables, by the JSON of the variables. */
   readonly #variants = new Map<string, ChatFormat>()
   #recent: { readonly inputs: readonly unknown[]; readonly base: Base } | null = null
   #probed: { readonly prompt: string; readonly ending: string } | null = null
@@ -125,7 +125,10 @@ export class ChatFormat {
     readonly capabilities: Capabilities,
     /** The syntax family of the model's tool calls. */
     readonly syntax: ToolSyntax,
-    /** The format without variables, and this format's variables that the template reads. Null for the format without variables. */
+    /**
+     * For a variant: the format without variables, and the variables of this variant that the template reads. Null for the format without
+     * variables.
+     */
     private readonly variant: { readonly of: ChatFormat; readonly variables: readonly (readonly [string, unknown])[] } | null,
   ) {
     this.#encoder = variant === null ? new Encoder(tokenizer) : variant.of.#encoder
@@ -275,7 +278,7 @@ export class ChatFormat {
     return map === undefined ? chars : snapTo(base, map, chars)
   }
 
-  /** Returns the beginning of the answer that a prompt rendered with `continues` ends with. */
+  /** Returns the unfinished answer with which a prompt ends. The prompt must have been rendered with `continues`. */
   beginningOf(rendered: Rendered): AnswerBeginning {
     const trace = this.#traces.get(rendered)
     invariant(trace !== undefined, 'beginningOf takes only prompts that this format rendered')
@@ -286,7 +289,7 @@ export class ChatFormat {
     return { prompt: text.value.slice(textStarts[last], start), text: shown, tokens: this.#encoder.inner(shown) }
   }
 
-  /** Returns the first message that `next` shows differently than `previous` although the caller did not change it, or null. */
+  /** Compares two prompts. Returns the first message that `next` shows differently although the caller did not change it, or null. */
   check(previous: Rendered, next: Rendered): TemplateRewrite | null {
     const [before, after] = [this.#traces.get(previous), this.#traces.get(next)]
     return before === undefined || after === undefined ? null : findRewrite(before, after)
@@ -294,19 +297,19 @@ export class ChatFormat {
 
   /**
    * Makes a parser for one answer. It takes into account the tags that `prompt` (default: the generation prompt) has already opened.
-   * `tools`: the declared ones; default: calls of any name are read where the syntax cannot tell them from text. `bare`: the tools of
-   * which it also reads bare calls (syntax/bare-calls.ts); default: none.
+   * @param tools the declared tools; without them the parser reads calls of any name, also if the syntax cannot tell them from text
+   * @param bare the tools of which the parser also reads bare calls (syntax/bare-calls.ts); default: none
    */
   parser(tools?: readonly ToolDefinition[], prompt = this.#probe().prompt, bare: readonly ToolDefinition[] = []): ReplyParser {
     return this.syntax.parser(prompt, tools).withBare(bare)
   }
 
-  /** Like `callGrammar`, but slow grammars are made on another thread, and grammars are kept. */
+  /** Does the same as `callGrammar`, but keeps grammars, and makes slow ones on another thread. */
   callGrammarElsewhere(tools: readonly ToolDefinition[], single = false): Promise<string | null> {
     return forcedGrammar(this.#callWriting, tools, single)
   }
 
-  /** Like `lazyCalls`; see `callGrammarElsewhere`. */
+  /** Does the same as `lazyCalls`, but keeps grammars, and makes slow ones on another thread. */
   lazyCallsElsewhere(tools: readonly ToolDefinition[], single = false, bare = false): Promise<LazyGrammar | null> {
     return lazyGrammar(this.#callWriting, tools, single, bare)
   }
@@ -326,13 +329,13 @@ export class ChatFormat {
 
   /**
    * Makes a grammar that constrains an answer to calls of these tools, from the beginning of a call on. With `bare` it also applies from
-   * the beginning of a bare call on. Returns null when the syntax family has none.
+   * the beginning of a bare call on (syntax/bare-calls.ts). Returns null when the syntax family has no such grammar.
    */
   lazyCalls(tools: readonly ToolDefinition[], single = false, bare = false): LazyGrammar | null {
     return this.syntax.lazy(tools, this.#probe().prompt, single, bare)
   }
 
-  /** Returns the unedited prompt. The last one is kept, because a fold snaps several times before it renders. */
+  /** Returns the unedited prompt. The last one is kept, because a fold calls `snap` several times before it renders. */
   #base(...asked: BaseRequest): Base {
     const known = this.#known(asked)
     if ('base' in known) return known.base
@@ -348,7 +351,10 @@ export class ChatFormat {
     return this.#keep(known.inputs, await inTurns(this.#based(layout, encoded)))
   }
 
-  /** Returns the last prompt when it has the same inputs. Otherwise returns its inputs and what to make. */
+  /**
+   * Returns the last prompt when it has the same inputs. Otherwise returns the key under which to keep the new prompt, and the inputs to
+   * make it from.
+   */
   #known([messages, tools, edits, ending]: BaseRequest):
     { readonly base: Base } | { readonly inputs: readonly unknown[]; readonly of: BaseRequest } {
     checkMessages(messages)
@@ -388,7 +394,10 @@ export class ChatFormat {
     return { messages, tools, text, textStarts, refused, fixed: [...fixed, ...this.#notes(text), ...beginning], omitted }
   }
 
-  /** Renders the messages again without the omitted parts, and compares. A message that is left out as a whole is only cut out. */
+  /**
+   * Renders the messages again without the omitted parts, and compares the two texts. A message that is omitted as a whole is just taken
+   * out.
+   */
   *#omitted(
     messages: readonly ChatMessage[],
     tools: readonly ToolDefinition[],
@@ -444,7 +453,7 @@ export class ChatFormat {
     )
   }
 
-  /** Returns the notes with their own tokens, so that the content before a note keeps its token borders. */
+  /** Returns the notes of the messages with their own tokens, so that the content before a note keeps its token borders. */
   #notes(text: Tracked): Fixed[] {
     const notes: Fixed[] = []
     let at = 0
@@ -469,7 +478,7 @@ export class ChatFormat {
     })
   }
 
-  /** Parses the text of an answer that was read as this message. Its bare calls are of the tools that it calls. */
+  /** Parses the text of an answer that was parsed to `message` before. Bare calls are read only for the tools that the message calls. */
   #parse(reply: string, { toolCalls = [] }: ChatMessage, tools: readonly ToolDefinition[]) {
     const called = [...new Set(toolCalls.map(({ name }) => name))]
     const bare = called.map((name) => tools.find((tool) => tool.name === name) ?? { name, description: '', parameters: {} })
@@ -506,7 +515,7 @@ function editedParts(edits: readonly Edit[]): EditedParts {
   return { edited: new Set(edits.map(({ message }) => message)), omits }
 }
 
-/** Where the first message's own text begins: behind what the template writes before all messages, such as the tools. */
+/** Returns where the first message's own text begins: behind the text that the template writes before all messages, such as the tools. */
 function ownStart(text: Tracked): number {
   let at = 0
   for (const { text: shown, origin, owner } of text.pieces) {

@@ -1,6 +1,6 @@
 /**
- * Writes GBNF grammars of tool calls, forced or optional, which constrain tool names and arguments. Also writes those of answers that must
- * follow a schema.
+ * Writes GBNF grammars of tool calls, forced or optional, which constrain tool names and arguments. Also writes grammars of answers that
+ * must follow a schema.
  */
 import { KvfoldError } from '../core/errors.js'
 import type { ToolDefinition } from './message.js'
@@ -22,7 +22,10 @@ export function grammarOfRegex(source: string): string {
   return `root ::= ${rule}`
 }
 
-/** Writes `{"name": "tool", "arguments": {...}}` with Python's spacing. `key`: the family's name for the arguments. */
+/**
+ * Writes GBNF of `{"name": "tool", "arguments": {...}}` with Python's spacing. `key` is the syntax family's name for the field of the
+ * arguments.
+ */
 export function jsonCall(tool: string, args: string, key = 'arguments'): string {
   return words(`{"name": ${JSON.stringify(tool)}, "${key}": `) + args + words('}')
 }
@@ -40,7 +43,7 @@ export const USUAL_TAGS: ReasoningTags = { open: '<think>', close: '</think>' }
 
 /** How a syntax family writes calls. */
 export interface CallForm {
-  /** Writes one call around the name of its arguments' rule. */
+  /** Writes GBNF of one call. `args` is the name of the rule of its arguments. */
   readonly write: (tool: string, args: string) => string
   /** GBNF between two calls; null when only one call is allowed. */
   readonly between: string | null
@@ -84,8 +87,9 @@ export function forcedCalls(form: CallForm, tools: readonly ToolDefinition[], pr
 }
 
 /**
- * Makes a grammar of the answer from the beginning of a call on: calls of these tools, then the end. Without tools it allows no call.
- * `bare`: also from the name in a bare call's JSON on. Then text may follow, in which other calls are also calls of these tools.
+ * Makes a grammar of the answer from the beginning of a call on: calls of these tools, then the end. Without tools it allows no call. With
+ * `bare` it also applies to bare calls (syntax/bare-calls.ts), from the field `"name"` of their JSON on. Text may follow a bare call, and
+ * more bare calls in it must be calls of these tools, too.
  */
 export function lazyCalls(
   form: CallForm,
@@ -108,7 +112,7 @@ export function lazyCalls(
   return { grammar: rules.text(), triggers, spaced: isBare ? tools.flatMap(spacedTriggers) : [], reasoning, opened }
 }
 
-/** Like `lazyCalls`, for models whose own syntax is unknown: it applies to bare calls only. */
+/** Makes a lazy grammar for models whose own call syntax is unknown. It applies to bare calls only (syntax/bare-calls.ts). */
 export function lazyBareCalls(tools: readonly ToolDefinition[], reasoning: ReasoningTags): LazyGrammar {
   const rules = new GrammarRules(FREE_JSON)
   addArguments(rules, tools)
@@ -116,13 +120,13 @@ export function lazyBareCalls(tools: readonly ToolDefinition[], reasoning: Reaso
   return { grammar: rules.text(), triggers: [], spaced: tools.flatMap(spacedTriggers), reasoning: [reasoning], opened: '' }
 }
 
-/** The keys of arguments in bare calls that a grammar applies to. */
+/** The keys that the arguments of a bare call may have if the grammar is to apply to it. */
 const ARGUMENT_KEYS = ['arguments', 'parameters']
 
 const spacedTriggers = ({ name }: ToolDefinition): readonly string[] =>
   ARGUMENT_KEYS.map((key) => `"name" : ${JSON.stringify(name)} , "${key}" :`)
 
-/** Returns the expression of bare calls from the first one's `"name"` on, over the rules that `addArguments` adds. */
+/** Returns the expression of bare calls, from the `"name"` of the first one on. It uses the rules that `addArguments` adds. */
 function bareCalls(rules: GrammarRules, tools: readonly ToolDefinition[]): string {
   const other = textWithout(rules, 'other', '"name"')
   const key = `( ${ARGUMENT_KEYS.map((each) => literal(`"${each}"`)).join(' | ')} )`
@@ -134,7 +138,7 @@ function bareCalls(rules: GrammarRules, tools: readonly ToolDefinition[]): strin
   return `bare ( ${other} bare )* ${other}`
 }
 
-/** Adds one rule for each tool, and returns the expression of one call or several. */
+/** Adds one rule for each tool's call, and returns the expression for one call or several. */
 export function addCalls(
   rules: GrammarRules,
   { write, between, style }: CallForm,
@@ -158,15 +162,15 @@ function addArguments(rules: GrammarRules, tools: readonly ToolDefinition[], sty
   })
 }
 
-/** The most work steps for all tools of a request together, and the least for each tool. */
+/** The most steps of work for all tools of a request together, and (next constant) the least for each tool. */
 const MOST_TOOL_WORK = 250_000
 const LEAST_TOOL_WORK = 1000
-/** The limit for repetition bounds in the second attempt: higher bounds are left out when the whole schema is too much work. */
+/** When a whole schema is too much work, the second attempt leaves out bounds of repetitions above this number. */
 const SMALL = 100
 
 /**
- * Calls `write` for every tool, small ones first. Each tool gets an equal share of the remaining work, so that no tool takes that of the
- * others.
+ * Calls `write` for every tool, small ones first. Each tool gets an equal share of the remaining work, so that no tool uses up the work of
+ * the others.
  */
 function shared(tools: readonly ToolDefinition[], write: (tool: ToolDefinition, index: number, work: Work) => void): void {
   let left = Math.max(MOST_TOOL_WORK, LEAST_TOOL_WORK * tools.length)
@@ -181,8 +185,8 @@ function shared(tools: readonly ToolDefinition[], write: (tool: ToolDefinition, 
 }
 
 /**
- * Writes GBNF of a tool's arguments. `leaveOut` is called with each place of the schema that the grammar does not enforce. @throws
- * KvfoldError engine/bad-grammar when the tool is strict
+ * Writes GBNF of a tool's arguments. `leaveOut` is called with each place of the schema that the grammar does not enforce.
+ * @throws KvfoldError engine/bad-grammar for a strict tool whose schema is invalid or cannot be enforced
  */
 function argumentsOf(
   rules: GrammarRules,
@@ -214,7 +218,7 @@ function argumentsOf(
     }, otherwise)
   }
   return attempt({ work: work.part(2 / 3) }, () =>
-    // The second attempt uses smaller repetitions. When it fails too, the grammar allows any object: an invalid schema constrains nothing
+    // The second attempt leaves out large bounds. When it fails too, the grammar allows any object: an invalid schema constrains nothing
     // unless the tool is strict.
     attempt({ work: work.part(1 / 3), most: SMALL }, () => {
       leaveOut('#')
@@ -224,7 +228,7 @@ function argumentsOf(
 }
 
 /**
- * Lists the parts of the schemas that the grammar of these tools does not enforce, as tool names with places.
+ * Lists the parts of the tools' schemas that the grammar of these tools does not enforce. Each entry has the tool's name and the place.
  * @throws KvfoldError engine/bad-grammar with the tool and the place, when a strict tool's schema is invalid or cannot be enforced
  */
 export function leftOutOfTools(tools: readonly ToolDefinition[]): readonly string[] {
@@ -236,7 +240,7 @@ export function leftOutOfTools(tools: readonly ToolDefinition[]): readonly strin
   return left.flatMap((places) => [...places])
 }
 
-/** Parameters without a `type` allow any object. */
+/** Returns the schema of a tool's arguments. Parameters without a `type` allow any object. */
 const parametersOf = (parameters: Schema): Schema =>
   parameters['type'] === undefined ? { type: 'object', ...parameters } : parameters
 
@@ -259,9 +263,9 @@ function opening(rules: GrammarRules, prompt: string, { open, close }: Reasoning
 // Answers that follow a schema.
 
 /**
- * Makes a GBNF grammar, root rule `root`, of a JSON schema's values. Properties come in the schema's order. When the schema names
- * properties and does not allow others, there are no others. docs/serving.md lists the supported keywords. With `leaveOut`, other keywords
- * are ignored, and it is called with their places.
+ * Makes a GBNF grammar, root rule `root`, of a JSON schema's values. Properties come in the schema's order. An object has only the
+ * properties that the schema names, unless the schema names none or allows others. docs/serving.md lists the supported keywords. With
+ * `leaveOut`, other keywords are ignored, and it is called with their places.
  * @throws KvfoldError engine/bad-grammar with the keyword that is wrong or unsupported, and its place in the schema
  */
 export function jsonSchemaGrammar(schema: unknown, leaveOut?: LeaveOut): string {
@@ -277,10 +281,10 @@ export const anyObject = jsonSchemaGrammar({ type: 'object' })
 // Arguments written as tags, with raw text as values: Qwen3-Coder, GLM, Seed.
 
 interface TaggedArguments {
-  /** The text before and after the value of this key. */
+  /** Returns the text before the value of the argument `key`; `after` is the text behind the value. */
   readonly before: (key: string) => string
   readonly after: string
-  /** The text at which parsers end a value. */
+  /** The text at which parsers end an argument's value. */
   readonly end: string
 }
 

@@ -35,7 +35,7 @@ interface CallsOrder extends CallWriting {
   readonly what: 'lazy' | 'forced'
   readonly tools: readonly ToolDefinition[]
   readonly single: boolean
-  /** Only of lazy grammars: whether they apply to bare calls, too. */
+  /** Only for lazy grammars: whether the grammar applies to bare calls, too (syntax/bare-calls.ts). */
   readonly bare?: boolean
 }
 
@@ -50,11 +50,11 @@ export const grammarOfSchema = (
   loose: boolean,
 ): Promise<{ readonly grammar: string; readonly leftOut: readonly string[] }> => made({ what: 'schema', schema, loose })
 
-/** Like `leftOutOfTools`. @throws KvfoldError engine/bad-grammar */
+/** Lists the parts of the tools' schemas that their grammar does not enforce (`leftOutOfTools`). @throws KvfoldError engine/bad-grammar */
 export const leftOutByCalls = (tools: readonly ToolDefinition[]): Promise<readonly string[]> =>
   made({ what: 'tools', tools: tools.map(callable) })
 
-/** Like `ToolSyntax.lazy`. @throws KvfoldError engine/bad-grammar */
+/** Makes a grammar that applies from the beginning of a call on (`ToolSyntax.lazy`). @throws KvfoldError engine/bad-grammar */
 export const lazyGrammar = (
   by: CallWriting,
   tools: readonly ToolDefinition[],
@@ -62,11 +62,11 @@ export const lazyGrammar = (
   bare = false,
 ): Promise<LazyGrammar | null> => made({ what: 'lazy', tools: tools.map(callable), single, bare, ...by })
 
-/** Like `ToolSyntax.grammar`. @throws KvfoldError engine/bad-grammar */
+/** Makes a grammar that forces calls of these tools (`ToolSyntax.grammar`). @throws KvfoldError engine/bad-grammar */
 export const forcedGrammar = (by: CallWriting, tools: readonly ToolDefinition[], single: boolean): Promise<string | null> =>
   made({ what: 'forced', tools: tools.map(callable), single, ...by })
 
-/** Keeps the parts of a tool that affect a grammar. */
+/** Returns a tool with only the fields that affect a grammar. */
 const callable = ({ name, parameters, strict = false }: ToolDefinition): ToolDefinition => ({
   name,
   description: '',
@@ -74,12 +74,12 @@ const callable = ({ name, parameters, strict = false }: ToolDefinition): ToolDef
   strict,
 })
 
-// The cache of results, by the text of their orders.
+// The cache of results. An order is a request for a grammar; its JSON text is the key.
 
-/** The most characters of orders that are kept. The results are about as long. */
+/** The most characters of all orders that the cache keeps. The results are about as long. */
 const KEPT = 4_000_000
 
-/** In order of use, the last used one at the end. */
+/** The kept results by their orders, the last used one at the end. */
 const kept = new Map<string, Promise<unknown>>()
 let characters = 0
 
@@ -104,9 +104,9 @@ function drop(text: string): void {
   if (kept.delete(text)) characters -= text.length
 }
 
-// Makes an order's result: on this thread when that takes a few milliseconds.
+// Carries out an order: on this thread if that takes only a few milliseconds, otherwise on another.
 
-/** The largest order in characters, and the most `Work` steps, that run on the event loop's thread. */
+/** The longest order in characters, and the most steps of `Work`, that are handled on the event loop's thread. */
 const HERE = { characters: 16 * 1024, steps: 5000 }
 
 async function make(text: string): Promise<unknown> {
@@ -138,7 +138,10 @@ function carriedOut(text: string): unknown {
   }
 }
 
-/** The result of a thread. Errors lose their class and code between threads, so code and message are returned as data. */
+/**
+ * The message with which a thread returns its result. Errors lose their class and code between threads, so code and message are returned as
+ * data.
+ */
 type Delivery = { readonly made: unknown } | { readonly code: ErrorCode; readonly message: string }
 
 /** Seconds after which an idle thread ends. */

@@ -47,7 +47,7 @@ export interface ChatMessage {
 export interface Sampled {
   readonly text: string
   readonly tokens: Int32Array
-  /** The generation prompt's text that it was sampled after. Default: the template's own, without variables. */
+  /** The text of the generation prompt after which the answer was sampled. Default: that of the template without variables. */
   readonly prompt?: string
 }
 
@@ -73,7 +73,7 @@ export type ToolChoice = 'auto' | 'required' | 'none'
 
 /**
  * Replaces a stretch of one message's content by other text, or leaves out a part of the message that is not its content (`omits`). The
- * edits of one message are disjoint and ordered. Edits on token borders (`ChatFormat.snap`) leave all other text its tokens.
+ * edits of one message are disjoint and ordered. When an edit lies on token borders (`ChatFormat.snap`), all other text keeps its tokens.
  */
 export interface Edit {
   /** Index of the message. */
@@ -84,7 +84,10 @@ export interface Edit {
   readonly replacement: string
   /** The part that is left out. The rest of the message is shown as the template shows a message without that part. */
   readonly omits?: OmittedPart
-  /** The contract of this edit while it is in effect. Default: that of the step. The strictest of all edits counts. */
+  /**
+   * The contract of this edit while it is in effect. Default: that of the step. When edits have several contracts, the strictest one
+   * counts.
+   */
   readonly contract?: Contract
   /** True when the cache must forget the hidden text: no cell that holds it or has attended to it stays in any tier. Implies `exact`. */
   readonly forget?: true
@@ -131,7 +134,7 @@ export function omitting(
   return { messages: left, edits: others }
 }
 
-/** Makes an assistant message without the fields that have no value. */
+/** Makes an assistant message, without reasoning and calls if it has none. */
 export const assistantMessage = ({
   content = '',
   reasoning,

@@ -16,7 +16,7 @@ export type ReplyEvent =
    * the syntax does not write JSON, or when the arguments turn out to be invalid.
    */
   | { readonly type: 'arguments'; readonly id: string; readonly name: string; readonly text: string }
-  /** The next call is a bare one; `form` says how the model wrote it (`BareCall.form`). */
+  /** The next call is a bare one (syntax/bare-calls.ts). `form` says how the model wrote it (`BareCall.form`). */
   | { readonly type: 'bare-call'; readonly name: string; readonly form: string }
   | { readonly type: 'call'; readonly call: ToolCall }
 
@@ -27,14 +27,17 @@ export interface ParsedReply {
 }
 
 export interface FinishedReply extends ParsedReply {
-  /** Set when the last call is a bare one: whether all brackets and tags around it are closed. */
+  /** Set when the last call is a bare one (syntax/bare-calls.ts): whether all brackets and tags around it are closed. */
   readonly isBareClosed?: boolean
   /** Events of the text that `push` had held back. */
   readonly events: readonly ReplyEvent[]
 }
 
 export interface ReplyParser {
-  /** Also reads bare calls of these tools in the text that the model's own syntax leaves over. Call it before `push`. */
+  /**
+   * Makes the parser also read bare calls of these tools (syntax/bare-calls.ts) in text that is no call in the model's own syntax. Call it
+   * before `push`.
+   */
   withBare(tools: readonly ToolDefinition[]): this
   /** Parses more text, which may be split anywhere. */
   push(text: string): ReplyEvent[]
@@ -112,7 +115,7 @@ export abstract class StreamParser implements ReplyParser {
   /** True after reasoning or a call. Whitespace before the next text is only a separator then. */
   #separated = false
   readonly #calls: ToolCall[] = []
-  /** Reads bare calls in the text; null when they stay text. */
+  /** Reads bare calls (syntax/bare-calls.ts) in the text; null when they stay text. */
   #bare: BareCalls | null = null
   #isBareClosed: boolean | null = null
   /** The call whose arguments have begun. */
@@ -197,7 +200,7 @@ export abstract class StreamParser implements ReplyParser {
     this.separate()
   }
 
-  /** Emits the new arguments of an unfinished call, whose name and id are final. */
+  /** Emits the new part of the arguments of an unfinished call. The call's name and id are final. */
   protected goOn({ name, id, text }: BegunCall): void {
     const begun = this.#begun ?? { id: this.#idOf(id), name, text: new ArgumentText() }
     const added = begun.text.push(text)
@@ -219,7 +222,7 @@ export abstract class StreamParser implements ReplyParser {
     this.separate()
   }
 
-  /** Returns the model's own id. Makes one when the model wrote none or used the id of an earlier call in the reply. */
+  /** Returns the id for a call: the model's own, or a new one when the model wrote none or used the id of an earlier call in the reply. */
   #idOf(own: string | undefined): string {
     const isFree = (id: string) => this.#calls.every((call) => call.id !== id)
     if (own !== undefined && isFree(own)) return own

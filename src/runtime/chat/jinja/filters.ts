@@ -97,7 +97,7 @@ function textFilter(name: string, text: Tracked, argument: (index: number, key: 
   }
 }
 
-/** Applies a filter to an item, as in `map('tojson')` and `map('trim')`. */
+/** Applies a filter to one item of a list, for `map('tojson')` and `map('trim')`. */
 function mapped(item: Value, [filter, ...args]: readonly Value[], named: ReadonlyMap<string, Value>): Value {
   const name = filter === undefined ? '' : String(filter.value)
   const made = applyFilter(name, item, args, named)
@@ -117,7 +117,7 @@ function indent(text: Tracked, width: Value | undefined, first: Value | undefine
   return Tracked.join(parts)
 }
 
-/** Sorts pairs by their keys, ignoring case. When all keys are whole numbers, they are sorted as numbers. */
+/** Sorts the pairs of a mapping by their keys, ignoring case. When all keys are whole numbers, they are sorted as numbers. */
 function sortedPairs(mapping: ReadonlyMap<string, Value>): Value {
   const numeric = [...mapping.keys()].every((key) => /^-?\d+$/.test(key))
   const order = (a: string, b: string) => (numeric ? Number(a) - Number(b) : a.toLowerCase() < b.toLowerCase() ? -1 : 1)
@@ -187,14 +187,14 @@ const literal = (text: string) => Tracked.of(text, 'template')
 const QUOTE = literal('"')
 const unit = (char: string) => '\\u' + char.charCodeAt(0).toString(16).padStart(4, '0')
 
-/** Follows Python's json.dumps. @throws Error for functions */
+/** Writes a value as JSON, as Python's json.dumps does. @throws Error for functions */
 export function trackedJson(value: Value, style: JsonStyle = plainJson): Tracked {
   const parts: Tracked[] = []
   write(value, style, 0, parts)
   return Tracked.join(parts)
 }
 
-/** Appends the JSON of a value. The parts are joined once, for a value may have thousands. */
+/** Appends the JSON of a value to `parts`. The caller joins the parts once, because a value may have thousands. */
 function write(value: Value, style: JsonStyle, depth: number, parts: Tracked[]): void {
   if (isNothing(value)) parts.push(literal('null'))
   else if (isString(value)) quote(trackedOf(value), style.ascii, parts)
@@ -249,9 +249,9 @@ function quote(text: Tracked, ascii: boolean, parts: Tracked[]): void {
   parts.push(QUOTE, body, QUOTE)
 }
 
-// Python's list methods that templates call. They change the list in place.
+// Python's list methods that templates call: append, extend, pop, insert, index and count. They work on the list itself, not on a copy.
 
-/** Returns null when the name is not such a method. */
+/** Returns the method of a list with this name; null when there is none here. */
 export function listMethod(items: Value[], name: string): Value | null {
   switch (name) {
     case 'append':
@@ -288,7 +288,7 @@ const MONTHS = 'January February March April May June July August September Octo
 const DAYS = 'Sunday Monday Tuesday Wednesday Thursday Friday Saturday'.split(' ')
 const two = (number: number) => String(number).padStart(2, '0')
 
-/** Formats local time. Unknown directives stay as they are. */
+/** Formats a date in local time. Unknown directives stay as they are. */
 export function strftime(date: Date, format: string): string {
   const month = MONTHS[date.getMonth()] ?? ''
   const day = DAYS[date.getDay()] ?? ''

@@ -34,17 +34,17 @@ interface LoopFrame {
   readonly rounds: Tracked[]
   readonly variable: string | null
   /**
-   * The message of this round, or the generation prompt. Literals of the round belong to it, even if the template stores them in a variable
-   * first.
+   * The message that this round belongs to, or the generation prompt. Literals of the round belong to it, even if the template stores them
+   * in a variable first.
    */
   owner: Owner | null
 }
 
-/** Statements that print no text of their own. An expression whose value is none prints None. */
+/** Statements that print nothing. Their value is none, but unlike an expression with the value none they do not print `None`. */
 const SILENT = new Set(['Set', 'Macro', 'Comment', 'CallStatement'])
-/** The keys of a mapping are strings; numbers become strings. */
+/** Returns a value as the key of a mapping. Keys are strings, so numbers become strings. */
 const keyOf = (value: Value): string => (isString(value) ? value.value : value.toString())
-/** A value as the template prints it. */
+/** Returns the text of a value as the template prints it. */
 const pieceOf = (value: Value): Tracked => (isString(value) ? trackedOf(value) : pythonic(value))
 
 export class TrackingInterpreter extends Interpreter {
@@ -52,7 +52,7 @@ export class TrackingInterpreter extends Interpreter {
   /** The text that blocks had written when `break` or `continue` left them, innermost first. */
   #abandoned: Tracked[] = []
 
-  /** `messageOf`: returns the index of the message that a value represents, or null. */
+  /** `messageOf` returns the index of the message that a value represents, or null. */
   constructor(
     environment: TemplateScope,
     private readonly messageOf: (value: Value) => number | null,
@@ -202,7 +202,7 @@ export class TrackingInterpreter extends Interpreter {
     return super.evaluate(changed({ ...fields, object: constant(object) }), environment)
   }
 
-  /** In a loop over indices, the round belongs to the message that it looks up with the loop variable. */
+  /** Finds the owner of a round in a loop over indices. The round belongs to the message that it looks up with the loop variable. */
   #indexed(items: readonly Value[], variable: Node, environment: TemplateScope): void {
     const frame = this.#loops.findLast(({ variable: name }) => name === variable.value)
     const index = environment.lookupVariable(String(variable.value)).value
@@ -247,14 +247,14 @@ export class TrackingInterpreter extends Interpreter {
     if (isEmpty) yield* this.#block(node.defaultBlock, scope)
   }
 
-  /** A round belongs to the message that it loops over, else to the only message whose text it shows. */
+  /** Gives the text of a round to the message that the round loops over, else to the only message whose text it shows. */
   #round(frame: LoopFrame, made: Tracked, environment: TemplateScope): Tracked {
     const item = frame.variable === null ? null : environment.lookupVariable(frame.variable)
     const owner = (item === null ? null : this.messageOf(item)) ?? soleSource(made)
     return owner === null ? made : made.owned(owner)
   }
 
-  /** Text under a condition on the generation prompt belongs to the generation prompt. */
+  /** Runs a condition or a branch. Text that depends on the generation prompt being asked for belongs to the generation prompt. */
   *#conditional(node: Node, test: Node | undefined, environment: TemplateScope): Steps<Value> {
     const prompted =
       mentionsPrompt(test) &&
@@ -289,7 +289,7 @@ function itemsOf(value: Value): readonly Value[] | null {
   return isMapping(value) ? [...value.value.keys()].map((key) => new TrackedString(Tracked.of(key, 'unknown'))) : null
 }
 
-/** The variable `loop` of a round. */
+/** Returns the value of the variable `loop` in a round. */
 const loopValue = (items: readonly Value[], index: number): Value =>
   new MappingValue(
     new Map<string, Value>([
@@ -316,7 +316,7 @@ function iterableOf(value: Value): Value {
   return new ArrayValue(chars)
 }
 
-/** Slices a text with Python's bounds. */
+/** Slices a text as Python's `text[start:stop]` does. */
 function slice(text: Tracked, start: Value | undefined, stop: Value | undefined): Tracked {
   const bound = (value: Value | undefined, otherwise: number) => {
     if (value === undefined || isNothing(value)) return otherwise
@@ -336,7 +336,7 @@ function soleSource(made: Tracked): Owner | null {
   return sole
 }
 
-// The fields of the library's syntax tree that we read, and nodes that pass it values that we computed.
+// The fields that we read of the library's syntax tree, and nodes with values that we computed, for the library to continue with.
 
 /** The template variable that asks for a generation prompt. */
 export const PROMPT = 'add_generation_prompt'
@@ -370,14 +370,14 @@ export interface LoopNode extends Node {
   readonly defaultBlock: readonly Node[]
 }
 
-/** A node that holds a computed value, so that the library can continue with it. */
+/** Makes a node that holds a computed value, so that the library can continue with it. */
 export const constant = (value: Value): Node => ({ type: 'Constant', value })
-/** A copy of a node with some fields replaced. */
+/** Makes a node of these fields: those of an existing node, some of them replaced. */
 export const changed = (fields: Partial<NodeFields>): Node => fields as Node
-/** Like `constant`, for an argument: some filters insist on string literals. */
+/** Makes a node for an argument of a filter. A string becomes a literal, because some filters of the library insist on literals. */
 export const argument = (value: Value): Node =>
   isString(value) ? { type: 'StringLiteral', value: value.value } : constant(value)
-/** Keyword arguments with computed values. */
+/** Makes nodes for keyword arguments with computed values. */
 export const namedArguments = (named: Map<string, Value>): Node[] =>
   [...named].map(([key, value]) => ({
     type: 'KeywordArgumentExpression',
@@ -385,7 +385,7 @@ export const namedArguments = (named: Map<string, Value>): Node[] =>
     value: constant(value),
   }))
 
-/** True when the condition holds only with the generation prompt: the variable itself, or a conjunction with it. */
+/** Whether a condition can hold only with the generation prompt: it is the variable itself, or the variable and something else. */
 export function mentionsPrompt(test: Node | undefined): boolean {
   if (test === undefined) return false
   const fields = test as NodeFields

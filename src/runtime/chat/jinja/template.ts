@@ -34,7 +34,7 @@ export interface TemplateInput {
   readonly variables?: readonly (readonly [string, Value])[]
 }
 
-/** Variables that every template has; a caller cannot set them. */
+/** Variables that every template has, so a caller cannot set them. */
 const RESERVED = new Set([
   ...['messages', 'tools', 'functions', 'add_generation_prompt', 'bos_token', 'eos_token', 'datetime', 'strftime_now'],
   ...['raise_exception', 'namespace', 'range', 'dict', 'loop', 'true', 'True', 'false', 'False', 'none', 'None'],
@@ -74,7 +74,7 @@ export class Template {
     return atOnce(this.steps(input))
   }
 
-  /** Like `render`, in steps: one step for each message, where the template loops over messages. */
+  /** Does the same as `render`, but yields after every round of the template's loops, so usually after each message. */
   *steps({ messages, tools, generationPrompt, variables = [] }: TemplateInput): Steps<Tracked> {
     const environment = new Environment()
     for (const [name, value] of variables) environment.setVariable(name, value)
@@ -83,7 +83,7 @@ export class Template {
     environment.setVariable('messages', new ArrayValue(messages.map(({ value }) => value)))
     environment.set('add_generation_prompt', generationPrompt)
     if (tools !== null) environment.setVariable('tools', tools)
-    // Long, and few templates read it.
+    // The variable `functions` is long, so it is made only for the few templates that read it.
     const isRead = this.#names.has('functions') && tools !== null && isArray(tools)
     const functions = isRead ? trackedJson(tools, { ...plainJson, indent: 2 }) : Tracked.empty
     environment.setVariable('functions', new TrackedString(functions))
@@ -95,7 +95,7 @@ export class Template {
     }
   }
 
-  /** Whether a variable of that name can make a difference: the template reads it, and it is not reserved. */
+  /** Whether a variable with this name can make a difference: the template reads it, and its name is not reserved. */
   reads(name: string): boolean {
     return this.#names.has(name) && !RESERVED.has(name)
   }
@@ -126,8 +126,8 @@ export class Template {
 }
 
 /**
- * Fields of nodes with names that are not variables read by the template. Keys, filters and tests belong to the language; the template sets
- * the others.
+ * For each type of node: the field whose name is not a variable that the template reads. Names of keys, filters and tests belong to the
+ * language; the template itself sets the other names.
  */
 const NAMED: Readonly<Record<string, string>> = {
   FilterExpression: 'filter',
@@ -139,7 +139,7 @@ const NAMED: Readonly<Record<string, string>> = {
   TestExpression: 'test',
 }
 
-/** Yields the names that occur in a syntax tree. */
+/** Yields the names of variables that a syntax tree reads. */
 function* namesIn(node: unknown): Generator<string> {
   if (node instanceof Map) yield* namesIn([...node].flat())
   else if (Array.isArray(node)) for (const each of node) yield* namesIn(each)

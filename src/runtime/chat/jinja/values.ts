@@ -14,7 +14,7 @@ export interface Value {
 }
 
 export interface TemplateScope {
-  /** Converts a JavaScript value and declares it. */
+  /** Converts a JavaScript value and declares a variable with it. */
   set(name: string, value: unknown): Value
   setVariable(name: string, value: Value): Value
   lookupVariable(name: string): Value
@@ -42,7 +42,7 @@ interface Library {
 
 export const { Environment, Interpreter, tokenize, parse } = library as unknown as Library
 
-// The library's run-time values, and ours.
+// The classes of the library's run-time values, and our own string value.
 
 type Holding<T> = Value & { readonly value: T }
 type Constructor<T, Args extends unknown[]> = new (...args: Args) => Holding<T>
@@ -63,7 +63,7 @@ export const TruthValue = classOf<boolean>(true)
 export const NullValue = classOf<null, []>(null)
 export const UndefinedValue = classOf<undefined, []>(undefined)
 
-/** A number of the template. `text`: the text to print, when it differs from that of the value. */
+/** Makes a number for a template. `text` is the text to print, when it differs from JavaScript's text of the value. */
 export function numberValue(value: number, text?: string): Value {
   const isWhole = text === undefined ? Number.isInteger(value) : !/[.eE]/.test(text)
   const number = isWhole ? new IntegerValue(value) : new FloatValue(value)
@@ -87,7 +87,7 @@ export const ContinueControl = thrownFor('Continue')
 export const isString = (value: Value): value is Holding<string> => value instanceof StringValue
 export const isArray = (value: Value): value is Holding<readonly Value[]> => value instanceof ArrayValue
 export const isMapping = (value: Value): value is Holding<ReadonlyMap<string, Value>> => value instanceof MappingValue
-/** True for undefined and none. */
+/** Whether a value is undefined or none. */
 export const isNothing = (value: Value): boolean => value instanceof NullValue || value instanceof UndefinedValue
 
 /** A string value that keeps the origin of its characters through the methods that templates call. */
@@ -111,7 +111,7 @@ export function trackedOf(value: Value): Tracked {
 
 const WHITESPACE = /\s/u
 
-/** Python's strip family: removes the characters of `set`, or whitespace without it. */
+/** Removes characters at the ends of a text, as Python's strip, lstrip and rstrip do: the characters of `set`, or whitespace without it. */
 export function strip(text: Tracked, side: 'both' | 'left' | 'right', set?: string): Tracked {
   const { value } = text
   const drop = (char: string | undefined) =>
@@ -123,7 +123,7 @@ export function strip(text: Tracked, side: 'both' | 'left' | 'right', set?: stri
   return text.slice(start, end)
 }
 
-/** String methods whose results are tracked; for the rest, the library's own. */
+/** Returns the methods of a string: ours, whose results are tracked, and the library's own for the rest. */
 function stringMethods(text: Tracked, plain: ReadonlyMap<string, Value>): Map<string, Value> {
   const method = (body: (args: readonly Value[]) => Value) => new FunctionValue((args) => body(args))
   const string = (made: Tracked) => new TrackedString(made)
@@ -199,7 +199,7 @@ export function capitalize(text: Tracked): Tracked {
   ])
 }
 
-/** Python's `separator.join(items)`. */
+/** Joins a list's items as Python's `separator.join(items)` does. */
 export function join(separator: Tracked, items: Value | undefined): Tracked {
   if (items === undefined || !isArray(items)) throw new Error('join() needs a list')
   return Tracked.join(items.value.flatMap((item, index) => (index === 0 ? [trackedOf(item)] : [separator, trackedOf(item)])))
@@ -231,7 +231,7 @@ function replace(text: Tracked, [from, to, count]: readonly Value[]): Tracked {
   })
 }
 
-/** Python's `'{} {}'.format(a, b)`, with plain fields only. */
+/** Fills in a text as Python's `'{} {}'.format(a, b)` does, with plain fields only. */
 function format(text: Tracked, args: readonly Value[]): Tracked {
   let next = 0
   return text.replace(/\{(\d*)\}/g, (field) => {
