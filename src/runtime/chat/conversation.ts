@@ -40,7 +40,7 @@ const mapping = (entries: readonly (readonly [string, Value])[]) => new MappingV
 /** Returns the value of the template's variable `tools`. Null when the variable must stay undefined. */
 export const toolsValue = (...given: Parameters<typeof toolsValueSteps>): Value | null => atOnce(toolsValueSteps(...given))
 
-/** Does the same as `toolsValue`, but yields after each tool. */
+/** Does the same as `toolsValue`, but lets other work run between two tools. */
 export function* toolsValueSteps(tools: readonly ToolDefinition[], form: TemplateForm): Steps<Value | null> {
   if (tools.length === 0 || form.tools !== 'native') return form.absent === 'none' ? new NullValue() : null
   const origin: Origin = { field: 'tool', message: 0 }
@@ -64,7 +64,7 @@ export const templateMessages = (...given: Parameters<typeof templateMessageStep
 /** How many messages are handled before other work may run. */
 const STEP = 128
 
-/** Does the same as `templateMessages`, but yields after every STEP messages. */
+/** Does the same as `templateMessages`, but lets other work run after every STEP messages. */
 export function* templateMessageSteps(
   messages: readonly ChatMessage[],
   tools: readonly ToolDefinition[],

@@ -11,7 +11,7 @@ export interface TemplateRewrite {
   readonly reason: string
 }
 
-/** The inputs and the result of a prompt before its edits. */
+/** The inputs and the result of rendering a prompt, before its edits. */
 export interface Trace {
   readonly messages: readonly ChatMessage[]
   readonly tools: readonly ToolDefinition[]
@@ -42,7 +42,10 @@ export function findRewrite(before: Trace, after: Trace): TemplateRewrite | null
   return { message: answer, reason: refusal(after, answer) }
 }
 
-/** Says from which message on changed tools made the earlier prompt's tokens others, and how many tokens follow. Null when all are the same. */
+/**
+ * Describes how changed tools changed the tokens of the earlier prompt: from which message on, and how many tokens follow. Null when no
+ * token changed.
+ */
 function changedTools(before: Trace, after: Trace): TemplateRewrite | null {
   const same = before.base.tokens.findIndex((token, at) => token !== after.base.tokens[at])
   if (same < 0) return null
@@ -89,7 +92,7 @@ function sameTokens(before: Trace, after: Trace, index: number): boolean {
 const region = ({ text, textStarts }: Trace, index: number): Tracked =>
   text.slice(textStarts[index] ?? 0, textStarts[index + 1] ?? 0)
 
-/** Counts the characters of a field that a part of the prompt shows. */
+/** Counts the characters of one field (of one message, or of all when null) that this part of the prompt shows. */
 function shown(text: Tracked, field: string, message: number | null): number {
   return text.pieces.reduce(
     (sum, { text: part, origin }) =>

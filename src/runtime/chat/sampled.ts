@@ -15,17 +15,20 @@ export interface Substituted {
 
 interface SampledContext {
   readonly encoder: Encoder
-  /** The generation prompt's text for answers that do not store their own. */
+  /** The text of the generation prompt, for answers that do not store their own. */
   readonly prompt: string
-  /** The text that ends an answer, for templates that end it without a control token. */
+  /** The text behind an answer, for templates that end an answer without a control token. */
   readonly ending: string
-  /** Parses a text of this message. */
+  /** Parses the text of an answer that was read as this message. */
   readonly parse: (text: string, message: ChatMessage) => FinishedReply
   /** Indexes of messages with edits. They keep the template's rendering unless it equals the sampled text character by character. */
   readonly edited: ReadonlySet<number>
 }
 
-/** `starts`: where the messages begin (`messageStarts`). */
+/**
+ * Puts the sampled tokens of each answer in place of the template's rendering, if both say the same. `starts` says where the messages begin
+ * (`messageStarts`).
+ */
 export function substitute(
   text: Tracked,
   starts: readonly number[],
@@ -57,10 +60,15 @@ export function substitute(
 }
 
 interface PlacedAnswer {
-  /** Characters of the region: where the answer begins, and where its end of turn begins. */
+  /**
+   * Places in the text that shows the message, in characters: where the answer begins, and (next field) where the text that ends it begins.
+   */
   readonly header: number
   readonly end: number
-  /** The text between `header` and `end`: first the part that the generation prompt opened (`opened` characters), then the sampled text. */
+  /**
+   * The text between `header` and `end`. First comes the part that the generation prompt opened (`opened` characters), then the sampled
+   * text.
+   */
   readonly text: Tracked
   readonly opened: number
 }
@@ -114,15 +122,15 @@ function showsAll(body: Tracked, { content, reasoning = '', toolCalls = [] }: Ch
 }
 
 /**
- * Returns the length of the generation prompt before the tag that opens reasoning; all of it without one. A template that shows the answer
- * again may leave out the tag and what follows it.
+ * Returns how much of the generation prompt comes before the tag that opens reasoning, in characters; all of it without such a tag. A
+ * template that shows an answer again may leave out the tag and the text behind it.
  */
 function headerLength(prompt: string): number {
   const opens = prompt.search(/<think>|\[THINK\]|<\|channel\|>/)
   return opens === -1 ? prompt.length : opens
 }
 
-/** Returns where the end of turn begins: at the last control token after the message's own text, or at the known ending. */
+/** Returns where the text that ends an answer begins: at the last control token after the message's own text, or at the known ending. */
 function endOfAnswer(region: Tracked, index: number, encoder: Encoder, ending: string): number {
   let copied = 0
   let at = 0
@@ -148,7 +156,7 @@ function commonSuffix(a: string, b: string): number {
   return length
 }
 
-/** Compares content, reasoning and calls, ignoring ids and surrounding whitespace. `text`: the text that `shown` was parsed from. */
+/** Compares content, reasoning and calls, ignoring ids and surrounding whitespace. `text` is the text from which `shown` was parsed. */
 function sameReply(sampled: ParsedReply, shown: ParsedReply, text: string): boolean {
   const same = (a = '', b = '') => a.trim() === b.trim()
   return (
@@ -160,8 +168,8 @@ function sameReply(sampled: ParsedReply, shown: ParsedReply, text: string): bool
 }
 
 /**
- * Whether two calls are the same. A malformed call also counts as the same when the template shows its raw text. That may be in another
- * malformed call, or as a parameter of that tool's call.
+ * Whether two calls are the same. A malformed call also counts as the same when the template shows its raw text. The template may show it
+ * in another malformed call, or as a parameter of that tool's call.
  */
 function sameCall(sampled: ToolCall, shown: ToolCall | undefined, text: string): boolean {
   if (shown === undefined) return false

@@ -1,4 +1,7 @@
-/** Text that knows for each character which part of the conversation it was copied from. Immutable, run-length coded. */
+/**
+ * An immutable text that knows for each character from which part of the conversation it was copied. Characters of one origin form one
+ * piece.
+ */
 import { lowerBound, type Span } from '../core/span.js'
 import { atOnce, type Steps } from '../core/turns.js'
 
@@ -54,8 +57,8 @@ export class Tracked {
   }
 
   /**
-   * Replaces `[start, end)` by other text. When the stretch is a range of one original, the new text keeps that range. Otherwise it gets
-   * the origin of the first piece where that is `template` or `unknown`, else `unknown`.
+   * Replaces `[start, end)` by other text. When all of the stretch comes from one original, the new text keeps its range of the original.
+   * Otherwise it gets the origin of the first piece if that is `template` or `unknown`, else `unknown`.
    */
   changed(start: number, end: number, text: string): Tracked {
     const { pieces } = this.slice(start, end)
@@ -131,7 +134,7 @@ function append(pieces: Piece[], piece: Piece): void {
   else pieces.push(piece)
 }
 
-// Where a stretch of rendered text comes from, and to which message it belongs.
+// Says where a stretch of rendered text comes from, and to which message it belongs.
 
 /** A part of the conversation that templates copy text from. */
 export type Field = 'content' | 'note' | 'reasoning' | 'call' | 'tool'
@@ -143,7 +146,7 @@ export type Field = 'content' | 'note' | 'reasoning' | 'call' | 'tool'
  */
 export type Origin = 'template' | 'unknown' | { readonly field: Field; readonly message: number }
 
-/** `prompt`: the generation prompt. A number: the index of a message. */
+/** The owner of a text: the index of a message, or `prompt` for the generation prompt. */
 export type Owner = number | 'prompt'
 
 /** A stretch of text of one origin and one owner. */
@@ -158,7 +161,7 @@ export interface Piece {
   readonly owner: Owner | null
 }
 
-/** True when `right` continues `left`, so that both can be one piece. */
+/** Whether `right` continues `left`, so that both can be joined to one piece. */
 export function continues(left: Piece, right: Piece): boolean {
   if (left.origin !== right.origin || left.owner !== right.owner) return false
   return typeof left.origin === 'string' || (left.exact && right.exact && left.to === right.from)
@@ -197,8 +200,8 @@ export function messageStarts(text: Tracked, count: number): number[] {
   return starts
 }
 
-// Maps the characters of one message's content to those of the rendered text. The map is monotone; it has gaps where a template drops or
-// adds text.
+// Maps the characters of one message's content to those of the rendered text. The map keeps their order. It has gaps if a template leaves
+// out or adds text.
 
 /** A stretch of content and the place where the text shows it. */
 interface ShownContent {
@@ -208,7 +211,7 @@ interface ShownContent {
   readonly exact: boolean
 }
 
-/** Pieces and messages looked at between two yields. */
+/** How many pieces or messages are handled before other work may run. */
 const STEP = 1024
 
 export class OffsetMap {
@@ -227,7 +230,7 @@ export class OffsetMap {
   }
 
   /**
-   * Returns the maps of all messages whose content `text` shows, in one pass, in steps.
+   * Returns the maps of all messages whose content `text` shows. It needs one pass, and yields in between.
    * @param lengthOf the number of characters of a message's original content; null when its map is not wanted
    */
   static *all(text: Tracked, lengthOf: (message: number) => number | null): Steps<Map<number, OffsetMap>> {
@@ -252,7 +255,7 @@ export class OffsetMap {
     return maps
   }
 
-  /** From the first shown character to the last. */
+  /** The stretch of the text from the first shown character of the content to the last. */
   get text(): Span {
     return { start: this.stretches[0].text.start, end: (this.stretches.at(-1) ?? this.stretches[0]).text.end }
   }
@@ -297,7 +300,7 @@ export class OffsetMap {
   }
 }
 
-/** Returns the text offset of a content offset next to or within a stretch. `inside`: the result within a stretch that is not exact. */
+/** Returns the text offset of a content offset next to or within a stretch. `inside` is the result within a stretch that is not exact. */
 function place({ content, text, exact }: ShownContent, offset: number, inside: number): number {
   if (offset <= content.start) return text.start
   if (offset >= content.end) return text.end

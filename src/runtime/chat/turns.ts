@@ -1,4 +1,4 @@
-/** Conversation turns for a template, and functions that join or add turns for templates that accept fewer kinds of them. */
+/** Handles turns: messages in the form in which a template gets them. Joins or adds turns for templates that accept fewer kinds of them. */
 import type { Value } from './jinja/values.js'
 import { Tracked } from './tracked.js'
 
@@ -9,7 +9,7 @@ export const literal = (text: string): Tracked => Tracked.of(text, 'template')
 export const tagged = (tag: string, content: Tracked): Tracked =>
   Tracked.join([literal(`<${tag}>\n`), content, literal(`\n</${tag}>`)])
 
-/** A turn as the template will get it. */
+/** A message in the form in which the template gets it. */
 export interface TemplateTurn {
   readonly index: number
   readonly role: string
@@ -17,7 +17,7 @@ export interface TemplateTurn {
   readonly rest: readonly (readonly [string, Value])[]
 }
 
-/** Appends text to the system turn; adds a system turn when there is none. */
+/** Appends text to the leading system message; adds a system message when there is none. */
 export function withPreamble(turns: readonly TemplateTurn[], text: Tracked): TemplateTurn[] {
   const [first, ...rest] = turns
   if (first?.role === 'system')
@@ -31,7 +31,7 @@ export function withPreamble(turns: readonly TemplateTurn[], text: Tracked): Tem
   return [{ index: first?.index ?? 0, role: 'system', content: text, rest: [] }, ...turns]
 }
 
-/** Joins a leading system turn to the user turn after it, or makes it a user turn. */
+/** Joins a leading system message to the user message after it, or makes it a user message. */
 export function withoutSystem(turns: readonly TemplateTurn[]): readonly TemplateTurn[] {
   const [first, second, ...rest] = turns
   if (first?.role !== 'system') return turns
@@ -40,7 +40,7 @@ export function withoutSystem(turns: readonly TemplateTurn[]): readonly Template
   return second.role === 'user' ? [joined([user, second]), ...rest] : [user, second, ...rest]
 }
 
-/** Turns system turns after other turns into user turns, with their text between tags. */
+/** Turns system messages that follow other messages into user messages, with their text between tags. */
 export function withLateSystems(turns: readonly TemplateTurn[]): TemplateTurn[] {
   const leading = leadingSystems(turns)
   return turns.map((turn, at) =>
@@ -48,13 +48,13 @@ export function withLateSystems(turns: readonly TemplateTurn[]): TemplateTurn[] 
   )
 }
 
-/** Joins the leading system turns into one. */
+/** Joins the leading system messages into one. */
 export function withOneSystem(turns: readonly TemplateTurn[]): readonly TemplateTurn[] {
   const leading = leadingSystems(turns)
   return leading < 2 ? turns : [joined(turns.slice(0, leading)), ...turns.slice(leading)]
 }
 
-/** Returns how many system turns come before all others. */
+/** Returns how many system messages come before all others. */
 function leadingSystems(turns: readonly TemplateTurn[]): number {
   const other = turns.findIndex(({ role }) => role !== 'system')
   return other === -1 ? turns.length : other
@@ -62,7 +62,7 @@ function leadingSystems(turns: readonly TemplateTurn[]): number {
 
 const emptyTurn = (index: number, role: string, content = Tracked.empty): TemplateTurn => ({ index, role, content, rest: [] })
 
-/** Adds an empty user turn after the leading system turns when another role follows them. It belongs to the message after it. */
+/** Adds an empty user message after the leading system messages when another role follows them. It belongs to the message behind it. */
 export function opened(turns: readonly TemplateTurn[]): readonly TemplateTurn[] {
   const leading = leadingSystems(turns)
   const first = turns[leading]
@@ -72,10 +72,10 @@ export function opened(turns: readonly TemplateTurn[]): readonly TemplateTurn[] 
 }
 
 /**
- * Makes user turns and answers alternate. Neighbours of one role are joined. Where joining is impossible, puts an empty turn of the other
- * role between them; `answer` is the content of an empty answer. Calls and results do not count, but a message with calls must follow a
- * user turn. An empty turn belongs to the message after it. It depends only on earlier turns, so a longer conversation shows it the same
- * way.
+ * Makes user messages and answers alternate. Neighbours of one role are joined. If joining is impossible, puts an empty message of the
+ * other role between them; `answer` is the content of an empty answer. Calls and results do not count, but a message with calls must follow
+ * a user message. An empty message belongs to the message behind it. It depends only on earlier messages, so a longer conversation shows it
+ * in the same way.
  */
 export function alternating(turns: readonly TemplateTurn[], answer: Tracked): TemplateTurn[] {
   const groups: TemplateTurn[][] = []
@@ -95,7 +95,7 @@ export function alternating(turns: readonly TemplateTurn[], answer: Tracked): Te
   return groups.map(joined)
 }
 
-/** Joins turns of one role; each part keeps the message that owns it. */
+/** Joins messages of one role. Each part of the text still belongs to its own message. */
 function joined(turns: readonly TemplateTurn[]): TemplateTurn {
   const first = turns[0]!
   if (turns.length === 1) return first

@@ -18,9 +18,10 @@ import {
 const DEEPEST = 6
 
 /**
- * Returns true when no value written for `written` satisfies `other`. That holds for different types, values or ranges, and for a required
- * property that the other schema excludes or whose schemas are apart. The grammar writes only the properties that an object's schema
- * names, unless the schema allows more or is only a part of the requirements (`isOpen`). Returns false also when it cannot tell.
+ * Returns true when no value that the grammar writes for the schema `written` satisfies the schema `other`. That holds for different types,
+ * values or ranges, and for a required property that the other schema excludes or whose schemas are apart. The grammar writes only the
+ * properties that an object's schema names, unless the schema allows more or is only a part of the requirements (`isOpen`). Returns false
+ * when it cannot tell.
  */
 function areApart(root: SchemaRoot, written: AnySchema, other: AnySchema, isOpen: boolean, depth = 0): boolean {
   if (depth > DEEPEST) return false
@@ -37,7 +38,7 @@ function areApart(root: SchemaRoot, written: AnySchema, other: AnySchema, isOpen
   return plain(written).every((a) => plain(other).every((b) => plainApart(root, a, b, isOpen, depth)))
 }
 
-/** Returns the alternatives of a reference that does not lead to another reference. */
+/** Returns the alternatives behind a reference. An alternative that is a reference again counts as any value. */
 function depthless(root: SchemaRoot, reference: string): readonly Plain[] {
   return alternatives(root, resolve(root, reference, '#'), '#').map((each) => (each['$ref'] === undefined ? each : {}))
 }
@@ -56,7 +57,7 @@ function plainApart(root: SchemaRoot, a: Plain, b: Plain, isOpen: boolean, depth
   return types[0] === 'object' && objectsApart(root, a, b, isOpen, depth)
 }
 
-/** The types of its values, with integers as numbers; null: any type. */
+/** Returns the types of a schema's values, with integers as numbers; null for any type. */
 function kindsOf(schema: Plain): readonly string[] | null {
   const values = listed(schema)
   if (values !== null) return [...new Set(values.map(kindOf))]
@@ -100,7 +101,7 @@ function objectsApart(root: SchemaRoot, a: Schema, b: Schema, isOpen: boolean, d
   })
 }
 
-/** @throws KvfoldError engine/bad-grammar when a value may satisfy several alternatives of the schema's oneOf */
+/** Refuses a oneOf whose alternatives overlap. @throws KvfoldError engine/bad-grammar when a value may satisfy several of them */
 export function refuseOverlap(root: SchemaRoot, schema: Schema, path: string, isPart: boolean): void {
   const { oneOf, ...rest } = schema
   const choices = oneOf as readonly AnySchema[]

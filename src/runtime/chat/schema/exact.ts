@@ -15,7 +15,7 @@ export class ExactNumber {
     return /^-?\d+$/.test(this.text) ? BigInt(this.text) : null
   }
 
-  /** Equal numbers serialise to the same text. */
+  /** Returns a form for `JSON.stringify` in which equal numbers have the same text. */
   toJSON(): unknown {
     return comparable(this.value, this.text)
   }
@@ -37,7 +37,7 @@ export function compareNumbers(a: SchemaNumber, b: SchemaNumber): number {
   return one < other ? -1 : one > other ? 1 : 0
 }
 
-/** Returns null when the number is not whole. */
+/** Returns a whole number with all its digits; null when the number is not whole. */
 export const wholeOf = (number: SchemaNumber): bigint | null =>
   typeof number === 'number' ? (Number.isInteger(number) ? wholeNumber(number) : null) : number.whole
 
@@ -55,7 +55,7 @@ const BOUNDS = new Set(['minimum', 'maximum', 'exclusiveMinimum', 'exclusiveMaxi
 /** Bounds with more digits are not kept exactly: they are useless and slow to compare. */
 const MOST_DIGITS = 400
 
-/** Returns the schema with exact numbers, its properties in the order in which they were written. */
+/** Returns the schema with exact numbers, and with its properties in the order in which they were written. */
 export const exactSchema = <T>(schema: T): T => (isNoted(schema) ? (exactIn(schema, 'schema') as T) : schema)
 
 function exactIn(value: unknown, part: Part): unknown {

@@ -21,23 +21,28 @@ export function refuse(what: string, path: string): never {
 export const TYPES = ['null', 'boolean', 'integer', 'number', 'string', 'array', 'object'] as const
 export type TypeName = (typeof TYPES)[number]
 
-/** Keywords that restrict nothing. */
+/** Keywords that do not restrict values. */
 const REMARKS = new Set([
   ...['title', 'description', 'default', 'example', 'examples', 'deprecated', 'readOnly', 'writeOnly', 'nullable'],
   ...['$schema', '$id', 'id', '$comment', '$anchor', '$vocabulary', 'discriminator', 'xml', 'externalDocs'],
   ...['contentEncoding', 'contentMediaType', 'contentSchema', 'markdownDescription', 'enumNames', 'enumDescriptions'],
 ])
 
-/** The most steps that one schema may take: one or two tenths of a second. A schema with a thousand properties takes some ten thousand. */
+/**
+ * The most steps of work that one schema may take: one or two tenths of a second. A schema with a thousand properties takes some ten
+ * thousand.
+ */
 export const MOST_WORK = 200_000
 
 /** Thrown when a schema takes more steps than `within` allows. */
 export class TooMuchHere extends Error {}
 
-/** The steps left in `within`; null outside it, where only `Work` limits. */
+/** The steps that the running `within` may still take; null while none runs, so that only `Work` sets a limit. */
 let allowance: number | null = null
 
-/** Runs `work` with at most so many steps. @throws TooMuchHere when it takes more, or reaches a single step that may take long */
+/**
+ * Runs `work`, which may take at most `steps` steps. @throws TooMuchHere when it takes more, or reaches a single step that may take long
+ */
 export function within<T>(steps: number, work: () => T): T {
   allowance = steps
   try {
@@ -60,12 +65,12 @@ export class Work {
     return this.#spent
   }
 
-  /** A part of the work, for one attempt at the schema. Its steps count here too. */
+  /** Returns a share of this work, for one attempt at the schema. The attempt's steps count here too. */
   part(share: number): Work {
     return new Work(this.most * share, this)
   }
 
-  /** @throws KvfoldError engine/bad-grammar when the limit is passed */
+  /** Counts steps of work. @throws KvfoldError engine/bad-grammar when the limit is passed */
   spend(steps: number, path: string): void {
     this.#spent += steps
     if (this.of !== null) this.of.#spent += steps
@@ -86,7 +91,7 @@ export interface SchemaRoot {
   readonly plains: WeakMap<object, readonly Plain[]>
 }
 
-/** Whether a value satisfies the schema. False when it cannot be judged. */
+/** Whether a value satisfies the schema. False when that cannot be judged. */
 export function satisfies(schema: AnySchema, value: unknown): boolean {
   try {
     return Check(roundedNumbers(schema) as never, roundedNumbers(value)) && isWithin(schema, value)
@@ -95,7 +100,7 @@ export function satisfies(schema: AnySchema, value: unknown): boolean {
   }
 }
 
-/** Whether whole numbers beyond 2^53 satisfy the bounds; part of `satisfies`. */
+/** Whether a value satisfies the schema's bounds, also a whole number beyond 2^53. It is a part of `satisfies`. */
 function isWithin(schema: AnySchema, value: unknown): boolean {
   if (typeof schema === 'boolean' || !isSchemaNumber(value)) return true
   const { minimum, maximum, exclusiveMinimum, exclusiveMaximum } = schema
@@ -132,7 +137,7 @@ const isCount = (value: unknown): boolean => Number.isSafeInteger(value) && (val
 const isText = (value: unknown): value is string => typeof value === 'string'
 const isList = (value: unknown): value is readonly unknown[] => Array.isArray(value)
 
-/** The values that keywords must have. */
+/** For each keyword: a test of its value, and the words that describe a right value. */
 const VALUES: Readonly<Record<string, readonly [(value: unknown) => boolean, string]>> = {
   ...Object.fromEntries(
     ['minLength', 'maxLength', 'minItems', 'maxItems', 'minProperties', 'maxProperties'].map((name) => [
@@ -142,7 +147,7 @@ const VALUES: Readonly<Record<string, readonly [(value: unknown) => boolean, str
   ),
   minimum: [isSchemaNumber, 'a number'],
   maximum: [isSchemaNumber, 'a number'],
-  // Draft 4 has true or false here.
+  // In draft 4 of JSON schema, the value of these two is true or false.
   exclusiveMinimum: [(value) => isSchemaNumber(value) || typeof value === 'boolean', 'a number'],
   exclusiveMaximum: [(value) => isSchemaNumber(value) || typeof value === 'boolean', 'a number'],
   pattern: [isText, 'a string'],
@@ -163,7 +168,7 @@ const BEYOND = new Set([
   ...['contains', 'minContains', 'maxContains', 'unevaluatedItems', '$dynamicRef', '$recursiveRef'],
 ])
 
-/** Returns the schema that a reference names. @throws KvfoldError engine/bad-grammar */
+/** Returns the schema to which a reference leads. @throws KvfoldError engine/bad-grammar */
 export function resolve({ schema: root }: SchemaRoot, reference: string, path: string): AnySchema {
   if (reference !== '#' && !reference.startsWith('#/'))
     refuse(`has the $ref ${JSON.stringify(reference.slice(0, 200))}; only places in the same schema (#/...) are supported`, path)
@@ -188,7 +193,7 @@ function unescaped(part: string): string {
   }
 }
 
-/** How deep schemas may nest and refer to each other. */
+/** How many levels schemas may nest, references included. */
 const DEEPEST = 200
 
 /** Called with the place of a keyword that the grammar does not enforce. */
@@ -204,7 +209,7 @@ export function check(
   onOneOf: (schema: Schema, path: string, isPart: boolean) => void,
 ): void {
   const seen = new Set<string>()
-  /** `isPart`: the same value must satisfy another schema too. */
+  /** Checks one schema of the tree. `isPart` says that the same value must satisfy another schema too. */
   const visit = (schema: unknown, path: string, depth: number, isPart = false): void => {
     root.work.spend(1, path)
     if (typeof schema === 'boolean') return
@@ -269,8 +274,8 @@ const MOST_ALTERNATIVES = 256
 export type Plain = Schema
 
 /**
- * Returns the alternatives whose values together are those of the schema. A reference with no keyword beside it is kept, so that it may
- * refer to itself.
+ * Splits a schema into alternatives whose values together are those of the schema. A reference without other keywords is kept as it is, so
+ * that a schema may refer to itself.
  * @throws KvfoldError engine/bad-grammar
  */
 export function alternatives(root: SchemaRoot, schema: AnySchema, path: string, depth = 0): readonly Plain[] {
@@ -310,7 +315,7 @@ export function alternatives(root: SchemaRoot, schema: AnySchema, path: string, 
   }, lists[0]!)
 }
 
-/** Estimates the work of merging a schema. */
+/** Estimates the work of merging a schema with another. */
 const sizeOf = ({ properties, enum: values, required }: Schema): number =>
   4 +
   [isSchema(properties) ? Object.keys(properties) : [], values, required].reduce(
@@ -320,7 +325,7 @@ const sizeOf = ({ properties, enum: values, required }: Schema): number =>
 
 const equal = (a: unknown, b: unknown): boolean => canonical(a) === canonical(b)
 
-/** JSON with sorted keys. */
+/** Returns a value's JSON with sorted keys, so that equal values have equal texts. */
 export const canonical = (value: unknown): string =>
   JSON.stringify(value, (_, item: unknown) =>
     isSchema(item) ? Object.fromEntries(Object.entries(item).sort(([a], [b]) => (a < b ? -1 : 1))) : item,
@@ -388,7 +393,7 @@ function smaller(result: Record<string, unknown>, a: Schema, b: Schema, name: st
   if (isSchemaNumber(one) && isSchemaNumber(other)) result[name] = compareNumbers(one, other) < 0 ? one : other
 }
 
-/** Merges properties. A property that one schema does not name gets that schema's `additionalProperties`. */
+/** Merges the properties of two schemas. A property that one schema does not name gets that schema's `additionalProperties`. */
 function objects(a: Schema, b: Schema): Schema {
   const isObject = (schema: Schema) => schema['properties'] !== undefined || schema['additionalProperties'] !== undefined
   if (!isObject(a) || !isObject(b)) return {}

@@ -1,4 +1,7 @@
-/** Writes multipleOf as GBNF: numbers digit by digit, with the remainder after each digit as state. */
+/**
+ * Writes GBNF of the multiples of a number (multipleOf). It writes them digit by digit, with one rule for each remainder that the digits so
+ * far may leave.
+ */
 import { isSchemaNumber, nearest, wholeOf } from './exact.js'
 import type { Plain } from './merge.js'
 import type { AddRule } from './properties.js'
@@ -13,7 +16,7 @@ interface Scaled {
   readonly places: number
 }
 
-/** Returns null when the number is not a plain decimal. */
+/** Converts a number to a decimal with units; null when the number is not a plain decimal. */
 function scaledOf(number: unknown): Scaled | null {
   if (!isSchemaNumber(number)) return null
   const exact = wholeOf(number)
@@ -32,17 +35,20 @@ const divisor = (a: bigint, b: bigint): bigint => (b === 0n ? a : divisor(b, a %
 
 interface DigitRules {
   readonly rule: AddRule
-  /** In units of the last place. */
+  /** The number whose multiples are written, in units of the last decimal place. */
   readonly step: bigint
   readonly places: number
 }
 
-/** Writes the multiples from `low` to `high`, both in units and not negative. Returns null when there is none. */
+/**
+ * Writes GBNF of the multiples from `low` to `high`. Both are in units of the last decimal place, and not negative. Returns null when there
+ * are none.
+ */
 function multiplesBetween(low: bigint, high: bigint, { rule, step, places }: DigitRules): string | null {
   const known = new Map<string, string | null>()
   /**
-   * Returns the rule of the digits that may follow when `left` digits are missing. `rest`: the remainder of the digits before. A bound that
-   * no longer matters is null.
+   * Returns the rule of the digits that may follow when `left` digits are missing. `rest` is the remainder of the digits before. `least`
+   * and `most` have the missing digits of a bound; null when every digit is within the bound.
    */
   const follow = (left: number, rest: bigint, least: string | null, most: string | null): string | null => {
     if (left === 0) return rest === 0n ? '' : null
@@ -88,7 +94,9 @@ export function multiplesOf(type: 'integer' | 'number', schema: Plain, rule: Add
   const written = (places: number): string | null => {
     const end = 10n ** BigInt(DIGITS) - 1n
     let [low, high] = [-end, end]
-    /** Applies a bound, in units of `places`, rounded inwards. */
+    /**
+     * Applies a bound of the schema to `low` or `high`. It converts the bound to units of `places` decimal places and rounds it inwards.
+     */
     const limit = (bound: unknown, isExclusive: boolean, isLow: boolean) => {
       if (bound === undefined || typeof bound === 'boolean') return
       const exact = scaledOf(bound)!

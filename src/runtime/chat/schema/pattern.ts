@@ -95,7 +95,7 @@ const inClass = (code: number): string =>
 const classOf = (set: CharSet): string =>
   `[${set.map(([from, to]) => inClass(from) + (to === from ? '' : `-${inClass(to)}`)).join('')}]`
 
-/** Writes one character of the set. Returns null when no character can be written. */
+/** Writes GBNF of one character of the set. Returns null when no character can be written. */
 function charRule(set: CharSet, writing: Writing): string | null {
   if (writing === 'raw') return set.length === 0 ? null : classOf(set)
   const plain = both(set, PLAIN)
@@ -103,7 +103,7 @@ function charRule(set: CharSet, writing: Writing): string | null {
   for (const [from, to] of both(set, without(PLAIN)))
     for (let code = from; code <= to; code++) {
       const short = SHORT[code]
-      // Backslash and letter go into one literal of their own.
+      // The backslash of an escape and the characters behind it form one GBNF literal.
       const escape = short ?? `u${code.toString(16).padStart(4, '0')}`
       options.push(`"\\\\${escape === '"' ? '\\"' : escape === '\\' ? '\\\\' : escape}"`)
     }
@@ -131,12 +131,15 @@ export function patternRule(pattern: Pattern, writing: Writing): string | null {
   }
 }
 
-/** The grammar parser writes every repetition out, so more repetitions than this are written as blocks. */
+/**
+ * The most repetitions that are written as one. The grammar parser writes every repetition out, so larger numbers are written as repeated
+ * blocks.
+ */
 const MOST_REPEATED = 500
-/** The longest part that may be written as blocks, which repeat its text several times. */
+/** The most characters of a part that may be written as blocks, because blocks repeat its text several times. */
 const LONGEST_REPEATED = 20_000
 
-/** Repeats `part` from `least` to `most` times. */
+/** Writes GBNF of `part`, repeated from `least` to `most` times. */
 export function repeated(part: string, least: number, most: number): string {
   if (most === 0) return '""'
   if (least === 0 && most === Infinity) return `${part}*`
@@ -145,7 +148,7 @@ export function repeated(part: string, least: number, most: number): string {
   if (most <= MOST_REPEATED) return `${part}{${least}${most === least ? '' : `,${most}`}}`
   if (part.length > LONGEST_REPEATED)
     throw new KvfoldError('engine/bad-grammar', `repeats a part whose grammar takes more than ${LONGEST_REPEATED} characters`)
-  // Whole blocks, then less than a block.
+  // Write whole blocks first, then the repetitions that do not fill a block.
   const block = `( ${part}{${MOST_REPEATED}} )`
   if (least > MOST_REPEATED) {
     const blocks = Math.floor(least / MOST_REPEATED)
@@ -160,7 +163,7 @@ export function repeated(part: string, least: number, most: number): string {
   return `( ${short} | ${repeated(block, blocks, blocks)} ${repeated(part, 0, rest)} )`
 }
 
-/** Returns how few and how many characters a match may have. */
+/** Returns the fewest and the most characters that a match may have. */
 export function lengthsOf(pattern: Pattern): readonly [least: number, most: number] {
   switch (pattern.kind) {
     case 'set':
@@ -179,7 +182,7 @@ export function lengthsOf(pattern: Pattern): readonly [least: number, most: numb
 }
 
 /**
- * Restricts the pattern to matches of these lengths. Returns null when changing the repetitions of a single one-character part is not
+ * Restricts the pattern to matches of these lengths, by changing how often a one-character part repeats. Returns null if that is not
  * enough.
  */
 export function ofLength(pattern: Pattern, least: number, most: number): Pattern | null {
@@ -200,13 +203,13 @@ export function ofLength(pattern: Pattern, least: number, most: number): Pattern
   return { kind: 'all', parts: parts.map((part) => (part === only ? { ...only, ...bounds } : part)) }
 }
 
-/** Ways to share spare characters: the part of them that goes to the first element of variable length. */
+/** When a match may have spare characters: the shares of them that its first part of variable length may get. Each share is tried. */
 const SHARES = [0, 0.25, 0.5, 0.75, 1]
 const HALF = [0.5]
 
 /**
- * Restricts the pattern to matches of at most `most` characters. Keeps most of them; keeps none when the shortest match is longer. `ways`:
- * how much of the spare characters its first variable part may get.
+ * Restricts the pattern to matches of at most `most` characters. It keeps most of these matches; it keeps none when the shortest match is
+ * longer. `ways` are the shares of the spare characters that the first part of variable length may get.
  */
 export function shortened(pattern: Pattern, most: number, ways: readonly number[] = SHARES): Pattern {
   const [shortest, longest] = lengthsOf(pattern)
@@ -300,7 +303,7 @@ class PatternReader {
   #at = 0
   #depth = 0
 
-  /** @param isWhole whether a match is the whole text, so that anchors around it say nothing more */
+  /** @param isWhole whether a match must be the whole text, so that `^` and `$` around the pattern add nothing */
   constructor(
     source: string,
     private readonly isWhole: boolean,
@@ -318,7 +321,7 @@ class PatternReader {
     return this.#chars[this.#at] ?? ''
   }
 
-  /** `searched`: true outside groups, where a match may begin anywhere in the text. */
+  /** Reads alternatives. `searched` is true outside groups, where a match may begin anywhere in the text. */
   #choice(searched: boolean): Pattern {
     const parts = [this.#sequence(searched)]
     while (this.#next === '|') {

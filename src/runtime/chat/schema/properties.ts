@@ -10,7 +10,10 @@ export interface PropertyRule {
   readonly isNeeded: boolean
 }
 
-/** Writes the sequence of properties. Returns null when no sequence is possible. */
+/**
+ * Writes GBNF of an object's properties: `entries` in their order, then others. Between `least` and `most` properties must occur. Returns
+ * null when that is impossible.
+ */
 export function sequenceOf(
   rule: AddRule,
   entries: readonly PropertyRule[],
@@ -24,12 +27,13 @@ export function sequenceOf(
   const isCounted = least > needed || most < entries.length
   const known = new Map<string, string | null>()
   /**
-   * Returns the rule of what may follow `count` properties, from the entry at `at` on. Without counting, `count` is 0 or 1 (one or more).
+   * Returns the rule of the text that may follow `count` properties, from the entry at `at` on. If properties are not counted, `count` 1
+   * means one or more.
    */
   const from = (at: number, count: number): string | null => known.get(`${at} ${count}`) ?? null
   const follow = (at: number, count: number): void => {
     const made = at < entries.length ? entry(at, count) : others(count)
-    // A rule, because several places lead here.
+    // Make it a rule, because several other rules continue with this text.
     known.set(`${at} ${count}`, made === null || made === '' ? made : rule(made))
   }
   const entry = (at: number, count: number): string | null => {
@@ -60,10 +64,13 @@ export function sequenceOf(
   return from(0, 0)
 }
 
-/** Writes keys that are none of these names. */
+/** Writes GBNF of the keys that are none of these names. */
 export function otherKeys(rule: AddRule, names: readonly string[]): string {
   if (names.length === 0) return 'string'
-  /** Writes the possible rests of a key after `length` characters that all names in `alike` begin with. The key must be none of them. */
+  /**
+   * Writes the rest of a key after its first `length` characters, with which all names in `alike` begin. The whole key must be none of
+   * them.
+   */
   const inside = (alike: readonly (readonly string[])[], length: number): string => {
     const next = new Map<string, (readonly string[])[]>()
     for (const chars of alike) {

@@ -3,7 +3,7 @@ import { KvfoldError } from '../../core/errors.js'
 import { writtenEntries } from '../../core/written-json.js'
 import { ExactNumber } from './exact.js'
 
-/** A literal in GBNF. */
+/** Writes a text as a literal in GBNF. */
 export function literal(text: string): string {
   return `"${text.replace(/[\\"]/g, '\\$&').replace(/\n/g, '\\n').replace(/\r/g, '\\r').replace(/\t/g, '\\t')}"`
 }
@@ -24,14 +24,14 @@ export interface JsonPunctuation {
 const JSON_ESCAPES = '["\\\\/bfnrt]'
 const JSON_WORDS = { true: 'true', false: 'false', null: 'null' }
 
-/** Like Python's json.dumps: one space after a comma and a colon. */
+/** JSON as Python's json.dumps writes it: with one space after a comma and a colon. */
 export const PYTHON_JSON: JsonPunctuation = {
   ...{ comma: '", "', colon: '": "', openObject: '"{"', closeObject: '"}"', openList: '"["', closeList: '"]"' },
   words: JSON_WORDS,
   escapes: JSON_ESCAPES,
 }
 
-/** Allows a little whitespace where JSON does. */
+/** JSON with a little whitespace at the places where JSON allows it. */
 export const FREE_JSON: JsonPunctuation = {
   comma: '"," gap',
   colon: '":" " "?',
@@ -43,14 +43,14 @@ export const FREE_JSON: JsonPunctuation = {
   escapes: JSON_ESCAPES,
 }
 
-/** Python's literals. */
+/** Python's literals in place of JSON values. */
 export const PYTHON_LITERALS: JsonPunctuation = {
   ...PYTHON_JSON,
   words: { true: 'True', false: 'False', null: 'None' },
   escapes: '["\\\\nrt]',
 }
 
-/** Estimates the size of a rule's body once its repetitions are written out, in steps of work. */
+/** Estimates the size of a rule's body once its repetitions are written out, in steps of `Work`. */
 export function writtenOut(body: string): number {
   let parts = body.length
   for (const [, least = '0', most = least] of body
@@ -69,7 +69,7 @@ export class GrammarRules {
     this.#rules.set(name, body)
   }
 
-  /** Runs `write`, which may add rules with new names. When it refuses, removes those rules and returns the result of `otherwise`. */
+  /** Runs `write`, which may add rules with new names. When `write` refuses, removes those rules and returns the result of `otherwise`. */
   attempt<T>(write: () => T, otherwise: (error: KvfoldError) => T): T {
     const before = this.#rules.size
     try {
@@ -81,7 +81,7 @@ export class GrammarRules {
     }
   }
 
-  /** Writes one constant value. */
+  /** Writes GBNF of one constant value. */
   constant(value: unknown): string {
     const { comma, colon, openObject, closeObject, openList, closeList, words } = this.style
     if (value === true || value === false || value === null || value === undefined)
@@ -96,7 +96,7 @@ export class GrammarRules {
     return `${open} ${items.join(` ${comma} `)} ${close}`
   }
 
-  /** Returns all rules, `root` first, together with those of JSON. */
+  /** Returns all rules, `root` first, together with the rules of JSON. */
   text(): string {
     const root = this.#rules.get('root') ?? ''
     const { comma, colon, openObject, closeObject, openList, closeList, words, escapes } = this.style
@@ -104,7 +104,7 @@ export class GrammarRules {
     const lines = [
       `root ::= ${root}`,
       ...[...this.#rules].filter(([name]) => name !== 'root').map(([name, body]) => `${name} ::= ${body}`),
-      // Only whole characters, also in escapes, so that the length of a text equals its number of `char`.
+      // A `char` is always a whole character, also in an escape. So the length of a text equals the number of its `char`.
       String.raw`char ::= [\x20-\x21\x23-\x5b\x5d-\ud7ff\ue000-\U0010ffff] | "\\" ( ${escapes} | "u" ( [0-9a-cefA-CEF] [0-9a-fA-F]{3} | [dD] [0-7] [0-9a-fA-F]{2} ) )`,
       String.raw`string ::= "\"" char* "\""`,
       'integer ::= "-"? ( "0" | [1-9] [0-9]{0,19} )',
@@ -120,7 +120,9 @@ export class GrammarRules {
   }
 }
 
-/** Adds rules for any text without `end`, also the empty one. `end` must not be empty. Returns the name of the first rule. */
+/**
+ * Adds rules for any text that does not contain `end`; the text may be empty. `end` must not be empty. Returns the name of the first rule.
+ */
 export function textWithout(rules: GrammarRules, name: string, end: string): string {
   const chars = Array.from(end)
   const inside = (char: string) => (/[[\]\\^-]/.test(char) ? `\\${char}` : char)

@@ -1,4 +1,4 @@
-/** Writes numbers and texts as GBNF: bounds digit by digit; patterns, formats and lengths. */
+/** Writes GBNF of numbers within bounds, digit by digit, and of texts with patterns, formats and lengths. */
 import { KvfoldError } from '../../core/errors.js'
 import { compareNumbers, ExactNumber, isSchemaNumber, nearest, negative, type SchemaNumber, wholeOf } from './exact.js'
 import { type LeaveOut, type Plain, refuse } from './merge.js'
@@ -16,7 +16,7 @@ import {
   wholePattern,
 } from './pattern.js'
 
-/** Decimals with at most this many digits compare the same as doubles and as text. */
+/** Decimals with up to this many digits have the same order as doubles and as text. */
 const EXACT_DIGITS = 15
 /** Whole numbers have at most this many digits. */
 const MOST_DIGITS = 20
@@ -32,10 +32,11 @@ const digits = (least: number, most: number): string =>
   most === 0 ? '' : least === most ? (least === 1 ? ' [0-9]' : ` [0-9]{${least}}`) : ` [0-9]{${least},${most}}`
 const oneOf = (low: number, high: number): string => (low === high ? ` "${low}"` : ` [${low}-${high}]`)
 
-/** Writes the whole numbers within these bounds. Returns null when there is none. */
+/** Writes GBNF of the whole numbers within these bounds. Returns null when there are none. */
 function integerRule(low: Bound | null, high: Bound | null): string | null {
   const [least, most] = [low === null ? null : wholeAbove(low), high === null ? null : wholeBelow(high)]
-  // A bound with more digits leaves some room on its other side.
+  // A number has at most MOST_DIGITS digits. If a lower bound has that many, numbers up to ten times the bound are written, too. The same
+  // holds for a negative upper bound.
   const [lowest, highest] = [smaller(-MOST, 10n * (most ?? 0n)), larger(MOST, 10n * (least ?? 0n))]
   const from = larger(least ?? lowest, lowest)
   const to = smaller(most ?? highest, highest)
@@ -60,7 +61,7 @@ function wholeBelow({ value, exclusive }: Bound): bigint {
   return whole === null ? BigInt(Math.floor(nearest(value))) : whole - (exclusive ? 1n : 0n)
 }
 
-/** Writes the whole numbers from `low` to `high`, none negative and without leading zeros. */
+/** Writes GBNF of the whole numbers from `low` to `high`, none negative and without leading zeros. */
 function naturals(low: bigint, high: bigint): string {
   const options: string[] = []
   let from = low
@@ -86,7 +87,7 @@ function naturals(low: bigint, high: bigint): string {
   return either(options)
 }
 
-/** Writes the numbers from `low` to `high`, which have equally many digits. */
+/** Writes GBNF of the numbers from `low` to `high`, two texts with equally many digits. */
 function sameLength(low: string, high: string): string {
   if (low === '') return ''
   if (/^0*$/.test(low) && /^9*$/.test(high)) return digits(low.length, low.length)
@@ -102,7 +103,7 @@ function sameLength(low: string, high: string): string {
   return ` ${either(options.map((option) => option.trim()))}`
 }
 
-/** Writes the decimals within these bounds, at least one of which is not null. Returns null when there is none. */
+/** Writes GBNF of the decimals within these bounds, at least one of which is not null. Returns null when there are none. */
 function numberRule(low: Bound | null, high: Bound | null): string | null {
   const options: string[] = []
   const isBelow = low === null || nearest(low.value) < 0
@@ -126,7 +127,7 @@ interface Decimal {
   readonly fraction: string
 }
 
-/** Splits a number that is not negative. */
+/** Splits a number that is not negative into its whole part and its fraction. */
 function decimalOf(value: SchemaNumber): Decimal {
   if (typeof value !== 'number' && value.whole !== null) return { whole: value.whole, fraction: '' }
   const [mantissa = '0', exponent = '0'] = String(nearest(value)).split('e')
@@ -137,7 +138,7 @@ function decimalOf(value: SchemaNumber): Decimal {
   return { whole: BigInt(all.slice(0, point) || '0'), fraction: all.slice(point).replace(/0+$/, '') }
 }
 
-/** Writes the decimals from `low`, which is not negative, to `high`. */
+/** Writes GBNF of the decimals from `low`, which is not negative, to `high`. */
 function decimals(low: Bound, high: Bound | null): string | null {
   const from = decimalOf(low.value)
   const highest = larger(MOST, 10n * from.whole)
@@ -167,7 +168,7 @@ interface DecimalRange {
   readonly low: string
   /** Whether the fraction must be more than `low`. */
   readonly isAbove: boolean
-  /** Null: anything below one. */
+  /** The largest fraction; null for any fraction below one. */
   readonly high: string | null
   readonly isBelow: boolean
 }
@@ -183,7 +184,7 @@ function fractions(stretch: DecimalRange, places: number): string | null {
   return isNoneRight ? ` ( "." ${digit} )?` : ` "." ${digit}`
 }
 
-/** Writes at least one digit so that the fraction is within the range. Returns null when no digit is possible. */
+/** Writes GBNF of one or more digits with which the fraction is within the range. Returns null when no digit is possible. */
 function further({ low, isAbove, high, isBelow }: DecimalRange, places: number): string | null {
   if (places === 0) return null
   const options: string[] = []
@@ -206,7 +207,7 @@ function further({ low, isAbove, high, isBelow }: DecimalRange, places: number):
       !(isLow && (isAbove ? /^0*$/.test(rest.low) : !/^0*$/.test(rest.low))) &&
       !(isLow && !/^0*$/.test(rest.low)) &&
       !(isHigh && isBelow && /^0*$/.test(rest.high ?? ''))
-    // After the last digit of a bound only zeros could follow, so nothing is lost without them.
+    // When all digits of the bounds are used up, only zeros could follow, so nothing is lost without them.
     const isSpent = (!isLow || (rest.low === '' && !isAbove)) && isHigh && rest.high === ''
     const more = isSpent ? null : further(rest, places - 1)
     if (more === null && !mayEnd) continue
@@ -237,7 +238,7 @@ const RANGES: Readonly<Record<string, readonly [SchemaNumber, SchemaNumber]>> = 
 /** Returns GBNF of a schema's numbers, or null when there are none. */
 export function numbersOf(type: 'integer' | 'number', schema: Readonly<Record<string, unknown>>): string | null {
   const { minimum, maximum, exclusiveMinimum, exclusiveMaximum, format, multipleOf } = schema
-  /** `side`: 1 for lower bounds, of which the larger one is tighter; -1 for upper bounds. */
+  /** Returns the tightest of several bounds. `side` is 1 for lower bounds, of which the larger is tighter, and -1 for upper bounds. */
   const bound = (plain: unknown, exclusive: unknown, side: 1 | -1, range: SchemaNumber | undefined): Bound | null => {
     const all = [
       ...(isSchemaNumber(exclusive) ? [{ value: exclusive, exclusive: true }] : []),
@@ -258,13 +259,13 @@ export function numbersOf(type: 'integer' | 'number', schema: Readonly<Record<st
   return isWhole ? integerRule(low, high) : numberRule(low, high)
 }
 
-// Texts as GBNF: their patterns, formats and lengths.
+// Writes texts as GBNF, with their patterns, formats and lengths.
 
 const LENGTHS_BESIDE = 'limits the length beside a pattern or format that allows other lengths, which is not supported'
 /** The character that tags begin with. */
 const TAG = '<'
 
-/** Writes texts as JSON strings. Returns null when there are none. */
+/** Writes GBNF of a schema's texts, as JSON strings. Returns null when no text is allowed. */
 export function texts(
   { pattern, format, minLength = 0, maxLength = Infinity }: Plain,
   path: string,
@@ -284,7 +285,7 @@ export function texts(
   }
 }
 
-/** Restricts matches to these lengths. Returns all matches when the lengths are left out. */
+/** Restricts matches to these lengths. When a grammar cannot express the lengths, leaves them out and returns all matches. */
 function sizedTo(
   known: Pattern,
   [least, most]: readonly [number, number],
@@ -292,7 +293,7 @@ function sizedTo(
   path: string,
   leaveOut: LeaveOut | null,
 ): Pattern {
-  // A format allows more texts than models write, so a part of them may be missing.
+  // A format has more texts than models write, so some of its texts may be missing.
   const sized = ofLength(known, least, most) ?? (isFormat ? ofLength(shortened(known, most), least, most) : null)
   if (sized !== null) return sized
   if (leaveOut === null) refuse(LENGTHS_BESIDE, path)
@@ -300,7 +301,7 @@ function sizedTo(
   return known
 }
 
-/** Leaves out a keyword that a grammar cannot express, or refuses it. */
+/** Handles a keyword that a grammar cannot express: leaves it out, or refuses it without `leaveOut`. */
 function outOfReach(error: unknown, place: string, leaveOut: LeaveOut | null): null {
   if (!(error instanceof KvfoldError)) throw error
   if (leaveOut === null) refuse(error.message, place)
@@ -308,7 +309,7 @@ function outOfReach(error: unknown, place: string, leaveOut: LeaveOut | null): n
   return null
 }
 
-/** Returns the pattern of the texts, or null for any text. */
+/** Returns the pattern of a schema's texts, from its `pattern` or `format`; null for any text. */
 function matched(
   pattern: string | undefined,
   format: string | undefined,
@@ -331,9 +332,9 @@ function matched(
 }
 
 /**
- * Writes texts as they occur between tags. `text`: the rule of any text. Returns null when there are none. A text that contains `<` could
- * look like the end of its value. So with `leaveOut` patterns and lengths that allow `<` are left out; without it the texts contain no
- * `<`.
+ * Writes GBNF of a schema's texts as they occur between tags. `text` is the rule of any text. Returns null when no text is allowed. A text
+ * that contains `<` could look like the end of its value. So with `leaveOut`, patterns and lengths that allow `<` are left out; without it,
+ * the texts contain no `<`.
  */
 export function rawTexts(
   { pattern, format, minLength = 0, maxLength = Infinity }: Plain,

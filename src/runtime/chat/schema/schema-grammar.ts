@@ -29,22 +29,22 @@ import { otherKeys, sequenceOf, type PropertyRule } from './properties.js'
 import { type GrammarRules, literal, writtenOut } from './rules.js'
 
 export interface SchemaOptions {
-  /** The prefix of its rules' names. */
+  /** The prefix of the names of all rules that are written for this schema. */
   readonly prefix: string
   /**
    * Called with each place of the schema that the grammar cannot express and leaves out; the grammar then accepts more than the schema.
    * Default: such a schema is refused with the keyword.
    */
   readonly leaveOut?: LeaveOut
-  /** Bounds of lengths and counts above this are left out too. */
+  /** Bounds of lengths and counts above this number are left out, too. */
   readonly most?: number
-  /** The limit of work. Default: that of one schema. */
+  /** The limit of steps. Default: that of one schema (`MOST_WORK`). */
   readonly work?: Work
 }
 
 /**
- * Writes one property. With a name: `value` is the rule of its value, and `other` its schema. Without a name: an additional property,
- * whose key is the rule `other`. Returns null when it cannot be written.
+ * Writes GBNF of one property, or returns null when it cannot be written. `value` is the rule of its value. For a property with a name,
+ * `other` is the schema of its value. `name` is null for additional properties; `other` is then the rule of the key.
  */
 export type WriteProperty = (name: string | null, value: string, other: AnySchema | string) => string | null
 
@@ -65,24 +65,24 @@ const KEYWORDS: Readonly<Partial<Record<TypeName, readonly string[]>>> = {
 }
 const BOUNDS = ['minItems', 'maxItems', 'minLength', 'maxLength', 'minProperties', 'maxProperties']
 const MANY = 100
-/** How many schemas may nest through references. */
+/** How many levels schemas with references may nest. */
 const DEEPEST = 100
 
 export class SchemaWriter {
   readonly #references = new Map<string, string | null>()
-  /** References that are being written and have not produced any text yet, so that meeting them again would be left recursion. */
+  /** References that are being written and have not produced any text yet. Meeting one of them again would be left recursion. */
   #unguarded = new Set<string>()
   readonly #finite = new Set<string>()
   readonly #schema: AnySchema
   readonly #root: SchemaRoot
   readonly #leaveOut: LeaveOut | null
   readonly #isLinked: boolean
-  /** Whether a schema contains references, and its canonical text. */
+  /** For each schema: whether it contains references, and (next field) its JSON with sorted keys. */
   readonly #links = new WeakMap<object, boolean>()
   readonly #texts = new WeakMap<object, string>()
-  /** Schemas that are known to have a finite value at every place. */
+  /** Schemas that are known to have a value of finite size, wherever they occur. */
   readonly #ended = new WeakSet<object>()
-  /** Schemas with references that are being written. `name`: the rule that they become when they refer to themselves. */
+  /** Schemas with references that are being written. `name` is the rule that a schema becomes when it refers to itself. */
   readonly #writing = new Map<string, { name?: string }>()
   #count = 0
 
@@ -116,7 +116,7 @@ export class SchemaWriter {
   /** Writes the values of a schema. Returns null when there are none. */
   value(schema: AnySchema, path: string): string | null {
     if (!this.#isLinked || typeof schema === 'boolean' || !this.#hasLinks(schema)) return this.#options(schema, path)
-    // A schema that refers to itself through references beside other keywords becomes a rule.
+    // A schema with references beside other keywords may refer to itself. It then becomes a rule.
     const key = this.#text(schema, path)
     const known = this.#writing.get(key)
     if (this.#unguarded.has(key)) refuse('refers to itself without end', path)
@@ -159,7 +159,9 @@ export class SchemaWriter {
     return written.length === 1 ? written[0]! : `( ${written.join(' | ')} )`
   }
 
-  /** Writes the text between the brackets of the top object; see `pairs`. @throws KvfoldError engine/bad-grammar when there is none */
+  /**
+   * Writes the text between the brackets of the top object (see `pairs`). @throws KvfoldError engine/bad-grammar when no object is allowed
+   */
   arguments(comma: string, write: WriteProperty): string {
     const options = this.#resolved(this.#schema).flatMap((each) => {
       const isObject = this.#typesIn(each).some((type) => type === 'object' || type === 'any') && listed(each) === null
@@ -170,7 +172,10 @@ export class SchemaWriter {
     return this.#counted(options.length === 1 ? options[0]! : `( ${options.map((each) => each || '""').join(' | ')} )`, '#')
   }
 
-  /** Writes the values with texts in raw form; `text` is the rule of any text. Returns null when no value is a text. */
+  /**
+   * Writes a schema's values, with texts in raw form and not as JSON strings. `text` is the rule of any text. Returns null when no value is
+   * a text.
+   */
   rawValue(schema: AnySchema, text: string, path: string): string | null {
     const options = this.#resolved(schema)
     const isText = (each: Plain) =>
@@ -210,7 +215,7 @@ export class SchemaWriter {
     return written.length === 1 ? written[0]! : `( ${written.join(' | ')} )`
   }
 
-  /** Returns the schema's types. Without `type`: the types that its keywords concern, or any. */
+  /** Returns the schema's types. Without `type`, returns the types to which its keywords apply, or `any`. */
   #typesIn(schema: Plain): readonly (TypeName | 'any')[] {
     const types = typesOf(schema)
     if (types !== null) return types.includes('number') ? types.filter((type) => type !== 'integer') : types
@@ -223,7 +228,7 @@ export class SchemaWriter {
     return right.length === 0 ? null : `( ${right.map((value) => this.rules.constant(value)).join(' | ')} )`
   }
 
-  /** Returns the listed values that satisfy the other keywords. */
+  /** Returns those of the listed values that satisfy the schema's other keywords. */
   #right(values: readonly unknown[], { const: _, enum: __, format, ...rest }: Plain, path: string): readonly unknown[] {
     const known = typeof format === 'string' && Object.hasOwn(FORMATS, format) ? FORMATS[format] : undefined
     const isFormed = (value: unknown) =>
@@ -349,12 +354,12 @@ export class SchemaWriter {
     const end = heads.indexOf(null)
     const open = end === -1 ? heads : heads.slice(0, end)
     const each = end !== -1 || maxItems <= open.length ? null : this.value(rest, `${path}/items`)
-    // A rule, because many repetitions would write its text several times.
+    // Make the item a rule, because many repetitions would write its text several times.
     const further = each !== null && maxItems > MANY && maxItems < Infinity ? this.#rule(each, path) : each
     const least = Math.max(minItems, 0)
     if (open.length < least && further === null) return null
     const { comma } = this.rules.style
-    // From the last item to the first: the rule of the text that may follow it.
+    // Goes from the last item to the first, and puts the text that may follow an item behind it.
     const tail =
       further === null
         ? ''
@@ -386,8 +391,8 @@ export class SchemaWriter {
   }
 
   /**
-   * Writes the text between an object's brackets. That is its properties in the schema's order, each at most once. Then come additional
-   * ones where the schema allows them. Returns `any` when the schema allows every object, and null when no object satisfies it.
+   * Writes the text between an object's brackets. First come its properties in the schema's order, each at most once. Additional properties
+   * follow if the schema allows them. Returns `any` when the schema allows every object, and null when no object satisfies it.
    */
   pairs(given: Plain, path: string, comma: string, write: WriteProperty): string | null {
     const schema = this.#bounded(given, path)
@@ -440,7 +445,7 @@ export class SchemaWriter {
     return sequenceOf((body) => this.#rule(body, path), entries, other, comma, Math.min(least, entries.length + 1), most)
   }
 
-  /** `known`: the names to judge. */
+  /** Returns the rule for property names (null for any name), and a function that says whether one of the names in `known` is allowed. */
   #keys(
     names: AnySchema | undefined,
     known: readonly string[],

@@ -55,7 +55,7 @@ function arrayCalls(text: string): RawCall[] {
 interface ArrayStyle {
   readonly open: string
   readonly close: string | null
-  /** How to write one call of a forced array. */
+  /** Writes GBNF of one call in a forced array. */
   readonly write?: (tool: string, args: string) => string
   /** Tags around an answer without calls; they are dropped. */
   readonly skip?: readonly string[]

@@ -18,7 +18,7 @@ import { functionTags, invokeTags } from './tagged-arguments.js'
 
 export type BarePart =
   | { readonly kind: 'text'; readonly text: string }
-  /** A call has begun. */
+  /** A call of this tool has begun. */
   | { readonly kind: 'begun'; readonly name: string }
   /** The arguments of the begun call so far, while they arrive. */
   | { readonly kind: 'arguments'; readonly call: BegunCall }
@@ -26,18 +26,18 @@ export type BarePart =
 
 export interface BareCall {
   readonly raw: RawCall
-  /** How the model wrote it: the brackets or tags around it, and its beginning; for example "```json". */
+  /** How the model wrote the call: the brackets or tags around it, and its beginning; for example "```json". */
   readonly form: string
-  /** Whether all brackets and tags around it are closed. */
+  /** Whether all brackets and tags around the call are closed. */
   readonly isClosed: boolean
 }
 
 type Mode =
-  /** `code`: the backticks that opened inline code, or none. */
+  /** Plain text. `code` has the backticks that opened inline code; it is empty outside inline code. */
   | { readonly name: 'text'; readonly code: string }
   /** A code block that holds no call. */
   | { readonly name: 'block'; readonly ticks: string }
-  /** A JSON value that is not a call. `text`: its text so far. */
+  /** A JSON value that is not a call. `text` is the part of it that has arrived. */
   | { readonly name: 'value'; readonly scanner: JsonScanner; text: string }
   | {
       readonly name: 'json'
@@ -48,7 +48,7 @@ type Mode =
   /** A call whose JSON is broken. It ends where the brackets or tags around it are closed. */
   | { readonly name: 'broken'; readonly item: Extract<BareItem, { kind: 'json' }>; readonly form: string }
   | { readonly name: 'tag'; readonly item: Extract<BareItem, { kind: 'tag' }>; readonly form: string }
-  /** Behind a call: the brackets or tags around it may close, or another call may follow. */
+  /** The text behind a call. The brackets or tags around the call may close, or another call may follow. */
   | { readonly name: 'after' }
 
 const TEXT: Mode = { name: 'text', code: '' }
@@ -64,7 +64,7 @@ export class BareCalls {
   #complete: Pick<BareCall, 'raw' | 'form'> | null = null
   #parts: BarePart[] = []
 
-  /** @param tools the declared tools; null: calls of any name are read */
+  /** @param tools the declared tools; null: the reader accepts calls of any name */
   constructor(tools: readonly ToolDefinition[] | null) {
     this.#tools = new DeclaredTools(tools)
   }
@@ -87,7 +87,7 @@ export class BareCalls {
     return this.#take()
   }
 
-  /** Returns false when it needs more text. With `final` it never needs more. */
+  /** Reads the next piece of the buffer, as the mode requires. Returns false when it needs more text. With `final` it never needs more. */
   #step(final: boolean): boolean {
     const mode = this.#mode
     switch (mode.name) {
@@ -98,7 +98,7 @@ export class BareCalls {
         const [run] = end === -1 ? [''] : /^`+/.exec(this.#buffer.slice(end))!
         const isEnded = end !== -1 && end + run.length < this.#buffer.length
         if (!isEnded && !final) {
-          // More backticks may follow, of the closing ones too.
+          // More backticks may follow, also behind the closing ones.
           this.#say(end === -1 ? this.#buffer.length - /`*$/.exec(this.#buffer)![0].length : end)
           return false
         }
@@ -119,7 +119,7 @@ export class BareCalls {
     }
   }
 
-  /** Passes text on up to where a call may begin. */
+  /** Searches for the next call. Passes on all text before the place at which a call may begin. */
   #search(final: boolean): boolean {
     for (let at = 0; at < this.#buffer.length; at++) {
       const isLineStart = at === 0 ? this.#isLineStart : startsLine(this.#buffer, at, this.#isLineStart)
@@ -152,13 +152,13 @@ export class BareCalls {
     return false
   }
 
-  /** Inline code ends with as many backticks, or with its line. */
+  /** Passes inline code on as text. It ends with as many backticks as opened it, or with its line. */
   #code(ticks: string): boolean {
     for (let at = 0; at < this.#buffer.length; at++) {
       const [run] = /^`+/.exec(this.#buffer.slice(at)) ?? ['']
       if (run !== '' && at + run.length === this.#buffer.length) {
         this.#say(at)
-        // The next text shows how many backticks there are.
+        // Only the next text shows how many backticks there are.
         return false
       }
       if (run === ticks || this.#buffer.charAt(at) === '\n') {
@@ -301,7 +301,7 @@ export class BareCalls {
     return true
   }
 
-  /** Drops the marks that no text closes, and passes the call on when nothing is open any more. */
+  /** Drops the marks that need no closing. When no bracket or tag is open any more, passes the call on. */
   #end(): void {
     while (this.#wrappers.at(-1)?.closers.length === 0) this.#wrappers = this.#wrappers.slice(0, -1)
     if (this.#wrappers.length === 0) this.#leave()
@@ -330,14 +330,16 @@ export class BareCalls {
   }
 }
 
-/** Whether only spaces are between the line's beginning and this place. `before`: whether that is so where the text begins. */
+/**
+ * Whether only spaces are between the beginning of the line and this place. `before` says whether that is true at the beginning of `text`.
+ */
 function startsLine(text: string, at: number, before: boolean): boolean {
   const line = text.lastIndexOf('\n', at - 1)
   if (at > 0 && line !== -1) return text.slice(line, at).trim() === ''
   return before && text.slice(0, at).trim() === ''
 }
 
-/** The name in the opening tag of a call, as the model wrote it. */
+/** Returns the name in the opening tag of a call, as the model wrote it. */
 const writtenIn = (text: string): string => /^<(?:function=|invoke name=")([^">]*)/.exec(text)?.[1] ?? ''
 
 /**

@@ -1,6 +1,6 @@
 /**
- * Finds the beginning of a bare call: the brackets and tags around it, and its first part. That part ends where the text is sure to be a
- * call.
+ * Finds the beginning of a bare call (see bare-calls.ts): the brackets and tags around the call, and its first part. The first part ends
+ * where the text is sure to be a call.
  */
 import { isRecord } from '../../core/json.js'
 import type { ToolDefinition } from '../message.js'
@@ -17,19 +17,22 @@ export class DeclaredTools {
     return this.tools ?? []
   }
 
-  /** Whether a call may have any name, so that only its form makes it a call. */
+  /** Whether a call may have any name, so that only its form shows that it is a call. */
   get isAny(): boolean {
     return this.tools === null
   }
 
-  /** Returns the tool's name for a name as models write it. That may begin with `functions.`. Returns null when there is no such tool. */
+  /**
+   * Returns the name of the declared tool that a model means with this name, which may begin with `functions.`. Returns null when there is
+   * no such tool.
+   */
   find(written: string): string | null {
     if (this.tools === null) return /^[A-Za-z_][\w.-]*$/.test(written) ? written : null
     const names = [written, written.replace(/^functions\./, '')]
     return names.find((name) => this.tools!.some((tool) => tool.name === name)) ?? null
   }
 
-  /** Whether a name may begin with this text. */
+  /** Whether a tool's name, as models write it, may begin with this text. */
   begins(part: string): boolean {
     if (this.tools === null) return part === '' || this.find(part) !== null
     if (PREFIX.startsWith(part)) return true
@@ -49,9 +52,9 @@ const PREFIX = 'functions.'
 /** Brackets, a fence or tags around calls. */
 export interface Wrapper {
   readonly kind: 'fence' | 'inline' | 'tag' | 'list' | 'object'
-  /** How it is named in `BarePart.form`. */
+  /** The wrapper's name in `BareCall.form`. */
   readonly label: string
-  /** Each of these texts closes it. Empty when no text does. */
+  /** The texts that close the wrapper; any of them does. Empty when no text closes it. */
   readonly closers: readonly string[]
 }
 
@@ -68,15 +71,15 @@ const OPENING_TAGS = [
   ...['<function_call>', '<function_calls>', '<functioncall>', '<functions>', '<minimax:tool_call>'],
   ...['<|tool_call_start|>', '<|python_start|>'],
 ]
-/** Openings that no text closes. */
+/** Texts in front of calls that no text closes. */
 const MARKS = ['[TOOL_CALLS]', '<|python_tag|>', 'functools', 'Action:']
-/** The languages of a fence that may hold calls. */
+/** The languages of a code fence that may contain calls. */
 const LANGUAGES = ['', 'json', 'jsonc', 'tool_call', 'tool_calls', 'tool_code', 'tool', 'xml', 'text', 'plaintext']
 
 // The beginnings of bare calls.
 
 export type BareItem =
-  /** It is sure to be a call, and its arguments are JSON. `start`: where the JSON of the call begins, `from`: that of its arguments. */
+  /** A text that is sure to be a call with JSON arguments. The call's JSON begins at `start`, and the JSON of its arguments at `from`. */
   | {
       readonly kind: 'json'
       readonly label: string
@@ -85,9 +88,9 @@ export type BareItem =
       readonly start: number
       readonly from: number
     }
-  /** It is sure to be a call, and ends with a tag. */
+  /** A text that is sure to be a call, and that ends with the tag `close`. */
   | { readonly kind: 'tag'; readonly label: string; readonly name: string; readonly start: number; readonly close: string }
-  /** It is complete. */
+  /** One or more complete calls. */
   | { readonly kind: 'whole'; readonly label: string; readonly calls: readonly RawCall[]; readonly end: number }
 
 export interface Opening {
@@ -95,14 +98,14 @@ export interface Opening {
   readonly item: BareItem
 }
 
-/** `open`: more text may make it a call. `no`: it is text. */
+/** The result of `openingAt`. `open`: more text may make it a call. `no`: it is text. */
 export type Opened = Opening | 'open' | 'no'
 
 interface OpeningPlace {
   readonly tools: DeclaredTools
-  /** Whether only spaces are before it on its line. */
+  /** Whether only spaces are in front of the opening on its line. */
   readonly isLineStart: boolean
-  /** The open brackets and tags around it. */
+  /** The open brackets and tags around the opening. */
   readonly within: readonly Wrapper[]
 }
 
@@ -110,8 +113,8 @@ interface OpeningPlace {
 const MOST_WRAPPERS = 4
 
 /**
- * Reads the opening of a call at the beginning of a text. More text changes only the result `open`. All places in the result count from the
- * beginning of the text.
+ * Reads the opening of a call at the beginning of a text. When the result is not `open`, more text does not change it. All places in the
+ * result count from the beginning of the text.
  */
 export function openingAt(text: string, { tools, isLineStart, within }: OpeningPlace): Opened {
   const wrappers: Wrapper[] = []
@@ -155,7 +158,7 @@ function wrapperAt(rest: string, { isLineStart, within }: OpeningPlace): Wrapped
   return { wrappers, length: object.length }
 }
 
-/** A list of objects. */
+/** Matches the bracket of a list of objects. */
 const LIST = /^\[\s*(?=\{)/
 const CALLS_OBJECT = /^\{\s*"tool_calls"\s*:\s*\[/
 
@@ -169,7 +172,7 @@ function fenceAt(rest: string, isLineStart: boolean, isInside: boolean): Wrapped
   const line = rest.slice(ticks.length)
   const end = line.indexOf('\n')
   const language = (end === -1 ? line.trimStart() : line.slice(0, end).trim()).toLowerCase()
-  // A model may leave out the end of the line.
+  // A model may leave out the line break behind the fence.
   const [inLine] = /^(?:json)?[ \t]*(?=[{[])/.exec(line) ?? []
   if (inLine !== undefined) return { wrappers: [fence(ticks, '')], length: ticks.length + inLine.length }
   if (end === -1) return LANGUAGES.some((each) => each.startsWith(language.trimEnd())) ? 'open' : 'no'
@@ -194,7 +197,7 @@ function itemAt(text: string, at: number, { tools, isLineStart, within }: Openin
   return named === 'no' && innermost?.kind === 'tag' ? pythonAt(text, at, tools, false) : named
 }
 
-// A JSON object that names a tool.
+// Reads a JSON object that names a tool.
 
 const NAMES = ['name', 'function', 'tool', 'tool_name', 'function_name', 'action']
 const INNER = ['function', 'function_call', 'tool_call']
@@ -212,10 +215,13 @@ function objectAt(text: string, at: number, tools: DeclaredTools): Item {
   return call === null ? 'no' : { kind: 'whole', label: 'json', calls: [call], end: head.end }
 }
 
-/** `end`: null when the arguments begin at `from` and the rest cannot make it text; else where the object ends. */
+/**
+ * The beginning of an object that is a call. `end` is null when the arguments begin at `from` and nothing behind them can make it text.
+ * Otherwise the object ends at `end`.
+ */
 type Head = { readonly name: string; readonly id?: string; readonly from: number; readonly end: number | null } | 'open' | 'no'
 
-/** Reads an object's members up to the arguments, when the name is before them, else all of them. */
+/** Reads an object's fields: up to the arguments if the name comes before them, otherwise all fields. */
 function headAt(text: string, start: number, tools: DeclaredTools, depth: number): Head {
   let name: string | null = null
   let id: string | undefined
@@ -288,7 +294,8 @@ const takesNothing = ({ required }: Readonly<Record<string, unknown>>): boolean 
   !Array.isArray(required) || required.length === 0
 
 /**
- * Reads a call from a parsed object. Arguments as text must be those of an object. Returns null when it is not a call of a declared tool.
+ * Reads a call from a parsed object. Arguments that are given as text must be the JSON of an object. Returns null when the object is not a
+ * call of a declared tool.
  */
 export function callOf(value: unknown, tools: DeclaredTools): RawCall | null {
   if (!isRecord(value)) return null
@@ -307,7 +314,7 @@ export function callOf(value: unknown, tools: DeclaredTools): RawCall | null {
   return namedCallOf({ name, arguments: given, id })
 }
 
-// Calls that are not an object.
+// Reads calls that are not JSON objects: Python calls, tags, and names with arguments behind them.
 
 function pythonAt(text: string, at: number, tools: DeclaredTools, isList: boolean): Item {
   const [head, printed, written = ''] = (isList ? /^\[\s*()([\w.-]*)/ : /^(print\(\s*)?([\w.-]*)/).exec(text.slice(at)) ?? ['']
@@ -348,10 +355,13 @@ function tagAt(text: string, at: number, tools: DeclaredTools): Item {
   return 'no'
 }
 
-/** Texts between a tool's name and the JSON of its arguments that make it sure to be a call. */
+/** Texts that may stand between a tool's name and the JSON of its arguments. With one of them the text is sure to be a call. */
 const BETWEEN = ['[ARGS]', '<|tool_call_argument_begin|>', 'Action Input:']
 
-/** A tool's name and its arguments as JSON, with or without a mark between them. Without one, the arguments must be those of the tool. */
+/**
+ * Reads a tool's name with its arguments as JSON behind it. If no text of BETWEEN is in the middle, the arguments must be parameters of the
+ * tool.
+ */
 function namedAt(text: string, at: number, tools: DeclaredTools): Item {
   const [written] = /^[\w.:-]+/.exec(text.slice(at)) ?? []
   if (written === undefined) return 'no'
@@ -381,7 +391,7 @@ function namedAt(text: string, at: number, tools: DeclaredTools): Item {
   return isOwn ? { kind: 'whole', label: 'name and json', calls: [{ name, arguments: given }], end: scan.end } : 'no'
 }
 
-/** Reads a JSON string, or the part of it that is there (`end` is null). Returns null when there is no string. */
+/** Reads a JSON string, or the part of it that has arrived (`end` is null). Returns null when there is no string. */
 function stringAt(text: string, at: number): { readonly value: string; readonly end: number | null } | null {
   if (text.charAt(at) !== '"') return null
   for (let end = at + 1; end < text.length; end++) {

@@ -11,7 +11,7 @@ export interface RawCall {
   readonly id?: string
 }
 
-/** @param id the id to use; the model's own id is ignored */
+/** Converts a call to a ToolCall. @param id the id to use; the model's own id is ignored */
 export function toolCall({ name, arguments: given }: Omit<RawCall, 'id'>, id: string): ToolCall {
   const call = { id, name }
   if (typeof given !== 'string') return { ...call, arguments: given }
@@ -44,7 +44,7 @@ export function namedCall(text: string): RawCall {
   return name === undefined || rest === undefined ? { name: '', arguments: text.trim() } : { name, arguments: rest }
 }
 
-/** Reads the same from a parsed value. Returns null when the value is not a call. */
+/** Reads a call as `namedCall` does, but from a parsed value. Returns null when the value is not a call. */
 export function namedCallOf(value: unknown): RawCall | null {
   if (!isRecord(value)) return null
   const { name, id } = value
@@ -72,11 +72,11 @@ const ESCAPES = new Set('"\\/bfnrtu')
 /** Scans one JSON value from `start` on. `scan` must be called with the same text, longer each time. */
 export class JsonScanner {
   #at: number
-  /** Where the last step began. */
+  /** The place before the last character or word that was scanned. */
   #before = 0
   #expect: Expect = 'value'
   readonly #open: ('[' | '{')[] = []
-  /** Where the current string or scalar began. */
+  /** Where the current string, number or word began; null outside of them. */
   #from: number | null = null
   #escape = false
   #invalid = false
@@ -164,14 +164,14 @@ export class JsonScanner {
   }
 }
 
-// The arguments of a call while they arrive, emitted exactly as the finished call will have them.
+// Emits the arguments of a call while they arrive, with exactly the text that the finished call will have.
 
 const ESCAPED: Readonly<Record<string, string>> = { b: '\b', f: '\f', n: '\n', r: '\r', t: '\t' }
 
 /**
- * Emits the certain part of a JSON object: without whitespace between its parts, and with `JSON.stringify`'s escapes. A number is emitted
- * when it has ended, with its original digits. Keys keep their order, and repeated keys are kept. Emits nothing when the text is not an
- * object.
+ * Emits the part of a JSON object that is certain. The text has no whitespace between its parts, and the escapes of `JSON.stringify`. A
+ * number is emitted when it has ended, with its original digits. Keys keep their order, and repeated keys are kept. Emits nothing when the
+ * text is not an object.
  */
 export class ArgumentText {
   /** The text emitted so far. */
@@ -245,7 +245,7 @@ export class ArgumentText {
     this.#escape = ''
   }
 
-  /** A high surrogate waits for the other half of its character. */
+  /** Emits the held characters of a string. While the string goes on, a high surrogate waits for the other half of its character. */
   #flush(ended: boolean): void {
     const waits = !ended && /[\ud800-\udbff]$/.test(this.#held)
     const whole = waits ? this.#held.slice(0, -1) : this.#held
@@ -257,15 +257,15 @@ export class ArgumentText {
 const NAMED =
   /^\s*\{[ \t\n\r]*"name"[ \t\n\r]*:[ \t\n\r]*"([^"\\\p{Cc}]+)"[ \t\n\r]*,[ \t\n\r]*"(?:arguments|parameters)"[ \t\n\r]*:/u
 
-/** The known part of an unfinished call. */
+/** The part of an unfinished call that is known. */
 export interface BegunCall {
   readonly name: string
-  /** The text of its arguments so far, as the model wrote it. */
+  /** The text of the call's arguments so far, as the model wrote it. */
   readonly text: string
   readonly id?: string
 }
 
-/** Parses `{"name": ..., "arguments" or "parameters":` and the text after it. Returns null while the text is something else. */
+/** Parses `{"name": ..., "arguments" or "parameters":` and the text after it. Returns null while the text does not have this form. */
 export function begunNamed(text: string): BegunCall | null {
   const [before, name] = NAMED.exec(text) ?? []
   return before === undefined || name === undefined ? null : { name, text: text.slice(before.length) }

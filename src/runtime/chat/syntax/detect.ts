@@ -1,4 +1,4 @@
-/** Detects which family's call syntax a template uses, by markers in its source. */
+/** Detects by texts in a template's source which family's call syntax the template uses. */
 import type { TemplateForm } from '../conversation.js'
 import { apertus, apriel, commandR, firefunction, granite, nemotron } from './arrays.js'
 import { functionary31, functionary32 } from './functionary.js'
@@ -11,7 +11,7 @@ import { pythonic } from './pythonic.js'
 import { deepseek, kimi } from './sections.js'
 import { BlockParser, reasoningBlocks, type ReasoningTags, type SyntaxFamily, type ToolSyntax } from './syntax.js'
 
-/** The first family whose markers all occur is taken. */
+/** The families with the texts that mark them. The first family whose texts all occur in the template's source is taken. */
 const families: readonly (readonly [SyntaxFamily, readonly string[]])[] = [
   [harmony, ['<|channel|>', '<|message|>', 'functions.']],
   [mistral, ['[TOOL_CALLS]']],

@@ -44,10 +44,10 @@ export const functionary31: SyntaxFamily = () => ({
 })
 
 const MARK = '>>>'
-/** In a longer run of `>`, the last three are the mark, because no name begins with `>`. */
+/** Matches the mark. In a longer run of `>`, the last three are the mark, because no name begins with `>`. */
 const MARK_ITSELF = />>>(?!>)/
 
-/** Parses recipients: `all` is the user, every other recipient is a function. */
+/** Parses an answer in parts, each with a recipient: `all` is the user, every other recipient is a function. */
 class RecipientParser extends StreamParser {
   #recipient: string | null
   #body = ''
@@ -90,7 +90,7 @@ class RecipientParser extends StreamParser {
     return true
   }
 
-  /** Returns where the mark that ends the text or the arguments is. A mark inside the JSON of arguments does not count. */
+  /** Returns the place of the mark that ends the text or the arguments. A mark inside the JSON of arguments does not count. */
   #mark(final: boolean): number | null {
     let from = 0
     if (this.#recipient !== 'all') {

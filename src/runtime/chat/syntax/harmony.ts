@@ -21,7 +21,7 @@ class HarmonyParser extends StreamParser {
   #channel: Channel
   #first: boolean
 
-  /** `open`: the prompt ended inside a header. */
+  /** @param open whether the prompt ended inside a header */
   constructor(open: boolean) {
     super()
     this.#channel = open ? { kind: 'header' } : { kind: 'text' }
@@ -40,7 +40,7 @@ class HarmonyParser extends StreamParser {
   #header(final: boolean): boolean {
     const at = this.buffer.indexOf(MESSAGE)
     if (this.#first && !/^\s*(?:<|to=|$)/.test(this.buffer)) {
-      // The model wrote no header at all.
+      // If the answer does not begin like a header, the model wrote none.
       this.#channel = { kind: 'text' }
       return true
     }
@@ -93,7 +93,7 @@ class HarmonyParser extends StreamParser {
   }
 }
 
-/** The text of one message. Control tokens begin with `<|` and a letter. */
+/** GBNF of the text of one message, which ends at a control token: `<|` and a letter. */
 const BODY = '( [^<] | "<" [^|] | "<|" [^a-z] )*'
 
 const commentary: CallForm = {

@@ -39,8 +39,8 @@ class HermesReader implements BlockReader {
 }
 
 /**
- * `closed`: whether the block has its closing tag. In a block that was cut off, tags do not show that a value is complete, so the text is
- * kept as it is.
+ * Reads the calls in a block. `closed` says whether the block has its closing tag. In a block that was cut off, tags do not show that a
+ * value is complete, so the text is kept as it is.
  */
 function callsIn(body: string, closed: boolean, tools: readonly ToolDefinition[]): RawCall[] {
   const text = body.trim()
@@ -55,7 +55,10 @@ function callsIn(body: string, closed: boolean, tools: readonly ToolDefinition[]
   return text === '' ? [] : [namedCall(text)]
 }
 
-/** Returns how values are tagged: `<parameter=key>` in Qwen3-Coder's and Seed's templates, `<arg_key>` in GLM's. */
+/**
+ * Returns how a template writes calls and values: `<parameter=key>` in Qwen3-Coder's and Seed's templates, `<arg_key>` in GLM's, otherwise
+ * JSON.
+ */
 function styleOf(source: string, open: string, close: string): Pick<CallForm, 'write' | 'style'> {
   if (source.includes('<arg_key>'))
     return {

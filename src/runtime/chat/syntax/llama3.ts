@@ -9,18 +9,18 @@ import type { SyntaxFamily } from './syntax.js'
 
 const TAG = '<|python_tag|>'
 
-/** The name in an object that begins with it. */
+/** Finds the name in an object whose first field is the name. */
 const NAME = /^\{\s*"name"\s*:\s*"([^"\\]*)"/
 
 class Llama3Parser extends StreamParser {
-  /** `start`: only calls so far. `text`: prose, in which only the tag begins a call. */
+  /** `start`: the answer has only calls so far. `text`: the answer has prose, in which only the tag begins a call. */
   #mode: 'start' | 'text' = 'start'
   #scanner: JsonScanner | null = null
-  /** Skipped separators and a tag. They become text when no call follows. */
+  /** Separators and a tag that were skipped. They become text when no call follows. */
   #passed = ''
   #calls = 0
 
-  /** @param tools an object that names another tool is text; undefined: any name is that of a tool */
+  /** @param tools the declared tools; an object that names another tool is text. Undefined: any name may be a tool's. */
   constructor(private readonly tools: readonly ToolDefinition[] | undefined) {
     super()
   }
@@ -61,7 +61,7 @@ class Llama3Parser extends StreamParser {
     return true
   }
 
-  /** This is not a readable call: it is a broken call, or text. */
+  /** Handles an object or text that is no readable call: as a broken call, or as text. */
   #giveUp(): boolean {
     const isNamed = this.tools === undefined ? /^\{\s*"name"\s*:/.test(this.buffer) : NAME.test(this.buffer)
     const broken = this.#passed.includes(TAG) || isNamed
@@ -73,7 +73,7 @@ class Llama3Parser extends StreamParser {
     return this.tools?.some((tool) => tool.name === name) ?? true
   }
 
-  /** This is not a call: the skipped text and the rest are text. */
+  /** Handles text that is not a call: the skipped text and the rest are text. */
   #isText(): boolean {
     this.#scanner = null
     this.#mode = 'text'
@@ -83,7 +83,7 @@ class Llama3Parser extends StreamParser {
     return true
   }
 
-  /** A broken call: the rest of the answer is kept as its raw text. */
+  /** Handles a broken call: the rest of the answer is kept as its raw text. */
   #malformed(): boolean {
     const text = this.consume(this.buffer.length)
     this.#mode = 'text'
@@ -136,7 +136,7 @@ export const llama3: SyntaxFamily = () => ({
     const rules = new GrammarRules(FREE_JSON)
     const calls = addCalls(rules, form, tools, single)
     const text = textWithout(rules, 'text', TAG)
-    // Text that is not a call must not begin with an object that has a name, because the parser would read it as a call.
+    // The parser would read an object with a name as a call. So text that is not a call must not begin with such an object.
     const other = new SchemaWriter(
       rules,
       { type: 'object', properties: { name: false }, additionalProperties: true },

@@ -3,13 +3,13 @@ import type { RawCall } from './call.js'
 
 class UnreadableCall extends Error {}
 
-/** Parses `[name(key=literal, ...), ...]` with Python literals. */
+/** Parses `[name(key=literal, ...), ...]`, where the literals are Python's. */
 export class PythonCalls {
   #at = 0
 
   constructor(private readonly text: string) {}
 
-  /** Returns one malformed call when the text cannot be parsed. */
+  /** Returns the calls of a whole text, or one malformed call when the text cannot be parsed. */
   calls(): RawCall[] {
     if (this.text.trim() === '') return []
     try {
@@ -22,8 +22,8 @@ export class PythonCalls {
   }
 
   /**
-   * Reads the calls that the text begins with: a list, or one call without brackets. Other text may follow them. `open`: more text may
-   * complete them. `no`: it cannot.
+   * Reads the calls with which the text begins: a list, or one call without brackets. Other text may follow them. `open`: more text may
+   * complete the calls. `no`: no further text can.
    */
   read(isList: boolean): { readonly end: number; readonly calls: readonly RawCall[] } | 'open' | 'no' {
     try {
@@ -47,7 +47,7 @@ export class PythonCalls {
     return { name, arguments: `{${pairs.join(',')}}` }
   }
 
-  /** Returns the value as JSON text. */
+  /** Reads a Python value and returns it as JSON text. */
   #value(): string {
     this.#space()
     const char = this.text.charAt(this.#at)
@@ -60,7 +60,7 @@ export class PythonCalls {
       const pairs = this.#list('}', () => {
         const key = this.#value()
         this.#expect(':')
-        // Python keys may be numbers and constants; they become strings.
+        // Keys in Python may be numbers and constants; they become strings here.
         return `${key.startsWith('"') ? key : JSON.stringify(key)}:${this.#value()}`
       })
       return `{${pairs.join(',')}}`

@@ -42,7 +42,7 @@ class SectionReader implements BlockReader {
 
 const skip = (open: string): TagBlock => ({ kind: 'skip', open })
 
-/** The name is in the header (V3.1), or between the separator and a fence (R1, V3). */
+/** Reads a DeepSeek call. Its name is in the header (V3.1), or between the separator and a fence (R1, V3). */
 function deepseekCall(header: string, rest: string): RawCall {
   const [, name, json] = /^\s*([^\n{]*?)\s*```(?:json)?\s*([^]*?)\s*```\s*$/.exec(rest) ?? []
   return name === undefined || json === undefined ? { name: header.trim(), arguments: rest.trim() } : { name, arguments: json }
@@ -81,7 +81,7 @@ export const deepseek: SyntaxFamily = ({ source, tags }) => {
   }
 }
 
-/** Parses `functions.name:0`: the id contains the name. */
+/** Reads a Kimi call. Its header is an id such as `functions.name:0`, which contains the name. */
 function kimiCall(header: string, rest: string): RawCall {
   const id = header.trim()
   return { name: id.replace(/^functions\./, '').replace(/:\d+$/, ''), arguments: rest.trim(), ...(id === '' ? {} : { id }) }

@@ -1,6 +1,6 @@
 /**
- * How a family of models writes tool calls: parsing them and forcing them with a grammar. Also the parser for replies in which tags open
- * and close, which most families use.
+ * Describes how a family of models writes tool calls: how to parse them, and how to force them with a grammar. Also has the parser for
+ * replies in which tags open and close, which most families use.
  */
 import type { ToolCall, ToolDefinition } from '../message.js'
 import { type ReplyParser, StreamParser } from '../parser.js'
@@ -10,18 +10,18 @@ import type { BegunCall, RawCall } from './call.js'
 export type { ReasoningTags }
 
 export interface ToolSyntax {
-  /** For example `hermes`. `none` when the template shows no known syntax. */
+  /** The name of the family, for example `hermes`; `none` when the template shows no known syntax. */
   readonly name: string
-  /** Makes a parser. `prompt`: the generation prompt's text, which may have opened reasoning or a call. */
+  /** Makes a parser. `prompt` is the generation prompt's text, which may have opened reasoning or a call. */
   parser(prompt: string, tools?: readonly ToolDefinition[]): ReplyParser
   /**
-   * Returns GBNF, root rule `root`, that forces at least one call, or exactly one when `single`. Null without tools, or when the family
-   * has none.
+   * Returns GBNF, root rule `root`, that forces at least one call, or exactly one when `single`. Null without tools, or when the family has
+   * no such grammar.
    */
   grammar(tools: readonly ToolDefinition[], prompt: string, single?: boolean): string | null
   /**
-   * Returns a grammar that allows any answer until a call begins, and then only calls of these tools. `bare`: also for bare calls, where
-   * the grammar can wait for them. Null when the family has none.
+   * Returns a grammar that allows any answer until a call begins, and then only calls of these tools. With `bare` it also applies to bare
+   * calls (bare-calls.ts), if the grammar can wait for them. Null when the family has no such grammar.
    */
   lazy(tools: readonly ToolDefinition[], prompt: string, single?: boolean, bare?: boolean): LazyGrammar | null
   /** The tags of reasoning; null when the family has no tags that can be recognised. */
@@ -40,16 +40,18 @@ export interface CallWriter {
   readonly after: string
 }
 
-/** The properties of a template that a family depends on. */
+/** The properties of a template on which a family's syntax depends. */
 export interface TemplateTraits {
   readonly source: string
-  /** Null when the template shows no reasoning. The usual tags are still parsed, but a forced call allows no reasoning. */
+  /**
+   * The template's tags of reasoning; null when it shows none. The usual tags are then still parsed, but a forced call allows no reasoning.
+   */
   readonly tags: ReasoningTags | null
 }
 
 export type SyntaxFamily = (traits: TemplateTraits) => ToolSyntax
 
-/** The grammars and the reasoning tags of a family that writes its calls the same way everywhere. */
+/** Returns the grammars and the reasoning tags of a family that writes its calls in one way everywhere. */
 export const callGrammars = (form: CallForm): Pick<ToolSyntax, 'grammar' | 'lazy' | 'reasoning'> => ({
   reasoning: form.reasoning ?? USUAL_TAGS,
   grammar: (tools, prompt, single = false) => forcedCalls(form, tools, prompt, single),
@@ -75,7 +77,7 @@ export interface BlockReader {
 export type TagBlock =
   | { readonly kind: 'reasoning'; readonly open: string; readonly close: string }
   | { readonly kind: 'calls'; readonly open: string; readonly reader: () => BlockReader }
-  /** A tag that only groups and is dropped. */
+  /** A tag that only groups calls. It is dropped. */
   | { readonly kind: 'skip'; readonly open: string }
 
 type Mode =
@@ -86,7 +88,7 @@ type Mode =
 export class BlockParser extends StreamParser {
   #mode: Mode = { name: 'text' }
 
-  /** `prompt`: when it ends with an opening tag, that block is open from the beginning. */
+  /** @param prompt when it ends with an opening tag, that tag's block is open from the beginning */
   constructor(
     private readonly blocks: readonly TagBlock[],
     prompt: string,
@@ -102,7 +104,7 @@ export class BlockParser extends StreamParser {
     if (final && this.#mode.name === 'calls' && this.buffer === '') this.#mode = { name: 'text' }
   }
 
-  /** Returns false when it needs more text. */
+  /** Reads the next text or block from the buffer. Returns false when it needs more text. */
   #step(final: boolean): boolean {
     const mode = this.#mode
     switch (mode.name) {

@@ -40,7 +40,7 @@ export function argumentTags(text: string, closed: boolean, tools: readonly Tool
 const parametersOf = (tools: readonly ToolDefinition[], name: string): Schema =>
   tools.find((tool) => tool.name === name.trim())?.parameters ?? {}
 
-/** The most values of unclear type whose combinations are tried. */
+/** The most values of unclear type for which all combinations are tried. */
 const MOST_DOUBTFUL = 6
 
 /**
@@ -60,13 +60,13 @@ function taggedValues(pairs: readonly RegExpMatchArray[], parameters: Schema): R
   return read
 }
 
-/** Returns the schema of one argument by name. */
+/** Returns the schema of the argument with this name; null if the tool does not say. */
 function schemaOf({ properties, $defs = {}, definitions = {} }: Schema, key: string): AnySchema | null {
   const schema = isRecord(properties) ? properties[key] : undefined
   return isRecord(schema) ? { ...schema, $defs, definitions } : null
 }
 
-/** Returns the value, and the original text of a number. */
+/** Reads one value whose type is unclear. Returns the value, and for a number also its original text. */
 function loosely(value: string, schema: AnySchema | null): readonly [value: unknown, text?: string] {
   const parsed = parseJson(value)
   const python: Readonly<Record<string, unknown>> = { True: true, False: false, None: null }

@@ -6,7 +6,7 @@ export interface Aligned {
   readonly tokens: Int32Array
   /** The first UTF-16 unit of each token. A token that begins inside a character has that character's first unit. Never decreasing. */
   readonly starts: Int32Array
-  /** The UTF-16 unit after each token's last character. No token shows the text between it and the next start. */
+  /** The UTF-16 unit after each token's last character. No token shows the text between that and the next token's start. */
   readonly ends: Int32Array
   /** 1 when the token begins exactly at `starts`. */
   readonly borders: Uint8Array
@@ -16,7 +16,7 @@ export interface Aligned {
 
 /** How a tokenizer changes plain text besides splitting it. */
 export interface Habits {
-  /** True when it puts a space in front of text at the beginning and after a token that is matched as a whole. */
+  /** True when the tokenizer puts a space in front of text, at the beginning and after a token that is matched as a whole. */
   readonly prefixesSpace: boolean
   /**
    * Returns null for an ordinary token. For a token that is matched as a whole before all others, says whether it swallows the whitespace
@@ -33,10 +33,10 @@ export interface Habits {
  */
 export const align = (...made: Parameters<typeof alignSteps>): Aligned => atOnce(alignSteps(...made))
 
-/** Tokens between two yields. */
+/** How many tokens are handled before other work may run. */
 const STEP = 4096
 
-/** Like `align`, in steps of some thousand tokens. */
+/** Does the same as `align`, but yields after some thousand tokens. */
 export function* alignSteps(
   text: string,
   tokens: Int32Array,
@@ -84,7 +84,10 @@ class Walk {
     private readonly offsets: Int32Array,
   ) {}
 
-  /** Returns null when the pieces do not match the text. Without habits, no character may be added or swallowed. */
+  /**
+   * Aligns all tokens. Returns null when the pieces do not match the text. Without habits, the tokenizer may not have added or swallowed
+   * any character.
+   */
   *run(habits: Habits | null): Steps<Aligned | null> {
     const { text, tokens, bytes, offsets } = this
     const count = tokens.length
@@ -134,7 +137,9 @@ class Walk {
     return unit === text.length ? { tokens, starts, ends, borders, length: text.length } : null
   }
 
-  /** Skips the space that the tokenizer put in front: there is one when the pieces continue with more spaces than the text. */
+  /**
+   * Skips the space that the tokenizer put in front of a text, if there is one. Then the pieces continue with more spaces than the text.
+   */
   #pastPrefix(at: number, unit: number): number {
     const { bytes } = this
     for (let ahead = at; ahead < bytes.length; unit++) {
@@ -153,13 +158,13 @@ class Walk {
 }
 
 const SPACE = 0x20
-/** C's whitespace, which control tokens swallow. */
+/** The characters that C counts as whitespace, which some control tokens swallow. */
 const WHITESPACE = ' \t\n\v\f\r'
 
 /** Joins aligned parts. Each part comes with its place in the whole text. */
 export const concatenate = (...given: Parameters<typeof concatenateSteps>): Aligned => atOnce(concatenateSteps(...given))
 
-/** Like `concatenate`, in steps. */
+/** Does the same as `concatenate`, but yields while many parts are joined. */
 export function* concatenateSteps(
   parts: readonly { readonly at: number; readonly aligned: Aligned }[],
   length: number,
@@ -199,7 +204,7 @@ export function part({ tokens, starts, ends, borders }: Aligned, { start, end }:
   }
 }
 
-/** Returns the first token that begins at or after a character, or `tokens.length`. */
+/** Returns the first token that begins at or after this character; `tokens.length` if there is none. */
 export function tokenAt({ starts }: Aligned, char: number): number {
   let low = 0
   let high = starts.length
@@ -248,7 +253,7 @@ export function within(aligned: Aligned, { start: from, end: to }: Span): Span {
 // Reads bytes as characters like `TextDecoder`, and treats characters that a vocabulary does not distinguish as equal.
 
 const REPLACEMENT = 0xfffd
-/** Represents a space in SentencePiece vocabularies. */
+/** The character U+2581, which stands for a space in SentencePiece vocabularies. */
 const LOWER_BLOCK = 0x2581
 
 /** Maps characters that a piece cannot tell apart to one number: a space and U+2581, and lone surrogates, which have no UTF-8 form. */
@@ -257,7 +262,7 @@ export function folded(code: number): number {
   return code >= 0xd800 && code <= 0xdfff ? REPLACEMENT : code
 }
 
-/** UTF-16 units of a character. */
+/** Returns how many UTF-16 units a character has. */
 export const unitsAt = (code: number): 1 | 2 => (code > 0xffff ? 2 : 1)
 
 /**

@@ -1,12 +1,12 @@
 /**
  * Tokenizes rendered text in stretches between control tokens. So foreign text never becomes a control token, and unchanged stretches come
- * from a cache. Also defines the port to a vocabulary.
+ * from a cache. Also declares the interface that a tokenizer must have.
  */
 import { atOnce, inTurns, type Steps, turn } from '../../core/turns.js'
 import type { Tracked } from '../tracked.js'
 import { align, alignSteps, type Aligned, concatenateSteps, type Habits } from './aligned.js'
 
-/** A stretch with given tokens. Null: its text is tokenized separately. */
+/** A stretch of the text with given tokens. If `tokens` is null, the stretch is tokenized apart from its neighbours. */
 export interface Fixed {
   readonly start: number
   readonly end: number
@@ -21,7 +21,7 @@ interface Control {
   readonly stripsAfter: boolean
 }
 
-/** A control token at its place. */
+/** A control token and its place in the text. */
 interface Occurrence {
   readonly at: number
   readonly control: Control
@@ -33,16 +33,16 @@ interface Part {
   readonly made: Aligned | { readonly text: string; readonly inner: boolean }
 }
 
-/** Pieces, parts and texts worked on between two yields. */
+/** How many pieces, parts or texts are handled before other work may run. */
 const STEP = 1024
-/** How many characters of text are kept tokenized. */
+/** The most characters of text whose tokens are kept. */
 const CACHE_CHARACTERS = 32 << 20
 const decoder = new TextDecoder()
 
 export class Encoder {
   readonly #pieces = new Map<number, Uint8Array>()
   readonly #controls = new Map<number, Control>()
-  /** How each token behaves in plain text; null for an ordinary token. */
+  /** For each token: its properties if a tokenizer matches it as a whole even in plain text; null for an ordinary token. */
   readonly #wholes = new Map<number, Control | null>()
   readonly #stretches = new Recent<Aligned>(CACHE_CHARACTERS)
   readonly #answers = new WeakMap<Int32Array, { readonly text: string; readonly aligned: Aligned }>()
@@ -80,8 +80,8 @@ export class Encoder {
   }
 
   /**
-   * Finds the control tokens in long literals, on another thread where the tokenizer can. A literal is text that the template itself writes;
-   * numbers of a request become literals, too, so one can be long.
+   * Finds the control tokens in long literals, on another thread if the tokenizer can do that. A literal is text that the template itself
+   * writes. Numbers of a request become literals, too, so one can be long.
    */
   async #inLongLiterals(literals: readonly Literal[]): Promise<ReadonlyMap<string, readonly Occurrence[]>> {
     const long = [...new Set(literals.filter(({ text }) => text.length > LONG_LITERAL).map(({ text }) => text))]
@@ -116,7 +116,7 @@ export class Encoder {
     return inTurns(this.#joined(planned, text.length, ready))
   }
 
-  /** Puts the known texts of the parts into `ready`. Returns the others, each once. */
+  /** Puts those texts of the parts that are in the cache into `ready`. Returns the other texts, each once. */
   *#missing(parts: readonly Part[], ready: Map<string, Aligned>): Steps<string[]> {
     const missing = new Set<string>()
     for (const [index, { made }] of parts.entries()) {
@@ -130,7 +130,7 @@ export class Encoder {
     return [...missing]
   }
 
-  /** Tokenizes texts, on another thread where the tokenizer can. */
+  /** Tokenizes texts, on another thread if the tokenizer can do that. */
   async #tokenizeInTurns(texts: readonly string[], ready: Map<string, Aligned>): Promise<void> {
     const { tokenizer } = this
     const all = (await tokenizer.tokenizeAll?.(texts)) ?? texts.map((text) => tokenizer.tokenize(text))
@@ -205,12 +205,12 @@ export class Encoder {
     return made.inner ? this.#innerAligned(made.text, ready) : (ready?.get(made.text) ?? this.#stretch(made.text))
   }
 
-  /** The text that is actually tokenized for this part, which is the key in the cache. */
+  /** Returns the text that is actually tokenized for this part. It is also the key in the cache. */
   #key({ text, inner }: { readonly text: string; readonly inner: boolean }): string {
     return inner && this.#habits.prefixesSpace ? ANCHORS[0] + text : text
   }
 
-  /** Tokenizes text in the middle of other text: without control tokens and without a space in front. */
+  /** Tokenizes text that is in the middle of other text: without control tokens, and without a space in front. */
   inner(text: string, ready?: ReadonlyMap<string, Aligned>): Int32Array {
     if (text === '') return new Int32Array()
     const stretch = (of: string) => ready?.get(of) ?? this.#stretch(of)
@@ -223,7 +223,7 @@ export class Encoder {
     return stretch(text).tokens
   }
 
-  /** Like `inner`, with the characters that each token shows. */
+  /** Does the same as `inner`, and also returns which characters each token shows. */
   innerAligned(text: string): Aligned {
     return this.#innerAligned(text)
   }
@@ -269,8 +269,8 @@ export class Encoder {
   }
 
   /**
-   * Checks whether the token is matched as a whole: then its text alone gives exactly this token, without a space in front. Ordinary text
-   * would be split.
+   * Returns the token's properties if the tokenizer matches it as a whole in plain text. Then the token's text alone gives exactly this
+   * token, without a space in front. An ordinary token gives null.
    */
   #matched(token: number): Control | null {
     let matched = this.#wholes.get(token)
@@ -288,7 +288,7 @@ export class Encoder {
     return control
   }
 
-  /** Finds by trying whether a control token swallows whitespace, because the port does not say. */
+  /** Finds by trying whether a control token swallows whitespace, because the `Tokenizer` interface does not say it. */
   #probe(token: number): Control {
     const text = decoder.decode(this.piece(token))
     const special = (whole: string) => this.tokenizer.tokenize(whole, { parseSpecial: true })
@@ -309,7 +309,7 @@ interface Literal {
   readonly text: string
 }
 
-/** Characters from which a literal is tokenized on another thread. */
+/** The length in characters from which on a literal is tokenized on another thread. */
 const LONG_LITERAL = 4096
 
 function* literalsIn({ pieces }: Tracked): Steps<Literal[]> {
@@ -330,7 +330,7 @@ function* literalsIn({ pieces }: Tracked): Steps<Literal[]> {
   return literals
 }
 
-/** Text that no tokenizer puts a space in front of. So it puts none before the text that follows either. */
+/** Texts in front of which no tokenizer puts a space. So no tokenizer puts a space before the text behind such a text either. */
 const ANCHORS = ['\n', ')', 'x'] as const
 
 function single(token: number, length: number): Aligned {
@@ -343,10 +343,10 @@ function single(token: number, length: number): Aligned {
   }
 }
 
-// A cache of results for recent texts, bounded by their total length.
+// A cache of results for the texts that were used last, bounded by the total length of the texts.
 
 class Recent<T> {
-  /** In order of use: a Map iterates in insertion order, and a hit is inserted again. */
+  /** The results in order of use. A Map iterates in insertion order, so a result that is used is inserted again. */
   readonly #entries = new Map<string, T>()
   #characters = 0
 
@@ -360,7 +360,7 @@ class Recent<T> {
     return made
   }
 
-  /** Returns undefined when the text is not kept. A hit counts as a use. */
+  /** Returns the kept result of a text; undefined when there is none. The result counts as used now. */
   find(text: string): T | undefined {
     const kept = this.#entries.get(text)
     if (kept === undefined) return undefined
@@ -388,9 +388,9 @@ export interface Tokenizer {
     readonly addBos: boolean
   }
   tokenize(text: string, options?: { readonly addSpecial?: boolean; readonly parseSpecial?: boolean }): Int32Array
-  /** Tokenizes each text off the event loop's thread. Default: `tokenize` on this thread. */
+  /** Tokenizes each text off the event loop's thread. A tokenizer without this function uses `tokenize` on this thread. */
   tokenizeAll?(texts: readonly string[], options?: { readonly parseSpecial?: boolean }): Promise<readonly Int32Array[]>
-  /** The bytes of one token as it is written out, control tokens included. */
+  /** Returns the bytes of one token as it is written out, control tokens included. */
   piece(token: number, special?: boolean): Uint8Array
   isControl(token: number): boolean
 }
