@@ -36,7 +36,7 @@ const broken: ChatMessage = {
   toolCalls: [{ id: 'call_1', name: probeTool.name, arguments: {}, malformed: 'Probe place' }],
 }
 
-/** Conversations in which user messages and answers do not alternate. Some templates leave out a message there. */
+/** Conversations in which user messages and answers do not alternate. Some templates do not show all of their messages. */
 const uneven: readonly (readonly ChatMessage[])[] = [
   [answer, user],
   [user, afterwards],

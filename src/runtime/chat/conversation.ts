@@ -181,7 +181,7 @@ function callValue(call: ToolCall, origin: Origin, form: TemplateForm): Value {
 const NO_RESULT = 'No result.'
 
 interface ResultPlace {
-  /** The call that the result answers; undefined when there is none. */
+  /** The call that the result answers; undefined when no call is known. */
   readonly call: ToolCall | undefined
   /**
    * Calls of the same message before `call` that have no result. Templates without ids match results by their order, so each of these calls
@@ -243,12 +243,12 @@ function callId(id: string, { ids }: TemplateForm): string {
 /** How a template wants its messages. Found once, by trying (capabilities.ts). */
 export interface TemplateForm {
   /**
-   * Which system messages the template shows at their places. `anywhere`: all. `leading`: those before all other messages. `first`: only
-   * one of those, so they are joined. `merged`: none, so the first user message begins with their text. Later system messages become user
-   * messages, with their text between tags.
+   * Which system messages the template shows as system messages. `anywhere`: all of them. `leading`: only those before all other messages.
+   * `first`: only one before all others, so leading ones are joined to one. `merged`: none, so the first user message begins with their
+   * text. Later system messages become user messages, with their text between tags.
    */
   readonly system: 'anywhere' | 'leading' | 'first' | 'merged'
-  /** The value of `tools` when there are no tools: None, or an undefined variable. */
+  /** The value of the template's variable `tools` when a request has no tools: None, or an undefined variable. */
   readonly absent: 'none' | 'undefined'
   /** `described`: the template ignores tools, so the system message describes them. */
   readonly tools: 'native' | 'described'
@@ -260,7 +260,7 @@ export interface TemplateForm {
   readonly results: 'native' | 'user'
   /** `nine`: call ids must have nine letters and digits. */
   readonly ids: 'free' | 'nine'
-  /** `either`: a message with calls may have content or reasoning but not both, so its reasoning is left out when it has both. */
+  /** `either`: the template refuses a message with calls that has both content and reasoning, so its reasoning is left out. */
   readonly reasoning: 'both' | 'either'
   /** `space`: the template refuses answers without content and calls, so their content becomes one space. */
   readonly empty: 'kept' | 'space'
@@ -270,7 +270,7 @@ export interface TemplateForm {
   readonly opening: 'any' | 'user'
   /**
    * True when the template wants user messages and answers to alternate. Then neighbours of one role are joined, and an empty message is
-   * added where one is missing.
+   * added between two that cannot be joined.
    */
   readonly alternates: boolean
 }

@@ -147,7 +147,7 @@ function strictest([first, ...others]: readonly Pick<TextChange, 'contract'>[]):
 }
 
 /**
- * Returns where a place of the unedited text lies in the edited text. A place inside a replaced stretch moves to the end of the
+ * Converts a place of the unedited text to its place in the edited text. A place inside a replaced stretch moves to the end of the
  * replacement.
  */
 export function shifted(at: number, changes: readonly TextChange[]): number {

@@ -81,9 +81,9 @@ export interface Rendered {
   /** Tokens of the generation prompt. */
   readonly generation: Span
   /**
-   * The unedited prompt: its tokens (FORGOTTEN where an edit asks the cache to forget), and its holes in order. A hole is a span that
-   * edits hide, with the number of tokens in its place. Each edit of shown text makes one hole; edits that share a token make one
-   * together.
+   * The unedited prompt: its tokens (FORGOTTEN for tokens that the cache must forget), and its holes in order. A hole is a span of tokens
+   * that edits hide, with the number of tokens that are shown in its place. Each edit of shown text makes one hole; edits that share a
+   * token make one together.
    */
   readonly origin: {
     readonly base: Int32Array
@@ -147,7 +147,7 @@ export class ChatFormat {
     return this.template.reads(name)
   }
 
-  /** Returns the same format with exactly these template variables. */
+  /** Returns this chat format with exactly these template variables. */
   with(variables: TemplateVariables = {}): ChatFormat {
     const root = this.#root
     const read = Object.entries(variables)
@@ -190,7 +190,7 @@ export class ChatFormat {
     return atOnce(this.#rendered(request, this.#base(...baseOf(request))))
   }
 
-  /** Like `render`, but yields to the event loop while a long conversation is rendered and tokenized. */
+  /** Does the same as `render`, but lets other work run while a long conversation is rendered and tokenized. */
   async renderInTurns(request: RenderRequest): Promise<Rendered> {
     return inTurns(this.#rendered(request, await this.#baseInTurns(...baseOf(request))))
   }
@@ -304,12 +304,12 @@ export class ChatFormat {
     return this.syntax.parser(prompt, tools).withBare(bare)
   }
 
-  /** Does the same as `callGrammar`, but keeps grammars, and makes slow ones on another thread. */
+  /** Does the same as `callGrammar`, but keeps the grammars, and makes slow grammars on another thread. */
   callGrammarElsewhere(tools: readonly ToolDefinition[], single = false): Promise<string | null> {
     return forcedGrammar(this.#callWriting, tools, single)
   }
 
-  /** Does the same as `lazyCalls`, but keeps grammars, and makes slow ones on another thread. */
+  /** Does the same as `lazyCalls`, but keeps the grammars, and makes slow grammars on another thread. */
   lazyCallsElsewhere(tools: readonly ToolDefinition[], single = false, bare = false): Promise<LazyGrammar | null> {
     return lazyGrammar(this.#callWriting, tools, single, bare)
   }
@@ -525,7 +525,7 @@ function ownStart(text: Tracked): number {
   return 0
 }
 
-/** The inputs of an unedited prompt: messages, tools, what edits touch, and the ending. */
+/** The inputs of an unedited prompt: messages, tools, the parts that edits touch, and the ending. */
 type BaseRequest = readonly [readonly ChatMessage[], readonly ToolDefinition[], EditedParts, Ending]
 
 const endingOf = ({

@@ -51,7 +51,7 @@ export interface CallForm {
   readonly around?: { readonly before: string; readonly after: string }
   /** Whether parsers also accept calls without `around`. */
   readonly isAroundOptional?: boolean
-  /** The tags of reasoning that may come before a call; null when there can be none. */
+  /** The tags of reasoning that may come before a call; null when no reasoning may come. */
   readonly reasoning: ReasoningTags | null
   /** Texts that begin a call at any place outside reasoning. */
   readonly triggers: readonly string[]
@@ -59,7 +59,7 @@ export interface CallForm {
   readonly style?: 'python' | TaggedArguments
 }
 
-/** A grammar that applies from the place where a trigger occurs. */
+/** A grammar that applies from the first trigger in the answer on. */
 export interface LazyGrammar {
   /** GBNF, root rule `root`, of everything from the trigger on. */
   readonly grammar: string
@@ -69,7 +69,7 @@ export interface LazyGrammar {
   readonly spaced: readonly string[]
   /** Triggers within these tags are ignored. */
   readonly reasoning: readonly ReasoningTags[]
-  /** The trigger or reasoning tag that the prompt ends with; empty when there is none. */
+  /** The trigger or reasoning tag with which the prompt ends; empty when it ends with none. */
   readonly opened: string
 }
 
@@ -254,7 +254,7 @@ function namedArguments(rules: GrammarRules, schema: Schema, options: SchemaOpti
 }
 
 function opening(rules: GrammarRules, prompt: string, { open, close }: ReasoningTags): string {
-  // The prompt has already closed its reasoning, or says that there is none.
+  // The prompt has already closed its reasoning, or has said that the answer has none.
   if (prompt.trimEnd().endsWith(close)) return ''
   const rest = `${textWithout(rules, 'thought', close)} ${literal(close)} [ \\n]{0,4} `
   return prompt.trimEnd().endsWith(open) ? rest : `( ${literal(open)} ${rest})? `

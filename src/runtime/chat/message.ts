@@ -39,7 +39,7 @@ export interface ChatMessage {
   readonly sampled?: Sampled
   /** Set on a summary that a server wrote in place of messages: how many messages of its client it stands for. */
   readonly stands?: number
-  /** Set on an answer that was cancelled here. A client that read it as a stream may have less of its text. */
+  /** Set on an answer that this server cancelled. A client that read the answer as a stream may have less of its text. */
   readonly cut?: true
 }
 
@@ -63,8 +63,8 @@ export interface ToolDefinition {
   /** JSON schema of the arguments object. */
   readonly parameters: Readonly<Record<string, unknown>>
   /**
-   * True: arguments must follow the whole schema, and a schema that no grammar can express is refused. Default false: arguments follow the
-   * part of the schema that a grammar can express.
+   * Whether arguments must follow the whole schema; a schema that no grammar can express is then refused. By default (false), arguments
+   * follow the part of the schema that a grammar can express.
    */
   readonly strict?: boolean
 }
@@ -89,7 +89,9 @@ export interface Edit {
    * counts.
    */
   readonly contract?: Contract
-  /** True when the cache must forget the hidden text: no cell that holds it or has attended to it stays in any tier. Implies `exact`. */
+  /**
+   * Set when the cache must forget the hidden text: no cell that holds the text or has attended to it stays in any tier. Implies `exact`.
+   */
   readonly forget?: true
 }
 

@@ -112,7 +112,7 @@ export abstract class StreamParser implements ReplyParser {
   #events: ReplyEvent[] = []
   readonly #text = new Flow()
   readonly #reasoning = new Flow()
-  /** True after reasoning or a call. Whitespace before the next text is only a separator then. */
+  /** True after reasoning or a call. Then whitespace before the next text only separates it, and is dropped. */
   #separated = false
   readonly #calls: ToolCall[] = []
   /** Reads bare calls (syntax/bare-calls.ts) in the text; null when they stay text. */
@@ -222,7 +222,7 @@ export abstract class StreamParser implements ReplyParser {
     this.separate()
   }
 
-  /** Returns the id for a call: the model's own, or a new one when the model wrote none or used the id of an earlier call in the reply. */
+  /** Returns the id for a call. It is the model's own id, unless the model wrote none or used the id of an earlier call in the reply. */
   #idOf(own: string | undefined): string {
     const isFree = (id: string) => this.#calls.every((call) => call.id !== id)
     if (own !== undefined && isFree(own)) return own

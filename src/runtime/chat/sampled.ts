@@ -1,4 +1,4 @@
-/** Puts the sampled tokens of an answer in place of the template's rendering of it, when both say the same. */
+/** Puts the sampled tokens of an answer in place of the text with which the template shows it, when both say the same. */
 import type { Span } from '../core/span.js'
 import { comparableJson } from '../core/written-json.js'
 import type { ChatMessage, ToolCall } from './message.js'
@@ -61,7 +61,8 @@ export function substitute(
 
 interface PlacedAnswer {
   /**
-   * Places in the text that shows the message, in characters: where the answer begins, and (next field) where the text that ends it begins.
+   * Places in the text that shows the message, in characters: the beginning of the answer, and (next field) the beginning of the text that
+   * ends it.
    */
   readonly header: number
   readonly end: number
@@ -130,7 +131,7 @@ function headerLength(prompt: string): number {
   return opens === -1 ? prompt.length : opens
 }
 
-/** Returns where the text that ends an answer begins: at the last control token after the message's own text, or at the known ending. */
+/** Finds the beginning of the text that ends an answer: the last control token after the message's own text, or the known ending. */
 function endOfAnswer(region: Tracked, index: number, encoder: Encoder, ending: string): number {
   let copied = 0
   let at = 0

@@ -19,7 +19,7 @@ export class Tracked {
     this.#value = value ?? pieces.map((piece) => piece.text).join('')
   }
 
-  /** Makes text of one origin. Its characters are the first ones of the original. */
+  /** Makes text of one origin. The text is the beginning of its original, for example of a message's content. */
   static of(text: string, origin: Origin): Tracked {
     if (text === '') return Tracked.empty
     const to = typeof origin === 'string' ? 0 : text.length
@@ -200,10 +200,10 @@ export function messageStarts(text: Tracked, count: number): number[] {
   return starts
 }
 
-// Maps the characters of one message's content to those of the rendered text. The map keeps their order. It has gaps if a template leaves
-// out or adds text.
+// Maps the characters of one message's content to the characters of the rendered text. The map keeps their order. It has gaps if a template
+// leaves out or adds text.
 
-/** A stretch of content and the place where the text shows it. */
+/** A stretch of content, and the stretch of the text that shows it. */
 interface ShownContent {
   readonly content: Span
   readonly text: Span
@@ -272,15 +272,15 @@ export class OffsetMap {
     return last < first || (last === first && end > start) ? 'hidden' : { start: first, end: last }
   }
 
-  /** Returns the place of the text where `[start, end)` of the content would be if it were shown. */
+  /** Returns the place in the text at which `[start, end)` of the content would be if the text showed it. */
   placeOfHidden({ end }: Span): number {
     const before = this.stretches.findLast((stretch) => stretch.content.start < end)
     return before === undefined ? this.text.start : place(before, end, before.text.end)
   }
 
   /**
-   * Returns the content offsets at a place of the text. There are several when content is hidden there. Returns null inside text that is
-   * not exact or not of this content.
+   * Returns the content offsets of a place in the text. There is more than one offset if content is hidden at the place. Returns null
+   * inside text that is not exact or not of this content.
    */
   toContent(at: number): { readonly low: number; readonly high: number } | null {
     const before = this.stretches.findLast((stretch) => stretch.text.start < at)

@@ -15,8 +15,9 @@ const MOST = 1 << 14
 
 /**
  * Returns matches of equal keys, ascending in both lists. It matches the common beginning and ending first. Between them it matches the
- * keys that occur once in each list, as many as are in the same order (patience). In the gaps between these it finds the longest common
- * subsequence. So the time is n log n in the length between beginning and ending. Only in small gaps it grows with the square.
+ * keys that occur once in each list, as many as have the same order in both (patience). In the gaps between these matches it finds the
+ * longest common subsequence. The time is n log n in the length between beginning and ending; only for small gaps it grows with the square
+ * of their length.
  */
 export function align<K>(a: readonly K[], b: readonly K[]): Match[] {
   const matches: Match[] = []
@@ -42,7 +43,7 @@ export interface Gap {
   readonly bEnd: number
 }
 
-/** Returns the gaps between matches, in order, without those that are empty in both lists. */
+/** Returns the gaps between matches, in order. Gaps that are empty in both lists are left out. */
 export function gapsOf(matches: readonly Match[], aEnd: number, bEnd: number): Gap[] {
   const gaps: Gap[] = []
   let [a, b] = [0, 0]
@@ -81,7 +82,7 @@ function trimmed<K>(a: readonly K[], b: readonly K[], gap: Gap): Gap {
   return { a: from, aEnd, b: other, bEnd }
 }
 
-/** Matches the keys that occur once on each side of the gap, as many as are in the same order. */
+/** Matches the keys that occur once on each side of the gap, as many as have the same order on both sides. */
 function anchors<K>(a: readonly K[], b: readonly K[], { a: from, aEnd, b: other, bEnd }: Gap): Match[] {
   const once = new Map<K, { a: number; b: number }>()
   const TWICE = -1
@@ -97,7 +98,7 @@ function anchors<K>(a: readonly K[], b: readonly K[], { a: from, aEnd, b: other,
 
 /** Returns the longest selection of the pairs in which `b` ascends, as `a` does already. */
 function longestAscending(pairs: readonly Match[]): Match[] {
-  /** At index n: the index of the pair that ends a selection of n + 1 pairs. Of all such pairs it has the lowest `b`. */
+  /** At index n: of all pairs that can end a selection of n + 1 pairs, the index of the pair with the lowest `b`. */
   const ends: number[] = []
   const before = new Int32Array(pairs.length)
   pairs.forEach(({ b }, at) => {

@@ -8,7 +8,7 @@ const MINUTE = 60_000
 const HOUR = 60 * MINUTE
 /** A jump of the machine's clock by up to this many milliseconds is followed at once. */
 const SLACK = 10 * MINUTE
-/** A clock that jumped further is believed after it has run steadily for this many milliseconds. */
+/** A clock that jumped by more than SLACK is believed after it has run steadily for this many milliseconds. */
 const SETTLED = 24 * HOUR
 /** kvfold did not exist before this date, so no clock that shows an earlier one is believed. */
 const EARLIEST = Date.UTC(2026, 0)

@@ -1,4 +1,4 @@
-/** The contracts: what an edit of the context promises about the cache (docs/contracts.md). */
+/** The contracts: the promises that an edit of the context makes about the cache (docs/contracts.md). */
 
 /**
  * `exact`: the cache equals a fresh prefill of the shown tokens. `splice`: hidden tokens cannot be attended to, and the text after them
@@ -25,8 +25,8 @@ export const contractOfStep = (choice: ContractChoice): Contract => (choice === 
  */
 export interface BlendChoice {
   /**
-   * Echoes of the hidden text, and this many tokens on either side of each. An echo is a pair of tokens that the hidden text has and that
-   * the shown text before it has not. A model that read the hidden text continued it there.
+   * Echoes of the hidden text, and this many tokens on either side of each. An echo is a pair of tokens that occurs in the hidden text, but
+   * not in the shown text before it. At an echo, a model that read the hidden text goes on with that text.
    */
   readonly echo?: number
   /**
@@ -36,7 +36,7 @@ export interface BlendChoice {
   readonly asked?: number
   /** How many tokens directly behind each hole. */
   readonly first?: number
-  /** How many tokens at the end of the prompt; the question usually stands there. */
+  /** How many tokens at the end of the prompt, because the question is usually at the end. */
   readonly ending?: number
   /** The tokens of how many messages at the end. */
   readonly messages?: number

@@ -1,4 +1,6 @@
-/** Reads JSON from outside, whose fields may be missing, null or of another type. Also filters and weighs such data. */
+/**
+ * Reads JSON from outside, whose fields may be missing, null or of another type. Also filters fields and measures the size of JSON data.
+ */
 
 export const isRecord = (value: unknown): value is Readonly<Record<string, unknown>> =>
   typeof value === 'object' && value !== null && !Array.isArray(value)
@@ -43,7 +45,7 @@ export function definedFields<T extends object>(fields: T): Given<T> {
   return Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined)) as Given<T>
 }
 
-/** Returns the number of characters and values in JSON data, but at most `most`. It stops counting there. */
+/** Returns the number of characters and values in JSON data. It stops counting at `most`, and then returns `most`. */
 export function weightOf(value: unknown, most: number): number {
   if (typeof value === 'string') return Math.min(most, value.length + 1)
   if (typeof value !== 'object' || value === null) return 1

@@ -1,4 +1,4 @@
-/** Other processes and threads: whether one still runs, and what Node needs to run our sources in one. */
+/** Other processes and threads: whether a process still runs, and the options with which Node runs our TypeScript sources. */
 import { createRequire } from 'node:module'
 import { pathToFileURL } from 'node:url'
 

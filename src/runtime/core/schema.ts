@@ -8,7 +8,7 @@ import { deeplyWrittenLike, numberText, writeJson } from './written-json.js'
 export interface Fault {
   /** The path from the top of the value: names of fields and indexes of lists. */
   readonly path: readonly string[]
-  /** The value found there, as JSON with its original digits; undefined when there is none. */
+  /** The value at the path, as JSON with its original digits; undefined when the path leads to no value. */
   readonly given: string | undefined
   /** `must be a whole number`, `is missing`, ... */
   readonly message: string

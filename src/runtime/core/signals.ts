@@ -7,8 +7,8 @@ export interface JoinedSignal {
 }
 
 /**
- * Returns a signal that is aborted when the first of these is, with the same reason. `AbortSignal.any` would leave a reference at each
- * source for as long as the source lives.
+ * Returns a signal that is aborted when the first of these signals is, with the same reason. `AbortSignal.any` would leave a reference at
+ * each source for as long as the source lives.
  */
 export function joined(signals: readonly (AbortSignal | null | undefined)[]): JoinedSignal {
   const sources = signals.filter((each) => each != null)

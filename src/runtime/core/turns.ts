@@ -42,6 +42,6 @@ export function turn(): Promise<void> {
 
 function next(): void {
   waiting.shift()?.()
-  // Node runs a `setImmediate` that is called here in the next turn of the loop, not in this one.
+  // A `setImmediate` that is called inside another one runs only in the next turn of the event loop.
   if (waiting.length > 0) setImmediate(next)
 }

@@ -70,7 +70,8 @@ export function numberText(container: object, key: string): string | undefined {
 }
 
 /**
- * Makes an object like `Object.fromEntries`. `writtenEntries` returns its entries in this order, and its numbers with the texts given here.
+ * Makes an object like `Object.fromEntries`. For this object, `writtenEntries` returns the entries in this order, and each number with the
+ * `text` of its entry.
  */
 export function objectOf(
   entries: Iterable<readonly [key: string, value: unknown, text?: string | undefined]>,
@@ -83,7 +84,7 @@ export function objectOf(
   return object
 }
 
-/** Makes a list of the values. `writtenEntries` returns its numbers with the texts given here. */
+/** Makes a list of the values. For this list, `writtenEntries` returns each number with the `text` of its entry. */
 export function listOf(entries: Iterable<readonly [value: unknown, text?: string | undefined]>): unknown[] {
   const list: unknown[] = []
   const numbers = new Map<string, string>()
@@ -121,7 +122,7 @@ export const isNoted = (value: unknown): boolean => findNoted(value, new Set())
 /** Clones like `structuredClone`, and keeps the notes. */
 export const cloned = <T>(value: T): T => deeplyWrittenLike(structuredClone(value), value)
 
-/** Does the same as `writtenLike` for a value and for every object and list inside it that also exists in `original`. */
+/** Does the same as `writtenLike`, for a value and also for all objects and lists inside it that `original` has at the same path. */
 export function deeplyWrittenLike<T>(copy: T, original: unknown): T {
   const noted = new Set<object>()
   if (findNoted(original, noted)) noteLike(copy, original, noted)

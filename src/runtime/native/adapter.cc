@@ -1,4 +1,4 @@
-// LoRA adapters: loads them beside a model, and sets those that a context's decodes apply.
+// LoRA adapters: loads adapters beside a model, and sets the adapters that a context's decodes apply.
 #include "kvfold.h"
 
 namespace kvfold {
@@ -35,8 +35,8 @@ Napi::Value release(const Napi::CallbackInfo &info) {
   return info.Env().Undefined();
 }
 
-// Sets the adapters that the context applies; the arguments are (context, adapters, scales: Float32Array). If they differ from the last
-// ones, the next decode plans its graph anew.
+// Sets the adapters that the context applies; the arguments are (context, adapters, scales: Float32Array). If adapters or scales differ
+// from before, the next decode plans its graph anew.
 Napi::Value use(const Napi::CallbackInfo &info) {
   return guarded(info, [&]() -> Napi::Value {
     auto context = contextOf(info[0]);

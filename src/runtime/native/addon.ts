@@ -38,7 +38,7 @@ export interface RawModel extends Omit<ModelInfo, 'path' | 'architecture' | 'voc
 }
 
 export interface RawVocabulary extends Omit<SpecialTokens, 'fill'> {
-  /** Tokens of fill-in prompts (llama_vocab_fim_*); null where the vocabulary has none. */
+  /** Tokens of fill-in prompts (llama_vocab_fim_*); null if the vocabulary has no such token. */
   readonly fillPrefix: number | null
   readonly fillSuffix: number | null
   readonly fillMiddle: number | null
@@ -162,9 +162,9 @@ export interface Addon {
   saveSequence(context: ContextHandle, seq: number, room: number): Uint8Array
   /** Loads a state that `saveSequence` returned, and skips its first `room` bytes. Returns false if the cache has no room. */
   loadSequence(context: ContextHandle, seq: number, state: Uint8Array, room: number): boolean
-  /** Like `saveSequence`, but off the event loop. */
+  /** Does the same as `saveSequence`, but off the event loop. */
   copyOut(context: ContextHandle, seq: number, room: number): Promise<Uint8Array>
-  /** Like `loadSequence`, but off the event loop. */
+  /** Does the same as `loadSequence`, but off the event loop. */
   copyIn(context: ContextHandle, seq: number, state: Uint8Array, room: number): Promise<boolean>
   captureCreate(options: object): CaptureHandle
   /** Returns the capture of the last decode, and keeps no copy. */
@@ -245,7 +245,10 @@ export async function loadAddon(gpu: GpuChoice): Promise<LoadedAddon> {
   return { addon, llama, release, libraries }
 }
 
-/** Switches to the libraries that were compiled here, or that `KVFOLD_CPU_LIBRARY` and the like name, if there are any. */
+/**
+ * Switches to the libraries that were compiled on this machine, or that `KVFOLD_CPU_LIBRARY` and the like name. Keeps the shipped ones
+ * otherwise.
+ */
 function useLibraries(addon: Addon): BackendInfo['libraries'] {
   const loaded = loadedLibraries()
   const used: Record<string, LibraryFiles> = {}
@@ -298,7 +301,7 @@ function llamaLibrary(): string {
 }
 
 async function detect(gpu: GpuChoice): Promise<Llama> {
-  // node-llama-cpp is imported only here, so that errors thrown earlier do not wait for the import.
+  // Only this function imports node-llama-cpp, so that errors that are thrown earlier do not wait for the import.
   const { getLlama } = await import('node-llama-cpp')
   try {
     return await getLlama({

@@ -1,5 +1,5 @@
-// Limits of an answer: forbidden words, the only tokens that it may have, the fewest tokens, and tokens that end it beside the vocabulary's
-// own end tokens.
+// Limits of an answer: forbidden words, the only tokens that it may have, and the fewest tokens. Some limits name tokens that end the
+// answer, beside the vocabulary's own end tokens.
 #pragma once
 
 #include <memory>

@@ -11,9 +11,9 @@ import { existsSync } from 'node:fs'
 let opened: { readonly gpu: GpuChoice; readonly native: Promise<Native> } | null = null
 
 /**
- * Returns the process's llama.cpp, on the best backend that has a device here, unless `gpu` names one. A process has one backend: later
- * calls return the same object, or throw native/unsupported if they name another backend. When the process exits, everything that was not
- * disposed is freed.
+ * Returns the process's llama.cpp. It uses the best backend that has a device on this machine, unless `gpu` names a backend. A process has
+ * one backend: later calls return the same object, or throw native/unsupported if they name another backend. When the process exits,
+ * everything that was not disposed is freed.
  * @throws KvfoldError native/unsupported, native/build-failed, native/library-mismatch
  */
 export async function openNative({ gpu = 'auto' }: { readonly gpu?: GpuChoice } = {}): Promise<Native> {

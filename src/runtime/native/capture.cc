@@ -30,8 +30,8 @@ struct Sums {
   double weight = 0, surprise = 0;
 };
 
-// Sum of the weights, and sum of weight x -log(weight). Every 512 weights, the four float sums are added to double ones, so that long rows
-// lose no precision.
+// Returns the sum of the weights, and the sum of weight x -log(weight). Every 512 weights, the four float sums are added to sums of double
+// precision, so that long rows lose no precision.
 Sums sumsOf(const float *weights, int32_t count) {
   constexpr int32_t stretch = 512;
   Sums sums;

@@ -1,7 +1,7 @@
 /**
- * Compiles a library of llama.cpp with this machine's own compiler, to be used instead of the one that node-llama-cpp ships. The source is
- * the same. For the processor, a newer compiler may make far quicker code. For a GPU, the shipped library may lack code that the card or its
- * driver takes.
+ * Compiles a library of llama.cpp with this machine's own compiler, to be used instead of the library that node-llama-cpp ships. Both have
+ * the same source. For the processor, a newer compiler may make far quicker code. For a GPU, the shipped library may lack code for this
+ * card or its driver.
  */
 import { existsSync } from 'node:fs'
 import { copyFile, mkdir, mkdtemp, rm } from 'node:fs/promises'
@@ -20,8 +20,8 @@ interface Kind {
   /** ggml's name of the backend. */
   readonly backend: string
   /**
-   * The name of the library's file. For the processor it contains a kind of processor, e.g. `libggml-cpu-zen4.so`. A library for all kinds
-   * of processors has another name, and cannot be compiled again here.
+   * Matches the file name of the library. For the processor the name contains a kind of processor, e.g. `libggml-cpu-zen4.so`. A library
+   * for all kinds of processors has another name, and kvfold cannot compile it.
    */
   readonly file: RegExp
   readonly options: Readonly<Record<string, string>>
@@ -76,7 +76,7 @@ const OPTIONS = {
   LLAMA_OPENSSL: 'OFF',
 }
 
-/** Returns the path for the library compiled here, whether it exists or not. @param file the name of the shipped library */
+/** Returns the path for the library that `kvfold compile` builds, whether it exists or not. @param file the name of the shipped library */
 export function compiledPath(kind: LibraryKind, file = `libggml-${kind}.so`): string {
   const { root, release } = builtAddon()
   return join(root, 'build', kind, release, file)
@@ -140,8 +140,8 @@ function cudaOptions(nvcc: string, architectures: string): Readonly<Record<strin
 }
 
 /**
- * Returns the library to use instead of the shipped one; null to use the shipped one. `KVFOLD_CPU_LIBRARY` and the like may be `shipped`, or
- * the path of another library.
+ * Returns the library to use instead of the shipped one; null to use the shipped one. `KVFOLD_CPU_LIBRARY` and the like may be `shipped`,
+ * or the path of another library.
  * @throws KvfoldError native/library-mismatch when that path is no file
  */
 export function wantedLibrary(

@@ -23,7 +23,7 @@ export interface ContextPlan {
   readonly keyType: CacheType
   readonly valueType: CacheType
   readonly fullSlidingWindow: boolean
-  /** Null: the context makes logits and no embeddings. */
+  /** How the context pools embeddings. Null: it makes logits and no embeddings. */
   readonly pooling: Pooling | null
   /** Estimated bytes of the cache, and (next field) of the compute buffers. */
   readonly cache: number
@@ -68,8 +68,8 @@ const OTHER_PAIRS: ReadonlySet<string> = new Set(['deepseek2-ocr'])
 
 /**
  * Returns why computed keys cannot be turned to other positions; null if they can. llama.cpp's own answer is not enough. llama.cpp says yes
- * to recurrent states, which have no keys. It asserts on positions of several dimensions, and it turns keys that have no position. In the
- * other cases it spoils the cells of other sequences.
+ * to recurrent states, which have no keys. It asserts on positions of several dimensions, and it turns keys that have no position. In all
+ * other cases that are refused here, it spoils the cells of other sequences.
  */
 export function fixedKeys(
   { architecture, recurrent, hybrid, rope, slidingWindow, layers, metadata }: FixedFacts,
@@ -105,7 +105,7 @@ function spoiledKeys({ architecture, slidingWindow, layers }: Pick<FixedFacts, '
   return null
 }
 
-/** Whether positions of this rope type are single numbers, without further dimensions. */
+/** Whether positions of this rope type are single numbers; other rope types count in several dimensions. */
 export const isFlat = (rope: string): boolean => ['none', 'norm', 'neox'].includes(rope)
 
 interface PlannedModel {

@@ -1,4 +1,4 @@
-/** A context. It checks every argument and its own state before the addon sees them, because llama.cpp asserts on bad ones. */
+/** A context. It checks every argument and its own state before the addon sees them, because llama.cpp asserts on bad arguments. */
 import { KvfoldError } from '../core/errors.js'
 import type { SeqId } from '../core/ids.js'
 import type { Span } from '../core/span.js'

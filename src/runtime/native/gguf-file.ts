@@ -59,7 +59,10 @@ export function headersOf(path: string): readonly GgufHeader[] {
 const isScore = ({ name, shape }: GgufTensorInfo): boolean =>
   name === 'cls.output.weight' || (name === 'cls.weight' && (shape[1] ?? 1) === 1)
 
-/** Returns where each tensor begins in the file, and its bytes. @throws KvfoldError model/bad-file if a tensor reaches beyond the file */
+/**
+ * Returns the first byte of each tensor in the file, and its number of bytes. @throws KvfoldError model/bad-file if a tensor reaches beyond
+ * the file
+ */
 export function measured(
   { path, size, metadata, tensors, end }: GgufHeader,
   types: readonly TensorBlock[],
@@ -110,7 +113,7 @@ function partsOf({ metadata }: GgufHeader): number {
   return entry?.kind === 'number' && entry.type === TYPE.u16 ? entry.value : 1
 }
 
-/** Returns the paths of the other files of a model in `parts` files; llama.cpp finds them by name from the first. */
+/** Returns the paths of a split model's other files, given the first. llama.cpp finds them by their names, too. */
 function siblings(path: string, parts: number): string[] {
   if (parts < 2) return []
   const match = /^(.*)-00001-of-(\d{5})\.gguf$/.exec(path)
@@ -190,7 +193,7 @@ function refusalOf({ name, type }: GgufTensorInfo, tables: boolean): string | nu
   return 'computes only with floats and quantised numbers (f32, f16, bf16, q4_0, q8_0, q4_K, ...)'
 }
 
-// The vocabularies that a model may have: checks what llama.cpp v0.5.0 asserts on while it reads one (llama-vocab.cpp).
+// Checks a model's vocabulary for everything on which llama.cpp v0.5.0 asserts while it reads one (llama-vocab.cpp).
 
 const TOKENS = 'tokenizer.ggml.tokens'
 /** The number of byte tokens in llama_token_type. */

@@ -147,7 +147,7 @@ class Parser {
 
   Sequence sequence(int depth) {
     Sequence whole;
-    // The elements that a following repetition repeats; empty if there are none.
+    // The elements that a repetition sign behind them repeats; empty if it would repeat nothing.
     Sequence last;
     auto push = [&] {
       grow(last.size());
@@ -196,7 +196,7 @@ class Parser {
         auto part = last.size() <= 1 ? last : Sequence{{Kind::call, define({last})}};
         last = repetition(part, least, most);
         whole.insert(whole.end(), last.begin(), last.end());
-        // A further repetition sign repeats all of these elements, so replace them by one call.
+        // A second repetition sign behind this one repeats all of these elements, so replace them by one call.
         if (last.size() > 1) {
           whole.resize(whole.size() - last.size());
           last = {{Kind::call, define({last})}};

@@ -77,8 +77,8 @@ int32_t Grammar::stateOf(Threads threads, bool ends) {
 }
 
 int32_t Grammar::close(Threads todo) {
-  // The calls of rules that are met here. A call may get more callers until the end, so it becomes a node only then. Until then a thread
-  // refers to it by ~index, a negative number.
+  // The calls of rules that this function meets. A call may get more callers until the end, so it becomes a node only then. Until then a
+  // thread refers to it by ~index, a negative number.
   struct Call {
     Threads behind;
     // Whether the called rule may match the empty text.

@@ -1,9 +1,9 @@
 // Finds the tokens that a grammar allows next. The text so far is one state of an automaton; states are made as the text grows.
 //
-// A state holds all places in the rules where the text may be. A node holds the elements that follow a call of a rule; calls of one rule
+// A state holds all places in the rules at which the text may be. A node holds the elements that follow a call of a rule. Calls of one rule
 // from several places at once share a node. So an ambiguous grammar makes states larger, but never doubles them. Equal nodes and states are
-// stored once. So states recur (within a JSON string every ordinary character leads back to one state), and steps between them are
-// looked up.
+// stored once. So states recur: within a JSON string every ordinary character leads back to one state. The way from a state to the next is
+// computed once and then looked up.
 #pragma once
 
 #include <memory>
@@ -60,7 +60,7 @@ class Grammar {
   };
   struct State {
     Threads threads;
-    // Whether the text may end here.
+    // Whether the text may end in this state.
     bool ends = false;
     bool hasTokens = false;
     std::vector<int32_t> ascii;
@@ -80,7 +80,7 @@ class Grammar {
   bool isPossible(const Place &place);
   bool step(Place &place, unsigned char byte);
   bool follow(Place &place, const std::string &text);
-  // Drops all nodes and states but those that `start` and `place` need.
+  // Drops all nodes and states that neither `start` nor `place` needs.
   void forget();
 
   std::shared_ptr<const GrammarRules> rules;

@@ -1,4 +1,5 @@
-// The lifetimes of native objects: which object keeps which alive, what happens when an environment ends, and how failures are reported.
+// The lifetimes of native objects: which object keeps which alive, how they are freed when an environment ends, and how failures are
+// reported.
 #include <algorithm>
 
 #include "answer-limits.h"

@@ -73,7 +73,7 @@ struct ContextHandle {
   std::shared_ptr<ModelHandle> model;
   llama_context *context = nullptr;
   std::atomic<bool> abort{false};
-  // True: a run (run.cc) ends before its next decode.
+  // Whether a run (run.cc) is to end before its next decode.
   std::atomic<bool> pause{false};
   // Held while a decode runs on another thread.
   std::mutex running;
@@ -83,7 +83,7 @@ struct ContextHandle {
   std::vector<int8_t> outputs;
   // How embeddings are pooled; unspecified if the context makes none.
   enum llama_pooling_type pooling = LLAMA_POOLING_TYPE_UNSPECIFIED;
-  // Null if attention cannot be captured.
+  // Captures attention; null if the context cannot do that.
   std::unique_ptr<Tap> tap;
   ~ContextHandle();
   // Stops a running decode, waits for its end, and frees the memory.
@@ -103,18 +103,18 @@ struct SamplerHandle {
   std::shared_ptr<ModelHandle> model;
   // Held while a token is drawn or accepted, and while the sampler is freed: a run draws on another thread.
   std::mutex mutex;
-  // Null without a grammar.
+  // The tokens that the grammar allows next; null without a grammar.
   std::unique_ptr<Grammar> grammar;
   // Wakes the grammar when the answer begins a tool call; null if the grammar applies from the beginning.
   std::unique_ptr<LazyGrammar> lazy;
   // Whether the grammar applies from the next token on.
   bool awake = false;
-  // Null if reasoning has no bound.
+  // Bounds the reasoning; null if it has no bound.
   std::unique_ptr<ReasoningBudget> budget;
-  // Null without limits.
+  // The limits of the answer; null if it has none.
   std::unique_ptr<AnswerLimits> limits;
   llama_sampler *chain = nullptr;
-  // The parts of the chain that also look at the tokens before the answer, and (next field) those tokens.
+  // The parts of the chain that also look at the tokens before the answer, and (next field) the tokens before the answer.
   std::vector<llama_sampler *> seeing;
   std::vector<int32_t> seen;
   // Whether the chain's state changes with every draw (mirostat, adaptive-p).
@@ -269,7 +269,7 @@ bool endsAnswer(const SamplerHandle &sampler, llama_token token);
 struct HostBlock {
   uint8_t *data = nullptr;
   size_t size = 0;
-  // Null if the block is not pinned.
+  // The pinned buffer that the block lies in; null if the block is not pinned.
   ggml_backend_buffer_t pinned = nullptr;
 };
 

@@ -1,5 +1,5 @@
 // Works on the unified cache: tags, positions, shifts, and saving and loading whole sequences as bytes. context.ts has checked the
-// arguments, because llama.cpp asserts on bad ones.
+// arguments, because llama.cpp asserts on bad arguments.
 #include <cstring>
 
 #include "kvfold.h"

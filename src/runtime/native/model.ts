@@ -473,7 +473,9 @@ function within(name: string, value: number | undefined, low: number, high: numb
   refuse(`${name} is ${String(value)}; give a ${whole ? 'whole ' : ''}number from ${low} to ${high}.`)
 }
 
-/** The most breakers of DRY and the most bytes of each. Each is searched for in every token, and llama.cpp would cut longer ones. */
+/**
+ * The most breakers of DRY and the most bytes of each. Each breaker is searched for in every token, and llama.cpp would cut longer ones.
+ */
 const MOST_BREAKERS = { count: 32, bytes: 40 }
 
 /** Checks the options of DRY. @throws KvfoldError native/bad-argument */

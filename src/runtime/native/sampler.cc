@@ -1,9 +1,9 @@
 // Samplers: choose the next token from the logits of one token.
 //
-// The choice is a chain of parts (sampler-chain.cc). A grammar over a whole vocabulary is costly, so a token is first drawn without it. Only if
-// the grammar refuses that token, it masks the candidates before the chain and the draw is repeated (as common_sampler_sample in
-// llama.cpp does). When the reasoning budget is used up, nothing is drawn: the tokens that close the reasoning come next. Mirostat learns
-// from every draw, so with it the grammar always comes first.
+// The choice is a chain of parts (sampler-chain.cc). A grammar over a whole vocabulary is costly, so a token is first drawn without it. If
+// the grammar refuses that token, the grammar masks the candidates and the draw is repeated (as common_sampler_sample in llama.cpp does).
+// When the reasoning budget is used up, nothing is drawn: the tokens that close the reasoning come next. Mirostat learns from every draw,
+// so with it the grammar always comes first.
 #include <algorithm>
 #include <cmath>
 
@@ -70,7 +70,7 @@ void addGrammar(SamplerHandle &sampler, const Napi::Value &grammar) {
   sampler.awake = true;
 }
 
-// Shows the tokens before the answer to the parts of the chain that also look at those.
+// Shows the tokens before the answer to the parts of the chain that look at them.
 void see(SamplerHandle &sampler) {
   for (auto *part : sampler.seeing)
     for (llama_token token : sampler.seen) llama_sampler_accept(part, token);

@@ -1,6 +1,6 @@
 /**
- * Puts a header in front of saved sequences. llama.cpp trusts the bytes of a state, so only bytes that it wrote for the same cache may
- * reach it.
+ * Puts a header in front of saved sequences. llama.cpp trusts the bytes of a state, so it may only get bytes that it wrote itself, for an
+ * equal cache.
  */
 import { createHash } from 'node:crypto'
 import { crc32 } from 'node:zlib'

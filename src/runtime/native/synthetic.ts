@@ -21,11 +21,11 @@ export interface SyntheticShape {
   readonly ropeBase?: number
   /** The type of the matrices; norms and biases are always f32. Default f16. */
   readonly type?: TensorType
-  /** The same seed and shape give the same bytes. Default 1. */
+  /** The seed of the random weights. The same seed and shape give the same bytes. Default 1. */
   readonly seed?: number
   /** The chat template in Jinja. Default: ChatML with tools as JSON and calls in Hermes tags. null: the model has no template. */
   readonly chatTemplate?: string | null
-  /** Further control tokens, such as those of fill-in prompts. Default: none. */
+  /** Further control tokens, such as the tokens of fill-in prompts. Default: none. */
   readonly controls?: readonly string[]
 }
 
@@ -162,7 +162,7 @@ export interface SyntheticAdapter {
   readonly strength?: number
   /** The number type of the adapter's matrices. Default f32. */
   readonly type?: TensorType
-  /** The same seed and model give the same bytes. Default 1. */
+  /** The seed of the random matrices. The same seed and model give the same bytes. Default 1. */
   readonly seed?: number
 }
 

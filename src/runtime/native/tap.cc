@@ -49,8 +49,8 @@ void Tap::probe(llama_context *of, const Log &log) {
   if (result != 0) throw Failure("native/failed", "llama.cpp could not decode a token to find out where attention is" + log.why());
 }
 
-// Learns whether cells of this model have further numbers in a state (llama_kv_cell_ext), from the state of the one cell that the probe
-// took.
+// Learns whether the cells of this model have more numbers in a saved state (llama_kv_cell_ext). It looks at the state of the one cell that
+// the probe took.
 bool Tap::learnCells() {
   Silence silence;
   std::vector<uint32_t> state(13, 0);
@@ -159,8 +159,8 @@ const std::vector<Run> &Tap::runsOf(Capture &capture, const ggml_tensor *mask, i
 
 /**
  * Fills `at` with the position of every visible cell. The mask says which cells a token sees; their positions come from llama.cpp's saved
- * state. A token sees cells of its own sequence at positions not above its own: all of them or, under a sliding window, those at the
- * largest positions. Mask and state list the cells in the same order, so the n-th visible cell has the n-th of these positions.
+ * state. A token sees cells of its own sequence at positions up to its own. It sees all of them, or under a sliding window the last ones.
+ * Mask and state list the cells in the same order, so the n-th visible cell has the n-th of these positions.
  */
 void Tap::place(Capture &capture, size_t kind, int32_t position, int64_t cells) {
   at.resize(visible.size());

@@ -9,7 +9,7 @@
 
 namespace kvfold {
 
-// A run of neighbouring cells that show neighbouring places of one atom. `cell` and `place` are the first ones of the run.
+// A run of neighbouring cells that show neighbouring places of one atom. `cell` and `place` are the first cell and the first place.
 struct Run {
   int32_t cell, place, length, atom;
 };

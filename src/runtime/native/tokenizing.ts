@@ -14,7 +14,9 @@ class TokenizingLine {
   #running = 0
   readonly #waiting: { readonly size: number; readonly go: () => void }[] = []
 
-  /** Waits until there is a thread for a text of this many characters. Resolves to a function that frees the thread. */
+  /**
+   * Waits until a text of this many characters may be tokenized on another thread. Resolves to a function that lets the next call begin.
+   */
   async enter(size: number): Promise<() => void> {
     if (this.#running < AT_A_TIME) this.#running++
     else

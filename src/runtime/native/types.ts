@@ -69,7 +69,7 @@ export interface ModelInfo {
   readonly trainedContext: number
   /** Number of tokens in the vocabulary. */
   readonly vocabulary: number
-  /** Bytes of the longest token, where control tokens count with their written form; 1 without a vocabulary. */
+  /** Bytes of the longest token; a control token counts with its written form. 1 without a vocabulary. */
   readonly longestToken: number
   readonly vocabType: VocabType
   readonly recurrent: boolean
@@ -78,7 +78,7 @@ export interface ModelInfo {
   readonly encoder: boolean
   /** Whether the model has a head that scores texts, as rerankers do. */
   readonly scores: boolean
-  /** Tokens of the sliding window; 0 if there is none. */
+  /** How many tokens the sliding window has; 0 if the model has no sliding window. */
   readonly slidingWindow: number
   /** The kind of rotary positions: `none`, `norm`, `neox`, `mrope`, `vision`, `imrope`, ... */
   readonly rope: string
@@ -191,7 +191,7 @@ export interface Watched {
 
 /**
  * The result of a capture for one decode: arrays [layer, head, query, ...] in the order of the capture's options; the last axis varies
- * fastest. Weights are those after the softmax.
+ * fastest. Weights are attention weights after the softmax.
  */
 export interface Captured {
   /** [.., atom]: sum of the weights on the atom's places. */
@@ -279,7 +279,7 @@ export interface DryOptions {
   readonly breakers?: readonly string[]
 }
 
-/** Limits on the tokens of an answer, and on where it may end. */
+/** Limits on the tokens of an answer. */
 export interface AnswerLimits {
   /** The fewest tokens of an answer. Before that, no token that ends it is drawn, unless the grammar leaves no other. Default 0. */
   readonly minTokens?: number
@@ -395,7 +395,7 @@ export interface NativeModel {
    * false).
    */
   detokenize(tokens: Int32Array | readonly number[], special?: boolean): string
-  /** Returns the bytes of one token's text. They are empty for control tokens if `special` is false (default here: true). */
+  /** Returns the bytes of one token's text. They are empty for control tokens if `special` is false (default for this function: true). */
   piece(token: number, special?: boolean): Uint8Array
   /** Whether the token ends generation: EOS, EOT and the like. */
   isEndOfGeneration(token: number): boolean
@@ -403,8 +403,8 @@ export interface NativeModel {
   isControl(token: number): boolean
   createContext(options?: ContextOptions): Promise<NativeContext>
   /**
-   * Loads a LoRA adapter of this model. llama.cpp plans the graphs of a context for the adapters that are loaded when it is made. So load
-   * adapters before the first context, one after another. They are freed with the model.
+   * Loads a LoRA adapter of this model. llama.cpp plans the graphs of a context for the adapters that are loaded when the context is made.
+   * So load adapters before the first context, one after another. They are freed with the model.
    * @throws KvfoldError native/busy while the model has contexts or is used on another thread; model/not-found; model/bad-file for a file
    * that is no adapter, or one of another model; native/unsupported; memory/insufficient; native/disposed
    */
@@ -438,7 +438,7 @@ export interface NativeAdapter {
   dispose(): void
 }
 
-/** An adapter, and the factor on what it adds to the model's weights. */
+/** An adapter, and the factor by which its change of the model's weights is multiplied. */
 export interface AppliedAdapter {
   readonly adapter: NativeAdapter
   readonly scale: number
@@ -475,9 +475,9 @@ export interface NativeContext {
   decode(batch: Batch, watched?: readonly Watched[]): Promise<DecodeStatus>
   /**
    * Decodes and samples off the event loop, step after step. The run ends when a sequence ends (its last sampled token ends generation, or
-   * is a stop token), when a limit is reached, or after `interrupt`. `heard` receives finished steps in order; the last ones come with the
-   * result. Until the end no other code may use the context or the samplers; disposing a sampler ends the run. Contexts with `attention` or
-   * `embeddings` refuse runs.
+   * is a stop token). It also ends when a limit is reached, or after `interrupt`. `heard` receives finished steps in order; the last steps
+   * come with the result. Until the end no other code may use the context or the samplers; disposing a sampler ends the run. Contexts with
+   * `attention` or `embeddings` refuse runs.
    * @throws KvfoldError native/*, before anything was decoded
    */
   generate(run: DecodeRun, heard: (drawn: DrawnTokens) => void): Promise<RunEnd>
@@ -517,8 +517,9 @@ export interface NativeContext {
    */
   saveSequence(seq: SeqId, options?: { readonly checksum: boolean }): Uint8Array
   /**
-   * Loads a state into an empty sequence. Returns false, and changes nothing, if there is no room or if the data is foreign or damaged. Set
-   * `verify` (default true) to false only for data without a checksum that comes from this process or was checked by the caller.
+   * Loads a state into an empty sequence. Returns false, and changes nothing, if the cache has no room or if the data is foreign or
+   * damaged. Set `verify` (default true) to false only for data without a checksum that comes from this process or was checked by the
+   * caller.
    */
   loadSequence(seq: SeqId, state: Uint8Array, options?: { readonly verify: boolean }): boolean
   /**

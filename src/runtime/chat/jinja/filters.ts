@@ -251,7 +251,7 @@ function quote(text: Tracked, ascii: boolean, parts: Tracked[]): void {
 
 // Python's list methods that templates call: append, extend, pop, insert, index and count. They work on the list itself, not on a copy.
 
-/** Returns the method of a list with this name; null when there is none here. */
+/** Returns the method of a list with this name; null for a name that is not one of these six. */
 export function listMethod(items: Value[], name: string): Value | null {
   switch (name) {
     case 'append':

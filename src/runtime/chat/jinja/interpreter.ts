@@ -254,7 +254,9 @@ export class TrackingInterpreter extends Interpreter {
     return owner === null ? made : made.owned(owner)
   }
 
-  /** Runs a condition or a branch. Text that depends on the generation prompt being asked for belongs to the generation prompt. */
+  /**
+   * Runs a condition or a branch. When the test asks for the generation prompt, the text of the branch belongs to the generation prompt.
+   */
   *#conditional(node: Node, test: Node | undefined, environment: TemplateScope): Steps<Value> {
     const prompted =
       mentionsPrompt(test) &&

@@ -27,7 +27,7 @@ export interface TemplateMessage {
 
 export interface TemplateInput {
   readonly messages: readonly TemplateMessage[]
-  /** Null: the template sees an undefined variable. */
+  /** The value of the variable `tools`. Null: the template sees an undefined variable. */
   readonly tools: Value | null
   readonly generationPrompt: boolean
   /** Further variables of the template, for names that `reads` accepts. */

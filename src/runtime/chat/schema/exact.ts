@@ -10,7 +10,7 @@ export class ExactNumber {
     this.value = Number(text)
   }
 
-  /** All its digits as an integer; null when it is not written as a whole number. */
+  /** All digits of the number as an integer; null when it is not written as a whole number. */
   get whole(): bigint | null {
     return /^-?\d+$/.test(this.text) ? BigInt(this.text) : null
   }

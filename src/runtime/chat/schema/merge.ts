@@ -65,7 +65,7 @@ export class Work {
     return this.#spent
   }
 
-  /** Returns a share of this work, for one attempt at the schema. The attempt's steps count here too. */
+  /** Returns a share of this work, for one attempt at the schema. The steps of the attempt also count as steps of this work. */
   part(share: number): Work {
     return new Work(this.most * share, this)
   }

@@ -110,7 +110,7 @@ function charRule(set: CharSet, writing: Writing): string | null {
   return options.length === 0 ? null : options.length === 1 ? options[0]! : `( ${options.join(' | ')} )`
 }
 
-/** Returns a GBNF expression that matches what the pattern matches, or null when nothing can match the pattern. */
+/** Returns GBNF of the texts that match the pattern, or null when no text can match. */
 export function patternRule(pattern: Pattern, writing: Writing): string | null {
   switch (pattern.kind) {
     case 'set':

@@ -54,7 +54,7 @@ export function sequenceOf(
     const some = `${other} ${repeated(`( ${comma} ${other} )`, 0, room - 1)}`
     return missing > 0 ? some : `( ${some} )?`
   }
-  // From the last entry to the first, without recursion: there may be thousands.
+  // Goes from the last entry to the first. It does not recurse, because an object may have thousands of entries.
   let neededBefore = needed
   for (let at = entries.length; at >= 0; at--) {
     if (entries[at]?.isNeeded === true) neededBefore--

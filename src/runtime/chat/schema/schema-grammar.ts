@@ -33,7 +33,7 @@ export interface SchemaOptions {
   readonly prefix: string
   /**
    * Called with each place of the schema that the grammar cannot express and leaves out; the grammar then accepts more than the schema.
-   * Default: such a schema is refused with the keyword.
+   * Default: a schema with such a place is refused, and the error names the keyword.
    */
   readonly leaveOut?: LeaveOut
   /** Bounds of lengths and counts above this number are left out, too. */
@@ -228,7 +228,7 @@ export class SchemaWriter {
     return right.length === 0 ? null : `( ${right.map((value) => this.rules.constant(value)).join(' | ')} )`
   }
 
-  /** Returns those of the listed values that satisfy the schema's other keywords. */
+  /** Returns the listed values (of `const` or `enum`) that satisfy the schema's other keywords. */
   #right(values: readonly unknown[], { const: _, enum: __, format, ...rest }: Plain, path: string): readonly unknown[] {
     const known = typeof format === 'string' && Object.hasOwn(FORMATS, format) ? FORMATS[format] : undefined
     const isFormed = (value: unknown) =>

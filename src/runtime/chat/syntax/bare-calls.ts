@@ -45,7 +45,7 @@ type Mode =
       readonly scanner: JsonScanner
       readonly form: string
     }
-  /** A call whose JSON is broken. It ends where the brackets or tags around it are closed. */
+  /** A call whose JSON is broken. It ends at the closing bracket or tag of a wrapper around it. */
   | { readonly name: 'broken'; readonly item: Extract<BareItem, { kind: 'json' }>; readonly form: string }
   | { readonly name: 'tag'; readonly item: Extract<BareItem, { kind: 'tag' }>; readonly form: string }
   /** The text behind a call. The brackets or tags around the call may close, or another call may follow. */
@@ -98,7 +98,7 @@ export class BareCalls {
         const [run] = end === -1 ? [''] : /^`+/.exec(this.#buffer.slice(end))!
         const isEnded = end !== -1 && end + run.length < this.#buffer.length
         if (!isEnded && !final) {
-          // More backticks may follow, also behind the closing ones.
+          // More backticks may follow, also behind the backticks that close the block.
           this.#say(end === -1 ? this.#buffer.length - /`*$/.exec(this.#buffer)![0].length : end)
           return false
         }

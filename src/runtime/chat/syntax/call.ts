@@ -58,7 +58,7 @@ export function namedCallOf(value: unknown): RawCall | null {
   }
 }
 
-// Finds where a JSON value ends in text that is still arriving, in one pass.
+// Finds the end of a JSON value in text that is still arriving, in one pass.
 
 type JsonScan =
   { readonly state: 'complete'; readonly end: number } | { readonly state: 'incomplete' } | { readonly state: 'invalid' }
@@ -69,7 +69,7 @@ type Expect = 'value' | 'value-or-end' | 'key-or-end' | 'key' | 'colon' | 'comma
 const SCALAR = /^(?:true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?)$/
 const ESCAPES = new Set('"\\/bfnrtu')
 
-/** Scans one JSON value from `start` on. `scan` must be called with the same text, longer each time. */
+/** Scans one JSON value from `start` on. Every call of `scan` must get the text of the call before, with more text behind it. */
 export class JsonScanner {
   #at: number
   /** The place before the last character or word that was scanned. */

@@ -52,7 +52,7 @@ class RecipientParser extends StreamParser {
   #recipient: string | null
   #body = ''
   #scanner = new JsonScanner(0)
-  /** True inside the JSON of arguments. */
+  /** Whether the text so far ends inside the JSON of arguments. */
   #isInside = false
 
   constructor(opened: boolean) {

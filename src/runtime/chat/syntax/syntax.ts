@@ -66,9 +66,7 @@ export function reasoningBlocks(tags: ReasoningTags | null): readonly TagBlock[]
 
 /** Parses the text after a call's opening tag. A new reader is made for every block, so it may keep its progress. */
 export interface BlockReader {
-  /**
-   * Returns the calls and how much of `body` they took, closing tag included. Returns null when it needs more text (never when `final`).
-   */
+  /** Returns the calls and how much of `body` they took, closing tag included. Returns null to wait for more text; never when `final`. */
   read(body: string, final: boolean): { readonly end: number; readonly calls: readonly RawCall[] } | null
   /** Returns the call that `body` begins with, once its name is known and its arguments are JSON. More text must not change the result. */
   begun?(body: string): BegunCall | null

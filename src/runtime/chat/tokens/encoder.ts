@@ -105,7 +105,7 @@ export class Encoder {
     return atOnce(this.#joined(atOnce(this.#parts(text, fixed, this.controls(text))), text.length))
   }
 
-  /** Like `encode`, but yields to the event loop while long texts are tokenized. */
+  /** Does the same as `encode`, but lets other work run while long texts are tokenized. */
   async encodeInTurns(text: Tracked, fixed: readonly Fixed[] = []): Promise<Aligned> {
     const literals = await inTurns(literalsIn(text))
     const controls = await inTurns(this.#controlSteps(literals, await this.#inLongLiterals(literals)))
@@ -116,7 +116,7 @@ export class Encoder {
     return inTurns(this.#joined(planned, text.length, ready))
   }
 
-  /** Puts those texts of the parts that are in the cache into `ready`. Returns the other texts, each once. */
+  /** Puts the cached results for the texts of the parts into `ready`. Returns the texts without a cached result, each once. */
   *#missing(parts: readonly Part[], ready: Map<string, Aligned>): Steps<string[]> {
     const missing = new Set<string>()
     for (const [index, { made }] of parts.entries()) {
@@ -223,7 +223,7 @@ export class Encoder {
     return stretch(text).tokens
   }
 
-  /** Does the same as `inner`, and also returns which characters each token shows. */
+  /** Does the same as `inner`, but also returns which characters each token shows. */
   innerAligned(text: string): Aligned {
     return this.#innerAligned(text)
   }
