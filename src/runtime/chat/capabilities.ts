@@ -95,7 +95,7 @@ function systemIn(form: TemplateForm, attempt: Attempts): TemplateForm['system']
   return native(user, otherSystem, answer) && native(system, user, answer, otherSystem, afterwards) ? 'anywhere' : 'leading'
 }
 
-/** Finds the remaining fields of the form: reasoning, empty answers, alternation, opening and broken arguments. */
+/** Finds the remaining fields of a template's form: reasoning, empty answers, alternation, opening and broken arguments. */
 function refine(given: TemplateForm, attempt: Attempts): TemplateForm {
   const wordy: ChatMessage = { ...calling, content: 'Probe words.', reasoning: 'Probe thought.' }
   const crowded = 'failure' in attempt([user, wordy, ...results, afterwards], [probeTool], given)

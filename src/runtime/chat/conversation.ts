@@ -177,7 +177,7 @@ function callValue(call: ToolCall, origin: Origin, form: TemplateForm): Value {
 // Finds which call each tool result answers. This depends only on the messages before the result, so a longer conversation shows the result
 // in the same way.
 
-/** Shown for a call without a result when a later call's result follows. */
+/** The content that is shown for a call without a result, if the result of a later call follows. */
 const NO_RESULT = 'No result.'
 
 interface ResultPlace {
@@ -193,14 +193,17 @@ interface ResultPlace {
 }
 
 /**
- * Returns the place of each tool message, by index. A result without an id or with an unknown id answers the first call that has no result
- * yet.
+ * Returns for each tool message (by its index) which call it answers. A result without an id or with an unknown id answers the first call
+ * that has no result yet.
  */
 function placesOfResults(messages: readonly ChatMessage[]): ReadonlyMap<number, ResultPlace> {
   const places = new Map<number, ResultPlace>()
   const known = new Map<string, ToolCall>()
   let calls: readonly ToolCall[] = []
-  /** The first call that may still get a result. Calls before it have one, or a later call has. */
+  /**
+   * The index of the first call that may still get a result. Each call before it has a result, or was skipped by the result of a later
+   * call.
+   */
   let next = 0
   messages.forEach(({ role, toolCalls = [], toolCallId }, index) => {
     if (role !== 'tool') {
@@ -240,7 +243,7 @@ function callId(id: string, { ids }: TemplateForm): string {
 
 // The form in which a template takes messages, tools and calls.
 
-/** How a template wants its messages. Found once, by trying (capabilities.ts). */
+/** The form in which a template takes its messages. It is found once per template, by trying (capabilities.ts). */
 export interface TemplateForm {
   /**
    * Which system messages the template shows as system messages. `anywhere`: all of them. `leading`: only those before all other messages.
@@ -250,23 +253,26 @@ export interface TemplateForm {
   readonly system: 'anywhere' | 'leading' | 'first' | 'merged'
   /** The value of the template's variable `tools` when a request has no tools: None, or an undefined variable. */
   readonly absent: 'none' | 'undefined'
-  /** `described`: the template ignores tools, so the system message describes them. */
+  /** `native`: the template shows tools itself. `described`: it ignores tools, so we describe them in the system message. */
   readonly tools: 'native' | 'described'
-  /** Arguments as an object or as JSON text. `text`: the template ignores calls, so they are written into the content. */
+  /**
+   * `object`, `string`: the template takes arguments as an object or as JSON text. `text`: it ignores calls, so they are written into the
+   * content.
+   */
   readonly calls: 'object' | 'string' | 'text'
-  /** `split`: the template takes one call per message, so a message with several calls is split. */
+  /** `together`: the template takes several calls in a message. `split`: it takes one, so a message with several calls is split. */
   readonly parallel: 'together' | 'split'
-  /** `user`: the template has no tool role, so results become user messages. */
+  /** `native`: the template has a role for tool results. `user`: it has none, so results become user messages. */
   readonly results: 'native' | 'user'
-  /** `nine`: call ids must have nine letters and digits. */
+  /** `free`: call ids may be any text. `nine`: the template wants ids of nine letters and digits. */
   readonly ids: 'free' | 'nine'
   /** `either`: the template refuses a message with calls that has both content and reasoning, so its reasoning is left out. */
   readonly reasoning: 'both' | 'either'
-  /** `space`: the template refuses answers without content and calls, so their content becomes one space. */
+  /** `space`: the template refuses answers that have neither content nor calls, so their content becomes one space. */
   readonly empty: 'kept' | 'space'
   /** `parameter`: the template reads arguments as an object, so broken arguments are shown as one text parameter. */
   readonly broken: 'text' | 'parameter'
-  /** `user`: the template wants a user message after leading system messages, so an empty one is added when another role follows. */
+  /** `user`: the template wants a user message after leading system messages. An empty user message is added when another role follows. */
   readonly opening: 'any' | 'user'
   /**
    * True when the template wants user messages and answers to alternate. Then neighbours of one role are joined, and an empty message is
@@ -293,7 +299,7 @@ export const nativeForm: TemplateForm = {
 /** Returns the content that is shown for an answer without text. */
 const noAnswer = ({ empty }: TemplateForm): Tracked => (empty === 'space' ? literal(' ') : Tracked.empty)
 
-// Calls and tools as text, for templates that have no place for them.
+// Writes calls and tools as text, for templates that do not show them.
 
 /** Writes a call as `{"name": ..., "arguments": ...}`. */
 export function namedJson(call: ToolCall): string {

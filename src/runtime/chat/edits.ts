@@ -1,4 +1,4 @@
-/** Applies edits to a tokenized prompt. Tokens that show replaced text are exchanged for new ones; all other tokens stay. */
+/** Applies edits to a tokenized prompt. Tokens that show replaced text are exchanged for tokens of the new text; all other tokens stay. */
 import { type Contract, FORGOTTEN } from '../core/contract.js'
 import { invariant } from '../core/errors.js'
 import { overlaps, type Span } from '../core/span.js'
@@ -23,7 +23,7 @@ export interface Replaced {
   readonly tokens: Span
   readonly by: { readonly text: string; readonly aligned: Aligned }
   readonly contract: Contract | null
-  /** Whether the cache must forget all of it. */
+  /** Whether the cache must forget the hidden text completely. */
   readonly forget: boolean
 }
 
@@ -108,7 +108,7 @@ function differenceOf(old: string, now: string, at: number): Pick<TextChange, 't
   return { text: { start: at + head, end: at + old.length - tail }, replacement: now.slice(head, now.length - tail) }
 }
 
-/** Converts changes to replaced tokens, in order and disjoint. Changes that share a token are joined. */
+/** Converts changes of the text to replaced tokens, in order and disjoint. Changes that share a token are joined. */
 export function replacedBy(
   changes: readonly TextChange[],
   text: string,

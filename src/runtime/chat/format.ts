@@ -25,7 +25,7 @@ import { Encoder, type Fixed, type Tokenizer } from './tokens/encoder.js'
  */
 
 export interface FormatOptions {
-  /** Jinja source, as in GGUF `tokenizer.chat_template`. */
+  /** The template's Jinja source, as in GGUF `tokenizer.chat_template`. */
   readonly template: string
   readonly tokenizer: Tokenizer
   /** The template's `bos_token` and `eos_token`; empty when the vocabulary has none. */
@@ -43,8 +43,8 @@ export interface RenderRequest {
   /** Whether the prompt ends with a generation prompt. Default true. */
   readonly generationPrompt?: boolean
   /**
-   * True when the last message is the beginning of an answer: the prompt ends after its content, without a generation prompt. Default
-   * false.
+   * Whether the last message is the beginning of an answer that the model is to continue. The prompt then ends after its content, without a
+   * generation prompt. Default false.
    */
   readonly continues?: boolean
 }
@@ -64,11 +64,11 @@ export interface AnswerBeginning {
 export interface RenderedMessage {
   readonly index: number
   readonly role: string
-  /** The message's tokens. The messages are in order, and their spans cover all tokens. */
+  /** The message's tokens. The messages are in order, and the spans of all of them together cover all tokens. */
   readonly span: Span
   /**
-   * The content as shown, edits applied: its characters in `Rendered.text`, and the tokens that lie completely within them. Null when the
-   * template shows none of it.
+   * The content of the message as the prompt shows it, with edits applied: its characters in `Rendered.text`, and the tokens that show only
+   * these characters. Null when the template shows none of it.
    */
   readonly content: { readonly chars: Span; readonly tokens: Span } | null
 }
@@ -135,14 +135,16 @@ export class ChatFormat {
     this.#traces = variant === null ? new WeakMap<Rendered, Trace>() : variant.of.#traces
   }
 
-  /** @throws KvfoldError chat/template-failed when the template does not parse or refuses a single user message */
+  /**
+   * Makes the format of a model. @throws KvfoldError chat/template-failed when the template does not parse or refuses a single user message
+   */
   static create({ template: source, tokenizer, bosText, eosText, now = () => new Date() }: FormatOptions): ChatFormat {
     const template = new Template(source, { bosText, eosText, now })
     const capabilities = findCapabilities(template)
     return new ChatFormat(template, tokenizer, capabilities, detectSyntax(source, capabilities), null)
   }
 
-  /** Whether the template reads a variable of that name. */
+  /** Whether the template reads a variable with this name. */
   reads(name: string): boolean {
     return this.template.reads(name)
   }
@@ -158,14 +160,14 @@ export class ChatFormat {
     const made =
       root.#variants.get(key) ??
       new ChatFormat(root.template, root.tokenizer, root.capabilities, root.syntax, { of: root, variables: read })
-    // Move it to the end: the variant used last is dropped last.
+    // Move this variant to the end of the Map, because the variant that was used last is dropped last.
     root.#variants.delete(key)
     root.#variants.set(key, made)
     for (const oldest of [...root.#variants.keys()].slice(0, -MOST_VARIANTS)) root.#variants.delete(oldest)
     return made
   }
 
-  /** The generation prompt's text when variables change it, else undefined. `Sampled.prompt` of an answer stores it. */
+  /** The text of the generation prompt if this format's variables change it, else undefined. `Sampled.prompt` of an answer stores it. */
   get ownPrompt(): string | undefined {
     const { prompt } = this.#probe()
     return prompt === this.#root.#probe().prompt ? undefined : prompt
@@ -181,9 +183,9 @@ export class ChatFormat {
   }
 
   /**
-   * Renders messages as tokens. Pure but for caches. Edits must be disjoint. A token that shows text of an edit is replaced as a whole;
-   * all other tokens stay. So when an edit does not lie on token borders (`snap`), the neighbouring text in its tokens is tokenized again
-   * with the replacement.
+   * Renders messages as tokens. It changes nothing but its caches. Edits must be disjoint. A token that shows text of an edit is replaced
+   * as a whole; all other tokens stay. So when an edit does not lie on token borders (`snap`), the neighbouring text in its tokens is
+   * tokenized again with the replacement.
    * @throws KvfoldError chat/template-failed, chat/bad-message; internal/invariant for edits that overlap
    */
   render(request: RenderRequest): Rendered {
@@ -195,18 +197,18 @@ export class ChatFormat {
     return inTurns(this.#rendered(request, await this.#baseInTurns(...baseOf(request))))
   }
 
-  /** Returns how many tokens `render` returns. */
+  /** Returns how many tokens the prompt has that `render` makes. */
   count(request: RenderRequest): number {
     if (request.edits !== undefined && request.edits.length > 0) return this.render(request).tokens.length
     return this.#base(...baseOf(request)).base.tokens.length
   }
 
-  /** Does the slow part of `render`, `count` and `snap` for these messages ahead, in turns of the event loop. */
+  /** Prepares `render`, `count` and `snap` for these messages: does their slow part now, and lets other work run meanwhile. */
   async prepareInTurns(request: RenderRequest): Promise<void> {
     await this.#baseInTurns(...baseOf(request))
   }
 
-  /** Returns only the text of `render`, without tokenizing. @throws KvfoldError like `render` */
+  /** Returns only the text that `render` would tokenize. @throws KvfoldError like `render` */
   async textInTurns({ messages, tools = [] }: Pick<RenderRequest, 'messages' | 'tools'>): Promise<string> {
     checkMessages(messages)
     const { text } = await inTurns(this.#layout(messages, tools, NO_EDITS, 'prompt'))
@@ -258,8 +260,8 @@ export class ChatFormat {
   }
 
   /**
-   * Widens a stretch of a message's original content to the nearest token borders around it, at most to all of the content. The ends of
-   * the content count as borders even when a token shows template text beside them. Text that the template does not show is returned
+   * Widens a stretch of a message's original content to the nearest token borders around it, but not beyond the content. The ends of the
+   * content count as borders even when a token shows template text beside them. A stretch that the template does not show is returned
    * unchanged.
    */
   snap({
@@ -320,8 +322,8 @@ export class ChatFormat {
   }
 
   /**
-   * Makes a GBNF grammar that forces calls of the tools: at least one, or exactly one when `single`. Returns null when the syntax family
-   * has no grammar.
+   * Makes a GBNF grammar that forces calls of these tools: at least one, or exactly one when `single`. Returns null when the syntax family
+   * has no such grammar.
    */
   callGrammar(tools: readonly ToolDefinition[], single = false): string | null {
     return this.syntax.grammar(tools, this.#probe().prompt, single)

@@ -13,7 +13,7 @@ import { type SchemaOptions, SchemaWriter } from './schema/schema-grammar.js'
 export const words = (text: string): string => ` ${literal(text)} `
 
 /**
- * Writes a grammar of the texts that this regular expression matches as a whole.
+ * Writes a grammar of the texts that a regular expression matches as a whole.
  * @throws KvfoldError engine/bad-grammar; its message continues a sentence that begins with the expression's name
  */
 export function grammarOfRegex(source: string): string {
@@ -38,18 +38,18 @@ export interface ReasoningTags {
   readonly then?: string
 }
 
-/** The tags that are assumed when the template shows none. */
+/** The tags of reasoning that are assumed when the template shows none. */
 export const USUAL_TAGS: ReasoningTags = { open: '<think>', close: '</think>' }
 
-/** How a syntax family writes calls. */
+/** The way in which a syntax family writes calls. */
 export interface CallForm {
   /** Writes GBNF of one call. `args` is the name of the rule of its arguments. */
   readonly write: (tool: string, args: string) => string
   /** GBNF between two calls; null when only one call is allowed. */
   readonly between: string | null
-  /** GBNF before and after all calls. */
+  /** GBNF of the text before all calls, and of the text after them. */
   readonly around?: { readonly before: string; readonly after: string }
-  /** Whether parsers also accept calls without `around`. */
+  /** Whether parsers also accept calls without the texts of `around`. */
   readonly isAroundOptional?: boolean
   /** The tags of reasoning that may come before a call; null when no reasoning may come. */
   readonly reasoning: ReasoningTags | null
@@ -63,9 +63,9 @@ export interface CallForm {
 export interface LazyGrammar {
   /** GBNF, root rule `root`, of everything from the trigger on. */
   readonly grammar: string
-  /** When both lists are empty, the grammar applies from the beginning. */
+  /** Texts from which on the grammar applies. When `triggers` and `spaced` are both empty, it applies from the beginning. */
   readonly triggers: readonly string[]
-  /** Triggers in which a space matches any whitespace or none. */
+  /** More triggers. A space in them matches any whitespace or none. */
   readonly spaced: readonly string[]
   /** Triggers within these tags are ignored. */
   readonly reasoning: readonly ReasoningTags[]
@@ -74,8 +74,8 @@ export interface LazyGrammar {
 }
 
 /**
- * Makes a grammar that forces at least one call, or exactly one when `single`; null without tools. When the prompt opened reasoning, the
- * answer finishes it first. When it did not, reasoning may come first.
+ * Makes a grammar that forces at least one call, or exactly one when `single`; null without tools. When the prompt has opened reasoning,
+ * the answer finishes the reasoning first. When the prompt has not, reasoning may come before the calls.
  */
 export function forcedCalls(form: CallForm, tools: readonly ToolDefinition[], prompt: string, single: boolean): string | null {
   if (tools.length === 0) return null
@@ -103,7 +103,7 @@ export function lazyCalls(
   const calls = addCalls(rules, form, tools, single)
   const loose = isAroundOptional ? ` | ${calls} (${around.after})?` : ''
   const own = `( ${around.before}${calls}${around.after}${loose} ) [ \\n]{0,4}`
-  // Arguments in another style than JSON have rules of their own, which bare calls cannot share.
+  // Arguments in another style than JSON have rules of their own, which bare calls (always JSON) cannot share.
   const isBare = bare && form.style === undefined && tools.length > 0
   rules.add('root', isBare ? `${own} | ${bareCalls(rules, tools)}` : own)
   const reasoning = [form.reasoning ?? USUAL_TAGS]
@@ -260,7 +260,7 @@ function opening(rules: GrammarRules, prompt: string, { open, close }: Reasoning
   return prompt.trimEnd().endsWith(open) ? rest : `( ${literal(open)} ${rest})? `
 }
 
-// Answers that follow a schema.
+// Grammars of answers that must follow a JSON schema.
 
 /**
  * Makes a GBNF grammar, root rule `root`, of a JSON schema's values. Properties come in the schema's order. An object has only the
@@ -290,7 +290,7 @@ interface TaggedArguments {
 
 const NAME = '[a-zA-Z_] [a-zA-Z0-9_]{0,60}'
 
-/** Writes GBNF of arguments as tags. */
+/** Writes GBNF of arguments whose values are raw text between tags. */
 function taggedArguments(
   rules: GrammarRules,
   schema: Schema,

@@ -1,6 +1,6 @@
 /**
- * Makes grammars from schemas and keeps them by their inputs, because the same tools come with every request. A grammar that takes longer
- * than a few milliseconds is made on another thread.
+ * Makes grammars from schemas and tools, and keeps them, because the same tools come with every request. A grammar that takes longer than a
+ * few milliseconds is made on another thread.
  */
 import type { Piscina } from 'piscina'
 import { forSources } from '../core/processes.js'
@@ -12,7 +12,7 @@ import type { ToolDefinition } from './message.js'
 import { TooMuchHere, within } from './schema/merge.js'
 import { detectSyntax } from './syntax/detect.js'
 
-/** The inputs of `detectSyntax`: how a template writes calls. */
+/** The way in which a template writes calls: the inputs of `detectSyntax`, and the generation prompt. */
 export interface CallWriting {
   readonly source: string
   readonly form: Pick<TemplateForm, 'tools' | 'calls'>
@@ -91,7 +91,7 @@ function made<T>(order: Order): Promise<T> {
   kept.set(text, making)
   if (known === undefined) {
     characters += text.length
-    // Errors are not kept.
+    // Do not keep errors.
     making.catch(() => {
       drop(text)
     })
@@ -158,7 +158,7 @@ const threads = (): Promise<Piscina<string, Delivery>> =>
         minThreads: 0,
         maxThreads: 2,
         idleTimeout: IDLE * 1000,
-        // When we run from TypeScript sources, the thread must load tsx too.
+        // If kvfold runs from its TypeScript sources, the thread must load tsx too.
         ...(import.meta.url.endsWith('.ts') ? { execArgv: forSources() } : {}),
       }),
   ))

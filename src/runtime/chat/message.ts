@@ -8,13 +8,13 @@ export interface ToolCall {
   readonly id: string
   readonly name: string
   /**
-   * Empty when `malformed` is set. Numbers are JavaScript numbers; `readJson` keeps their original digits beside them, so that they are
-   * written as they were read.
+   * The arguments of the call; empty when `malformed` is set. Numbers are JavaScript numbers. `readJson` keeps their original digits beside
+   * them, so that they are written as they were read.
    */
   readonly arguments: Readonly<Record<string, unknown>>
   /** The raw text of arguments that were not a JSON object. */
   readonly malformed?: string
-  /** The arguments as JSON text, when writing `arguments` would give another text because a key occurred twice. */
+  /** The arguments as JSON text. Set when writing `arguments` would give another text, because a key occurred twice. */
   readonly text?: string
 }
 
@@ -26,10 +26,10 @@ export interface ChatMessage {
    * content's spans exclude it.
    */
   readonly note?: string
-  /** Only assistant messages have it. */
+  /** The reasoning of an answer. Only assistant messages have it. */
   readonly reasoning?: string
   readonly toolCalls?: readonly ToolCall[]
-  /** Only tool messages have these: the id of the call that the result answers, and the tool's name. */
+  /** Only tool messages have these: the id of the call that the result answers, and (next field) the tool's name. */
   readonly toolCallId?: string
   readonly name?: string
   /**
@@ -37,7 +37,7 @@ export interface ChatMessage {
    * generated, so that their cells stay valid.
    */
   readonly sampled?: Sampled
-  /** Set on a summary that a server wrote in place of messages: how many messages of its client it stands for. */
+  /** Set on a summary that a server wrote in place of messages: how many of the client's messages the summary replaces. */
   readonly stands?: number
   /** Set on an answer that this server cancelled. A client that read the answer as a stream may have less of its text. */
   readonly cut?: true
@@ -80,7 +80,7 @@ export interface Edit {
   readonly message: number
   /** Characters (UTF-16 units) of the message's original content; empty with `omits`. */
   readonly span: Span
-  /** Empty with `omits`. */
+  /** The text that is shown in place of the span; empty with `omits`. */
   readonly replacement: string
   /** The part that is left out. The rest of the message is shown as the template shows a message without that part. */
   readonly omits?: OmittedPart
@@ -99,7 +99,10 @@ export interface Edit {
 export type OmittedPart =
   { readonly part: 'message' } | { readonly part: 'reasoning' } | { readonly part: 'inputs'; readonly calls: readonly string[] }
 
-/** Returns the message without these parts; null when nothing of it is left. Calls stay, with empty arguments. */
+/**
+ * Returns the message without these parts; null when it is left out as a whole. Its calls stay, but have empty arguments if these are left
+ * out.
+ */
 export function without(message: ChatMessage, parts: readonly OmittedPart[]): ChatMessage | null {
   if (parts.some(({ part }) => part === 'message')) return null
   const rest: { -readonly [K in keyof ChatMessage]: ChatMessage[K] } = { ...message }
@@ -114,8 +117,8 @@ export function without(message: ChatMessage, parts: readonly OmittedPart[]): Ch
 }
 
 /**
- * Applies the edits that leave out parts (`omits`) to the messages, for engines that send messages instead of tokens. Returns the messages
- * that remain, and their other edits, with the indices that these messages have now.
+ * Applies the edits that leave out parts (`omits`) to the messages, for engines that take messages instead of tokens. Returns the remaining
+ * messages, and their other edits with the indexes that the messages have now.
  */
 export function omitting(
   messages: readonly ChatMessage[],

@@ -12,8 +12,8 @@ export type ReplyEvent =
   /** A call has begun. The name is known when the syntax writes it first. */
   | { readonly type: 'call-start'; readonly name: string | null }
   /**
-   * The next part of the current call's arguments. All parts together are the whole arguments as JSON. There are fewer parts or none when
-   * the syntax does not write JSON, or when the arguments turn out to be invalid.
+   * The next part of the current call's arguments. All parts together are the whole arguments as JSON. When the syntax does not write JSON,
+   * or when the arguments turn out to be invalid, some or all parts are missing.
    */
   | { readonly type: 'arguments'; readonly id: string; readonly name: string; readonly text: string }
   /** The next call is a bare one (syntax/bare-calls.ts). `form` says how the model wrote it (`BareCall.form`). */
@@ -46,8 +46,8 @@ export interface ReplyParser {
 }
 
 /**
- * Filters the events of an answer whose beginning was given, so that they contain only new text. The parser reads the beginning first and
- * may hold back its end.
+ * Filters the events of an answer whose beginning the prompt already contained, so that they report only new text. The parser reads the
+ * beginning first and may hold back its end.
  */
 export class ContinuationFilter {
   /** How many characters of the beginning the parser held back. They arrive together with new text. */
@@ -75,8 +75,8 @@ export class ContinuationFilter {
 }
 
 /**
- * Removes held-back text from an answer that had to be a call and was cut off. The parser held the text back because it might begin a
- * call. Here it does begin one, so it is not content.
+ * Removes held-back text from an answer that had to be a call and was cut off. The parser held the text back because it might begin a call.
+ * In this answer it does begin one, so it is not content.
  */
 export function withoutHeld(parsed: FinishedReply): FinishedReply {
   const held = parsed.events.reduce((sum, event) => sum + (event.type === 'text' ? event.text.length : 0), 0)
@@ -95,7 +95,7 @@ class Flow {
   value = ''
   waiting = ''
 
-  /** `trim`: drop leading whitespace of the held-back and new text. */
+  /** Adds text and returns the part that can be passed on. With `trim`, leading whitespace of the held-back and the new text is dropped. */
   add(text: string, trim: boolean): string {
     const all = this.waiting + text
     const whole = trim ? all.trimStart() : all
@@ -171,7 +171,7 @@ export abstract class StreamParser implements ReplyParser {
     this.#isBareClosed = isClosed
   }
 
-  /** Ends the text. An unfinished beginning of a bare call becomes text. */
+  /** Ends the text. An unfinished beginning of a bare call (syntax/bare-calls.ts) becomes text. */
   #endText(): void {
     if (this.#bare !== null) this.#read(this.#bare.finish())
   }
@@ -231,7 +231,7 @@ export abstract class StreamParser implements ReplyParser {
     return `call_${number}`
   }
 
-  /** Makes the finished call consistent with the arguments that were already emitted. */
+  /** Makes the finished call agree with the arguments that were already emitted. */
   #asBegun(call: ToolCall): ToolCall {
     const begun = this.#begun
     this.#begun = null

@@ -4,7 +4,7 @@ import type { ChatMessage, ToolDefinition } from './message.js'
 import type { Aligned } from './tokens/aligned.js'
 import type { Tracked } from './tracked.js'
 
-/** Reports that the template shows an earlier message differently now that others follow. */
+/** A report that the template shows an earlier message differently since messages were added. */
 export interface TemplateRewrite {
   /** Index of the first message that changed. */
   readonly message: number
@@ -15,20 +15,23 @@ export interface TemplateRewrite {
 export interface Trace {
   readonly messages: readonly ChatMessage[]
   readonly tools: readonly ToolDefinition[]
-  /** Only variables that the template reads, sorted by name. */
+  /** The template variables that the template reads, sorted by name. */
   readonly variables: readonly (readonly [string, unknown])[]
   readonly text: Tracked
   readonly base: Aligned
-  /** The first character and the first token of each message, then of the generation prompt, then the ends. */
+  /**
+   * The first character and (next field) the first token of each message, then of the generation prompt; the last entry is the end of the
+   * prompt.
+   */
   readonly textStarts: readonly number[]
   readonly tokenStarts: readonly number[]
-  /** Messages whose sampled tokens the template contradicts. */
+  /** Indexes of the messages whose sampled tokens cannot be used, because the template shows something else. */
   readonly refused: readonly number[]
 }
 
 /**
- * Compares two prompts. Returns null when the earlier messages keep their tokens, or when the caller itself changed them. A changed list
- * of tools is reported with its cost.
+ * Compares two prompts of a conversation. Returns null when the earlier messages keep their tokens, or when the caller itself changed them.
+ * When the list of tools changed, the report says how many tokens that costs.
  */
 export function findRewrite(before: Trace, after: Trace): TemplateRewrite | null {
   if (writeJson(before.tools) !== writeJson(after.tools)) return changedTools(before, after)

@@ -9,7 +9,7 @@ import type { Encoder, Fixed } from './tokens/encoder.js'
 export interface Substituted {
   readonly text: Tracked
   readonly fixed: readonly Fixed[]
-  /** Messages whose `sampled` the template contradicts. */
+  /** Indexes of the messages whose `sampled` cannot be used, because the template shows something else. */
   readonly refused: readonly number[]
 }
 
@@ -91,7 +91,8 @@ function place(
   if (body.value === full) return { header, end, text: body, opened: opened.length }
   if (edited.has(index)) return null
   const parsed = parse(full, message)
-  // Templates write a bare call in their own form, which not every parser reads. So it is compared with the message.
+  // Templates write a bare call (syntax/bare-calls.ts) in their own form, which not every parser reads. So the bare call is compared with
+  // the message.
   const isBare = parsed.isBareClosed !== undefined && sameReply(parsed, readAs(message), '') && showsAll(body, message, index)
   if (!isBare && !sameReply(parsed, parse(body.value, message), body.value)) return null
   const before = commonPrefix(full, body.value)

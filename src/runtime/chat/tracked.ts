@@ -48,7 +48,7 @@ export class Tracked {
     const to = Math.min(end, this.length)
     const starts = (this.#starts ??= startsOf(this.pieces))
     const pieces: Piece[] = []
-    // No piece is empty, so the piece to begin with is the one before the first that starts after `from`.
+    // No piece is empty. So `from` lies in the piece before the first piece that starts after `from`.
     for (let index = lowerBound(starts.length, (at) => starts[at]! <= from) - 1; starts[index]! < to; index++) {
       const [piece, at] = [this.pieces[index]!, starts[index]!]
       pieces.push(cutPiece(piece, Math.max(0, from - at), Math.min(piece.text.length, to - at)))
@@ -111,7 +111,7 @@ export class Tracked {
     return new Tracked(pieces)
   }
 
-  /** Gives all pieces without an owner to `owner`. */
+  /** Makes `owner` the owner of all pieces that have none. */
   owned(owner: Owner): Tracked {
     if (this.pieces.every((piece) => piece.owner !== null)) return this
     const pieces: Piece[] = []
@@ -153,10 +153,10 @@ export type Owner = number | 'prompt'
 export interface Piece {
   readonly text: string
   readonly origin: Origin
-  /** The range of the original that this stretch shows, half-open. Both are 0 for `template` and `unknown`. */
+  /** The range of the original that this stretch shows, half-open: `from` to `to`. Both are 0 for `template` and `unknown`. */
   readonly from: number
   readonly to: number
-  /** True when every character shows exactly one original character, in order. */
+  /** Whether every character of the stretch shows exactly one original character, in order. */
   readonly exact: boolean
   readonly owner: Owner | null
 }
@@ -207,7 +207,7 @@ export function messageStarts(text: Tracked, count: number): number[] {
 interface ShownContent {
   readonly content: Span
   readonly text: Span
-  /** True when the characters correspond one to one. False when only the ends correspond. */
+  /** Whether the characters correspond one to one. If not, only the ends of the two stretches correspond. */
   readonly exact: boolean
 }
 

@@ -111,7 +111,7 @@ function longestAscending(pairs: readonly Match[]): Match[] {
   return chosen.reverse()
 }
 
-/** Matches the elements of a gap between two anchors. */
+/** Matches the elements in the gap between two matches that `anchors` found. */
 function alignGap<K>(a: readonly K[], b: readonly K[], gap: Gap): Match[] {
   const inner = trimmed(a, b, gap)
   const matches: Match[] = []
@@ -125,7 +125,7 @@ function longestCommon<K>(a: readonly K[], b: readonly K[], { a: from, aEnd, b: 
   const [rows, columns] = [aEnd - from, bEnd - other]
   if (rows === 0 || columns === 0 || rows * columns > MOST) return []
   const width = columns + 1
-  /** At [i, j]: the most matches among the elements from i and j on. */
+  /** At [i, j]: the most matches between the elements of `a` from i on and those of `b` from j on. */
   const counts = new Int32Array((rows + 1) * width)
   for (let i = rows - 1; i >= 0; i--)
     for (let j = columns - 1; j >= 0; j--)

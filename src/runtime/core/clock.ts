@@ -17,7 +17,7 @@ const EARLIEST = Date.UTC(2026, 0)
 export interface EarlierTime {
   /** The last time that the earlier process knew, in Unix milliseconds. */
   readonly seen: number
-  /** Milliseconds that processes have run since a start found the clock far ahead of `seen`. */
+  /** For how many milliseconds processes have run since a start found the machine's clock far ahead of `seen`. */
   readonly ran: number
   /**
    * Set if `seen` is the present time by another clock. Times then continue from it until this machine's clock has run steadily for a day.
@@ -32,7 +32,7 @@ export interface ClockOptions {
   readonly running?: () => number
   /** The time that an earlier process left behind. Default: none is known. */
   readonly earlier?: EarlierTime
-  /** If the clock is at most this many milliseconds after `earlier.seen` at a start, it is not doubted. Default: an hour. */
+  /** At a start, the machine's clock is believed if it is at most this many milliseconds after `earlier.seen`. Default: an hour. */
   readonly gap?: number
   /** Receives a sentence whenever this clock begins to doubt or to believe the machine's clock. Default: no reports. */
   readonly tell?: (sentence: string) => void
@@ -53,7 +53,7 @@ export class SteadyClock {
   #offset: number
   /** Set while ages differ from dates: the offset for ages, and the running time at which the difference began. */
   #aging: { readonly offset: number; readonly since: number } | null = null
-  /** The offset of a clock that is not believed, and the running time at which it first had that offset. */
+  /** Set while the machine's clock is not believed: the offset of that clock, and the running time at which it first had this offset. */
   #doubt: { readonly offset: number; readonly since: number } | null = null
 
   constructor({
@@ -113,7 +113,7 @@ export class SteadyClock {
     return Math.min(now, this.#wall(), this.#agingTime(now))
   }
 
-  /** The time to store for a later process. */
+  /** Returns the time to store for a later process. */
   get left(): EarlierTime {
     const now = this.now()
     const seen = this.#agingTime(now)

@@ -49,7 +49,7 @@ export interface BlendChoice {
   readonly most?: number
   /**
    * How many tokens can be computed in the time that one more decode takes. Tokens between two chosen ones are computed, too, if that is
-   * faster than another decode. Default: 8, as measured on CPUs; an engine with a calibration uses its own rates.
+   * faster than another decode. Default: 8, which suits a CPU; an engine with a calibration uses its own rates.
    */
   readonly decode?: number
 }

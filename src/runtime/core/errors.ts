@@ -28,7 +28,7 @@ export const errorTable = {
   'model/unsupported': 501,
   /** By the estimate, the model or context would not fit; nothing was allocated. */
   'memory/insufficient': 507,
-  /** The prompt needs more cells than the context has. The status is the one by which clients recognise this error. */
+  /** The prompt needs more cells than the context has. Clients recognise this error by the status 400. */
   'context/full': 400,
   'chat/template-failed': 422,
   'chat/bad-message': 400,
@@ -56,7 +56,7 @@ export const errorTable = {
   /** The agent does not exist, does not take the given options, or searches by meaning and has no embedder. */
   'eval/bad-agent': 400,
   'cli/bad-usage': 400,
-  /** More requests wait than the server allows; try again later. */
+  /** More requests wait than the server allows; the client may try again later. */
   'server/overloaded': 503,
   /** The answer was not complete within the request's time limit. */
   'server/timeout': 504,
@@ -187,7 +187,7 @@ export class PromptTooLong extends KvfoldError {
   }
 }
 
-/** Whether the error reports that a prompt has no room in the context. */
+/** Whether an error reports that a prompt does not fit into the context. */
 export const isContextFull = (error: unknown): error is KvfoldError =>
   error instanceof KvfoldError && error.code === 'context/full'
 

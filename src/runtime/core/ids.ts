@@ -3,13 +3,13 @@
 declare const brand: unique symbol
 type Branded<T, Name extends string> = T & { readonly [brand]: Name }
 
-/** llama.cpp `llama_seq_id`: a tag on cells, 0 .. n_seq_max-1. */
+/** llama.cpp's `llama_seq_id`: the number of a sequence, 0 .. n_seq_max-1. Cells are tagged with it. */
 export type SeqId = Branded<number, 'SeqId'>
 /** Names the conversation that a request belongs to. The caller chooses it; the cache does not interpret it. */
 export type ConversationId = Branded<string, 'ConversationId'>
-/** `f` and five hexadecimal digits (spec: acm-tools, ids). */
+/** The id of a fragment: `f` and five hexadecimal digits (spec: acm-tools, ids). */
 export type FragmentId = Branded<string, 'FragmentId'>
-/** `s` and five hexadecimal digits. */
+/** The id of a search: `s` and five hexadecimal digits. */
 export type SearchId = Branded<string, 'SearchId'>
 
 export const seqId = (value: number): SeqId => value as SeqId

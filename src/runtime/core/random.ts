@@ -27,8 +27,8 @@ export class Random {
   readonly #state: Uint32Array
 
   /**
-   * @param seed any integer; its low 32 bits count
-   * @param stream further numbers: each makes another, unrelated stream of the same seed
+   * @param seed any integer, of which the low 32 bits are used
+   * @param stream further numbers; each list of numbers makes another, unrelated stream from the same seed
    */
   constructor(seed: number, ...stream: readonly number[]) {
     const words = seedWords(stream.reduce((mixed, number) => mix(mixed ^ mix(number + 1)), seed >>> 0))

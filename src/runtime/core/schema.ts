@@ -10,7 +10,7 @@ export interface Fault {
   readonly path: readonly string[]
   /** The value at the path, as JSON with its original digits; undefined when the path leads to no value. */
   readonly given: string | undefined
-  /** `must be a whole number`, `is missing`, ... */
+  /** The rule that the value breaks, such as `must be a whole number` or `is missing`. */
   readonly message: string
   /** For an object with unknown fields: their names, and the names of the known fields. */
   readonly unknown?: { readonly names: readonly string[]; readonly known: readonly string[] }
@@ -39,7 +39,7 @@ export function checked<T extends TSchema>(schema: T, given: unknown): Checked<S
 }
 
 /**
- * Returns a fault as one clause: the place, the rule, and the value found.
+ * Returns a fault as one clause: the place, the broken rule, and the value there.
  * @param top the name for the value as a whole
  */
 export function inWords({ path, message, given }: Fault, top = 'it'): string {

@@ -2,7 +2,7 @@
 
 export interface JoinedSignal {
   readonly signal: AbortSignal
-  /** Detaches from the sources: their later aborts do not abort the signal. Idempotent. */
+  /** Detaches the signal from its sources, so that they no longer abort it. Further calls do nothing. */
   readonly release: () => void
 }
 

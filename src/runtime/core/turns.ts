@@ -6,7 +6,7 @@ const SLICE = 8
 /** Work in small steps. It yields after a step, so that other work may run, and returns its result at the end. */
 export type Steps<T> = Generator<undefined, T>
 
-/** Does all steps at once, without a pause. */
+/** Does all steps of the work at once, without a pause. */
 export function atOnce<T>(steps: Steps<T>): T {
   for (;;) {
     const step = steps.next()
@@ -15,7 +15,7 @@ export function atOnce<T>(steps: Steps<T>): T {
 }
 
 /**
- * Does the steps in slices, each in its own turn of the event loop.
+ * Does the steps of the work in slices of a few milliseconds. Between two slices the event loop may do other work.
  * @throws the error that a step throws
  */
 export async function inTurns<T>(steps: Steps<T>): Promise<T> {

@@ -18,9 +18,9 @@ export interface WrittenEntry {
 
 /** The parts of the original text that a plain object or list loses. */
 interface Note {
-  /** All keys, in the order of the text. */
+  /** All keys of an object, in the order in which the text has them. */
   readonly keys?: readonly string[]
-  /** Texts of numbers, by key. */
+  /** The texts of numbers, by the field's name or the item's index. */
   readonly numbers?: ReadonlyMap<string, string>
 }
 
@@ -29,8 +29,8 @@ const NOTE = Symbol('written')
 type Noted = object & { [NOTE]?: Note }
 
 /**
- * Parses like `JSON.parse`, but `writeJson` writes the result with the numbers and keys of the text. A number that is the whole text keeps
- * no digits.
+ * Parses like `JSON.parse`. But `writeJson` will write the result with the numbers and keys as the text has them. A text that is only a
+ * number loses its digits.
  * @throws SyntaxError
  */
 export function readJson(text: string): unknown {
@@ -97,7 +97,7 @@ export function listOf(entries: Iterable<readonly [value: unknown, text?: string
 }
 
 /**
- * Appends the items of `part` to `list`, with the texts of their numbers. No other list may share the note of `list`.
+ * Appends the items of `part` to `list`, with the texts of their numbers. The note of `list` must not belong to another list, too.
  * @returns the number of texts that the note of `list` has now
  */
 export function append(list: unknown[], part: readonly unknown[]): number {
@@ -315,7 +315,7 @@ class Annotator {
   }
 }
 
-/** Whether the value or any value in it has a note. Adds every object and list on the way to a note to `noted`. */
+/** Whether a value or any value inside it has a note. Adds every object and list that has a note, or has one inside, to `noted`. */
 function findNoted(value: unknown, noted: Set<object>): boolean {
   if (typeof value !== 'object' || value === null || ArrayBuffer.isView(value)) return false
   let isNoted = (value as Noted)[NOTE] !== undefined

@@ -93,7 +93,7 @@ function checkPair(path: string, name: string, { a, b }: Pair, tensors: Readonly
     )
   const [inputs, outputs, experts, more] = sizes(model)
   const [wide, tall] = [sizes(a), sizes(b)]
-  // llama.cpp looks token embeddings up by row, so their A has a row for each token.
+  // llama.cpp looks up the rows of token embeddings, so matrix A of an embedding has a row for each token.
   const fits =
     name === EMBEDDING
       ? wide[1] === outputs && tall[1] === inputs && wide[0] === tall[0]

@@ -35,7 +35,7 @@ Napi::Value about(const Napi::CallbackInfo &info) {
       devices.Set(i, entry);
     }
     out.Set("devices", devices);
-    // [bytes, elements] of one block of every tensor type that this release knows, [0, 0] for numbers out of use.
+    // [bytes, elements] of one block of every tensor type that this release knows; [0, 0] for a number that is not in use.
     auto types = Napi::Array::New(env);
     for (int type = 0; type < GGML_TYPE_COUNT; type++) {
       auto block = Napi::Array::New(env, 2);

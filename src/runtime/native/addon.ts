@@ -29,7 +29,7 @@ export interface AddonFacts {
   readonly systemInfo: string
   readonly maxSequences: number
   readonly devices: readonly Device[]
-  /** The index is the ggml_type. */
+  /** The block sizes of all tensor types. The index in the list is the ggml_type. */
   readonly tensorTypes: readonly TensorBlock[]
 }
 
@@ -92,7 +92,7 @@ export interface RawCaptured {
  */
 export interface Addon {
   about(): AddonFacts
-  /** From now on the backend in this file computes in place of the one with ggml's name `backend`. Call it before a model is loaded. */
+  /** Makes the backend in this file compute in place of the backend with ggml's name `backend`. Call it before a model is loaded. */
   useLibrary(backend: string, path: string): void
   /**
    * Returns the numbers of a tensor as floats. `bytes` are whole blocks of the ggml_type and hold `count` numbers (ggml_type_traits,
@@ -104,20 +104,23 @@ export interface Addon {
    * afterwards.
    */
   shutdown(): void
-  /** Ends the process within this many milliseconds of a signal (Native.endWithin). */
+  /** Makes a signal end the process within this many milliseconds (Native.endWithin). */
   endWithin(milliseconds: number): void
   modelLoad(path: string, options: object, progress: ((value: number) => void) | null): Promise<ModelHandle>
   modelFree(model: ModelHandle): Promise<void>
   modelDescribe(model: ModelHandle): RawModel
-  /** llama_adapter_lora_init (llama-adapter.cpp). No context of the model may exist, and no other adapter may be loading. */
+  /**
+   * Loads an adapter (llama_adapter_lora_init in llama-adapter.cpp). No context of the model may exist, and no other adapter may be
+   * loading.
+   */
   adapterLoad(model: ModelHandle, path: string): Promise<AdapterHandle>
-  /** llama_adapter_lora_free. No context of the model may exist. */
+  /** Frees an adapter (llama_adapter_lora_free). No context of the model may exist. */
   adapterFree(adapter: AdapterHandle): void
-  /** llama_set_adapters_lora: later decodes of the context apply these adapters, each with its scale, and no others. */
+  /** Sets the adapters that later decodes of the context apply, each with its scale (llama_set_adapters_lora). No other adapters apply. */
   useAdapters(context: ContextHandle, adapters: readonly AdapterHandle[], scales: Float32Array): void
   vocabularyDescribe(model: ModelHandle): RawVocabulary
   tokenize(model: ModelHandle, text: string, addSpecial: boolean, parseSpecial: boolean): Int32Array
-  /** Returns the tokens of all texts, one after another, and how many each text has. */
+  /** Tokenizes many texts on another thread. Returns the tokens of all texts, one after another, and how many each text has. */
   tokenizeAll(
     model: ModelHandle,
     texts: readonly string[],
@@ -156,7 +159,7 @@ export interface Addon {
   shift(context: ContextHandle, seq: number, start: number, end: number, delta: number): void
   positions(context: ContextHandle, seq: number): readonly [min: number, max: number]
   clear(context: ContextHandle): void
-  /** Returns for each cell its position, a count, and as many sequences. */
+  /** Returns for each cell its position, the number of its sequences, and their ids. */
   readback(context: ContextHandle): Int32Array
   /** Returns the state of a sequence as bytes. The first `room` bytes stay unused, for a header of the caller's. */
   saveSequence(context: ContextHandle, seq: number, room: number): Uint8Array
@@ -202,9 +205,11 @@ export interface RawDrawn {
 
 export interface RawRun extends RawDrawn {
   readonly status: DecodeStatus | 'failed'
-  /** "code\nsentence" of a failed decode; empty otherwise. */
+  /** The error of a failed decode as "code\nsentence"; empty if the decode did not fail. */
   readonly failure: string
-  /** "code\nsentence" for every draw of the last step, empty if that draw did not fail. The array is empty if no draw failed. */
+  /**
+   * For every draw of the last step: its error as "code\nsentence", empty if the draw did not fail. The array is empty if no draw failed.
+   */
   readonly refused: readonly string[]
 }
 
@@ -335,14 +340,14 @@ export function translated(error: unknown): unknown {
   return isCode(code) ? new KvfoldError(code, shortened(sentence.join(' ')), { cause: error }) : error
 }
 
-/** Returns a text's beginning and end if it is too long. */
+/** Shortens a text that is too long to its beginning and its end. */
 export const shortened = (text: string): string =>
   text.length <= MOST ? text : `${text.slice(0, MOST / 2)} ... ${text.slice(-MOST / 2)}`
 
 /** Returns the error for the addon's "code\nsentence". */
 export const meant = (words: string): Error => translated(new Error(words)) as Error
 
-/** Runs a synchronous call into the addon. */
+/** Runs a synchronous call into the addon, and throws its error as a KvfoldError. */
 export function calling<T>(call: () => T): T {
   try {
     return call()
@@ -351,7 +356,7 @@ export function calling<T>(call: () => T): T {
   }
 }
 
-/** Awaits an asynchronous call into the addon. */
+/** Awaits an asynchronous call into the addon, and throws its error as a KvfoldError. */
 export async function awaiting<T>(call: () => Promise<T>): Promise<T> {
   try {
     return await call()
@@ -360,7 +365,7 @@ export async function awaiting<T>(call: () => Promise<T>): Promise<T> {
   }
 }
 
-/** Throws `native/bad-argument` with the sentence. */
+/** Throws `native/bad-argument` with this sentence. */
 export function refuse(sentence: string): never {
   throw new KvfoldError('native/bad-argument', sentence)
 }

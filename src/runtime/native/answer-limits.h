@@ -32,7 +32,7 @@ class AnswerLimits {
   // grammar has left no other token. Throws engine/bad-request if no token is left.
   void mask(std::vector<llama_token_data> &candidates) const;
   void take(llama_token token);
-  // Whether the answer ends with this token although the vocabulary does not end it there.
+  // Whether this token ends the answer because the options name it as a stop token.
   bool stopsAt(llama_token token) const;
 
  private:
@@ -42,7 +42,7 @@ class AnswerLimits {
   bool ignoreEnd = false;
   // Further tokens that end the answer (option `stopTokens`), sorted.
   std::vector<llama_token> stops;
-  // The tokens that end an answer by the vocabulary; empty if none of them is ever held back.
+  // The vocabulary's tokens that end an answer. The list is empty if no limit ever holds them back.
   std::vector<llama_token> ends;
   // For each token: 1 if the answer may have it. Empty if the answer may have all tokens.
   std::vector<uint8_t> only;

@@ -8,11 +8,11 @@ export interface BuiltAddon {
   /** kvfold's folder with package.json. It is the same for code that runs from src/runtime/native and from dist/runtime/native. */
   readonly root: string
   readonly file: string
-  /** E.g. `v0.5.0`; scripts/build-native.mjs writes it beside the addon. */
+  /** The release of llama.cpp, e.g. `v0.5.0`. scripts/build-native.mjs writes it beside the addon. */
   readonly release: string
 }
 
-/** @throws KvfoldError native/build-failed when the addon is not built */
+/** Finds the built addon. @throws KvfoldError native/build-failed when the addon is not built */
 export function builtAddon(): BuiltAddon {
   const root = fileURLToPath(new URL('../../../', import.meta.url)).replace(/\/$/u, '')
   const file = join(root, 'build', 'kvfold.node')

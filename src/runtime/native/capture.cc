@@ -7,11 +7,11 @@
 namespace kvfold {
 namespace {
 
-// Four numbers at a time, in the vector type that gcc and clang have on every processor.
+// Four numbers that are computed at a time. The vector type is one that gcc and clang have on every processor.
 typedef float Floats __attribute__((vector_size(16)));
 typedef int32_t Ints __attribute__((vector_size(16)));
 
-// Natural logarithm of positive normal numbers, to a relative error of 1e-7, by the series of artanh around 1.
+// Returns the natural logarithm of positive normal numbers, to a relative error of 1e-7, by the series of artanh around 1.
 inline Floats logarithm(Floats value) {
   Ints bits = (Ints)value;
   Ints exponent = ((bits >> 23) & 255) - 127;

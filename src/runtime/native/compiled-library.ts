@@ -12,7 +12,7 @@ import { writeWhole } from '../core/whole-file.js'
 import { builtAddon } from './built-addon.js'
 import { COMPILER_OPTIONS, configure, extractSource, make, need, needTools } from './llama-build.js'
 
-/** What a library computes on. */
+/** The hardware on which a library computes. */
 export type LibraryKind = 'cpu' | 'cuda' | 'vulkan'
 export const LIBRARY_KINDS: readonly LibraryKind[] = ['cpu', 'cuda', 'vulkan']
 
@@ -90,7 +90,10 @@ export interface Compiling {
   readonly kind: LibraryKind
   /** The path of the compiled library (`compiledPath`). The file's name says which target to build. */
   readonly path: string
-  /** Generations of NVIDIA's cards, as CMake's CMAKE_CUDA_ARCHITECTURES takes them: `90`, `80;90`. Default: those of this machine. */
+  /**
+   * The generations of NVIDIA cards to build for, as CMake's CMAKE_CUDA_ARCHITECTURES takes them: `90`, `80;90`. Default: the cards of this
+   * machine.
+   */
   readonly cudaArchitectures?: string
   readonly signal?: AbortSignal
   /** Receives the share that is done, 0..1. */
@@ -98,9 +101,9 @@ export interface Compiling {
 }
 
 /**
- * Compiles the library and downloads nothing. It takes a minute of one core for the processor, and an hour for CUDA. A file at `path` is
- * always whole.
- * @throws KvfoldError native/build-failed: no git, cmake or compiler here, or the compiler's last words; engine/cancelled on `signal`.
+ * Compiles the library and downloads nothing. It takes a minute of one core for the processor, and an hour for CUDA. The file at `path` is
+ * never incomplete.
+ * @throws KvfoldError native/build-failed: git, cmake or a compiler is missing, or the compiler's last words; engine/cancelled on `signal`.
  */
 export async function compileLibrary({ kind, path, cudaArchitectures, signal, onProgress }: Compiling): Promise<void> {
   const { options, needs } = KINDS[kind]

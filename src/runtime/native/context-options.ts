@@ -14,9 +14,9 @@ import type { CacheType, ContextOptions, ModelInfo, Pooling } from './types.js'
 /** llama.cpp rounds n_ctx up to a multiple of this. */
 const CELL_GRANULARITY = 256
 const MOST_SEQUENCES = 256
-/** More threads than this help no machine, and llama.cpp asserts far above it. */
+/** The most threads. More threads help on no machine, and llama.cpp asserts on numbers far above it. */
 const MOST_THREADS = 512
-/** Bytes that must stay free for Node. Contexts smaller than this are not checked, so that small models run while memory is short. */
+/** Bytes that must stay free for Node. A context that takes fewer bytes is not checked, so that small models run while memory is short. */
 const HEADROOM = 64 * 2 ** 20
 
 export interface ContextPlan {
@@ -28,7 +28,7 @@ export interface ContextPlan {
   /** Estimated bytes of the cache, and (next field) of the compute buffers. */
   readonly cache: number
   readonly compute: number
-  /** llama_context_params in numbers, for the addon. */
+  /** The options as numbers for the addon, which fills llama_context_params with them. */
   readonly raw: object
 }
 
@@ -114,8 +114,8 @@ interface PlannedModel {
 }
 
 /**
- * Checks the options, and completes them to a plan. @throws KvfoldError native/bad-argument, native/unsupported, model/unsupported,
- * memory/insufficient
+ * Checks a context's options, fills in defaults, and estimates its memory.
+ * @throws KvfoldError native/bad-argument, native/unsupported, model/unsupported, memory/insufficient
  */
 export function planContext(options: ContextOptions, model: PlannedModel, devices: readonly Device[]): ContextPlan {
   const { info } = model
@@ -136,13 +136,13 @@ export function planContext(options: ContextOptions, model: PlannedModel, device
   const heads = Math.max(1, info.kvHeads)
   const row = cacheBytes(keyType, heads * keyWidth) + cacheBytes(valueType, heads * valueWidth)
   const cache = info.recurrent || info.encoder ? 0 : whole.cells * info.layers * row
-  // With embeddings every token is an output, and llama.cpp keeps logits beside each embedding.
+  // With embeddings every token is an output, and llama.cpp keeps the logits beside each embedding.
   const outputs = pooling === null ? 0 : 4 * whole.batch * (info.vocabulary + info.embedding)
   const compute = computeBytes(whole, info, flashAttention !== 'off') + outputs
   refuseWhatDoesNotFit(whole.cells, cache, compute, model, devices)
   const raw = {
     ...whole,
-    // A quantised V works only with flash attention, so `auto` has no choice.
+    // Quantised values in the cache work only with flash attention, so `auto` has no choice.
     flashAttention: flashAttention === 'off' || attention ? 0 : flashAttention === 'on' || quantised ? 1 : -1,
     keyType: cacheTypes[keyType].ggml,
     valueType: cacheTypes[valueType].ggml,
@@ -150,7 +150,7 @@ export function planContext(options: ContextOptions, model: PlannedModel, device
     pooling: pooling === null ? null : poolingNumber(pooling),
     attention,
     windowed: info.slidingWindow > 0,
-    // Further bytes of a cell if positions have several dimensions (llama_kv_cell_ext).
+    // The bytes that a cell takes in addition if positions have several dimensions (llama_kv_cell_ext).
     cellExtra: isFlat(info.rope) ? 0 : 12,
   }
   return { keyType, valueType, fullSlidingWindow, pooling, cache, compute, raw }
@@ -274,7 +274,7 @@ function refuseWhatDoesNotFit(
   if (host > HEADROOM) refuseTooMuch(what, host + HEADROOM, availableMemory(), 'memory', hint)
 }
 
-// Free memory: refuses models and contexts that would not fit.
+// Finds how much memory is free, and refuses models and contexts that would not fit.
 
 /** For each cache type: its ggml_type, and the bytes and elements of one block. */
 const cacheTypes: Readonly<Record<CacheType, { readonly ggml: number; readonly bytes: number; readonly elements: number }>> = {
@@ -354,8 +354,9 @@ const RESERVED = 512 * 2 ** 20
 const CACHE_SHARE = 0.2
 
 /**
- * Returns llama.cpp's n_gpu_layers: the output layer first, then layers from the last to the first, until the GPUs' free memory is used up.
- * A model that fits whole gets every layer. Several devices count as one, since llama.cpp divides layers by free memory.
+ * Returns how many layers go to the GPU (llama.cpp's n_gpu_layers). The output layer goes first, then layers from the last to the first,
+ * until the GPUs' free memory is used up. A model that fits whole gets every layer. Several devices count as one, since llama.cpp divides
+ * layers by free memory.
  */
 export function layersThatFit({ layerBytes, outerBytes }: GgufFile, devices: readonly Device[]): number {
   const free = devices.filter(({ gpu }) => gpu).reduce((sum, device) => sum + device.free, 0)

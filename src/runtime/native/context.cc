@@ -27,8 +27,7 @@ Napi::Value create(const Napi::CallbackInfo &info) {
     params.n_batch = number("batch");
     params.n_ubatch = number("ubatch");
     params.n_seq_max = number("sequences");
-    // llama.cpp needs room for one output per sequence, and ends the process if that is more than this limit, which is the batch by
-    // default.
+    // llama.cpp needs room for one output per sequence. It ends the process if this limit, which is the batch by default, is smaller.
     params.n_outputs_max = std::max(params.n_batch, params.n_seq_max);
     params.n_threads = number("threads");
     params.n_threads_batch = number("batchThreads");
@@ -67,8 +66,8 @@ Napi::Value create(const Napi::CallbackInfo &info) {
           if (made->context == nullptr) throw Failure("native/failed", "llama.cpp cannot make this context" + log.why());
           figures->cache = loggedBytes(log, "KV buffer size") + loggedBytes(log, "RS buffer size");
           figures->compute = loggedBytes(log, "compute buffer size") + loggedBytes(log, "output buffer size");
-          // llama.cpp decides about `auto` while it makes the context. It has no call for the decision, but logs when it turns flash
-          // attention off.
+          // llama.cpp decides about flash attention (`auto`) while it makes the context. No call returns the decision, but llama.cpp logs
+          // when it turns flash attention off.
           figures->flashAttention = params.flash_attn_type != LLAMA_FLASH_ATTN_TYPE_DISABLED &&
                                     log.lines("Flash Attention not supported").empty() && log.lines("flash_attn is not compatible").empty();
           if (made->tap != nullptr) made->tap->probe(made->context, log);

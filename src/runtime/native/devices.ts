@@ -22,8 +22,8 @@ const SOFTWARE = /llvmpipe|lavapipe|softpipe|swiftshader|basic render driver/i
 const isHardware = ({ gpu, description }: Device): boolean => gpu && !SOFTWARE.test(description)
 
 /**
- * Returns the backend of a process whose loaded library is for `library` and lists `devices`. `auto` takes a real GPU. Without a device, or
- * with software devices only, it takes the CPU. A backend that the user named may use any device. Without a device it is refused.
+ * Returns the backend of a process whose loaded library is for `library` and lists `devices`. `auto` takes a real GPU, or the CPU if there
+ * is none or only software devices. A backend that the user named may use any device, and is refused without one.
  * @throws KvfoldError native/unsupported when the named backend has no device.
  */
 export function backendFor(choice: GpuChoice, library: Backend, devices: readonly Device[]): Backend {

@@ -11,7 +11,10 @@ const DEFAULT_ALIGNMENT = 32
 const MOST_NAME = 63
 
 export interface GgufFile {
-  /** Bytes of all tensors, of each layer's tensors, and of the tensors outside layers; all parts of a split model together. */
+  /**
+   * Bytes of all tensors, then (next fields) of each layer's tensors and of the tensors outside layers. All files of a split model count
+   * together.
+   */
   readonly tensorBytes: number
   readonly layerBytes: readonly number[]
   readonly outerBytes: number
@@ -130,7 +133,7 @@ function siblings(path: string, parts: number): string[] {
 // purpose.
 
 const F32 = 0
-/** ggml_type of all formats with a dot product and a conversion to f32 (ggml-cpu.c, ops.cpp: get_rows), and their names. */
+/** The number formats of weights, by ggml_type: all formats with a dot product and a conversion to f32 (ggml-cpu.c, ops.cpp: get_rows). */
 const WEIGHTS: Readonly<Record<number, string>> = {
   ...{ 0: 'f32', 1: 'f16', 30: 'bf16', 2: 'q4_0', 3: 'q4_1', 6: 'q5_0', 7: 'q5_1', 8: 'q8_0' },
   ...{ 10: 'q2_K', 11: 'q3_K', 12: 'q4_K', 13: 'q5_K', 14: 'q6_K' },
@@ -165,7 +168,7 @@ const EXACT: readonly RegExp[] = [
   /\.attn_sinks\.weight$/,
 ]
 
-/** Architectures of llama.cpp v0.5.0 that look numbers up in tensors of integers; these are no weights. */
+/** Architectures of llama.cpp v0.5.0 that look numbers up in tensors of integers. These tensors are not weights. */
 const INTEGER_TABLES: readonly string[] = ['deepseek4', 'qwen4exp']
 
 /** Checks that llama.cpp computes with the number format of every tensor. @throws KvfoldError model/bad-file naming the tensor */
@@ -250,7 +253,9 @@ function checkBytes(tokens: readonly string[], refuse: (what: string) => never):
   if (single.size < 256) refuse(`it is for RWKV, but only ${single.size} of the 256 bytes are tokens`)
 }
 
-/** Resolves escapes of RWKV tokens: \t, \n, \r, \x with two digits; any other character after a backslash means itself. */
+/**
+ * Resolves the escapes in texts of RWKV tokens: \t, \n, \r, \x with two digits. Any other character after a backslash stands for itself.
+ */
 const unescaped = (text: string): string =>
   text.replaceAll(/\\(x[0-9a-fA-F]{2}|.)/gs, (_, escape: string) => {
     if (escape.length === 3) return String.fromCharCode(Number.parseInt(escape.slice(1), 16))

@@ -4,7 +4,7 @@ import { KvfoldError } from '../core/errors.js'
 import { shortened } from './addon.js'
 
 const READ = 1 << 20
-/** Numbers of gguf_type (gguf.h). */
+/** The numbers of value types in gguf_type (gguf.h). */
 export const TYPE = { u16: 2, u32: 4, i32: 5, f32: 6, bool: 7, string: 8, array: 9 } as const
 /** Bytes of a metadata value, by gguf_type; texts and arrays have no fixed size. */
 const SCALARS: Readonly<Record<number, number>> = { 0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8 }
@@ -17,14 +17,16 @@ const KEPT_LISTS: readonly string[] = ['tokenizer.ggml.tokens', 'tokenizer.ggml.
 export type GgufEntry =
   | { readonly kind: 'number'; readonly type: number; readonly value: number }
   | { readonly kind: 'text'; readonly value: string }
-  /** `item`: gguf_type of the items. `items`: null if they were too many to keep. Texts are Latin-1, one character for each byte. */
+  /**
+   * `item` is the gguf_type of the items. `items` is null if there were too many to keep. Texts are Latin-1, one character for each byte.
+   */
   | { readonly kind: 'list'; readonly item: number; readonly count: number; readonly items: readonly (number | string)[] | null }
 
 export interface GgufTensorInfo {
   readonly name: string
-  /** Fastest dimension first; each is 1 or more. */
+  /** The sizes of the tensor's dimensions, fastest dimension first; each is 1 or more. */
   readonly shape: readonly number[]
-  /** ggml_type. */
+  /** The number format, as ggml_type. */
   readonly type: number
   /** Bytes from the end of the header, aligned, to the tensor's data. */
   readonly offset: number
@@ -44,7 +46,7 @@ export interface GgufHeader {
 export function readHeader(path: string): GgufHeader {
   let file: number
   try {
-    // Check before opening it: opening a named pipe waits for a writer.
+    // Check the kind of file before opening it, because opening a named pipe waits for a writer.
     if (!statSync(path).isFile())
       throw new KvfoldError('model/bad-file', `${path} is not a regular file; give the path of a .gguf file.`)
     file = openSync(path, 'r')

@@ -18,7 +18,7 @@ export type TensorType = 'f32' | 'f16'
 
 export interface GgufTensor {
   readonly name: string
-  /** Fastest dimension first, as in ggml. */
+  /** The sizes of the tensor's dimensions, fastest dimension first, as in ggml. */
   readonly shape: readonly number[]
   readonly type: TensorType
   /** The tensor's bytes in order, in pieces of any size. Together they must be exactly as many as shape and type need. */
@@ -26,7 +26,7 @@ export interface GgufTensor {
 }
 
 const ALIGNMENT = 32
-/** Numbers of gguf_type and ggml_type, and the bytes of one element (gguf.h, ggml.h). */
+/** Numbers of gguf_type, and (next constant) of ggml_type with the bytes of one element (gguf.h, ggml.h). */
 const VALUE = { u16: 2, u32: 4, i32: 5, f32: 6, bool: 7, string: 8, array: 9 } as const
 const TENSOR = { f32: { code: 0, bytes: 4 }, f16: { code: 1, bytes: 2 } } as const
 
@@ -68,7 +68,7 @@ async function writeAll(file: FileHandle, bytes: Uint8Array): Promise<void> {
 
 function header(metadata: ReadonlyMap<string, GgufValue>, tensors: readonly GgufTensor[]): Buffer {
   const parts = [Buffer.from('GGUF'), u32(3), u64(tensors.length), u64(metadata.size)]
-  // Push one by one: a vocabulary has more parts than a call takes arguments.
+  // Push the parts one by one, because a vocabulary has more parts than a call can take arguments.
   for (const [key, value] of metadata) for (const part of [text(key), ...encode(value)]) parts.push(part)
   let offset = 0
   for (const tensor of tensors) {

@@ -350,7 +350,7 @@ class Parser {
   // Returns for each rule whether it may match the empty text.
   std::vector<bool> nullables() const {
     std::vector<bool> nullable(out.rules.size());
-    // An alternative that consists of calls only, and how many of them are not known to match the empty text.
+    // An alternative that consists of calls only. `left` counts the calls of rules that are not known to match the empty text.
     struct Open {
       uint32_t rule, left;
     };

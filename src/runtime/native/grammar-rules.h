@@ -25,7 +25,8 @@ struct GrammarRules {
     uint32_t value;
   };
 
-  // Parses GBNF. Throws engine/bad-grammar if it does not parse, if it becomes too large when written out, or if a rule begins with itself.
+  // Parses a grammar in GBNF. Throws engine/bad-grammar if the text does not parse, if the grammar becomes too large when written out, or
+  // if a rule begins with itself.
   GrammarRules(const llama_vocab *vocab, const std::string &text);
 
   // The elements of all alternatives of all rules, one alternative behind another, each followed by an `end`. The very first element is an

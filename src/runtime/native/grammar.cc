@@ -11,7 +11,8 @@ using Kind = GrammarRules::Kind;
 
 constexpr int32_t DEAD = -1;
 constexpr int32_t UNKNOWN = -2;
-// The most places examined for one token, which takes a few hundredths of a second. A schema's grammar needs a few hundred.
+// The most places in the rules that may be examined for one token, which takes a few hundredths of a second. A schema's grammar needs a few
+// hundred.
 constexpr size_t MOST_WORK = 400'000;
 // The most threads and steps that all nodes and states together may hold (grammar.h). Beyond that, `forget` drops all that are not needed
 // now; they are made anew when needed.
@@ -328,7 +329,7 @@ void Grammar::forget() {
   nodes.clear(), states.clear(), nodeIndex.clear(), stateIndex.clear();
   nodes.emplace_back();
   held = 0;
-  // A node refers only to nodes that were made before it.
+  // Marks all nodes that are needed. A node refers only to nodes that were made before it, so one pass backwards suffices.
   std::vector<uint8_t> isNeeded(before.size());
   for (auto &state : kept)
     for (auto &thread : state.threads) isNeeded[thread.node] = true;

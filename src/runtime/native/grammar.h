@@ -53,7 +53,7 @@ class Grammar {
     bool operator==(const Thread &other) const { return at == other.at && node == other.node; }
   };
   using Threads = std::vector<Thread>;
-  // A range of characters that lead to one state.
+  // A range of next characters that all lead to the same state.
   struct Step {
     uint32_t from, to;
     int32_t state;

@@ -121,7 +121,8 @@ void giveBlock(const HostBlock &block) {
   auto releaseAll = [released] {
     for (auto &each : released) release(each);
   };
-  // The system takes a tenth of a second to take back a GiB, and states are given back on the event loop.
+  // The system takes a tenth of a second to take back a GiB. JavaScript gives blocks back on the event loop, so free large blocks on
+  // another thread.
   try {
     if (block.size < SMALLEST_KEPT) releaseAll();
     else std::thread(releaseAll).detach();

@@ -75,7 +75,7 @@ struct ContextHandle {
   std::atomic<bool> abort{false};
   // Whether a run (run.cc) is to end before its next decode.
   std::atomic<bool> pause{false};
-  // Held while a decode runs on another thread.
+  // A lock that is held while a decode runs on another thread.
   std::mutex running;
   // How many tokens have entered the cache since the context was made.
   uint64_t submitted = 0;
@@ -101,13 +101,13 @@ class AnswerLimits;
 
 struct SamplerHandle {
   std::shared_ptr<ModelHandle> model;
-  // Held while a token is drawn or accepted, and while the sampler is freed: a run draws on another thread.
+  // A lock that is held while a token is drawn or accepted, and while the sampler is freed, because a run draws on another thread.
   std::mutex mutex;
   // The tokens that the grammar allows next; null without a grammar.
   std::unique_ptr<Grammar> grammar;
   // Wakes the grammar when the answer begins a tool call; null if the grammar applies from the beginning.
   std::unique_ptr<LazyGrammar> lazy;
-  // Whether the grammar applies from the next token on.
+  // Whether the grammar applies to the next token.
   bool awake = false;
   // Bounds the reasoning; null if it has no bound.
   std::unique_ptr<ReasoningBudget> budget;
@@ -260,7 +260,7 @@ std::vector<int32_t> int32s(const Napi::Value &value);
 // decode.
 const float *logitsAt(ContextHandle &context, int32_t index);
 
-// Draws a token from these logits and accepts it. Throws engine/bad-grammar, native/disposed.
+// Draws a token from logits and accepts it. Throws engine/bad-grammar, native/disposed.
 llama_token drawFrom(SamplerHandle &sampler, const float *logits);
 // Whether an answer ends with this token: by its vocabulary, or because the sampler's options say so.
 bool endsAnswer(const SamplerHandle &sampler, llama_token token);

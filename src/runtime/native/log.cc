@@ -16,7 +16,7 @@ void keepLog(ggml_log_level level, const char *text, void *) {
   std::string line(text);
   line.erase(std::remove(line.begin(), line.end(), '\n'), line.end());
   if (line.empty()) return;
-  // A continuation belongs to the line before it.
+  // llama.cpp logs the continuation of a line separately; append it to the line before.
   if (level == GGML_LOG_LEVEL_CONT && !listening->kept.empty()) listening->kept.back().second += line;
   else listening->kept.emplace_back(level, line);
 }

@@ -126,7 +126,7 @@ Napi::Value describe(const Napi::CallbackInfo &info) {
     number("size", llama_model_size(model));
     number("layers", llama_model_n_layer(model));
     number("embedding", llama_model_n_embd(model));
-    // llama.cpp ends the process when asked for the heads of a model without layers, and a vocabulary alone has no layers.
+    // llama.cpp ends the process if it is asked for the heads of a model without layers. A vocabulary alone is such a model.
     bool layered = llama_model_n_layer(model) > 0;
     number("heads", layered ? llama_model_n_head(model) : 0);
     number("kvHeads", layered ? llama_model_n_head_kv(model) : 0);
@@ -136,7 +136,7 @@ Napi::Value describe(const Napi::CallbackInfo &info) {
     out.Set("rope", ropeName(llama_model_rope_type(model)));
     out.Set("recurrent", llama_model_is_recurrent(model));
     out.Set("hybrid", llama_model_is_hybrid(model));
-    // A model that only encodes, or generates all tokens at once, does not generate token after token over a cache.
+    // True for models that do not generate token after token over a cache: they only encode, or generate all tokens at once.
     out.Set("encoder", llama_model_has_encoder(model) || !llama_model_has_decoder(model) || llama_model_is_diffusion(model));
     auto metadata = Napi::Object::New(env);
     for (int32_t i = 0; i < llama_model_meta_count(model); i++)

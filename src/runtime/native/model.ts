@@ -55,7 +55,7 @@ const CONTROL = 2
 export class Model implements NativeModel {
   readonly info: ModelInfo
   readonly special: SpecialTokens
-  /** Layers on a GPU. */
+  /** How many of the model's layers are on a GPU. */
   readonly gpuLayers: number
   readonly #addon: Addon
   readonly #backend: BackendInfo
@@ -151,7 +151,7 @@ export class Model implements NativeModel {
     return new Model(addon, backend, handle, path, gpuLayers, vocabOnly, file.scores)
   }
 
-  /** @throws KvfoldError native/disposed */
+  /** The model's handle for calls into the addon. @throws KvfoldError native/disposed */
   get handle(): ModelHandle {
     if (this.#handle === null || this.#disposing !== null)
       throw new KvfoldError('native/disposed', 'The model was disposed; load it again.')
@@ -238,7 +238,10 @@ export class Model implements NativeModel {
     return ((this.#flags[token] ?? 0) & CONTROL) !== 0
   }
 
-  /** @throws KvfoldError native/bad-argument, native/unsupported, model/unsupported, memory/insufficient, native/disposed, native/failed */
+  /**
+   * Makes a context of this model.
+   * @throws KvfoldError native/bad-argument, native/unsupported, model/unsupported, memory/insufficient, native/disposed, native/failed
+   */
   async createContext(options: ContextOptions = {}): Promise<NativeContext> {
     const { handle } = this
     if (this.#vocabOnly)
@@ -317,7 +320,7 @@ export class Model implements NativeModel {
     return making as Promise<T>
   }
 
-  /** @throws KvfoldError native/bad-argument, engine/bad-grammar, native/disposed */
+  /** Makes a sampler for this model. @throws KvfoldError native/bad-argument, engine/bad-grammar, native/disposed */
   createSampler(options: SamplerOptions = {}): NativeSampler {
     const sampler = new Sampler(this.#addon, this.handle, this.info.vocabulary, options, (closed) =>
       this.#samplers.delete(closed),
@@ -401,7 +404,7 @@ class Words implements NativeWords {
   ) {}
 }
 
-/** Returns the options as the addon takes them: handles in place of prepared parts. @throws KvfoldError native/bad-argument */
+/** Returns a sampler's options in the addon's form: with handles in place of prepared parts. @throws KvfoldError native/bad-argument */
 function rawOptions({ grammar, dry, limits, ...rest }: SamplerOptions): object {
   const { badWords, ...others } = limits ?? {}
   if (dry !== undefined && !(dry instanceof Dry)) refuse('dry must come from prepareDry.')
@@ -417,7 +420,7 @@ function rawOptions({ grammar, dry, limits, ...rest }: SamplerOptions): object {
 class Sampler implements NativeSampler {
   #handle: SamplerHandle | null
 
-  /** @throws KvfoldError native/bad-argument, engine/bad-grammar */
+  /** Checks the options and makes the sampler. @throws KvfoldError native/bad-argument, engine/bad-grammar */
   constructor(
     private readonly addon: Addon,
     model: ModelHandle,
@@ -547,7 +550,7 @@ function checkOptions(options: SamplerOptions, vocabulary: number): void {
   within('frequencyPenalty', options.frequencyPenalty, -100, 100)
   within('presencePenalty', options.presencePenalty, -100, 100)
   within('penaltyLastN', options.penaltyLastN, 0, 2 ** 20, true)
-  // The last number of 32 bits means "any seed" to llama.cpp.
+  // The largest seed is left out, because the last number of 32 bits means "any seed" to llama.cpp.
   within('seed', options.seed, 0, 2 ** 32 - 2, true)
   if (options.mirostat !== undefined) {
     within('mirostat.version', options.mirostat.version, 1, 2, true)
@@ -586,7 +589,7 @@ function checkOptions(options: SamplerOptions, vocabulary: number): void {
 
 const LONGEST_GRAMMAR = 4_000_000
 
-/** Checks a grammar's length and characters. The addon checks how large it becomes when written out, and how deep it nests. */
+/** Checks a grammar's length and characters. The addon checks how large the grammar becomes when written out, and how deep it nests. */
 function checkGrammar(grammar: string): void {
   if (grammar.length > LONGEST_GRAMMAR)
     throw new KvfoldError(

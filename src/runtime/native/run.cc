@@ -26,8 +26,8 @@ struct Run : Batch {
   std::mutex mutex;
   std::vector<int32_t> drawn;
   std::vector<double> milliseconds;
-  // The time of the last step, which drew `tokens`; 0 if the last decode failed. It is reported only after the run has ended, because the
-  // caller may then use the context again.
+  // The time of the last step, which drew `tokens`; 0 if the last decode failed. The step is reported only after the run has ended, because
+  // the caller may use the context again when it hears of it.
   double last = 0;
 
   // Moves the steps that JavaScript has not received yet into `tokens` and `times`. The run's last step is not among them.

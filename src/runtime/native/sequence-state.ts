@@ -7,7 +7,7 @@ import { crc32 } from 'node:zlib'
 import type { ContextPlan } from './context-options.js'
 import type { ModelInfo } from './types.js'
 
-/** Bytes before llama.cpp's state: 8 of name and version, 32 of identity, 4 of checksum, 4 unused. */
+/** The header's bytes in front of llama.cpp's state: 8 of name and version, 32 of identity, 4 of checksum, 4 unused. */
 export const STATE_HEADER = 48
 const NAME = 'kvfold 1'
 const IDENTITY_AT = 8

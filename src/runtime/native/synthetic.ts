@@ -7,9 +7,9 @@ import { type GgufTensor, type GgufValue, type TensorType, writeGguf } from './g
 export interface SyntheticShape {
   readonly architecture: 'llama' | 'qwen2'
   readonly layers: number
-  /** A multiple of `heads`; embedding / heads must be even. */
+  /** The width of the embeddings: a multiple of `heads`, of which embedding / heads must be even. */
   readonly embedding: number
-  /** A multiple of `kvHeads`. */
+  /** Number of query heads, a multiple of `kvHeads`. */
   readonly heads: number
   readonly kvHeads: number
   readonly feedForward: number
@@ -64,8 +64,8 @@ export const CHATML_TEMPLATE = `
 {%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}`.trimStart()
 
 /**
- * Writes the model to `path`; only a few megabytes at a time are in memory. Its logits depend on the input and are far enough apart for
- * greedy choices to be stable, but they have no meaning. An existing file is replaced.
+ * Writes a model to `path`; only a few megabytes at a time are in memory. The model's logits depend on the input and are far enough apart
+ * for greedy choices to be stable, but they have no meaning. An existing file is replaced.
  * @throws KvfoldError native/bad-argument for an impossible shape; the file system's error when the file cannot be written.
  */
 export async function synthesizeModel(path: string, shape: SyntheticShape): Promise<void> {
@@ -301,7 +301,7 @@ function* crossed(lefts: readonly string[], rights: readonly string[]): Generato
 
 export interface RandomTensor {
   readonly name: string
-  /** Fastest dimension first. */
+  /** The sizes of the tensor's dimensions, fastest dimension first. */
   readonly shape: readonly number[]
   readonly type: TensorType
   readonly mean: number
@@ -332,7 +332,7 @@ export function randomTensor({ name, shape, type, mean, deviation, seed }: Rando
         const count = Math.min(CHUNK, total - start)
         const values = type === 'f32' ? new Float32Array(count) : new Uint16Array(count)
         for (let index = 0; index < count; index++) {
-          // xorshift32 (Marsaglia). core/random is better but ten times slower, which matters for a model of gigabytes.
+          // The generator is xorshift32 (Marsaglia). core/random is better but ten times slower, which matters for a model of gigabytes.
           state ^= state << 13
           state ^= state >>> 17
           state ^= state << 5

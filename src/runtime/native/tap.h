@@ -17,7 +17,7 @@ struct Run {
 // The request of one step for softmax rows, and the rows of the last decode. Arrays are [layer, head, query, ...]; the last axis varies
 // fastest.
 struct Capture {
-  // Fixed for the capture's lifetime.
+  // These fields do not change while the capture lives.
   std::vector<int32_t> layers, heads;
   int32_t atoms = 0, top = 0;
   bool whole = false;
@@ -46,12 +46,12 @@ struct Capture {
 
   // Makes room for the results of a decode.
   void arm();
-  // Reduces the row of one head; `weights` is indexed by cell.
+  // Reduces one row (the weights of one head for one query) to sums. `weights` is indexed by cell.
   void reduce(size_t layer, size_t head, size_t query, const std::vector<Run> &runs, const float *weights);
 };
 
 struct Tap {
-  // For each layer: its query heads, 0 if it computes no softmax.
+  // For each layer: the number of its query heads, 0 if it computes no softmax.
   std::vector<int32_t> headsOf;
   // Whether some layers of the model use a sliding window.
   bool windowed = false;
@@ -101,7 +101,7 @@ struct Tap {
   void readCells(Cells &cells, bool inWindow);
 };
 
-// Makes the tap capture while the object lives. Afterwards every incomplete capture has a failure.
+// Makes the tap capture while this object lives. Afterwards every incomplete capture has a failure.
 class Armed {
  public:
   Armed(Tap *tap, llama_context *context, const std::vector<int32_t> &positions, const std::vector<std::shared_ptr<Capture>> &captures);

@@ -1,6 +1,6 @@
 /**
- * Decides which texts are tokenized on other threads. Only long texts are, and few at a time, so that decodes and file reads find a free
- * thread of the pool.
+ * Decides which texts are tokenized on other threads. Only long texts are, and only few at a time, so that decodes and file reads find a
+ * free thread in Node's pool.
  */
 
 /** Texts of up to this many characters are tokenized on the event loop's thread, which takes a few milliseconds. */

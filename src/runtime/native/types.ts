@@ -6,7 +6,7 @@ import type { LibraryKind } from './compiled-library.js'
 export type GpuChoice = 'auto' | 'cpu' | 'cuda' | 'vulkan' | 'metal'
 export type CacheType = 'f32' | 'f16' | 'bf16' | 'q8_0' | 'q4_0' | 'q4_1' | 'q5_0' | 'q5_1' | 'iq4_nl'
 
-/** One occupied cell of the cache: its position, and every sequence that tags it. */
+/** One occupied cell of the cache: its position, and every sequence that sees it. */
 export interface Cell {
   readonly position: number
   readonly sequences: readonly SeqId[]
@@ -42,7 +42,7 @@ export interface ModelOptions {
   /** Loads only the tokenizer and the metadata. */
   readonly vocabOnly?: boolean
   readonly checkTensors?: boolean
-  /** Receives the share that is loaded, 0..1. */
+  /** Called with the share of the model that is loaded, 0..1. */
   readonly onProgress?: (progress: number) => void
 }
 
@@ -74,7 +74,7 @@ export interface ModelInfo {
   readonly vocabType: VocabType
   readonly recurrent: boolean
   readonly hybrid: boolean
-  /** True if the model does not generate token after token: text encoders, encoders of translators, diffusion, speech. */
+  /** Whether the model does not generate token after token: text encoders, encoders of translators, diffusion, speech. */
   readonly encoder: boolean
   /** Whether the model has a head that scores texts, as rerankers do. */
   readonly scores: boolean
@@ -120,13 +120,13 @@ export interface SpecialTokens {
 }
 
 export interface ContextOptions {
-  /** n_ctx: cells shared by all sequences. Default: the trained context. */
+  /** llama.cpp's n_ctx: the number of cells, which all sequences share. Default: the trained context. */
   readonly cells?: number
-  /** n_seq_max, 1..256. Default 64. */
+  /** llama.cpp's n_seq_max: the number of sequences, 1..256. Default 64. */
   readonly sequences?: number
-  /** n_batch. Default 2048. */
+  /** llama.cpp's n_batch: the most tokens of one decode. Default 2048. */
   readonly batch?: number
-  /** n_ubatch. Default 512. */
+  /** llama.cpp's n_ubatch: the most tokens that are computed at once. Default 512. */
   readonly ubatch?: number
   readonly threads?: number
   readonly batchThreads?: number
@@ -169,7 +169,7 @@ export interface CaptureOptions {
   readonly atoms: number
   /** How many of the most attended places are kept for each row. Default 0. */
   readonly top?: number
-  /** Keeps whole rows too. Default false. */
+  /** Whether to keep whole rows, too. Default false. */
   readonly rows?: boolean
 }
 
@@ -185,7 +185,7 @@ export interface Watched {
    * place.
    */
   readonly positions: Int32Array
-  /** The atom of every place, -1 for none; may be shorter than `positions`. */
+  /** The atom of every place, -1 for none. The array may be shorter than `positions`; the remaining places then have no atom. */
   readonly atoms: Int32Array
 }
 
@@ -235,7 +235,7 @@ export interface DecodeRun {
   /** The sequences of the run, each at most once. */
   readonly sequences: Int32Array
   readonly samplers: readonly NativeSampler[]
-  /** The most tokens to sample for each sequence, at least 1. The run ends when one sequence reaches its limit. */
+  /** For each sequence: the most tokens to sample, at least 1. The run ends when one sequence reaches its limit. */
   readonly limits: Int32Array
   /** The most decodes, at least 1. Each decode needs one cell for every sequence. */
   readonly steps: number
@@ -314,7 +314,7 @@ export interface SamplerOptions {
   readonly dry?: NativeDry
   /** Draws tokens near the probability `target`. `decay` (0 to 0.99) says how long earlier draws have an effect. Default: off. */
   readonly adaptive?: { readonly target: number; readonly decay: number }
-  /** The filters leave at least so many tokens. Default 0. */
+  /** The fewest tokens that the filters must leave. Default 0. */
   readonly minKeep?: number
   /**
    * The parts of the chain, in this order. Parts that it does not name are left out. Default: llama.cpp's order (sampler-chain.cc).
@@ -325,7 +325,7 @@ export interface SamplerOptions {
   readonly seen?: Int32Array
   /** Limits on the answer. `badWords` comes from `prepareWords`. */
   readonly limits?: Omit<AnswerLimits, 'badWords'> & { readonly badWords?: NativeWords }
-  /** Repetition penalty over the last `penaltyLastN` tokens (default 64). 1: off. */
+  /** The repetition penalty over the last `penaltyLastN` tokens (default 64). 1: off. */
   readonly repeatPenalty?: number
   readonly frequencyPenalty?: number
   readonly presencePenalty?: number
@@ -385,8 +385,8 @@ export interface NativeModel {
   readonly special: SpecialTokens
   tokenize(text: string, options?: TokenizeOptions): Int32Array
   /**
-   * Tokenizes each text on another thread, so that the event loop stays free; short texts are done at once. At most two calls of a process
-   * run at a time.
+   * Tokenizes each text on another thread, so that the event loop stays free. Short texts are tokenized at once, on this thread. In a
+   * process, at most two calls run at a time.
    * @throws KvfoldError native/bad-argument for a text of more than a GiB; as `tokenize`
    */
   tokenizeAll(texts: readonly string[], options?: TokenizeOptions): Promise<readonly Int32Array[]>
@@ -481,14 +481,14 @@ export interface NativeContext {
    * @throws KvfoldError native/*, before anything was decoded
    */
   generate(run: DecodeRun, heard: (drawn: DrawnTokens) => void): Promise<RunEnd>
-  /** Ends the running `generate` after its current step. Does nothing if none runs. */
+  /** Ends the running `generate` after its current step. Does nothing if no run is going on. */
   interrupt(): void
   /**
    * Makes a capture. @throws KvfoldError attention/unavailable without `attention`, native/bad-argument for layers or heads that do not
    * exist
    */
   createCapture(options: CaptureOptions): NativeCapture
-  /** Stops the running decode: within a graph on CPU, at the next ubatch on a GPU. Does nothing if none runs. */
+  /** Stops the running decode: on a CPU within a graph, on a GPU at the next ubatch. Does nothing if no decode runs. */
   abort(): void
   /** Returns a copy of a token's logits, one number for each token of the vocabulary. `index` is the token's index in the last batch. */
   logits(index: number): Float32Array
@@ -551,7 +551,7 @@ export interface NativeWords {
 }
 
 export interface NativeSampler {
-  /** Samples from the logits of batch index `index`, and accepts the token. @throws engine/bad-grammar if the grammar allows no token */
+  /** Samples a token from the logits of batch index `index`, and accepts it. @throws engine/bad-grammar if the grammar allows no token */
   sample(context: NativeContext, index: number): number
   /**
    * Passes a token that this sampler did not sample, e.g. a token of the prompt, to the penalties and the grammar. @throws

@@ -94,7 +94,7 @@ Napi::Value tokenizeAll(const Napi::CallbackInfo &info) {
     return Task::run(
         info.Env(),
         [model, call, addSpecial, parseSpecial] {
-          // At exit the model is freed only after this lock is released.
+          // This lock keeps the model alive: at exit it is freed only after the lock is released.
           std::shared_lock<std::shared_mutex> lock(model->reading);
           if (model->vocab == nullptr) throw Failure("native/disposed", "The model was disposed; load it again.");
           for (auto &text : call->texts) {

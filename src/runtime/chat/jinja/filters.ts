@@ -1,4 +1,4 @@
-/** Jinja filters that make or split text, with tracked origins, and filters that the library lacks. */
+/** Jinja filters that keep track of the origin of text, and filters that the template library lacks. */
 import { Tracked } from '../tracked.js'
 import {
   ArrayValue,
@@ -20,8 +20,8 @@ import {
 } from './values.js'
 
 /**
- * Returns the filtered value, or null when the library's own filter is sufficient. @throws Error on wrong operands, in the template
- * author's terms
+ * Applies a filter. Returns null when the library's own filter is sufficient.
+ * @throws Error on wrong operands, in the template author's terms
  */
 export function applyFilter(
   name: string,
@@ -166,10 +166,10 @@ export function pythonic(value: Value): Tracked {
   return trackedOf(value)
 }
 
-// `tojson` with tracked origins: the JSON text of a value in which every string keeps its origin.
+// The filter `tojson`: writes a value as JSON, in which every string keeps its origin.
 
 export interface JsonStyle {
-  /** Spaces per level; null: one line. */
+  /** Spaces for each level; null to write the JSON on one line. */
   readonly indent: number | null
   /** Whether to escape all characters beyond ASCII. */
   readonly ascii: boolean

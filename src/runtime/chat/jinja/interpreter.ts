@@ -1,6 +1,6 @@
 /**
- * Runs a parsed template so that the result knows which characters of which message it shows. Extends the library's interpreter and
- * replaces every operation that makes text by a tracked one.
+ * Runs a parsed template so that the result knows which characters of which message it shows. It extends the library's interpreter, and
+ * replaces every operation that makes text by one that keeps track of origins.
  */
 import { atOnce, type Steps } from '../../core/turns.js'
 import { type Owner, Tracked } from '../tracked.js'
@@ -60,7 +60,7 @@ export class TrackingInterpreter extends Interpreter {
     super(environment)
   }
 
-  /** Runs a whole template in steps, one for each round of a loop. */
+  /** Runs a whole template. It yields after every round of a loop, so that other work may run. */
   program(node: Node, environment: TemplateScope): Steps<Value> {
     return this.#block((node as NodeFields).body ?? [], environment)
   }
@@ -285,7 +285,9 @@ export class TrackingInterpreter extends Interpreter {
   }
 }
 
-/** Returns the items of a loop. Returns null for other values, for which the library reports the error. */
+/**
+ * Returns the items over which a loop runs. Returns null for values that are no list or mapping; the library reports the error for them.
+ */
 function itemsOf(value: Value): readonly Value[] | null {
   if (isArray(value)) return value.value
   return isMapping(value) ? [...value.value.keys()].map((key) => new TrackedString(Tracked.of(key, 'unknown'))) : null
@@ -343,7 +345,7 @@ function soleSource(made: Tracked): Owner | null {
 /** The template variable that asks for a generation prompt. */
 export const PROMPT = 'add_generation_prompt'
 
-/** The fields of the nodes that we read. */
+/** The fields that we read from nodes of the library's syntax tree. */
 export interface NodeFields extends Node {
   readonly operator?: { readonly value: string }
   readonly left?: Node

@@ -50,7 +50,7 @@ export class Template {
   readonly #program: Node
   readonly #names: ReadonlySet<string>
 
-  /** @throws KvfoldError chat/template-failed when the source does not parse */
+  /** Parses a template. @throws KvfoldError chat/template-failed when the source does not parse */
   constructor(
     readonly source: string,
     private readonly options: TemplateOptions,
@@ -69,7 +69,10 @@ export class Template {
     }
   }
 
-  /** @throws KvfoldError chat/template-failed when the template refuses the messages or uses an unsupported feature */
+  /**
+   * Renders messages to text. @throws KvfoldError chat/template-failed when the template refuses the messages or uses an unsupported
+   * feature
+   */
   render(input: TemplateInput): Tracked {
     return atOnce(this.steps(input))
   }
@@ -161,7 +164,7 @@ function range(start: number, stop?: number, step = 1): number[] {
 
 const reason = (error: unknown): string => (error instanceof Error ? error.message : String(error)).replace(/\.$/, '')
 
-/** Returns the first line at which a prefix of the template fails like the whole. The library does not report positions. */
+/** Returns the first line up to which the template fails in the same way as the whole template. The library does not report positions. */
 function where(source: string): string {
   const failure = (text: string): string | null => {
     try {

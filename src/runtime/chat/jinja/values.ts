@@ -4,7 +4,7 @@ import { Tracked } from '../tracked.js'
 
 // The library's declarations do not resolve under NodeNext, so the parts that we use are declared here.
 
-/** A run-time value. `value` is the JavaScript value. */
+/** A value of the template library at run time. Its field `value` is the JavaScript value. */
 export interface Value {
   readonly type: string
   readonly value: unknown

@@ -1,4 +1,4 @@
-/** Numbers of a schema that JavaScript would change: listed values keep their text, and bounds beyond 2^53 are exact. */
+/** Keeps numbers of a schema that JavaScript would change: listed values keep their text, and bounds beyond 2^53 are exact. */
 import { comparable, isNoted, objectOf, wholeNumber, writtenEntries } from '../../core/written-json.js'
 
 /** A number whose text JavaScript would not keep. */
@@ -44,7 +44,7 @@ export const wholeOf = (number: SchemaNumber): bigint | null =>
 export const negative = (number: SchemaNumber): SchemaNumber =>
   typeof number === 'number' ? -number : new ExactNumber(number.text.startsWith('-') ? number.text.slice(1) : `-${number.text}`)
 
-/** The role of an object or list in a schema: a schema, schemas by name, or a listed value. */
+/** The role of an object or list within a schema: it is a schema, it has schemas by name, or it is a listed value. */
 type Part = 'schema' | 'names' | 'value'
 
 const PARTS: Readonly<Record<string, Part>> = {
@@ -52,7 +52,7 @@ const PARTS: Readonly<Record<string, Part>> = {
   ...{ properties: 'names', patternProperties: 'names', $defs: 'names', definitions: 'names' },
 }
 const BOUNDS = new Set(['minimum', 'maximum', 'exclusiveMinimum', 'exclusiveMaximum'])
-/** Bounds with more digits are not kept exactly: they are useless and slow to compare. */
+/** The most digits of a bound that is kept exactly. Bounds with more digits are useless and slow to compare. */
 const MOST_DIGITS = 400
 
 /** Returns the schema with exact numbers, and with its properties in the order in which they were written. */
@@ -71,8 +71,8 @@ function exactIn(value: unknown, part: Part): unknown {
 }
 
 /**
- * Returns a value or schema with the nearest JavaScript numbers. Infinite ones become the largest finite number, because schemas do not
- * accept infinity as a number.
+ * Returns a value or schema with the nearest JavaScript numbers. A number that would become infinite becomes the largest finite number,
+ * because schemas do not accept infinity as a number.
  */
 export function roundedNumbers(value: unknown): unknown {
   if (value instanceof ExactNumber) return Math.max(-Number.MAX_VALUE, Math.min(value.value, Number.MAX_VALUE))

@@ -13,7 +13,7 @@ export type AnySchema = Schema | boolean
 
 export const isSchema = (value: unknown): value is Schema => typeof value === 'object' && value !== null && !Array.isArray(value)
 
-/** Refuses the schema. @throws KvfoldError engine/bad-grammar */
+/** Throws the error that a schema cannot be used, with the reason and the place. @throws KvfoldError engine/bad-grammar */
 export function refuse(what: string, path: string): never {
   throw new KvfoldError('engine/bad-grammar', `The JSON schema at ${path} ${what}.`)
 }
@@ -87,7 +87,7 @@ export class Work {
 export interface SchemaRoot {
   readonly schema: unknown
   readonly work: Work
-  /** Alternatives of schemas that were computed before (apart.ts). */
+  /** The alternatives of schemas, kept from earlier calls (apart.ts). */
   readonly plains: WeakMap<object, readonly Plain[]>
 }
 
@@ -112,7 +112,7 @@ function isWithin(schema: AnySchema, value: unknown): boolean {
   )
 }
 
-/** Milliseconds for regular expressions on all values together. A pattern that backtracks may never end. */
+/** The most milliseconds for testing all values of a schema with regular expressions. A pattern that backtracks may never end. */
 const LONGEST_MATCH = 100
 const room = createContext({ judge: () => [] as readonly unknown[] })
 const judging = new Script('judge()')
@@ -196,7 +196,7 @@ function unescaped(part: string): string {
 /** How many levels schemas may nest, references included. */
 const DEEPEST = 200
 
-/** Called with the place of a keyword that the grammar does not enforce. */
+/** A function that is called with the place of each keyword that the grammar does not enforce. */
 export type LeaveOut = (place: string) => void
 
 /**
@@ -267,7 +267,7 @@ function beyond(keyword: string, value: unknown): string | null {
   return `uses ${keyword}, which ${BEYOND.has(keyword) ? 'is not supported' : 'is an unknown keyword'}`
 }
 
-/** How many alternatives a schema may have. */
+/** The most alternatives that a schema may have. */
 const MOST_ALTERNATIVES = 256
 
 /** A schema without references, allOf and alternatives; or a single reference. */

@@ -6,11 +6,11 @@ import { isSchemaNumber, nearest, wholeOf } from './exact.js'
 import type { Plain } from './merge.js'
 import type { AddRule } from './properties.js'
 
-/** The most digits of a number: a double keeps that many exactly. */
+/** The most digits of a number. A double keeps that many digits exactly. */
 const DIGITS = 15
 const MOST_PLACES = 8
 
-/** A decimal as a whole number of units, and its number of digits after the point. */
+/** A decimal: a whole number of units of its last decimal place, and the number of decimal places. */
 interface Scaled {
   readonly units: bigint
   readonly places: number
@@ -52,7 +52,7 @@ function multiplesBetween(low: bigint, high: bigint, { rule, step, places }: Dig
    */
   const follow = (left: number, rest: bigint, least: string | null, most: string | null): string | null => {
     if (left === 0) return rest === 0n ? '' : null
-    // Only the remainder that the digits before have in the final number matters.
+    // The rule depends only on the remainder that the digits so far leave in the complete number.
     const key = `${left} ${(rest * 10n ** BigInt(left)) % step} ${least ?? ''} ${most ?? ''}`
     if (!known.has(key)) {
       const options: string[] = []
@@ -121,7 +121,7 @@ export function multiplesOf(type: 'integer' | 'number', schema: Plain, rule: Add
       limit(2 ** 31 - 1, false, false)
     }
     const scale = 10n ** BigInt(step.places)
-    // The whole multiples of 0.4 are the multiples of 2.
+    // If only whole numbers are written, the multiples of 0.4 are the multiples of 2.
     const stepHere = places === step.places ? step.units : step.units / divisor(step.units, scale)
     const digitRules = { rule, step: stepHere, places }
     const negative = low < 0n ? multiplesBetween(high < 0n ? -high : 1n, -low, digitRules) : null

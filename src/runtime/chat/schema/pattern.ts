@@ -250,10 +250,10 @@ export function shortened(pattern: Pattern, most: number, ways: readonly number[
   }
 }
 
-/** Any text. */
+/** A pattern that matches any text. */
 const anyText: Pattern = { kind: 'repeat', part: { kind: 'set', set: EVERY }, least: 0, most: Infinity }
 
-/** Any text without `<`, with which tags begin. */
+/** A pattern that matches any text without `<`, because tags begin with `<`. */
 export const PLAIN_TEXT: Pattern = {
   kind: 'repeat',
   part: { kind: 'set', set: without([[0x3c, 0x3c]]) },
@@ -286,7 +286,7 @@ function parsed(source: string, isWhole: boolean): Pattern {
   if (source.length > LONGEST_PATTERN)
     throw new KvfoldError('engine/bad-grammar', `has ${source.length} characters, but at most ${LONGEST_PATTERN} are allowed`)
   try {
-    // JavaScript's syntax of regular expressions is that of JSON schema.
+    // JSON schema uses JavaScript's syntax of regular expressions, so JavaScript checks it.
     new RegExp(source, 'u')
   } catch (error) {
     throw new KvfoldError('engine/bad-grammar', `is not a valid regular expression (${(error as Error).message})`)
@@ -295,7 +295,7 @@ function parsed(source: string, isWhole: boolean): Pattern {
 }
 
 const LONGEST_PATTERN = 20_000
-/** How deep groups may nest. */
+/** How many levels groups may nest. */
 const DEEPEST = 100
 
 class PatternReader {

@@ -1,4 +1,4 @@
-/** Writes an object's properties as GBNF: their order, their number, and the names of additional ones. */
+/** Writes an object's properties as GBNF: their order, their number, and the names of additional properties. */
 import { literal } from './rules.js'
 import { repeated } from './pattern.js'
 

@@ -1,4 +1,4 @@
-/** Writes GBNF: named rules, literals, and JSON's punctuation (its spaces, its words for true, false and null). */
+/** Writes GBNF: named rules, literals, and the parts of JSON (punctuation with spaces; words for true, false and null). */
 import { KvfoldError } from '../../core/errors.js'
 import { writtenEntries } from '../../core/written-json.js'
 import { ExactNumber } from './exact.js'
@@ -128,7 +128,8 @@ export function textWithout(rules: GrammarRules, name: string, end: string): str
   const inside = (char: string) => (/[[\]\\^-]/.test(char) ? `\\${char}` : char)
   const letters = [...new Set(chars)]
   chars.forEach((_, at) => {
-    // State `at`: the last characters equal the first `at` characters of `end`. Each letter leads to the state of the longest such prefix.
+    // State `at` means: the last characters equal the first `at` characters of `end`. Each letter leads to the state with the longest
+    // match.
     const next = letters.map((letter) => {
       const text = [...chars.slice(0, at), letter]
       let length = text.length

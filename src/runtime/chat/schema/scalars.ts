@@ -18,7 +18,7 @@ import {
 
 /** Decimals with up to this many digits have the same order as doubles and as text. */
 const EXACT_DIGITS = 15
-/** Whole numbers have at most this many digits. */
+/** The most digits of a whole number. */
 const MOST_DIGITS = 20
 const MOST = 10n ** BigInt(MOST_DIGITS) - 1n
 
@@ -73,7 +73,7 @@ function naturals(low: bigint, high: bigint): string {
     const length = String(from).length
     const end = 10n ** BigInt(length) - 1n
     if (from === 10n ** BigInt(length - 1) && from > 0n && end <= high) {
-      // All numbers of this length, and of all longer lengths that fit.
+      // Writes all numbers of this length, and of all longer lengths up to `high`.
       let longest = length
       while (10n ** BigInt(longest + 1) - 1n <= high) longest++
       options.push(`[1-9]${longest === 1 ? '' : digits(length - 1, longest - 1)}`)
@@ -174,7 +174,8 @@ interface DecimalRange {
 }
 
 /**
- * Writes the text that may follow a whole number, from the point on. Returns null when not even the bare whole number is within the range.
+ * Writes GBNF of the fraction that may follow a whole number, from the decimal point on. Returns null when no fraction is within the range,
+ * not even an empty one.
  */
 function fractions(stretch: DecimalRange, places: number): string | null {
   const { low, isAbove, high, isBelow } = stretch

@@ -86,7 +86,10 @@ export class SchemaWriter {
   readonly #writing = new Map<string, { name?: string }>()
   #count = 0
 
-  /** @throws KvfoldError engine/bad-grammar for an invalid schema, and without `leaveOut` for one that a grammar cannot express */
+  /**
+   * Checks a schema for writing its grammar. @throws KvfoldError engine/bad-grammar for an invalid schema, and without `leaveOut` for one
+   * that a grammar cannot express
+   */
   constructor(
     private readonly rules: GrammarRules,
     schema: AnySchema,
@@ -102,7 +105,7 @@ export class SchemaWriter {
     })
   }
 
-  /** Returns GBNF of the values. @throws KvfoldError engine/bad-grammar when there are none */
+  /** Returns GBNF of the schema's values. @throws KvfoldError engine/bad-grammar when the schema allows no value */
   whole(): string {
     return this.#counted(this.value(this.#schema, '#') ?? refuse('allows no value', '#'), '#')
   }
@@ -113,7 +116,7 @@ export class SchemaWriter {
     return body
   }
 
-  /** Writes the values of a schema. Returns null when there are none. */
+  /** Writes GBNF of a schema's values. Returns null when the schema allows no value. */
   value(schema: AnySchema, path: string): string | null {
     if (!this.#isLinked || typeof schema === 'boolean' || !this.#hasLinks(schema)) return this.#options(schema, path)
     // A schema with references beside other keywords may refer to itself. It then becomes a rule.
@@ -266,7 +269,7 @@ export class SchemaWriter {
     return numbersOf(type, schema)
   }
 
-  /** Returns the schema without bounds above `options.most`. */
+  /** Returns the schema without bounds of lengths and counts that are above `options.most`. */
   #bounded(schema: Plain, path: string): Plain {
     const { most = Infinity, leaveOut } = this.options
     const large = BOUNDS.filter((name) => typeof schema[name] === 'number' && schema[name] > most)
@@ -304,7 +307,7 @@ export class SchemaWriter {
     return name
   }
 
-  /** Whether the schema has a value of finite size. */
+  /** Whether the schema has a value of finite size. A schema that requires itself has none. */
   #isFinite(schema: AnySchema, before: ReadonlySet<string>): boolean {
     if (!this.#isLinked) return schema !== false
     if (typeof schema === 'object' && this.#ended.has(schema)) return true
@@ -421,7 +424,8 @@ export class SchemaWriter {
       if (pair !== null) entries.push({ pair, isNeeded })
       else if (isNeeded) return null
     }
-    // A rule for names cannot exclude names that have a schema of their own.
+    // If there is a rule for property names, additional properties could repeat names that have a schema of their own. So there are none
+    // then.
     const isMixed = key.rule !== null && named.some(([name]) => key.allows(name))
     const isOpen = isMixed ? false : additional === undefined ? schema['properties'] === undefined : additional !== false
     const value =

@@ -57,7 +57,7 @@ interface ArrayStyle {
   readonly close: string | null
   /** Writes GBNF of one call in a forced array. */
   readonly write?: (tool: string, args: string) => string
-  /** Tags around an answer without calls; they are dropped. */
+  /** Tags around an answer without calls. The parser drops them. */
   readonly skip?: readonly string[]
   readonly reasoning?: { readonly open: string; readonly close: string }
 }

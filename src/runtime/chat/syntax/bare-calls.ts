@@ -45,7 +45,7 @@ type Mode =
       readonly scanner: JsonScanner
       readonly form: string
     }
-  /** A call whose JSON is broken. It ends at the closing bracket or tag of a wrapper around it. */
+  /** A call whose JSON is broken. It ends at the text that closes a code fence or a tag around it. */
   | { readonly name: 'broken'; readonly item: Extract<BareItem, { kind: 'json' }>; readonly form: string }
   | { readonly name: 'tag'; readonly item: Extract<BareItem, { kind: 'tag' }>; readonly form: string }
   /** The text behind a call. The brackets or tags around the call may close, or another call may follow. */
@@ -267,7 +267,7 @@ export class BareCalls {
     return true
   }
 
-  /** Behind a call: closes the brackets or tags around it, or begins the next call. Everything else is text. */
+  /** Reads on behind a call: closes the brackets or tags around it, or begins the next call. Everything else is text. */
   #after(final: boolean): boolean {
     const innermost = this.#wrappers.at(-1)
     const at = spaceEnd(this.#buffer, 0)

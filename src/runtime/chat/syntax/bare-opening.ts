@@ -10,7 +10,7 @@ import { PythonCalls } from './python-calls.js'
 // The tools that a bare call may name.
 
 export class DeclaredTools {
-  /** @param tools null: a call of any name is read */
+  /** @param tools the declared tools; null: calls may have any name */
   constructor(private readonly tools: readonly ToolDefinition[] | null) {}
 
   get definitions(): readonly ToolDefinition[] {
@@ -49,7 +49,7 @@ const PREFIX = 'functions.'
 
 // The texts that may be around bare calls.
 
-/** Brackets, a fence or tags around calls. */
+/** Something around one or more bare calls: brackets, a code fence or tags. */
 export interface Wrapper {
   readonly kind: 'fence' | 'inline' | 'tag' | 'list' | 'object'
   /** The wrapper's name in `BareCall.form`. */
@@ -76,7 +76,7 @@ const MARKS = ['[TOOL_CALLS]', '<|python_tag|>', 'functools', 'Action:']
 /** The languages of a code fence that may contain calls. */
 const LANGUAGES = ['', 'json', 'jsonc', 'tool_call', 'tool_calls', 'tool_code', 'tool', 'xml', 'text', 'plaintext']
 
-// The beginnings of bare calls.
+// The kinds of beginnings that a bare call may have.
 
 export type BareItem =
   /** A text that is sure to be a call with JSON arguments. The call's JSON begins at `start`, and the JSON of its arguments at `from`. */

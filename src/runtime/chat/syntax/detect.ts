@@ -39,8 +39,8 @@ const reasonings: readonly ReasoningTags[] = [
 ]
 
 /**
- * Returns the syntax of a template. It is Hermes when we describe the tools ourselves, or when we must write calls as text and no family
- * is known.
+ * Returns the call syntax of a template. It is that of Hermes when we describe the tools ourselves, or when we must write calls as text and
+ * no family is known.
  */
 export function detectSyntax(source: string, capabilities: Pick<TemplateForm, 'tools' | 'calls'>): ToolSyntax {
   const tags = reasonings.find(({ open, close }) => source.includes(open) && source.includes(close)) ?? null

@@ -82,7 +82,7 @@ class RecipientParser extends StreamParser {
       if (this.#recipient !== '') this.goOn({ name: this.#recipient, text: this.#body })
     }
     if (next === null) return false
-    // Another `>` may follow and turn these into text.
+    // Wait for more text: if another `>` follows, these three are text.
     if (!final && this.buffer.length === MARK.length) return false
     this.consume(MARK.length)
     this.#end()

@@ -26,7 +26,7 @@ export interface ToolSyntax {
   lazy(tools: readonly ToolDefinition[], prompt: string, single?: boolean, bare?: boolean): LazyGrammar | null
   /** The tags of reasoning; null when the family has no tags that can be recognised. */
   readonly reasoning: ReasoningTags | null
-  /** How to write calls when the template itself ignores them. Default: Hermes. */
+  /** The way to write calls as text when the template itself ignores calls. Default: that of Hermes. */
   readonly writer?: CallWriter
 }
 

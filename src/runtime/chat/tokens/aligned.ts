@@ -4,23 +4,26 @@ import { atOnce, type Steps } from '../../core/turns.js'
 
 export interface Aligned {
   readonly tokens: Int32Array
-  /** The first UTF-16 unit of each token. A token that begins inside a character has that character's first unit. Never decreasing. */
+  /**
+   * The first UTF-16 unit of each token. A token that begins inside a character has that character's first unit. The numbers never
+   * decrease.
+   */
   readonly starts: Int32Array
   /** The UTF-16 unit after each token's last character. No token shows the text between that and the next token's start. */
   readonly ends: Int32Array
-  /** 1 when the token begins exactly at `starts`. */
+  /** For each token: 1 when it begins exactly at its place in `starts`, 0 when it begins inside a character. */
   readonly borders: Uint8Array
   /** UTF-16 units of the whole text. */
   readonly length: number
 }
 
-/** How a tokenizer changes plain text besides splitting it. */
+/** The ways in which a tokenizer changes plain text besides splitting it. */
 export interface Habits {
   /** True when the tokenizer puts a space in front of text, at the beginning and after a token that is matched as a whole. */
   readonly prefixesSpace: boolean
   /**
-   * Returns null for an ordinary token. For a token that is matched as a whole before all others, says whether it swallows the whitespace
-   * beside it.
+   * For a token that the tokenizer matches as a whole before all others: says whether it swallows the whitespace beside it. Returns null
+   * for an ordinary token.
    */
   matched(token: number): { readonly stripsBefore: boolean; readonly stripsAfter: boolean } | null
 }
@@ -63,7 +66,7 @@ export function* alignSteps(
   return whole(text, tokens)
 }
 
-/** Habits that are tried without asking the vocabulary: the tokenizer may put a space in front. */
+/** Habits to try before the vocabulary is asked: the tokenizer may put a space in front of the text. */
 const anyStart: Habits = { prefixesSpace: true, matched: () => null }
 
 function whole(text: string, tokens: Int32Array): Aligned {
@@ -80,7 +83,7 @@ class Walk {
     private readonly tokens: Int32Array,
     /** The bytes of all pieces, concatenated. */
     private readonly bytes: Uint8Array,
-    /** The first byte of each token. */
+    /** The first byte of each token in `bytes`. */
     private readonly offsets: Int32Array,
   ) {}
 
@@ -192,7 +195,7 @@ export function* concatenateSteps(
   return { tokens, starts, ends, borders, length }
 }
 
-/** Returns the tokens `[start, end)` as an alignment of the text from `from` to `to`. */
+/** Returns a part of an alignment: the tokens `[start, end)`, aligned with the text from `from` to `to`. */
 export function part({ tokens, starts, ends, borders }: Aligned, { start, end }: Span, from: number, to: number): Aligned {
   const shift = (places: Int32Array) => places.subarray(start, end).map((place) => place - from)
   return {
@@ -275,7 +278,7 @@ export function codePointAt(bytes: Uint8Array, at: number): number {
   const more = first < 0xc2 || first > 0xf4 ? 0 : first < 0xe0 ? 1 : first < 0xf0 ? 2 : 3
   if (more === 0) return (REPLACEMENT << 3) | 1
   let [low, high] = [0x80, 0xbf]
-  // No overlong forms, no surrogates, no code points beyond U+10FFFF.
+  // The bounds exclude overlong forms, surrogates, and code points beyond U+10FFFF.
   if (first === 0xe0) low = 0xa0
   else if (first === 0xf0) low = 0x90
   if (first === 0xed) high = 0x9f

@@ -57,7 +57,7 @@ export class Encoder {
     }
   }
 
-  /** The bytes of a token, with control tokens written out. */
+  /** Returns the bytes of a token; control tokens are written out. */
   readonly piece = (token: number): Uint8Array => {
     let bytes = this.#pieces.get(token)
     if (bytes === undefined) this.#pieces.set(token, (bytes = this.tokenizer.piece(token, true)))
@@ -98,8 +98,8 @@ export class Encoder {
   }
 
   /**
-   * Tokenizes a whole prompt, BOS included. When contents have no control-like text and `fixed` is empty, the result is that of the
-   * tokenizer on the whole text. `fixed` must be disjoint and in order.
+   * Tokenizes a whole prompt, BOS included. `fixed` must be disjoint and in order. Without `fixed`, and if no content looks like a control
+   * token, the result equals that of the tokenizer on the whole text.
    */
   encode(text: Tracked, fixed: readonly Fixed[] = []): Aligned {
     return atOnce(this.#joined(atOnce(this.#parts(text, fixed, this.controls(text))), text.length))
@@ -191,7 +191,7 @@ export class Encoder {
     return parts
   }
 
-  /** Aligns given tokens. Alignments of answers are kept, because prompts are made anew at every step. */
+  /** Aligns given tokens with their text. Alignments of answers are kept, because every step makes its prompt anew. */
   #given(text: string, tokens: Int32Array): Aligned {
     const known = this.#answers.get(tokens)
     if (known?.text === text) return known.aligned
