@@ -56,8 +56,8 @@ bool Tap::learnCells() {
   std::vector<uint32_t> state(13, 0);
   llama_state_seq_get_data_ext(context, reinterpret_cast<uint8_t *>(state.data()), state.size() * sizeof(uint32_t), -1, LLAMA_STATE_SEQ_FLAGS_NONE);
   if (state[2] != 1 || state[3] != 1 || state[4] != 0 || state[5] != 1) return false;
-  // Behind them come the cell's sequence, whether values are transposed, and the number of layers. `fits` tests whether these begin at
-  // `at`.
+  // Behind these numbers come the cell's sequence, whether values are transposed, and the number of layers. `fits` tests whether they begin
+  // at `at`.
   auto fits = [&](size_t at) { return state[at] == 0 && state[at + 1] <= 1 && state[at + 2] > 0 && state[at + 2] <= headsOf.size(); };
   bool plain = fits(6), wide = fits(6 + CELL_EXTRA / sizeof(uint32_t));
   if (plain != wide) extra = wide ? CELL_EXTRA : 0;

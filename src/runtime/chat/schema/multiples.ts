@@ -52,7 +52,7 @@ function multiplesBetween(low: bigint, high: bigint, { rule, step, places }: Dig
    */
   const follow = (left: number, rest: bigint, least: string | null, most: string | null): string | null => {
     if (left === 0) return rest === 0n ? '' : null
-    // The rule depends only on the remainder that the digits so far leave in the complete number.
+    // Of the digits so far, only the remainder that they leave in the complete number matters. So equal keys share a rule.
     const key = `${left} ${(rest * 10n ** BigInt(left)) % step} ${least ?? ''} ${most ?? ''}`
     if (!known.has(key)) {
       const options: string[] = []

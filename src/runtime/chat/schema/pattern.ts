@@ -203,7 +203,7 @@ export function ofLength(pattern: Pattern, least: number, most: number): Pattern
   return { kind: 'all', parts: parts.map((part) => (part === only ? { ...only, ...bounds } : part)) }
 }
 
-/** When a match may have spare characters: the shares of them that its first part of variable length may get. Each share is tried. */
+/** Shares of the characters that a limited match has to spare. Its first part of variable length may get each of these shares. */
 const SHARES = [0, 0.25, 0.5, 0.75, 1]
 const HALF = [0.5]
 

@@ -362,7 +362,7 @@ export class SchemaWriter {
     const least = Math.max(minItems, 0)
     if (open.length < least && further === null) return null
     const { comma } = this.rules.style
-    // Goes from the last item to the first, and puts the text that may follow an item behind it.
+    // The items after the first ones. Below, the first ones are put in front of this text, from the last to the first.
     const tail =
       further === null
         ? ''
