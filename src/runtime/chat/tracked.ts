@@ -230,7 +230,7 @@ export class OffsetMap {
   }
 
   /**
-   * Returns the maps of all messages whose content `text` shows. It needs one pass, and yields in between.
+   * Returns the maps of all messages whose content `text` shows. It needs one pass, and lets other work run in between.
    * @param lengthOf the number of characters of a message's original content; null when its map is not wanted
    */
   static *all(text: Tracked, lengthOf: (message: number) => number | null): Steps<Map<number, OffsetMap>> {

@@ -30,7 +30,7 @@ class LazyGrammar {
 
  private:
   struct State {
-    // The last bytes of the text, with which a trigger or a tag may begin.
+    // The last bytes of the text, which may be the beginning of a trigger or a tag.
     std::string tail;
     // The tag that closes the open reasoning; empty if no reasoning is open.
     std::string closing;

@@ -60,7 +60,7 @@ export class TrackingInterpreter extends Interpreter {
     super(environment)
   }
 
-  /** Runs a whole template. It yields after every round of a loop, so that other work may run. */
+  /** Runs a whole template. It lets other work run after every round of a loop. */
   program(node: Node, environment: TemplateScope): Steps<Value> {
     return this.#block((node as NodeFields).body ?? [], environment)
   }
@@ -389,7 +389,7 @@ export const namedArguments = (named: Map<string, Value>): Node[] =>
     value: constant(value),
   }))
 
-/** Whether a condition can hold only with the generation prompt: it is the variable itself, or the variable and something else. */
+/** Whether a condition can hold only with the generation prompt: it is the variable itself, or has it as a part of an `and`. */
 export function mentionsPrompt(test: Node | undefined): boolean {
   if (test === undefined) return false
   const fields = test as NodeFields

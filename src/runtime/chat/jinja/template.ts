@@ -77,7 +77,7 @@ export class Template {
     return atOnce(this.steps(input))
   }
 
-  /** Does the same as `render`, but yields after every round of the template's loops, so usually after each message. */
+  /** Does the same as `render`, but lets other work run after every round of the template's loops, so usually after each message. */
   *steps({ messages, tools, generationPrompt, variables = [] }: TemplateInput): Steps<Tracked> {
     const environment = new Environment()
     for (const [name, value] of variables) environment.setVariable(name, value)

@@ -87,7 +87,7 @@ export class SchemaWriter {
   #count = 0
 
   /**
-   * Checks a schema for writing its grammar. @throws KvfoldError engine/bad-grammar for an invalid schema, and without `leaveOut` for one
+   * Checks a schema and prepares to write its grammar. @throws KvfoldError engine/bad-grammar for an invalid schema, and without `leaveOut` for one
    * that a grammar cannot express
    */
   constructor(

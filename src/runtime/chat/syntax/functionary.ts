@@ -44,7 +44,7 @@ export const functionary31: SyntaxFamily = () => ({
 })
 
 const MARK = '>>>'
-/** Matches the mark. In a longer run of `>`, the last three are the mark, because no name begins with `>`. */
+/** Matches the mark `>>>`. In a longer run of `>`, the last three are the mark, because no name begins with `>`. */
 const MARK_ITSELF = />>>(?!>)/
 
 /** Parses an answer in parts, each with a recipient: `all` is the user, every other recipient is a function. */

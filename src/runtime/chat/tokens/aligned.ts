@@ -39,7 +39,7 @@ export const align = (...made: Parameters<typeof alignSteps>): Aligned => atOnce
 /** How many tokens are handled before other work may run. */
 const STEP = 4096
 
-/** Does the same as `align`, but yields after some thousand tokens. */
+/** Does the same as `align`, but lets other work run after every few thousand tokens. */
 export function* alignSteps(
   text: string,
   tokens: Int32Array,
@@ -167,7 +167,7 @@ const WHITESPACE = ' \t\n\v\f\r'
 /** Joins aligned parts. Each part comes with its place in the whole text. */
 export const concatenate = (...given: Parameters<typeof concatenateSteps>): Aligned => atOnce(concatenateSteps(...given))
 
-/** Does the same as `concatenate`, but yields while many parts are joined. */
+/** Does the same as `concatenate`, but lets other work run while many parts are joined. */
 export function* concatenateSteps(
   parts: readonly { readonly at: number; readonly aligned: Aligned }[],
   length: number,
