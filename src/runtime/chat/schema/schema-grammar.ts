@@ -87,8 +87,8 @@ export class SchemaWriter {
   #count = 0
 
   /**
-   * Checks a schema and prepares to write its grammar. @throws KvfoldError engine/bad-grammar for an invalid schema, and without `leaveOut` for one
-   * that a grammar cannot express
+   * Checks a schema and prepares to write its grammar.
+   * @throws KvfoldError engine/bad-grammar for an invalid schema, and without `leaveOut` for one that a grammar cannot express
    */
   constructor(
     private readonly rules: GrammarRules,
