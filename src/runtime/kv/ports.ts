@@ -99,9 +99,9 @@ export interface DiskTier {
   readonly counts: DiskCounts
 
   /**
-   * Keeps copies. If the budget requires it, deletes the items of least benefit (tier-policy.ts). The record is copied at once; the caller
-   * must not write to the state until the promise settles. Resolves to null when the item exceeds the whole budget or could not be written;
-   * then no part of it is left.
+   * Writes the record and the state to the disk tier, and returns the new item. If the budget requires it, deletes the items of least
+   * benefit (tier-policy.ts). The record is copied at once; the caller must not write to the state until the promise settles. Resolves to
+   * null when the item exceeds the whole budget or could not be written; then no part of it is left.
    */
   put(record: OffloadRecord, state: Uint8Array): Promise<DiskItem | null>
 
@@ -114,7 +114,7 @@ export interface DiskTier {
   /** Deletes the item, if there is one. It disappears from `items` at the moment of the call. */
   drop(id: string): Promise<void>
 
-  /** Notes that the item was used just now. */
+  /** Sets the item's last use to the present time. */
   touch(id: string): void
 
   /** Resolves when all earlier calls are done. Later calls find nothing and keep nothing. */
@@ -123,13 +123,13 @@ export interface DiskTier {
 
 // The shared tier lets engines on several machines find each other's cells.
 
-/** Tokens per block. */
+/** Number of tokens in a block, the unit in which cells are shared. */
 export const BLOCK = 256
 
 /** A requested block: BLOCK tokens, their positions, and the hashes that a fresh prefill gives their cells. */
 export type WantedBlock = Pick<OffloadRecord, 'tokens' | 'positions' | 'hashes'>
 
-/** Counts of blocks since the tier was opened. */
+/** Counts of blocks since the shared tier was opened. */
 export interface SharedCounts {
   readonly read: number
   readonly written: number

@@ -38,11 +38,11 @@ export class Step {
    * Like `evicted`, for cells that were moved to a lower tier. Includes cells of the conversation that were moved there between its steps.
    */
   moved = 0
-  /** See LedgerEntry. */
+  /** Why tokens were computed that were shown or held before; see LedgerEntry.recomputeReason. */
   copying = 0
   /** Predicted milliseconds until the first token can be sampled; null without a cost model. */
   predicted: number | null = null
-  /** See LedgerEntry. */
+  /** Why tokens were computed that were shown or held before; see LedgerEntry.recomputeReason. */
   recomputeReason: string | null = null
   /** The sequence in which tokens in the middle of the live sequence are computed, while there are some; otherwise null. */
   scratch: Sequence | null = null
@@ -51,7 +51,7 @@ export class Step {
   readonly #passes: readonly Compute[]
   readonly #tiers: LedgerEntry['tiers']
   readonly #replaced: number
-  /** How much of the prompt is entered: the index of the current pass, and the number of its tokens that are entered. */
+  /** Which of `#passes` is computed now, and how many of its tokens are in the cache already. */
   #pass = 0
   #done = 0
   readonly #submitted = { prompt: 0, generated: 0 }
@@ -134,7 +134,7 @@ export class Step {
     this.#milliseconds[on] += milliseconds
   }
 
-  /** The tokens the step showed, generated ones included. */
+  /** The prompt of the step, with the generated tokens at its end. */
   get prompt(): Prompt {
     return withGenerated(this.plan.prompt, this.sequence.tokens)
   }
