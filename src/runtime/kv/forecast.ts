@@ -106,8 +106,8 @@ export const predictedTime = (model: CostModel | null, plan: Plan, held: number,
   model === null ? null : timeOf(model, prospectOf(plan, held, { before: used, after: used }))
 
 /**
- * Returns the milliseconds until the first token can be sampled: bookkeeping, copies to other positions, and prompt. Copies count with
- * their way out and back, without the pass over the keys. A lone token costs as much as a generated one.
+ * Returns the milliseconds until the first token can be sampled: bookkeeping, copies to other positions, and prompt. A copy counts as saved
+ * and loaded once; turning the keys is not counted. A token that is computed alone costs as much as a generated one.
  */
 export function timeOf(model: CostModel, { runs, shown, moved, turned }: Prospect): number {
   const { save, load } = hostTime(model, turned)

@@ -53,7 +53,7 @@ export interface LedgerEntry {
   readonly reused: number
   readonly recomputed: number
   readonly fresh: number
-  /** See MessageCost; 0 under `exact`. */
+  /** Shown tokens whose cells are approximate (MessageCost.approximate); 0 under `exact`. */
   readonly approximate: number
   /** Positions used up at the end of the step. `shown` of them have cells; the rest are gaps where text is hidden. */
   readonly positions: number
@@ -76,7 +76,7 @@ export interface LedgerEntry {
    * cancelled steps and of engines that do not report it.
    */
   readonly plain?: number
-  /** Tokens sampled but not yet submitted (the last token of an answer). */
+  /** Tokens that were sampled but not submitted, such as the last token of an answer. */
   readonly pending: number
   /** Reused tokens by source; sums to `reused`. */
   readonly sources: Readonly<Record<ReuseSource, number>>

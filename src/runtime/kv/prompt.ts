@@ -46,7 +46,7 @@ export const withoutContracts = (prompt: Prompt): Prompt => {
   return { ...prompt, origin: { base: prompt.origin.base, holes } }
 }
 
-/** The prompt before its edits. */
+/** Returns the tokens of the prompt before its edits. */
 export const uneditedOf = ({ tokens, origin }: Prompt): Int32Array => origin?.base ?? tokens
 
 /** The source id (key) of the unedited prompt's token at `place`. */
@@ -83,7 +83,7 @@ export function sourceIdsOf({ tokens, origin }: Prompt): Int32Array {
   return keys
 }
 
-/** Keys of unedited tokens, from place 0 on, shared by all prompts. Grows when a longer prompt needs more. */
+/** Source ids of unedited tokens, from place 0 on. All prompts share the array, which grows when a longer prompt needs more. */
 let sources = new Int32Array()
 
 function tokenSources(start: number, end: number): Int32Array {
@@ -93,7 +93,9 @@ function tokenSources(start: number, end: number): Int32Array {
 
 // How much two lists of tokens have in common.
 
-/** Number of tokens compared at once. Comparing memory in blocks is about twenty times faster than token by token in JavaScript. */
+/**
+ * Number of tokens that are compared in one go. Comparing memory in blocks is about twenty times faster than token by token in JavaScript.
+ */
 const BLOCK = 1024
 
 const bytesOf = ({ buffer, byteOffset, byteLength }: Int32Array): Buffer => Buffer.from(buffer, byteOffset, byteLength)
