@@ -38,13 +38,13 @@ export interface AnswerMassOptions {
   /** All messages up to the answer, which is the last one. */
   readonly messages: readonly ChatMessage[]
   readonly tools: readonly ToolDefinition[]
-  /** See EngineRequest. */
+  /** The variables of the chat template, and the adapters, as in EngineRequest. */
   readonly variables?: TemplateVariables
   readonly lora?: readonly AdapterScale[]
   /** At least one prompt, oldest first. The last one is the prompt of the answer. The prompts before it leave traces in its cells. */
   readonly shown: readonly ShownPrompt[]
   readonly cuts: readonly Cut[]
-  /** Default: all. */
+  /** The layers to capture. Default: all. */
   readonly layers?: readonly number[]
   readonly signal?: AbortSignal
 }
@@ -87,7 +87,10 @@ export interface AnswerMass {
   readonly fallback: string | null
 }
 
-/** @throws KvfoldError engine/cancelled, attention/unavailable for an answer without tokens, and as LlamaEngine.respond */
+/**
+ * Shows the prompts again, and returns the attention of the answer's tokens on the messages and cuts.
+ * @throws KvfoldError engine/cancelled, attention/unavailable for an answer without tokens, and as LlamaEngine.respond
+ */
 export async function answerMass(options: AnswerMassOptions): Promise<AnswerMass> {
   const { engine, conversation, messages, shown, cuts } = options
   const last = shown.at(-1)

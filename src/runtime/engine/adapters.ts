@@ -95,7 +95,7 @@ export class Adapters {
     return new Adapters(all, loaded)
   }
 
-  /** Sentences for the user about what the adapters cannot do here. */
+  /** Sentences for the user about parts of the adapters that llama.cpp does not apply. */
   get notes(): readonly string[] {
     return this.loaded.flatMap(({ adapter: { path, ignored } }) =>
       ignored === 0 ? [] : [`The adapter ${path} also changes ${ignored} norms, which llama.cpp does not apply.`],
@@ -132,7 +132,7 @@ async function hashOf(path: string): Promise<string> {
 
 const NAMED = ' (lora '
 
-/** The conversation's name in the cache under this set. */
+/** Returns the conversation's name in the cache while it uses this set of adapters. */
 const nameUnder = (conversation: ConversationId, { key }: AdapterSet): ConversationId =>
   key === '' ? conversation : conversationId(`${conversation}${NAMED}${key.slice(0, 32)})`)
 

@@ -19,14 +19,17 @@ export interface AttentionRequest {
   /** Query heads from 0, the same in every layer. Default: all. */
   readonly heads?: readonly number[]
   /**
-   * The tokens that look. `prompt`: places of the prompt; they are computed again if the cache has them. `generated`: the generated tokens
-   * too.
+   * The tokens whose attention is captured (they "look"). `prompt`: places of the prompt; they are computed again if the cache has them.
+   * `generated`: the generated tokens too.
    */
   readonly queries: { readonly prompt?: readonly Span[]; readonly generated?: boolean }
   readonly keys: readonly KeySet[]
   /** How many of the most attended tokens to report for every query. Default 0. */
   readonly top?: number
-  /** Keeps whole rows too. Refused if they would take more than `maxRowBytes` (default 64 MiB). */
+  /**
+   * Whether whole rows are kept, too: the weights on every shown token. Refused if they would take more than `maxRowBytes` (default 64
+   * MiB).
+   */
   readonly rows?: boolean
   readonly maxRowBytes?: number
 }

@@ -40,7 +40,7 @@ export interface DiskShelfOptions {
   readonly budget: number
   /** SHA-256 of all that must agree for a state to be loaded: model, llama.cpp release, cache types and layout, RoPE settings. */
   readonly identity: Buffer
-  /** The key of the hashes of all cells in the folder. Default: the folder's own secret. */
+  /** The secret that keys the hashes of all cells in the folder. Default: the folder's own secret. */
   readonly secret?: Buffer
   /** Milliseconds since 1970. */
   readonly clock?: () => number
@@ -48,7 +48,7 @@ export interface DiskShelfOptions {
   readonly tell?: (sentence: string) => void
 }
 
-/** Our record of a file. `record` is null for an item of another identity. */
+/** kvfold's record of a file. `record` is null for an item of another identity. */
 interface Entry extends Kept {
   readonly id: string
   readonly record: OffloadRecord | null
@@ -118,7 +118,7 @@ export class DiskTierFolder implements DiskTier {
     }
   }
 
-  /** The key of the hashes of all cells in the folder (CacheSalts). */
+  /** The secret that keys the hashes of all cells in the folder (CacheSalts). */
   get secret(): Buffer {
     return this.kept.secret
   }
@@ -212,7 +212,7 @@ export class DiskTierFolder implements DiskTier {
     return done
   }
 
-  /** Makes our record agree with the folder. */
+  /** Makes kvfold's records agree with the files in the folder. */
   async #look(): Promise<void> {
     const { folder } = this.options
     const found = new Set<string>()
@@ -300,7 +300,7 @@ export class DiskTierFolder implements DiskTier {
     }
   }
 
-  /** Ignore a failure: a file that cannot be deleted is in `#seen`, so it is not read again. */
+  /** Deletes the file of an item. A failure is ignored: a file that cannot be deleted is in `#seen`, so it is not read again. */
   async #delete(id: string): Promise<void> {
     await rm(this.#path(id), { force: true }).catch(() => undefined)
   }

@@ -1,4 +1,4 @@
-/** What a server knows of engines that run elsewhere: their state and their failures. The fleet makes such engines. */
+/** The state and the failures of engines that run elsewhere, as a server knows them. The fleet makes such engines. */
 import type { ChatMessage } from '../chat/message.js'
 import { KvfoldError } from '../core/errors.js'
 import { numberAt } from '../core/json.js'
@@ -27,13 +27,13 @@ export interface EngineStatus {
   /** Requests that are running. */
   readonly open: number
   readonly requests: number
-  /** Requests that the engine failed. */
+  /** Number of requests that failed because of the engine. */
   readonly failures: number
   /** Conversations that moved here from another engine. */
   readonly moved: number
   /**
-   * Tokens: of all prompts; those of them that the engine reports as cached (`cached`); and those that we expected it to have cached
-   * (`expected`).
+   * `prompt`: tokens of all prompts. `cached`: how many of them the engine reported as cached. `expected`: how many of them we expected it
+   * to have cached.
    */
   readonly prompt: number
   readonly cached: number

@@ -24,7 +24,7 @@ export interface EmbedOptions {
 export interface Embeddings {
   /** One vector of length 1 for each text. */
   readonly vectors: readonly Float32Array[]
-  /** The tokens of all texts, with those that the vocabulary adds. */
+  /** Number of tokens of all texts, with those that the vocabulary adds. */
   readonly tokens: number
 }
 
@@ -34,13 +34,13 @@ export interface TextVectors {
   readonly title: string
   /** The longest text, in tokens. */
   readonly tokens: number
-  /** The model, for its vocabulary; left out where texts alone are taken. */
+  /** The model, for its vocabulary; absent if `embed` takes only texts. */
   readonly model?: NativeModel
   embed(texts: readonly (string | ArrayLike<number>)[], options?: EmbedOptions): Promise<Embeddings>
   dispose(): Promise<void>
 }
 
-/** Calls may overlap; they are computed one after another. */
+/** Makes vectors of texts with a GGUF model. Calls may overlap; they are computed one after another. */
 export class Embedder implements TextVectors {
   private constructor(
     private readonly texts: PooledTexts,
@@ -131,7 +131,7 @@ export function cut(vector: Float32Array, dimensions = vector.length, index = 0)
   return normal(vector.subarray(0, dimensions), index)
 }
 
-/** Sums in double precision, because squares of large numbers overflow single precision. */
+/** Returns the vector scaled to length 1. Sums in double precision, because squares of large numbers overflow single precision. */
 function normal(vector: Float32Array, index: number): Float32Array {
   const length = Math.sqrt(vector.reduce((sum, value) => sum + value * value, 0))
   if (!Number.isFinite(length) || length === 0)

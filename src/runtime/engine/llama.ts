@@ -118,7 +118,7 @@ export class LlamaEngine implements Engine {
   readonly #clientEdits: ClientEdits
   readonly #adapted: AdaptedConversations
   #format: ChatFormat | null = null
-  /** What was measured of this machine; null until `useCosts` and `useTierRates`. */
+  /** The measurements of this machine; null until `useCosts` and `useTierRates` set them. */
   readonly #costs: { model: CostModel | null; rates: TierRates | null } = { model: null, rates: null }
   /** Tokens that were submitted while the engine was loaded, to measure the device. */
   readonly #submittedBefore: number
@@ -234,7 +234,7 @@ export class LlamaEngine implements Engine {
   }
 
   /**
-   * From now on ledger entries contain the expected cost of each step, and cells leave the device where this model says that it pays.
+   * From now on ledger entries contain the expected cost of each step, and cells leave the device when this cost model says that it pays.
    * `kvfold calibrate` makes the cost model.
    */
   useCosts(model: CostModel): void {
@@ -242,7 +242,7 @@ export class LlamaEngine implements Engine {
     this.useTierRates(tierRatesOf(model))
   }
 
-  /** From now on cells leave the device where these rates say that it pays. Null: only when others need their room. */
+  /** From now on cells leave the device when these rates say that it pays. Null: they leave only when others need their room. */
   useTierRates(rates: TierRates | null): void {
     this.#costs.rates = rates
   }

@@ -115,15 +115,15 @@ export async function modelFingerprint(path: string): Promise<Buffer> {
 
 // A quick refusal of texts that cannot fit, before all of them are tokenized: that takes minutes for megabytes.
 
-/** Texts are examined from this many characters per cell on; ordinary text has 3 to 5 characters a token. */
+/** Texts are examined only if they have more than this many characters per cell. Ordinary text has 3 to 5 characters per token. */
 const LONG = 8
 /** Vocabularies whose tokens spell the text byte for byte; other vocabularies leave parts of it out. */
 const SPELLING: readonly VocabType[] = ['bpe', 'spm']
 
 /**
- * Refuses whole shown texts that cannot fit. That is so if they have more bytes than the longest tokens could spell. It is also so if a
- * beginning of them has twice as many tokens as the context has cells. Tokens may differ where texts meet or are cut, but not half of them.
- * For all other texts the engine decides whether they fit.
+ * Refuses shown texts that cannot fit. It refuses them if they have more bytes than the longest tokens could spell. It also refuses them if
+ * a beginning of them has twice as many tokens as the context has cells. Tokens may differ where texts meet or are cut, but not half of
+ * them. For all other texts the engine decides whether they fit.
  * @throws KvfoldError context/full
  */
 export async function refuseHopeless(model: NativeModel, cells: number, texts: readonly string[]): Promise<void> {

@@ -61,7 +61,7 @@ export class PromptLookup {
     return this.#matched
   }
 
-  /** Adds the next token of the text. Returns what became of the proposal; null if there was none. */
+  /** Adds the next token of the text. Returns whether the proposed token came; null if none was proposed. */
   push(token: number): LookupTrial | null {
     const { matched } = this
     const hit = matched > 0 && this.#tokens[this.#source] === token
@@ -75,8 +75,8 @@ export class PromptLookup {
   }
 
   /**
-   * Returns up to `most` tokens that followed the match. Where the match reaches to the end of the text, it goes on with the proposed tokens
-   * themselves, as a text does that repeats a period.
+   * Returns up to `most` tokens that followed the match. If the match reaches to the end of the text, the proposed tokens themselves are
+   * repeated, because the text repeats with that period.
    */
   propose(most: number): Int32Array {
     const proposed = new Int32Array(this.#matched === 0 ? 0 : Math.max(0, most))
@@ -135,7 +135,7 @@ export class PromptLookup {
     }
   }
 
-  /** How many tokens before `place` equal those before the end. */
+  /** Returns how many tokens right before `place` equal the tokens at the end of the text. */
   #matchAt(place: number): number {
     const most = Math.min(place, LONGEST_MATCH)
     let length = 0

@@ -11,7 +11,7 @@ export interface Ranking {
    * One score for each document, in order; a higher one answers better. Scores come straight from the model's head and have no fixed range.
    */
   readonly scores: readonly number[]
-  /** The tokens of all documents, each with the query. */
+  /** Number of tokens of all documents, each counted together with the query. */
   readonly tokens: number
 }
 
@@ -29,7 +29,7 @@ export interface TextScores {
   dispose(): Promise<void>
 }
 
-/** Calls may overlap; they are computed one after another. */
+/** Scores documents with a GGUF model. Calls may overlap; they are computed one after another. */
 export class Reranker implements TextScores {
   readonly #encoder: Encoder
 
@@ -76,7 +76,7 @@ export class Reranker implements TextScores {
   /**
    * Scores the documents. A document's score does not depend on the other documents; control tokens in query and documents are plain text.
    * A model with several labels scores by its first.
-   * @throws KvfoldError as PooledTexts.pooled, where a text is a document with the query
+   * @throws KvfoldError as PooledTexts.pooled; here each text is a document with the query
    */
   async rank(query: string, documents: readonly string[], signal?: AbortSignal): Promise<Ranking> {
     this.texts.refuseHopeless([query, ...documents])

@@ -37,7 +37,7 @@ export interface OpenCellPlaces {
   readonly shared: SharedTier | null
 }
 
-/** Opens the places that the options name, for a loaded model. @throws KvfoldError as those of both */
+/** Opens the places that the options name, for a loaded model. @throws KvfoldError as the opening of either place */
 export async function openSavedCells(
   { info }: NativeModel,
   context: NativeContext,

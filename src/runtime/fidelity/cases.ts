@@ -50,7 +50,7 @@ export const CASE_KINDS = [
 ] as const
 export type CaseKind = (typeof CASE_KINDS)[number]
 
-/** Questions about one text. */
+/** Number of questions about one text. */
 const QUESTIONS = 3
 
 /** Returns `count` cases of the kind. The same seed gives the same cases. */
@@ -415,7 +415,7 @@ function notes(random: Random): readonly Written[] {
   }))
 }
 
-/** @throws KvfoldError internal/invariant when the message does not have the text */
+/** Returns the stretch of the message that is this text. @throws KvfoldError internal/invariant when the message does not have it */
 function placeOf(messages: readonly ChatMessage[], message: number, text: string): Stretch {
   const start = messages[message]!.content.indexOf(text)
   if (start === -1) throw new KvfoldError('internal/invariant', 'A generated case does not contain the text that it folds.')
