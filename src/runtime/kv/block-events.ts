@@ -17,7 +17,7 @@ const MOST_BLOCKS = 128
 /** Number of tokens of a saved sequence that are examined before other work gets its turn. */
 const STRIDE = 512
 
-/** Where announced cells are. Cells of the shared tier belong to no engine, so they are not announced. */
+/** The tiers whose cells are announced. Cells of the shared tier belong to no engine, so they are not announced. */
 export type EventTier = Exclude<Tier, 'shared'>
 
 /** The beginning of a sequence on the device. `tokens` shares memory with the cache: valid until the cache changes. */

@@ -41,8 +41,8 @@ const END = 2 ** 31 - 1
  * Sequences share nothing: a checkpoint of another conversation is loaded as a copy. So the cache has none of the optional members of
  * StepCache but `distrust`.
  *
- * The cell table counts one cell per token, as a hybrid model's attention uses them. A recurrent state uses none. There the table only
- * bounds how many tokens live sequences represent before idle ones are moved to checkpoints, which costs little.
+ * The cell table counts one cell per token, as a hybrid model's attention uses them. A recurrent state uses none. For such a model the
+ * table only bounds how many tokens live sequences represent before idle ones are moved to checkpoints, which costs little.
  */
 export class CheckpointCache implements StepCache {
   readonly #table: SequenceTable
@@ -198,9 +198,9 @@ export class CheckpointCache implements StepCache {
   }
 
   /**
-   * Reports that a decode was aborted, failed, or found no room. If any token entered, the state is neither the old nor the new one. The
-   * position that llama.cpp names does not show that, because llama.cpp moves it before it computes. Then the live sequence is emptied, and
-   * the step can only be cancelled. Always returns 0.
+   * Reports that a decode was aborted, failed, or found no room. If any token entered, the state is neither the old nor the new one.
+   * llama.cpp's position does not show how far the decode got, because llama.cpp advances it before it computes. Then the live sequence is
+   * emptied, and the step can only be cancelled. Always returns 0.
    */
   settle(step: Step, attempted: Int32Array, what: StepPart): number {
     const { sequence } = step

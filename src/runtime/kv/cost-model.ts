@@ -71,12 +71,12 @@ export const tierRatesOf = ({ host, prefill, decode }: Pick<CostModel, 'host' | 
   scanned: { prefill: prefill.rates.scanned, decode: decode.rates.scanned },
 })
 
-/** Tokens that are computed one after the other. */
+/** A stretch of tokens that are computed, one after the other. */
 export interface ComputedRun {
   readonly tokens: number
-  /** Tokens before them that they see. Where nothing is hidden, this is the position they start at. */
+  /** Number of tokens before the stretch that its tokens see. If nothing is hidden, this is also the position where it begins. */
   readonly attended: number
-  /** Cells in use before them, by all sequences. */
+  /** Number of cells that all sequences use before the stretch is computed. */
   readonly cells: number
 }
 
@@ -85,7 +85,7 @@ export interface Timed extends ComputedRun {
   readonly milliseconds: number
 }
 
-/** The bookkeeping of a step, and the milliseconds that it took. */
+/** The bookkeeping of a step (BooksTerm explains the fields), and the milliseconds that it took. */
 export interface TimedBooks {
   readonly shown: number
   readonly moved: number

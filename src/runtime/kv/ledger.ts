@@ -58,8 +58,8 @@ export interface LedgerEntry {
   /** Positions used up at the end of the step. `shown` of them have cells; the rest are gaps where text is hidden. */
   readonly positions: number
   /**
-   * Tokens that were submitted but not newly shown. These are the one token that a full hit decodes again for its logits, drafted tokens
-   * whose cells were taken back, or the work of a cancelled step.
+   * Tokens that were submitted but not newly shown. These are the last token of a prompt whose tokens were all held (it is decoded again
+   * for its logits), drafted tokens whose cells were taken back, or the work of a cancelled step.
    */
   readonly side: number
   /**
@@ -119,7 +119,7 @@ export interface LedgerEntry {
   /** Predicted milliseconds of cache and prefill, made before they began; null where the machine was not calibrated. */
   readonly predicted: number | null
   /**
-   * Present where another server computed the step. `name`: the server. `expected`: the prompt tokens that it should have cached, which are
+   * Present if another server computed the step. `name`: the server. `expected`: the prompt tokens that it should have cached, which are
    * the beginning that the conversation's last step left there. `reported`: the number that it reported; null when it reports none. Absent
    * in entries of our own engines and of earlier versions.
    */

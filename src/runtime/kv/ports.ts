@@ -39,8 +39,8 @@ export interface KvMemory {
   /** Copies all that `seq` holds out of the cache (llama_state_seq_get_data). With `checksum`, a load can detect damage. */
   saveSequence(seq: SeqId, options: { readonly checksum: boolean }): Uint8Array
   /**
-   * Loads a saved sequence into `seq`, which must hold nothing. Returns false, and changes nothing, when there is no room, when the data is
-   * foreign or, with `verify`, when it is damaged.
+   * Loads a saved sequence into `seq`, which must hold nothing. Returns false, and changes nothing, when there is no room, when another
+   * model wrote the data or, with `verify`, when the data is damaged.
    */
   loadSequence(seq: SeqId, state: Uint8Array, options: { readonly verify: boolean }): boolean
   /** Like saveSequence without a checksum, but off the event loop. No other code may use the memory until the promise settles. */

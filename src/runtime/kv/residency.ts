@@ -12,7 +12,7 @@ import type { HeldSequence } from './sequence.js'
  */
 export interface Residency {
   readonly tokens: number
-  /** In the conversation's live sequence. For hidden text: no step has carried out the fold yet. */
+  /** In the conversation's live sequence. If hidden text is there, no step has carried out the fold yet. */
   readonly live: number
   /** In a parked version on the device. */
   readonly parked: number

@@ -1,6 +1,7 @@
 /**
- * The port between the engine and a cache: how the engine leads a step, and the cache's accounts. KvCache implements it for attention, with
- * or without a window; CheckpointCache does for recurrent and hybrid models. Both pass the suite `test/runtime/kv/step-cache.contract.ts`.
+ * The port between the engine and a cache: the calls by which the engine runs a step, and the cache's accounts. KvCache implements it for
+ * models with attention, with or without a window. CheckpointCache implements it for recurrent and hybrid models. Both pass the suite
+ * `test/runtime/kv/step-cache.contract.ts`.
  */
 import type { ConversationId } from '../core/ids.js'
 import type { Span } from '../core/span.js'
@@ -109,7 +110,7 @@ export interface CacheBooks {
   check(level: 'books' | 'positions' | 'full'): void
 }
 
-/** Abilities that only some memories have. A cache without such a member has no use for it. */
+/** Members that only some caches have. A cache leaves out a member that it has no use for. */
 interface CacheAbilities {
   /** Number of free cells, which running steps can take without `reserve`. */
   readonly spare?: number

@@ -191,7 +191,7 @@ export function stretchesIn(
 ): HeldRun[] {
   if (holder.held === 0 || place >= tokens.length) return []
   const { sourceIds: heldKeys, tokens: heldTokens, held } = holder
-  // If `place` lies within a marker, the source must hold the marker from its beginning on.
+  // If `place` lies within a marker, the holder must hold the marker from its beginning on.
   let first = place
   while (first > 0 && isMarker(keys[first]!) && keys[first - 1] === keys[first]) first--
   let entry = holder.atKey(keys[first]!)
@@ -249,7 +249,7 @@ function blockedIn(parts: readonly Part[], stretches: readonly HeldRun[]): numbe
 
 // The choice among stretches that several sequences hold: as many tokens stay as positions allow.
 
-/** Shown tokens that a source holds at consecutive entries and consecutive positions. */
+/** A stretch of shown tokens that one sequence holds in consecutive entries, at consecutive positions. */
 export interface HeldRun {
   /** Index of the sequence that holds it among the conversation's sequences; 0 is the live one. */
   readonly source: number
@@ -258,7 +258,7 @@ export interface HeldRun {
   /** Whether these are the cells that the conversation showed last behind the same text. */
   readonly shown: boolean
   readonly span: Span
-  /** The first token's entry. */
+  /** The entry of the first token in that sequence. */
   readonly entry: number
   /** The position of each token minus its place in the prompt. */
   readonly offset: number
@@ -287,9 +287,9 @@ interface RunChoice {
 }
 
 /**
- * Chooses as many held tokens as possible such that positions ascend. Each token left out is computed at the position after the token
- * before it, so it takes one position for one place. So positions ascend exactly where position minus place does not fall. One pass through
- * the text finds the largest such choice, with the best choice for every offset at hand. Of equal choices it takes the one with the most
+ * Chooses as many held tokens as possible such that positions ascend. A token that is left out is computed at the position after the token
+ * before it, so its offset (position minus place) is the same. So positions ascend exactly if the offset never falls. One pass through the
+ * text finds the largest such choice, because it keeps the best choice for every offset. Of equal choices it takes the one with the most
  * cells that were shown last behind the same text. Then it takes the one with the fewest changes of source, so that cells stay beside the
  * cells that they were computed with. At last it takes the one of most worth.
  *
