@@ -256,17 +256,17 @@ export interface HeadMap {
 }
 
 /**
- * Returns the mass on a key set, averaged over the captured queries at these places. Some queries are not captured, because the model never
- * reads the last token of an answer. Returns null when no query was captured, or when there is no such set.
+ * Returns the share of attention (mass) on a key set, averaged over the captured queries at these places. Some queries are not captured,
+ * because the model never reads the last token of an answer. Returns null when no query was captured, or when there is no such set.
  */
 export function massOn(pattern: AttentionPattern, places: readonly number[], key: string): HeadMap | null {
   return averaged(pattern, places, key, (mass) => mass(key))
 }
 
 /**
- * Returns the mass that a set would have if a fold only took the folded text out of the softmax. For each layer, head and query that is w /
- * (1 - mass on the folded text). The result is the mean over the queries. It is null where `massOn` is null; without folded text it equals
- * `massOn`.
+ * Returns the mass that a set would have if a fold only took the folded text out of the softmax. For each layer, head and query that is the
+ * mass on the set / (1 - mass on the folded text). The result is the mean over the queries. Null if `massOn` returns null. Without folded
+ * text it equals `massOn`.
  */
 export function renormalised(pattern: AttentionPattern, places: readonly number[], key: string, folded: string): HeadMap | null {
   return averaged(pattern, places, key, (mass) => mass(key) / (1 - Math.min(mass(folded), MOST_FOLDED)))

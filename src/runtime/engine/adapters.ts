@@ -8,7 +8,7 @@ import { conversationId, type ConversationId } from '../core/ids.js'
 import type { AppliedAdapter, NativeAdapter, NativeModel } from '../native/types.js'
 import type { AdapterScale, EngineRequest } from './engine.js'
 
-/** An adapter's file, and the scale at which requests apply it that name no adapters. Default 1. */
+/** An adapter's file, and the scale (default 1) for requests that name no adapters. */
 export interface AdapterFile {
   readonly path: string
   readonly scale?: number

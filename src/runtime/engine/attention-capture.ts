@@ -17,7 +17,7 @@ const MOST_TOP = 1024
 const COPIES = 2
 
 export interface WatchedStep {
-  /** Tokens of the prompt. */
+  /** Number of tokens of the prompt. */
   readonly shown: number
   /** The most tokens that are generated. */
   readonly maxTokens: number
@@ -48,7 +48,7 @@ export class AttentionWatch {
   readonly #top: number
   readonly #capture: NativeCapture
   readonly #parts: CapturedPart[] = []
-  /** Positions of the places known so far. */
+  /** The positions of the first `#known` shown tokens, by place. */
   #positions = new Int32Array(256)
   #known = 0
   #looking: Int32Array = new Int32Array()

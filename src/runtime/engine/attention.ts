@@ -42,14 +42,14 @@ export interface NamedArray<Data extends Float32Array | Int32Array> {
 }
 
 /**
- * Weights after the softmax. Tokens outside all sets have 1 minus the sum of a row's sets. That holds if sets do not overlap and the model
- * has no attention sinks of its own.
+ * The captured attention: weights after the softmax. Tokens outside all sets have 1 minus the sum of a row's sets. That holds if sets do
+ * not overlap and the model has no attention sinks of its own.
  */
 export interface AttentionPattern {
   /** The captured layers, ascending. */
   readonly layers: readonly number[]
   readonly heads: readonly number[]
-  /** Places of the looking tokens among the shown ones. */
+  /** Places, among the shown tokens, of those whose attention was captured. */
   readonly queries: Int32Array
   /** Names of the key sets. */
   readonly keys: readonly string[]
@@ -87,7 +87,7 @@ export interface AttentionShape {
 }
 
 export interface AttentionSize {
-  /** How many tokens look. */
+  /** Number of tokens whose attention is captured. */
   readonly queries: number
   /** How many key sets there are. */
   readonly sets: number

@@ -179,9 +179,9 @@ const FEWEST = 16
 const TILE = 64
 /** The milliseconds between two tokens of a stream that are aimed at, unless the options set a gap. */
 const AIM = 50
-/** The milliseconds that this gap may take if shorter gaps would lose more than `MOST_LOST`. */
+/** The milliseconds between two tokens of a stream that are allowed if shorter gaps would lose more than `MOST_LOST`. */
 const WORTHWHILE = 250
-/** The milliseconds that this gap may take if a shorter one has no room for a whole tile. */
+/** The milliseconds between two tokens of a stream that are allowed if a shorter gap has no room for a whole tile of prompt tokens. */
 const LONGEST = 1000
 /** The share of a prompt's time that may be lost, because it is computed in chunks instead of whole batches. */
 const MOST_LOST = 0.05

@@ -2,7 +2,7 @@
 import { inTurns } from '../core/turns.js'
 import { type BlockEvent, BlockEvents, type HeldTexts } from '../kv/block-events.js'
 
-/** Takes the events of one engine. */
+/** Receives the events of one engine. */
 export interface BlockOutlet {
   /**
    * Resolves when the outlet can take more events. The watch waits for that, and then reports all changes since its last report at once.

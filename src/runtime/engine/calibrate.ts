@@ -176,7 +176,7 @@ class CalibrationBench {
     return { ...run, milliseconds: medianOf(times) }
   }
 
-  /** Copies a sequence out and in again. It is as large as the free cells allow. */
+  /** Measures copies to host memory and back, with a sequence that is as large as the free cells allow. */
   host(): CostModel['host'] {
     this.#tell('copies to host memory')
     const { context, limits } = this
@@ -323,7 +323,7 @@ class TimedFolds {
     return spent + performance.now() - ended
   }
 
-  /** Empties the sequence. */
+  /** Drops the conversation, which empties its sequence. */
   end(): void {
     this.#cache.forget(this.#conversation)
   }

@@ -198,7 +198,10 @@ const machineOf = ({ gpu, devices, release }: BackendInfo): Machine => ({
 const pathOf = (subject: CalibrationSubject, folder: string, of = ''): string =>
   join(folder, `${subjectHash(subject).slice(0, 32)}${of}.json`)
 
-/** Model files of the same shape and size have the same hash, because they are equally fast. */
+/**
+ * Returns the hash that names the measurements of a model and its settings. Model files of the same shape and size have the same hash,
+ * because they are equally fast.
+ */
 function subjectHash({ info, settings, backend }: CalibrationSubject): string {
   const { description, architecture, parameters, size, layers, embedding, heads, kvHeads, vocabulary } = info
   const { threads, batchThreads, ubatch, flashAttention = 'auto', keyType, valueType, model, lora = [] } = settings

@@ -133,7 +133,7 @@ interface AnswerForm {
   readonly grammar?: string | undefined
   /** A JSON schema. */
   readonly schema?: unknown
-  /** Leaves out the parts of the schema that a grammar cannot express. */
+  /** Whether parts of the schema that a grammar cannot express are left out. */
   readonly loose?: boolean | undefined
 }
 
@@ -169,7 +169,7 @@ export function refuseBadForm({ continues = false, messages, grammar, schema, to
     throw bad('An answer that begins with text cannot be a tool call; leave out tool_choice or the beginning of the answer.')
 }
 
-/** The given beginning of the answer followed by the sampled rest. */
+/** Returns the whole answer: its given beginning, followed by the sampled rest. */
 export const wholeOf = ({ text, tokens }: JobResult, beginning: AnswerBeginning | null): Pick<JobResult, 'text' | 'tokens'> =>
   beginning === null
     ? { text, tokens }

@@ -24,12 +24,12 @@ export interface EngineStatus {
   /** Null until the engine was reached. */
   readonly model: string | null
   readonly flavour: FlavourName | null
-  /** Requests that are running. */
+  /** Number of requests that are running. */
   readonly open: number
   readonly requests: number
   /** Number of requests that failed because of the engine. */
   readonly failures: number
-  /** Conversations that moved here from another engine. */
+  /** Number of conversations that moved to this engine from another one. */
   readonly moved: number
   /**
    * `prompt`: tokens of all prompts. `cached`: how many of them the engine reported as cached. `expected`: how many of them we expected it

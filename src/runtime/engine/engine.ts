@@ -79,12 +79,12 @@ export interface GenerationOptions {
   readonly bareCalls?: boolean
   /**
    * How tokens of the answer are drafted. The text stays the same, as far as rounding allows. Engines that cannot draft ignore `auto`.
-   * Default: the engine's.
+   * Default: the engine's option.
    */
   readonly speculate?: SpeculateOptions
-  /** The contract of the edits. Default: the engine's. */
+  /** The contract of the edits. Default: the engine's option. */
   readonly contract?: ContractChoice
-  /** Which tokens `blend` computes again. Default: the engine's choice. */
+  /** Which tokens `blend` computes again. Default: the engine's option. */
   readonly blend?: BlendChoice
 }
 

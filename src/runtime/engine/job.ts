@@ -171,8 +171,8 @@ export class Job {
   }
 
   /**
-   * Whether only the sampler, a token that ends the answer or `maxTokens` can end the job. Then tokens may be sampled before anything here
-   * sees them.
+   * Whether only the sampler, a token that ends the answer or `maxTokens` can end the job. Then several tokens may be sampled in a row
+   * before the job sees them.
    */
   get runsAhead(): boolean {
     const { stop = [], logprobs } = this.asked

@@ -29,8 +29,8 @@ export interface LlamaEngineOptions extends Omit<ContextOptions, 'embeddings'> {
   readonly slots?: number
   /**
    * The most milliseconds between two tokens of an answer, as far as prompts computed beside it cause the gap. A prompt still gets at least
-   * 16 tokens a turn. Shorter gaps cost throughput: small batches take longer per token. Default: 50, or up to 250 where shorter gaps cost over
-   * 5 % of throughput, or up to 1000 for a chunk of 64 tokens.
+   * 16 tokens per batch. Shorter gaps cost throughput: small batches take longer per token. Default: 50, or up to 250 where shorter gaps
+   * cost over 5 % of throughput, or up to 1000 for a chunk of 64 tokens.
    */
   readonly maxGap?: number
   /** Used instead of the model's own chat template. */

@@ -1,4 +1,4 @@
-/** The engine over llama.cpp. It renders messages, keeps the cache in step with them, generates the answer, and writes the ledger. */
+/** The engine over llama.cpp. It renders messages, brings the cache to their tokens, generates the answer, and writes the ledger. */
 import { freemem } from 'node:os'
 import type { ChatFormat, Rendered, RenderRequest } from '../chat/format.js'
 import { assistantMessage, type ChatMessage, type ToolDefinition } from '../chat/message.js'
@@ -122,7 +122,10 @@ export class LlamaEngine implements Engine {
   readonly #costs: { model: CostModel | null; rates: TierRates | null } = { model: null, rates: null }
   /** Tokens that were submitted while the engine was loaded, to measure the device. */
   readonly #submittedBefore: number
-  /** Prompts that are being rendered in turns. `forgotten`: `forget` was called for the conversation meanwhile. */
+  /**
+   * Long prompts that are being rendered piece by piece, so that the event loop stays free. `forgotten`: `forget` was called for the
+   * conversation meanwhile.
+   */
   readonly #rendering = new Set<{ readonly conversation: ConversationId; forgotten: boolean }>()
   readonly #recompute: BackgroundRecompute
   readonly #publisher: CellPublisher | null
@@ -412,7 +415,7 @@ export class LlamaEngine implements Engine {
     return (await Promise.all(names.map((name) => this.#forget(name, how)))).flat()
   }
 
-  /** Forgets one sequence of a conversation, and its shadow. */
+  /** Forgets the conversation that has this name in the cache, and its shadow (background-recompute.ts). */
   #drop(name: ConversationId): void {
     void this.#forget(name, this.#cache.forget.bind(this.#cache))
   }
@@ -475,7 +478,7 @@ export class LlamaEngine implements Engine {
     this.#lastRendered.set(request.conversation, rendered)
     const others = forgets ? this.#adapted.names(given.conversation).filter((name) => name !== request.conversation) : []
     const forgotElsewhere = Promise.all(others.map((name) => this.#forgetHidden(name, rendered)))
-    // If the step itself fails, its error counts.
+    // If the step itself fails, its error is reported, not this one.
     forgotElsewhere.catch(() => undefined)
 
     const parser = format.parser([...tools, ...(request.unlisted ?? [])], beginning?.prompt, bare)
@@ -548,8 +551,8 @@ export class LlamaEngine implements Engine {
   }
 
   /**
-   * Renders a long prompt in turns. `forgotten` in the result: the conversation was forgotten meanwhile. @throws KvfoldError context/full
-   * for a prompt that cannot fit, before all of it is tokenized; engine/disposed
+   * Renders a long prompt piece by piece, so that the event loop stays free. `forgotten` in the result: the conversation was forgotten
+   * meanwhile. @throws KvfoldError context/full for a prompt that cannot fit, before all of it is tokenized; engine/disposed
    */
   async #renderedInTurns(
     conversation: ConversationId,

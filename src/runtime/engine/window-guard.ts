@@ -7,7 +7,7 @@ import { span, type Span } from '../core/span.js'
 import type { KvMemory, MemoryCell } from '../kv/ports.js'
 import type { Batch, DecodeStatus, NativeContext, Watched } from '../native/types.js'
 
-/** How many sequences of the context the guard needs to offer this many of its own. */
+/** Returns how many sequences the context must have so that the guard can offer this many. */
 export const guardedSequences = (sequences: number): number => 2 * sequences + 1
 
 /** The most sequences that the guard can offer: llama.cpp has 256. */
@@ -172,5 +172,5 @@ function piecesOf(joined: Uint8Array): readonly Uint8Array[] | null {
   return pieces
 }
 
-/** All positions. */
+/** A span of all positions. */
 const WHOLE = span(0, 2 ** 31 - 1)

@@ -19,7 +19,10 @@ export interface FidelityWay {
   readonly blend?: BlendChoice | ((before: ReadonlyMap<string, FidelityAnswer>) => BlendChoice)
 }
 
-/** One answer. Distances are Kullback-Leibler divergences in nats from the exact prefill, over the likeliest tokens. */
+/**
+ * One answer, and its distance from the answer after an exact prefill. Distances are Kullback-Leibler divergences in nats, over the
+ * likeliest tokens.
+ */
 export interface FidelityAnswer {
   /** The distance of the answer's first token; `form` + `word`. */
   readonly distance: number

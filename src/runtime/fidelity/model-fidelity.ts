@@ -25,9 +25,9 @@ const Count = Type.Integer({ minimum: 0 })
 const Row = Type.Object({
   way: Type.Enum(['unfolded', 'exact', 'splice', 'blend']),
   right: Count,
-  /** Answers that name a value that is no longer right. */
+  /** Number of answers that name a value that is no longer right. */
   outdated: Count,
-  /** Answers that are right under `exact` and wrong here. */
+  /** Number of answers that are right under `exact`, but wrong in this way. */
   lost: Count,
   /** Mean and largest distance of an answer's first token from an exact prefill's, in nats. */
   distance: Type.Object({ mean: Type.Number({ minimum: 0 }), worst: Type.Number({ minimum: 0 }) }),

@@ -6,9 +6,9 @@ import { createHmac, randomBytes } from 'node:crypto'
 
 /** Cell hashes under different salts never agree (except with probability 2^-128). So no tenant is lent cells of another tenant's text. */
 export interface CacheSalt {
-  /** Four words. */
+  /** The key of the hash function: four words of 32 bits. */
   readonly key: Int32Array
-  /** Four words: the hasher's state before any cell is seen. */
+  /** The hasher's state before any cell is seen: four words of 32 bits. */
   readonly start: Int32Array
   /** The tenant and the adapters that the salt was made for, as `CacheSalts.of` got them. */
   readonly tenant?: string

@@ -106,6 +106,6 @@ export function isOutstaying(
   return save + load <= passTime(rates, freed, passed)
 }
 
-/** Returns the milliseconds that tokens take to pass over this many cells. */
+/** Returns the milliseconds that it takes for the given tokens to pass over `cells` cells. */
 const passTime = ({ scanned }: TierRates, cells: number, { prompt, generated }: Passed): number =>
   cells * (prompt * scanned.prefill + generated * scanned.decode)
