@@ -278,7 +278,7 @@ export class DiskTierFolder implements DiskTier {
     else this.#notes.push(sentence)
   }
 
-  /** Evicts items until those left take at most `budget` bytes. */
+  /** Deletes items, those of least benefit first, until the others take at most `budget` bytes. */
   async #shrink(budget: number): Promise<void> {
     for (const { id } of surplus([...this.#entries.values()], budget, this.#now())) {
       this.#entries.delete(id)

@@ -150,9 +150,8 @@ export interface EngineRequest extends GenerationOptions, RequestScope {
    */
   readonly promptLogprobs?: number
   /**
-   * Says that the client may have changed messages since the conversation's last step, and gives the contract for such changes. The model
-   * is shown exactly these messages, whichever cells are kept of the earlier ones. Default: unset; then changed messages are computed
-   * again.
+   * Says that the client may have changed earlier messages since the conversation's last step, and gives the contract for reusing their
+   * cells. The model is shown exactly the given messages in any case. Default: unset; then changed messages are computed again.
    */
   readonly clientEdits?: ContractChoice
   /**
@@ -295,7 +294,9 @@ export interface EngineInfo {
   readonly trained?: number
 }
 
-/** Returns how many tokens a conversation should show at most: no more than there is room for, and no more than the model was trained on. */
+/**
+ * Returns how many tokens a conversation should show at most: no more than there is room for, and no more than the model was trained on.
+ */
 export const goodContext = ({ context, trained = Infinity }: EngineInfo): number => Math.min(context, trained)
 
 export interface Engine {

@@ -120,7 +120,7 @@ export class LlamaEngine implements Engine {
   #format: ChatFormat | null = null
   /** The measurements of this machine; null until `useCosts` and `useTierRates` set them. */
   readonly #costs: { model: CostModel | null; rates: TierRates | null } = { model: null, rates: null }
-  /** Tokens that were submitted while the engine was loaded, to measure the device. */
+  /** Number of tokens that were submitted while the engine was being loaded, for measurements of the device. */
   readonly #submittedBefore: number
   /**
    * Long prompts that are being rendered piece by piece, so that the event loop stays free. `forgotten`: `forget` was called for the
@@ -344,7 +344,10 @@ export class LlamaEngine implements Engine {
     await this.#scheduler.between(() => this.#cache.forgetHidden(name, { tokens, messages: [], origin }))
   }
 
-  /** The conversation's ledger so far, oldest first; if it changed its adapters, one set of adapters after another. */
+  /**
+   * The conversation's ledger so far, oldest first. If the conversation changed its adapters, the entries of one set of adapters come after
+   * those of another.
+   */
   ledger(conversation: ConversationId): readonly LedgerEntry[] {
     return this.#adapted.names(conversation).flatMap((name) => this.#cache.ledger(name))
   }

@@ -1,6 +1,6 @@
 /**
- * Generated questions that a fold can spoil. Each is a text that the model reads whole, the parts of it that are then folded, and a question
- * with one right answer in the text that stays.
+ * Generated questions whose answers a fold can spoil. A case has a text that the model reads whole, the parts of it that are then folded,
+ * and a question with one right answer in the text that stays.
  */
 import { KvfoldError } from '../core/errors.js'
 import { Random } from '../core/random.js'
@@ -217,7 +217,8 @@ function logbook(random: Random, language: Language, { stale, within, filler }: 
   })
 }
 
-// The seam: a sentence before the hole names a room, one behind it names that room's password. The hidden text names it for other rooms.
+// The seam: a sentence before the hole names a room, one behind it names that room's password. The hidden text names older passwords of all
+// rooms.
 
 function seam(random: Random): readonly Written[] {
   const [a, b, c, d, e, f] = random.shuffled(ENGLISH.rooms) as [string, string, string, string, string, string]

@@ -48,8 +48,8 @@ const TOP = 500
 const ANSWER = 5
 
 /**
- * Answers the case in every way and returns the answers by the way's name, with `exact` first: a prefill of the shown text in a conversation
- * that never saw the hidden text. Every other way reads the whole text and then folds it.
+ * Answers the case in every way, and returns the answers by the way's name. `exact` comes first: a prefill of the shown text in a
+ * conversation that never saw the hidden text. Every other way reads the whole text and then folds it.
  */
 export async function measureCase(
   engine: LlamaEngine,

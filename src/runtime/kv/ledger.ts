@@ -70,9 +70,9 @@ export interface LedgerEntry {
   /** Tokens submitted to decode on behalf of this step, as the addon counted them. */
   readonly submitted: number
   /**
-   * Tokens that a plain prefix cache would have submitted for the same step. They are the generated tokens and, of the prompt, those after
-   * its common beginning with the previous prompt. That is the last prompt of this conversation or, for its first step, of the one that it
-   * was forked from. For a first step without such a prompt: the tokens that were submitted. Absent in entries of earlier versions, of
+   * Tokens that a plain prefix cache would have submitted for the same step: the generated tokens, and the prompt's tokens behind its
+   * common beginning with the previous prompt. For a first step, the previous prompt is the last one of the conversation that this one was
+   * forked from. If there is no previous prompt, the field counts the tokens that were submitted. Absent in entries of earlier versions, of
    * cancelled steps and of engines that do not report it.
    */
   readonly plain?: number

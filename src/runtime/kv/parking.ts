@@ -27,8 +27,8 @@ export interface ParkingOptions {
 
 /**
  * Parks the cells that a conversation no longer shows, each time as a parked sequence (a "version"). Versions stay on the device, where a
- * restore finds them at once. They leave it when cells are short, or when they slow the conversation down (tier-policy.ts). In the second
- * case the lower tiers drop no other sequence for them. So such a move can cost a restore a copy, but never a computation.
+ * restore finds them at once. They leave it when cells are short, or when they slow the conversation down (tier-policy.ts). For versions
+ * that only slow it down, the lower tiers drop no other sequence. So their move can cost a restore a copy, but never a computation.
  */
 export class Parking {
   /** Conversations whose versions were moved off the device, which left free cells between their other cells. */
@@ -93,8 +93,8 @@ export class Parking {
   }
 
   /**
-   * Moves versions of the conversation off the device before or during the start of a step, if the step's `due` tokens alone pay for it.
-   * The tokens are computed faster then, because attention passes over fewer cells. The time counts for the step.
+   * Moves versions of the conversation off the device at the start of a step, if the step's `due` tokens alone pay for it. The tokens are
+   * computed faster then, because attention passes over fewer cells. The time counts for the step.
    * @param staying sequences that must not be moved
    */
   relieve({ conversation }: Sequence, staying: ReadonlySet<HeldSequence>, due: number): void {
@@ -224,7 +224,7 @@ export function droppedFrom(sequence: Sequence, { parts }: Plan): Span[] {
 }
 
 /**
- * Chooses which of these entries of the live sequence to park: those that no parked version of the conversation holds.
+ * Chooses which of the entries in `gone` are parked: those that no parked version of the conversation holds.
  *
  * - The prompt's last token is left out if the plan only computes it again behind the same cells.
  * - Tokens that `blend` computes again are kept, because a restore asks for their old cells.

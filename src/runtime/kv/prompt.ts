@@ -49,13 +49,13 @@ export const withoutContracts = (prompt: Prompt): Prompt => {
 /** Returns the tokens of the prompt before its edits. */
 export const uneditedOf = ({ tokens, origin }: Prompt): Int32Array => origin?.base ?? tokens
 
-/** The source id (key) of the unedited prompt's token at `place`. */
+/** Returns the source id (key) of the unedited prompt's token at `place`. */
 export const tokenSource = (place: number): number => 2 * place + 1
 
-/** The key of every token of a marker whose hole begins at `place`. */
+/** Returns the source id of all tokens of a marker. `place` is the place of the unedited prompt where the marker's hole begins. */
 export const markerSource = (place: number): number => 2 * place
 
-/** The place in the unedited prompt that a key names. */
+/** Returns the place in the unedited prompt that a source id (key) names. */
 export const sourcePlace = (key: number): number => key >> 1
 
 export const isMarker = (key: number): boolean => (key & 1) === 0
@@ -100,7 +100,7 @@ const BLOCK = 1024
 
 const bytesOf = ({ buffer, byteOffset, byteLength }: Int32Array): Buffer => Buffer.from(buffer, byteOffset, byteLength)
 
-/** Returns the length of the longest common beginning. */
+/** Returns the length of the longest beginning that both lists have in common. */
 export function commonPrefix(a: Int32Array, b: Int32Array): number {
   const end = Math.min(a.length, b.length)
   const width = Int32Array.BYTES_PER_ELEMENT
@@ -115,7 +115,7 @@ export function commonPrefix(a: Int32Array, b: Int32Array): number {
   return at
 }
 
-/** Returns the length of the longest common ending that does not reach into the first `skip` elements of either. */
+/** Returns the length of the longest ending that both lists have in common, without their first `skip` elements. */
 export function commonSuffix(a: Int32Array, b: Int32Array, skip: number): number {
   const end = Math.min(a.length, b.length) - skip
   let size = 0

@@ -45,8 +45,8 @@ export interface CacheSteps {
    */
   fetch(sequence: LiveSequence, prompt: Prompt, terms?: StepContract): Promise<ReadStates> | null
   /**
-   * Returns the plan for `prompt`, after bringing all that it borrows onto the device. Where room is short, that replaces cells which the
-   * live sequence no longer shows. Tokens whose cells cannot be brought are computed, and the plan says why.
+   * Returns the plan for `prompt`, after bringing all that it borrows onto the device. If room is short, they replace cells that the live
+   * sequence no longer shows. Tokens whose cells cannot be brought are computed, and the plan says why.
    * @param fetched states that were read before; the rest is read now
    */
   prepare(sequence: LiveSequence, prompt: Prompt, terms?: StepContract, fetched?: ReadStates): Promise<Plan>

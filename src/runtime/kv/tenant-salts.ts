@@ -1,6 +1,6 @@
 /**
- * Keeps tenants and adapters apart in the cache. Each has a salt of its own that keys the cell hashes. So no cell of one tenant is found for
- * another, and no cell that was computed with an adapter is found without it.
+ * Keeps tenants and adapters apart in the cache. Each has a salt of its own that keys the cell hashes. So no cell of one tenant is found
+ * for another, and no cell that was computed with an adapter is found without it.
  */
 import { createHmac, randomBytes } from 'node:crypto'
 

@@ -137,8 +137,8 @@ function newHoles(sequence: HeldSequence, prompt: Prompt, parts: readonly Part[]
 const PAIR = 2 ** 26
 
 /**
- * Returns the candidate places at which an echo stands: the token and the one before it are a pair of the hidden text before them, and no
- * pair of the shown text before them.
+ * Returns the candidate places where an echo stands: a token that follows its predecessor in hidden text, too, but in no shown text before
+ * it.
  */
 function echoesIn({ tokens, origin }: Prompt, holes: readonly NewHole[], candidates: Uint8Array): number[] {
   const base = origin?.base ?? tokens
