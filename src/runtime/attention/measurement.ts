@@ -48,7 +48,7 @@ export interface MeasurementOptions {
 /** The places of a watched set in the prompt. */
 export interface SetPlaces {
   readonly tokens: readonly Span[]
-  /** Total number of tokens. */
+  /** Number of all tokens of the set. */
   readonly size: number
   /** Number of stretches that the prompt does not show, or only in part. */
   readonly hidden: number

@@ -16,9 +16,9 @@ export interface AdapterFile {
 
 /** An adapter of an engine or of a served model. */
 export interface AdapterInfo {
-  /** Its place in the list, from 0. */
+  /** The adapter's place in the list of adapters, from 0. */
   readonly id: number
-  /** Its file's name without `.gguf`. */
+  /** The name of the adapter's file without `.gguf`. */
   readonly name: string
   readonly path: string
   /** The scale for requests that name no adapters. */
@@ -102,7 +102,7 @@ export class Adapters {
     )
   }
 
-  /** The adapters that a request applies if it names none, in words. */
+  /** Short descriptions of the adapters that a request applies if it names none. */
   get applied(): readonly string[] {
     return this.all.filter(({ scale }) => scale !== 0).map(({ name, scale }) => (scale === 1 ? name : `${scale} ${name}`))
   }

@@ -81,7 +81,7 @@ export interface AttentionShape {
   /** How many query heads of a layer are captured, and how many a layer computes (`modelHeads`, default: the same number). */
   readonly heads: number
   readonly modelHeads?: number
-  /** n_ctx and n_ubatch of the context. */
+  /** Number of cells and size of a ubatch of the context (llama.cpp's n_ctx and n_ubatch). */
   readonly cells: number
   readonly ubatch: number
 }
@@ -97,11 +97,11 @@ export interface AttentionSize {
   readonly places?: number
 }
 
-/** All figures are bytes. */
+/** The cost of a capture; all figures are bytes. */
 export interface AttentionCost {
-  /** Sums over the key sets. */
+  /** Bytes of the sums over the key sets. */
   readonly mass: number
-  /** Totals, entropies and sinks. */
+  /** Bytes of the totals, entropies and sinks of all rows. */
   readonly figures: number
   readonly top: number
   readonly rows: number

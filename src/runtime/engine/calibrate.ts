@@ -66,8 +66,8 @@ const FEWEST_STEPS = 4
 const SPLICE: StepContract = { contract: 'splice' }
 
 /**
- * Measures on an empty context, and leaves it empty. Every figure is the median of several rounds. The depth grows fourfold until the
- * budget is used up, so a faster machine reaches a greater depth. Few depths suffice, because costs are linear in the depth.
+ * Measures the costs on an empty context, and leaves it empty. Every figure is the median of several rounds. The depth grows fourfold until
+ * the budget is used up, so a faster machine reaches a greater depth. Few depths suffice, because costs are linear in the depth.
  * @param vocabulary how many tokens the model has
  * @throws KvfoldError engine/bad-request when the context is too small, engine/cancelled, and what the context throws
  */

@@ -36,13 +36,13 @@ const ABANDONED = 600_000
 export interface DiskShelfOptions {
   /** Created, for this user only, when it is missing. Files in it with other names than ours are left alone. */
   readonly folder: string
-  /** Bytes that the items of all models in the folder may take. */
+  /** The most bytes that the items of all models in the folder may take together. */
   readonly budget: number
   /** SHA-256 of all that must agree for a state to be loaded: model, llama.cpp release, cache types and layout, RoPE settings. */
   readonly identity: Buffer
   /** The secret that keys the hashes of all cells in the folder. Default: the folder's own secret. */
   readonly secret?: Buffer
-  /** Milliseconds since 1970. */
+  /** Returns the present time, in milliseconds since 1970. Default: the clock of this program. */
   readonly clock?: () => number
   /** Called with a sentence for the user when saved sequences are lost after the opening. Earlier losses are in `notes`. */
   readonly tell?: (sentence: string) => void

@@ -21,7 +21,7 @@ export interface EngineStatus {
   /** Why the engine is down, or its last failure. Null after a request that it answered. */
   readonly problem: string | null
   readonly weight: number
-  /** Null until the engine was reached. */
+  /** The name of the engine's model; null until the engine was reached. */
   readonly model: string | null
   readonly flavour: FlavourName | null
   /** Number of requests that are running. */

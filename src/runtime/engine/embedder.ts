@@ -4,7 +4,7 @@ import { poolingOf } from '../native/context-options.js'
 import type { ModelOptions, Native, NativeModel, Pooling } from '../native/types.js'
 import { PooledTexts, type PooledTextsOptions } from './pooled-texts.js'
 
-/** Poolings that give one embedding for a text: `rank` gives a score, and `none` one vector for each token. */
+/** Poolings that give one embedding for a text. Of the other two, `rank` gives a score, and `none` one vector for each token. */
 export type TextPooling = Extract<Pooling, 'mean' | 'cls' | 'last'>
 
 export interface EmbedderOptions extends PooledTextsOptions {
@@ -28,7 +28,7 @@ export interface Embeddings {
   readonly tokens: number
 }
 
-/** Makes vectors of texts: a GGUF (`Embedder`), or an ONNX model (`OnnxEmbedder`). */
+/** Makes vectors of texts, by a GGUF model (`Embedder`) or by an ONNX model (`OnnxEmbedder`). */
 export interface TextVectors {
   /** The model's own name. */
   readonly title: string
@@ -68,7 +68,9 @@ export class Embedder implements TextVectors {
     return Embedder.#make(model, options, false)
   }
 
-  /** Loads a model for embeddings alone. @throws as Native.loadModel and Embedder.on; the model is disposed before */
+  /**
+   * Loads a model for embeddings alone. If the embedder cannot be made, the model is disposed. @throws as Native.loadModel and Embedder.on
+   */
   static async load(
     native: Native,
     path: string,

@@ -91,7 +91,7 @@ export interface GenerationOptions {
 /** An adapter of the engine, by its id, and the factor on what it adds to the model's weights. */
 export interface AdapterScale {
   readonly id: number
-  /** 0: it does not apply. */
+  /** 0: the adapter does not apply. */
   readonly scale: number
 }
 

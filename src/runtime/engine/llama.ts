@@ -196,9 +196,9 @@ export class LlamaEngine implements Engine {
   }
 
   /**
-   * Loads the model and its adapters, and makes one context with a unified cache for all conversations.
-   * @throws KvfoldError model/*, memory/insufficient, native/*, engine/bad-request for adapters of one name; the model's memory is freed
-   * before
+   * Loads the model and its adapters, and makes one context with a unified cache for all conversations. If that fails, the model's memory
+   * is freed.
+   * @throws KvfoldError model/*, memory/insufficient, native/*, engine/bad-request for adapters of one name
    */
   static async load(native: Native, path: string, options: LlamaEngineOptions = {}): Promise<LlamaEngine> {
     const model = await native.loadModel(path, options.model)

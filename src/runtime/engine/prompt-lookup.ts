@@ -26,12 +26,12 @@ export interface LookupTrial {
  */
 export class PromptLookup {
   #tokens: Int32Array
-  /** By place: the place before it in its chain; 0 ends the chain. A place is the number of tokens before it. */
+  /** For each place, the place before it in its chain; 0 ends the chain. A place is the number of tokens before it. */
   #earlier: Int32Array
   #length: number
   /** The place up to which the chains are complete. */
   #indexed = SHORTEST_MATCH - 1
-  /** By hash: the last place of the chain. */
+  /** For each hash, the latest place of its chain. */
   readonly #latest: Int32Array
   readonly #shift: number
   /** The place whose token is proposed; 0: no match. */

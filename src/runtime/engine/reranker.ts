@@ -19,7 +19,7 @@ export interface Ranking {
 const TEMPLATE = 'tokenizer.chat_template.rerank'
 const PLACES = /(\{query\}|\{document\})/
 
-/** Scores documents: a GGUF (`Reranker`), or an ONNX model (`OnnxReranker`). */
+/** Scores documents, by a GGUF model (`Reranker`) or by an ONNX model (`OnnxReranker`). */
 export interface TextScores {
   /** The model's own name. */
   readonly title: string
@@ -58,7 +58,9 @@ export class Reranker implements TextScores {
     return new Reranker(await PooledTexts.on(model, 'rank', options, false))
   }
 
-  /** Loads a model for reranking alone. @throws as Native.loadModel and Reranker.on; the model is disposed before */
+  /**
+   * Loads a model for reranking alone. If the reranker cannot be made, the model is disposed. @throws as Native.loadModel and Reranker.on
+   */
   static async load(
     native: Native,
     path: string,

@@ -25,9 +25,9 @@ const PROBE = seqId(0)
 const FILLED = seqId(1)
 
 /**
- * Measures on an empty context, and leaves it empty. Cells that no token sees are needed for it. They are not computed: a short text is
- * saved once and loaded into one sequence after another. The shortest time of several rounds counts, because noise only adds time. So a
- * busy machine moves too few cells, but never too many.
+ * Measures the rates on an empty context, and leaves it empty. The measurement needs many cells that no token sees. These are not computed:
+ * a short text is saved once and loaded into one sequence after another. The shortest time of several rounds counts, because noise only
+ * adds time. So a busy machine moves too few cells, but never too many.
  * @param budget the milliseconds after which it begins no further round
  * @returns null if too few cells could be filled to see a difference, or if the measurement took longer than twice the budget
  * @throws KvfoldError what the context throws

@@ -49,7 +49,7 @@ export class CellHasher {
     this.#states = [...start]
   }
 
-  /** Number of cells seen. */
+  /** Number of cells that the hasher has seen. */
   get seen(): number {
     return this.#seen
   }

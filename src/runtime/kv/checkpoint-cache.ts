@@ -198,9 +198,9 @@ export class CheckpointCache implements StepCache {
   }
 
   /**
-   * Reports that a decode was aborted, failed, or found no room. If any token entered, the state is neither the old nor the new one.
-   * llama.cpp's position does not show how far the decode got, because llama.cpp advances it before it computes. Then the live sequence is
-   * emptied, and the step can only be cancelled. Always returns 0.
+   * Reports that a decode was aborted, failed, or found no room. If any token entered, the state is neither the old nor the new one. So the
+   * live sequence is emptied, and the step can only be cancelled. llama.cpp's position does not show how far the decode got, because
+   * llama.cpp advances it before it computes. Always returns 0.
    */
   settle(step: Step, attempted: Int32Array, what: StepPart): number {
     const { sequence } = step
@@ -216,7 +216,7 @@ export class CheckpointCache implements StepCache {
     return 0
   }
 
-  /** Called after a decode of several sequences failed. Their states may have been in the middle of a move, so all of them are dropped. */
+  /** Drops all sequences after a decode of several sequences failed, because llama.cpp may have been moving their states. */
   distrust(): void {
     for (const sequence of this.#table.all) this.#lose(sequence)
   }

@@ -10,7 +10,7 @@ export interface MeasuredOn {
   readonly parameters: number
   /** Bytes of all tensors. */
   readonly size: number
-  /** Null: llama.cpp's default for a context. */
+  /** Number of threads; null: llama.cpp's default for a context. */
   readonly threads: number | null
   readonly ubatch: number
   /** Whether flash attention was in use. */
@@ -22,7 +22,7 @@ export interface MeasuredOn {
   readonly cpu: string
   /** The release of llama.cpp. */
   readonly release: string
-  /** ISO 8601. */
+  /** The time of the measurement, in ISO 8601. */
   readonly date: string
 }
 

@@ -14,7 +14,7 @@ export interface DryRunStep {
 }
 
 export interface DryRunOptions {
-  /** Cells of the context. */
+  /** Number of cells of the context. */
   readonly cells: number
   readonly sequences: number
   /** Positions the model was trained on. Default: no limit. */

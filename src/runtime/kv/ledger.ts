@@ -106,8 +106,8 @@ export interface LedgerEntry {
    */
   readonly moved: number
   /**
-   * Wall time by part. `cache`: planning, bookkeeping and copies of cells. `prefill`: the decodes of the prompt. `decode`: the decodes of
-   * the answer.
+   * Milliseconds of wall time, by part of the step. `cache`: planning, bookkeeping and copies of cells. `prefill`: the decodes of the
+   * prompt. `decode`: the decodes of the answer.
    */
   readonly milliseconds: { readonly cache: number; readonly prefill: number; readonly decode: number }
   /**

@@ -20,7 +20,7 @@ interface Moving {
 }
 
 /**
- * Sequences that leave the device although no step needs their room at once. Each slice copies some cells through a sequence id of its own,
+ * Moves sequences off the device although no step needs their room at once. Each slice copies some cells through a sequence id of its own,
  * off the event loop. When a sequence is copied whole, a lower tier takes it, and the Mover drops it. A sequence that is used, changed or
  * dropped meanwhile stays as it is, and the Mover discards its copy.
  */

@@ -49,7 +49,7 @@ export class OffloadTiers {
   #perToken = Infinity
   #lost = 0
   #refused = 0
-  /** Grows when a sequence enters the tiers, leaves them or moves between them. */
+  /** A counter that grows whenever a sequence enters the tiers, leaves them or moves between them. */
   revision = 0
 
   constructor({ hostBytes = 0, disk }: OffloadOptions) {
@@ -249,7 +249,7 @@ export type OffloadPlace =
 export type StoredSequence = OffloadedSequence & { readonly tier: 'host' | 'disk' }
 
 export class OffloadedSequence implements HeldSequence {
-  /** Milliseconds since 1970. */
+  /** When it was last used, in milliseconds since 1970. */
   lastUse = steady.now()
 
   constructor(

@@ -27,7 +27,7 @@ export class SequenceTable {
   readonly sequences: SequenceIds
   readonly #bySequence = new Map<SeqId, Sequence>()
   #clock = 0
-  /** Grows when a sequence gets or loses cells other than by decoding. */
+  /** A counter that grows whenever a sequence gets or loses cells other than by decoding. */
   revision = 0
   #computed: Passed = { prompt: 0, generated: 0 }
   /** Milliseconds of copies that count for no step yet. */
@@ -247,7 +247,7 @@ export class SequenceIds {
     return this.total - this.#free.size
   }
 
-  /** Lends an id. Returns null when none is free. */
+  /** Lends a free sequence id. Returns null when none is free. */
   take(): SeqId | null {
     if (this.#free.size === 0) return null
     const id = Math.min(...this.#free)
@@ -255,7 +255,7 @@ export class SequenceIds {
     return seqId(id)
   }
 
-  /** Takes an id back; its sequence must hold nothing. */
+  /** Takes a sequence id back; its sequence must hold nothing. */
   give(id: SeqId): void {
     invariant(!this.#free.has(id), `sequence ${id} was given back twice`)
     this.#free.add(id)

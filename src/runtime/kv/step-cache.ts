@@ -150,7 +150,7 @@ interface CacheAbilities {
    * it while no decode runs. Only caches that find texts by their beginnings have it.
    */
   held?(): HeldTexts
-  /** Grows when sequences get or lose cells other than by decoding. */
+  /** A counter that grows whenever sequences get or lose cells other than by decoding. */
   readonly revision?: number
   /** Puts the conversation's cells where other engines find them (SharedCells). `between` runs its argument between two decodes. */
   publish?(conversation: ConversationId, between: <T>(errand: () => T) => Promise<T>): Promise<void>

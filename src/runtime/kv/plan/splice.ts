@@ -255,7 +255,7 @@ export interface HeldRun {
   readonly source: number
   /** The worth of one of its tokens, compared with the same token in another sequence. */
   readonly worth: number
-  /** Whether these are the cells that the conversation showed last behind the same text. */
+  /** Whether the conversation last showed these tokens, behind the same text, by exactly these cells. */
   readonly shown: boolean
   readonly span: Span
   /** The entry of the first token in that sequence. */
