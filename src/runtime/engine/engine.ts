@@ -195,7 +195,10 @@ export interface PromptLogprob extends TokenLogprob {
 /** The reason why generation ended. */
 export type Finish = 'stop' | 'tool-calls' | 'length' | 'cancelled'
 
-/** The plan of a step, in tokens: how many of the shown tokens are reused and how many are computed. The ledger says what then happened. */
+/**
+ * The plan of a step, in tokens: how many of the shown tokens are reused and how many are computed. The ledger entry of the step says how
+ * many it was in the end.
+ */
 export interface PlannedStep {
   readonly shown: number
   readonly reused: number

@@ -1,4 +1,4 @@
-/** The engine over llama.cpp. It renders messages, brings the cache to their tokens, generates the answer, and writes the ledger. */
+/** The engine over llama.cpp. It renders messages, makes the cache hold their tokens, generates the answer, and writes the ledger. */
 import { freemem } from 'node:os'
 import type { ChatFormat, Rendered, RenderRequest } from '../chat/format.js'
 import { assistantMessage, type ChatMessage, type ToolDefinition } from '../chat/message.js'

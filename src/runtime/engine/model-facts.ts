@@ -159,7 +159,7 @@ export function refuseUnfoldable(messages: readonly ChatMessage[], cells: number
   if (least >= 2 * cells) throw tooLong(least, cells, `The tool calls in the messages are at least ${least} tokens`)
 }
 
-/** Refuses too many `things` to show each by one token. @throws KvfoldError context/full */
+/** Refuses a request with so many of the named `things` that they cannot fit by one token each. @throws KvfoldError context/full */
 export function refuseTooMany(count: number, cells: number, things: string): void {
   if (count > 2 * cells) throw tooLong(count, cells, `The request has ${count} ${things} of at least one token each`)
 }

@@ -105,7 +105,7 @@ function means({ data, dims }: Numbers, mask: Numbers): readonly Float32Array[] 
   })
 }
 
-/** The outputs that may be the tokens' vectors, the best first. */
+/** The names of outputs that may be the tokens' vectors, the best first, and what the user is told about each. */
 const KINDS: Readonly<Record<string, string>> = {
   last_hidden_state: 'hidden states',
   logits: 'logits: the model has no hidden states',

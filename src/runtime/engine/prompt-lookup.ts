@@ -21,8 +21,9 @@ export interface LookupTrial {
 }
 
 /**
- * An index over texts and the tokens that follow them. Every place where `SHORTEST_MATCH` tokens end is in a chain of places with the same
- * hash, the latest first. While the proposed token comes, the match only grows, so it is searched again only after another token.
+ * An index over texts and the tokens that follow them. It finds earlier places that have the same last tokens. Every place where
+ * `SHORTEST_MATCH` tokens end is in a chain of places with the same hash, the latest first. As long as the proposed tokens come, the match
+ * only grows. So it is searched again only after another token came.
  */
 export class PromptLookup {
   #tokens: Int32Array

@@ -7,7 +7,7 @@ import { PromptLookup, SHORTEST_MATCH } from './prompt-lookup.js'
 import { followed } from './running-time.js'
 import type { SpeculateOptions } from './speculate-terms.js'
 
-// How often a proposed token comes, by the length of the match before it.
+// The statistics of how often a proposed token comes, by the length of the match before it.
 
 /** Matches are counted in classes by their length. This is the smallest length of each class. */
 const CLASSES = [SHORTEST_MATCH, 4, 5, 6, 8, 12, 16, 32]
@@ -19,7 +19,7 @@ const EXPECTED = [0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.9, 0.95]
 const EXPECTED_WEIGHT = 8
 /** With more outcomes than these, older ones lose half of their weight. */
 const REMEMBERED = { engine: 512, answer: 32 }
-/** In the count of one answer, the share that the engine has seen counts as this many outcomes. */
+/** When an answer begins, the share of hits over all answers of the engine counts as this many outcomes. */
 const ENGINE_WEIGHT = 4
 
 const classOf = (matched: number): number => {

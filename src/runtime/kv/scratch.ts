@@ -61,7 +61,7 @@ export class MidSequencePrefill {
 interface Copies {
   readonly record: OffloadRecord
   readonly state: Uint8Array
-  /** Entries of the record that are moved by the same distance, in order. */
+  /** Runs of entries of the record that move by the same distance (`by`), in order. */
   readonly runs: readonly { readonly entries: Span; readonly by: number }[]
 }
 

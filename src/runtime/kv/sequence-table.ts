@@ -280,7 +280,9 @@ export interface ConversationRecord {
   moved: number
 }
 
-/** The most ancestors that are remembered of a conversation: the one that it was forked from, that one's origin, and so on. */
+/**
+ * The most ancestors of a conversation that are remembered: the conversation that it was forked from, the parent of that one, and so on.
+ */
 const MOST_KIN = 8
 
 export class Conversations {
