@@ -51,7 +51,7 @@ export interface AnswerMassOptions {
 
 export interface CutMass {
   readonly id: string
-  /** What the prompt shows of the cut: its own text, or the marker of the edit. */
+  /** Whether the prompt shows the cut's own text, or the marker of an edit that hides it. */
   readonly shows: 'text' | 'marker'
   readonly tokens: number
   readonly mass: number

@@ -139,7 +139,7 @@ const nameUnder = (conversation: ConversationId, { key }: AdapterSet): Conversat
 /** The conversations that have used adapters. The cache names all others by their own id. */
 export class AdaptedConversations {
   readonly #latest = new Map<ConversationId, ConversationId>()
-  /** By the conversation's name in the cache. */
+  /** For each name that a conversation has in the cache: the set of adapters that belongs to it. */
   readonly #sets = new Map<ConversationId, AdapterSet>()
   readonly #names = new Map<ConversationId, Set<ConversationId>>()
 

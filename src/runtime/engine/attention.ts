@@ -62,7 +62,7 @@ export interface AttentionPattern {
   /** `[layer, head, query]`: weight on the first shown token. */
   readonly sink: NamedArray<Float32Array>
   /**
-   * `[layer, head, query, rank]`: places of the most attended tokens and their weights. The place is -1 where a row has fewer tokens. Null
+   * `[layer, head, query, rank]`: places of the most attended tokens and their weights. The place is -1 if a row has fewer tokens. Null
    * unless requested.
    */
   readonly top: { readonly places: NamedArray<Int32Array>; readonly weights: NamedArray<Float32Array> } | null
@@ -123,7 +123,7 @@ const FLOAT = 4
 /** Buffers of 4 bytes for each cell: mask, weights, visible cells, positions and places. */
 const ROW_BUFFERS = 6
 
-/** Returns what a capture costs. Pure. */
+/** Returns the cost of a capture, in bytes. Captures nothing. */
 export function attentionPlan(shape: AttentionShape, { queries, sets, top = 0, places = 0 }: AttentionSize): AttentionCost {
   const { layers, heads, modelHeads = heads, cells, ubatch } = shape
   const rows = layers * heads * queries

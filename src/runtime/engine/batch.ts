@@ -293,8 +293,8 @@ export class PrefillBudget {
 
   /**
    * @param room the most tokens of a batch
-   * @param maxGap milliseconds between two tokens of a stream, as far as prompts cause the gap. Default: 50, or up to 250 where shorter
-   *   gaps cost over 5 % of throughput, or up to 1000 for a chunk of 64 tokens
+   * @param maxGap milliseconds between two tokens of a stream, as far as prompts cause the gap. Default: 50, or up to 250 if shorter gaps
+   * cost over 5 % of throughput, or up to 1000 for a chunk of 64 tokens
    */
   constructor(
     private readonly room: number,

@@ -18,7 +18,7 @@ export type CalibrationSettings = Pick<
   'threads' | 'batchThreads' | 'ubatch' | 'flashAttention' | 'keyType' | 'valueType'
 > & {
   readonly model?: ModelOptions
-  /** Adapters take time for every token. */
+  /** The adapters that are applied, because they take time for every token. */
   readonly lora?: readonly { readonly path: string; readonly scale?: number }[]
 }
 

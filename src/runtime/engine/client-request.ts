@@ -201,7 +201,7 @@ export function callableTools({
 
 /**
  * Returns the grammar of the request's form. Without a form, returns a grammar that allows calls of the callable tools only. It applies
- * from the beginning if a call is required, else from where a call begins.
+ * from the beginning if a call is required, else from the place where a call begins.
  * @throws KvfoldError engine/bad-grammar for a schema that cannot be converted, engine/bad-request if kvfold cannot force the template's
  * call syntax
  */

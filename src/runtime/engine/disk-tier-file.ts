@@ -100,7 +100,7 @@ export async function writeCells(path: string, head: Buffer, state: Uint8Array, 
   }
 }
 
-/** Whether an error comes from the file system, and not from a bug of ours. */
+/** Whether an error comes from the file system, and not from a bug of kvfold. */
 export const isOfSystem = (error: unknown): error is NodeJS.ErrnoException => error instanceof Error && 'syscall' in error
 
 /** Makes a head without its checksums. */

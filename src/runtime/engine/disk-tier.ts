@@ -34,7 +34,7 @@ const RUN = randomBytes(4).toString('hex')
 const ABANDONED = 600_000
 
 export interface DiskShelfOptions {
-  /** Created, for this user only, when it is missing. Files in it with other names than ours are left alone. */
+  /** The folder. It is created, for this user only, if it is missing. Files in it with other names than kvfold's are left alone. */
   readonly folder: string
   /** The most bytes that the items of all models in the folder may take together. */
   readonly budget: number

@@ -254,7 +254,7 @@ export interface EngineReply {
    * such a token, and the engine computes in this process; remote engines do not set it.
    */
   readonly endLogprob?: TokenLogprob
-  /** The tokens of the prompt, where the engine has them; its caller must not change them. */
+  /** The tokens of the prompt, if the engine has them; its caller must not change them. */
   readonly promptTokens?: Int32Array
   /** The log-probabilities of the prompt's tokens after the first, if they were requested. */
   readonly promptLogprobs?: readonly PromptLogprob[]
@@ -293,7 +293,7 @@ export interface EngineInfo {
   readonly release: string
   /** The most tokens that one conversation may show. */
   readonly context: number
-  /** The context that the model was trained on, in tokens, where the engine knows it. Beyond it answers get worse. */
+  /** The context that the model was trained on, in tokens, if the engine knows it. Longer conversations get worse answers. */
   readonly trained?: number
 }
 

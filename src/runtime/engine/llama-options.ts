@@ -29,8 +29,8 @@ export interface LlamaEngineOptions extends Omit<ContextOptions, 'embeddings'> {
   readonly slots?: number
   /**
    * The most milliseconds between two tokens of an answer, as far as prompts computed beside it cause the gap. A prompt still gets at least
-   * 16 tokens per batch. Shorter gaps cost throughput: small batches take longer per token. Default: 50, or up to 250 where shorter gaps
-   * cost over 5 % of throughput, or up to 1000 for a chunk of 64 tokens.
+   * 16 tokens per batch. Shorter gaps cost throughput: small batches take longer per token. Default: 50, or up to 250 if shorter gaps cost
+   * over 5 % of throughput, or up to 1000 for a chunk of 64 tokens.
    */
   readonly maxGap?: number
   /** Used instead of the model's own chat template. */
@@ -50,7 +50,7 @@ export interface LlamaEngineOptions extends Omit<ContextOptions, 'embeddings'> {
   readonly hostBytes?: number
   /**
    * A folder of calibrations; commands use `~/.cache/kvfold/calibration`. It says what copies and masked cells cost on this device. If the
-   * folder has no such rates, `load` measures them in about a second and keeps them there. With rates, cells leave the device where that
+   * folder has no such rates, `load` measures them in about a second and keeps them there. With rates, cells leave the device when that
    * pays. Default: none, and cells leave the device only when others need their room.
    */
   readonly calibrations?: string

@@ -107,7 +107,7 @@ export class LlamaEngine implements Engine {
   readonly info: EngineInfo
   /** The contracts that edits can have with this model. `notes` say which are not available, and why. */
   readonly abilities: Abilities
-  /** Sentences for the user: what the model cannot do, and what happened to its disk cache. */
+  /** Sentences for the user, about missing abilities of the model and about problems of its disk cache. */
   readonly notes: readonly string[]
   readonly #scheduler: Scheduler
   readonly #cache: StepCache
@@ -301,7 +301,7 @@ export class LlamaEngine implements Engine {
     return this.format.reads(variable)
   }
 
-  /** The sampling that the model's file recommends; llama-server's defaults where the file says nothing. */
+  /** The sampling that the model's file recommends; llama-server's defaults if the file recommends none. */
   get samplingDefaults(): Sampling {
     return samplingDefaultsOf(this.model.info.metadata, this.context.cells)
   }

@@ -48,7 +48,7 @@ export function refusalOf({ architecture, encoder }: Pick<ModelInfo, 'architectu
 const EXACT_ONLY =
   'Edits are exact: the engine computes the text after them again from the last checkpoint before them. Splice and blend are not available.'
 
-/** Returns what a context made with these options allows. Pure. */
+/** Returns the edits that a context with these options allows. Changes nothing. */
 export function abilitiesOf(info: Facts, { fullSlidingWindow, keyType }: ContextOptions = {}): Abilities {
   const { architecture, recurrent, hybrid, slidingWindow } = info
   if (recurrent || hybrid) {

@@ -1,6 +1,6 @@
 /**
- * Models of Transformers.js: vectors and scores by an ONNX model. The package is an optional peer of kvfold; it is imported where a model
- * is opened. Computes on the thread that calls; `onnx.ts` has a thread of its own for it.
+ * Models of Transformers.js: vectors and scores by an ONNX model. The package is an optional peer of kvfold; it is imported when a model is
+ * opened. Computes on the thread that calls; `onnx.ts` has a thread of its own for it.
  */
 import { existsSync, statSync } from 'node:fs'
 import { basename, dirname, join, resolve } from 'node:path'

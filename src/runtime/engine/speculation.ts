@@ -212,7 +212,7 @@ export class Speculation {
 
   constructor(private readonly isEnd: (token: number) => boolean) {}
 
-  /** Returns the drafter of an answer; null where nothing is drafted. */
+  /** Returns the drafter of an answer; null if nothing is drafted. */
   drafter(prompt: Prompt, terms: Required<SpeculateOptions>): Drafter | null {
     return terms.kind === 'off' ? null : new Drafter(prompt, terms, this.outcomes, this.isEnd)
   }

@@ -87,7 +87,7 @@ async function run(order: TrialOrder, signal?: AbortSignal): Promise<TrialAnswer
     // From source the child needs tsx, however our own process was started.
     execArgv: source ? forSources() : [],
     stdio: ['ignore', 'ignore', 'pipe', 'ipc'],
-    // With a backtrace llama.cpp would start a debugger where one is installed.
+    // With a backtrace llama.cpp would start a debugger if one is installed.
     env: { ...process.env, GGML_NO_BACKTRACE: '1' },
   })
   let words = ''

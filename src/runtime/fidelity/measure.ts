@@ -66,7 +66,7 @@ export async function measureCase(
   for (const { name, contract, blend } of ways) {
     const choice = typeof blend === 'function' ? blend(answers) : blend
     const isWhole = contract === 'whole'
-    // An exact fold would find the cells of the other ways' answers; its own tenant makes it pay for what it computes.
+    // An exact fold would find the cells of the other ways' answers. With a tenant of its own it has to compute them.
     const tenant = contract === 'exact' ? 'exact' : 'read'
     const conversation = freshConversation()
     const terms = { contract: isWhole ? 'exact' : contract, ...definedFields({ blend: choice }) } as const

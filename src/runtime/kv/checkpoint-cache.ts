@@ -295,9 +295,9 @@ export class CheckpointCache implements StepCache {
   }
 
   /**
-   * Checks our records. `books`: whether they are consistent. The other levels also check that every sequence ends in llama.cpp where our
-   * records say. The memory of such models reports no more: a sequence's first position depends on the memory's kind, and cells cannot be
-   * read back.
+   * Checks kvfold's records. `books`: whether they are consistent. The other levels also check that every sequence ends in llama.cpp at the
+   * position that these records say. The memory of such models reports no more: a sequence's first position depends on the memory's kind,
+   * and cells cannot be read back.
    */
   check(level: 'books' | 'positions' | 'full'): void {
     checkBooks(this.#table)

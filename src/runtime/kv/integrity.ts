@@ -1,4 +1,4 @@
-/** Checks that our records of cells and sequences are consistent, and that they agree with the cells that llama.cpp reports. */
+/** Checks that kvfold's records of cells and sequences are consistent, and that they agree with the cells that llama.cpp reports. */
 import { KvfoldError, invariant } from '../core/errors.js'
 import { seqId } from '../core/ids.js'
 import { span } from '../core/span.js'
@@ -48,7 +48,9 @@ export function checkBooks({ cells, sequences, all: holdings }: SequenceTable): 
   invariant(new Set(live).size === live.length, 'a conversation has two live sequences')
 }
 
-/** Checks that every sequence id, lent or not, spans the same positions in llama.cpp as in our records. Makes one cheap call per id. */
+/**
+ * Checks that every sequence id, lent or not, spans the same positions in llama.cpp as in kvfold's records. Makes one cheap call per id.
+ */
 export function checkPositions({ memory, all: holdings }: SequenceTable): void {
   const held = new Map(holdings.map((sequence) => [sequence.seq, sequence.span]))
   for (let id = 0; id < memory.sequences; id++) {

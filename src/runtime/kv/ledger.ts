@@ -63,7 +63,7 @@ export interface LedgerEntry {
    */
   readonly side: number
   /**
-   * Drafted tokens that were submitted, and how many of them the answer kept. The others were taken back. Absent where nothing was drafted.
+   * Drafted tokens that were submitted, and how many of them the answer kept. The others were taken back. Absent if nothing was drafted.
    */
   readonly drafted?: number
   readonly accepted?: number
@@ -80,7 +80,7 @@ export interface LedgerEntry {
   readonly pending: number
   /** Reused tokens by source; sums to `reused`. */
   readonly sources: Readonly<Record<ReuseSource, number>>
-  /** Reused tokens that a lower tier held and that were brought onto the device, by tier. `shared` is absent where it is 0. */
+  /** Reused tokens that a lower tier held and that were brought onto the device, by tier. `shared` is absent if it is 0. */
   readonly tiers: Readonly<Record<Exclude<Tier, 'device' | 'shared'>, number>> & { readonly shared?: number }
   /**
    * Reused tokens whose cells are copies turned to other positions, because they could not stay or to close gaps; they are approximate.
@@ -116,7 +116,7 @@ export interface LedgerEntry {
    * report it.
    */
   readonly copying?: number
-  /** Predicted milliseconds of cache and prefill, made before they began; null where the machine was not calibrated. */
+  /** Predicted milliseconds of cache and prefill, made before they began; null if the machine was not calibrated. */
   readonly predicted: number | null
   /**
    * Present if another server computed the step. `name`: the server. `expected`: the prompt tokens that it should have cached, which are
@@ -126,7 +126,7 @@ export interface LedgerEntry {
   readonly engine?: { readonly name: string; readonly expected: number; readonly reported: number | null }
 }
 
-/** Sums the drafts of these steps; an empty object where nothing was drafted. */
+/** Sums the drafts of these steps; an empty object if nothing was drafted. */
 export function draftsIn(ledger: readonly LedgerEntry[]): {
   readonly drafts?: { readonly drafted: number; readonly accepted: number }
 } {

@@ -69,7 +69,7 @@ export interface OffloadRecord {
 }
 
 export interface DiskItem {
-  /** Unique: no other item ever gets it. */
+  /** A name that no other item ever gets. */
   readonly id: string
   readonly record: OffloadRecord
   /** Bytes taken: the state, the record and the format around them. */
@@ -86,7 +86,7 @@ export interface DiskCounts {
   readonly unreadable: number
   /** Items that another process deleted. */
   readonly gone: number
-  /** Items deleted to keep the budget. */
+  /** Items that were deleted to stay within the budget. */
   readonly evicted: number
   /** Items that could not be written. */
   readonly failed: number
@@ -135,7 +135,7 @@ export interface SharedCounts {
   readonly written: number
   /** Blocks found damaged, or with other content than their name says. They were deleted and not returned. */
   readonly refused: number
-  /** Blocks deleted to keep the budget. */
+  /** Blocks that were deleted to stay within the budget. */
   readonly evicted: number
   /** Blocks that could not be written or read. */
   readonly failed: number

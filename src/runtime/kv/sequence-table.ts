@@ -1,4 +1,4 @@
-/** Holds all sequences on the device, by sequence id. Changes llama.cpp's tags and our records together. */
+/** Holds all sequences on the device, by sequence id. Changes llama.cpp's tags and kvfold's records together. */
 import { invariant } from '../core/errors.js'
 import { type ConversationId, type SeqId, seqId } from '../core/ids.js'
 import { length, span, type Span } from '../core/span.js'
@@ -210,7 +210,7 @@ export class SequenceTable {
     const { held, seq } = sequence
     const state = this.copying((memory) => memory.saveSequence(seq, { checksum: false }))
     this.memory.untag(seq, sequence.span)
-    // Its own cells were just freed, so there is room. If the load fails all the same, our records must say that nothing is held.
+    // Its own cells were just freed, so there is room. If the load fails all the same, kvfold's records must say that nothing is held.
     if (!this.copying((memory) => memory.loadSequence(seq, state, { verify: false }))) {
       sequence.cut(span(0, held))
       return 0

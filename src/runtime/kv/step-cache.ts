@@ -102,9 +102,9 @@ export interface CacheBooks {
   /** Totals of the cache. Reading them looks at every held cell, so do not read them in inner loops. */
   readonly totals: CacheTotals
   /**
-   * Checks our records. `books`: whether they are consistent. `positions`: also against the positions of every sequence, read back from
-   * llama.cpp (cheap enough after every step). `full`: also against every cell's position and tags. That copies the cache, so it is for
-   * tests.
+   * Checks kvfold's records. `books`: whether they are consistent. `positions`: also against the positions of every sequence, read back
+   * from llama.cpp (cheap enough after every step). `full`: also against every cell's position and tags. That copies the cache, so it is
+   * for tests.
    * @throws KvfoldError internal/invariant naming the difference
    */
   check(level: 'books' | 'positions' | 'full'): void
@@ -155,7 +155,7 @@ interface CacheAbilities {
   /** Puts the conversation's cells where other engines find them (SharedCells). `between` runs its argument between two decodes. */
   publish?(conversation: ConversationId, between: <T>(errand: () => T) => Promise<T>): Promise<void>
   /**
-   * Called after a decode of several sequences failed, with every running step. A cache has it if such a failure may spoil sequences
+   * The engine calls it after a decode of several sequences failed. Only caches have it in which such a failure may also spoil sequences
    * outside the batch. All running steps can then only be cancelled.
    */
   distrust?(): void

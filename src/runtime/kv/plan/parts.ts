@@ -17,7 +17,10 @@ export interface StepContract {
   readonly contract: Contract
   /** Which tokens `blend` computes again. Default: BLEND_DEFAULT. */
   readonly blend?: BlendChoice
-  /** The shown tokens from this place on are computed, even where they are held, because the caller wants to watch them. Default: none. */
+  /**
+   * The shown tokens from this place on are computed, even if they are held, because the caller wants to capture their attention or
+   * log-probabilities. Default: none.
+   */
   readonly recomputeFrom?: number
 }
 
@@ -68,7 +71,7 @@ export interface Lenders {
    * first.
    */
   readonly parked: readonly HeldSequence[]
-  /** Live, parked and stored sequences of all conversations that are not ancestors. */
+  /** Live, parked and stored sequences of all other conversations that are not its ancestors. */
   readonly others: readonly HeldSequence[]
   /** Earlier views of the conversation and views of its ancestors, latest first. The live sequence itself is not among them. */
   readonly views: readonly View[]

@@ -42,7 +42,7 @@ export interface Plan {
   readonly repair?: Repair
   /** Stored sequences that could not be loaded, and why. */
   readonly without?: ReadonlyMap<HeldSequence, string>
-  /** The shown tokens from this place on are computed, even where they are held (StepContract.recomputeFrom). */
+  /** The shown tokens from this place on are computed, even if they are held (StepContract.recomputeFrom). */
   readonly recomputeFrom?: number
 }
 
@@ -223,7 +223,7 @@ function computedFrom(sequence: Sequence, parts: readonly Part[], recomputeFrom:
   return withComputed(before, span(recomputeFrom, end), positionAfter(sequence, before.at(-1)))
 }
 
-/** Returns the parts with the last token computed, even where it is held. */
+/** Returns the parts with the last token computed, even if it is held. */
 function withLast(sequence: Sequence, parts: readonly Part[]): Pick<Plan, 'parts' | 'redecoded'> {
   const last = parts.at(-1)
   invariant(last !== undefined, 'a plan has no parts')
