@@ -22,7 +22,7 @@ export interface ShownPrompt {
   readonly contract: Contract
 }
 
-/** A stretch of a message that counts separately, or that an edit hides. */
+/** A stretch of a message whose share of attention is reported separately, or that an edit hides. */
 export interface Cut {
   readonly id: string
   readonly message: number
@@ -38,20 +38,20 @@ export interface AnswerMassOptions {
   /** All messages up to the answer, which is the last one. */
   readonly messages: readonly ChatMessage[]
   readonly tools: readonly ToolDefinition[]
-  /** See EngineRequest. */
+  /** The variables of the chat template, and the adapters, as in EngineRequest. */
   readonly variables?: TemplateVariables
   readonly lora?: readonly AdapterScale[]
   /** At least one prompt, oldest first. The last one is the prompt of the answer. The prompts before it leave traces in its cells. */
   readonly shown: readonly ShownPrompt[]
   readonly cuts: readonly Cut[]
-  /** Default: all. */
+  /** The layers to capture. Default: all. */
   readonly layers?: readonly number[]
   readonly signal?: AbortSignal
 }
 
 export interface CutMass {
   readonly id: string
-  /** What the prompt shows of the cut: its own text, or the marker of the edit. */
+  /** Whether the prompt shows the cut's own text, or the marker of an edit that hides it. */
   readonly shows: 'text' | 'marker'
   readonly tokens: number
   readonly mass: number
@@ -60,15 +60,18 @@ export interface CutMass {
 export interface MessageMass {
   readonly index: number
   readonly role: string
-  /** Shown tokens, with those of the template. */
+  /** Number of shown tokens of the message, those of the template included. */
   readonly tokens: number
-  /** The mass on the whole message, cuts included. */
+  /** The share of attention on the whole message, cuts included. */
   readonly mass: number
-  /** In order, without cuts of which the template shows nothing. */
+  /** The message's cuts in order, without those of which the template shows nothing. */
   readonly cuts: readonly CutMass[]
 }
 
-/** Shares of a row, each the mean over layers, heads and the answer's tokens. The shares of all messages, `own` and `rest` sum to 1. */
+/**
+ * Shares of the attention of the answer's tokens, each the mean over layers, heads and these tokens. The shares of all messages, `own` and
+ * `rest` sum to 1.
+ */
 export interface AnswerMass {
   /** The messages before the answer. */
   readonly messages: readonly MessageMass[]
@@ -78,7 +81,7 @@ export interface AnswerMass {
   readonly rest: number
   /** The share on the first token. The first message's share includes it, too. */
   readonly sink: number
-  /** Number of the answer's tokens that looked. */
+  /** Number of the answer's tokens whose attention was captured. */
   readonly queries: number
   readonly layers: readonly number[]
   readonly heads: number
@@ -87,7 +90,10 @@ export interface AnswerMass {
   readonly fallback: string | null
 }
 
-/** @throws KvfoldError engine/cancelled, attention/unavailable for an answer without tokens, and as LlamaEngine.respond */
+/**
+ * Shows the prompts again, and returns the attention of the answer's tokens on the messages and cuts.
+ * @throws KvfoldError engine/cancelled, attention/unavailable for an answer without tokens, and as LlamaEngine.respond
+ */
 export async function answerMass(options: AnswerMassOptions): Promise<AnswerMass> {
   const { engine, conversation, messages, shown, cuts } = options
   const last = shown.at(-1)
@@ -127,7 +133,8 @@ function prepare(
 ): MassQuery {
   const format = engine.format.with(variables)
   const isHidden = (cut: Cut) => edits.some((edit) => edit.message === cut.message && contains(edit.span, cut.span))
-  // Only an answer in the template's wording lets us place its stretches. A sampled answer is shown as the tokens that it was sampled with.
+  // Stretches of an answer can be placed only if it is shown in the template's wording. A sampled answer is shown as the tokens that it was
+  // sampled with.
   const isPlain = ({ message }: Cut) => messages[message]?.sampled === undefined || edits.some((edit) => edit.message === message)
   const open = cuts.filter((cut) => cut.message < messages.length - 1 && !isHidden(cut) && isPlain(cut))
   const stretches = open.map(({ message, span: chars }) => ({ message, chars }))
@@ -171,7 +178,7 @@ type AnswerPrompt = Parameters<LlamaEngine['format']['render']>[0]
 
 /**
  * Returns the generated tokens of the answer: from the end of the prompt on, as many as were sampled. If their number is unknown, returns
- * the tokens up to the end of the turn.
+ * the tokens up to the end of the message.
  */
 function tokensOf(
   format: LlamaEngine['format'],

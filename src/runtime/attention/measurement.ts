@@ -1,6 +1,6 @@
 /**
- * Measures one look: shows a prompt under edits with a given or generated answer, and captures where the answer's tokens look in the
- * prompt.
+ * Measures where one answer looks. Shows a prompt under edits with a given or generated answer, and captures the attention of the answer's
+ * tokens on the prompt.
  */
 import type { ChatMessage, Edit, ToolDefinition } from '../chat/message.js'
 import { align, type Aligned } from '../chat/tokens/aligned.js'
@@ -48,7 +48,7 @@ export interface MeasurementOptions {
 /** The places of a watched set in the prompt. */
 export interface SetPlaces {
   readonly tokens: readonly Span[]
-  /** Total number of tokens. */
+  /** Number of all tokens of the set. */
   readonly size: number
   /** Number of stretches that the prompt does not show, or only in part. */
   readonly hidden: number
@@ -152,7 +152,10 @@ function request(
   }
 }
 
-/** Makes the key sets of a look: the watched sets that are shown, then every message of the prompt as `message <index>`, and `markers`. */
+/**
+ * Returns the key sets, and the layers and heads, for the request. The sets are: the watched sets that are shown, every message of the
+ * prompt as `message <index>`, and `markers`.
+ */
 function attention({ layers, heads, rows }: MeasurementOptions, sets: ReadonlyMap<string, SetPlaces>, prompt: PlacedSpans) {
   const keys: KeySet[] = [...sets].flatMap(([name, { tokens, size }]) => (size === 0 ? [] : [{ name, tokens }]))
   for (const { index, span: tokens } of prompt.messages)
@@ -183,7 +186,7 @@ function setsOf(watched: readonly WatchedSet[], { stretches }: PlacedSpans): Rea
   )
 }
 
-/** Returns the same places in order, each once. */
+/** Joins spans that overlap or touch, so that every place is in one span, in order. */
 function disjoint(spans: readonly Span[]): Span[] {
   const joined: Span[] = []
   for (const one of [...spans].sort((a, b) => a.start - b.start)) {
@@ -202,7 +205,9 @@ const merged = (places: readonly number[]): Span[] => disjoint(places.filter((at
 export interface AnswerSpan {
   /** Places of the tokens that have at least one character of the stretch. */
   readonly value: readonly number[]
-  /** Place of the token before them. It predicts the first of them, so a model that looks the value up does so here. */
+  /**
+   * Place of the token before the stretch. That token predicts the stretch's first token, so a model that looks the value up does so there.
+   */
   readonly reading: number
 }
 
@@ -251,23 +256,23 @@ export interface HeadMap {
 }
 
 /**
- * Returns the mass on a key set, averaged over the captured queries at these places. Some queries are not captured, because the model never
- * reads the last token of an answer. Returns null when no query was captured, or when there is no such set.
+ * Returns the share of attention (mass) on a key set, averaged over the captured queries at these places. Some queries are not captured,
+ * because the model never reads the last token of an answer. Returns null when no query was captured, or when there is no such set.
  */
 export function massOn(pattern: AttentionPattern, places: readonly number[], key: string): HeadMap | null {
   return averaged(pattern, places, key, (mass) => mass(key))
 }
 
 /**
- * Returns the mass that a set would have if a fold only took the folded text out of the softmax. For each layer, head and query that is w /
- * (1 - mass on the folded text). The result is the mean over the queries. It is null where `massOn` is null; without folded text it equals
- * `massOn`.
+ * Returns the mass that a set would have if a fold only took the folded text out of the softmax. For each layer, head and query that is the
+ * mass on the set / (1 - mass on the folded text). The result is the mean over the queries. Null if `massOn` returns null. Without folded
+ * text it equals `massOn`.
  */
 export function renormalised(pattern: AttentionPattern, places: readonly number[], key: string, folded: string): HeadMap | null {
   return averaged(pattern, places, key, (mass) => mass(key) / (1 - Math.min(mass(folded), MOST_FOLDED)))
 }
 
-/** Where a token looks at hardly anything but folded text, the mass on the rest is too small to scale. */
+/** The largest mass on folded text that is used. If a token looks at hardly anything else, the mass on the rest is too small to scale. */
 const MOST_FOLDED = 1 - 1e-6
 
 /** Applies `of` to the masses of each query, and returns the mean over the queries. The mass on a set that was not captured is 0. */

@@ -39,7 +39,7 @@ export function place(format: ChatFormat, prompt: WatchedPrompt, stretches: read
   }
 }
 
-/** Returns the stretches' places in the prompt without its edits; null where that prompt shows nothing of a stretch. */
+/** Returns the stretches' places in the prompt without its edits; null if that prompt shows nothing of a stretch. */
 function basePlaces(
   format: ChatFormat,
   { messages, tools = [], generationPrompt = true }: WatchedPrompt,

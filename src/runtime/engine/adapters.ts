@@ -8,7 +8,7 @@ import { conversationId, type ConversationId } from '../core/ids.js'
 import type { AppliedAdapter, NativeAdapter, NativeModel } from '../native/types.js'
 import type { AdapterScale, EngineRequest } from './engine.js'
 
-/** An adapter's file, and the scale at which requests apply it that name no adapters. Default 1. */
+/** An adapter's file, and the scale (default 1) for requests that name no adapters. */
 export interface AdapterFile {
   readonly path: string
   readonly scale?: number
@@ -16,9 +16,9 @@ export interface AdapterFile {
 
 /** An adapter of an engine or of a served model. */
 export interface AdapterInfo {
-  /** Its place in the list, from 0. */
+  /** The adapter's place in the list of adapters, from 0. */
   readonly id: number
-  /** Its file's name without `.gguf`. */
+  /** The name of the adapter's file without `.gguf`. */
   readonly name: string
   readonly path: string
   /** The scale for requests that name no adapters. */
@@ -95,14 +95,14 @@ export class Adapters {
     return new Adapters(all, loaded)
   }
 
-  /** Sentences for the user about what the adapters cannot do here. */
+  /** Sentences for the user about parts of the adapters that llama.cpp does not apply. */
   get notes(): readonly string[] {
     return this.loaded.flatMap(({ adapter: { path, ignored } }) =>
       ignored === 0 ? [] : [`The adapter ${path} also changes ${ignored} norms, which llama.cpp does not apply.`],
     )
   }
 
-  /** The adapters that a request applies if it names none, in words. */
+  /** Short descriptions of the adapters that a request applies if it names none. */
   get applied(): readonly string[] {
     return this.all.filter(({ scale }) => scale !== 0).map(({ name, scale }) => (scale === 1 ? name : `${scale} ${name}`))
   }
@@ -132,14 +132,14 @@ async function hashOf(path: string): Promise<string> {
 
 const NAMED = ' (lora '
 
-/** The conversation's name in the cache under this set. */
+/** Returns the conversation's name in the cache while it uses this set of adapters. */
 const nameUnder = (conversation: ConversationId, { key }: AdapterSet): ConversationId =>
   key === '' ? conversation : conversationId(`${conversation}${NAMED}${key.slice(0, 32)})`)
 
 /** The conversations that have used adapters. The cache names all others by their own id. */
 export class AdaptedConversations {
   readonly #latest = new Map<ConversationId, ConversationId>()
-  /** By the conversation's name in the cache. */
+  /** For each name that a conversation has in the cache: the set of adapters that belongs to it. */
   readonly #sets = new Map<ConversationId, AdapterSet>()
   readonly #names = new Map<ConversationId, Set<ConversationId>>()
 

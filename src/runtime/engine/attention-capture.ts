@@ -1,4 +1,7 @@
-/** One step's capture of attention: checks the request, says which tokens of a batch look, and joins the results into the pattern. */
+/**
+ * Captures the attention of one step. Checks the request, names the tokens of each batch whose attention is captured, and joins the results
+ * into the pattern.
+ */
 import { KvfoldError } from '../core/errors.js'
 import { seqId } from '../core/ids.js'
 import { length, type Span } from '../core/span.js'
@@ -14,7 +17,7 @@ const MOST_TOP = 1024
 const COPIES = 2
 
 export interface WatchedStep {
-  /** Tokens of the prompt. */
+  /** Number of tokens of the prompt. */
   readonly shown: number
   /** The most tokens that are generated. */
   readonly maxTokens: number
@@ -32,7 +35,8 @@ type CapturedPart = Omit<Captured, 'mass'> & { readonly places: Int32Array; read
 
 export class AttentionWatch {
   /**
-   * The first place that looks. The prompt is computed from there on, even if the cache has its cells. Null: only generated tokens look.
+   * The first place of the prompt whose attention is captured. The prompt is computed from there on, even if the cache has its cells. Null:
+   * only the attention of generated tokens is captured.
    */
   readonly recomputeFrom: number | null
   readonly #request: AttentionRequest
@@ -44,7 +48,7 @@ export class AttentionWatch {
   readonly #top: number
   readonly #capture: NativeCapture
   readonly #parts: CapturedPart[] = []
-  /** Positions of the places known so far. */
+  /** The positions of the first `#known` shown tokens, by place. */
   #positions = new Int32Array(256)
   #known = 0
   #looking: Int32Array = new Int32Array()
@@ -101,7 +105,7 @@ export class AttentionWatch {
     })
   }
 
-  /** Returns which tokens of the share look; null if none does. After the decode the caller must call `take`. */
+  /** Returns the tokens of the share whose attention is captured; null if there are none. After the decode the caller must call `take`. */
   watched({ at, count, what, seat }: WatchedShare, sequence: Pick<HeldSequence, 'position'>): Watched | null {
     const { place } = seat
     const looking =
@@ -120,7 +124,7 @@ export class AttentionWatch {
     }
   }
 
-  /** Takes the attention of a decode that is done. @throws KvfoldError attention/unavailable */
+  /** Takes over the attention that a finished decode captured. @throws KvfoldError attention/unavailable */
   take(): void {
     const captured = this.#capture.take()
     this.#parts.push({
@@ -131,7 +135,7 @@ export class AttentionWatch {
     })
   }
 
-  /** Returns the pattern of all that was taken. */
+  /** Joins the attention of all decodes into one pattern. */
   pattern(): AttentionPattern {
     const parts = this.#parts
     const queries = Int32Array.from(parts.flatMap(({ places }) => [...places]))
@@ -245,7 +249,7 @@ function headsOf(counts: readonly number[], asked: readonly number[] | undefined
   return ascending(asked)
 }
 
-/** Places of the prompt that look, ascending. */
+/** Returns the places of the prompt whose attention is captured, ascending. */
 function queriesOf({ queries }: AttentionRequest, shown: number, maxTokens: number): Int32Array {
   const { prompt = [], generated = false } = queries
   for (const of of prompt) checkSpan(of, shown, 'queries')
@@ -291,7 +295,7 @@ export class Atoms {
     const change = (place: number, set: number) => {
       const changed = borders.get(place) ?? new Set()
       borders.set(place, changed)
-      // Where two spans of a set touch, the set ends and begins at the same place, which changes nothing.
+      // If two spans of a set touch, the set ends and begins at the same place, which changes nothing.
       if (!changed.delete(set)) changed.add(set)
     }
     sets.forEach(({ tokens }, set) => {
@@ -320,7 +324,7 @@ export class Atoms {
     this.#of = of
   }
 
-  /** Returns the sums of the sets, row by row, from the sums of the atoms of that many rows. */
+  /** Returns for each of `rows` rows the weight on every set, from the weights on the atoms (`mass`). */
   added(mass: Float32Array, rows: number): Float32Array {
     const { count } = this
     const sums = new Float32Array(rows * this.#of.length)

@@ -19,14 +19,17 @@ export interface AttentionRequest {
   /** Query heads from 0, the same in every layer. Default: all. */
   readonly heads?: readonly number[]
   /**
-   * The tokens that look. `prompt`: places of the prompt; they are computed again if the cache has them. `generated`: the generated tokens
-   * too.
+   * The tokens whose attention is captured (they "look"). `prompt`: places of the prompt; they are computed again if the cache has them.
+   * `generated`: the generated tokens too.
    */
   readonly queries: { readonly prompt?: readonly Span[]; readonly generated?: boolean }
   readonly keys: readonly KeySet[]
   /** How many of the most attended tokens to report for every query. Default 0. */
   readonly top?: number
-  /** Keeps whole rows too. Refused if they would take more than `maxRowBytes` (default 64 MiB). */
+  /**
+   * Whether whole rows are kept, too: the weights on every shown token. Refused if they would take more than `maxRowBytes` (default 64
+   * MiB).
+   */
   readonly rows?: boolean
   readonly maxRowBytes?: number
 }
@@ -39,14 +42,14 @@ export interface NamedArray<Data extends Float32Array | Int32Array> {
 }
 
 /**
- * Weights after the softmax. Tokens outside all sets have 1 minus the sum of a row's sets. That holds if sets do not overlap and the model
- * has no attention sinks of its own.
+ * The captured attention: weights after the softmax. Tokens outside all sets have 1 minus the sum of a row's sets. That holds if sets do
+ * not overlap and the model has no attention sinks of its own.
  */
 export interface AttentionPattern {
   /** The captured layers, ascending. */
   readonly layers: readonly number[]
   readonly heads: readonly number[]
-  /** Places of the looking tokens among the shown ones. */
+  /** Places, among the shown tokens, of those whose attention was captured. */
   readonly queries: Int32Array
   /** Names of the key sets. */
   readonly keys: readonly string[]
@@ -59,7 +62,7 @@ export interface AttentionPattern {
   /** `[layer, head, query]`: weight on the first shown token. */
   readonly sink: NamedArray<Float32Array>
   /**
-   * `[layer, head, query, rank]`: places of the most attended tokens and their weights. The place is -1 where a row has fewer tokens. Null
+   * `[layer, head, query, rank]`: places of the most attended tokens and their weights. The place is -1 if a row has fewer tokens. Null
    * unless requested.
    */
   readonly top: { readonly places: NamedArray<Int32Array>; readonly weights: NamedArray<Float32Array> } | null
@@ -78,13 +81,13 @@ export interface AttentionShape {
   /** How many query heads of a layer are captured, and how many a layer computes (`modelHeads`, default: the same number). */
   readonly heads: number
   readonly modelHeads?: number
-  /** n_ctx and n_ubatch of the context. */
+  /** Number of cells and size of a ubatch of the context (llama.cpp's n_ctx and n_ubatch). */
   readonly cells: number
   readonly ubatch: number
 }
 
 export interface AttentionSize {
-  /** How many tokens look. */
+  /** Number of tokens whose attention is captured. */
   readonly queries: number
   /** How many key sets there are. */
   readonly sets: number
@@ -94,11 +97,11 @@ export interface AttentionSize {
   readonly places?: number
 }
 
-/** All figures are bytes. */
+/** The cost of a capture; all figures are bytes. */
 export interface AttentionCost {
-  /** Sums over the key sets. */
+  /** Bytes of the sums over the key sets. */
   readonly mass: number
-  /** Totals, entropies and sinks. */
+  /** Bytes of the totals, entropies and sinks of all rows. */
   readonly figures: number
   readonly top: number
   readonly rows: number
@@ -120,7 +123,7 @@ const FLOAT = 4
 /** Buffers of 4 bytes for each cell: mask, weights, visible cells, positions and places. */
 const ROW_BUFFERS = 6
 
-/** Returns what a capture costs. Pure. */
+/** Returns the cost of a capture, in bytes. Captures nothing. */
 export function attentionPlan(shape: AttentionShape, { queries, sets, top = 0, places = 0 }: AttentionSize): AttentionCost {
   const { layers, heads, modelHeads = heads, cells, ubatch } = shape
   const rows = layers * heads * queries

@@ -33,7 +33,7 @@ export interface RefreshPorts {
   readonly ubatch: number
   /** Waits until nothing runs. */
   idle(): Promise<void>
-  /** @throws KvfoldError engine/cancelled when interrupted before it began */
+  /** Submits a step. @throws KvfoldError engine/cancelled when the step is interrupted before it begins */
   submit(request: JobRequest): Promise<{ readonly ledger: LedgerEntry }>
   forget(conversation: ConversationId): void
 }

@@ -1,6 +1,6 @@
 /**
- * Composes batches: each job's share, and how many prompt tokens go in beside streams. Also runs several turns of streams ahead of the
- * loop.
+ * Composes batches: the tokens of each job, and how many prompt tokens go in beside streams (jobs that generate). Also decodes several
+ * batches of streams in a row, without a return to the scheduler's loop.
  */
 import { invariant } from '../core/errors.js'
 import type { StepCache } from '../kv/step-cache.js'
@@ -32,7 +32,7 @@ interface Packed {
   readonly outputs: ReadonlyMap<BatchShare, number>
   /** The batch index where a share begins, for shares that need the logits of all their tokens (`promptLogprobs`). */
   readonly read: ReadonlyMap<BatchShare, number>
-  /** The attention to capture, for shares of watched jobs. */
+  /** The attention to capture, for shares of jobs that asked for it. */
   readonly watched: ReadonlyMap<BatchShare, Watched>
 }
 
@@ -42,9 +42,9 @@ const MOST_READ = 64
 const sizeOf = (shares: readonly BatchShare[]): number => shares.reduce((sum, { tokens }) => sum + tokens.length, 0)
 
 /**
- * Composes the next batch of at most `room` tokens: a token of every stream, then prompts by `due`, as far as the budget says. Shares that
- * find no cells wait.
- * @param jobs those that may be in one batch
+ * Composes the next batch of at most `room` tokens: a token of every stream, then prompt tokens in order of `Job.due`, as many as the
+ * budget allows. Jobs whose tokens find no cells wait.
+ * @param jobs the jobs that may be in one batch
  * @param waiting the number of streams that wait for this batch, because they apply other adapters
  * @returns the shares, and the jobs that found no cells
  */
@@ -63,12 +63,12 @@ interface Composed {
   readonly starved: readonly Job[]
 }
 
-/** Fills a batch with what the turn has. */
+/** Fills a batch with the tokens that the chosen `turn` allows. */
 function filled(jobs: readonly Job[], cache: StepCache, room: number, turn: Turn): Composed {
   const shares: BatchShare[] = []
   const starved: Job[] = []
   const streams = jobs.filter(isStream)
-  /** Streams that this turn leaves out keep room for their next token. */
+  /** Number of cells that stay free for the next tokens of streams that this batch leaves out. */
   const held = turn.streams ? 0 : streams.length
   const add = (share: BatchShare): void => {
     // Ask for the cells of the whole batch so far, because none of them is taken before the decode.
@@ -99,7 +99,7 @@ function filled(jobs: readonly Job[], cache: StepCache, room: number, turn: Turn
   return { shares, starved }
 }
 
-/** Packs the shares into one batch, and starts the capture of watched jobs. */
+/** Packs the shares into one batch, and starts to capture the attention that jobs asked for. */
 export function packed(shares: readonly BatchShare[]): Packed {
   const size = sizeOf(shares)
   const batch = {
@@ -156,15 +156,16 @@ export function byAdapters(jobs: readonly Job[], last: string, stays: boolean): 
 
 export const isStream = ({ phase }: Job): boolean => phase.name === 'decode'
 
-// What goes into a turn while prompts wait beside streams, so that gaps are short and little time is lost.
+// The choice of tokens for the next batch (a "turn") while prompts wait beside streams. The gaps between a stream's tokens should be short,
+// and little time should be lost.
 
-/** What the next turn computes: a token of every stream or none, and at most so many prompt tokens. */
+/** The content of the next batch: a token of every stream or of none, and at most `prompt` prompt tokens. */
 interface Turn {
   readonly streams: boolean
   readonly prompt: number
 }
 
-/** The tokens of a turn and its time: from before the decode until its tokens were sampled and streamed. */
+/** The tokens of a batch and its time, from before the decode until its tokens were sampled and streamed. */
 interface TurnTime {
   readonly prompt: number
   /** How many streams have a token in the batch. */
@@ -172,71 +173,77 @@ interface TurnTime {
   readonly milliseconds: number
 }
 
-/** Every turn with room for a prompt takes at least this many of its tokens: fewer take about as long on most hardware. */
+/** Every batch with room for a prompt takes at least this many of its tokens: fewer take about as long on most hardware. */
 const FEWEST = 16
 /** Larger chunks are multiples of this: attention kernels work in tiles of 64 tokens, on the CPU only from 64 on. */
 const TILE = 64
-/** Without a given gap, one should take this many milliseconds. */
+/** The milliseconds between two tokens of a stream that are aimed at, unless the options set a gap. */
 const AIM = 50
-/** Without a given gap, one may take this many milliseconds where shorter ones would lose more than `MOST_LOST`. */
+/** The milliseconds between two tokens of a stream that are allowed if shorter gaps would lose more than `MOST_LOST`. */
 const WORTHWHILE = 250
-/** Without a given gap, none is longer than this for the sake of a whole tile. */
+/** The milliseconds between two tokens of a stream that are allowed if a shorter gap has no room for a whole tile of prompt tokens. */
 const LONGEST = 1000
-/** The share of the time of a prompt that its chunks may cost, compared with whole batches. */
+/** The share of a prompt's time that may be lost, because it is computed in chunks instead of whole batches. */
 const MOST_LOST = 0.05
-/** After this many turns with prompts comes one that measures something else: see `Way`, and the streams alone. */
+/** After this many batches with prompts, one serves a measurement: of a quarter of a chunk, of the slower way, or of the streams alone. */
 const PROBE_EVERY = 32
-/** How many turns without prompts come before the first one with them. The shortest of these counts. */
+/** How many batches of streams alone are measured before the first one with prompts. The shortest time counts. */
 const FIRST_PROBES = 2
-/** A chunk takes all that waits if that is at most this many times its size, because a small rest costs as much as a larger chunk. */
+/**
+ * A chunk takes all waiting prompt tokens if they are at most this many times its size: a small rest would cost as much as a larger chunk.
+ */
 const REST = 4 / 3
-/** How many choices come before the first one of the way that seems to take longer. */
+/** Of PROBE_EVERY choices between the two ways, the one with this number takes the way that seems slower. */
 const FIRST_CHOICE = 8
-/** The prompt's share of the time of a turn that has prompts and streams counts as at least this. */
+/** In a batch with prompts and streams, the prompts count as at least this share of the time. */
 const LEAST_SHARE = 0.1
 
-/** The measured time of turns with a given number of streams. */
+/** The measured time of batches with a given number of streams. */
 interface TurnPace {
-  /** Running mean of the time of a turn without prompts. */
+  /** Running mean of the time of a batch without prompts. */
   readonly milliseconds: number
-  /** How many such turns were measured. */
+  /** How many batches without prompts were measured. */
   readonly probes: number
-  /** How many turns with prompts and streams there were since the last one without prompts. */
+  /** How many batches with prompts and streams there were since the last one without prompts. */
   mixed: number
 }
 
 /**
- * What prompt tokens cost when they are computed in one way: `each * (tokens + extra)` milliseconds more than the streams alone. `extra` is
- * what a chunk costs besides its tokens, in tokens; a chunk of a quarter now and then measures it.
+ * The measured cost of prompt tokens in one way: in batches of their own, or in one batch with streams. They take `each * (tokens + extra)`
+ * milliseconds more than the streams alone. `extra` is the fixed cost of a chunk, expressed in tokens. Now and then a chunk of a quarter of
+ * the size measures it.
  */
 class Way {
   /** Milliseconds of a token; null before the first measurement. */
   #each: number | null = null
   #extra = 0
-  /** How many chunks were chosen; the size of the last one if it was a quarter. */
+  /** Number of chunks chosen so far, and the size of the last one if it was a quarter. */
   #chunks = 0
   #quarter: number | null = null
 
-  /** @param like a way that was measured before this one; `extra` begins as its */
+  /** @param like a way that is measured before this one; its `extra` is the first estimate of this one's */
   constructor(private readonly like: Way | null = null) {}
 
-  /** What these tokens cost; infinite before the first measurement. */
+  /** Returns the milliseconds that these prompt tokens take; Infinity before the first measurement. */
   milliseconds(tokens: number): number {
     return (this.#each ?? Infinity) * (tokens + this.#extra)
   }
 
-  /** How many tokens fit into this time. */
+  /** Returns how many prompt tokens can be computed in this time. */
   #fitting(milliseconds: number): number {
     return milliseconds / (this.#each ?? Infinity) - this.#extra
   }
 
   /**
-   * @param left the milliseconds that the chunk should take, those that it may take where that saves time, and those that a tile may take
+   * Returns the number of prompt tokens of the next chunk.
+   * @param left the milliseconds that the chunk should take, that it may take if this saves time, and that it may take for a whole tile
+   * @param room the most tokens of the chunk
    * @param due how many prompt tokens wait
    */
   size([left, more, most]: readonly [number, number, number], room: number, due: number): number {
     if (this.#each === null) return FEWEST
-    // A whole batch costs `extra` too. So this is where extra / size <= MOST_LOST + (1 + MOST_LOST) * extra / room.
+    // The smallest size at which chunks lose at most MOST_LOST compared with whole batches, which cost `extra`, too: extra / size <=
+    // MOST_LOST + (1 + MOST_LOST) * extra / room.
     const worthwhile = this.#extra / (MOST_LOST + ((1 + MOST_LOST) * this.#extra) / room)
     const longest = Math.min(Math.max(this.#fitting(more), Math.min(TILE, this.#fitting(most))), room)
     const best = Math.min(longest, Math.max(this.#fitting(left), TILE * Math.round(worthwhile / TILE), TILE))
@@ -244,7 +251,7 @@ class Way {
     return due > size && due <= Math.min(longest, REST * size) ? due : size
   }
 
-  /** Returns the size of the next chunk: `size`, or now and then a quarter. */
+  /** Returns `size` for the next chunk, or now and then a quarter of it, for a measurement. */
   next(size: number): number {
     const every = this.#chunks < PROBE_EVERY ? PROBE_EVERY / 4 : PROBE_EVERY
     const isQuarter = this.#chunks++ % every === 2 && size >= TILE && size % TILE === 0
@@ -269,25 +276,25 @@ class Way {
 }
 
 /**
- * Chooses the turns while prompts wait beside streams. Prompt tokens are computed in one batch with the streams' (`mixed`), or streams and
- * prompts take turns (`apart`). The first saves what a batch costs by itself. The second saves time where attention passes over the cells
- * of all tokens of a tile, as on the CPU. All times are running means, so they follow depth, model and machine.
+ * Chooses the content of batches while prompts wait beside streams. Prompt tokens are computed in one batch with the streams (`mixed`), or
+ * in batches of their own in between (`apart`). `mixed` saves the fixed cost of a batch. `apart` saves time if attention passes over the
+ * cells of all tokens of a tile, as on the CPU. All times are running means, so they follow depth, model and machine.
  */
 export class PrefillBudget {
-  /** The pace of turns, by the number of streams. */
+  /** The measured times of batches, by their number of streams. */
   readonly #alone = new Map<number, TurnPace>()
   readonly #apart = new Way()
   readonly #mixed = new Way(this.#apart)
   readonly #gaps: readonly [number, number, number]
   /** How many times there was a choice between the two ways. */
   #choices = 0
-  /** Whether the last turn had streams. After one without, they come first. */
+  /** Whether the last batch had streams. If not, the next one has only streams. */
   #streamed = false
 
   /**
    * @param room the most tokens of a batch
-   * @param maxGap milliseconds between two tokens of a stream, as far as prompts cause the gap. Default: 50, or up to 250 where shorter
-   *   gaps cost over 5 % of throughput, or up to 1000 for a chunk of 64 tokens
+   * @param maxGap milliseconds between two tokens of a stream, as far as prompts cause the gap. Default: 50, or up to 250 if shorter gaps
+   * cost over 5 % of throughput, or up to 1000 for a chunk of 64 tokens
    */
   constructor(
     private readonly room: number,
@@ -297,7 +304,7 @@ export class PrefillBudget {
   }
 
   /**
-   * Chooses the next turn, while prompts wait beside this many streams; there is at least one.
+   * Chooses the next batch, while prompts wait beside this many streams (at least one).
    * @param due how many prompt tokens wait
    */
   turn(streams: number, due: number): Turn {
@@ -313,19 +320,19 @@ export class PrefillBudget {
     return { streams: way === this.#mixed, prompt: way.next(sizeOf(better)) }
   }
 
-  /** How many prompt tokens may be computed while this many streams wait that cannot be in the same batch. */
+  /** Returns how many prompt tokens the next batch may have, while this many streams wait that cannot be in it. */
   apart(streams: number, due: number): number {
     return this.#apart.size(this.#left(streams), Math.max(FEWEST, this.room - streams), due)
   }
 
-  /** What the gaps leave beside this many streams, in milliseconds. */
+  /** Returns the milliseconds that each of the three gaps leaves for prompt tokens, beside this many streams. */
   #left(streams: number): readonly [number, number, number] {
     const alone = this.#alone.get(streams)?.milliseconds ?? 0
     const [aim, more, most] = this.#gaps
     return [aim - alone, more - alone, most - alone]
   }
 
-  /** Learns from a turn that was decoded. */
+  /** Updates the measured times by a batch that was decoded. */
   took({ prompt, streams, milliseconds }: TurnTime): void {
     this.#streamed = streams > 0
     if (streams === 0) {
@@ -342,7 +349,7 @@ export class PrefillBudget {
     }
     if (alone === undefined) return
     alone.mixed++
-    // Noise can also make a turn with prompts shorter than one without.
+    // Noise can also make a batch with prompts take less time than one without.
     this.#mixed.took(prompt, Math.max(milliseconds - alone.milliseconds, LEAST_SHARE * milliseconds))
   }
 }
@@ -362,15 +369,16 @@ interface RanAhead {
 interface RunAheadPorts {
   readonly context: NativeContext
   readonly cache: StepCache
-  /** Called when a step was decoded and sampled, with the milliseconds it took. */
+  /** Called when a batch was decoded and sampled, with the milliseconds it took. */
   readonly onStep: (milliseconds: number) => void
-  /** Returns whether the run must end, because the next turn would have drafts. */
+  /** Returns whether the run must end, because the next batch would have drafts. */
   readonly hasDrafts: () => boolean
 }
 
 /**
- * Decodes and samples up to `steps` turns of these streams. Every turn is recorded and streamed in order as its tokens arrive. If `status`
- * is `done`, the tokens of the last decode are recorded; their jobs do not have the tokens sampled after it yet.
+ * Decodes and samples up to `steps` batches of these streams, one after another. The tokens of each batch are recorded and streamed in
+ * order as they arrive. If `status` is `done`, the tokens of the last decode are recorded, but the jobs do not have the tokens sampled
+ * after it yet.
  */
 export async function runAhead(shares: readonly BatchShare[], steps: number, ports: RunAheadPorts): Promise<RanAhead> {
   const { context, cache, onStep, hasDrafts } = ports

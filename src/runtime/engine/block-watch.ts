@@ -2,13 +2,15 @@
 import { inTurns } from '../core/turns.js'
 import { type BlockEvent, BlockEvents, type HeldTexts } from '../kv/block-events.js'
 
-/** Takes the events of one engine. */
+/** Receives the events of one engine. */
 export interface BlockOutlet {
-  /** Resolves when it has room for more. The watch waits for that, and then tells the sum of what changed meanwhile. */
+  /**
+   * Resolves when the outlet can take more events. The watch waits for that, and then reports all changes since its last report at once.
+   */
   tell(events: readonly BlockEvent[]): Promise<void>
 }
 
-/** What the watch needs of the engine. */
+/** The parts of the cache that the watch uses. */
 export interface WatchedCache {
   readonly revision?: number
   held?(): HeldTexts

@@ -9,7 +9,7 @@ import { join } from 'node:path'
 import { KvfoldError } from '../core/errors.js'
 import { SECRET_BYTES } from '../kv/tenant-salts.js'
 
-/** The file: name and version of the format, the secret, SHA-256 of both. */
+/** The layout of the secret's file: name and version of the format, the secret, SHA-256 of both. */
 const FORMAT = 'kvsecrt1'
 const BYTES = FORMAT.length + SECRET_BYTES + 32
 export const SECRET_FILE = 'kvfold.secret'

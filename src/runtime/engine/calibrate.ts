@@ -21,7 +21,10 @@ import type { NativeContext } from '../native/types.js'
 export interface CalibrateOptions {
   /** Takes about 10 seconds instead of about a minute; there are fewer depths and more noise. Default false. */
   readonly quick?: boolean
-  /** The milliseconds it may take instead. A few figures are measured in any case. More time allows greater depths and larger chunks. */
+  /**
+   * The milliseconds that the calibration may take, instead of the usual time. A few figures are measured in any case. More time allows
+   * greater depths and larger chunks.
+   */
   readonly budget?: number
   readonly signal?: AbortSignal
   /** Receives the share of the time that has passed (0..1), and the name of the current measurement. */
@@ -37,11 +40,11 @@ interface CalibrationLimits {
 
 const WHOLE: CalibrationLimits = { budget: 50_000, deepest: 16_384, rounds: 5 }
 const QUICK: CalibrationLimits = { budget: 8_000, deepest: 4096, rounds: 3 }
-/** `FILLED` is the live sequence that is filled; `PROBE` is measured beside it. */
+/** `FILLED` is the sequence that is filled with tokens. Runs in `PROBE` are timed beside it. */
 const FILLED = seqId(0)
 const PROBE = seqId(1)
 const SMALL = 16
-/** Fewer cells show no differences. */
+/** The fewest cells of a context that can be calibrated. Fewer show no differences in time. */
 const FEWEST = 1024
 const SHALLOWEST = 256
 /**
@@ -51,7 +54,9 @@ const SHALLOWEST = 256
 export const SEQUENCES = 16
 /** A chunk that takes longer than this share of the budget is made smaller. */
 const LONGEST = 1 / 60
-/** The rounds of one figure end at this share of the budget. Long measurements need fewer rounds, because chance weighs less in them. */
+/**
+ * The share of the budget that the rounds of one figure may take. Long measurements need fewer rounds, because chance weighs less in them.
+ */
 const LONGEST_ROUNDS = 1 / 30
 /** The share of the budget for computing; the rest is for copies and bookkeeping. */
 const COMPUTING = 0.8
@@ -61,8 +66,8 @@ const FEWEST_STEPS = 4
 const SPLICE: StepContract = { contract: 'splice' }
 
 /**
- * Measures on an empty context, and leaves it empty. Every figure is the median of several rounds. The depth grows fourfold until the
- * budget is used up, so a faster machine reaches a greater depth. Few depths suffice, because costs are linear in the depth.
+ * Measures the costs on an empty context, and leaves it empty. Every figure is the median of several rounds. The depth grows fourfold until
+ * the budget is used up, so a faster machine reaches a greater depth. Few depths suffice, because costs are linear in the depth.
  * @param vocabulary how many tokens the model has
  * @throws KvfoldError engine/bad-request when the context is too small, engine/cancelled, and what the context throws
  */
@@ -171,7 +176,7 @@ class CalibrationBench {
     return { ...run, milliseconds: medianOf(times) }
   }
 
-  /** Copies a sequence out and in again. It is as large as the free cells allow. */
+  /** Measures copies to host memory and back, with a sequence that is as large as the free cells allow. */
   host(): CostModel['host'] {
     this.#tell('copies to host memory')
     const { context, limits } = this
@@ -247,7 +252,7 @@ class CalibrationBench {
     return Int32Array.from({ length: count }, () => this.#random.below(this.vocabulary))
   }
 
-  /** Returns the milliseconds from the call to the logits of the last token. */
+  /** Decodes tokens. Returns the milliseconds from the call to the logits of the last token. */
   async #decode(seq: SeqId, position: number, tokens: Int32Array): Promise<number> {
     const { length } = tokens
     const outputs = new Uint8Array(length)
@@ -271,7 +276,7 @@ class CalibrationBench {
   }
 }
 
-/** Folds of `size` of `held` tokens. The most informative come first, in case time runs out. */
+/** Returns the folds to time. Each hides `size` of `held` tokens. The most informative come first, in case time runs out. */
 const foldsOf = (filled: number): { readonly held: number; readonly size: number }[] =>
   [2, 16, 4].flatMap((part) =>
     [...new Set([Math.ceil(filled / 4), filled, Math.ceil(filled / 2)])]
@@ -297,7 +302,10 @@ class TimedFolds {
     this.#cache.finish(step, 'done', 0)
   }
 
-  /** Hides `hidden` tokens in the middle and nothing else. Returns the milliseconds of planning and bookkeeping. */
+  /**
+   * Runs a step that hides `hidden` tokens in the middle of the text and nothing else. Returns the milliseconds of planning and
+   * bookkeeping.
+   */
   async show(hidden: number, marker: Int32Array): Promise<number> {
     const begun = performance.now()
     const { step } = this.#begin(this.#shown(hidden, marker))
@@ -315,7 +323,7 @@ class TimedFolds {
     return spent + performance.now() - ended
   }
 
-  /** Empties the sequence. */
+  /** Drops the conversation, which empties its sequence. */
   end(): void {
     this.#cache.forget(this.#conversation)
   }

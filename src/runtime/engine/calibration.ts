@@ -18,7 +18,7 @@ export type CalibrationSettings = Pick<
   'threads' | 'batchThreads' | 'ubatch' | 'flashAttention' | 'keyType' | 'valueType'
 > & {
   readonly model?: ModelOptions
-  /** Adapters take time for every token. */
+  /** The adapters that are applied, because they take time for every token. */
   readonly lora?: readonly { readonly path: string; readonly scale?: number }[]
 }
 
@@ -87,7 +87,7 @@ const RatesFile = Type.Object({
 /** `$XDG_CACHE_HOME/kvfold`, by default below `~/.cache`: for files that can be measured or tried again. */
 export function cacheFolder(environment: NodeJS.ProcessEnv = process.env): string {
   const given = environment['XDG_CACHE_HOME']
-  // The XDG specification has relative paths ignored.
+  // The XDG specification says that relative paths are ignored.
   return join(given !== undefined && isAbsolute(given) ? given : join(homedir(), '.cache'), 'kvfold')
 }
 
@@ -124,8 +124,8 @@ export async function saveCalibration(
 }
 
 /**
- * Returns the rates of this model on this machine: those of its calibration, else those kept in the folder. Where there are none, takes
- * them from `measure` and keeps them. A file of rates that is damaged or foreign counts as none, and a folder that cannot be written keeps
+ * Returns the rates of this model on this machine: those of its calibration, else those kept in the folder. If there are none, takes them
+ * from `measure` and keeps them. A file of rates that is damaged or foreign counts as none, and a folder that cannot be written keeps
  * nothing.
  */
 export async function keptTierRates(
@@ -144,7 +144,7 @@ export async function keptTierRates(
   return rates
 }
 
-/** Writes what was measured, whole or not at all, in place of an earlier file; makes its folder. */
+/** Writes a measurement to its file, whole or not at all, in place of an earlier file; makes its folder. */
 export async function writeMeasured(path: string, content: unknown): Promise<void> {
   await mkdir(dirname(path), { recursive: true })
   await writeWhole(path, (temporary) => writeFile(temporary, `${JSON.stringify(content, null, 2)}\n`))
@@ -198,7 +198,10 @@ const machineOf = ({ gpu, devices, release }: BackendInfo): Machine => ({
 const pathOf = (subject: CalibrationSubject, folder: string, of = ''): string =>
   join(folder, `${subjectHash(subject).slice(0, 32)}${of}.json`)
 
-/** Model files of the same shape and size have the same hash, because they are equally fast. */
+/**
+ * Returns the hash that names the measurements of a model and its settings. Model files of the same shape and size have the same hash,
+ * because they are equally fast.
+ */
 function subjectHash({ info, settings, backend }: CalibrationSubject): string {
   const { description, architecture, parameters, size, layers, embedding, heads, kvHeads, vocabulary } = info
   const { threads, batchThreads, ubatch, flashAttention = 'auto', keyType, valueType, model, lora = [] } = settings

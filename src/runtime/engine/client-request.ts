@@ -1,6 +1,6 @@
 /**
- * Prepares a request for the scheduler: finds the messages a client edited, checks whose sampled tokens an answer carries, and makes the
- * answer's grammar.
+ * Prepares a request for the scheduler: finds the messages that a client edited, checks whether an answer's sampled tokens are this
+ * model's, and makes the answer's grammar.
  */
 import type { AnswerBeginning, ChatFormat, Rendered } from '../chat/format.js'
 import type { ChatMessage, Sampled, ToolDefinition } from '../chat/message.js'
@@ -74,8 +74,8 @@ export class ClientEdits {
 }
 
 /**
- * Places the wording in the latest lineage that showed it before, else in the latest one that has enough of it. Returns null twice if no
- * lineage fits.
+ * Finds the places of the client's messages (`wording`) in one of the lineages: the latest one that showed them before, else the latest one
+ * that has enough of them. Both results are null if no lineage fits.
  */
 function placedIn(known: readonly Lineage[], wording: Wording, count: number | undefined) {
   const before = known.filter((each) => each.showed(wording))
@@ -87,8 +87,8 @@ function placedIn(known: readonly Lineage[], wording: Wording, count: number | u
 }
 
 /**
- * Counts the tokens of the earlier lineage that are shown after the first difference. Returns the length of the wording if there is no
- * difference.
+ * Counts the tokens after the client's first change that the earlier lineage has, too. Returns the length of the wording if nothing
+ * changed.
  */
 function keptIn({ places }: PlacedWording, { text }: Lineage): number {
   const first = places.findIndex((place, at) => place !== at)
@@ -133,7 +133,7 @@ interface AnswerForm {
   readonly grammar?: string | undefined
   /** A JSON schema. */
   readonly schema?: unknown
-  /** Leaves out the parts of the schema that a grammar cannot express. */
+  /** Whether parts of the schema that a grammar cannot express are left out. */
   readonly loose?: boolean | undefined
 }
 
@@ -151,8 +151,9 @@ export function refuseForeign(tokens: Int32Array, { vocabulary }: Pick<ModelInfo
 }
 
 /**
- * Refuses two forms at once. Refuses to continue an answer that must have a form from its first character on, or whose beginning is more
- * than text. @throws KvfoldError engine/bad-request
+ * Refuses a request with both a grammar and a schema. Refuses to continue an answer that must have a form from its first character on, or
+ * whose beginning is more than text.
+ * @throws KvfoldError engine/bad-request
  */
 export function refuseBadForm({ continues = false, messages, grammar, schema, toolChoice }: EngineRequest): void {
   refuseTwoForms({ grammar, schema })
@@ -168,7 +169,7 @@ export function refuseBadForm({ continues = false, messages, grammar, schema, to
     throw bad('An answer that begins with text cannot be a tool call; leave out tool_choice or the beginning of the answer.')
 }
 
-/** The given beginning of the answer followed by the sampled rest. */
+/** Returns the whole answer: its given beginning, followed by the sampled rest. */
 export const wholeOf = ({ text, tokens }: JobResult, beginning: AnswerBeginning | null): Pick<JobResult, 'text' | 'tokens'> =>
   beginning === null
     ? { text, tokens }
@@ -178,8 +179,8 @@ type HeldForm = Pick<SamplerOptions, 'lazy'> & { readonly grammar?: string }
 type Held = HeldForm & Pick<SamplerOptions, 'budget'>
 
 /**
- * Returns the form as a sampler takes it; a promise only if a schema must be read. @throws KvfoldError engine/bad-grammar for an invalid
- * schema, or one that cannot be converted
+ * Returns the grammar of the answer's form as a sampler takes it; a promise only if a schema must be converted.
+ * @throws KvfoldError engine/bad-grammar for an invalid schema, or one that cannot be converted
  */
 export function formGrammar({ grammar, schema, loose = false }: AnswerForm): HeldForm | Promise<HeldForm> {
   refuseTwoForms({ grammar, schema })
@@ -200,7 +201,7 @@ export function callableTools({
 
 /**
  * Returns the grammar of the request's form. Without a form, returns a grammar that allows calls of the callable tools only. It applies
- * from the beginning if a call is required, else from where a call begins.
+ * from the beginning if a call is required, else from the place where a call begins.
  * @throws KvfoldError engine/bad-grammar for a schema that cannot be converted, engine/bad-request if kvfold cannot force the template's
  * call syntax
  */
@@ -235,8 +236,9 @@ async function callsOf(
 }
 
 /**
- * Returns the grammar of a request's answer (with `bare` also of its bare calls), and its reasoning budget if the template marks reasoning.
- * Returns a promise only if a schema or calls need one.
+ * Returns the grammar of a request's answer, and its reasoning budget if the template marks reasoning. Returns a promise only if a schema
+ * or calls need one.
+ * @param bare whether the grammar also covers bare calls (`GenerationOptions.bareCalls`)
  * @throws KvfoldError as `grammarOf`
  */
 export const heldTo = (format: ChatFormat, model: NativeModel, request: EngineRequest, bare: boolean): Held | Promise<Held> => {

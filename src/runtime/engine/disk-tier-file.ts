@@ -33,7 +33,7 @@ import { join } from 'node:path'
  * It can still be read: a deleted conversation's file must be found without the secret.
  */
 const FORMAT = 'kvshelf2'
-/** For a path where something else may have taken the file's place: links are not followed, and a pipe does not block. */
+/** Flags for opening a saved file. If something else has taken its place, links are not followed, and a pipe does not block. */
 export const READING = constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK
 const IDENTITY_AT = 8
 export const IDENTITY_BYTES = 32
@@ -85,8 +85,8 @@ async function fill(file: FileHandle, buffer: Buffer, from: number): Promise<boo
 }
 
 /**
- * Writes a new file with head and state under its own name only, and syncs it. `time`: its time of modification, in milliseconds. Errors of
- * a full disk or a remote server are thrown here at the latest.
+ * Writes a new file with head and state, and syncs it. `time`: its time of modification, in milliseconds. Errors of a full disk or a remote
+ * server are thrown here at the latest.
  */
 export async function writeCells(path: string, head: Buffer, state: Uint8Array, time: number): Promise<void> {
   const file = await open(path, 'wx', 0o600)
@@ -100,7 +100,7 @@ export async function writeCells(path: string, head: Buffer, state: Uint8Array, 
   }
 }
 
-/** Whether an error comes from the file system, and not from a bug of ours. */
+/** Whether an error comes from the file system, and not from a bug of kvfold. */
 export const isOfSystem = (error: unknown): error is NodeJS.ErrnoException => error instanceof Error && 'syscall' in error
 
 /** Makes a head without its checksums. */
@@ -150,7 +150,7 @@ export function recordOf(head: Buffer): OffloadRecord {
 
 const sections = (state: number): number => Math.ceil(state / SECTION)
 
-/** Entries held, tokens of the unedited prompt, bytes of the conversation's id. */
+/** Returns the three lengths in the head: entries held, tokens of the unedited prompt, bytes of the conversation's id. */
 function lengthsOf(head: Buffer): [number, number, number] {
   return [head.readUInt32LE(LENGTHS_AT), head.readUInt32LE(LENGTHS_AT + 4), head.readUInt32LE(LENGTHS_AT + 8)]
 }
@@ -186,7 +186,7 @@ const keyedOf = (head: Buffer, secret: Buffer): Buffer =>
 export const isOf = (id: string, conversation: string): boolean =>
   conversation === id || (conversation.startsWith(id) && /[/ ]/u.test(conversation[id.length]!))
 
-/** Both checksums of the head, read from it. */
+/** Returns both checksums of the head, as the head itself has them. */
 export const sumIn = (head: Buffer): Buffer => head.subarray(SUM_AT, FIXED)
 
 /** The ending of the names of shared blocks; names of the disk tier end with `.kvshelf`. */

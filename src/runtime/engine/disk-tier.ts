@@ -34,21 +34,21 @@ const RUN = randomBytes(4).toString('hex')
 const ABANDONED = 600_000
 
 export interface DiskShelfOptions {
-  /** Created, for this user only, when it is missing. Files in it with other names than ours are left alone. */
+  /** The folder. It is created, for this user only, if it is missing. Files in it with other names than kvfold's are left alone. */
   readonly folder: string
-  /** Bytes that the items of all models in the folder may take. */
+  /** The most bytes that the items of all models in the folder may take together. */
   readonly budget: number
   /** SHA-256 of all that must agree for a state to be loaded: model, llama.cpp release, cache types and layout, RoPE settings. */
   readonly identity: Buffer
-  /** The key of the hashes of all cells in the folder. Default: the folder's own secret. */
+  /** The secret that keys the hashes of all cells in the folder. Default: the folder's own secret. */
   readonly secret?: Buffer
-  /** Milliseconds since 1970. */
+  /** Returns the present time, in milliseconds since 1970. Default: the clock of this program. */
   readonly clock?: () => number
   /** Called with a sentence for the user when saved sequences are lost after the opening. Earlier losses are in `notes`. */
   readonly tell?: (sentence: string) => void
 }
 
-/** Our record of a file. `record` is null for an item of another identity. */
+/** kvfold's record of a file. `record` is null for an item of another identity. */
 interface Entry extends Kept {
   readonly id: string
   readonly record: OffloadRecord | null
@@ -118,7 +118,7 @@ export class DiskTierFolder implements DiskTier {
     }
   }
 
-  /** The key of the hashes of all cells in the folder (CacheSalts). */
+  /** The secret that keys the hashes of all cells in the folder (CacheSalts). */
   get secret(): Buffer {
     return this.kept.secret
   }
@@ -212,7 +212,7 @@ export class DiskTierFolder implements DiskTier {
     return done
   }
 
-  /** Makes our record agree with the folder. */
+  /** Makes kvfold's records agree with the files in the folder. */
   async #look(): Promise<void> {
     const { folder } = this.options
     const found = new Set<string>()
@@ -278,7 +278,7 @@ export class DiskTierFolder implements DiskTier {
     else this.#notes.push(sentence)
   }
 
-  /** Evicts items until those left take at most `budget` bytes. */
+  /** Deletes items, those of least benefit first, until the others take at most `budget` bytes. */
   async #shrink(budget: number): Promise<void> {
     for (const { id } of surplus([...this.#entries.values()], budget, this.#now())) {
       this.#entries.delete(id)
@@ -300,7 +300,7 @@ export class DiskTierFolder implements DiskTier {
     }
   }
 
-  /** Ignore a failure: a file that cannot be deleted is in `#seen`, so it is not read again. */
+  /** Deletes the file of an item. A failure is ignored: a file that cannot be deleted is in `#seen`, so it is not read again. */
   async #delete(id: string): Promise<void> {
     await rm(this.#path(id), { force: true }).catch(() => undefined)
   }

@@ -1,4 +1,4 @@
-/** What a server knows of engines that run elsewhere: their state and their failures. The fleet makes such engines. */
+/** The state and the failures of engines that run elsewhere, as a server knows them. The fleet makes such engines. */
 import type { ChatMessage } from '../chat/message.js'
 import { KvfoldError } from '../core/errors.js'
 import { numberAt } from '../core/json.js'
@@ -21,19 +21,19 @@ export interface EngineStatus {
   /** Why the engine is down, or its last failure. Null after a request that it answered. */
   readonly problem: string | null
   readonly weight: number
-  /** Null until the engine was reached. */
+  /** The name of the engine's model; null until the engine was reached. */
   readonly model: string | null
   readonly flavour: FlavourName | null
-  /** Requests that are running. */
+  /** Number of requests that are running. */
   readonly open: number
   readonly requests: number
-  /** Requests that the engine failed. */
+  /** Number of requests that failed because of the engine. */
   readonly failures: number
-  /** Conversations that moved here from another engine. */
+  /** Number of conversations that moved to this engine from another one. */
   readonly moved: number
   /**
-   * Tokens: of all prompts; those of them that the engine reports as cached (`cached`); and those that we expected it to have cached
-   * (`expected`).
+   * `prompt`: tokens of all prompts. `cached`: how many of them the engine reported as cached. `expected`: how many of them we expected it
+   * to have cached.
    */
   readonly prompt: number
   readonly cached: number

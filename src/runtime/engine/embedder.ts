@@ -4,7 +4,7 @@ import { poolingOf } from '../native/context-options.js'
 import type { ModelOptions, Native, NativeModel, Pooling } from '../native/types.js'
 import { PooledTexts, type PooledTextsOptions } from './pooled-texts.js'
 
-/** Poolings that give one embedding for a text: `rank` gives a score, and `none` one vector for each token. */
+/** Poolings that give one embedding for a text. Of the other two, `rank` gives a score, and `none` one vector for each token. */
 export type TextPooling = Extract<Pooling, 'mean' | 'cls' | 'last'>
 
 export interface EmbedderOptions extends PooledTextsOptions {
@@ -24,23 +24,23 @@ export interface EmbedOptions {
 export interface Embeddings {
   /** One vector of length 1 for each text. */
   readonly vectors: readonly Float32Array[]
-  /** The tokens of all texts, with those that the vocabulary adds. */
+  /** Number of tokens of all texts, with those that the vocabulary adds. */
   readonly tokens: number
 }
 
-/** Makes vectors of texts: a GGUF (`Embedder`), or an ONNX model (`OnnxEmbedder`). */
+/** Makes vectors of texts, by a GGUF model (`Embedder`) or by an ONNX model (`OnnxEmbedder`). */
 export interface TextVectors {
   /** The model's own name. */
   readonly title: string
   /** The longest text, in tokens. */
   readonly tokens: number
-  /** The model, for its vocabulary; left out where texts alone are taken. */
+  /** The model, for its vocabulary; absent if `embed` takes only texts. */
   readonly model?: NativeModel
   embed(texts: readonly (string | ArrayLike<number>)[], options?: EmbedOptions): Promise<Embeddings>
   dispose(): Promise<void>
 }
 
-/** Calls may overlap; they are computed one after another. */
+/** Makes vectors of texts with a GGUF model. Calls may overlap; they are computed one after another. */
 export class Embedder implements TextVectors {
   private constructor(
     private readonly texts: PooledTexts,
@@ -68,7 +68,9 @@ export class Embedder implements TextVectors {
     return Embedder.#make(model, options, false)
   }
 
-  /** Loads a model for embeddings alone. @throws as Native.loadModel and Embedder.on; the model is disposed before */
+  /**
+   * Loads a model for embeddings alone. If the embedder cannot be made, the model is disposed. @throws as Native.loadModel and Embedder.on
+   */
   static async load(
     native: Native,
     path: string,
@@ -131,7 +133,7 @@ export function cut(vector: Float32Array, dimensions = vector.length, index = 0)
   return normal(vector.subarray(0, dimensions), index)
 }
 
-/** Sums in double precision, because squares of large numbers overflow single precision. */
+/** Returns the vector scaled to length 1. Sums in double precision, because squares of large numbers overflow single precision. */
 function normal(vector: Float32Array, index: number): Float32Array {
   const length = Math.sqrt(vector.reduce((sum, value) => sum + value * value, 0))
   if (!Number.isFinite(length) || length === 0)

@@ -1,6 +1,6 @@
 /**
- * The `Engine` interface, which every engine implements. An engine shows the messages under their edits, and returns the next message and
- * its ledger entry.
+ * The `Engine` interface, which every engine implements. An engine shows the messages to the model with the edits applied, and returns the
+ * model's next message and the step's ledger entry.
  */
 import type { ChatMessage, Edit, TemplateVariables, ToolCall, ToolChoice, ToolDefinition } from '../chat/message.js'
 import type { BlendChoice, Contract, ContractChoice } from '../core/contract.js'
@@ -14,9 +14,9 @@ import type { SpeculateOptions } from './speculate-terms.js'
 
 /** How tokens are drawn. A field that is left out is off. A server fills fields in from `Engine.samplingDefaults`. */
 export interface Sampling {
-  /** 0 is greedy. Default 0. */
+  /** 0: always the likeliest token. Default 0. */
   readonly temperature?: number
-  /** The temperature moves within `range` of `temperature`, and grows with the entropy to this power. */
+  /** Dynamic temperature: it stays within `range` of `temperature`, and grows with the distribution's entropy to the power `exponent`. */
   readonly dynatemp?: { readonly range: number; readonly exponent: number }
   readonly topK?: number
   readonly topP?: number
@@ -24,26 +24,28 @@ export interface Sampling {
   readonly typicalP?: number
   /** Keeps tokens whose logit is at most so many standard deviations below the best. */
   readonly topNSigma?: number
-  /** With this probability removes all but the least likely of the tokens at or above the threshold. */
+  /** With the given probability, removes the likeliest tokens: of those at or above `threshold`, only the least likely stays. */
   readonly xtc?: { readonly probability: number; readonly threshold: number }
-  /** `lastN` -1: as many tokens as the context has. It looks at the tokens that the step shows, and at the answer. */
+  /**
+   * Penalises text that repeats itself (DRY), in the prompt and in the answer. `lastN` -1: it looks back as many tokens as the context has.
+   */
   readonly dry?: DryOptions
-  /** Draws tokens near a probability. */
+  /** Draws tokens whose probability is near `target`. */
   readonly adaptive?: { readonly target: number; readonly decay: number }
-  /** How many tokens the filters leave at least. */
+  /** The fewest tokens that the filters leave to draw from. */
   readonly minKeep?: number
-  /** The parts of the chain in their order; others are left out. Default: llama.cpp's order. */
+  /** The samplers to apply, in this order; samplers that it does not name are left out. Default: llama.cpp's order. */
   readonly order?: readonly SamplerName[]
-  /** Looks at the tokens that the step shows, and at the answer. The other two penalties look at the answer. */
+  /** Penalises tokens that occur in the prompt or in the answer. The next two penalties count only the answer's tokens. */
   readonly repeatPenalty?: number
   readonly frequencyPenalty?: number
   readonly presencePenalty?: number
   /** How many of the latest tokens the penalties look at; -1: as many as the context has. Default 64. */
   readonly penaltyLastN?: number
-  /** Version 0: off, also where the model's file recommends it. */
+  /** Version 0: off, even if the model's file recommends mirostat. */
   readonly mirostat?: { readonly version: 0 | 1 | 2; readonly tau: number; readonly eta: number }
   readonly seed?: number
-  /** A text stands for each of its tokens. */
+  /** Numbers that are added to the logits of tokens. A text stands for each of its tokens. */
   readonly logitBias?: readonly { readonly token: number | string; readonly bias: number }[]
 }
 
@@ -52,9 +54,9 @@ export interface Sampling {
  */
 export interface GenerationOptions {
   readonly sampling?: Sampling
-  /** What the answer may not say, and where it may end. Helpers' answers do not have it. Default: none. */
+  /** Limits on the words of the answer and on its end. They do not hold for the answers of helpers. Default: none. */
   readonly limits?: AnswerLimits
-  /** Default: as many as the context has room for. 0: the prompt is computed, and nothing is generated. */
+  /** The most tokens of the answer. Default: as many as the context has room for. 0: the prompt is computed, and nothing is generated. */
   readonly maxTokens?: number
   readonly stop?: readonly string[]
   /**
@@ -62,33 +64,34 @@ export interface GenerationOptions {
    * field. Default: no bound.
    */
   readonly reasoningBudget?: number
-  /** GBNF that the answer must satisfy. Give a grammar or `schema`, not both. */
+  /** A grammar (GBNF) that the answer must satisfy. Give a grammar or `schema`, not both. */
   readonly grammar?: string
   readonly schema?: unknown
-  /** Leaves out the parts of the schema that a grammar cannot express. Default: such a schema is refused. */
+  /** Whether parts of the schema that a grammar cannot express are left out. Default false: such a schema is refused. */
   readonly loose?: boolean
   /** How many alternatives to report for each token, 0 to 20. Default: no log-probabilities. */
   readonly logprobs?: number
   /**
-   * Whether calls are also read that the model writes in another form than its template has, as bare or fenced JSON for example. Holds
-   * where calls are optional (`toolChoice: auto`) and the answer has no form. Default: the engine's.
+   * Whether the engine also reads bare calls: tool calls that the model writes in another syntax than its template's, for example as plain
+   * or fenced JSON. This applies only if calls are optional (`toolChoice: auto`) and the request has no grammar or schema. Default: the
+   * engine's option.
    */
   readonly bareCalls?: boolean
   /**
    * How tokens of the answer are drafted. The text stays the same, as far as rounding allows. Engines that cannot draft ignore `auto`.
-   * Default: the engine's.
+   * Default: the engine's option.
    */
   readonly speculate?: SpeculateOptions
-  /** The contract of the edits. Default: the engine's. */
+  /** The contract of the edits. Default: the engine's option. */
   readonly contract?: ContractChoice
-  /** Which tokens `blend` computes again. Default: the engine's choice. */
+  /** Which tokens `blend` computes again. Default: the engine's option. */
   readonly blend?: BlendChoice
 }
 
 /** An adapter of the engine, by its id, and the factor on what it adds to the model's weights. */
 export interface AdapterScale {
   readonly id: number
-  /** 0: it does not apply. */
+  /** 0: the adapter does not apply. */
   readonly scale: number
 }
 
@@ -137,8 +140,8 @@ export interface EngineRequest extends GenerationOptions, RequestScope {
    */
   readonly endsWith?: (call: Pick<ToolCall, 'name'>) => boolean
   /**
-   * Asks where tokens look; the engine reduces the weights while it computes. Engines that cannot report attention refuse with
-   * attention/unavailable.
+   * Asks for the attention of some tokens. The engine reduces the weights to sums while it computes. Engines that cannot report attention
+   * refuse with attention/unavailable.
    */
   readonly attention?: AttentionRequest
   /**
@@ -147,9 +150,8 @@ export interface EngineRequest extends GenerationOptions, RequestScope {
    */
   readonly promptLogprobs?: number
   /**
-   * Says that the client may have changed messages since the conversation's last step, and gives the contract for such changes. The model
-   * is shown exactly these messages, whichever cells are kept of the earlier ones. Default: unset; then changed messages are computed
-   * again.
+   * Says that the client may have changed earlier messages since the conversation's last step, and gives the contract for reusing their
+   * cells. The model is shown exactly the given messages in any case. Default: unset; then changed messages are computed again.
    */
   readonly clientEdits?: ContractChoice
   /**
@@ -193,7 +195,10 @@ export interface PromptLogprob extends TokenLogprob {
 /** The reason why generation ended. */
 export type Finish = 'stop' | 'tool-calls' | 'length' | 'cancelled'
 
-/** The plan of a step, in tokens: how many of the shown tokens are reused and how many are computed. The ledger says what then happened. */
+/**
+ * The plan of a step, in tokens: how many of the shown tokens are reused and how many are computed. The ledger entry of the step says how
+ * many it was in the end.
+ */
 export interface PlannedStep {
   readonly shown: number
   readonly reused: number
@@ -218,7 +223,7 @@ export type EngineEvent =
   | { readonly type: 'reasoning'; readonly text: string }
   /** More of the arguments of a tool call that the model is writing (`ReplyEvent`). */
   | { readonly type: 'arguments'; readonly id: string; readonly name: string; readonly text: string }
-  /** The next call is a bare one (`EngineRequest.bareCalls`); `form` says how the model wrote it, for example "```json". */
+  /** The next call is a bare call (`GenerationOptions.bareCalls`); `form` says how the model wrote it, for example "```json". */
   | { readonly type: 'bare-call'; readonly name: string; readonly form: string }
   /** A complete tool call. */
   | { readonly type: 'call'; readonly call: ToolCall }
@@ -249,11 +254,11 @@ export interface EngineReply {
    * such a token, and the engine computes in this process; remote engines do not set it.
    */
   readonly endLogprob?: TokenLogprob
-  /** The tokens of the prompt, where the engine has them; its caller must not change them. */
+  /** The tokens of the prompt, if the engine has them; its caller must not change them. */
   readonly promptTokens?: Int32Array
-  /** Those of the prompt's tokens after the first, if they were requested. */
+  /** The log-probabilities of the prompt's tokens after the first, if they were requested. */
   readonly promptLogprobs?: readonly PromptLogprob[]
-  /** Present if the request asked for it and the step was not cancelled. */
+  /** The captured attention. Present if the request asked for it and the step was not cancelled. */
   readonly attention?: AttentionPattern
   /** Present for a remote engine that asks for tokens (`RemoteEngineOptions.tokens`), if the endpoint reports them. */
   readonly tokens?: ShownTokens
@@ -288,11 +293,13 @@ export interface EngineInfo {
   readonly release: string
   /** The most tokens that one conversation may show. */
   readonly context: number
-  /** The context that the model was trained on, in tokens, where the engine knows it. Beyond it answers get worse. */
+  /** The context that the model was trained on, in tokens, if the engine knows it. Longer conversations get worse answers. */
   readonly trained?: number
 }
 
-/** Returns how many tokens a conversation should show at most: no more than there is room for, and no more than the model was trained on. */
+/**
+ * Returns how many tokens a conversation should show at most: no more than there is room for, and no more than the model was trained on.
+ */
 export const goodContext = ({ context, trained = Infinity }: EngineInfo): number => Math.min(context, trained)
 
 export interface Engine {
@@ -306,7 +313,7 @@ export interface Engine {
     chars: Span,
     variables?: TemplateVariables,
   ): Span
-  /** The sampling that a server uses where a request says nothing. The engine itself does not use it. Default: unknown. */
+  /** The sampling that a server uses if a request names none. The engine itself does not use it. Default: unknown. */
   readonly samplingDefaults?: Sampling
   /** Returns whether the chat template reads a variable of this name. Default: it reads none. */
   reads?(variable: string): boolean
@@ -333,15 +340,12 @@ export interface Engine {
 
 // How the events and the reply of a running step reach its caller.
 
-/** Takes the events of a step. */
+/** Receives the events of a step. */
 export interface EventStream {
   push(event: EngineEvent): void
 }
 
-/**
- * Starts `run` and returns its generation. The events are those that `run` pushes; the reply is the one that `run` returns; an error of
- * `run` ends both.
- */
+/** Starts `run`, and returns a generation with the events that `run` pushes and the reply that it returns. An error of `run` ends both. */
 export function generationOf(run: (stream: EventStream) => Promise<EngineReply>): Generation {
   const feed = new Feed<EngineEvent, EngineReply>((push) => run({ push }))
   return {

@@ -65,7 +65,7 @@ export const cancelledBeforeBegin = (): KvfoldError =>
 export interface JobResult {
   /** The sampled tokens, without the one that ended generation. */
   readonly tokens: Int32Array
-  /** Their text up to a stop string, control tokens included. */
+  /** The text of these tokens up to a stop string, control tokens included. */
   readonly text: string
   readonly finish: 'stop' | 'stop-string' | 'length' | 'cancelled'
   /** The stop string, or the stop token, that ended the answer. */
@@ -75,9 +75,9 @@ export interface JobResult {
   readonly logprobs: readonly TokenLogprob[]
   /** The log-probability of the token that ended generation, if the model sampled one and log-probabilities were requested. */
   readonly endLogprob?: TokenLogprob
-  /** Those of the prompt's tokens after the first, if they were requested. */
+  /** The log-probabilities of the prompt's tokens after the first, if they were requested. */
   readonly promptLogprobs?: readonly PromptLogprob[]
-  /** Present if the request asked for it and the step was not cancelled. */
+  /** The captured attention. Present if the request asked for it and the step was not cancelled. */
   readonly attention?: AttentionPattern
 }
 
@@ -101,7 +101,7 @@ type Phase =
   | { readonly name: 'decode'; readonly step: Step; readonly token: number }
   | { readonly name: 'ended' }
 
-/** The tokens of the prompt that the sampler looks back over, if it does. */
+/** Returns the last tokens of the prompt, if a penalty of the sampler looks back at them. */
 function seenBy({ sampler, prompt }: JobRequest): Pick<SamplerOptions, 'seen'> {
   const { dry, repeatPenalty = 1, penaltyLastN = 64 } = sampler
   const most = Math.max(dry === undefined ? 0 : (dry.options.lastN ?? 64), repeatPenalty === 1 ? 0 : penaltyLastN)
@@ -116,12 +116,12 @@ export class Job {
   cancelled = false
   /** The sequence states read from disk for the job; null before the first read. */
   fetched: ReadStates | null = null
-  /** The scheduler's turn that last computed any of the job's tokens; -1 before the first. */
+  /** The number of the scheduler's latest batch that had tokens of the job; -1 before the first. */
   ran = -1
   /**
-   * When the prompt would be done if it had been computed alone since the job arrived, by a clock that counts the prompt tokens that the
-   * scheduler computes. The prompt that is due first comes first. So equal prompts go by arrival, a short one passes a long one, and none
-   * waits for prompts that arrive after it is due. Before the step begins: when the job arrived.
+   * Decides the order of prompts: the one with the smallest `due` is computed first. It is measured in prompt tokens that the scheduler has
+   * computed. When the job arrives, `due` is their number so far; when its step begins, the job's own prompt tokens are added. So equal
+   * prompts go by arrival, a short one passes a long one, and none waits for prompts that arrive after it is due.
    */
   due = 0
   readonly result: Promise<JobResult>
@@ -171,8 +171,8 @@ export class Job {
   }
 
   /**
-   * Whether only the sampler, a token that ends the answer or `maxTokens` can end the job. Then tokens may be sampled before anything here
-   * sees them.
+   * Whether only the sampler, a token that ends the answer or `maxTokens` can end the job. Then several tokens may be sampled in a row
+   * before the job sees them.
    */
   get runsAhead(): boolean {
     const { stop = [], logprobs } = this.asked
@@ -237,8 +237,8 @@ export class Job {
 }
 
 /**
- * The contract and choices of the job's step. Watched tokens are computed again, and so is the whole prompt if its log-probabilities are
- * requested.
+ * Returns the contract and choices of the job's step. Tokens whose attention is captured are computed again. So is the whole prompt if its
+ * log-probabilities are requested.
  */
 export function termsOf({ request: { terms, asked }, watch }: Job): StepContract | undefined {
   const recomputeFrom = asked.promptLogprobs === undefined ? (watch?.recomputeFrom ?? null) : 0

@@ -29,8 +29,8 @@ export interface LlamaEngineOptions extends Omit<ContextOptions, 'embeddings'> {
   readonly slots?: number
   /**
    * The most milliseconds between two tokens of an answer, as far as prompts computed beside it cause the gap. A prompt still gets at least
-   * 16 tokens a turn. Shorter gaps cost throughput: small batches take longer per token. Default: 50, or up to 250 where shorter gaps cost over
-   * 5 % of throughput, or up to 1000 for a chunk of 64 tokens.
+   * 16 tokens per batch. Shorter gaps cost throughput: small batches take longer per token. Default: 50, or up to 250 if shorter gaps cost
+   * over 5 % of throughput, or up to 1000 for a chunk of 64 tokens.
    */
   readonly maxGap?: number
   /** Used instead of the model's own chat template. */
@@ -50,7 +50,7 @@ export interface LlamaEngineOptions extends Omit<ContextOptions, 'embeddings'> {
   readonly hostBytes?: number
   /**
    * A folder of calibrations; commands use `~/.cache/kvfold/calibration`. It says what copies and masked cells cost on this device. If the
-   * folder has no such rates, `load` measures them in about a second and keeps them there. With rates, cells leave the device where that
+   * folder has no such rates, `load` measures them in about a second and keeps them there. With rates, cells leave the device when that
    * pays. Default: none, and cells leave the device only when others need their room.
    */
   readonly calibrations?: string
@@ -58,7 +58,7 @@ export interface LlamaEngineOptions extends Omit<ContextOptions, 'embeddings'> {
   readonly disk?: ShelfPlace
   /** The place where engines on several machines find each other's cells (`sharedCells`). Default: none. */
   readonly shared?: SharedCells
-  /** Is told which blocks of tokens the cache holds exactly, and where. Default: none is told. */
+  /** Is told which blocks of tokens the cache holds exactly, and in which tier. Default: nothing is told. */
   readonly blocks?: BlockOutlet
   /** Called with a sentence for the user when something goes wrong with the disk cache after loading. Earlier problems are in `notes`. */
   readonly tell?: (sentence: string) => void
@@ -92,7 +92,7 @@ export function contextOptions(info: ModelInfo, abilities: Abilities, options: L
     cells: options.cells ?? Math.min(trainedContext > 0 ? trainedContext : DEFAULT_CELLS, DEFAULT_CELLS),
     // llama.cpp allocates a state for every possible sequence. Such a model needs only live sequences, so we ask for few.
     ...(recurrent || hybrid ? { sequences: options.sequences ?? 2 * slots } : {}),
-    // Without it a sliding-window cache drops cells that an edit may need again (docs/kv-cache.md).
+    // Without this option a sliding-window cache drops cells that an edit may need again (docs/kv-cache.md).
     fullSlidingWindow: abilities.edits === 'tags' && slidingWindow > 0,
     ...(isGuarded(info, abilities)
       ? { sequences: guardedSequences(Math.min(sequences, MOST_GUARDED)), batch: Math.min(batch, ubatch) }
@@ -107,7 +107,7 @@ export const isGuarded = ({ slidingWindow }: ModelInfo, { edits }: Abilities): b
 export const recomputesInBackground = ({ contract, clientEdits }: EngineRequest, defaults: LlamaEngineOptions): boolean =>
   [contract ?? defaults.contract, clientEdits].includes('auto')
 
-/** The tools of which a request's answer may have bare calls. */
+/** Returns the tools that the answer may also call in another syntax than the template's (`GenerationOptions.bareCalls`). */
 export function bareTools(request: EngineRequest, defaults: LlamaEngineOptions): readonly ToolDefinition[] {
   const { toolChoice = 'auto', bareCalls = defaults.bareCalls ?? true, grammar, schema } = request
   const isRead = bareCalls && toolChoice === 'auto' && grammar === undefined && schema === undefined
@@ -115,7 +115,10 @@ export function bareTools(request: EngineRequest, defaults: LlamaEngineOptions):
   return isRead ? callableTools(request).filter(({ name }) => callable?.includes(name) ?? true) : []
 }
 
-/** The contract of a request's step, and what `blend` computes again. `cost`: what this device takes, if it was measured. */
+/**
+ * Returns the contract of a request's step, and the choice of tokens that `blend` computes again. `cost`: the measured times of this
+ * device; null if it was not measured.
+ */
 export function termsOf({ contract, blend }: EngineRequest, defaults: LlamaEngineOptions, cost: CostModel | null): StepContract {
   const asked = contractOfStep(contract ?? defaults.contract ?? 'exact')
   const choice = { ...(cost === null ? {} : { decode: decodeInTokens(cost) }), ...(blend ?? defaults.blend) }
@@ -144,9 +147,9 @@ export const cannotSpeculate = (refusal: string): string =>
 const MOST_SEEN = 2 ** 20
 
 /**
- * Returns the sampler's options. Without a temperature sampling is greedy. Returns a promise only where the vocabulary must be searched,
- * which happens off the event loop.
- * @param cells what a count of -1 stands for
+ * Returns the sampler's options. Without a temperature sampling is greedy. Returns a promise only if the vocabulary must be searched, which
+ * happens off the event loop.
+ * @param cells number of cells of the context: a count of tokens that is -1 means all of them
  * @throws KvfoldError native/bad-argument
  */
 export function samplerOptions(
@@ -177,7 +180,7 @@ export function samplerOptions(
   return prepare()
 }
 
-/** Puts the tokens of each text in its place. */
+/** Replaces each bias on a text by biases on the text's tokens. */
 async function biasOf(
   model: NativeModel,
   biases: NonNullable<Sampling['logitBias']>,

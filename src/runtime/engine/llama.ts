@@ -1,4 +1,4 @@
-/** The engine over llama.cpp. It renders messages, keeps the cache in step with them, generates the answer, and writes the ledger. */
+/** The engine over llama.cpp. It renders messages, makes the cache hold their tokens, generates the answer, and writes the ledger. */
 import { freemem } from 'node:os'
 import type { ChatFormat, Rendered, RenderRequest } from '../chat/format.js'
 import { assistantMessage, type ChatMessage, type ToolDefinition } from '../chat/message.js'
@@ -107,7 +107,7 @@ export class LlamaEngine implements Engine {
   readonly info: EngineInfo
   /** The contracts that edits can have with this model. `notes` say which are not available, and why. */
   readonly abilities: Abilities
-  /** Sentences for the user: what the model cannot do, and what happened to its disk cache. */
+  /** Sentences for the user, about missing abilities of the model and about problems of its disk cache. */
   readonly notes: readonly string[]
   readonly #scheduler: Scheduler
   readonly #cache: StepCache
@@ -118,11 +118,14 @@ export class LlamaEngine implements Engine {
   readonly #clientEdits: ClientEdits
   readonly #adapted: AdaptedConversations
   #format: ChatFormat | null = null
-  /** What was measured of this machine; null until `useCosts` and `useTierRates`. */
+  /** The measurements of this machine; null until `useCosts` and `useTierRates` set them. */
   readonly #costs: { model: CostModel | null; rates: TierRates | null } = { model: null, rates: null }
-  /** Tokens that were submitted while the engine was loaded, to measure the device. */
+  /** Number of tokens that were submitted while the engine was being loaded, for measurements of the device. */
   readonly #submittedBefore: number
-  /** Prompts that are being rendered in turns. `forgotten`: `forget` was called for the conversation meanwhile. */
+  /**
+   * Long prompts that are being rendered piece by piece, so that the event loop stays free. `forgotten`: `forget` was called for the
+   * conversation meanwhile.
+   */
   readonly #rendering = new Set<{ readonly conversation: ConversationId; forgotten: boolean }>()
   readonly #recompute: BackgroundRecompute
   readonly #publisher: CellPublisher | null
@@ -193,9 +196,9 @@ export class LlamaEngine implements Engine {
   }
 
   /**
-   * Loads the model and its adapters, and makes one context with a unified cache for all conversations.
-   * @throws KvfoldError model/*, memory/insufficient, native/*, engine/bad-request for adapters of one name; the model's memory is freed
-   * before
+   * Loads the model and its adapters, and makes one context with a unified cache for all conversations. If that fails, the model's memory
+   * is freed.
+   * @throws KvfoldError model/*, memory/insufficient, native/*, engine/bad-request for adapters of one name
    */
   static async load(native: Native, path: string, options: LlamaEngineOptions = {}): Promise<LlamaEngine> {
     const model = await native.loadModel(path, options.model)
@@ -234,7 +237,7 @@ export class LlamaEngine implements Engine {
   }
 
   /**
-   * From now on ledger entries contain the expected cost of each step, and cells leave the device where this model says that it pays.
+   * From now on ledger entries contain the expected cost of each step, and cells leave the device when this cost model says that it pays.
    * `kvfold calibrate` makes the cost model.
    */
   useCosts(model: CostModel): void {
@@ -242,7 +245,7 @@ export class LlamaEngine implements Engine {
     this.useTierRates(tierRatesOf(model))
   }
 
-  /** From now on cells leave the device where these rates say that it pays. Null: only when others need their room. */
+  /** From now on cells leave the device when these rates say that it pays. Null: they leave only when others need their room. */
   useTierRates(rates: TierRates | null): void {
     this.#costs.rates = rates
   }
@@ -298,7 +301,7 @@ export class LlamaEngine implements Engine {
     return this.format.reads(variable)
   }
 
-  /** The sampling that the model's file recommends; llama-server's defaults where the file says nothing. */
+  /** The sampling that the model's file recommends; llama-server's defaults if the file recommends none. */
   get samplingDefaults(): Sampling {
     return samplingDefaultsOf(this.model.info.metadata, this.context.cells)
   }
@@ -341,7 +344,10 @@ export class LlamaEngine implements Engine {
     await this.#scheduler.between(() => this.#cache.forgetHidden(name, { tokens, messages: [], origin }))
   }
 
-  /** The conversation's ledger so far, oldest first; if it changed its adapters, one set of adapters after another. */
+  /**
+   * The conversation's ledger so far, oldest first. If the conversation changed its adapters, the entries of one set of adapters come after
+   * those of another.
+   */
   ledger(conversation: ConversationId): readonly LedgerEntry[] {
     return this.#adapted.names(conversation).flatMap((name) => this.#cache.ledger(name))
   }
@@ -412,7 +418,7 @@ export class LlamaEngine implements Engine {
     return (await Promise.all(names.map((name) => this.#forget(name, how)))).flat()
   }
 
-  /** Forgets one sequence of a conversation, and its shadow. */
+  /** Forgets the conversation that has this name in the cache, and its shadow (background-recompute.ts). */
   #drop(name: ConversationId): void {
     void this.#forget(name, this.#cache.forget.bind(this.#cache))
   }
@@ -475,7 +481,7 @@ export class LlamaEngine implements Engine {
     this.#lastRendered.set(request.conversation, rendered)
     const others = forgets ? this.#adapted.names(given.conversation).filter((name) => name !== request.conversation) : []
     const forgotElsewhere = Promise.all(others.map((name) => this.#forgetHidden(name, rendered)))
-    // If the step itself fails, its error counts.
+    // If the step itself fails, its error is reported, not this one.
     forgotElsewhere.catch(() => undefined)
 
     const parser = format.parser([...tools, ...(request.unlisted ?? [])], beginning?.prompt, bare)
@@ -548,8 +554,8 @@ export class LlamaEngine implements Engine {
   }
 
   /**
-   * Renders a long prompt in turns. `forgotten` in the result: the conversation was forgotten meanwhile. @throws KvfoldError context/full
-   * for a prompt that cannot fit, before all of it is tokenized; engine/disposed
+   * Renders a long prompt piece by piece, so that the event loop stays free. `forgotten` in the result: the conversation was forgotten
+   * meanwhile. @throws KvfoldError context/full for a prompt that cannot fit, before all of it is tokenized; engine/disposed
    */
   async #renderedInTurns(
     conversation: ConversationId,

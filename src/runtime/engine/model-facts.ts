@@ -48,7 +48,7 @@ export function refusalOf({ architecture, encoder }: Pick<ModelInfo, 'architectu
 const EXACT_ONLY =
   'Edits are exact: the engine computes the text after them again from the last checkpoint before them. Splice and blend are not available.'
 
-/** Returns what a context made with these options allows. Pure. */
+/** Returns the edits that a context with these options allows. Changes nothing. */
 export function abilitiesOf(info: Facts, { fullSlidingWindow, keyType }: ContextOptions = {}): Abilities {
   const { architecture, recurrent, hybrid, slidingWindow } = info
   if (recurrent || hybrid) {
@@ -115,15 +115,15 @@ export async function modelFingerprint(path: string): Promise<Buffer> {
 
 // A quick refusal of texts that cannot fit, before all of them are tokenized: that takes minutes for megabytes.
 
-/** Texts are examined from this many characters per cell on; ordinary text has 3 to 5 characters a token. */
+/** Texts are examined only if they have more than this many characters per cell. Ordinary text has 3 to 5 characters per token. */
 const LONG = 8
 /** Vocabularies whose tokens spell the text byte for byte; other vocabularies leave parts of it out. */
 const SPELLING: readonly VocabType[] = ['bpe', 'spm']
 
 /**
- * Refuses whole shown texts that cannot fit. That is so if they have more bytes than the longest tokens could spell. It is also so if a
- * beginning of them has twice as many tokens as the context has cells. Tokens may differ where texts meet or are cut, but not half of them.
- * For all other texts the engine decides whether they fit.
+ * Refuses shown texts that cannot fit. It refuses them if they have more bytes than the longest tokens could spell. It also refuses them if
+ * a beginning of them has twice as many tokens as the context has cells. Tokens may differ where texts meet or are cut, but not half of
+ * them. For all other texts the engine decides whether they fit.
  * @throws KvfoldError context/full
  */
 export async function refuseHopeless(model: NativeModel, cells: number, texts: readonly string[]): Promise<void> {
@@ -159,7 +159,7 @@ export function refuseUnfoldable(messages: readonly ChatMessage[], cells: number
   if (least >= 2 * cells) throw tooLong(least, cells, `The tool calls in the messages are at least ${least} tokens`)
 }
 
-/** Refuses too many `things` to show each by one token. @throws KvfoldError context/full */
+/** Refuses a request with so many of the named `things` that they cannot fit by one token each. @throws KvfoldError context/full */
 export function refuseTooMany(count: number, cells: number, things: string): void {
   if (count > 2 * cells) throw tooLong(count, cells, `The request has ${count} ${things} of at least one token each`)
 }

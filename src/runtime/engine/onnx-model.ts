@@ -1,6 +1,6 @@
 /**
- * Models of Transformers.js: vectors and scores by an ONNX model. The package is an optional peer of kvfold; it is imported where a model
- * is opened. Computes on the thread that calls; `onnx.ts` has a thread of its own for it.
+ * Models of Transformers.js: vectors and scores by an ONNX model. The package is an optional peer of kvfold; it is imported when a model is
+ * opened. Computes on the thread that calls; `onnx.ts` has a thread of its own for it.
  */
 import { existsSync, statSync } from 'node:fs'
 import { basename, dirname, join, resolve } from 'node:path'
@@ -25,11 +25,11 @@ export function onnxNamed(model: string): string | null {
 
 /** An ONNX model that is open. */
 export interface OnnxModel {
-  /** Its name, with what its vectors or scores are made of. */
+  /** The model's name, and in brackets how its vectors or scores are made. */
   readonly name: string
   /** The most tokens of a text, with those at its ends. */
   readonly most: number
-  /** The tokens of a text, with those at its ends; with `pair` those of both. */
+  /** Returns the number of tokens of a text, with those that are added at its ends. With `pair`, counts both texts. */
   readonly length: (text: string, pair?: string) => number
   readonly dispose: () => Promise<void>
 }
@@ -48,7 +48,8 @@ const OPTIONS = { dtype: 'fp32', session_options: { intraOpNumThreads: 1, interO
 
 /**
  * Opens a model that makes vectors: a folder with config.json, tokenizer.json and onnx/model.onnx, or a name on the hub, downloaded once.
- * The vectors are the mean of its last layer; when it does not output that, of another output, and its name says which.
+ * The vectors are the mean of its last layer. If the model does not output that layer, they are the mean of another output, which its name
+ * states.
  * @param tokens the longest text; the tokenizer's and the model's own limits also apply
  * @throws KvfoldError model/unsupported when Transformers.js is not installed; model/not-found when the model cannot be loaded
  */
@@ -104,14 +105,14 @@ function means({ data, dims }: Numbers, mask: Numbers): readonly Float32Array[] 
   })
 }
 
-/** The outputs that may be the tokens' vectors, the best first. */
+/** The names of outputs that may be the tokens' vectors, the best first, and what the user is told about each. */
 const KINDS: Readonly<Record<string, string>> = {
   last_hidden_state: 'hidden states',
   logits: 'logits: the model has no hidden states',
   token_embeddings: 'token embeddings',
 }
 
-/** Returns the name of the output that is the tokens' vectors; empty where none has a known name. */
+/** Returns the name of the output that is the tokens' vectors; empty if no output has a known name. */
 function outputOf({ sessions }: PreTrainedModel): string {
   const all = Object.values(sessions as Record<string, { readonly outputNames?: readonly string[] }>)
   const names = all.flatMap(({ outputNames = [] }) => outputNames)
@@ -166,7 +167,7 @@ async function opened<T>(model: string, what: string, open: (library: Library, p
   if (missing !== undefined)
     throw new KvfoldError('model/not-found', `${model} has no ${missing}; ${what} is a folder with ${FILES.join(', ')}.`)
   if (isLocal) library.env.localModelPath = `${dirname(folder)}/`
-  // Without it a folder that lacks a file would be looked for on the hub.
+  // Otherwise a folder that lacks a file would be looked for on the hub.
   library.env.allowRemoteModels = !isLocal
   try {
     return await open(library, { name: isLocal ? basename(folder) : model, isLocal })

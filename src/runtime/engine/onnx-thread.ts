@@ -8,7 +8,7 @@ export type OnnxOrder =
   | { readonly kind: 'vectors'; readonly texts: readonly string[] }
   | { readonly kind: 'scores'; readonly query: string; readonly documents: readonly string[] }
 
-/** An error goes to the other thread as its code and its sentence. */
+/** The answer to an order. An error is sent to the calling thread as its code and its sentence. */
 export type OnnxAnswer =
   | { readonly ok: true; readonly value: unknown }
   | { readonly ok: false; readonly code: KvfoldError['code']; readonly message: string }

@@ -18,7 +18,7 @@ async function done(threads: Threads, order: OnnxOrder): Promise<unknown> {
 /** A thread with an open model. */
 class OwnThread {
   #disposed = false
-  /** The orders that the thread has. */
+  /** The orders that the thread has not finished yet. */
   readonly #orders = new Set<Promise<unknown>>()
 
   private constructor(
@@ -56,7 +56,10 @@ class OwnThread {
     await this.threads.destroy()
   }
 
-  /** @throws KvfoldError engine/disposed, engine/cancelled; native/failed */
+  /**
+   * Sends an order to the thread, and returns its result.
+   * @throws KvfoldError engine/disposed, engine/cancelled; native/failed
+   */
   async ask(order: OnnxOrder, signal: AbortSignal | undefined): Promise<unknown> {
     if (this.#disposed) throw disposed()
     if (signal?.aborted === true) throw new KvfoldError('engine/cancelled', 'The request for embeddings or scores was cancelled.')
@@ -72,7 +75,10 @@ class OwnThread {
     }
   }
 
-  /** @throws PromptTooLong for the first text that is too long */
+  /**
+   * Returns the number of tokens of all texts, each with the query if there is one.
+   * @throws PromptTooLong for the first text that is too long
+   */
   async count(texts: readonly string[], query: string | undefined, signal: AbortSignal | undefined): Promise<number> {
     const lengths = (await this.ask({ kind: 'lengths', texts, query }, signal)) as readonly number[]
     for (const [index, length] of lengths.entries())
@@ -87,7 +93,7 @@ class OwnThread {
 
 const disposed = (): KvfoldError => new KvfoldError('engine/disposed', 'This ONNX model was disposed; open it again.')
 
-/** The texts in batches, so that a request can be cancelled between them. */
+/** Cuts the texts into batches, so that a request can be cancelled between them. */
 function batches(texts: readonly string[]): readonly (readonly string[])[] {
   return Array.from({ length: Math.ceil(texts.length / BATCH) }, (_, at) => texts.slice(at * BATCH, (at + 1) * BATCH))
 }

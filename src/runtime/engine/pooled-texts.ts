@@ -21,12 +21,12 @@ const DEFAULT_UBATCH = 512
 /** The most texts in one batch. */
 const SEQUENCES = 32
 /**
- * The most tokens of short texts computed together if every token sees all. The work that a text causes for the tokens of the other texts
- * grows with their number.
+ * The most tokens of short texts that are computed together, in a model whose tokens see all tokens of their text. More tokens take longer:
+ * attention passes over the other texts, too.
  */
 const TOGETHER = 128
 
-/** Calls may overlap; they are computed one after another. */
+/** Computes the pooled vectors of texts. Calls may overlap; they are computed one after another. */
 export class PooledTexts {
   #line: Promise<unknown> = Promise.resolve()
   #disposed = false
@@ -113,7 +113,7 @@ export class PooledTexts {
 
   async #compute(lists: readonly Int32Array[], signal: AbortSignal | undefined): Promise<Float32Array[]> {
     const { context, pooling } = this
-    // If a token sees those after it, a group must be one batch. A text of any length may be a group of its own.
+    // If a token sees the tokens after it, a group of texts must be one batch. A text of any length may be a group of its own.
     const tokens = isCausal(this.model.info) ? context.cells : Math.min(TOGETHER, context.batch)
     const limits = { tokens, sequences: context.sequences, batch: context.batch }
     const stop = () => {
@@ -176,7 +176,7 @@ interface Slice {
   readonly parts: readonly { readonly text: number; readonly sequence: number; readonly count: number }[]
 }
 
-/** Groups to be computed one after another, each on an empty cache. Each text is in one group, in order. */
+/** Returns groups of texts, to be computed one after another, each on an empty cache. Each text is in one group, in order. */
 function* slicesOf(texts: readonly Int32Array[], limits: SliceLimits): Generator<readonly Slice[]> {
   for (let start = 0; start < texts.length;) {
     let end = start

@@ -21,17 +21,18 @@ export interface LookupTrial {
 }
 
 /**
- * An index over texts and the tokens that follow them. Every place where `SHORTEST_MATCH` tokens end is in a chain of places with the same
- * hash, the latest first. While the proposed token comes, the match only grows, so it is searched again only after another token.
+ * An index over texts and the tokens that follow them. It finds earlier places that have the same last tokens. Every place where
+ * `SHORTEST_MATCH` tokens end is in a chain of places with the same hash, the latest first. As long as the proposed tokens come, the match
+ * only grows. So it is searched again only after another token came.
  */
 export class PromptLookup {
   #tokens: Int32Array
-  /** By place: the place before it in its chain; 0 ends the chain. A place is the number of tokens before it. */
+  /** For each place, the place before it in its chain; 0 ends the chain. A place is the number of tokens before it. */
   #earlier: Int32Array
   #length: number
   /** The place up to which the chains are complete. */
   #indexed = SHORTEST_MATCH - 1
-  /** By hash: the last place of the chain. */
+  /** For each hash, the latest place of its chain. */
   readonly #latest: Int32Array
   readonly #shift: number
   /** The place whose token is proposed; 0: no match. */
@@ -61,7 +62,7 @@ export class PromptLookup {
     return this.#matched
   }
 
-  /** Adds the next token of the text. Returns what became of the proposal; null if there was none. */
+  /** Adds the next token of the text. Returns whether the proposed token came; null if none was proposed. */
   push(token: number): LookupTrial | null {
     const { matched } = this
     const hit = matched > 0 && this.#tokens[this.#source] === token
@@ -75,8 +76,8 @@ export class PromptLookup {
   }
 
   /**
-   * Returns up to `most` tokens that followed the match. Where the match reaches to the end of the text, it goes on with the proposed tokens
-   * themselves, as a text does that repeats a period.
+   * Returns up to `most` tokens that followed the match. If the match reaches to the end of the text, the proposed tokens themselves are
+   * repeated, because the text repeats with that period.
    */
   propose(most: number): Int32Array {
     const proposed = new Int32Array(this.#matched === 0 ? 0 : Math.max(0, most))
@@ -135,7 +136,7 @@ export class PromptLookup {
     }
   }
 
-  /** How many tokens before `place` equal those before the end. */
+  /** Returns how many tokens right before `place` equal the tokens at the end of the text. */
   #matchAt(place: number): number {
     const most = Math.min(place, LONGEST_MATCH)
     let length = 0

@@ -11,7 +11,7 @@ export interface Ranking {
    * One score for each document, in order; a higher one answers better. Scores come straight from the model's head and have no fixed range.
    */
   readonly scores: readonly number[]
-  /** The tokens of all documents, each with the query. */
+  /** Number of tokens of all documents, each counted together with the query. */
   readonly tokens: number
 }
 
@@ -19,7 +19,7 @@ export interface Ranking {
 const TEMPLATE = 'tokenizer.chat_template.rerank'
 const PLACES = /(\{query\}|\{document\})/
 
-/** Scores documents: a GGUF (`Reranker`), or an ONNX model (`OnnxReranker`). */
+/** Scores documents, by a GGUF model (`Reranker`) or by an ONNX model (`OnnxReranker`). */
 export interface TextScores {
   /** The model's own name. */
   readonly title: string
@@ -29,7 +29,7 @@ export interface TextScores {
   dispose(): Promise<void>
 }
 
-/** Calls may overlap; they are computed one after another. */
+/** Scores documents with a GGUF model. Calls may overlap; they are computed one after another. */
 export class Reranker implements TextScores {
   readonly #encoder: Encoder
 
@@ -58,7 +58,9 @@ export class Reranker implements TextScores {
     return new Reranker(await PooledTexts.on(model, 'rank', options, false))
   }
 
-  /** Loads a model for reranking alone. @throws as Native.loadModel and Reranker.on; the model is disposed before */
+  /**
+   * Loads a model for reranking alone. If the reranker cannot be made, the model is disposed. @throws as Native.loadModel and Reranker.on
+   */
   static async load(
     native: Native,
     path: string,
@@ -76,7 +78,7 @@ export class Reranker implements TextScores {
   /**
    * Scores the documents. A document's score does not depend on the other documents; control tokens in query and documents are plain text.
    * A model with several labels scores by its first.
-   * @throws KvfoldError as PooledTexts.pooled, where a text is a document with the query
+   * @throws KvfoldError as PooledTexts.pooled; here each text is a document with the query
    */
   async rank(query: string, documents: readonly string[], signal?: AbortSignal): Promise<Ranking> {
     this.texts.refuseHopeless([query, ...documents])

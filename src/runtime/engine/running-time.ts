@@ -1,4 +1,4 @@
-/** A running mean of measured times, where noise only ever adds time. */
+/** A running mean for measured times, in which noise only ever adds time. */
 
 /** Weight of the last measurement: `RISING` if it took longer than the mean, `FALLING` if less. */
 const RISING = 0.3

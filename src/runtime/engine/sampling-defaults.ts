@@ -10,7 +10,7 @@ const MOST_PENALISED = 2 ** 20
 /** llama.cpp's values of mirostat, for files that give the version alone. */
 const MIROSTAT = { tau: 5, eta: 0.1 }
 
-/** Samplers that a file's sequence may name, and the fields that turn each off. */
+/** The samplers that a file's `general.sampling.sequence` may name, each with the fields that turn it off. */
 const SAMPLERS: readonly (readonly [names: readonly string[], off: Sampling])[] = [
   [['temperature', 'temp'], { temperature: 1 }],
   [['topk'], { topK: 0 }],

@@ -19,7 +19,9 @@ export interface IdentifiedCells {
 
 /** A place through which engines on several machines find each other's cells. `sharedCells` makes one of a folder. */
 export interface SharedCells {
-  /** The same for all engines that share the place: the names of its blocks and of the engine's cells depend on it. */
+  /**
+   * The secret that keys the names of the place's blocks and the engine's cell hashes. It is the same for all engines that share the place.
+   */
   readonly secret: Buffer
   /** @throws KvfoldError engine/bad-request when the place cannot be used, or is under another secret */
   open(identified: IdentifiedCells): Promise<SharedTier>
@@ -37,7 +39,7 @@ export interface OpenCellPlaces {
   readonly shared: SharedTier | null
 }
 
-/** Opens the places that the options name, for a loaded model. @throws KvfoldError as those of both */
+/** Opens the places that the options name, for a loaded model. @throws KvfoldError as the opening of either place */
 export async function openSavedCells(
   { info }: NativeModel,
   context: NativeContext,

@@ -29,14 +29,14 @@ const LONGEST_SLICE = 20
  * then plans its graphs anew.
  */
 const SHORTEST_STAY = 50
-/** The most steps of a run. A run ends earlier when there is other work. */
+/** The most batches that are decoded in a row without a look at other work. A run ends earlier when other work arrives. */
 const LONGEST_RUN = 256
 
 /**
- * Continuous batching over one context. Each turn takes one token of every decoding job, or fills the batch with prompt tokens, or both.
- * While other jobs decode, measured times decide that and how many prompt tokens go in (PrefillBudget). One prompt is computed after the
- * other, in order of `Job.due`. Sequences are tagged and untagged between turns only. Jobs of one conversation run one after another. A batch has only
- * jobs with the same adapters; jobs with other adapters take turns with them.
+ * Continuous batching over one context. Each turn of the loop computes a batch: one token of every job that generates, or prompt tokens, or
+ * both. While jobs generate, measured times decide that and the number of prompt tokens (PrefillBudget). One prompt is computed after the
+ * other, in order of `Job.due`. Sequences are tagged and untagged between batches only. Jobs of one conversation run one after another. A
+ * batch has only jobs with the same adapters; groups of jobs with other adapters take turns.
  */
 export class Scheduler {
   readonly #jobs: Job[] = []
@@ -259,8 +259,8 @@ export class Scheduler {
   }
 
   /**
-   * Drafts wait while a prompt with the same adapters is computed, since prompts fill the batches. They also wait while the cache would
-   * have to evict for them.
+   * Whether drafts may be added to these shares. They may not while a prompt with the same adapters is computed, because prompts fill the
+   * batches. They may not if the cache cannot take them back.
    */
   #mayDraft(shares: readonly BatchShare[]): boolean {
     const key = shares[0]?.job.adapters.key
@@ -269,12 +269,12 @@ export class Scheduler {
     )
   }
 
-  /** The most tokens of a batch with drafts. */
+  /** The most tokens of a batch with drafts. They must find free cells, so that nothing is evicted for them. */
   get #draftRoom(): number {
     return Math.min(this.cache.spare ?? 0, this.context.batch)
   }
 
-  /** Makes the context apply the adapters of these shares, and notes their turn. */
+  /** Makes the context apply the adapters of these shares, and records for their jobs that this batch has tokens of them. */
   #prepare(shares: readonly BatchShare[]): void {
     this.#turns++
     for (const { job } of shares) job.ran = this.#turns
@@ -313,7 +313,7 @@ export class Scheduler {
     this.#stopped(shares, status, failure)
   }
 
-  /** Learns from the time of a turn. */
+  /** Updates the measured times by a batch that was decoded. */
   #measured(shares: readonly BatchShare[], rows: number, milliseconds: number): void {
     const streams = shares.filter(({ what }) => what === 'generated').length
     const drafted = shares.reduce((sum, share) => sum + (share.drafted ?? 0), 0)
@@ -385,8 +385,8 @@ export class Scheduler {
   }
 
   /**
-   * Runs several turns that contain streams only, decoded and sampled without returning here. Their tokens are recorded and streamed
-   * while the next turns run. All work that needs the cache or its records waits for the end of the run; `#tell` asks for that end.
+   * Decodes and samples several batches of streams in a row, without a return to the loop. Their tokens are recorded and streamed while the
+   * next batches run. All work that needs the cache or its records waits for the end of the run; `#tell` asks for that end.
    */
   async #run(shares: readonly BatchShare[], steps: number): Promise<void> {
     this.#prepare(shares)
@@ -430,7 +430,8 @@ export class Scheduler {
   }
 
   /**
-   * Moves the job forward after the share's tokens have entered the cache: counts prompt tokens, and samples the next token from `output`.
+   * Moves the job forward after the share's tokens have entered the cache. Counts prompt tokens, and samples the next token from the logits
+   * at batch index `output`.
    */
   #advance(share: BatchShare, output: number | null): void {
     const { job } = share

@@ -1,8 +1,8 @@
-/** How a request or an engine says how tokens are drafted (speculation.ts). */
+/** The options by which a request or an engine says how tokens are drafted (speculation.ts). */
 import { KvfoldError } from '../core/errors.js'
 
 /**
- * `ngram`: drafts wherever the last tokens occurred before. `auto`: drafts as many of them as pay by measured acceptance and measured time,
+ * `ngram`: drafts whenever the last tokens occurred before. `auto`: drafts as many of them as pay by measured acceptance and measured time,
  * often none. `off`: drafts nothing.
  */
 export type SpeculateKind = 'auto' | 'off' | 'ngram'
@@ -22,7 +22,10 @@ export interface SpeculateOptions {
 export const MOST_DRAFTED = 64
 const DEFAULT_MOST = 32
 
-/** @throws KvfoldError engine/bad-request for numbers out of bounds */
+/**
+ * Fills in the defaults of the options, and checks their numbers.
+ * @throws KvfoldError engine/bad-request for numbers out of bounds
+ */
 export function speculateTerms(asked: SpeculateOptions | undefined, kind: SpeculateKind): Required<SpeculateOptions> {
   const terms = { kind, most: DEFAULT_MOST, least: 1, ...asked }
   const { most, least } = terms

@@ -7,16 +7,19 @@ import { PromptLookup, SHORTEST_MATCH } from './prompt-lookup.js'
 import { followed } from './running-time.js'
 import type { SpeculateOptions } from './speculate-terms.js'
 
-// How often a proposed token comes, by the length of the match before it.
+// The statistics of how often a proposed token comes, by the length of the match before it.
 
-/** Where the classes of matches begin. */
+/** Matches are counted in classes by their length. This is the smallest length of each class. */
 const CLASSES = [SHORTEST_MATCH, 4, 5, 6, 8, 12, 16, 32]
-/** The shares that an engine expects before it has seen any outcome, and how many outcomes that counts as. */
+/**
+ * For each class, the share of proposals that an engine expects to come true before it has seen any; and the number of outcomes that this
+ * expectation counts as.
+ */
 const EXPECTED = [0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.9, 0.95]
 const EXPECTED_WEIGHT = 8
 /** With more outcomes than these, older ones lose half of their weight. */
 const REMEMBERED = { engine: 512, answer: 32 }
-/** The engine's share counts as this many outcomes of an answer. */
+/** When an answer begins, the share of hits over all answers of the engine counts as this many outcomes. */
 const ENGINE_WEIGHT = 4
 
 const classOf = (matched: number): number => {
@@ -25,7 +28,10 @@ const classOf = (matched: number): number => {
   return found
 }
 
-/** Counts outcomes by class. Every sampled token gives one, whether or not it was drafted, so they cost nothing. */
+/**
+ * Counts by class how often the proposed token came. Every sampled token gives an outcome, whether or not it was drafted, so counting costs
+ * no decode.
+ */
 class Outcomes {
   readonly #hits = new Float64Array(CLASSES.length)
   readonly #trials = new Float64Array(CLASSES.length)
@@ -98,7 +104,7 @@ export class Drafter {
   }
 }
 
-/** A token that comes less often than this is not worth a look. */
+/** Tokens that come with a smaller chance than this are not drafted. */
 const LEAST_CHANCE = 0.05
 
 /** The texts that an answer may repeat: the prompt before its edits, hidden text included, and the markers and summaries of its edits. */
@@ -115,11 +121,11 @@ function repeatable({ tokens, origin }: Prompt): readonly Int32Array[] {
   return [...markers, origin.base]
 }
 
-// The time of a turn by its number of rows. A stream takes one row, and so does each drafted token.
+// The time of a batch by its number of rows. A stream takes one row, and so does each drafted token.
 
-/** The most drafted tokens of a turn before such turns were measured. */
+/** The most drafted tokens of a batch, as long as no batches with drafts were measured. */
 const FIRST_DRAFT = 7
-/** Before any measurement a further row counts as this share of a turn. */
+/** Before any measurement, a further row is assumed to take this share of a batch's time. */
 const UNKNOWN_ROW = 0.5
 
 export class TurnTimes {
@@ -127,12 +133,12 @@ export class TurnTimes {
   /** Milliseconds of a token in a large batch of prompt tokens; null before the first. */
   #bulk: number | null = null
 
-  /** Learns from a turn of streams. */
+  /** Updates the times by a batch of streams. */
   took(rows: number, milliseconds: number): void {
     this.#byRows.set(rows, followed(this.#byRows.get(rows) ?? null, milliseconds))
   }
 
-  /** Learns from a turn of prompt tokens only. */
+  /** Updates the times by a batch of prompt tokens only. */
   tookPrompt(tokens: number, milliseconds: number): void {
     this.#bulk = followed(this.#bulk, milliseconds / tokens)
   }
@@ -141,12 +147,12 @@ export class TurnTimes {
     return this.#byRows.has(rows)
   }
 
-  /** The most rows that a turn may try: at most twice as many as were measured, because times grow in steps. */
+  /** The most rows that a batch may try: at most twice as many as were measured, because times grow in steps. */
   triable(streams: number): number {
     return Math.max(streams + FIRST_DRAFT, 2 * Math.max(0, ...this.#byRows.keys()))
   }
 
-  /** Returns the expected milliseconds of a turn with this many rows, between the nearest measured numbers of rows. */
+  /** Returns the expected milliseconds of a batch with this many rows, interpolated between the nearest measured numbers of rows. */
   of(rows: number): number {
     const known = this.#byRows.get(rows)
     if (known !== undefined) return known
@@ -160,7 +166,7 @@ export class TurnTimes {
     return start + ((rows - below) / (above - below)) * (this.#byRows.get(above)! - start)
   }
 
-  /** Returns the milliseconds of a turn if every row beyond `known` cost no more than a token in a large batch does. */
+  /** Returns the milliseconds of a batch if every row beyond `known` costs no more than a token in a large batch of prompt tokens. */
   least(rows: number, known: number): number {
     const start = this.of(known)
     return start + (rows - known) * (this.#bulk ?? UNKNOWN_ROW * start)
@@ -175,15 +181,18 @@ export class TurnTimes {
   }
 }
 
-// How many tokens are drafted for each stream of a turn.
+// How many tokens are drafted for each stream of a batch.
 
-/** Drafts must promise at least this many times the tokens per second. */
+/** Drafts must promise at least this many times the tokens per second of a batch without drafts. */
 const MARGIN = 1.08
-/** A trial, which measures rows anew, must promise this much under the most favourable time. */
+/**
+ * A trial is a batch with drafts that measures an uncertain time. It must promise this many times the tokens per second under the most
+ * favourable time.
+ */
 const TRIAL_MARGIN = 1.25
-/** Turns between two trials: each that shows no gain doubles the number. */
+/** Number of batches between two trials, at first and at most. Each trial that shows no gain doubles it. */
 const TRIALS = { first: 32, last: 2048 }
-/** After this many turns with drafts in a row comes one without, which measures the time of the streams alone. */
+/** After this many batches with drafts in a row comes one without, which measures the time of the streams alone. */
 const PLAIN_EVERY = 64
 
 /** A stream that may have drafts: `room` is the most tokens that its request, its cells and its batch allow. */
@@ -192,23 +201,23 @@ export interface DraftingStream {
   readonly room: number
 }
 
-/** What is drafted on one engine, over all answers. */
+/** Chooses the drafts for all answers of one engine. */
 export class Speculation {
   readonly times = new TurnTimes()
   readonly outcomes = new Outcomes(REMEMBERED.engine, EXPECTED_WEIGHT, (at) => EXPECTED[at]!)
-  /** Turns until the next trial, and how many come after that. */
+  /** Number of batches until the next trial, and from that trial to the one after it. */
   #trialIn = 0
   #trialEvery = TRIALS.first
   #drafting = 0
 
   constructor(private readonly isEnd: (token: number) => boolean) {}
 
-  /** Returns the drafter of an answer; null where nothing is drafted. */
+  /** Returns the drafter of an answer; null if nothing is drafted. */
   drafter(prompt: Prompt, terms: Required<SpeculateOptions>): Drafter | null {
     return terms.kind === 'off' ? null : new Drafter(prompt, terms, this.outcomes, this.isEnd)
   }
 
-  /** Learns from a turn of streams only. `rows`: streams and drafts. */
+  /** Updates the times by a batch of streams only. `rows`: streams and drafts. */
   took(rows: number, drafted: number, milliseconds: number): void {
     this.times.took(rows, milliseconds)
     this.#drafting = drafted > 0 ? this.#drafting + 1 : 0
@@ -219,7 +228,7 @@ export class Speculation {
    * Returns how many tokens to draft for each stream; null if none. Streams of `ngram` get what their match promises. Streams of `auto` get
    * as many as make the most tokens a second, by the chances of their tokens and the measured times.
    * @param streams null for streams that draft nothing
-   * @param asks True: the turn may be decoded so, and a trial may begin. False: only asks whether there would be drafts.
+   * @param asks True: the batch may be decoded so, and a trial may begin. False: only asks whether there would be drafts.
    */
   choose(streams: readonly (DraftingStream | null)[], asks = true): number[] | null {
     const counts = streams.map((stream) =>

@@ -8,9 +8,9 @@ import type { ModelInfo, Native, NativeContext } from '../native/types.js'
 import { keptTierRates } from './calibration.js'
 import type { LlamaEngineOptions } from './llama-options.js'
 
-/** Fewer cells in use show no difference. */
+/** The fewest cells in use for a measurement: fewer show no difference in time. */
 const FEWEST = 512
-/** More cells in use make the difference no clearer. */
+/** The most cells that are filled for a measurement: more make the difference no clearer. */
 const MOST = 16_384
 /** The usual milliseconds of a measurement. */
 const BUDGET = 1000
@@ -25,11 +25,11 @@ const PROBE = seqId(0)
 const FILLED = seqId(1)
 
 /**
- * Measures on an empty context, and leaves it empty. Cells that no token sees are needed for it. They are not computed: a short text is
- * saved once and loaded into one sequence after another. The shortest time of several rounds counts, because noise only adds time. So a
- * busy machine moves too few cells, but never too many.
+ * Measures the rates on an empty context, and leaves it empty. The measurement needs many cells that no token sees. These are not computed:
+ * a short text is saved once and loaded into one sequence after another. The shortest time of several rounds counts, because noise only
+ * adds time. So a busy machine moves too few cells, but never too many.
  * @param budget the milliseconds after which it begins no further round
- * @returns null where too few cells could be filled to see a difference, and where the first round took longer than twice the budget
+ * @returns null if too few cells could be filled to see a difference, or if the measurement took longer than twice the budget
  * @throws KvfoldError what the context throws
  */
 export async function measureTierRates(

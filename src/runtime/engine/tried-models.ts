@@ -87,7 +87,7 @@ async function run(order: TrialOrder, signal?: AbortSignal): Promise<TrialAnswer
     // From source the child needs tsx, however our own process was started.
     execArgv: source ? forSources() : [],
     stdio: ['ignore', 'ignore', 'pipe', 'ipc'],
-    // With a backtrace llama.cpp would start a debugger where one is installed.
+    // With a backtrace llama.cpp would start a debugger if one is installed.
     env: { ...process.env, GGML_NO_BACKTRACE: '1' },
   })
   let words = ''
@@ -158,7 +158,7 @@ function refuseCancelled(path: string, signal?: AbortSignal): void {
   if (signal?.aborted === true) throw new KvfoldError('engine/cancelled', `The trial of ${path} was cancelled.`)
 }
 
-/** The key of a trial in the file. Returns null if a file cannot be inspected; loading it will say why. */
+/** Returns the key under which the file remembers the trial; null if a model file cannot be inspected (loading it will say why). */
 async function keyOf({ path, backend, version, options }: Trial): Promise<string | null> {
   try {
     const files = await Promise.all([...partsOf(path), ...(options.lora ?? [])].map((part) => stat(part)))
@@ -195,7 +195,7 @@ async function remember(file: string, key: string): Promise<void> {
     await mkdir(dirname(file), { recursive: true })
     await writeWhole(file, (temporary) => writeFile(temporary, `${JSON.stringify({ tried }, null, 1)}\n`))
   } catch {
-    // Ignore it: the model will be tried again, which is slower but no less safe.
+    // A failure to write the file is ignored: the model will be tried again, which is slower but no less safe.
   }
 }
 

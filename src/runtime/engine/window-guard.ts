@@ -7,7 +7,7 @@ import { span, type Span } from '../core/span.js'
 import type { KvMemory, MemoryCell } from '../kv/ports.js'
 import type { Batch, DecodeStatus, NativeContext, Watched } from '../native/types.js'
 
-/** How many sequences of the context the guard needs to offer this many of its own. */
+/** Returns how many sequences the context must have so that the guard can offer this many. */
 export const guardedSequences = (sequences: number): number => 2 * sequences + 1
 
 /** The most sequences that the guard can offer: llama.cpp has 256. */
@@ -109,8 +109,8 @@ export class WindowGuard implements KvMemory {
   }
 
   /**
-   * Lets the empty sequence see one window of cells after another; the caller empties it each time. Windows begin at multiples of their
-   * length, as the windows of some models do.
+   * Lets the sequence for pieces see one window of cells after another; the caller empties it each time. Windows begin at multiples of
+   * their length, as the windows of some models do.
    */
   *#windows(seq: SeqId): Generator<Span> {
     const held = this.context.positions(seq)
@@ -121,14 +121,14 @@ export class WindowGuard implements KvMemory {
     }
   }
 
-  /** Lets the sequence see the cells that were loaded. */
+  /** Lets the sequence see the cells that were loaded into the sequence for pieces, and empties that one. */
   #takePiece(seq: SeqId): boolean {
     this.tag(this.#piece, seq, WHOLE)
     this.context.untag(this.#piece, WHOLE)
     return true
   }
 
-  /** Leaves the twins out. */
+  /** Returns every occupied cell as llama.cpp reports it, without the twins among its sequences. */
   readback(): readonly MemoryCell[] {
     return this.context
       .readback()
@@ -172,5 +172,5 @@ function piecesOf(joined: Uint8Array): readonly Uint8Array[] | null {
   return pieces
 }
 
-/** All positions. */
+/** A span of all positions. */
 const WHOLE = span(0, 2 ** 31 - 1)

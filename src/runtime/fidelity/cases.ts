@@ -1,6 +1,6 @@
 /**
- * Generated questions that a fold can spoil. Each is a text that the model reads whole, the parts of it that are then folded, and a question
- * with one right answer in the text that stays.
+ * Generated questions whose answers a fold can spoil. A case has a text that the model reads whole, the parts of it that are then folded,
+ * and a question with one right answer in the text that stays.
  */
 import { KvfoldError } from '../core/errors.js'
 import { Random } from '../core/random.js'
@@ -10,13 +10,16 @@ import type { Stretch } from '../context/stretch.js'
 
 export interface FidelityCase {
   readonly kind: CaseKind
-  /** Cases with the same number tell of the same text; only cases of different texts are independent samples. */
+  /** Number of the text that the case is about. Only cases about different texts are independent samples. */
   readonly text: number
-  /** All messages, and at last the question. */
+  /** All messages; the last one is the question. */
   readonly messages: readonly ChatMessage[]
   /** The steps before the question: how many messages the model has read in each, and how many of the folds are made before it. */
   readonly steps: readonly { readonly messages: number; readonly folded: number }[]
-  /** All folds; those that no step has are made before the answer. `instead`: the text shown in its place. Default: a marker. */
+  /**
+   * All folds. Those that are not made before one of the steps are made before the answer. `instead`: the text that is shown in place of
+   * the folded one. Default: a marker.
+   */
   readonly folds: readonly (Stretch & { readonly instead?: string })[]
   /** The answer's beginning; the next word is the answer. */
   readonly opening: string
@@ -26,12 +29,12 @@ export interface FidelityCase {
 }
 
 /**
- * `stale`: the folds hide older values of what is asked. `unrelated`: they hide values of other things. `within`: the question stands in the
- * folded message, so its tokens have read the hidden text. `after`: it comes after the fold. `seam`: the answer joins a sentence before the
- * hole with one behind it. `agent`: an agent reads a file six times, and its client prunes each older result in the turn after. `code`: a
- * program assigns a constant anew. `german`: another language. `2k`, `8k`: longer texts. `edited`: a client changes the values in its system
- * prompt, and the dialogue behind it stays. `tools`: definitions of tools were found, and are removed when newer ones were found. `notes`: a
- * dialogue gives way to notes about it, but for its last turns.
+ * `stale`: the folds hide older values of the thing that the question asks about. `unrelated`: they hide values of other things. `within`:
+ * the question stands in the folded message, so its tokens have read the hidden text. `after`: it comes after the fold. `seam`: the answer
+ * joins a sentence before the hole with one behind it. `agent`: an agent reads a file six times, and before each turn its client prunes the
+ * result before the last. `code`: a program assigns a constant anew. `german`: another language. `2k`, `8k`: longer texts. `edited`: a
+ * client changes the values in its system prompt, and the dialogue behind it stays. `tools`: definitions of tools were found, and are
+ * removed when newer ones were found. `notes`: notes about a dialogue replace all of it but its last turns.
  */
 export const CASE_KINDS = [
   'stale, within',
@@ -50,7 +53,7 @@ export const CASE_KINDS = [
 ] as const
 export type CaseKind = (typeof CASE_KINDS)[number]
 
-/** Questions about one text. */
+/** Number of questions about one text. */
 const QUESTIONS = 3
 
 /** Returns `count` cases of the kind. The same seed gives the same cases. */
@@ -94,7 +97,7 @@ function casesOf(kind: CaseKind, random: Random): readonly Written[] {
   }
 }
 
-// The logbook: five days; values of the first and third are overwritten on the fifth.
+// The logbook has five days. The fifth day overwrites values of the first and third day.
 
 interface Language {
   readonly system: string
@@ -165,13 +168,13 @@ const GERMAN: Language = {
   seen: 'Ich habe das Tagebuch gelesen.',
 }
 
-/** Rooms and words of one day. */
+/** Number of rooms of one day, and number of its words. */
 const DAILY = 4
 
 interface LogbookOptions {
   readonly stale: boolean
   readonly within: boolean
-  /** Sentences without a value in each part. */
+  /** Number of sentences without a value in each part. */
   readonly filler: number
 }
 
@@ -214,7 +217,8 @@ function logbook(random: Random, language: Language, { stale, within, filler }: 
   })
 }
 
-// The seam: a sentence before the hole names a room, one behind it names that room's password. The hidden text names it for other rooms.
+// The seam: a sentence before the hole names a room, one behind it names that room's password. The hidden text names older passwords of all
+// rooms.
 
 function seam(random: Random): readonly Written[] {
   const [a, b, c, d, e, f] = random.shuffled(ENGLISH.rooms) as [string, string, string, string, string, string]
@@ -303,9 +307,9 @@ function code(random: Random): readonly Written[] {
   })
 }
 
-// The edited system prompt: it lists what holds now, and the client writes that list anew.
+// The edited system prompt: it lists the present values, and the client writes that list anew.
 
-/** Turns that name no value. */
+/** Pairs of messages that name no value. */
 const SMALL_TALK: readonly (readonly [user: string, assistant: string])[] = [
   [
     'Good morning. I am at the front desk and take over from the night watch.',
@@ -380,7 +384,7 @@ function tools(random: Random): readonly Written[] {
   }))
 }
 
-// The notes: a customer changes an order again and again; then notes say how it stands.
+// The notes: a customer changes an order again and again; then notes state the latest order.
 
 const FIELDS = ['colour', 'lining', 'collar', 'thread'] as const
 const CHANGES = 3
@@ -415,7 +419,7 @@ function notes(random: Random): readonly Written[] {
   }))
 }
 
-/** @throws KvfoldError internal/invariant when the message does not have the text */
+/** Returns the stretch of the message that is this text. @throws KvfoldError internal/invariant when the message does not have it */
 function placeOf(messages: readonly ChatMessage[], message: number, text: string): Stretch {
   const start = messages[message]!.content.indexOf(text)
   if (start === -1) throw new KvfoldError('internal/invariant', 'A generated case does not contain the text that it folds.')

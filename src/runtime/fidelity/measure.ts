@@ -15,38 +15,41 @@ import type { FidelityCase } from './cases.js'
 export interface FidelityWay {
   readonly name: string
   readonly contract: Contract | 'whole'
-  /** For `blend`. A function gets the answers of the ways before it, by name. */
+  /** The tokens that `blend` computes again. A function gets the answers of the earlier ways, by name, and returns the choice. */
   readonly blend?: BlendChoice | ((before: ReadonlyMap<string, FidelityAnswer>) => BlendChoice)
 }
 
-/** One answer. Distances are Kullback-Leibler divergences in nats from the exact prefill, over the likeliest tokens. */
+/**
+ * One answer, and its distance from the answer after an exact prefill. Distances are Kullback-Leibler divergences in nats, over the
+ * likeliest tokens.
+ */
 export interface FidelityAnswer {
   /** The distance of the answer's first token; `form` + `word`. */
   readonly distance: number
-  /** The part of it that is the choice of form: a bare word, a word in quotes, or something else. */
+  /** The part of the distance that comes from the choice of form: a bare word, a word in quotes, or something else. */
   readonly form: number
-  /** The part of it that is the choice of word, given the form. */
+  /** The part of the distance that comes from the choice of word, given the form. */
   readonly word: number
   readonly said: string
   readonly isRight: boolean
-  /** Whether it names a value that is no longer right. */
+  /** Whether the answer names a value that is no longer right. */
   readonly isOutdated: boolean
   /** Tokens that the step computed. */
   readonly computed: number
-  /** Why the step was exact after all; null when it was not. */
+  /** Why the step fell back to `exact`; null when it did not. */
   readonly fallback: string | null
   /** Time of the step's edits and its prefill. */
   readonly milliseconds: number
 }
 
-/** The likeliest tokens among which distances are measured. */
+/** The number of likeliest tokens over which distances are measured. */
 const TOP = 500
-/** Tokens of an answer; a word has at most that many. */
+/** The most tokens of an answer; a word has at most that many. */
 const ANSWER = 5
 
 /**
- * Answers the case in every way and returns the answers by the way's name, with `exact` first: a prefill of the shown text in a conversation
- * that never saw the hidden text. Every other way reads the whole text and then folds it.
+ * Answers the case in every way, and returns the answers by the way's name. `exact` comes first: a prefill of the shown text in a
+ * conversation that never saw the hidden text. Every other way reads the whole text and then folds it.
  */
 export async function measureCase(
   engine: LlamaEngine,
@@ -63,7 +66,7 @@ export async function measureCase(
   for (const { name, contract, blend } of ways) {
     const choice = typeof blend === 'function' ? blend(answers) : blend
     const isWhole = contract === 'whole'
-    // An exact fold would find the cells of the other ways' answers; its own tenant makes it pay for what it computes.
+    // An exact fold would find the cells of the other ways' answers. With a tenant of its own it has to compute them.
     const tenant = contract === 'exact' ? 'exact' : 'read'
     const conversation = freshConversation()
     const terms = { contract: isWhole ? 'exact' : contract, ...definedFields({ blend: choice }) } as const
@@ -81,7 +84,10 @@ export async function measureCase(
   return answers
 }
 
-/** Folds the case's stretches one after another, behind the markers that the context tools write or behind its own text; returns the edits after each. */
+/**
+ * Folds the case's stretches one after another, behind the markers that the context tools write or behind the case's own text. Returns the
+ * edits after each fold.
+ */
 function foldsOf(engine: LlamaEngine, { messages, folds }: FidelityCase): readonly (readonly Edit[])[] {
   const id = freshConversation()
   const conversation = new Conversation(id, portsOf(engine, id))
@@ -151,7 +157,7 @@ export const names = (said: string, value: string): boolean => said.toLowerCase(
 
 /** Natural logs of the likelihoods of the answer's first token, by token. */
 function likelihoods({ logprobs = [], endLogprob }: EngineReply): ReadonlyMap<number, number> {
-  // An answer may end at once.
+  // An answer may end at once; then the first token is the one that ended it.
   const first = logprobs[0] ?? endLogprob
   if (first === undefined) throw new KvfoldError('internal/invariant', 'An engine reported no likelihoods.')
   return new Map(first.top.map(({ token, logprob }) => [token, logprob]))
@@ -166,8 +172,8 @@ function formOf(token: string): Form {
 }
 
 /**
- * Splits the distance by the chain rule: that of the forms, and the mean distance of the words within each form. Tokens that `other` does
- * not list count as its least likely one.
+ * Splits the distance, by the chain rule, into the distance of the forms and the mean distance of the words within each form. Tokens that
+ * `other` does not list count as its least likely one.
  */
 export function distanceOf(
   exact: ReadonlyMap<number, number>,

@@ -1,4 +1,4 @@
-/** What folds cost one model's answers under each fast contract: measured once, kept, and read back when a server starts. */
+/** Measures how far folds change one model's answers under each contract. It is measured once, kept, and read back when a server starts. */
 import { join } from 'node:path'
 import Type, { type Static } from 'typebox'
 import { type ContractChoice, contractOfStep } from '../core/contract.js'
@@ -8,10 +8,10 @@ import type { LlamaEngine } from '../engine/llama.js'
 import { type CaseKind, fidelityCases } from './cases.js'
 import { type FidelityAnswer, type FidelityWay, measureCase } from './measure.js'
 
-/** Raised when cases, ways or the way of measuring change: records of another version are not used. */
+/** The version of the records. Raise it when cases, ways or the way of measuring change: records of another version are not used. */
 const VERSION = 1
 
-/** The texts: one that a fold may spoil much, one that it should hardly touch, and a session of an agent. */
+/** The kinds of text: one that a fold may spoil much, one that it should hardly touch, and a session of an agent. */
 const KINDS = ['stale, within', 'unrelated, within', 'agent'] as const satisfies readonly CaseKind[]
 
 const WAYS = [
@@ -25,9 +25,9 @@ const Count = Type.Integer({ minimum: 0 })
 const Row = Type.Object({
   way: Type.Enum(['unfolded', 'exact', 'splice', 'blend']),
   right: Count,
-  /** Answers that name a value that is no longer right. */
+  /** Number of answers that name a value that is no longer right. */
   outdated: Count,
-  /** Answers that are right under `exact` and wrong here. */
+  /** Number of answers that are right under `exact`, but wrong in this way. */
   lost: Count,
   /** Mean and largest distance of an answer's first token from an exact prefill's, in nats. */
   distance: Type.Object({ mean: Type.Number({ minimum: 0 }), worst: Type.Number({ minimum: 0 }) }),
@@ -49,7 +49,7 @@ export type ModelFidelity = Static<typeof File>
 export interface FidelityOptions {
   /** The fingerprint of the engine's weights, under which the record is kept. */
   readonly weights: string
-  /** Questions about each kind of text. */
+  /** Number of questions about each kind of text. */
   readonly questions: number
   readonly signal?: AbortSignal
   readonly onProgress?: (share: number, what: string) => void
@@ -109,8 +109,8 @@ export async function loadFidelity(weights: string, folder = calibrationFolder()
 }
 
 /**
- * Returns the sentence for a server whose default contract is a fast one: what it costs this model, or that it was not measured. Null for
- * `exact`.
+ * Returns a sentence for the user of a server whose default contract is not `exact`. It says how the contract changes this model's answers,
+ * or that this was not measured. Null for `exact`.
  */
 export function fidelityNotice(contract: ContractChoice, fidelity: ModelFidelity | null): string | null {
   if (contract === 'exact') return null

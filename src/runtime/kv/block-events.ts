@@ -1,6 +1,6 @@
 /**
- * Says which blocks of tokens the cache holds exactly, as events: stored and removed. Routers of other programs follow them (vLLM's KV
- * events). A block is named by a hash of its tokens and of all tokens before it. No cell hash is ever shown.
+ * Reports, as events, which blocks of tokens the cache begins or ceases to hold exactly. Routers of other programs follow such events
+ * (vLLM's KV events). A block is named by a hash of its tokens and of all tokens before it. No cell hash is ever shown.
  */
 import { createHash } from 'node:crypto'
 import { PUBLIC } from '../core/ids.js'
@@ -14,20 +14,20 @@ import { type CacheSalt, COMMON } from './tenant-salts.js'
 export const EVENT_BLOCK = 16
 /** The most blocks in one event. */
 const MOST_BLOCKS = 128
-/** Tokens of a saved sequence that are looked at in one go. */
+/** Number of tokens of a saved sequence that are examined before other work gets its turn. */
 const STRIDE = 512
 
-/** Where announced cells are. Cells of the shared tier belong to no engine, so they are not announced. */
+/** The tiers whose cells are announced. Cells of the shared tier belong to no engine, so they are not announced. */
 export type EventTier = Exclude<Tier, 'shared'>
 
-/** The beginning of a sequence on the device. `tokens` is a view, valid until the cache changes. */
+/** The beginning of a sequence on the device. `tokens` shares memory with the cache: valid until the cache changes. */
 export interface DeviceText {
   readonly holder: object
   readonly salt: CacheSalt
   readonly tokens: Int32Array
   /** How many tokens are exact, from the first on. */
   readonly exact: number
-  /** The first token that may differ from the last look. */
+  /** Index of the first token that may have changed since the last `look`. */
   readonly changed: number
 }
 
@@ -66,18 +66,21 @@ export interface BlocksRemoved {
 
 export type BlockEvent = BlocksStored | BlocksRemoved
 
-/** A held text since the last look: its first `kept` blocks are known, and `tokens` are those of the blocks after them. */
+/**
+ * The change of one held text since the last look. Its first `kept` blocks are the same as then; `tokens` are those of the blocks behind
+ * them.
+ */
 interface News {
   readonly holder: object
   readonly tier: EventTier
   readonly salt: CacheSalt
   readonly kept: number
   readonly tokens: Int32Array
-  /** The saved sequence whose exact beginning has to be found out. */
+  /** For a saved sequence: its record, from which the length of its exact beginning is still to be found. */
   readonly record?: OffloadRecord
 }
 
-/** What was looked at and is not worked out yet. */
+/** The differences that a look found, from which `eventsOf` makes events. */
 export interface Look {
   readonly gone: readonly object[]
   readonly news: readonly News[]
@@ -92,14 +95,14 @@ interface Block {
   readonly hash: bigint
   readonly parent: bigint | null
   readonly salt: CacheSalt
-  /** Null once it was announced. */
+  /** The block's tokens; null once an event announced the block. */
   tokens: Int32Array | null
   holders: number
 }
 
 /**
- * Follows a cache from look to look, and works out which blocks came and went. Call `look` while no decode runs, and then let the steps of
- * `eventsOf` run, all of them, before the next look.
+ * Follows a cache from look to look, and finds the blocks that came and went. Call `look` while no decode runs. Then run all steps of
+ * `eventsOf` before the next look.
  */
 export class BlockEvents {
   readonly #chains = new Map<object, Chain>()
@@ -107,8 +110,8 @@ export class BlockEvents {
   readonly #changed = { device: new Set<Block>(), host: new Set<Block>(), disk: new Set<Block>() }
 
   /**
-   * Compares the cached texts with those of the last look, and returns what differs. Copies the tokens of new texts only, so the time grows
-   * with these and with the number of sequences.
+   * Compares the cached texts with those of the last look, and returns the differences. Copies the tokens of new texts only. So the time
+   * grows with the new texts and with the number of sequences.
    */
   look({ device, stored }: HeldTexts): Look {
     const held = new Set<object>()
@@ -129,7 +132,7 @@ export class BlockEvents {
     return { gone: [...this.#chains.keys()].filter((holder) => !held.has(holder)), news }
   }
 
-  /** Works out a look. Returns the events since the last one, in order: what went, then what came. */
+  /** Turns a look into events, and returns them in order: first the removed blocks, then the stored ones. */
   *eventsOf({ gone, news }: Look): Steps<BlockEvent[]> {
     for (const holder of gone) {
       yield* this.#cut(this.#chains.get(holder)!, 0)
@@ -154,7 +157,7 @@ export class BlockEvents {
     return yield* this.eventsOf(this.look({ device: [], stored: [] }))
   }
 
-  /** Takes the blocks from the `kept`th on out of a chain. */
+  /** Removes all blocks of a chain behind the first `kept` ones. */
   *#cut({ tier, digests }: Chain, kept: number): Steps<void> {
     while (digests.length > kept) {
       const block = this.#blocks[tier].get(hashOf(digests.pop()!))!
@@ -211,7 +214,7 @@ export class BlockEvents {
   }
 }
 
-/** An event that still grows. */
+/** A `stored` event that further blocks may still join. */
 type StoredRun = BlocksStored & { readonly hashes: bigint[]; readonly tokens: number[] }
 
 const TIERS = ['device', 'host', 'disk'] as const

@@ -1,6 +1,6 @@
 /**
- * Leads steps on models whose attention keeps a cell for every token. It brings a conversation's live sequence to the shown tokens, and
- * counts the cost of each step.
+ * The cache for models whose attention keeps a cell for every token. For each step it makes the conversation's live sequence hold the shown
+ * tokens, and it counts the cost.
  */
 import { invariant } from '../core/errors.js'
 import type { ConversationId } from '../core/ids.js'
@@ -42,9 +42,9 @@ export interface KvCacheOptions extends PlannerOptions, Pick<ParkingOptions, 'fe
 }
 
 /**
- * The KV cache. Under contract `exact` a live sequence's cells equal a fresh prefill of its tokens. Under `splice` and `blend` they do only
- * as far as the ledger says (Contract). A cell's hash says whether the cell is exact, so approximate cells never count as exact ones.
- * SequenceTable documents which sequences are dropped for room, and in which order.
+ * The KV cache. Under contract `exact` a live sequence's cells equal a fresh prefill of its tokens. Under `splice` and `blend` some cells
+ * may be approximate, and the ledger counts them (Contract). A cell's hash says whether the cell is exact, so approximate cells never count
+ * as exact ones. SequenceTable documents which sequences are dropped for room, and in which order.
  */
 export class KvCache implements StepCache {
   readonly #table: SequenceTable
@@ -116,8 +116,8 @@ export class KvCache implements StepCache {
       if (state === null) without.set(stored, LOST_BELOW)
       else states.set(stored, state)
     /**
-     * 1 when the last plan found the last token held, so that it is decoded for its logits only. This note keeps that fact, because making
-     * room may take the token from the live sequence.
+     * 1 once a plan found the prompt's last token held, so that it is decoded only for its logits. It is remembered here, because making
+     * room may take that token out of the live sequence.
      */
     let redecoded: 0 | 1 = 0
     try {
@@ -128,7 +128,7 @@ export class KvCache implements StepCache {
         if (first === undefined) return withRedecoded(plan, redecoded)
         redecoded = plan.redecoded
         const started = performance.now()
-        // Loading the first may push the others out of host memory, so all are read first.
+        // Loading the first sequence may push the others out of host memory, so all of them are read before.
         for (const each of wanted) {
           const state = states.get(each) ?? (await this.#offload.read(each))
           if (state !== null) states.set(each, state)
@@ -156,9 +156,9 @@ export class KvCache implements StepCache {
    *   parked version is evicted for one. If there is none, the entries are lost.
    * - Tags the borrowed cells, and copies the cells that go to other positions.
    *
-   * With `alone` it also moves parked versions off the device, if this step's own tokens pay for that (tier-policy.ts). These may be
-   * versions of earlier steps and of this one. Between the decodes that follow, the Mover moves other versions that are a burden, and
-   * sequences that have been idle for long.
+   * If no other step runs (`alone`), it also moves parked versions off the device, if this step's own tokens pay for that (tier-policy.ts).
+   * These may be versions of earlier steps and of this one. Between the decodes that follow, the Mover moves other versions that are a
+   * burden, and sequences that have been idle for long.
    */
   begin(sequence: LiveSequence, plan: Plan, kind: StepKind, alone = false): Step {
     const own = this.#own(sequence)
@@ -195,7 +195,10 @@ export class KvCache implements StepCache {
     return step
   }
 
-  /** Tokens in the middle of the live sequence go to a scratch sequence. It is first made to hold the cells before them. */
+  /**
+   * Returns the next prompt tokens and where they go. Tokens in the middle of the live sequence go to a scratch sequence, which first gets
+   * the cells before them.
+   */
   next(step: Step, limit: number): Chunk | null {
     const { due, sequence } = step
     if (due === null) return null
@@ -231,7 +234,7 @@ export class KvCache implements StepCache {
     const next = this.#mover.busy ? null : this.#parking.next(share)
     if (next !== null) this.#mover.later(next)
     const isBusy = (await this.#mover.slice(milliseconds)) || this.#parking.gather()
-    // No step waited for it.
+    // No step waited for these copies, so their time counts for no step.
     this.#table.takeCopied()
     return isBusy
   }
@@ -271,7 +274,7 @@ export class KvCache implements StepCache {
     invariant(record !== undefined && own.running && !step.ended, `a step of conversation ${own.conversation} was finished twice`)
     this.#middle.close(step)
     own.extendBase()
-    // The live sequence holds the same values. So the version's tags are redundant, and cells that only it holds are duplicates.
+    // Drop every parked version whose tokens the live sequence holds at the same positions with the same values.
     for (const parked of this.#table.parked(own.conversation)) if (own.covers(parked)) this.#table.drop(parked)
     step.spend('cache', performance.now() - started)
     const inherited = this.#conversations.inherited(own.conversation)

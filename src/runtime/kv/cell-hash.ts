@@ -14,7 +14,7 @@ export type CellHashes = Int32Array
 /** Rounds of Chaskey-12 (ISO/IEC 29192-6). */
 const ROUNDS = 12
 
-/** Marks the input of a turned cell's hash. */
+/** Goes into the hash of a turned cell, to keep it apart from the hashes of computed cells. */
 const TURNED = 1
 
 /** Number of cells between two remembered states, a power of two. Going back to an earlier state reads fewer than this again. */
@@ -49,7 +49,7 @@ export class CellHasher {
     this.#states = [...start]
   }
 
-  /** Number of cells seen. */
+  /** Number of cells that the hasher has seen. */
   get seen(): number {
     return this.#seen
   }
@@ -69,7 +69,7 @@ export class CellHasher {
     this.#write(hashes[first]!, hashes[first + 1]! ^ position, hashes[first + 2]!, hashes[first + 3]! ^ TURNED, hashes, at)
   }
 
-  /** Applies the permutation to these words, and the key before and after it. */
+  /** Writes a hash: the permutation of these words, with the key added before and after it. */
   #write(w0: number, w1: number, w2: number, w3: number, into: CellHashes, at: number): void {
     const key = this.#key
     let v0 = w0 ^ key[0]!
@@ -136,7 +136,10 @@ export function sameHash(a: CellHashes, at: number, b: CellHashes, bt: number): 
  */
 export class FreshHashes {
   readonly #hasher: CellHasher
-  /** The last text and its hashes, with room for more. Returned hashes are never overwritten: a different text gets a new array. */
+  /**
+   * The tokens of the last text, in an array with room for more. Hashes that were returned are never overwritten: a different text gets a
+   * new array.
+   */
   #tokens = new Int32Array()
   #hashes: CellHashes = new Int32Array()
   #given: CellHashes = new Int32Array()
@@ -183,7 +186,7 @@ export class FreshText {
     private readonly known: FreshHashes,
   ) {}
 
-  /** The salt of the tenant whose cells would match. */
+  /** The cache salt of the hashes. Only cells under the same salt can match. */
   get salt(): CacheSalt {
     return this.known.salt
   }

@@ -1,17 +1,18 @@
-/** Our record of the cells: which are in use, at which position, tagged by how many sequences, with which hash. */
+/** kvfold's record of the cells: whether a cell is in use, its position, the number of sequences that tag it, and its hash. */
 import { invariant } from '../core/errors.js'
 import { type CellHashes, WORDS } from './cell-hash.js'
 
 /**
- * One handle per cell, 0 .. total-1. It is lent out when the cell's token is decoded and taken back with the cell's last tag. Handles are
- * ours: llama.cpp keeps its own order, which we neither know nor need. A handle in use names one cell, and so one computed token.
+ * The table of all cells, with one handle per cell, from 0 to total - 1. A handle is lent out when a token is decoded, and taken back with
+ * the last tag of its cell. Handles are kvfold's own: llama.cpp keeps its own order of cells, which kvfold neither knows nor needs. A
+ * handle in use names one cell, and so one computed token.
  *
  * Counts and positions are flat arrays because a step may touch every cell of a 64K context several times.
  */
 export class CellTable {
   readonly #references: Int32Array
   readonly #positions: Int32Array
-  /** By handle: the cell's hash. The caller of `take` writes it; a free handle's is meaningless. A live view. */
+  /** The cell hashes, by handle. The caller of `take` writes the hash of the new cell. The hash of a free handle means nothing. */
   readonly hashes: CellHashes
   /** Handles not in use. The last one is lent next. */
   readonly #free: Int32Array
@@ -20,7 +21,7 @@ export class CellTable {
   /** Cells whose keys still have to be turned to their new positions, which the next decode does. */
   readonly #turning = new Set<number>()
 
-  /** `total`: n_ctx. */
+  /** @param total number of cells of the context (llama.cpp's n_ctx) */
   constructor(readonly total: number) {
     this.#references = new Int32Array(total)
     this.#positions = new Int32Array(total)
@@ -82,7 +83,7 @@ export class CellTable {
     }
   }
 
-  /** Notes that a decode has run, which turned all keys. */
+  /** Records that a decode has run. It turned the keys of all shifted cells. */
   settle(): void {
     this.#turning.clear()
   }

@@ -1,4 +1,7 @@
-/** Leads steps on models whose sequences can only be extended: recurrent and hybrid models, and windows that forget. */
+/**
+ * The cache for models whose sequences can only be extended: recurrent and hybrid models, and models whose attention windows drop old
+ * cells.
+ */
 import { invariant } from '../core/errors.js'
 import { type ConversationId, seqId } from '../core/ids.js'
 import { length, span, type Span } from '../core/span.js'
@@ -38,8 +41,8 @@ const END = 2 ** 31 - 1
  * Sequences share nothing: a checkpoint of another conversation is loaded as a copy. So the cache has none of the optional members of
  * StepCache but `distrust`.
  *
- * The cell table counts one cell per token, as a hybrid model's attention uses them. A recurrent state uses none. There the table only
- * bounds how many tokens live sequences represent before idle ones are moved to checkpoints, which costs little.
+ * The cell table counts one cell per token, as a hybrid model's attention uses them. A recurrent state uses none. For such a model the
+ * table only bounds how many tokens live sequences represent before idle ones are moved to checkpoints, which costs little.
  */
 export class CheckpointCache implements StepCache {
   readonly #table: SequenceTable
@@ -79,7 +82,7 @@ export class CheckpointCache implements StepCache {
     const own = this.#own(sequence)
     const { tokens } = prompt
     invariant(tokens.length > 0, `conversation ${sequence.conversation} was given an empty prompt`)
-    // The reused beginning must end before the last of these.
+    // The reused beginning must be shorter than these tokens, so that the last of them is computed.
     const most = recomputeFrom === undefined ? tokens : tokens.subarray(0, recomputeFrom + 1)
     const kept = own.held < most.length && commonPrefix(own.tokens, most) === own.held ? own.held : 0
     const holder = this.#checkpoints.before(most, kept, own, without) ?? own
@@ -95,7 +98,10 @@ export class CheckpointCache implements StepCache {
     return this.#offload.fetch(head?.kind === 'borrow' && head.from instanceof OffloadedSequence ? [head.from] : [])
   }
 
-  /** Returns the plan for `prompt`. If it continues a checkpoint, the live sequence now holds that, and its old state is saved. */
+  /**
+   * Returns the plan for `prompt`. If the plan continues a checkpoint, saves the state of the live sequence, and loads the checkpoint into
+   * it.
+   */
   async prepare(sequence: LiveSequence, prompt: Prompt, terms: StepContract = EXACT, fetched?: ReadStates): Promise<Plan> {
     await this.forgetHidden(sequence.conversation, prompt)
     const without = new Map<HeldSequence, string>()
@@ -149,7 +155,7 @@ export class CheckpointCache implements StepCache {
     return step
   }
 
-  /** The chunk ends at the next place where the state is to be saved. */
+  /** Returns the next prompt tokens. They end at the next place where a checkpoint is saved. */
   next(step: Step, limit: number): Chunk | null {
     this.#refuseLost(step)
     const { due, sequence, plan } = step
@@ -192,9 +198,9 @@ export class CheckpointCache implements StepCache {
   }
 
   /**
-   * Reports that a decode was aborted, failed, or found no room. If any token entered, the state is neither the old nor the new one. The
-   * position that llama.cpp names does not show that, because llama.cpp moves it before it computes. Then the live sequence is emptied, and
-   * the step can only be cancelled. Always returns 0.
+   * Reports that a decode was aborted, failed, or found no room. If any token entered, the state is neither the old nor the new one. So the
+   * live sequence is emptied, and the step can only be cancelled. llama.cpp's position does not show how far the decode got, because
+   * llama.cpp advances it before it computes. Always returns 0.
    */
   settle(step: Step, attempted: Int32Array, what: StepPart): number {
     const { sequence } = step
@@ -204,13 +210,13 @@ export class CheckpointCache implements StepCache {
       entered <= attempted.length,
       `sequence ${sequence.seq} continued at position ${sequence.held} with ${attempted.length} tokens, but grew by ${entered}`,
     )
-    // They count as submitted, because llama.cpp took them in. The number is negative when it dropped the whole sequence.
+    // The tokens count as submitted, because llama.cpp took them in. `entered` is negative when llama.cpp dropped the whole sequence.
     if (entered > 0) step.submit(what, entered)
     this.#lose(sequence)
     return 0
   }
 
-  /** Called after a decode of several sequences failed. Their states may have been in the middle of a move, so all of them are dropped. */
+  /** Drops all sequences after a decode of several sequences failed, because llama.cpp may have been moving their states. */
   distrust(): void {
     for (const sequence of this.#table.all) this.#lose(sequence)
   }
@@ -255,7 +261,7 @@ export class CheckpointCache implements StepCache {
     return this.#conversations.get(conversation)?.before ?? null
   }
 
-  /** Rewrites the cells of an idle conversation next to each other. Without attention it changes nothing. */
+  /** Rewrites the cells of an idle conversation next to each other. In a model without attention this changes nothing. */
   compact(conversation: ConversationId): number {
     const own = this.#conversations.live(conversation)
     return own === null || own.running || own.held === 0 ? 0 : this.#table.compact(own)
@@ -289,8 +295,9 @@ export class CheckpointCache implements StepCache {
   }
 
   /**
-   * Checks our records. `books`: whether they are consistent. The other levels also check that every sequence ends in llama.cpp where our
-   * records say. Such a memory reports no more: a sequence's first position depends on the memory's kind, and cells cannot be read back.
+   * Checks kvfold's records. `books`: whether they are consistent. The other levels also check that every sequence ends in llama.cpp at the
+   * position that these records say. The memory of such models reports no more: a sequence's first position depends on the memory's kind,
+   * and cells cannot be read back.
    */
   check(level: 'books' | 'positions' | 'full'): void {
     checkBooks(this.#table)

@@ -1,6 +1,6 @@
 /** Prices computation with one model on one machine, by a few rates that were measured once. */
 
-/** To be raised when the meaning of a field changes. Models of other versions are not read. */
+/** The version of this format. Raise it when the meaning of a field changes. Cost models of other versions are not read. */
 export const COST_VERSION = 1
 
 /** The model, settings and machine that a cost model was measured on. */
@@ -10,10 +10,10 @@ export interface MeasuredOn {
   readonly parameters: number
   /** Bytes of all tensors. */
   readonly size: number
-  /** Null: llama.cpp's default for a context. */
+  /** Number of threads; null: llama.cpp's default for a context. */
   readonly threads: number | null
   readonly ubatch: number
-  /** Whether it was in force. */
+  /** Whether flash attention was in use. */
   readonly flashAttention: boolean
   readonly keyType: string
   readonly valueType: string
@@ -22,34 +22,37 @@ export interface MeasuredOn {
   readonly cpu: string
   /** The release of llama.cpp. */
   readonly release: string
-  /** ISO 8601. */
+  /** The time of the measurement, in ISO 8601. */
   readonly date: string
 }
 
 /**
- * `call`: one graph run, which reads all weights. `token`: one token passes the layers. `read`: one graph run reads one cell that its
- * tokens see. `attended`: one token looks at one such cell. `scanned`: one token passes over one cell in use, of any sequence
- * (docs/kv-cache.md: attention runs up to the highest one).
+ * The units of work that the computation of prompt tokens consists of. `call`: one graph run, which reads all weights. `token`: one token
+ * passes the layers. `read`: one graph run reads one cell that its tokens see. `attended`: one token looks at one such cell. `scanned`: one
+ * token passes over one cell in use, of any sequence (docs/kv-cache.md: attention runs up to the highest one).
  */
 export type PrefillTerm = 'call' | 'token' | 'read' | 'attended' | 'scanned'
-/** The same for a token generated alone, where `token` includes the call, and `attended` includes reading the cell. */
+/**
+ * The units of work of a token that is generated alone (see PrefillTerm). Here `token` includes the call, and `attended` includes reading
+ * the cell.
+ */
 export type DecodeTerm = 'token' | 'attended' | 'scanned'
 /**
- * Planning and tagging. `step`: the fixed cost of a step. `shown`: one token shown. `moved`: one cell that is parked, brought back or
- * dropped.
+ * The units of work of planning and tagging. `step`: the fixed cost of a step. `shown`: one token shown. `moved`: one cell that is parked,
+ * brought back or dropped.
  */
 export type BooksTerm = 'step' | 'shown' | 'moved'
 
-/** Rates in milliseconds. */
+/** The measured cost of each unit of work, in milliseconds. */
 export interface CostModel {
   readonly version: typeof COST_VERSION
   readonly on: MeasuredOn
-  /** The most cells in use that were measured; beyond them it extrapolates. */
+  /** The most cells that were in use in a measurement. For more cells the model extrapolates. */
   readonly deepest: number
   readonly prefill: Fit<PrefillTerm>
   readonly decode: Fit<DecodeTerm>
   readonly books: Fit<BooksTerm>
-  /** Saving sequences to host memory and loading them. */
+  /** How fast sequences are saved to host memory and loaded back. */
   readonly host: { readonly saveBytesPerSecond: number; readonly loadBytesPerSecond: number; readonly bytesPerCell: number }
 }
 
@@ -68,12 +71,12 @@ export const tierRatesOf = ({ host, prefill, decode }: Pick<CostModel, 'host' | 
   scanned: { prefill: prefill.rates.scanned, decode: decode.rates.scanned },
 })
 
-/** Tokens that are computed one after the other. */
+/** A stretch of tokens that are computed, one after the other. */
 export interface ComputedRun {
   readonly tokens: number
-  /** Tokens before them that they see. Where nothing is hidden, this is the position they start at. */
+  /** Number of tokens before the stretch that its tokens see. If nothing is hidden, this is also the position where it begins. */
   readonly attended: number
-  /** Cells in use before them, by all sequences. */
+  /** Number of cells that all sequences use before the stretch is computed. */
   readonly cells: number
 }
 
@@ -82,7 +85,7 @@ export interface Timed extends ComputedRun {
   readonly milliseconds: number
 }
 
-/** The bookkeeping of a step, and the milliseconds that it took. */
+/** The bookkeeping of a step (BooksTerm explains the fields), and the milliseconds that it took. */
 export interface TimedBooks {
   readonly shown: number
   readonly moved: number
@@ -116,7 +119,7 @@ export function fitCosts(
 export const prefillTime = ({ prefill, on }: Pick<CostModel, 'prefill' | 'on'>, run: ComputedRun): number =>
   priceOf(prefill, prefillAmounts(run, on.ubatch))
 
-/** Returns how many tokens of a prompt are computed in the time that a decode takes beside its tokens. */
+/** Returns the fixed time of a decode, as the number of prompt tokens that are computed in that time. */
 export const decodeInTokens = ({ prefill: { rates } }: Pick<CostModel, 'prefill'>): number =>
   rates.token === 0 ? 0 : Math.round(rates.call / rates.token)
 
@@ -134,7 +137,10 @@ export function hostTime({ host }: Pick<CostModel, 'host'>, cells: number): { by
   return { bytes, save: (1000 * bytes) / host.saveBytesPerSecond, load: (1000 * bytes) / host.loadBytesPerSecond }
 }
 
-/** Every token sees the tokens before it and itself. A ubatch passes over all cells in use, its own included. */
+/**
+ * Returns how much work of each kind the run is. Every token sees the tokens before it and itself. A ubatch passes over all cells in use,
+ * its own included.
+ */
 function prefillAmounts({ tokens, attended, cells }: ComputedRun, ubatch: number): Record<PrefillTerm, number> {
   let read = 0
   let scanned = 0
@@ -170,7 +176,7 @@ export interface Fit<Term extends string> {
   readonly samples: number
 }
 
-/** How much of each term a measurement had, and its result (more than 0). */
+/** A measurement: how much work of each kind it contained, and its result (more than 0). */
 export interface CostSample<Term extends string> {
   readonly amounts: Readonly<Record<Term, number>>
   readonly measured: number
@@ -217,8 +223,8 @@ export function medianOf(values: readonly number[]): number {
 const dot = (a: readonly number[], b: readonly number[]): number => a.reduce((sum, value, index) => sum + value * b[index]!, 0)
 
 /**
- * Returns the x for which every row times x comes closest to 1, by normal equations over columns scaled to equal length. Null: x is not
- * determined.
+ * Returns the x for which every row times x comes closest to 1. Solves the normal equations, over columns scaled to equal length. Null: the
+ * rows do not determine x.
  */
 function solveTo1(rows: readonly (readonly number[])[]): number[] | null {
   const size = rows[0]?.length ?? 0

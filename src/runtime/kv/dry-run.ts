@@ -14,7 +14,7 @@ export interface DryRunStep {
 }
 
 export interface DryRunOptions {
-  /** Cells of the context. */
+  /** Number of cells of the context. */
   readonly cells: number
   readonly sequences: number
   /** Positions the model was trained on. Default: no limit. */
@@ -51,7 +51,7 @@ export function dryRun(steps: readonly DryRunStep[], { cells, sequences, positio
 
 // A memory without content, for dry runs. KvCache itself records all cells.
 
-/** Has the given numbers of cells and sequences, and accepts every call. A saved state is empty, and nothing can be read back. */
+/** Claims the given numbers of cells and sequences, and accepts every call. A saved state is empty, and nothing can be read back. */
 export class DryRunMemory implements KvMemory {
   constructor(
     readonly cells: number,

@@ -12,7 +12,7 @@ export type Reservation =
   { readonly kind: 'ok'; readonly evicted: number } | { readonly kind: 'full'; readonly needed: number; readonly free: number }
 
 export class Evictor {
-  /** Cells lost by evictions, cells moved to a lower tier, and milliseconds spent on moves. They count for no step yet. */
+  /** The cost of evictions that no step counts yet: cells lost, cells moved to a lower tier, and milliseconds spent on moves. */
   #evicted = 0
   #moved = 0
   #milliseconds = 0
@@ -103,8 +103,8 @@ export class Evictor {
   }
 
   /**
-   * Takes a sequence off the device that a lower tier has already. The cells of a parked version count for its conversation's next step.
-   * The cells of an idle conversation count for the step that commits or begins next.
+   * Removes a sequence from the device after a lower tier has stored it. The cells of a parked version count for its conversation's next
+   * step. The cells of an idle conversation count for the step that commits or begins next.
    */
   moved(victim: Sequence): void {
     if (victim.state === 'idle') this.conversations.views.keep(victim)
@@ -115,8 +115,8 @@ export class Evictor {
   }
 
   /**
-   * Evicts while no step waits for it. Moved cells count for the next step of the victim's own conversation. Lost cells and the time count
-   * for no step.
+   * Evicts a sequence although no step needs its room. Moved cells count for the next step of the victim's own conversation. Lost cells and
+   * the time count for no step.
    */
   evictUnasked(victim: Sequence): void {
     const before = [this.#evicted, this.#moved, this.#milliseconds] as const

@@ -7,19 +7,19 @@ import { type Plan, turnedIn } from './plan/plan.js'
 /** The effects that a step would have on the cache. */
 export interface Prospect {
   readonly asked: Contract
-  /** The contract that it would keep. */
+  /** The contract that the step would keep. */
   readonly contract: Contract
   readonly fallback: string | null
   readonly runs: readonly ComputedRun[]
-  /** Tokens shown afterwards. */
+  /** Number of tokens that the step shows. */
   readonly shown: number
-  /** Cells that are parked, borrowed or dropped. */
+  /** Number of cells that the step parks, borrows or drops. */
   readonly moved: number
-  /** Cells that are copied to other positions. */
+  /** Number of cells that the step copies to other positions. */
   readonly turned: number
-  /** Cells in use afterwards, by all sequences, parked ones included. */
+  /** Number of cells that all sequences use after the step, parked ones included. */
   readonly cells: number
-  /** Positions used up afterwards. */
+  /** Number of positions that the live sequence has used up after the step. */
   readonly positions: number
 }
 
@@ -69,7 +69,7 @@ export interface Forecast {
   readonly milliseconds: number
   readonly cellsAfter: number
   readonly positionsAfter: number
-  /** Milliseconds for one generated token afterwards. */
+  /** Milliseconds for each token that is generated after the edit. */
   readonly perToken: number
   /** Milliseconds that the edit saves per generated token; negative when it costs time. */
   readonly savingPerToken: number
@@ -106,8 +106,8 @@ export const predictedTime = (model: CostModel | null, plan: Plan, held: number,
   model === null ? null : timeOf(model, prospectOf(plan, held, { before: used, after: used }))
 
 /**
- * Returns the milliseconds until the first token can be sampled: bookkeeping, copies to other positions, and prompt. Copies count with
- * their way out and back, without the pass over the keys. A lone token costs as much as a generated one.
+ * Returns the milliseconds until the first token can be sampled: bookkeeping, copies to other positions, and prompt. A copy counts as saved
+ * and loaded once; turning the keys is not counted. A token that is computed alone costs as much as a generated one.
  */
 export function timeOf(model: CostModel, { runs, shown, moved, turned }: Prospect): number {
   const { save, load } = hostTime(model, turned)

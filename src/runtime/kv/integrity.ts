@@ -1,13 +1,13 @@
-/** Checks that our records of cells and sequences are consistent, and that they agree with the cells that llama.cpp reports. */
+/** Checks that kvfold's records of cells and sequences are consistent, and that they agree with the cells that llama.cpp reports. */
 import { KvfoldError, invariant } from '../core/errors.js'
 import { seqId } from '../core/ids.js'
 import { span } from '../core/span.js'
 import type { SequenceTable } from './sequence-table.js'
 
 /**
- * Checks that our records are consistent. Cells in use + free = total. Every cell is either free or tagged by exactly as many sequences as
- * counted. The positions of every sequence ascend, one cell each. Lent ids are those in use. Each conversation has at most one live
- * sequence.
+ * Checks that kvfold's records are consistent. Cells in use + free = total. Every cell is either free or tagged by exactly as many
+ * sequences as counted. The positions of every sequence ascend, one cell each. Lent ids are those in use. Each conversation has at most one
+ * live sequence.
  * @throws KvfoldError internal/invariant
  */
 export function checkBooks({ cells, sequences, all: holdings }: SequenceTable): void {
@@ -48,7 +48,9 @@ export function checkBooks({ cells, sequences, all: holdings }: SequenceTable): 
   invariant(new Set(live).size === live.length, 'a conversation has two live sequences')
 }
 
-/** Checks that every sequence id, lent or not, spans the same positions in llama.cpp as in our records. Makes one cheap call per id. */
+/**
+ * Checks that every sequence id, lent or not, spans the same positions in llama.cpp as in kvfold's records. Makes one cheap call per id.
+ */
 export function checkPositions({ memory, all: holdings }: SequenceTable): void {
   const held = new Map(holdings.map((sequence) => [sequence.seq, sequence.span]))
   for (let id = 0; id < memory.sequences; id++) {
@@ -60,7 +62,7 @@ export function checkPositions({ memory, all: holdings }: SequenceTable): void {
   }
 }
 
-/** Checks that every occupied cell in llama.cpp, by position and tags, is one of ours, and the other way round. Copies the whole cache. */
+/** Checks that llama.cpp and kvfold's records have the same occupied cells, by position and tags. Copies the whole cache. */
 export function checkReadback({ memory, cells, all: holdings }: SequenceTable): void {
   const tags = new Map<number, number[]>()
   for (const { seq, cells: held } of holdings)
@@ -69,7 +71,7 @@ export function checkReadback({ memory, cells, all: holdings }: SequenceTable): 
       if (of === undefined) tags.set(cell, [seq])
       else of.push(seq)
     }
-  /** Number of cells per description: ours minus llama.cpp's. */
+  /** For each description of a cell: the number of such cells in kvfold's records, minus the number in llama.cpp. */
   const surplus = new Map<string, number>()
   const count = (position: number, sequences: readonly number[], by: 1 | -1) => {
     const name = `position ${position} of sequences ${[...sequences].sort((a, b) => a - b).join(',')}`

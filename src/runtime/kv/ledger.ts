@@ -53,34 +53,34 @@ export interface LedgerEntry {
   readonly reused: number
   readonly recomputed: number
   readonly fresh: number
-  /** See MessageCost; 0 under `exact`. */
+  /** Shown tokens whose cells are approximate (MessageCost.approximate); 0 under `exact`. */
   readonly approximate: number
   /** Positions used up at the end of the step. `shown` of them have cells; the rest are gaps where text is hidden. */
   readonly positions: number
   /**
-   * Tokens that were submitted but not newly shown. These are the one token that a full hit decodes again for its logits, drafted tokens
-   * whose cells were taken back, or the work of a cancelled step.
+   * Tokens that were submitted but not newly shown. These are the last token of a prompt whose tokens were all held (it is decoded again
+   * for its logits), drafted tokens whose cells were taken back, or the work of a cancelled step.
    */
   readonly side: number
   /**
-   * Drafted tokens that were submitted, and how many of them the answer kept. The others were taken back. Absent where nothing was drafted.
+   * Drafted tokens that were submitted, and how many of them the answer kept. The others were taken back. Absent if nothing was drafted.
    */
   readonly drafted?: number
   readonly accepted?: number
   /** Tokens submitted to decode on behalf of this step, as the addon counted them. */
   readonly submitted: number
   /**
-   * Tokens that a plain prefix cache would have submitted for the same step. They are the generated tokens and, of the prompt, those after
-   * its common beginning with the previous prompt. That is the last prompt of this conversation or, for its first step, of the one that it
-   * was forked from. For a first step without such a prompt: the tokens that were submitted. Absent in entries of earlier versions, of
+   * Tokens that a plain prefix cache would have submitted for the same step: the generated tokens, and the prompt's tokens behind its
+   * common beginning with the previous prompt. For a first step, the previous prompt is the last one of the conversation that this one was
+   * forked from. If there is no previous prompt, the field counts the tokens that were submitted. Absent in entries of earlier versions, of
    * cancelled steps and of engines that do not report it.
    */
   readonly plain?: number
-  /** Tokens sampled but not yet submitted (the last token of an answer). */
+  /** Tokens that were sampled but not submitted, such as the last token of an answer. */
   readonly pending: number
   /** Reused tokens by source; sums to `reused`. */
   readonly sources: Readonly<Record<ReuseSource, number>>
-  /** Reused tokens that a lower tier held and that were brought onto the device, by tier. `shared` is absent where it is 0. */
+  /** Reused tokens that a lower tier held and that were brought onto the device, by tier. `shared` is absent if it is 0. */
   readonly tiers: Readonly<Record<Exclude<Tier, 'device' | 'shared'>, number>> & { readonly shared?: number }
   /**
    * Reused tokens whose cells are copies turned to other positions, because they could not stay or to close gaps; they are approximate.
@@ -106,8 +106,8 @@ export interface LedgerEntry {
    */
   readonly moved: number
   /**
-   * Wall time by part. `cache`: planning, bookkeeping and copies of cells. `prefill`: the decodes of the prompt. `decode`: the decodes of
-   * the answer.
+   * Milliseconds of wall time, by part of the step. `cache`: planning, bookkeeping and copies of cells. `prefill`: the decodes of the
+   * prompt. `decode`: the decodes of the answer.
    */
   readonly milliseconds: { readonly cache: number; readonly prefill: number; readonly decode: number }
   /**
@@ -116,17 +116,17 @@ export interface LedgerEntry {
    * report it.
    */
   readonly copying?: number
-  /** Predicted milliseconds of cache and prefill, made before they began; null where the machine was not calibrated. */
+  /** Predicted milliseconds of cache and prefill, made before they began; null if the machine was not calibrated. */
   readonly predicted: number | null
   /**
-   * Present where another server computed the step. `name`: the server. `expected`: the prompt tokens that it should have cached, which are
+   * Present if another server computed the step. `name`: the server. `expected`: the prompt tokens that it should have cached, which are
    * the beginning that the conversation's last step left there. `reported`: the number that it reported; null when it reports none. Absent
    * in entries of our own engines and of earlier versions.
    */
   readonly engine?: { readonly name: string; readonly expected: number; readonly reported: number | null }
 }
 
-/** Sums the drafts of these steps; an empty object where nothing was drafted. */
+/** Sums the drafts of these steps; an empty object if nothing was drafted. */
 export function draftsIn(ledger: readonly LedgerEntry[]): {
   readonly drafts?: { readonly drafted: number; readonly accepted: number }
 } {

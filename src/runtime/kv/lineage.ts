@@ -6,31 +6,33 @@ import { lowerBound, span, type Span } from '../core/span.js'
 import { commonPrefix, commonSuffix, type EditMap, type ReplacedSpan } from './prompt.js'
 import { stricter } from './plan/parts.js'
 
-/** A prompt without edits of ours. `starts`: the first token of each message, then the prompt's length. */
+/**
+ * A prompt as the client sent it, without kvfold's own edits. `starts`: the index of each message's first token, then the prompt's length.
+ */
 export interface Wording {
   readonly tokens: Int32Array
   readonly starts: readonly number[]
 }
 
-/** A wording and, for each of its tokens, its place in a lineage; NOWHERE for text that replaces other text. */
+/** A wording, and the place of each of its tokens in the lineage. Tokens of text that replaced other text have the place NOWHERE. */
 export interface PlacedWording {
   readonly lineage: Lineage
   readonly places: Int32Array
 }
 
-/** The place of a token that replaces other text. */
+/** Marks a token that replaces other text, and so has no place in the lineage. */
 export const NOWHERE = -1
-/** A key that no message has. */
+/** A key that no message has, so a version with this key matches none. */
 const GONE = ''
 const NONE = new Int32Array()
-/** Bytes that a version takes besides its tokens, approximately. */
+/** Bytes of memory that a version takes besides its tokens, approximately. */
 const OVERHEAD = 256
 /** The most wordings that a lineage remembers. */
 const WORDINGS = 64
 
 /** A message in the form in which it was shown at some time. */
 interface MessageVersion {
-  /** Equal for equal tokens, and only for them. */
+  /** The tokens as a string: versions have equal keys exactly if they have equal tokens. */
   readonly key: string
   readonly tokens: Int32Array
   /** The tokens' places in the lineage; ascending, apart from NOWHERE. */
@@ -40,15 +42,15 @@ interface MessageVersion {
 }
 
 /**
- * All texts that the messages of a conversation ever had, in order. Text that a client took out or replaced stays in it. It only grows at
- * its end, so a place always means the same token, and cells are found by it (source ids). Immutable.
+ * All texts that the messages of a conversation ever had, in order. Text that a client took out or replaced stays in the lineage. A lineage
+ * only grows at its end, so a place in it always means the same token, and source ids name tokens by place. Lineages are immutable.
  */
 export class Lineage {
   private constructor(
     readonly text: Int32Array,
-    /** In the order of their places. */
+    /** All versions of all messages, in the order of their places. */
     private readonly versions: readonly MessageVersion[],
-    /** The messages of each placed wording, latest first, without wordings that a later one continues. */
+    /** The message versions of each prompt that was placed, latest first. A prompt that a later one only continued is left out. */
     private readonly wordings: readonly (readonly MessageVersion[])[],
   ) {}
 
@@ -58,16 +60,16 @@ export class Lineage {
     return new Lineage(tokens, versions, [versions])
   }
 
-  /** Bytes that it takes, approximately. */
+  /** Bytes of memory that the lineage takes, approximately. */
   get bytes(): number {
     const pointers = this.wordings.reduce((sum, { length }) => sum + 8 * length, 0)
-    // A version has tokens, places, and the key (one byte per character). The wordings consist of the same versions.
+    // Each version counts three arrays: tokens, places, and the key (one byte per character). The wordings only point to versions.
     return this.versions.reduce((sum, { tokens }) => sum + 3 * tokens.byteLength + OVERHEAD, this.text.byteLength + pointers)
   }
 
   /**
-   * If `text` begins with this lineage's text, returns the lineage with the tokens that were generated since. Otherwise returns this
-   * lineage.
+   * Adds the tokens that a step generated. If `text` begins with this lineage's text, returns a lineage of all of `text`. Otherwise returns
+   * this lineage.
    */
   grown(text: Int32Array): Lineage {
     const { length } = this.text
@@ -83,11 +85,16 @@ export class Lineage {
   }
 
   /**
-   * Finds the places of each message as it was shown at some time. Of a message that replaced another, it finds the equal beginning and the
-   * equal end. It adds messages behind the last found one to the lineage. Of these, it finds only the beginning that they share with the
-   * text that was there. If the messages begin like an earlier wording, they get the places that they had in it, unless fewer tokens have a
-   * place then.
-   * @param count number of messages that may be found. Messages behind them are found only if nothing is left out in between. Default: all
+   * Gives every token of the client's messages its place, and returns the lineage extended by the new text.
+   *
+   * - A message that was shown before gets the places that it had then.
+   * - A message that replaced another one gets places for the beginning and the end that both have in common.
+   * - Messages behind the last known one are added to the end of the lineage. Only a beginning that they share with the text that stood
+   *   there gets that text's places.
+   * - If the messages begin like an earlier wording, they get the places that they had in it, unless fewer tokens would have a place then.
+   *
+   * @param count number of messages that may match known ones. Messages behind them match only if they continue the last match without a
+   * gap. Default: all
    */
   place({ tokens, starts }: Wording, count = Infinity): PlacedWording {
     const spans = spansOf(starts)
@@ -124,7 +131,7 @@ export class Lineage {
     return { lineage: new Lineage(text, inOrder(hidden, made), [made, ...others].slice(0, WORDINGS)), places }
   }
 
-  /** Whether one of the remembered wordings began with these very messages. */
+  /** Whether the client sent exactly these messages before, at the beginning of a remembered wording. */
   showed({ tokens, starts }: Wording): boolean {
     const spans = spansOf(starts)
     const given = spans.map(({ start, end }) => keyOf(tokens.subarray(start, end)))
@@ -132,8 +139,8 @@ export class Lineage {
   }
 
   /**
-   * Takes the places of the wording that shares the longest beginning with these messages; of equal ones, the latest. Changes nothing if
-   * fewer tokens would be found.
+   * Replaces `places` by those of the wording that shares the longest beginning with these messages; of equal ones, the latest. Changes
+   * nothing if fewer tokens would be found again.
    */
   #placeAsBefore(tokens: Int32Array, spans: readonly Span[], given: readonly string[], places: Int32Array): void {
     const common = this.wordings.map((wording) => commonBeginning(wording, tokens, spans, given))
@@ -143,13 +150,16 @@ export class Lineage {
     const shown = joined(this.wordings[wording]!.map((version) => version.places)).subarray(0, most)
     const other = joined([shown, places.subarray(most)])
     keepAscending(other)
-    /** Counts the tokens that are found again: those with a place, and those of the common beginning, which include replacements. */
+    /** Counts the tokens that are found again: those with a place, and all of the common beginning, even where it replaced other text. */
     const found = (of: Int32Array, length: number) =>
       of.reduce((count, place, at) => count + (place !== NOWHERE || at < length ? 1 : 0), 0)
     if (found(other, most) >= found(places, common[0]!)) places.set(other)
   }
 
-  /** Returns the versions. The generated one gets the key of the message that continues where its generation ended. */
+  /**
+   * Returns the versions. The version that the model generated gets the key of the client's message that continues it, so that the two
+   * match.
+   */
   #current(tokens: Int32Array, spans: readonly Span[], given: readonly string[]): readonly MessageVersion[] {
     const place = this.#generated
     const last = this.versions[place]
@@ -161,12 +171,13 @@ export class Lineage {
     const follows = usual < spans.length && follow(usual) ? usual : spans.findLastIndex((_, at) => follow(at))
     const at = follows >= 0 ? follows : spans.findLastIndex(goesOn)
     if (at < 0) return this.versions
-    // The last message is the prompt for an answer. It continues an answer that was never given only behind the same message as that one.
+    // The client's last message is the beginning of the next answer. It continues the generated version only if both stand behind the same
+    // message.
     const key = at === given.length - 1 && follows < 0 ? GONE : given[at]!
     return this.versions.with(place, { ...last, key })
   }
 
-  /** Index of the version that the last step generated: the last one that it showed. Hidden text may have come later. */
+  /** Index of the version that the last step generated, which is the last one that it showed. Versions hidden now may stand behind it. */
   get #generated(): number {
     return this.versions.findLastIndex(({ shown }) => shown)
   }
@@ -180,15 +191,15 @@ export class Lineage {
   }
 }
 
-/** Bytes, approximately, that all lineages may take. */
+/** Bytes of memory that all lineages together may take, approximately. */
 const ROOM = 2 ** 26
 /** The most lineages that a conversation has. */
 const LINEAGES = 4
 
 /**
- * The lineages of all conversations, latest used first. A conversation gets one more when its client sends a list that has too little in
- * common with the others. So the client can come back to the others. When room is short, the conversations unused for longest lose their
- * lineages first.
+ * The lineages of all conversations, latest used first. A conversation gets a further lineage when its client sends messages that have too
+ * little in common with the known lineages. So the client can return to an earlier list of messages. When room is short, the conversations
+ * unused for longest lose their lineages first.
  */
 export class Lineages {
   /** The lineages of each conversation with the bytes that they take, the longest unused first. */
@@ -255,7 +266,10 @@ function joined(parts: readonly Int32Array[]): Int32Array {
   return whole
 }
 
-/** Matches versions with messages: first the versions that the last step showed, then, in the gaps between, the hidden ones. */
+/**
+ * Matches versions with the client's messages by key. First it matches the versions that the last step showed; then, in the gaps between
+ * them, the hidden ones.
+ */
 function matched(versions: readonly MessageVersion[], given: readonly string[]): readonly Match[] {
   const keys = versions.map(({ key }) => key)
   const shown = versions.flatMap((version, at) => (version.shown ? [at] : []))
@@ -272,8 +286,8 @@ function matched(versions: readonly MessageVersion[], given: readonly string[]):
 type VersionText = Pick<MessageVersion, 'tokens' | 'places'>
 
 /**
- * Pairs the shown versions of a gap with the messages in their place. In the last gap, the first of each. Elsewhere one by one if their
- * numbers are equal, or all of them together.
+ * Pairs the shown versions in a gap between two matches with the messages that took their place. In the last gap it pairs only the first
+ * version and the first message. Elsewhere it pairs them one by one if their numbers are equal, and otherwise joins them into one pair.
  */
 function replacedIn(
   { a, aEnd, b, bEnd }: Gap,
@@ -289,20 +303,20 @@ function replacedIn(
   return [[{ tokens, places }, span(now[0]!.start, now.at(-1)!.end)]]
 }
 
-/** Gives the common beginning its old places. Returns its length. */
+/** Gives the beginning of `tokens` that equals the beginning of `old` its old places. Returns its length. */
 function placeHead(old: VersionText, tokens: Int32Array, places: Int32Array): number {
   const head = commonPrefix(old.tokens, tokens)
   places.set(old.places.subarray(0, head))
   return head
 }
 
-/** Gives the common beginning and ending their old places. */
+/** Gives the beginning and the end that `tokens` has in common with `old` their old places. */
 function placeEnds(old: VersionText, tokens: Int32Array, places: Int32Array): void {
   const tail = commonSuffix(old.tokens, tokens, placeHead(old, tokens, places))
   places.set(old.places.subarray(old.places.length - tail), places.length - tail)
 }
 
-/** Two versions of one message may both be shown. Their common text has only one place, which the first one gets. */
+/** Takes the places away that do not ascend. Two shown versions of one message may share places; the first version keeps them. */
 function keepAscending(places: Int32Array): void {
   let last = NOWHERE
   places.forEach((place, at) => {
@@ -326,7 +340,7 @@ function inOrder(hidden: readonly MessageVersion[], shown: readonly MessageVersi
 
 const firstPlace = ({ places }: MessageVersion): number | undefined => places.find((place) => place !== NOWHERE)
 
-/** Returns a function that finds, among these versions, one with the same tokens from the same place on. */
+/** Returns a function that finds, among `versions`, the one with the same tokens and the same first place as its argument. */
 function finderIn(versions: readonly MessageVersion[]): (version: MessageVersion) => MessageVersion | undefined {
   const all = new Map<string, Map<number | undefined, MessageVersion>>()
   for (const each of versions)
@@ -336,7 +350,7 @@ function finderIn(versions: readonly MessageVersion[]): (version: MessageVersion
 
 const isBeginning = (a: Int32Array, b: Int32Array): boolean => commonPrefix(a, b) === a.length
 
-/** Whether the wording shows all of the earlier one at the same places, and at most more text behind it. */
+/** Whether `wording` only continues `earlier`: it shows the same text at the same places, and perhaps more text behind it. */
 const goesOnFrom = (wording: readonly MessageVersion[], earlier: readonly MessageVersion[]): boolean =>
   earlier.every(({ key, tokens, places }, at) => {
     const same = wording[at]
@@ -345,8 +359,8 @@ const goesOnFrom = (wording: readonly MessageVersion[], earlier: readonly Messag
   })
 
 /**
- * Returns how many tokens at the beginning the wording shares with these messages. Whole messages count, and the continuation of its last
- * one.
+ * Returns how many tokens `wording` and the given messages have in common at the beginning. Of the first message that differs, tokens count
+ * only if the old message continues the new one or the other way round.
  */
 function commonBeginning(
   wording: readonly MessageVersion[],
@@ -363,8 +377,8 @@ function commonBeginning(
 }
 
 /**
- * Returns the edits that lead from the lineage to the same shown tokens. These are our own edits (`own`), and the client's changes, which
- * ask for `contract`. An own edit beside a client's change asks for `terms` if it names no contract.
+ * Returns all edits that lead from the lineage to the shown tokens: kvfold's own edits (`own`) and the client's changes. A client's change
+ * asks for `contract`. An own edit that merges with a client's change asks for `terms` if it names no contract.
  */
 export function editedFrom({ lineage, places }: PlacedWording, own: EditMap, contract: Contract, terms: Contract): EditMap {
   const builder = new HoleBuilder(lineage.text.length, contract, terms)
@@ -382,16 +396,18 @@ export function editedFrom({ lineage, places }: PlacedWording, own: EditMap, con
   return { base: lineage.text, holes: builder.end() }
 }
 
-/** The gap between two shown tokens of the lineage: its hidden places, and tokens shown instead. */
+/** A gap between two shown tokens of the lineage. `marker` counts the tokens that are shown in the gap instead of the hidden ones. */
 interface OpenGap {
   marker: number
-  /** The parts of `marker` and of the hidden places that come from our own edits. */
+  /** How many of the `marker` tokens, and how many of the gap's hidden tokens, come from kvfold's own edits. */
   ownMarker: number
   ownHidden: number
   own: { readonly contract: Contract | undefined }[]
 }
 
-/** Goes through the shown tokens, and makes one hole of each gap between two that stay. */
+/**
+ * Builds the holes of an edit map. It is given the shown tokens in order, and makes one hole of each gap between two tokens of the lineage.
+ */
 class HoleBuilder {
   readonly #holes: ReplacedSpan[] = []
   #last = -1
@@ -408,7 +424,7 @@ class HoleBuilder {
     else this.#close(place)
   }
 
-  /** Adds an edit of ours that hides this many places of the lineage. */
+  /** Adds one of kvfold's own edits, which hides `hidden` tokens of the lineage and shows `marker` tokens instead. */
   edit(hidden: number, marker: number, contract: Contract | undefined): void {
     const { own } = this.#open
     this.#open.marker += marker
@@ -430,7 +446,7 @@ class HoleBuilder {
       const contract = isOwn ? sameOf(own) : own.reduce((all, each) => stricter(all, each.contract ?? this.terms), this.contract)
       const asked = contract === undefined ? {} : { contract }
       if (hidden > 0) this.#holes.push({ span: span(this.#last + 1, place), marker, ...asked })
-      // A hole is never empty: the neighbouring token is hidden and shown again as part of the marker.
+      // A hole must hide at least one token. So the neighbouring token counts as hidden, and as shown again in the marker.
       else this.#insert(place, marker, asked)
     }
     this.#last = place

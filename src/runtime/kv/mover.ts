@@ -11,28 +11,28 @@ const FEWEST = 256
 /** A sequence whose values are being copied out. */
 interface Moving {
   readonly victim: Sequence
-  /** The state of the sequence when the copy began. If it has changed since, the copy is useless. */
+  /** Length and last use of the sequence when the copy began. If they have changed since, the copy is useless. */
   readonly held: number
   readonly lastUse: number
   readonly pieces: Uint8Array[]
-  /** Entries that were copied. */
+  /** Number of entries that were copied so far. */
   done: number
 }
 
 /**
- * Sequences that leave the device although no step needs their room at once. Each slice copies some cells through a sequence id of its own,
+ * Moves sequences off the device although no step needs their room at once. Each slice copies some cells through a sequence id of its own,
  * off the event loop. When a sequence is copied whole, a lower tier takes it, and the Mover drops it. A sequence that is used, changed or
  * dropped meanwhile stays as it is, and the Mover discards its copy.
  */
 export class Mover {
   readonly #waiting = new Set<Sequence>()
   #moving: Moving | null = null
-  /** Sequences that could not be copied or were not taken, with their last use. They are not tried again before they are used. */
+  /** Sequences whose copy failed or that no tier took, with their last use at that time. They are tried again only after another use. */
   readonly #refused = new WeakMap<Sequence, number>()
   /** Cells that were copied in a millisecond; null before the first slice. */
   #pace: number | null = null
 
-  /** @param onMoved called when a lower tier has the sequence; it must drop it */
+  /** @param onMoved called when a lower tier has stored the sequence; it must drop the sequence from the device */
   constructor(
     private readonly table: SequenceTable,
     private readonly offload: OffloadTiers,
@@ -44,7 +44,7 @@ export class Mover {
     return this.#moving !== null || this.#waiting.size > 0
   }
 
-  /** Has this sequence moved, after those that wait already. */
+  /** Queues this sequence to be moved, behind those that wait already. */
   later(victim: Sequence): void {
     if (this.#moving?.victim !== victim) this.#waiting.add(victim)
   }

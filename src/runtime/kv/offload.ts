@@ -12,17 +12,17 @@ import { surplus } from './tier-policy.js'
 import { freshCells, type HeldSequence, type Sequence } from './sequence.js'
 
 export interface OffloadOptions {
-  /** Bytes of memory for saved sequences. Default 0: they stay there only until the disk tier has them. */
+  /** Bytes of host memory for saved sequences. Default 0: a sequence stays in memory only until it is written to the disk tier. */
   readonly hostBytes?: number
   /** The disk tier. Default: none. */
   readonly disk?: DiskTier
 }
 
-/** Counts of the lower tiers. */
+/** Counts of the sequences in the tiers below the device. */
 export interface OffloadTotals {
   readonly host: { readonly sequences: number; readonly tokens: number; readonly bytes: number; readonly budget: number }
   readonly disk: { readonly sequences: number; readonly tokens: number; readonly bytes: number }
-  /** `lost`: sequences dropped for lack of room. `refused`: sequences that turned out damaged or foreign. */
+  /** `lost`: sequences dropped for lack of room. `refused`: sequences that were damaged, or written by another model. */
   readonly lost: number
   readonly refused: number
   /** Counts of the disk tier's lost items since it was opened; null without a disk tier. */
@@ -41,15 +41,15 @@ export class OffloadTiers {
   readonly #moving = new Set<Promise<void>>()
   /** Sequences about to be loaded. The tiers do not drop them for others. */
   #claimed: ReadonlySet<OffloadedSequence> = new Set()
-  /** Settles when the last state in pieces is written. */
+  /** The latest write of a state that consists of pieces. The next such write waits for it. */
   #joining: Promise<unknown> = Promise.resolve()
   readonly #budget: number
   readonly #store: DiskTier | null
-  /** The fewest bytes per token seen so far; short sequences take more. Infinity while none was saved. */
+  /** The fewest bytes per token of any sequence saved so far; short sequences take more per token. Infinity while none was saved. */
   #perToken = Infinity
   #lost = 0
   #refused = 0
-  /** Grows when a sequence comes, goes or moves. */
+  /** A counter that grows whenever a sequence enters the tiers, leaves them or moves between them. */
   revision = 0
 
   constructor({ hostBytes = 0, disk }: OffloadOptions) {
@@ -62,7 +62,7 @@ export class OffloadTiers {
     }
   }
 
-  /** Whether saving a sequence has any effect. With no memory for it, the disk tier has. */
+  /** Whether saved sequences can be kept at all: in host memory or on a disk tier. */
   get open(): boolean {
     return this.#budget > 0 || this.#store !== null
   }
@@ -89,8 +89,8 @@ export class OffloadTiers {
   }
 
   /**
-   * Notes the sequences that a step is about to load. The tiers do not drop them, and their bytes do not count against the budget: sequences
-   * that are evicted to make room for the step may use them. Each call replaces the last. Sequences that it no longer names count again.
+   * Notes the sequences that a step is about to load. The tiers do not drop them. Their bytes do not count against the budget, which leaves
+   * room for sequences that are evicted for the step. Each call replaces the list of the call before.
    */
   claim(wanted: Iterable<OffloadedSequence>): void {
     this.#claimed = new Set(wanted)
@@ -98,8 +98,8 @@ export class OffloadTiers {
   }
 
   /**
-   * Whether memory can take this many more tokens without losing a sequence. It assumes the fewest bytes a token seen so far, and is true
-   * while nothing was saved; `offer` judges by the real size.
+   * Whether the tiers can take this many more tokens without losing a sequence. This is an estimate from the fewest bytes per token seen so
+   * far; it is true while nothing was saved. `offer` decides by the real size.
    */
   hasRoom(tokens: number): boolean {
     return this.open && (this.#perToken === Infinity || this.#fits(tokens * this.#perToken))
@@ -121,7 +121,9 @@ export class OffloadTiers {
     this.#makeRoom()
   }
 
-  /** Returns the values of a stored sequence: at once from memory, as a promise from disk. They are null when they are gone or damaged. */
+  /**
+   * Returns the cells' values of a stored sequence: directly from memory, or as a promise from disk. Null: the values are gone or damaged.
+   */
   read(stored: OffloadedSequence): SavedState | Promise<SavedState | null> {
     stored.lastUse = steady.now()
     const { place } = stored
@@ -135,7 +137,7 @@ export class OffloadTiers {
     )
   }
 
-  /** Reads the values of those sequences that are on disk. Returns null when none is. */
+  /** Reads the cells' values of those of the `wanted` sequences that are on disk. Returns null when none of them is. */
   fetch(wanted: Iterable<OffloadedSequence>): Promise<ReadStates> | null {
     const below = [...wanted].filter(({ tier }) => tier === 'disk')
     if (below.length === 0) return null
@@ -145,7 +147,7 @@ export class OffloadTiers {
 
   /**
    * Drops a stored sequence.
-   * @param damaged its values were refused, which is counted
+   * @param damaged whether it is dropped because its values were refused; this is counted
    */
   drop(stored: OffloadedSequence, damaged = false): void {
     if (damaged) this.#refused++
@@ -175,7 +177,7 @@ export class OffloadTiers {
     if (tokens.length > 0) this.#perToken = Math.min(this.#perToken, bytesOf(state) / tokens.length)
   }
 
-  /** Whether this many more bytes fit into memory. With a disk tier, other sequences may move there for them. */
+  /** Whether this many more bytes fit into memory. With a disk tier, other sequences may move to disk to make room for them. */
   #fits(bytes: number): boolean {
     const held = this.#kept().reduce((sum, kept) => sum + kept.bytes, 0)
     return bytes <= this.#budget && (this.#store !== null || held + bytes <= this.#budget)
@@ -213,7 +215,10 @@ export class OffloadTiers {
     )
   }
 
-  /** Writes a state to the disk tier. Pieces are joined one state at a time, because that takes their memory twice. */
+  /**
+   * Writes a state to the disk tier. A state in pieces is joined first, which takes its memory twice. So only one state is joined at a
+   * time.
+   */
   #write(record: OffloadRecord, state: SavedState): Promise<DiskItem | null> {
     const store = this.#store!
     if (state instanceof Uint8Array) return store.put(record, state)
@@ -232,8 +237,8 @@ export class OffloadTiers {
 // A sequence that was moved off the device.
 
 /**
- * Where the values of its cells are: in memory, or under an id of the disk tier. The code that read cells of the shared tier holds their
- * values itself.
+ * The place of a saved sequence's cell values: in memory, or on the disk tier under an id. Values from the shared tier are kept by the code
+ * that read them, not here.
  */
 export type OffloadPlace =
   | { readonly tier: 'host'; readonly state: SavedState }
@@ -244,7 +249,7 @@ export type OffloadPlace =
 export type StoredSequence = OffloadedSequence & { readonly tier: 'host' | 'disk' }
 
 export class OffloadedSequence implements HeldSequence {
-  /** Milliseconds since 1970. */
+  /** When it was last used, in milliseconds since 1970. */
   lastUse = steady.now()
 
   constructor(
@@ -321,17 +326,18 @@ export function offloadRecordOf(sequence: Sequence): OffloadRecord {
   }
 }
 
-/** The values of a saved sequence: in one piece, or in several that hold consecutive positions. */
+/** The cell values of a saved sequence: one piece, or several pieces in order, each for a stretch of positions. */
 export type SavedState = Uint8Array | readonly Uint8Array[]
 
 const bytesOf = (state: SavedState): number =>
   state instanceof Uint8Array ? state.byteLength : state.reduce((sum, { byteLength }) => sum + byteLength, 0)
 
-// The disk tier writes a state in pieces as one: these bytes, the number of pieces, their lengths in 8 bytes each, and the pieces.
+// On disk, a state in pieces becomes one array of bytes: first JOINED, then the number of pieces, the length of each piece, and the pieces.
+// The number and the lengths take 8 bytes each.
 
 const JOINED = Buffer.from('kvfold in pieces')
 
-/** Joins pieces. Other work gets a turn after each. */
+/** Joins the pieces into one array. Lets other work of the event loop run after each piece. */
 async function joined(pieces: readonly Uint8Array[]): Promise<Uint8Array> {
   const head = JOINED.length + 8 * (1 + pieces.length)
   const whole = Buffer.allocUnsafeSlow(head + bytesOf(pieces))
@@ -347,7 +353,9 @@ async function joined(pieces: readonly Uint8Array[]): Promise<Uint8Array> {
   return whole
 }
 
-/** Returns the pieces of a state that was joined, without a copy; any other state as it is. The disk tier checked the bytes. */
+/**
+ * Returns the pieces of a joined state without copying them, and any other state unchanged. The disk tier has checked the bytes already.
+ */
 function piecesOf(state: Uint8Array): SavedState {
   const whole = Buffer.from(state.buffer, state.byteOffset, state.byteLength)
   if (!whole.subarray(0, JOINED.length).equals(JOINED)) return state
@@ -359,5 +367,5 @@ function piecesOf(state: Uint8Array): SavedState {
   return pieces
 }
 
-/** Values that were read from lower tiers before a step needed them. Null: they were damaged or gone, and are no longer stored. */
+/** Cell values that were read from lower tiers before a step needs them, by sequence. Null: the values are damaged or gone. */
 export type ReadStates = ReadonlyMap<OffloadedSequence, SavedState | null>

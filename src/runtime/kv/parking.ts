@@ -16,19 +16,22 @@ import type { View } from './views.js'
 import { ANSWERS, type ComingTokens, FEWEST, isOutstaying, isWorthMoving } from './tier-policy.js'
 
 export interface ParkingOptions {
-  /** Decides whether a move pays. While `rates` is null, they are not measured, and nothing moves unless cells are short. */
+  /**
+   * The measured rates that decide whether a move pays. While `rates` is null, nothing was measured, and sequences move only when cells are
+   * short.
+   */
   readonly costs: { readonly rates: TierRates | null }
   /** The fewest cells that a move must free, unless a step needs the room. Default: FEWEST. */
   readonly fewest?: number
 }
 
 /**
- * Parked versions stay on the device, where a restore finds them at once. They leave it when cells are short or when they are a burden
- * (tier-policy.ts). They then go to the lower tiers, but only if these drop no other sequence for them. So the move can cost a restore a
- * copy, but never a computation.
+ * Parks the cells that a conversation no longer shows, each time as a parked sequence (a "version"). Versions stay on the device, where a
+ * restore finds them at once. They leave it when cells are short, or when they slow the conversation down (tier-policy.ts). For versions
+ * that only slow it down, the lower tiers drop no other sequence. So their move can cost a restore a copy, but never a computation.
  */
 export class Parking {
-  /** Conversations whose versions were moved off. Free cells are left between their remaining cells. */
+  /** Conversations whose versions were moved off the device, which left free cells between their other cells. */
   readonly #scattered = new Set<ConversationId>()
 
   constructor(
@@ -61,7 +64,7 @@ export class Parking {
   }
 
   /**
-   * Returns the next version to move off the device. First come versions of conversations whose versions are a burden. Then comes the
+   * Returns the next version to move off the device. First come versions that slow their conversation down (`burdens`). Then comes the
    * longest unused one, while more than `share` of the cells are in use. Returns null when there is none.
    */
   next(share: number): Sequence | null {
@@ -80,15 +83,18 @@ export class Parking {
     this.#scattered.add(conversation)
   }
 
-  /** Rewrites the live sequence of a conversation whose versions were moved. Returns false when there was none to rewrite. */
+  /**
+   * Moves the cells of one live sequence next to each other, after versions of its conversation left the device. Returns false when there
+   * was none to rewrite.
+   */
   gather(): boolean {
     for (const conversation of this.#idle()) if (this.#gather(conversation)) return true
     return false
   }
 
   /**
-   * Moves versions off the device if that pays for the `due` tokens of the step alone, because these need not pass over the versions. The
-   * tokens fill the free places. The time counts for the step.
+   * Moves versions of the conversation off the device at the start of a step, if the step's `due` tokens alone pay for it. The tokens are
+   * computed faster then, because attention passes over fewer cells. The time counts for the step.
    * @param staying sequences that must not be moved
    */
   relieve({ conversation }: Sequence, staying: ReadonlySet<HeldSequence>, due: number): void {
@@ -103,20 +109,21 @@ export class Parking {
     this.evictor.spend(performance.now() - started)
   }
 
-  /** Drops all notes about the conversation. */
+  /** Forgets that versions of the conversation were moved. */
   forget(conversation: ConversationId): void {
     this.#scattered.delete(conversation)
   }
 
-  /** The conversations with versions, and those whose versions were moved, except running ones. */
+  /** The conversations that have versions on the device or had some that were moved, without those that run a step. */
   #idle(): readonly ConversationId[] {
     const parked = this.table.all.filter(({ state }) => state === 'parked').map(({ conversation }) => conversation)
     return [...new Set([...parked, ...this.#scattered])].filter((each) => this.conversations.live(each)?.running !== true)
   }
 
   /**
-   * Returns the conversation's versions that are to be moved, the longest unused first. Most cells of each must be held by no other
-   * sequence. A version that lent cells to the last step stays, because it may be asked for again.
+   * Returns the conversation's versions that should leave the device, the longest unused first; none if the move would not pay. Only
+   * versions whose cells are mostly held by no other sequence count. A version that lent cells to the last step stays, because it may be
+   * needed again.
    */
   burdens(
     conversation: ConversationId,
@@ -142,8 +149,8 @@ export class Parking {
   }
 
   /**
-   * Rewrites the live sequence of a conversation whose versions were moved, unless the `due` tokens fill the free places. Returns false
-   * when nothing was rewritten.
+   * Moves the cells of the conversation's live sequence next to each other, unless the `due` tokens fill the free places between them.
+   * Returns false when nothing was rewritten.
    */
   #gather(conversation: ConversationId, due = 0): boolean {
     if (!this.#scattered.delete(conversation)) return false
@@ -157,7 +164,7 @@ export class Parking {
   }
 }
 
-/** Returns the number of its cells that no other sequence holds. */
+/** Returns how many of the sequence's cells no other sequence holds. */
 export const aloneIn = ({ alone }: Sequence): number => alone.reduce((sum, stretch) => sum + length(stretch), 0)
 
 // Moving idle sequences off the device: every token that other conversations compute passes over their cells.
@@ -178,9 +185,9 @@ export class IdleOffload {
   ) {}
 
   /**
-   * Returns the sequences that are to be moved; none where they would free too few cells.
+   * Returns the sequences that should leave the device now; none if they would free too few cells.
    * @param needed sequences that stay
-   * @param due tokens of the step that begins
+   * @param due number of tokens that the beginning step computes
    */
   due(needed: ReadonlySet<HeldSequence>, due: number): readonly Sequence[] {
     const { fewest = FEWEST } = this.options
@@ -217,9 +224,9 @@ export function droppedFrom(sequence: Sequence, { parts }: Plan): Span[] {
 }
 
 /**
- * Chooses which of these entries of the live sequence to park: those that no parked version of the conversation holds.
+ * Chooses which of the entries in `gone` are parked: those that no parked version of the conversation holds.
  *
- * - A last token that is computed again behind the very cells that it saw is left out.
+ * - The prompt's last token is left out if the plan only computes it again behind the same cells.
  * - Tokens that `blend` computes again are kept, because a restore asks for their old cells.
  * - If a marker is gone, or only its beginning is shown, all its entries up to the last chosen one are kept. The rest of a marker is not
  *   found without its beginning.
@@ -276,7 +283,7 @@ export async function forgetHidden(
   const base = uneditedOf(prompt)
   const last = base.lastIndexOf(FORGOTTEN)
   if (last < 0) return
-  /** Returns the first place whose cells the holder must lose; null when it has none. */
+  /** Returns the place of the unedited prompt from which on the holder must lose its cells; null when it may keep all. */
   const from = ({ unedited, held, sourceIds }: View): number | null => {
     const agrees = commonPrefix(unedited, base)
     return agrees <= last && held > 0 && sourcePlace(sourceIds[held - 1]!) >= agrees ? agrees : null
@@ -389,7 +396,7 @@ export class Reloader {
     return parked
   }
 
-  /** Counts the cells that the step needs, and those of other running sequences. */
+  /** Counts the cells that must stay on the device: those that the step needs, and those of other running sequences. */
   #staying(own: Sequence, plan: Plan, needed: ReadonlySet<HeldSequence>): number {
     const kept = plan.parts.flatMap((part) =>
       part.kind === 'keep' ? [own.cells.subarray(part.at, part.at + length(part.span))] : [],

@@ -39,8 +39,8 @@ export interface KvMemory {
   /** Copies all that `seq` holds out of the cache (llama_state_seq_get_data). With `checksum`, a load can detect damage. */
   saveSequence(seq: SeqId, options: { readonly checksum: boolean }): Uint8Array
   /**
-   * Loads a saved sequence into `seq`, which must hold nothing. Returns false, and changes nothing, when there is no room, when the data is
-   * foreign or, with `verify`, when it is damaged.
+   * Loads a saved sequence into `seq`, which must hold nothing. Returns false, and changes nothing, when there is no room, when another
+   * model wrote the data or, with `verify`, when the data is damaged.
    */
   loadSequence(seq: SeqId, state: Uint8Array, options: { readonly verify: boolean }): boolean
   /** Like saveSequence without a checksum, but off the event loop. No other code may use the memory until the promise settles. */
@@ -69,7 +69,7 @@ export interface OffloadRecord {
 }
 
 export interface DiskItem {
-  /** Unique: no other item ever gets it. */
+  /** A name that no other item ever gets. */
   readonly id: string
   readonly record: OffloadRecord
   /** Bytes taken: the state, the record and the format around them. */
@@ -86,7 +86,7 @@ export interface DiskCounts {
   readonly unreadable: number
   /** Items that another process deleted. */
   readonly gone: number
-  /** Items deleted to keep the budget. */
+  /** Items that were deleted to stay within the budget. */
   readonly evicted: number
   /** Items that could not be written. */
   readonly failed: number
@@ -99,9 +99,9 @@ export interface DiskTier {
   readonly counts: DiskCounts
 
   /**
-   * Keeps copies. If the budget requires it, deletes the items of least benefit (tier-policy.ts). The record is copied at once; the caller
-   * must not write to the state until the promise settles. Resolves to null when the item exceeds the whole budget or could not be written;
-   * then no part of it is left.
+   * Writes the record and the state to the disk tier, and returns the new item. If the budget requires it, deletes the items of least
+   * benefit (tier-policy.ts). The record is copied at once; the caller must not write to the state until the promise settles. Resolves to
+   * null when the item exceeds the whole budget or could not be written; then no part of it is left.
    */
   put(record: OffloadRecord, state: Uint8Array): Promise<DiskItem | null>
 
@@ -114,7 +114,7 @@ export interface DiskTier {
   /** Deletes the item, if there is one. It disappears from `items` at the moment of the call. */
   drop(id: string): Promise<void>
 
-  /** Notes that the item was used just now. */
+  /** Sets the item's last use to the present time. */
   touch(id: string): void
 
   /** Resolves when all earlier calls are done. Later calls find nothing and keep nothing. */
@@ -123,19 +123,19 @@ export interface DiskTier {
 
 // The shared tier lets engines on several machines find each other's cells.
 
-/** Tokens per block. */
+/** Number of tokens in a block, the unit in which cells are shared. */
 export const BLOCK = 256
 
 /** A requested block: BLOCK tokens, their positions, and the hashes that a fresh prefill gives their cells. */
 export type WantedBlock = Pick<OffloadRecord, 'tokens' | 'positions' | 'hashes'>
 
-/** Counts of blocks since the tier was opened. */
+/** Counts of blocks since the shared tier was opened. */
 export interface SharedCounts {
   readonly read: number
   readonly written: number
   /** Blocks found damaged, or with other content than their name says. They were deleted and not returned. */
   readonly refused: number
-  /** Blocks deleted to keep the budget. */
+  /** Blocks that were deleted to stay within the budget. */
   readonly evicted: number
   /** Blocks that could not be written or read. */
   readonly failed: number

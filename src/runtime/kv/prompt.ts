@@ -46,16 +46,16 @@ export const withoutContracts = (prompt: Prompt): Prompt => {
   return { ...prompt, origin: { base: prompt.origin.base, holes } }
 }
 
-/** The prompt before its edits. */
+/** Returns the tokens of the prompt before its edits. */
 export const uneditedOf = ({ tokens, origin }: Prompt): Int32Array => origin?.base ?? tokens
 
-/** The source id (key) of the unedited prompt's token at `place`. */
+/** Returns the source id (key) of the unedited prompt's token at `place`. */
 export const tokenSource = (place: number): number => 2 * place + 1
 
-/** The key of every token of a marker whose hole begins at `place`. */
+/** Returns the source id of all tokens of a marker. `place` is the place of the unedited prompt where the marker's hole begins. */
 export const markerSource = (place: number): number => 2 * place
 
-/** The place in the unedited prompt that a key names. */
+/** Returns the place in the unedited prompt that a source id (key) names. */
 export const sourcePlace = (key: number): number => key >> 1
 
 export const isMarker = (key: number): boolean => (key & 1) === 0
@@ -83,7 +83,7 @@ export function sourceIdsOf({ tokens, origin }: Prompt): Int32Array {
   return keys
 }
 
-/** Keys of unedited tokens, from place 0 on, shared by all prompts. Grows when a longer prompt needs more. */
+/** Source ids of unedited tokens, from place 0 on. All prompts share the array, which grows when a longer prompt needs more. */
 let sources = new Int32Array()
 
 function tokenSources(start: number, end: number): Int32Array {
@@ -93,12 +93,14 @@ function tokenSources(start: number, end: number): Int32Array {
 
 // How much two lists of tokens have in common.
 
-/** Number of tokens compared at once. Comparing memory in blocks is about twenty times faster than token by token in JavaScript. */
+/**
+ * Number of tokens that are compared in one go. Comparing memory in blocks is about twenty times faster than token by token in JavaScript.
+ */
 const BLOCK = 1024
 
 const bytesOf = ({ buffer, byteOffset, byteLength }: Int32Array): Buffer => Buffer.from(buffer, byteOffset, byteLength)
 
-/** Returns the length of the longest common beginning. */
+/** Returns the length of the longest beginning that both lists have in common. */
 export function commonPrefix(a: Int32Array, b: Int32Array): number {
   const end = Math.min(a.length, b.length)
   const width = Int32Array.BYTES_PER_ELEMENT
@@ -113,7 +115,7 @@ export function commonPrefix(a: Int32Array, b: Int32Array): number {
   return at
 }
 
-/** Returns the length of the longest common ending that does not reach into the first `skip` elements of either. */
+/** Returns the length of the longest ending that both lists have in common, without their first `skip` elements. */
 export function commonSuffix(a: Int32Array, b: Int32Array, skip: number): number {
   const end = Math.min(a.length, b.length) - skip
   let size = 0

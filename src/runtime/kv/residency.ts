@@ -12,7 +12,7 @@ import type { HeldSequence } from './sequence.js'
  */
 export interface Residency {
   readonly tokens: number
-  /** In the conversation's live sequence. For hidden text: no step has carried out the fold yet. */
+  /** In the conversation's live sequence. If hidden text is there, no step has carried out the fold yet. */
   readonly live: number
   /** In a parked version on the device. */
   readonly parked: number
@@ -37,7 +37,7 @@ export function residencyOf(
   stretches: readonly Span[],
   held: readonly { readonly holder: HeldSequence; readonly where: CellPlace }[],
 ): Residency[] {
-  /** By place of the prompt: 1 plus the smallest index in PLACES of those that hold it; 0: none does. */
+  /** For each place of the prompt: 1 plus the smallest index in PLACES of the places that hold its cell; 0 if none does. */
   const best = new Uint8Array(base.length)
   for (const { holder, where } of held) {
     const rank = 1 + PLACES.indexOf(where)
@@ -65,7 +65,7 @@ export interface CacheTotals {
   readonly cells: number
   readonly used: number
   readonly free: number
-  /** Held by parked versions alone, so that they can be freed without touching any live sequence. */
+  /** Cells that only parked versions hold, so that they can be freed without touching any live sequence. */
   readonly parked: number
   /** Attention runs over at most this many cells (CellTable). */
   readonly reach: number
@@ -79,7 +79,7 @@ export interface CacheTotals {
   readonly shared?: SharedCounts
 }
 
-/** Looks at every held cell: not for inner loops. */
+/** Returns the totals of the cache. Looks at every held cell, so it is too slow for inner loops. */
 export function totalsOf(table: SequenceTable, offload: OffloadTiers, shared?: SharedCounts): CacheTotals {
   const { cells, sequences } = table
   return {

@@ -1,6 +1,6 @@
 /**
- * Uses a step's scratch sequence. It computes tokens in the middle of a live sequence there, which llama.cpp refuses, and moves cells to
- * other positions.
+ * Uses a step's scratch sequence for two tasks. Tokens in the middle of a live sequence are computed in it, because llama.cpp refuses that
+ * in the live sequence itself. And cells move through it to other positions.
  */
 import { invariant } from '../core/errors.js'
 import type { SeqId } from '../core/ids.js'
@@ -57,17 +57,18 @@ export class MidSequencePrefill {
 
 // Moving cells to other positions. A shift moves a cell for every sequence that sees it, so we move copies, and the originals stay.
 
-/** Values of one holder's cells that go to other positions, taken out of the cache for the moment. */
+/** The values of one sequence's cells on their way to other positions, while they are out of the cache. */
 interface Copies {
   readonly record: OffloadRecord
   readonly state: Uint8Array
-  /** Entries of the record that are moved by the same distance, in order. */
+  /** Runs of entries of the record that move by the same distance (`by`), in order. */
   readonly runs: readonly { readonly entries: Span; readonly by: number }[]
 }
 
 /**
- * A copy costs no computation. Its values go out of the cache and back, and the next decode passes once over all keys. Until that decode
- * the copies are unsettled (CellTable). The values are taken out before anything is evicted, so the originals may be evicted first.
+ * Copies cells to other positions, without a computation. The values go out of the cache and back, and the next decode passes once over all
+ * keys. Until that decode the copies are unsettled (CellTable). The values are taken out before anything is evicted, so the originals may
+ * be evicted first.
  */
 export class KeyRotation {
   constructor(
@@ -83,7 +84,7 @@ export class KeyRotation {
         byHolder.set(part.from, [...(byHolder.get(part.from) ?? []), part])
     return [...byHolder].map(([holder, turned]) => {
       invariant(scratch !== null, 'copying cells needs a scratch sequence')
-      // It may be asked for again.
+      // A later step may need the originals again, so this sequence stays on the device.
       holder.lent = true
       const runs = turned.map((part) => {
         const { held } = scratch
@@ -105,8 +106,8 @@ export class KeyRotation {
       const isIn = this.table.copying((memory) => memory.loadSequence(scratch.seq, state, { verify: false }))
       invariant(isIn, `llama.cpp did not take back ${record.tokens.length} cells that it had given out`)
       scratch.load(record)
-      // No run may pass over one that still is at its old position. So runs that move down go from the first on, and runs that move up from
-      // the last on.
+      // No run may pass over another run that is still at its old position. So runs that move down go from the first on, and runs that move
+      // up from the last on.
       for (const { entries, by } of runs) if (by < 0) this.table.shift(scratch, entries, by)
       for (const { entries, by } of [...runs].reverse()) if (by > 0) this.table.shift(scratch, entries, by)
       for (let entry = 0; entry < scratch.held; entry = scratch.endOfRun(entry)) {

@@ -1,4 +1,4 @@
-/** Holds all sequences on the device, by sequence id. Changes llama.cpp's tags and our records together. */
+/** Holds all sequences on the device, by sequence id. Changes llama.cpp's tags and kvfold's records together. */
 import { invariant } from '../core/errors.js'
 import { type ConversationId, type SeqId, seqId } from '../core/ids.js'
 import { length, span, type Span } from '../core/span.js'
@@ -16,18 +16,18 @@ const NOTHING: ReadonlySet<unknown> = new Set()
 /**
  * Live, parked and scratch sequences, by sequence id.
  *
- * Room is made in this order: parked versions, longest unused first; then idle live sequences, longest unused first. Running live sequences
- * are never dropped. Versions go first, because the loss of a version costs no more than the undo of an edit. The next step of a
- * conversation, however, shows its live sequence. Versions go by age, because an old edit is less likely to be undone. A version is used
- * when it is parked and when it lends cells. A live sequence is used when it is opened, when it lends cells, and when one of its steps
- * ends.
+ * To make room, sequences are dropped in this order: first parked ones (also called versions), longest unused first; then idle live ones,
+ * longest unused first. Running live sequences are never dropped. Versions go first, because the loss of a version costs no more than the
+ * undo of an edit. The next step of a conversation, however, shows its live sequence. Versions go by age, because an old edit is less
+ * likely to be undone. A version is used when it is parked and when it lends cells. A live sequence is used when it is opened, when it
+ * lends cells, and when one of its steps ends.
  */
 export class SequenceTable {
   readonly cells: CellTable
   readonly sequences: SequenceIds
   readonly #bySequence = new Map<SeqId, Sequence>()
   #clock = 0
-  /** Grows when a sequence gets or loses cells other than by decoding. */
+  /** A counter that grows whenever a sequence gets or loses cells other than by decoding. */
   revision = 0
   #computed: Passed = { prompt: 0, generated: 0 }
   /** Milliseconds of copies that count for no step yet. */
@@ -54,7 +54,7 @@ export class SequenceTable {
     return this.#bySequence.get(holding.seq) === holding
   }
 
-  /** Returns all sequences that may be dropped to make room, except `but`, in the order stated above. */
+  /** Returns all sequences that may be dropped to make room, except `but`, in the order stated at the class. */
   victims(but: ReadonlySet<unknown> = NOTHING): readonly Sequence[] {
     const oldestFirst = (state: SequenceState) =>
       this.all.filter((sequence) => sequence.state === state && !but.has(sequence)).sort((a, b) => a.lastUse - b.lastUse)
@@ -87,7 +87,7 @@ export class SequenceTable {
       }
   }
 
-  /** Runs a copy of cells out of the memory or into it, and counts its time. */
+  /** Runs `copy`, which copies cells out of llama.cpp's memory or into it, and counts its time. */
   copying<T extends Uint8Array | boolean | Promise<Uint8Array | boolean>>(copy: (memory: KvMemory) => T): T {
     const begun = performance.now()
     const count = () => {
@@ -99,25 +99,28 @@ export class SequenceTable {
     return copied
   }
 
-  /** Returns the milliseconds of copies since the last call. */
+  /** Returns how many milliseconds copies took since the last call. */
   takeCopied(): number {
     const copied = this.#copied
     this.#copied = 0
     return copied
   }
 
-  /** Counts computed tokens. */
+  /** Adds newly computed tokens to the total of all conversations. */
   count(what: keyof Passed, tokens: number): void {
     this.#computed = { ...this.#computed, [what]: this.#computed[what] + tokens }
   }
 
-  /** Returns how many tokens were computed since the sequence was last used. */
+  /** Returns how many tokens all conversations have computed since the sequence was last used. */
   passedSince({ passedBefore }: Sequence): Passed {
     const { prompt, generated } = this.#computed
     return { prompt: prompt - passedBefore.prompt, generated: generated - passedBefore.generated }
   }
 
-  /** Lets `to` hold the cells of these entries of `from`, too, before its entry `at`. `to` must hold none of their positions. */
+  /**
+   * Lets `to` also hold the cells of these entries of `from`, and inserts them before its entry `at`. `to` must hold no cell at these
+   * positions.
+   */
   lend(from: Sequence, entries: Span, to: Sequence, at = to.held): void {
     if (length(entries) === 0) return
     const { start, end } = from.positionsOf(entries)
@@ -153,8 +156,8 @@ export class SequenceTable {
   }
 
   /**
-   * Rewrites the cells that only this sequence holds, from the lowest free ones on. Returns their number. A sequence that shares some of
-   * its cells needs a free sequence id for that. Rewrites nothing without one, or while some of its keys are still to be turned.
+   * Moves the cells that only this sequence holds to the lowest free cells. Returns their number. If the sequence shares other cells, this
+   * takes a free sequence id. Moves nothing without a free id, or while some keys of the sequence still have to be turned.
    */
   compact(sequence: Sequence): number {
     const { alone } = sequence
@@ -177,7 +180,7 @@ export class SequenceTable {
   }
 
   /**
-   * Moves the entries of a sequence that shares no cell behind its first gap to positions without gaps. Returns by how many positions it
+   * Moves the entries of a sequence to positions without gaps. It must share no cell behind its first gap. Returns by how many positions it
    * became shorter.
    */
   closeGaps(sequence: Sequence): number {
@@ -192,7 +195,7 @@ export class SequenceTable {
     return before - sequence.next
   }
 
-  /** Moves entries to other positions. No other sequence may hold their cells. */
+  /** Adds `delta` to the positions of these entries. No other sequence may hold their cells. */
   shift(sequence: Sequence, entries: Span, delta: number): void {
     if (delta === 0) return
     this.revision++
@@ -200,12 +203,14 @@ export class SequenceTable {
     sequence.shift(entries, delta)
   }
 
-  /** Rewrites all cells of a sequence that shares none. Returns their number. */
+  /**
+   * Saves the sequence, frees its cells, and loads it again into the lowest free cells. It must share no cell. Returns the number of cells.
+   */
   #rewrite(sequence: Sequence): number {
     const { held, seq } = sequence
     const state = this.copying((memory) => memory.saveSequence(seq, { checksum: false }))
     this.memory.untag(seq, sequence.span)
-    // Its own cells were just freed, so there is room. If the load fails all the same, our records must say that nothing is held.
+    // Its own cells were just freed, so there is room. If the load fails all the same, kvfold's records must say that nothing is held.
     if (!this.copying((memory) => memory.loadSequence(seq, state, { verify: false }))) {
       sequence.cut(span(0, held))
       return 0
@@ -229,11 +234,11 @@ export class SequenceTable {
 
 // The free sequence ids.
 
-/** All ids of a context, 0 .. total-1. The lowest free one is lent first, which keeps logs readable. */
+/** Lends the sequence ids of a context, 0 to total - 1. It lends the lowest free id first, which keeps logs readable. */
 export class SequenceIds {
   readonly #free: Set<number>
 
-  /** `total`: n_seq_max. */
+  /** @param total number of sequences that the context has (llama.cpp's n_seq_max) */
   constructor(readonly total: number) {
     this.#free = new Set(Array.from({ length: total }, (_, id) => id))
   }
@@ -242,7 +247,7 @@ export class SequenceIds {
     return this.total - this.#free.size
   }
 
-  /** Lends an id. Returns null when none is free. */
+  /** Lends a free sequence id. Returns null when none is free. */
   take(): SeqId | null {
     if (this.#free.size === 0) return null
     const id = Math.min(...this.#free)
@@ -250,7 +255,7 @@ export class SequenceIds {
     return seqId(id)
   }
 
-  /** Takes an id back; its sequence must hold nothing. */
+  /** Takes a sequence id back; its sequence must hold nothing. */
   give(id: SeqId): void {
     invariant(!this.#free.has(id), `sequence ${id} was given back twice`)
     this.#free.add(id)
@@ -271,11 +276,13 @@ export interface ConversationRecord {
   readonly ledger: LedgerEntry[]
   /** The prompt of the last step that ended as `done`. */
   before: Prompt | null
-  /** Its cells that were moved to a lower tier while no step ran. They count for no step yet. */
+  /** How many of its cells were moved to a lower tier while no step ran. Its next step will count them. */
   moved: number
 }
 
-/** The most ancestors that are remembered of a conversation. */
+/**
+ * The most ancestors of a conversation that are remembered: the conversation that it was forked from, the parent of that one, and so on.
+ */
 const MOST_KIN = 8
 
 export class Conversations {
@@ -284,8 +291,8 @@ export class Conversations {
   readonly views = new Views()
 
   /**
-   * Notes that the conversation was forked from `from`. Under `splice` and `blend` the cells of `from` are then lent to it as its own are.
-   * Changes nothing when `from` is unknown or another tenant's, or when the conversation has an ancestor already.
+   * Notes that the conversation was forked from `from`. Under `splice` and `blend` it may then reuse cells of `from` like its own. Changes
+   * nothing when `from` is unknown or another tenant's, or when the conversation has an ancestor already.
    * @param salt the salt of the conversation's tenant
    */
   inherit(conversation: ConversationId, salt: CacheSalt, from: ConversationId): void {

@@ -8,35 +8,35 @@ import type { Passed } from './tier-policy.js'
 import { commonPrefix, sourcePlace, tokenSource } from './prompt.js'
 import { type CacheSalt, COMMON, sameSalt } from './tenant-salts.js'
 
-// The planner's view of a holder of computed tokens: a sequence on the device, or one that was moved off it.
+// The interface through which the planner reads sequences: those on the device, and those that were moved off it.
 
-/** Where cells are: in the context's memory, in the program's memory, on disk, or in the tier shared with other engines. */
+/** The tier that keeps cells: llama.cpp's context (`device`), this program's memory, the disk, or the tier that engines share. */
 export type Tier = 'device' | 'host' | 'disk' | 'shared'
 
 export interface HeldSequence {
   readonly conversation: ConversationId
   readonly tier: Tier
-  /** Number of tokens held. */
+  /** Number of tokens that the sequence holds. */
   readonly held: number
   readonly tokens: Int32Array
-  /** The tokens' source ids (keys), one per entry; see prompt.ts. */
+  /** The tokens' source ids, one per entry; see prompt.ts. */
   readonly sourceIds: Int32Array
   /** The unedited prompt that source ids point into. */
   readonly unedited: Int32Array
   position(entry: number): number
-  /** Returns the first entry at `position` or after it; `held` when there is none. */
+  /** Returns the index of the first entry at `position` or behind it; `held` when there is none. */
   atPosition(position: number): number
-  /** Returns the first entry with this key or a later one; `held` when there is none. */
+  /** Returns the index of the first entry whose source id is `key` or larger; `held` when there is none. */
   atKey(key: number): number
-  /** Whether the entry's cell is the one that a fresh prefill of the text would make at this place. */
+  /** Whether the entry's cell equals the cell that a fresh prefill of `text` makes at `place`. */
   isFresh(entry: number, place: number, text: FreshText): boolean
-  /** Returns one word of the entry's cell hash, which tells apart the cells of one token of one conversation. */
+  /** Returns one 32-bit word of the entry's cell hash. It tells apart the different cells of one token in one conversation. */
   cellWord(entry: number): number
-  /** Returns how many consecutive entries, from `entry` on, are fresh at the places from `place` on, up to place `end`. */
+  /** Returns how many entries in a row, from `entry` on, have the cells that a fresh prefill of `text` makes from `place` to `end`. */
   freshRun(entry: number, place: number, end: number, text: FreshText): number
 }
 
-/** Computes `freshRun` cell by cell. */
+/** Counts as HeldSequence.freshRun says, by a check of one cell after the other. */
 export function freshCells(
   holder: Pick<HeldSequence, 'isFresh'>,
   entry: number,
@@ -57,19 +57,19 @@ export function freshCells(
  */
 export type SequenceState = 'running' | 'idle' | 'parked' | 'scratch'
 
-/** The live sequence of a conversation, as code outside the cache sees it. `tokens` is a view, valid until the live sequence changes. */
+/** The live sequence of a conversation, as code outside the cache sees it. `tokens` shares memory with it: valid until it changes. */
 export type LiveSequence = Readonly<
   Pick<Sequence, 'conversation' | 'salt' | 'seq' | 'held' | 'tokens' | 'running' | 'exact' | 'next'>
 >
 
 /**
  * Entry i of the sequence is `tokens[i]`, with source id `keys[i]`, in `cells[i]`. Positions ascend with i, with gaps where text is hidden
- * under a splice. Mutators update only our records (reference counts). Their callers make the same change to the memory.
+ * under a splice. The methods that change it update only kvfold's records. Their callers make the same change in llama.cpp's memory.
  */
 export class Sequence implements HeldSequence {
-  /** The tier that held its cells before this step, for the ledger. */
+  /** The tier that held the cells before the current step, for the ledger. */
   tier: Tier = 'device'
-  /** Ticks of the table's clock; the smaller, the longer unused. */
+  /** When it was last used, in ticks of SequenceTable's clock. The smaller the number, the longer it was unused. */
   lastUse = 0
   /** How many tokens all conversations had computed when this sequence was last used. */
   passedBefore: Passed = { prompt: 0, generated: 0 }
@@ -84,9 +84,9 @@ export class Sequence implements HeldSequence {
   #keys = new Int32Array(256)
   #cells = new Int32Array(256)
   #held = 0
-  /** Has seen the first entries, as they are now. */
+  /** Hashes the entries in order. It has seen the first ones in their present state; `#catchUp` shows it the others. */
   readonly #hasher: CellHasher
-  /** How many entries are exact, from the first on, among those that the hasher has seen. */
+  /** Number of exact entries at the beginning, among the entries that the hasher has seen. */
   #exact = 0
   readonly #expected: CellHashes = new Int32Array(WORDS)
   /** The first entry that changed since the last `takeChanged`. */
@@ -98,7 +98,7 @@ export class Sequence implements HeldSequence {
     readonly seq: SeqId,
     private readonly book: CellTable,
     public state: SequenceState,
-    /** The salt of its tenant's cell hashes. */
+    /** The cache salt of its tenant, with which its cell hashes begin. */
     readonly salt: CacheSalt = COMMON,
   ) {
     this.#hasher = new CellHasher(salt)
@@ -113,17 +113,17 @@ export class Sequence implements HeldSequence {
     return this.state === 'running' || this.state === 'scratch'
   }
 
-  /** A view, valid until the next change. */
+  /** Shares memory with the sequence: valid until the next change. */
   get tokens(): Int32Array {
     return this.#tokens.subarray(0, this.#held)
   }
 
-  /** A view, valid until the next change. */
+  /** Shares memory with the sequence: valid until the next change. */
   get sourceIds(): Int32Array {
     return this.#keys.subarray(0, this.#held)
   }
 
-  /** A view, valid until the next change. */
+  /** Shares memory with the sequence: valid until the next change. */
   get cells(): Int32Array {
     return this.#cells.subarray(0, this.#held)
   }
@@ -148,17 +148,17 @@ export class Sequence implements HeldSequence {
     return this.#held === 0 ? span(0, 0) : span(this.position(0), this.next)
   }
 
-  /** Returns the positions of these entries, gaps included. */
+  /** Returns the span of positions from the first to the last of these entries, gaps included. */
   positionsOf(entries: Span): Span {
     return length(entries) === 0 ? span(0, 0) : span(this.position(entries.start), this.position(entries.end - 1) + 1)
   }
 
-  /** Returns the first entry at `position` or after it; `held` when there is none. */
+  /** Returns the index of the first entry at `position` or behind it; `held` when there is none. */
   atPosition(position: number): number {
     return lowerBound(this.#held, (entry) => this.position(entry) < position)
   }
 
-  /** Returns the first entry with this key or a later one; `held` when there is none. */
+  /** Returns the index of the first entry whose source id is `key` or larger; `held` when there is none. */
   atKey(key: number): number {
     return lowerBound(this.#held, (entry) => this.#keys[entry]! < key)
   }
@@ -193,7 +193,7 @@ export class Sequence implements HeldSequence {
     return changed
   }
 
-  /** Enters tokens that were decoded at the end of the sequence, at `next` and the positions after it. */
+  /** Records tokens that were decoded at the end of the sequence, from position `next` on. */
   append(tokens: Int32Array, keys: Int32Array): void {
     this.#makeRoom(this.#held, tokens.length)
     this.#tokens.set(tokens, this.#held)
@@ -212,7 +212,7 @@ export class Sequence implements HeldSequence {
     }
   }
 
-  /** Enters the cells of these entries of `from`, which were tagged for this sequence, too. They go before entry `at`. */
+  /** Records that this sequence now also sees the cells of these entries of `from`. Inserts them before its own entry `at`. */
   adopt(from: Sequence, entries: Span, at: number): void {
     const cells = from.cells.subarray(entries.start, entries.end)
     this.#makeRoom(at, cells.length)
@@ -224,7 +224,7 @@ export class Sequence implements HeldSequence {
     this.#changedFrom(at)
   }
 
-  /** Removes entries whose tags were removed. Returns how many cells that freed. */
+  /** Removes entries from the records, after llama.cpp removed this sequence's tag from their cells. Returns how many cells became free. */
   cut(entries: Span): number {
     const freed = this.book.untag(this.cells.subarray(entries.start, entries.end))
     for (const array of [this.#tokens, this.#keys, this.#cells]) array.copyWithin(entries.start, entries.end, this.#held)
@@ -240,7 +240,9 @@ export class Sequence implements HeldSequence {
     return end
   }
 
-  /** Changes the positions of these entries' cells, which no other sequence holds. Their hashes then say that they were turned. */
+  /**
+   * Adds `delta` to the positions of these entries' cells, which no other sequence may hold. Their hashes then say that they were turned.
+   */
   shift(entries: Span, delta: number): void {
     const cells = this.cells.subarray(entries.start, entries.end)
     this.book.shift(cells, delta)
@@ -248,13 +250,15 @@ export class Sequence implements HeldSequence {
     this.#changedFrom(entries.start)
   }
 
-  /** Whether the keys of all its cells match their positions (CellTable.areSettled). */
+  /** Whether the attention keys of all its cells are rotated to their positions already (CellTable.areSettled). */
   get settled(): boolean {
     return this.book.areSettled(this.cells)
   }
 
   /**
-   * Gives the same entries other source ids, because the unedited prompt changed.
+   * Gives the entries other source ids, because the unedited prompt changed.
+   * @param base the new unedited prompt
+   * @param keys the source ids of all tokens that the step shows
    * @param spans the stretches of `keys` that belong to the entries, in order
    */
   rename(base: Int32Array, keys: Int32Array, spans: readonly Span[]): void {
@@ -273,7 +277,7 @@ export class Sequence implements HeldSequence {
     return Int32Array.from({ length: count }, (_, offset) => tokenSource(from + offset))
   }
 
-  /** Appends the generated tokens to the unedited prompt, as the next step's prompt has them. */
+  /** Appends the generated tokens to the unedited prompt, because the next step's prompt contains them there. */
   extendBase(): void {
     const generated = this.tokens.subarray(this.atKey(tokenSource(this.unedited.length)))
     if (generated.length === 0) return
@@ -299,7 +303,7 @@ export class Sequence implements HeldSequence {
     return true
   }
 
-  /** Returns positions and cell hashes, entry by entry. */
+  /** Returns the position and the cell hash of every entry, in order. */
   readCells(): { readonly positions: Int32Array; readonly hashes: CellHashes } {
     const { positions, hashes } = this.book
     const { cells } = this
@@ -308,7 +312,7 @@ export class Sequence implements HeldSequence {
     return { positions: cells.map((cell) => positions[cell]!), hashes: own }
   }
 
-  /** Enters a saved sequence that was loaded into this empty one. No other sequence holds its cells. */
+  /** Records the entries of a saved sequence whose cells were just loaded into this empty one. No other sequence holds these cells. */
   load({ unedited: base, tokens, sourceIds: keys, positions, hashes }: OffloadRecord): void {
     this.unedited = base
     this.#makeRoom(0, tokens.length)

@@ -29,13 +29,13 @@ interface Outgoing {
 
 /** Number of blocks read at the same time. */
 const AHEAD = 4
-/** Number of published blocks that are remembered. */
+/** The most published blocks whose keys are remembered. */
 const MOST_KNOWN = 100_000
 
 export class SharedCells {
   /** Keys of blocks that the shared tier has, as far as we know. */
   readonly #known = new Set<string>()
-  /** How often text of the conversation was forgotten. Blocks that were copied out before are no longer wanted. */
+  /** For each conversation, how often text of it was forgotten. A block that was copied out before the last time is no longer published. */
   readonly #epochs = new Map<ConversationId, number>()
   /** Per conversation, the last unedited prompt whose forgotten text was deleted from the shared tier. */
   readonly #forgotten = new Map<ConversationId, Int32Array>()
@@ -51,8 +51,8 @@ export class SharedCells {
   }
 
   /**
-   * Reads the blocks that a step would have to compute otherwise, together with the states in `below`. Returns `below` when there are no
-   * blocks to read.
+   * Reads from the shared tier the blocks that the step would have to compute otherwise. Resolves to them and to the states that `below`
+   * reads from other tiers. Returns `below` when there are no blocks to read.
    */
   fetch(own: Sequence, plan: Plan, below: Promise<ReadStates> | null): Promise<ReadStates> | null {
     const { tokens } = plan.prompt
@@ -64,7 +64,7 @@ export class SharedCells {
     )
   }
 
-  /** Reads all blocks from place `from` on, up to the first one that the tier lacks. */
+  /** Reads all blocks of the prompt from place `from` on, up to the first one that the shared tier lacks. */
   async #read(own: Sequence, prompt: Prompt, from: number): Promise<readonly [OffloadedSequence, readonly Uint8Array[]]> {
     const { tier, mostBytes } = this.options
     const { tokens } = prompt
@@ -181,7 +181,10 @@ function blockOf(tokens: Int32Array, hashes: CellHashes, of: Span) {
   return { tokens: tokens.slice(start, end), positions, hashes: hashes.slice(WORDS * start, WORDS * end) }
 }
 
-/** The last cell's hash names the block, because it covers the cell's place and everything before it. */
+/**
+ * Returns the key of the block that begins at `place`: its last cell's hash, which depends on the block's place and on all text up to its
+ * end.
+ */
 const keyOf = (hashes: CellHashes, place: number): string =>
   hashes.subarray(WORDS * (place + BLOCK - 1), WORDS * (place + BLOCK)).join()
 

@@ -1,6 +1,7 @@
 /**
- * The port between the engine and a cache: how the engine leads a step, and the cache's accounts. KvCache implements it for attention, with
- * or without a window; CheckpointCache does for recurrent and hybrid models. Both pass the suite `test/runtime/kv/step-cache.contract.ts`.
+ * The port between the engine and a cache: the calls by which the engine runs a step, and the cache's accounts. KvCache implements it for
+ * models with attention, with or without a window. CheckpointCache implements it for recurrent and hybrid models. Both pass the suite
+ * `test/runtime/kv/step-cache.contract.ts`.
  */
 import type { ConversationId } from '../core/ids.js'
 import type { Span } from '../core/span.js'
@@ -16,19 +17,20 @@ import type { LiveSequence } from './sequence.js'
 import type { Chunk, WritePosition, Step, StepPart } from './step.js'
 import type { CacheSalt } from './tenant-salts.js'
 
-/** `full`: every sequence id belongs to a running live sequence, and `open` changed nothing. */
+/** The result of `open`: the live sequence. Or `full`: every sequence id belongs to a running live sequence, and `open` changed nothing. */
 export type OpenedSequence =
   { readonly kind: 'live'; readonly sequence: LiveSequence } | { readonly kind: 'full'; readonly reason: string }
 
 /**
- * How the engine leads a step: open, plan (which `prepare` does), begin. Then `next`, reserve, decode, and commit (or settle), until the
- * answer ends. Then finish. The cache computes nothing: the engine decodes, then reports. All calls happen between decodes. Steps of
- * different conversations may overlap; those of one conversation may not.
+ * The calls by which the engine runs a step. First it calls `open`, `prepare` (which plans) and `begin`. Then, until the answer ends, it
+ * repeats `next` for prompt tokens or `seat` for a generated one, `reserve`, a decode, and `commit` (or `settle`). At last it calls
+ * `finish`. The cache computes nothing: the engine decodes, then reports. All calls happen between decodes. Steps of different
+ * conversations may overlap; those of one conversation may not.
  */
 export interface CacheSteps {
   /**
-   * Returns the live sequence of a conversation. `salt` is the one of its tenant's cell hashes. A new, empty sequence takes a free sequence
-   * id or evicts for one. A live sequence that was returned before may have been evicted meanwhile.
+   * Returns the live sequence of a conversation. `salt` is its tenant's cache salt. If the conversation has no live sequence, it gets a
+   * new, empty one, for which another sequence may be evicted. A live sequence that was returned before may have been evicted meanwhile.
    */
   open(conversation: ConversationId, salt?: CacheSalt): OpenedSequence
   /**
@@ -37,13 +39,14 @@ export interface CacheSteps {
    */
   plan(sequence: LiveSequence, prompt: Prompt, terms?: StepContract): Plan
   /**
-   * Reads the states that `prepare` would read from disk, and the cells that other engines have of the rest. Decodes and steps of other
-   * conversations may run meanwhile. Returns null when there is nothing to read. Changes nothing on the device.
+   * Reads ahead: the saved states that `prepare` would read from disk, and, of the tokens that would be computed, the cells that other
+   * engines share. Decodes and steps of other conversations may run meanwhile. Returns null when there is nothing to read. Changes nothing
+   * on the device.
    */
   fetch(sequence: LiveSequence, prompt: Prompt, terms?: StepContract): Promise<ReadStates> | null
   /**
-   * Returns the plan for `prompt`, after bringing all that it borrows onto the device. Where room is short, that replaces cells which the
-   * live sequence no longer shows. Tokens whose cells cannot be brought are computed, and the plan says why.
+   * Returns the plan for `prompt`, after bringing all that it borrows onto the device. If room is short, they replace cells that the live
+   * sequence no longer shows. Tokens whose cells cannot be brought are computed, and the plan says why.
    * @param fetched states that were read before; the rest is read now
    */
   prepare(sequence: LiveSequence, prompt: Prompt, terms?: StepContract, fetched?: ReadStates): Promise<Plan>
@@ -60,7 +63,8 @@ export interface CacheSteps {
   seat(step: Step): WritePosition
   /**
    * Makes sure that `count` cells are free. `full`: evicting everything but the running live sequences would not suffice, and nothing was
-   * evicted. `evicted`: freed cells, whose tokens were moved to another tier or lost. They count for the step that commits or begins next.
+   * evicted. `evicted`: number of cells freed for it, whose tokens were moved to another tier or lost. They count for the step that commits
+   * or begins next.
    */
   reserve(count: number): Reservation
   /**
@@ -95,20 +99,20 @@ export interface CacheBooks {
   ledger(conversation: ConversationId): readonly LedgerEntry[]
   /** Returns where the conversation's own cells of these tokens are. `base` is its unedited prompt; the stretches are spans of it. */
   residency(conversation: ConversationId, base: Int32Array, stretches: readonly Span[]): readonly Residency[]
-  /** Looks at every held cell: not for inner loops. */
+  /** Totals of the cache. Reading them looks at every held cell, so do not read them in inner loops. */
   readonly totals: CacheTotals
   /**
-   * Checks our records. `books`: whether they are consistent. `positions`: also against the positions of every sequence, read back from
-   * llama.cpp (cheap enough after every step). `full`: also against every cell's position and tags. That copies the cache, so it is for
-   * tests.
+   * Checks kvfold's records. `books`: whether they are consistent. `positions`: also against the positions of every sequence, read back
+   * from llama.cpp (cheap enough after every step). `full`: also against every cell's position and tags. That copies the cache, so it is
+   * for tests.
    * @throws KvfoldError internal/invariant naming the difference
    */
   check(level: 'books' | 'positions' | 'full'): void
 }
 
-/** Abilities that only some memories have. A cache without such a member has no use for it. */
+/** Members that only some caches have. A cache leaves out a member that it has no use for. */
 interface CacheAbilities {
-  /** Cells that running steps can take without `reserve`. */
+  /** Number of free cells, which running steps can take without `reserve`. */
   readonly spare?: number
   /**
    * Reports what became of drafted tokens that `commit` or `settle` entered at the end of the step's live sequence. The last `rejected` ones
@@ -124,8 +128,8 @@ interface CacheAbilities {
   /** Whether sequences wait to be moved off the device between decodes (`moveOn`). */
   readonly moving?: boolean
   /**
-   * Copies a slice of a sequence that leaves the device. One call takes about this many milliseconds. Call it between two decodes. No other code may use the
-   * cache until the promise settles. The time counts for the step that commits or begins next.
+   * Copies a slice of a sequence that leaves the device. One call takes about this many milliseconds. Call it between two decodes. No other
+   * code may use the cache until the promise settles. The time counts for the step that commits or begins next.
    */
   moveOn?(milliseconds: number): Promise<void>
   /**
@@ -143,15 +147,15 @@ interface CacheAbilities {
   closeGaps?(conversation: ConversationId): number
   /**
    * Returns the beginnings of all sequences, for `BlockEvents.look`, which is its only caller: it also notes that they were looked at. Call
-   * it while no decode runs. A cache without it finds no text by its beginning.
+   * it while no decode runs. Only caches that find texts by their beginnings have it.
    */
   held?(): HeldTexts
-  /** Grows when sequences get or lose cells other than by decoding. */
+  /** A counter that grows whenever sequences get or lose cells other than by decoding. */
   readonly revision?: number
   /** Puts the conversation's cells where other engines find them (SharedCells). `between` runs its argument between two decodes. */
   publish?(conversation: ConversationId, between: <T>(errand: () => T) => Promise<T>): Promise<void>
   /**
-   * Called after a decode of several sequences failed, with every running step. A cache has it if such a failure may spoil sequences
+   * The engine calls it after a decode of several sequences failed. Only caches have it in which such a failure may also spoil sequences
    * outside the batch. All running steps can then only be cancelled.
    */
   distrust?(): void

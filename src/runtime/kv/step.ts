@@ -10,10 +10,10 @@ import { commonPrefix, type Prompt, withoutContracts } from './prompt.js'
 /** Which of a step's tokens are meant: the prompt's, or those that the model generated. */
 export type StepPart = 'prompt' | 'generated'
 
-/** Where the next tokens go: into which sequence, from which position on. */
+/** The sequence and the position where the next tokens go. */
 export interface WritePosition {
   readonly seq: number
-  /** Place of the first of them among the shown tokens, generated ones included. The live sequence holds the tokens before it, in order. */
+  /** Index of the first of these tokens among all shown tokens, generated ones included. The live sequence holds all tokens before it. */
   readonly place: number
   readonly position: number
 }
@@ -32,17 +32,17 @@ type Compute = Part & { readonly kind: 'compute' }
 export class Step {
   /** Set by the cache when it finishes the step. */
   ended = false
-  /** Cells that were freed for this step by dropping parked tokens and idle live sequences. */
+  /** Cells that were freed for this step by dropping parked sequences and idle live sequences. */
   evicted = 0
   /**
    * Like `evicted`, for cells that were moved to a lower tier. Includes cells of the conversation that were moved there between its steps.
    */
   moved = 0
-  /** See LedgerEntry. */
+  /** Milliseconds in which cells were copied; see LedgerEntry.copying. */
   copying = 0
   /** Predicted milliseconds until the first token can be sampled; null without a cost model. */
   predicted: number | null = null
-  /** See LedgerEntry. */
+  /** Why tokens were computed that were shown or held before; see LedgerEntry.recomputeReason. */
   recomputeReason: string | null = null
   /** The sequence in which tokens in the middle of the live sequence are computed, while there are some; otherwise null. */
   scratch: Sequence | null = null
@@ -51,7 +51,7 @@ export class Step {
   readonly #passes: readonly Compute[]
   readonly #tiers: LedgerEntry['tiers']
   readonly #replaced: number
-  /** How much of the prompt is entered: the index of the current pass, and the number of its tokens that are entered. */
+  /** Which of `#passes` is computed now, and how many of its tokens are in the cache already. */
   #pass = 0
   #done = 0
   readonly #submitted = { prompt: 0, generated: 0 }
@@ -110,7 +110,7 @@ export class Step {
     return withoutContracts({ messages: this.prompt.messages, tokens: sequence.tokens.slice(), origin })
   }
 
-  /** Counts tokens that entered the cache. */
+  /** Counts tokens of the step that entered the cache. */
   submit(part: StepPart, count: number): void {
     this.#submitted[part] += count
     if (part === 'generated') return
@@ -134,7 +134,7 @@ export class Step {
     this.#milliseconds[on] += milliseconds
   }
 
-  /** The tokens the step showed, generated ones included. */
+  /** The prompt of the step, with the generated tokens at its end. */
   get prompt(): Prompt {
     return withGenerated(this.plan.prompt, this.sequence.tokens)
   }

@@ -1,16 +1,16 @@
 /**
- * Keeps tenants and adapters apart in the cache. Each has a salt of its own that keys the cell hashes. So no cell of one tenant is found for
- * another, and no cell that was computed with an adapter is found without it.
+ * Keeps tenants and adapters apart in the cache. Each has a salt of its own that keys the cell hashes. So no cell of one tenant is found
+ * for another, and no cell that was computed with an adapter is found without it.
  */
 import { createHmac, randomBytes } from 'node:crypto'
 
 /** Cell hashes under different salts never agree (except with probability 2^-128). So no tenant is lent cells of another tenant's text. */
 export interface CacheSalt {
-  /** Four words. */
+  /** The key of the hash function: four words of 32 bits. */
   readonly key: Int32Array
-  /** Four words: the hasher's state before any cell is seen. */
+  /** The hasher's state before any cell is seen: four words of 32 bits. */
   readonly start: Int32Array
-  /** Whose salt it is, and for which adapters: as `CacheSalts.of` got them. */
+  /** The tenant and the adapters that the salt was made for, as `CacheSalts.of` got them. */
   readonly tenant?: string
   readonly adapters?: string
 }
@@ -31,12 +31,13 @@ export class CacheSalts {
   }
 
   /**
+   * Returns the salt of a tenant with these adapters.
    * @param tenant undefined: all callers that name no tenant; they share one salt
    * @param adapters the key of the adapters that the cells are computed with (AdapterSet): 64 hexadecimal digits, or empty for none
    */
   of(tenant: string | undefined, adapters = ''): CacheSalt {
     const hmac = createHmac('sha256', this.#secret)
-    // The length is fixed, so no tenant's name can look like it.
+    // The key of the adapters has a fixed length, so no tenant's name can look like it.
     if (adapters !== '') hmac.update(`kvfold cell salt, adapters:${adapters};`)
     // UTF-16, because UTF-8 encodes all invalid text as the same replacement.
     if (tenant === undefined) hmac.update('kvfold cell salt, common')
@@ -47,7 +48,7 @@ export class CacheSalts {
   }
 }
 
-/** The salt for callers that name none, different in each process. */
+/** The salt for callers that name no salt, different in each process. */
 export const COMMON: CacheSalt = new CacheSalts().of(undefined)
 
 export function sameSalt(a: CacheSalt, b: CacheSalt): boolean {

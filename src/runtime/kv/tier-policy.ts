@@ -4,7 +4,7 @@ import { hostTime, type TierRates } from './cost-model.js'
 // The order in which a full tier, host memory or disk, drops sequences.
 
 export interface Kept {
-  /** Tokens that would have to be recomputed without it. */
+  /** Number of tokens that would have to be computed again if the sequence were dropped. */
   readonly tokens: number
   readonly bytes: number
   /** When it was last used, in any ascending unit: milliseconds since 1970, or ticks of a clock. */
@@ -12,9 +12,9 @@ export interface Kept {
 }
 
 /**
- * Returns the benefit per byte of keeping it: tokens to recompute / (bytes x age). The age is 1 + `now` - last use, in the unit of both.
- * The longer a sequence was unused, the longer it will probably stay so. So the age estimates the chance of a hit, and the tokens estimate
- * the saving of a hit.
+ * Returns the benefit per byte of keeping a sequence: tokens to recompute / (bytes x age). The age is 1 + `now` - last use. The longer a
+ * sequence was unused, the longer it will probably stay so. So the age estimates the chance of a hit, and the tokens estimate the saving of
+ * a hit.
  *
  * @param now the time; a later last use counts as now
  */
@@ -23,8 +23,8 @@ export function benefit({ tokens, bytes, lastUse }: Kept, now: number): number {
 }
 
 /**
- * Returns the sequences to drop so that the rest takes at most `budget` bytes, and no more of them than needed. Those of least benefit come
- * first; of equals, the longest unused.
+ * Returns the sequences to drop so that the others take at most `budget` bytes, and no more of them than needed. Those of least benefit
+ * come first; of equals, the longest unused.
  */
 export function surplus<T extends Kept>(kept: readonly T[], budget: number, now: number): T[] {
   let over = kept.reduce((sum, { bytes }) => sum + bytes, 0) - budget
@@ -38,18 +38,18 @@ export function surplus<T extends Kept>(kept: readonly T[], budget: number, now:
   return given
 }
 
-// When it pays to move cells off the device. No running step shows them, but every decode passes over them. The decision needs rates that
-// were measured on the device. Without rates, cells leave only when other cells need their room.
+// When it pays to move cells off the device that no running step shows: every decode passes over them. The decision needs rates that were
+// measured on the device. Without rates, cells leave only when other cells need their room.
 
 /** A conversation's parked cells on the device. All fields count cells. */
 export interface ParkedLoad {
   /** Cells of the versions to be moved, which are copied. */
   readonly held: number
-  /** Those of them that no other sequence holds, so that the move frees them. */
+  /** How many of these cells no other sequence holds. The move frees them. */
   readonly freed: number
   /**
-   * Cells that only the live sequence holds. They are rewritten afterwards, because attention runs up to the highest cell in use. 0 when
-   * other cells take the free places.
+   * Number of cells that only the live sequence holds. They are rewritten after the move, because attention runs up to the highest cell in
+   * use. 0 when other cells take the free places.
    */
   readonly live: number
 }
@@ -62,7 +62,7 @@ export interface ComingTokens {
   readonly ahead: number
 }
 
-/** Freeing fewer cells than this makes no token measurably faster. */
+/** The fewest cells that a move must free. Freeing fewer makes no token measurably faster. */
 export const FEWEST = 1024
 
 /**
@@ -77,9 +77,9 @@ export interface Passed {
 }
 
 /**
- * Whether the move pays. Its costs are copying all cells off, rewriting the live sequence, and bringing the cells back once. They must not
- * exceed the time that the coming tokens save.
- * @param rates null where nothing was measured; then no move pays
+ * Whether moving a conversation's parked cells off the device pays. The costs are copying them off, rewriting the live sequence, and
+ * bringing the cells back once. They must not exceed the time that the coming tokens save.
+ * @param rates null if nothing was measured; then no move pays
  */
 export function isWorthMoving(
   { held, freed, live }: ParkedLoad,
@@ -93,8 +93,8 @@ export function isWorthMoving(
 }
 
 /**
- * Whether an unused sequence has cost other conversations as much as moving it off the device and back takes. `Passed` counts the tokens
- * that they computed meanwhile.
+ * Whether an unused sequence has cost other conversations as much time as moving it off the device and back takes. `passed` counts the
+ * tokens that were computed since its last use.
  */
 export function isOutstaying(
   { held, freed }: Pick<ParkedLoad, 'held' | 'freed'>,
@@ -106,6 +106,6 @@ export function isOutstaying(
   return save + load <= passTime(rates, freed, passed)
 }
 
-/** Returns the milliseconds that tokens take to pass over this many cells. */
+/** Returns the milliseconds that it takes for the given tokens to pass over `cells` cells. */
 const passTime = ({ scanned }: TierRates, cells: number, { prompt, generated }: Passed): number =>
   cells * (prompt * scanned.prefill + generated * scanned.decode)

@@ -83,7 +83,10 @@ class PastView implements View {
 export class Views {
   /** Oldest first. */
   readonly #all = new Set<PastView>()
-  /** The views of each conversation, oldest first. One that only ever asked for `exact` is left out while it has no approximate cells. */
+  /**
+   * The views of each conversation, oldest first. A conversation that only ever asked for `exact` is left out while it has no approximate
+   * cells.
+   */
   readonly #own = new Map<ConversationId, Set<PastView>>()
   #bytes = 0
 
@@ -96,9 +99,9 @@ export class Views {
   }
 
   /**
-   * Keeps the view of a live sequence, and drops the conversation's views that are a beginning of it. An exact one is kept only if the
-   * conversation asked for another contract before. When it is restored, its cells may be gone; the ledger then counts the cells that are
-   * shown instead.
+   * Keeps the view of a live sequence, and drops the conversation's views that are a beginning of it. A view of exact cells only is kept
+   * only if the conversation asked for another contract before. A restore may find the cells of a kept view gone; the ledger then counts
+   * the cells that are shown instead.
    */
   keep(sequence: Sequence): void {
     const own = this.#own.get(sequence.conversation) ?? new Set()

@@ -1,11 +1,11 @@
-/** Contract `blend`: which of the tokens behind a hole are computed again after a splice. */
+/** Chooses, under contract `blend`, the tokens behind hidden text that are computed again after a splice. */
 import type { BlendChoice } from '../../core/contract.js'
 import { placesOf, span, type Span } from '../../core/span.js'
 import { commonPrefix, markerSource, type Prompt, type ReplacedSpan, tokenSource, uneditedOf } from '../prompt.js'
 import type { HeldSequence } from '../sequence.js'
 import type { Part } from './parts.js'
 
-/** Chosen on Qwen2.5-Coder-Instruct 0.5B by `npm run bench -- fidelity`. */
+/** The choice of tokens if the caller makes none. It was tuned on Qwen2.5-Coder-Instruct 0.5B with `npm run bench -- fidelity`. */
 export const BLEND_DEFAULT = { echo: 3, asked: 6, first: 4, ending: 24, most: 0.4 } as const satisfies BlendChoice
 
 /** Why a token is computed again, as the ledger says it. */
@@ -23,11 +23,11 @@ export interface Repair {
   /** By place of the prompt: 0 for a token that stays as it is, else 1 + the index in `BLEND_REASONS`. */
   readonly places: Uint8Array
   readonly count: number
-  /** The approximate tokens among which it was chosen. */
+  /** Number of approximate tokens behind the hidden text, among which the tokens to compute were chosen. */
   readonly tail: number
-  /** Decodes that they take: stretches of them. */
+  /** Number of decodes that the chosen tokens take: one for each stretch of them. */
   readonly decodes: number
-  /** Whether that takes longer than the choice allows, so that the step has to be exact. */
+  /** Whether computing them takes longer than the choice allows. Then the step falls back to `exact`. */
   readonly isTooMuch: boolean
 }
 
@@ -36,7 +36,7 @@ export interface Repair {
  * approximate tokens after the first text that this step hides. Exact tokens cannot improve, and a restore shows the cells from before the
  * fold.
  *
- * @param parts those of a splice
+ * @param parts the parts of a plan under `splice`
  * @param known places at the beginning that are exact in these parts, or that the conversation showed before: they stay as they are
  * @param before the prompt of the conversation's last step
  */
@@ -89,25 +89,31 @@ export function chooseRepair(
   return { places, count, decodes, tail: tail.length, isTooMuch: count + decode * decodes > most * (tail.length + decode) }
 }
 
-/** See BlendChoice.decode. */
+/** The default of BlendChoice.decode: how many tokens can be computed in the time that one more decode takes. */
 const DECODE = 8
 
-/** Length of the runs of `spread`. */
+/** Number of neighbouring tokens that BlendChoice.spread chooses at a time. */
 const RUN = 16
 
-/** Whether `spread` chooses the tail's token at this index. It chooses whole runs of RUN tokens at even distances, `share` of all. */
+/**
+ * Whether BlendChoice.spread chooses the token with this index among the approximate tokens. It chooses runs of RUN tokens at even
+ * distances, so that `share` of all tokens are chosen.
+ */
 function isSpread(at: number, share: number): boolean {
   const run = Math.floor(at / RUN)
   return Math.floor((run + 1) * share) > Math.floor(run * share)
 }
 
-/** A text that this step hides from tokens that were computed with it. */
+/** A text that this step hides, although the tokens behind it were computed with it. */
 interface NewHole extends ReplacedSpan {
   /** The first shown place behind it and its marker. */
   readonly behind: number
 }
 
-/** Returns the holes of this step whose text is still held by the sequence that holds the place behind them. */
+/**
+ * Returns the holes that are new in this step. A hole counts only if the sequence that holds the tokens behind it still holds its hidden
+ * text.
+ */
 function newHoles(sequence: HeldSequence, prompt: Prompt, parts: readonly Part[], before: Prompt | null): NewHole[] {
   const agrees = before === null ? 0 : commonPrefix(uneditedOf(before), uneditedOf(prompt))
   const hiddenBefore = before?.origin?.holes ?? []
@@ -131,12 +137,12 @@ function newHoles(sequence: HeldSequence, prompt: Prompt, parts: readonly Part[]
 const PAIR = 2 ** 26
 
 /**
- * Returns the candidate places at which an echo stands: the token and the one before it are a pair of the hidden text before them, and no
- * pair of the shown text before them.
+ * Returns the candidate places where an echo stands: a token that follows its predecessor in hidden text, too, but in no shown text before
+ * it.
  */
 function echoesIn({ tokens, origin }: Prompt, holes: readonly NewHole[], candidates: Uint8Array): number[] {
   const base = origin?.base ?? tokens
-  /** By pair: the first place behind the first hole that has it. */
+  /** For each pair of tokens in hidden text: the first shown place behind the first hole that contains the pair. */
   const hidden = new Map<number, number>()
   for (const { span: hole, behind } of holes)
     for (let place = hole.start + 1; place < hole.end; place++) {
@@ -155,11 +161,17 @@ function echoesIn({ tokens, origin }: Prompt, holes: readonly NewHole[], candida
   return echoes
 }
 
-/** The ending that asks, in tokens, and in how many places at most it may be repeated. */
+/**
+ * The number of tokens at the end of the prompt that count as the question, and at how many earlier places a pair of its tokens may stand
+ * at most.
+ */
 const ASKS = 24
 const RARE = 2
 
-/** Returns the candidate places at which a pair of tokens of the ending stands, for pairs that are rare before the ending. */
+/**
+ * Returns the candidate places where a pair of neighbouring tokens of the question stands. Pairs that stand at more than RARE places before
+ * the question are left out.
+ */
 function askedIn(tokens: Int32Array, candidates: Uint8Array): number[] {
   const end = Math.max(1, tokens.length - ASKS)
   const pairAt = (at: number) => tokens[at - 1]! * PAIR + tokens[at]!

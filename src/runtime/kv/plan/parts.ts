@@ -1,6 +1,6 @@
 /**
- * The terms of a step and the parts of its plan: stretches of the prompt, each kept, borrowed, turned or computed. Chooses them for
- * `exact`.
+ * The terms of a step and the parts of its plan: stretches of the prompt, each kept, borrowed, turned or computed. Also chooses the parts
+ * under contract `exact`.
  */
 import type { BlendChoice, Contract } from '../../core/contract.js'
 import { length, span, type Span } from '../../core/span.js'
@@ -15,9 +15,12 @@ import type { View } from '../views.js'
 /** The contract and further terms that a step is asked to keep. */
 export interface StepContract {
   readonly contract: Contract
-  /** For `blend`. Default: BLEND_DEFAULT. */
+  /** Which tokens `blend` computes again. Default: BLEND_DEFAULT. */
   readonly blend?: BlendChoice
-  /** The shown tokens from this place on are computed, even where they are held, because the caller wants to watch them. Default: none. */
+  /**
+   * The shown tokens from this place on are computed, even if they are held, because the caller wants to capture their attention or
+   * log-probabilities. Default: none.
+   */
   readonly recomputeFrom?: number
 }
 
@@ -31,11 +34,11 @@ export const stricter = (a: Contract, b: Contract): Contract => {
 
 // The parts of a plan: stretches of the shown tokens, each with the way in which the live sequence gets it.
 
-/** Spans are of shown tokens. */
+/** A stretch of the shown tokens (`span`), and how the live sequence gets its cells. */
 export type Part =
-  /** The live sequence holds it: its entries from `at` on. */
+  /** The live sequence holds the stretch already, in its entries from `at` on. */
   | { readonly kind: 'keep'; readonly span: Span; readonly at: number }
-  /** Another sequence holds it: the entries of `from` from `at` on. */
+  /** Another sequence, `from`, holds the stretch in its entries from `at` on, and lends their cells. */
   | {
       readonly kind: 'borrow'
       readonly span: Span
@@ -44,8 +47,8 @@ export type Part =
       readonly source: Exclude<ReuseSource, 'own'>
     }
   /**
-   * A sequence of the conversation or of an ancestor holds it at other positions. Copies of the entries of `from`, from `at` on, are turned
-   * to `position` and those after it.
+   * `from`, a sequence of the conversation or of an ancestor, holds the stretch at other positions. Copies of its entries, from `at` on,
+   * are turned to `position` and those after it.
    */
   | {
       readonly kind: 'turn'
@@ -55,7 +58,7 @@ export type Part =
       readonly source: Exclude<ReuseSource, 'shared'>
       readonly position: number
     }
-  /** It is decoded at `position` and the positions after it. */
+  /** The stretch is decoded, at `position` and the positions after it. */
   | { readonly kind: 'compute'; readonly span: Span; readonly position: number }
 
 /**
@@ -68,7 +71,7 @@ export interface Lenders {
    * first.
    */
   readonly parked: readonly HeldSequence[]
-  /** Live, parked and stored sequences of all conversations that are not ancestors. */
+  /** Live, parked and stored sequences of all other conversations that are not its ancestors. */
   readonly others: readonly HeldSequence[]
   /** Earlier views of the conversation and views of its ancestors, latest first. The live sequence itself is not among them. */
   readonly views: readonly View[]
@@ -76,24 +79,24 @@ export interface Lenders {
   readonly before: Prompt | null
 }
 
-/** The position after the part; 0 for no part. */
+/** Returns the position right behind the part's last token; 0 if there is no part. */
 export function positionAfter(sequence: HeldSequence, part: Part | undefined): number {
   if (part === undefined) return 0
   if (part.kind === 'compute' || part.kind === 'turn') return part.position + length(part.span)
   return (part.kind === 'keep' ? sequence : part.from).position(part.at + length(part.span) - 1) + 1
 }
 
-/** By how many positions the copies of a part's entries are moved. */
+/** Returns by how many positions the copies of a part's entries are moved. */
 export const turnOf = ({ from, at, position }: Part & { readonly kind: 'turn' }): number => position - from.position(at)
 
-/** Returns the parts and a stretch to compute behind them. A last part that is computed, too, is extended by it. */
+/** Returns the parts with a further stretch that is computed. If the last part is computed, too, it becomes longer instead. */
 export function withComputed(parts: readonly Part[], of: Span, position: number): Part[] {
   const last = parts.at(-1)
   if (last?.kind !== 'compute') return [...parts, { kind: 'compute', span: of, position }]
   return [...parts.slice(0, -1), { ...last, span: span(last.span.start, of.end) }]
 }
 
-/** Returns the part for a stretch that `holder` holds from entry `at` on. */
+/** Returns the part for a stretch whose cells `holder` holds from its entry `at` on. */
 export function held(sequence: HeldSequence, holder: HeldSequence, of: Span, at: number): Part {
   if (holder === sequence) return { kind: 'keep', span: of, at }
   const source = holder.conversation === sequence.conversation ? 'parked' : 'shared'
@@ -103,8 +106,8 @@ export function held(sequence: HeldSequence, holder: HeldSequence, of: Span, at:
 // The parts of a plan under contract `exact`: the longest beginning that exact cells can make up, then computation.
 
 /**
- * Returns the parts for the longest beginning of the text that exact cells of any sequences can make up. Cells of the live sequence stay
- * where it holds the next token. Otherwise the sequence that holds most of it lends; of equals, the first.
+ * Returns the parts for the longest beginning of the text that exact cells of any sequences can make up. If the live sequence holds the
+ * next token, its cells stay. Otherwise the sequence that holds the longest run from there lends its cells; of equal ones, the first.
  */
 export function exactBeginning(sequence: HeldSequence, text: FreshText, { parked, others }: Lenders): Part[] {
   const { tokens } = text
@@ -127,13 +130,13 @@ export function exactBeginning(sequence: HeldSequence, text: FreshText, { parked
   return parts
 }
 
-/** Returns the parts and, behind them, the rest of the prompt to compute. */
+/** Returns the parts of `beginning`, and behind them a part that computes the rest of the prompt. */
 export function withRest(beginning: readonly Part[], tokens: Int32Array): readonly Part[] {
   const at = beginning.at(-1)?.span.end ?? 0
   return at === tokens.length ? beginning : withComputed(beginning, span(at, tokens.length), at)
 }
 
-/** Returns how many tokens from `at` on `holder` holds by exact cells, up to place `limit`, and from which entry on. */
+/** Returns how many tokens `holder` has by exact cells, from place `at` up to `limit`, and its entry where they begin. */
 function exactRun(holder: HeldSequence, at: number, limit: number, text: FreshText) {
   const entry = holder.atPosition(at)
   return { holder, entry, count: holder.freshRun(entry, at, limit, text) }

@@ -42,18 +42,18 @@ export interface Plan {
   readonly repair?: Repair
   /** Stored sequences that could not be loaded, and why. */
   readonly without?: ReadonlyMap<HeldSequence, string>
-  /** See StepContract. */
+  /** The shown tokens from this place on are computed, even if they are held (StepContract.recomputeFrom). */
   readonly recomputeFrom?: number
 }
 
 export interface PlanOptions {
   readonly terms: StepContract
   /**
-   * Positions that the model was trained on. Before a splice goes beyond them, it closes gaps. If it cannot, it falls back to `exact`,
-   * whose positions have no gaps.
+   * Number of positions that the model was trained on. Before a splice goes beyond them, it closes gaps. If it cannot, the step falls back
+   * to `exact`, whose positions have no gaps.
    */
   readonly positions?: number
-  /** Why held cells can only stay at their positions; null when copies of them can be turned to others. */
+  /** Why cells cannot be copied to other positions; null when they can. */
   readonly fixed: string | null
 }
 
@@ -70,8 +70,8 @@ export const turnedIn = ({ parts }: Pick<Plan, 'parts'>): number =>
   parts.reduce((sum, part) => sum + (part.kind === 'turn' ? length(part.span) : 0), 0)
 
 /**
- * Number of tokens that the plan reuses by approximate cells other than those that showed them last behind the same text. Must be called
- * before the plan is carried out.
+ * Number of tokens for which the plan uses other approximate cells than the conversation used last, although the text before them is the
+ * same. Must be called before the plan is carried out.
  */
 export function replacedIn(sequence: HeldSequence, { parts, prompt, approximate, last = null }: Plan): number {
   if (last === null || approximate === 0) return 0
@@ -100,12 +100,12 @@ export const needsScratch = ({ parts }: Pick<Plan, 'parts'>): boolean =>
   parts.slice(0, -1).some(({ kind }) => kind === 'compute' || kind === 'turn')
 
 /**
- * Plans `prompt`, which must not be empty, for `sequence`. Pure.
+ * Plans `prompt`, which must not be empty, for `sequence`. Changes nothing.
  *
  * `exact` reuses the longest beginning that exact cells of any sequences can make up. `splice` reuses that beginning, too. Behind it, it
- * reuses the conversation's own cells that come from the same place of the unedited prompt. They stay where their positions ascend;
- * elsewhere copies of them go to other positions. Missing tokens are computed at the positions right after the token before them. `blend`
- * also computes some of the reused tokens again.
+ * reuses the conversation's own cells that come from the same place of the unedited prompt. They stay at their positions as long as these
+ * ascend; copies of the others go to other positions. Missing tokens are computed at the positions right after the token before them.
+ * `blend` also computes some of the reused tokens again.
  *
  * Makes all plans that the asked contract admits, and takes the best (`leastOf`).
  */
@@ -162,12 +162,17 @@ export function planStep(sequence: Sequence, prompt: Prompt, lenders: Lenders, o
   return leastOf(wanted, exact, fixed)
 }
 
-/** Share of the trained positions that must be left, as room for an answer. Below that, gaps of at least the same size are closed. */
+/**
+ * The share of the trained positions that should stay free for an answer. If less is left, gaps are closed, provided they take at least
+ * this share.
+ */
 const RESERVE = 1 / 8
 
 /**
- * Whether gaps must be closed.
+ * Whether the gaps in the positions must be closed, because positions are running out.
  * @param end the next free position
+ * @param gaps number of positions without a cell
+ * @param positions number of positions that the model was trained on
  */
 const isShort = (end: number, gaps: number, positions: number): boolean =>
   gaps > 0 && (end > positions || (end > (1 - RESERVE) * positions && gaps >= RESERVE * positions))
@@ -193,16 +198,16 @@ function leastOf(wanted: PlanCandidate, exact: PlanCandidate, fixed: string | nu
 }
 
 /**
- * Returns the contract that the step keeps: the strictest that the edits in force ask for. An edit without a contract asks for the step's,
- * and so does a prompt without edits. The result depends only on the prompt and the terms, so a cancelled step does not change the next
- * one.
+ * Returns the contract that the step keeps: the strictest that the edits in force ask for. An edit without a contract asks for the step's
+ * contract. A prompt without edits keeps the step's contract, too. The result depends only on the prompt and the terms, so a cancelled step
+ * does not change the next one.
  */
 function contractOf({ origin }: Prompt, { contract }: StepContract): Contract {
   const [first, ...rest] = (origin?.holes ?? []).map((hole) => hole.contract ?? contract)
   return first === undefined ? contract : rest.reduce(stricter, first)
 }
 
-/** The position after the last part. */
+/** Returns the position behind the last part; 0 if that part is not computed. */
 function endOf({ parts }: Plan): number {
   const last = parts.at(-1)
   return last?.kind === 'compute' ? last.position + length(last.span) : 0
@@ -218,7 +223,7 @@ function computedFrom(sequence: Sequence, parts: readonly Part[], recomputeFrom:
   return withComputed(before, span(recomputeFrom, end), positionAfter(sequence, before.at(-1)))
 }
 
-/** Returns the parts with the last token computed, even where it is held. */
+/** Returns the parts with the last token computed, even if it is held. */
 function withLast(sequence: Sequence, parts: readonly Part[]): Pick<Plan, 'parts' | 'redecoded'> {
   const last = parts.at(-1)
   invariant(last !== undefined, 'a plan has no parts')
@@ -228,7 +233,10 @@ function withLast(sequence: Sequence, parts: readonly Part[]): Pick<Plan, 'parts
   return { parts: withComputed(before, span(end - 1, end), positionAfter(sequence, before.at(-1))), redecoded: 1 }
 }
 
-/** Returns the plan with the given `redecoded`, if its last token is computed alone. */
+/**
+ * Returns the plan with `redecoded` set to 1 if that is given and the last part computes only the last token. Otherwise returns the plan
+ * unchanged.
+ */
 export function withRedecoded(plan: Plan, redecoded: 0 | 1): Plan {
   const last = plan.parts.at(-1)
   return redecoded === 1 && last?.kind === 'compute' && length(last.span) === 1 ? { ...plan, redecoded } : plan

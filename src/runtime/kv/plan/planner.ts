@@ -14,7 +14,8 @@ import { stretchesIn } from './splice.js'
 
 export interface PlannerOptions {
   /**
-   * Positions that the model was trained on. A splice that would go beyond them closes gaps or falls back to `exact`. Default: no limit.
+   * Number of positions that the model was trained on. A splice that would go beyond them closes gaps or falls back to `exact`. Default: no
+   * limit.
    */
   readonly positions?: number
 }
@@ -61,7 +62,7 @@ export class Planner {
     }
   }
 
-  /** See PlanOptions. */
+  /** Returns why cells of these sequences cannot be copied to other positions; null when they can. */
   #fixed(holders: readonly HeldSequence[]): string | null {
     if (!this.table.memory.canShift) return 'the keys of this model cannot be rotated to other positions'
     if (holders.every((holder) => !(holder instanceof Sequence) || holder.settled)) return null
@@ -85,7 +86,7 @@ export class Planner {
   }
 
   /**
-   * See LedgerEntry.recomputeReason.
+   * Returns why the plan computes tokens that were shown or held before, as text for LedgerEntry.recomputeReason.
    * @param before the unedited prompt that the conversation's last step was made from
    */
   recomputeReason(own: Sequence, plan: Plan, before: Int32Array | null): string | null {
@@ -149,7 +150,7 @@ function recomputeReason(sequence: Sequence, plan: Plan, lenders: Lenders, befor
   const { tokens } = prompt
   const base = uneditedOf(prompt)
 
-  /** By place: 1 plus the index of the reason, 0 for none. The first reason given counts. */
+  /** For each place of the prompt: 1 plus the index of its reason in `texts`, or 0 for none. The first reason given to a place stays. */
   const reasons = new Uint8Array(tokens.length)
   const texts: string[] = []
   const explain = (of: readonly Span[], why: string) => {
@@ -187,7 +188,7 @@ function recomputeReason(sequence: Sequence, plan: Plan, lenders: Lenders, befor
   const counts = new Map<string, number>()
   for (const at of computedPlaces) {
     const reason = texts[reasons[at]! - 1]
-    // Watched tokens may be new ones, which need no reason.
+    // Tokens that are computed to capture their attention may be new ones, which need no reason.
     if (reason !== undefined && (reason !== WATCHED || isShownBefore(at))) counts.set(reason, (counts.get(reason) ?? 0) + 1)
   }
   return listed(counts)

@@ -1,6 +1,6 @@
 /**
- * Makes the parts of a plan under contract `splice`: first exact cells, then the conversation's own cells of the same places. Those keep
- * their positions where they can.
+ * Makes the parts of a plan under contract `splice`: first exact cells, then the conversation's own cells of the same text. Own cells keep
+ * their positions if they can.
  */
 import { length, lowerBound, span, type Span } from '../../core/span.js'
 import { held, type Part, positionAfter, turnOf, withComputed } from './parts.js'
@@ -9,7 +9,7 @@ import type { HeldSequence } from '../sequence.js'
 import type { LatestView } from '../views.js'
 
 export interface SplicedParts {
-  /** The last token is computed, unless it belongs to `beginning`. */
+  /** The parts cover the whole prompt. The last token is computed, unless the exact beginning contains it already. */
   readonly parts: readonly Part[]
   /** 1: the last token is held, too, and is computed for its logits only. */
   readonly redecoded: 0 | 1
@@ -18,20 +18,21 @@ export interface SplicedParts {
 }
 
 /**
- * Where cells go that the conversation holds. `stay`: they stay at their positions, and those that cannot are computed. `turn`: as many
- * stay as can, and copies of the others go right after the token before them. `close`: all go right after the token before them, which
- * leaves no gaps.
+ * How the cells that the conversation holds are placed. `stay`: they stay at their positions, and those that cannot are computed. `turn`:
+ * as many stay as can, and copies of the others go right after the token before them. `close`: all go right after the token before them,
+ * which leaves no gaps.
  */
 export type Placing = 'stay' | 'turn' | 'close'
 
 /**
- * Returns the parts for `prompt`. Its beginning comes from exact cells. Behind that, cells are found by key, and positions must ascend; as
- * many stay as can (`align`). Missing tokens are computed right after the token before them, since llama.cpp decodes only at the next
- * position. The last token is computed in any case, so it does not influence the choice.
+ * Returns the parts for `prompt`. Its beginning comes from exact cells. Behind that, cells are found by source id, and positions must
+ * ascend; as many cells stay as can (`align`). Missing tokens are computed right after the token before them, since llama.cpp decodes only
+ * at the next position. The last token is computed in any case, so it does not influence the choice.
  *
  * @param parked the other sequences that the conversation or its ancestors hold, latest used first
- * @param last the view that showed the prompt's beginning last; of several cells of one token, the plan takes the one that it shows
- * @param recomputed by place, not 0: the token is to be computed even though it is held
+ * @param last the view that showed the prompt's beginning last; of several cells of one token, the plan prefers the one that this view
+ * shows
+ * @param recomputed for each place of the prompt: if it is not 0, the token is computed even though it is held
  */
 export function splicedParts(
   sequence: HeldSequence,
@@ -87,13 +88,13 @@ export function splicedParts(
   return { parts: withComputed(parts, span(end, tokens.length), position), redecoded, blocked: blocked + (isBlocked ? 1 : 0) }
 }
 
-/** Returns the stretch up to this place, if any of it is left. */
+/** Returns the stretch cut off at place `end`; nothing if it begins there or behind. */
 const cutAt = (stretch: HeldRun, end: number): readonly HeldRun[] =>
   stretch.span.start >= end ? [] : [{ ...stretch, span: span(stretch.span.start, Math.min(stretch.span.end, end)) }]
 
 /**
- * Chooses among the stretches that cover the place. A stretch that can stay wins, then one that continues the part before. Next counts the
- * worth, and at last the reach.
+ * Chooses one of the stretches that cover place `at`. A stretch that can stay at its position wins, then one that continues the part
+ * before. Among the rest, it takes the one of most worth, and at last the one that reaches farthest.
  */
 function likeliest(
   stretches: readonly HeldRun[],
@@ -111,7 +112,7 @@ function likeliest(
     .reduce<HeldRun | undefined>((best, each) => (best === undefined || better(rank(each), rank(best)) ? each : best), undefined)
 }
 
-/** Whether the stretch has, at this place, the entry right behind those of the part. */
+/** Whether, at place `at`, the stretch continues with the entry right behind those of the turned part `before`. */
 function follows(own: readonly HeldSequence[], before: Part | undefined, at: number, stretch: HeldRun): boolean {
   if (before?.kind !== 'turn' || own[stretch.source] !== before.from) return false
   return before.at + length(before.span) === stretch.entry + at - stretch.span.start
@@ -131,7 +132,7 @@ function beginningAfter(sequence: HeldSequence, last: Part | undefined, own: rea
   return { place: last.span.end, offset: 0, source, entry: last.at + length(last.span) }
 }
 
-/** Returns the stretches of the prompt behind its beginning that the conversation holds. */
+/** Returns the stretches of the prompt, behind its exact beginning, that sequences of the conversation hold. */
 function stretchesOf(
   own: readonly HeldSequence[],
   prompt: Prompt,
@@ -160,7 +161,7 @@ function stretchesOf(
   return [...ofLive, ...others.flatMap((source) => of(source, from.place))]
 }
 
-/** Splits the stretch at the places where it begins or ends to have the cells that the view shows. */
+/** Splits the stretch into runs, each marked by whether its cells are the ones that the view shows. */
 function markedIn(stretch: HeldRun, holder: HeldSequence, { view, places }: LatestView): readonly HeldRun[] {
   const { span: of, entry } = stretch
   const isShown = (at: number) => at < places && (view === holder || view.cellWord(at) === holder.cellWord(entry + at - of.start))
@@ -175,7 +176,10 @@ function markedIn(stretch: HeldRun, holder: HeldSequence, { view, places }: Late
   return runs
 }
 
-/** Returns the stretches of the prompt from `place` on that one of the conversation's sequences holds. */
+/**
+ * Returns the stretches of the prompt, from `place` on, that the sequence `holder` holds. `source` is its index among the conversation's
+ * sequences.
+ */
 export function stretchesIn(
   holder: HeldSequence,
   source: number,
@@ -187,18 +191,19 @@ export function stretchesIn(
 ): HeldRun[] {
   if (holder.held === 0 || place >= tokens.length) return []
   const { sourceIds: heldKeys, tokens: heldTokens, held } = holder
-  // If `place` lies within a marker, the source must hold the marker from its beginning on.
+  // If `place` lies within a marker, the holder must hold the marker from its beginning on.
   let first = place
   while (first > 0 && isMarker(keys[first]!) && keys[first - 1] === keys[first]) first--
   let entry = holder.atKey(keys[first]!)
-  // Most versions hold no tokens behind this place, or know no text there. We then skip the comparison of their prompts.
+  // Most parked sequences hold no token from this place on, or have a shorter unedited prompt. Then the comparison of the prompts is
+  // skipped.
   if (entry === held || keys[place]! > markerSource(holder.unedited.length)) return []
-  /** The last key with the same meaning in both prompts: that of a marker right behind their common text. */
+  /** The last source id with the same meaning in both unedited prompts: that of a marker right behind their common text. */
   const last = markerSource(commonPrefix(holder.unedited, base))
   const end = lowerBound(tokens.length, (at) => keys[at]! <= last)
   const worth = source === 0 ? 2 : holder.tier === 'device' ? 1 : 0
   const found: HeldRun[] = []
-  /** Whether the source holds all of the current marker up to here. */
+  /** Whether the holder has the current token and, within a marker, all tokens of the marker before it. */
   let said = false
   for (let at = first; at < end && entry < held;) {
     const key = keys[at]!
@@ -229,7 +234,7 @@ export function stretchesIn(
   return found
 }
 
-/** Counts the computed places that some stretch covers. */
+/** Counts the tokens that are computed although one of the held stretches contains them. */
 function blockedIn(parts: readonly Part[], stretches: readonly HeldRun[]): number {
   let blocked = 0
   for (const { kind, span: of } of parts) {
@@ -244,22 +249,25 @@ function blockedIn(parts: readonly Part[], stretches: readonly HeldRun[]): numbe
 
 // The choice among stretches that several sequences hold: as many tokens stay as positions allow.
 
-/** Shown tokens that a source holds at consecutive entries and consecutive positions. */
+/** A stretch of shown tokens that one sequence holds in consecutive entries, at consecutive positions. */
 export interface HeldRun {
-  /** Index of the source. */
+  /** Index of the sequence that holds it among the conversation's sequences; 0 is the live one. */
   readonly source: number
-  /** The worth of one of its tokens, compared with the same token of another source. */
+  /** The worth of one of its tokens, compared with the same token in another sequence. */
   readonly worth: number
-  /** Whether these are the cells that the conversation showed last behind the same text. */
+  /** Whether the conversation last showed these tokens, behind the same text, by exactly these cells. */
   readonly shown: boolean
   readonly span: Span
-  /** The first token's entry. */
+  /** The entry of the first token in that sequence. */
   readonly entry: number
-  /** The tokens' positions minus their places. */
+  /** The position of each token minus its place in the prompt. */
   readonly offset: number
 }
 
-/** Where the choice begins: a place, the position minus that place, and the source and entry that come next there. */
+/**
+ * The point from which `align` chooses: a place of the prompt, the position minus that place, and the sequence (`source`) and its entry
+ * that would continue there.
+ */
 export interface ChoiceBeginning {
   readonly place: number
   readonly offset: number
@@ -267,11 +275,11 @@ export interface ChoiceBeginning {
   readonly entry: number
 }
 
-/** A choice up to some place. It links to the choice before its last piece. */
+/** One way to fill the prompt with held tokens up to some place. It has the last piece, and a link to the choice before that piece. */
 interface RunChoice {
   readonly before: RunChoice | null
   readonly piece: HeldRun
-  /** Number of reused tokens up to there. */
+  /** Number of reused tokens in the whole choice. */
   readonly reused: number
   readonly shown: number
   readonly seams: number
@@ -279,9 +287,9 @@ interface RunChoice {
 }
 
 /**
- * Chooses as many held tokens as possible such that positions ascend. Each token left out is computed at the position after the token
- * before it, so it takes one position for one place. So positions ascend exactly where position minus place does not fall. One pass through
- * the text finds the largest such choice, with the best choice for every offset at hand. Of equal choices it takes the one with the most
+ * Chooses as many held tokens as possible such that positions ascend. A token that is left out is computed at the position after the token
+ * before it, so its offset (position minus place) is the same. So positions ascend exactly if the offset never falls. One pass through the
+ * text finds the largest such choice, because it keeps the best choice for every offset. Of equal choices it takes the one with the most
  * cells that were shown last behind the same text. Then it takes the one with the fewest changes of source, so that cells stay beside the
  * cells that they were computed with. At last it takes the one of most worth.
  *
@@ -289,14 +297,17 @@ interface RunChoice {
  */
 export function align(stretches: readonly HeldRun[], { place, offset, source, entry }: ChoiceBeginning): HeldRun[] {
   const start: HeldRun = { source, worth: 0, shown: false, span: span(place, place), entry, offset }
-  /** By ascending offset. Each choice is better than those before it, because a worse choice at a higher offset is useless. */
+  /**
+   * The best choices so far, by ascending offset. Each is better than those before it, because a worse choice at a higher offset is
+   * useless.
+   */
   let front: RunChoice[] = [{ before: null, piece: start, reused: 0, shown: 0, seams: 0, worth: 0 }]
   let last: readonly RunChoice[] = front
   for (const { options } of segmentsOf(stretches)) {
     const next: RunChoice[] = []
     for (const piece of options) {
       const before = front.findLast((choice) => choice.piece.offset <= piece.offset)
-      // The front may have dropped it for a better choice of another source. Continuing it costs no change of source.
+      // The choice that this piece continues directly, with no change of source. `front` may have dropped it for a better one.
       const same = last.find((choice) => isOne(choice.piece, piece))
       const choices = [before, same].flatMap((choice) => (choice === undefined ? [] : [extended(choice, piece)]))
       const best = choices.reduce<RunChoice | null>((a, b) => (a === null || isBetter(b, a) ? b : a), null)
