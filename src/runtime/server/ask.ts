@@ -30,7 +30,7 @@ export { PUBLIC, type Tenant } from '../core/ids.js'
 
 /** The form that the text of an answer must have: JSON by a schema, any JSON object, or text by a GBNF grammar. */
 export type AnswerFormat =
-  /** True: parts of the schema that cannot be enforced are ignored and reported in `Answer.unread`. Default: the ask is refused. */
+  /** With `loose`, parts of the schema that cannot be enforced are ignored and reported in `Answer.unread`. Default: the ask is refused. */
   | { readonly kind: 'schema'; readonly schema: unknown; readonly loose?: boolean }
   | { readonly kind: 'json' }
   | { readonly kind: 'grammar'; readonly grammar: string }
@@ -39,8 +39,8 @@ export type AnswerFormat =
 export const MOST_OF_SCHEMA = 2 ** 18
 
 /**
- * How parts of messages that are not text are treated. In tool results they always become a placeholder, because clients send results
- * again.
+ * How the server treats message parts that are not text, such as images: it refuses the request, or shows the model a placeholder. In tool
+ * results they always become a placeholder, because clients send those results again with every request.
  */
 export type UnsupportedParts = 'refuse' | 'placeholder'
 
@@ -57,17 +57,17 @@ export interface NamedSession {
   readonly name: string
   /** The session, or the branch of it, that this one was begun from. */
   readonly parent?: string
-  /** The headers that named it, for engines behind this server. */
+  /** The request headers that name the session. They are sent on to engines that are other servers. */
   readonly headers: Readonly<Record<string, string>>
 }
 
 export interface Ask {
   readonly tenant: Tenant
-  /** A name from `Service.models()`, or the name of a model's adapter, which then applies at scale 1. Default: the first. */
+  /** A name from `Service.models()`, or the name of a model's adapter, which then applies at scale 1. Default: the first model. */
   readonly model?: string
   /**
-   * The adapters to apply; those that it does not name do not apply. Default: the one that `model` names, else all of the model, at their
-   * present scales (`Service.scaleAdapters`).
+   * The adapters to apply; adapters that the list leaves out do not apply. Default: the adapter that `model` names, else all adapters of
+   * the model, at their present scales (`Service.scaleAdapters`).
    */
   readonly lora?: readonly AdapterScale[]
   /**
@@ -76,8 +76,8 @@ export interface Ask {
    */
   readonly thread?: string
   /**
-   * The client's own name for its session. A thread of the session is looked for before threads that only have the same messages. Default:
-   * none.
+   * The client's own name for its session. The server looks for a thread of this session before it looks for threads with the same
+   * messages. Default: none.
    */
   readonly session?: NamedSession
   /** The whole conversation as the client has it, oldest first. Calls of the server's own tools and their results are not in it. */
@@ -95,17 +95,24 @@ export interface Ask {
   /** The client's tools. */
   readonly tools: readonly ToolDefinition[]
   readonly toolChoice: ToolChoice | { readonly name: string } | AmongTools
-  /** Tools that the model does not see until a search finds them, and the searches that it may use. Default: none. */
+  /** Tools that the model does not see until a search finds them, and the searches that the model may use. Default: none. */
   readonly deferred?: DeferredTools
-  /** Whether calls that the model writes in another form than its template has are read. Default: the engine's. */
+  /**
+   * Whether the server also reads tool calls that the model writes in another form than its template has, such as fenced JSON. Default: the
+   * engine's setting.
+   */
   readonly bareCalls?: boolean
   /** False: an answer has at most one call of the client's tools. Default true. */
   readonly parallelCalls?: boolean
-  /** How tokens of the answer are drafted. Default: the engine's. */
+  /** How tokens are drafted, which the model then checks (speculative decoding). Default: the engine's setting. */
   readonly speculate?: SpeculateOptions
-  /** Fields left out come from the model's file; where the file says nothing, from llama-server's defaults (`Engine.samplingDefaults`). */
+  /**
+   * Settings of the sampler. Those left out come from the model's file, or else from llama-server's defaults (`Engine.samplingDefaults`).
+   */
   readonly sampling?: Sampling
-  /** What the answer may not say, and where it may end. Summaries and other helpers' answers do not have it. Default: none. */
+  /**
+   * Tokens and texts that the answer may not have, and where it may end. Summaries and other helpers' answers ignore this. Default: none.
+   */
   readonly limits?: AnswerLimits
   /**
    * The most tokens that one step may generate; with `acm: tools` a turn may take several steps. A call that this limit cuts off is
@@ -114,7 +121,7 @@ export interface Ask {
   readonly maxTokens?: number
   readonly stop?: readonly string[]
   readonly format?: AnswerFormat
-  /** Fields for the chat template; of two with the same variable name the later one wins. Default: none. */
+  /** Fields for the chat template. When two of them set the same variable, the later one wins. Default: none. */
   readonly template?: readonly TemplateField[]
   /**
    * The most reasoning tokens in a step, and the request's field that set it. At the limit the engine closes the reasoning for the model,
@@ -124,10 +131,11 @@ export interface Ask {
   /** How many alternatives to report per token, 0 to 20. Default: no logprobs. */
   readonly logprobs?: number
   /**
-   * How many alternatives to report per token of the prompt, 0 to 20; then no cached cells are used. Default: no logprobs of the prompt.
+   * How many alternatives to report per token of the prompt, 0 to 20. The engine then computes the whole prompt, without cached cells.
+   * Default: no logprobs of the prompt.
    */
   readonly promptLogprobs?: number
-  /** Default: the server's. */
+  /** How the context is managed (`acms`). Default: the server's setting. */
   readonly acm?: Acm
   readonly policy?: FoldPolicy
   /**
@@ -135,7 +143,7 @@ export interface Ask {
    * server's.
    */
   readonly memToolMode?: MemToolMode
-  /** Default: the server's. */
+  /** What happens to a conversation that does not fit into the context (`overflows`). Default: the server's setting. */
   readonly overflow?: Overflow
   /** Which old tool results and which reasoning to clear before the model answers. Default: none. */
   readonly clear?: ClearRules
@@ -151,9 +159,14 @@ export interface Ask {
    */
   readonly expectedReuse?: number
   readonly contract?: ContractChoice
-  /** The contract that the cache keeps when messages differ from those of the thread's last request. Default: the server's. */
+  /**
+   * The contract that the cache keeps when the client sends other messages than in the thread's last request. Default: the server's
+   * setting.
+   */
   readonly clientEdits?: ContractChoice
-  /** How to treat a fold or summary by the model that takes at least as many tokens as its text. Default: the server's. */
+  /**
+   * What happens to a fold or summary by the model that takes at least as many tokens as the text it hides. Default: the server's setting.
+   */
   readonly costlyFolds?: CostlyFolds
   /** Among one tenant's requests, a higher number runs first. Default 0. */
   readonly priority?: number
@@ -175,7 +188,7 @@ export interface Usage {
   readonly cachedTokens: number
   /** Tokens generated in all steps, including call syntax, reasoning and calls of the server's tools. */
   readonly completionTokens: number
-  /** Reasoning tokens of the last step, as far as its text distinguishes them. */
+  /** Reasoning tokens of the last step, as far as they can be told apart from the rest of its text. */
   readonly reasoningTokens: number
   /**
    * The savings against a plain prefix cache with the same asks; negative if that cache would have computed less. Left out if the engine
@@ -186,7 +199,7 @@ export interface Usage {
   readonly drafts?: { readonly drafted: number; readonly accepted: number }
 }
 
-/** A call that the model wrote in another form than its template has: the tool's name, and the form, for example "```json". */
+/** A tool call that the model wrote in another form than its template has: the tool's name, and the form, for example "```json". */
 export interface BareCallReport {
   readonly name: string
   readonly form: string
@@ -217,7 +230,9 @@ export interface Saved {
  * cells of the answer's prompt that are approximate because of any edits.
  */
 export interface RecognisedEdits {
-  /** The contract that the cache kept. With changes: the contract asked for them; without: that of the last step. */
+  /**
+   * The contract that the cache kept. With `changes` it is the one asked for client edits; without, it is the contract of the last step.
+   */
   readonly contract: ContractChoice
   /** Empty when only earlier edits, or folds, left approximate tokens. */
   readonly changes: readonly ClientEdit[]
@@ -245,15 +260,15 @@ export interface Answer {
    * those that clients do not see.
    */
   readonly ledger: readonly LedgerEntry[]
-  /** The part of the prompt that is cleared; null when the ask does not ask for clearing. */
+  /** The part of the prompt that is cleared; null when the ask has no `clear`. */
   readonly cleared: Cleared | null
   /** Left out when the ask drops nothing. */
   readonly dropped?: Dropped
   /** Left out when the conversation was not compacted for this answer. */
   readonly compacted?: Compacted
   /**
-   * Null when nothing of an earlier prompt was lost: the request continued at the end of its thread, asked the same again, or began a new
-   * thread.
+   * The cached tokens of an earlier prompt that this request could not use, and why. Null when it could use all of them: it continued at
+   * the end of its thread, asked the same again, or began a new thread.
    */
   readonly lost: Lost | null
   /** Null when the request changed none of the thread's messages and no shown token is approximate. */
@@ -268,7 +283,7 @@ export interface Answer {
   readonly promptTokens?: Int32Array
   /** The sampled tokens of the last step, without the one that ended it; empty where the engine does not report them. */
   readonly tokens: readonly number[]
-  /** Logprobs of the first step's prompt behind its first token, when `Ask.promptLogprobs` asks for them. */
+  /** Logprobs of the first step's prompt, without its first token, when `Ask.promptLogprobs` asks for them. */
   readonly promptLogprobs?: readonly PromptLogprob[]
   /**
    * Calls that the model wrote in another form than its template has (`EngineRequest.bareCalls`), with that form. Left out when there were
@@ -303,13 +318,13 @@ export type AskEvent =
   | { readonly type: 'call'; readonly call: ToolCall }
   /** Sampled tokens, those of call syntax included, with their logprobs if `Ask.logprobs` asks for them. */
   | { readonly type: 'tokens'; readonly tokens: readonly number[]; readonly logprobs?: readonly TokenLogprob[] }
-  /** The next call was written in another form than the template has. */
+  /** The model wrote the next call in another form than its template has. */
   | ({ readonly type: 'bare-call' } & BareCallReport)
   /** The server carried out a call of a context tool. */
   | { readonly type: 'acm'; readonly step: number; readonly call: ToolCall; readonly result: string; readonly failed: boolean }
   /** The server carried out a search for deferred tools. */
   | ({ readonly type: 'search' } & ToolSearchResult)
-  /** The policy folded these fragments, which saves `saves` tokens. */
+  /** The server folded these fragments by a policy or a field of the request. The prompt has `saves` tokens fewer. */
   | { readonly type: 'policy'; readonly folded: readonly string[]; readonly saves: number; readonly reason: string }
   /** The conversation was compacted. */
   | ({ readonly type: 'compaction' } & Compacted)
@@ -359,7 +374,10 @@ export interface CompletionAsk extends Pick<
 > {
   /** A text, or a list of token ids and texts that are joined in order. */
   readonly prompt: string | readonly (string | number)[]
-  /** What the answer stands between; then `prompt` is a text that the answer goes on with. Default: nothing. */
+  /**
+   * The texts around the gap that the answer fills. The answer then continues the text `prompt`, which stands at the start of the gap.
+   * Default: the answer fills no gap.
+   */
   readonly fill?: FillIn
 }
 
@@ -378,19 +396,22 @@ export interface CompletionAnswer extends Pick<
   readonly ledger: LedgerEntry
 }
 
-/** As `Asked`. Events: queued, started (its thread exists only during this completion), plan, progress, text, tokens. */
+/**
+ * A running completion, used like `Asked`. Events: queued, started (its thread exists only during this completion), plan, progress, text,
+ * tokens.
+ */
 export interface CompletionAsked extends AsyncIterable<AskEvent> {
   readonly answer: Promise<CompletionAnswer>
 }
 
-/** Returns the template variables that these fields set. */
+/** Returns the template variables that these fields set, with their values. */
 export const variablesOf = (fields: readonly TemplateField[] = []): TemplateVariables =>
   Object.fromEntries(fields.flatMap(({ names, value }) => names.map((name) => [name, value] as const)))
 
-/** Seeds of samplers are below this number, which itself means a random seed. */
+/** Seeds of samplers are smaller than this number. A seed of exactly this number means a random seed. */
 export const SEEDS = 2 ** 32 - 1
 
-/** Returns the sampling of one of several answers to a request: a given seed differs from answer to answer. */
+/** Returns the sampling of one of several answers to a request. If the request gives a seed, every answer gets a different one. */
 export const nthSampling = (sampling: Sampling, index: number): Sampling =>
   sampling.seed === undefined ? sampling : { ...sampling, seed: (sampling.seed + index) % SEEDS }
 
@@ -407,8 +428,8 @@ export interface ServedFile {
 }
 
 /**
- * The operations behind every route. Methods that name a model load it if necessary. @throws KvfoldError model/not-found for unknown
- * names
+ * The operations behind every route. Methods that name a model load it if necessary, unless they say otherwise.
+ * @throws KvfoldError model/not-found for unknown names
  */
 export interface Service {
   /**
@@ -437,8 +458,8 @@ export interface Service {
   /** The adapters of a model, by default the first, with their present scales. Loads none. */
   adapters(model?: string): readonly AdapterInfo[]
   /**
-   * Sets the scales for requests that name no adapters; those that it does not name get 0. @throws KvfoldError engine/bad-request for an id
-   * that no adapter has
+   * Sets the scales for requests that name no adapters. Adapters that `scales` leaves out get 0. @throws KvfoldError engine/bad-request for
+   * an id that no adapter has
    */
   scaleAdapters(model: string | undefined, scales: readonly AdapterScale[]): void
   /** `special`: control tokens written in the text are parsed as such. `bos`: adds the tokens that the model's texts begin with. */
@@ -491,7 +512,7 @@ export interface Service {
 export interface EmbedAsk {
   readonly tenant: Tenant
   readonly model?: string
-  /** Each is a text, token ids, or token ids and texts that are joined in order. */
+  /** Each input is a text, token ids, or token ids and texts that are joined in order. */
   readonly inputs: readonly (string | readonly (number | string)[])[]
   /** How many leading numbers of each vector to keep, scaled to length 1 again. Default: all. */
   readonly dimensions?: number

@@ -36,8 +36,8 @@ export interface ThreadSummary {
 /** A fragment, and where its cells are. */
 export interface ThreadFragment extends Fragment {
   /**
-   * Where the cells of its text are, which a restore would find. Left out when the fragment is open, or when the place is unknown: the
-   * model is not loaded, its engine has no cache here, or the template refuses the step in progress.
+   * Where the cells of its hidden text are now; a restore would use them. Left out when the fragment is open, or when the place is unknown:
+   * the model is not loaded, its engine has no cache here, or the template refuses the step in progress.
    */
   readonly cells?: Residency
 }
@@ -81,7 +81,8 @@ export interface ThreadAttention extends AnswerMass {
   readonly replay: {
     /**
      * `prefill`: the answer's prompt, in one prefill. `steps`: all prompts since the cells were last exact, one after the other. `guess`:
-     * the earlier prompts are unknown; shows the prompt with the folds of now, after the unfolded one where hidden text left a trace.
+     * the earlier prompts are unknown, so the prompt is shown with the present folds. If hidden text left a trace, the prompt without folds
+     * is shown before it.
      */
     readonly kind: 'prefill' | 'steps' | 'guess'
     /** The contract of the last prompt. */
@@ -110,9 +111,9 @@ export interface ThreadsFound {
 export interface ThreadFound {
   readonly id: string
   readonly title: string
-  /** How many messages have them; 0 where only the title does. */
+  /** How many messages have the words; 0 when only the title has them. */
   readonly messages: number
-  /** The first place in each of the first three of these messages, with the text around it. */
+  /** For each of the first three messages that have the words: the first place in it, with the text around it. */
   readonly places: readonly {
     /** Index of the message. */
     readonly message: number
@@ -123,7 +124,7 @@ export interface ThreadFound {
   }[]
 }
 
-/** A change of a thread, for watchers. */
+/** A change of a thread, as `watch` reports it. */
 export interface ThreadChange {
   readonly tenant: Tenant
   readonly thread: string
@@ -140,8 +141,8 @@ export interface ThreadChange {
 export interface ThreadApi {
   /**
    * Runs `work`, which may call `list`, `damage`, `get`, `view` and `export`. They see all changes that other servers of a shared store
-   * made before. With a shared store, call these five only within `reading`; `work` may be started more than once. @throws what `work`
-   * throws; KvfoldError store/unreachable
+   * made before. With a shared store, call these five methods only within `reading`. `work` may run more than once. @throws the errors of
+   * `work`; KvfoldError store/unreachable
    */
   reading<T>(work: () => T): Promise<T>
   /** The tenant's threads, most recently used first. */
@@ -154,11 +155,11 @@ export interface ThreadApi {
   fragment(tenant: Tenant, id: string, options: FragmentOptions): Promise<readonly Fragment[]>
   fold(tenant: Tenant, id: string, fragment: string, how?: FoldOptions, costly?: CostlyFolds): Promise<Fragment>
   /**
-   * Returns the servers that may still hold text that the thread's last forgetting fold hid; waits a few seconds for them. They forget it
-   * before they serve again.
+   * Returns the servers that may still hold the text that the thread's last fold with `forget` hid. Waits a few seconds for them. They
+   * forget it before they serve again.
    */
   unforgotten(tenant: Tenant, id: string): Promise<readonly Unforgotten[]>
-  /** Shows a fragment or an omitted part again. For an omission the result has an empty span. */
+  /** Shows a fragment or an omitted part of a message again. For an omitted part the returned fragment has an empty span. */
   restore(tenant: Tenant, id: string, fragment: string): Promise<Fragment>
   summarize(
     tenant: Tenant,
@@ -183,8 +184,8 @@ export interface ThreadApi {
   /** Recomputes approximate cells of the thread now. If there are none, returns `exact` with an empty ledger. */
   refresh(tenant: Tenant, id: string, signal?: AbortSignal): Promise<RefreshResult>
   /**
-   * Returns where the thread's last answer looked. Replays it on another context of its model, one replay at a time. `layers` default:
-   * all.
+   * Returns how much attention the thread's last answer paid to earlier text. Replays the answer on another context of its model, one
+   * replay at a time. `layers` default: all.
    * @throws KvfoldError attention/unavailable, attention/bad-request, memory/insufficient, context/full, engine/cancelled
    */
   attention(

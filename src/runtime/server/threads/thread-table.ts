@@ -15,8 +15,8 @@ export interface ThreadIndexOptions {
   /** Returns the ports that a thread's conversation needs to its model's engine, which may be loaded or not. */
   readonly portsOf: (thread: Thread) => ConversationPorts
   /**
-   * Approximate bytes for threads in memory. Beyond them idle threads are unloaded, and read again when needed; threads in use may exceed
-   * it. Default 64 MiB.
+   * Approximate bytes that threads in memory may take. Beyond them idle threads are unloaded, and read again when needed. Threads in use
+   * may exceed the limit. Default 64 MiB.
    */
   readonly idleBytes?: number
 }
@@ -24,11 +24,11 @@ export interface ThreadIndexOptions {
 const IDLE_BYTES = 2 ** 26
 
 /**
- * Work for one tenant touches no entry of another, so its time reveals neither their threads nor how many there are. Except for listing,
- * it takes no longer when the tenant has more threads.
+ * Finds threads by their ids, last uses, messages and sessions. Work for one tenant touches no entry of another, so its time reveals
+ * neither their threads nor how many there are. Except for listing, it takes no longer when the tenant has more threads.
  */
 export class ThreadIndex {
-  /** Has no tenant without entries. */
+  /** The threads of each tenant. A tenant that has none is not in the map. */
   readonly #tenants = new Map<Tenant, TenantThreads>()
   readonly #loaded: ThreadLru
   #size = 0
@@ -79,15 +79,18 @@ export class ThreadIndex {
   }
 
   /**
-   * Returns threads with one of these keys (`messageKey`) among their last messages, most recently used first. Takes the last keys that
-   * the index knows, and returns a few threads that have the rarest of them. Looks no further back than needed. Loads none.
+   * Returns a few threads with one of these keys (`messageKey`) among their last messages, most recently used first. It looks at the last
+   * few of these keys that the index knows, and returns threads with the rarest of them. Loads none.
    */
   having(tenant: Tenant, model: string, keys: readonly string[]): readonly ThreadEntry[] {
     const threads = this.#tenants.get(tenant)
     return threads === undefined ? [] : threads.lately.having(keys, (entry) => entry.model === model)
   }
 
-  /** Returns a few threads of the client's session, most recently used first. Loads none, and knows none of before the server's start. */
+  /**
+   * Returns a few threads of the client's session, most recently used first. Loads none. Sessions from before the server's start are
+   * forgotten.
+   */
   ofSession(tenant: Tenant, model: string, session: string): readonly ThreadEntry[] {
     const entries = [...(this.#tenants.get(tenant)?.sessions.get(session) ?? [])]
     return entries
@@ -96,7 +99,7 @@ export class ThreadIndex {
       .slice(0, FEW)
   }
 
-  /** Records that the entry's last request was of this session of the client. */
+  /** Records that the entry's last request belonged to this session of its client. */
   join(entry: ThreadEntry, session: string): void {
     this.#tenants.get(entry.tenant)?.join(entry, session)
   }
@@ -227,7 +230,7 @@ export class ThreadIndex {
     return known === null
   }
 
-  /** Counts the thread's present size, and unloads idle threads until the rest have room. */
+  /** Updates the thread's size in the index, and unloads idle threads until the rest have room. */
   trim(thread: Thread): void {
     const entry = this.entryOf(thread)
     if (entry !== null) {
@@ -284,7 +287,7 @@ class TenantThreads {
     this.lately.note(entry, entry.ends)
   }
 
-  /** @param session null to leave the session */
+  /** Moves the entry to this session of its client. @param session null: to none */
   join(entry: ThreadEntry, session: string | null): void {
     if (entry.session === session) return
     const before = entry.session === null ? undefined : this.sessions.get(entry.session)
@@ -294,7 +297,7 @@ class TenantThreads {
     if (session !== null) this.sessions.set(session, (this.sessions.get(session) ?? new Set()).add(entry))
   }
 
-  /** Returns false when the entry was not there. */
+  /** Removes the entry from all indexes of its tenant. Returns false when it was not there. */
   delete(entry: ThreadEntry): boolean {
     const { id, model } = entry
     this.join(entry, null)
@@ -310,9 +313,9 @@ class TenantThreads {
 
 // Finds threads by their last messages, for clients that change earlier ones.
 
-/** The most known messages looked at, and the most threads returned. */
+/** The most keys that a search compares, and the most threads that it returns. */
 export const FEW = 8
-/** If at most so many threads have a message, all of them are looked at. */
+/** If at most this many threads have the rarest key, all of them are looked at; else only the most recently used. */
 const MANY = 256
 
 class RecentMessageIndex {
@@ -358,9 +361,9 @@ class RecentMessageIndex {
 
 /** Unloading a thread loses nothing: everything acknowledged is in the store. While there is room, using a thread looks at no other. */
 class ThreadLru {
-  /** For each entry the bytes it was counted with, least recently used first. */
+  /** The approximate bytes of each entry, as counted last. The entries are in the order of their uses, least recent first. */
   readonly #entries = new Map<ThreadEntry, number>()
-  /** The sum of these bytes. */
+  /** The sum of the bytes of all entries. */
   #bytes = 0
 
   /**
@@ -377,7 +380,7 @@ class ThreadLru {
     return this.#entries.size
   }
 
-  /** Records the use of an entry with a loaded thread; may unload others for it. */
+  /** Records the use of an entry with a loaded thread. It may unload other threads to make room. */
   use(entry: ThreadEntry): void {
     this.delete(entry)
     this.trim()
@@ -442,7 +445,7 @@ export class ThreadEntry implements KnownThread, MatchCandidate {
     return this.#thread
   }
 
-  /** Attaches the loaded thread, which now answers for the entry. */
+  /** Attaches the loaded thread, from which the entry's facts now come. */
   load(thread: Thread): void {
     this.#thread = thread
   }
@@ -454,13 +457,13 @@ export class ThreadEntry implements KnownThread, MatchCandidate {
     this.#thread = null
   }
 
-  /** Sets the facts used while the thread is not loaded. */
+  /** Replaces the facts that the entry gives while its thread is not loaded. */
   renew(listed: ListedThread): void {
     this.#listed = listed
     this.#chain = new Chain(listed.card.chain)
   }
 
-  /** Takes in the card that the store now has. */
+  /** Takes over the card of the thread that the store now has. */
   saved(card: ThreadCard): void {
     if (this.#thread !== null) this.renew(listed(this.#thread, card))
   }
@@ -507,7 +510,7 @@ export class ThreadEntry implements KnownThread, MatchCandidate {
     return this.#thread?.chain ?? this.#chain
   }
 
-  /** Keys of the last messages. */
+  /** Keys of the thread's last messages (`messageKey`). */
   get ends(): readonly string[] {
     return this.#thread?.ends ?? this.#listed.card.ends ?? []
   }
