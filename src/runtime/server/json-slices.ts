@@ -1,4 +1,4 @@
-/** Reads and writes long JSON in steps; each step gives a part of the text to the parser. */
+/** Reads and writes long JSON in parts, so that the event loop can run between them. The ordinary parser reads each part. */
 import { weightOf } from '../core/json.js'
 import type { Steps } from '../core/turns.js'
 import { append, listOf, numberText, objectOf, writeJson, writtenEntries } from '../core/written-json.js'
@@ -14,8 +14,8 @@ export class JsonFault extends Error {
 }
 
 /**
- * The most members of one list, of one object, and the most numbers whose own text is kept (`append`). Larger ones cannot be walked in
- * one turn of the event loop.
+ * The most members of one list, the most of one object, and the most numbers whose own text is kept (`append`). More would block the event
+ * loop for too long.
  */
 const MOST = { list: 2 ** 21, object: 2 ** 16, kept: 2 ** 17 }
 
@@ -31,9 +31,9 @@ export class TooManyMembers extends Error {
 }
 
 /**
- * Returns the value of a JSON text. Values up to a certain length are parsed together; longer lists and objects are walked through here.
+ * Returns the value of a JSON text. Values up to a certain length are parsed together. Longer lists and objects are read member by member.
  * @param parse reads a part of the text, which is nested in `depth` lists and objects; the parts' values are put together
- * @param member called for members of objects that no single part contains
+ * @param member called for each member of an object that is too long to be parsed together with others
  * @throws JsonFault; TooManyMembers; what `parse` throws except SyntaxError; what `member` throws
  */
 export function* jsonInSteps(
@@ -65,7 +65,7 @@ class Reader {
     }
   }
 
-  /** Returns the value that begins here, and the position after it. */
+  /** Returns the value that begins at `start`, and the position after it. */
   *value(start: number): Steps<{ readonly value: unknown; readonly end: number }> {
     const end = this.#end(start, start + PART)
     if (end !== null) return { value: this.#parsed(start, end, '', ''), end }
@@ -130,7 +130,8 @@ class Reader {
   }
 
   /**
-   * Returns the end of the whole members that are parsed together, before the character after the last; `at` when the first is too long.
+   * Finds the members from `at` on that fit into one part and are parsed together. Returns the position of the comma or bracket after the
+   * last of them; `at` when the first is too long.
    */
   #run(at: number): number {
     const limit = at + PART
@@ -332,7 +333,7 @@ const endOfPart = (text: string, end: number): number => {
   return before >= 0xd800 && before <= 0xdbff ? end + 1 : end
 }
 
-/** A generator, because a list may have millions of items. */
+/** Yields the items of a list with their indexes. It is a generator, because a list may have millions of items. */
 function* itemsOf(list: readonly unknown[]): Generator<readonly [key: string, value: unknown, text: string | undefined]> {
   for (const [index, item] of list.entries()) {
     const key = String(index)

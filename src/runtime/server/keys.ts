@@ -46,7 +46,7 @@ export class KeyRing {
     }
   }
 
-  /** False: no key is needed. */
+  /** Whether requests need a key. */
   get locked(): boolean {
     return this.#keys.length > 0
   }
@@ -121,7 +121,7 @@ export class RateLimited extends KvfoldError {
 }
 
 const MINUTE = 60_000
-/** The limits, in the order in which they are checked. */
+/** The limited amounts, in the order in which they are checked. */
 const LIMITED = ['requests', 'tokens'] as const
 
 /** The headers that report limits to OpenAI's clients. */
@@ -129,7 +129,7 @@ export const RATE_HEADERS = LIMITED.flatMap((what) =>
   ['limit', 'remaining', 'reset'].map((each) => `x-ratelimit-${each}-${what}`),
 )
 
-/** The remainder of a limit. It refills evenly, up to one minute's limit, and is negative after more was spent than was left. */
+/** The amount that is left of a limit. It grows evenly, up to one minute's limit. It is negative after more was spent than was left. */
 class Allowance {
   #left: number
   #at: number
@@ -186,7 +186,7 @@ export class RateLimits {
 
   /**
    * Counts a request that asks a model. Call `spend` with its tokens once they are known.
-   * @throws RateLimited when nothing is left
+   * @throws RateLimited when the requests or the tokens of this name are used up
    */
   take(name: string): { readonly spend: (tokens: number) => void } {
     const allowances = this.#of(name)

@@ -76,7 +76,7 @@ export class RequestRun {
     }
   }
 
-  /** Runs work that precedes the ask; if it fails, the exchange ends. @throws what `work` throws */
+  /** Runs work that precedes the ask. If it fails, the request has ended. @throws the errors of `work` */
   async before<T>(work: () => Promise<T>): Promise<T> {
     try {
       return await work()
@@ -86,7 +86,9 @@ export class RequestRun {
     }
   }
 
-  /** Runs and measures the work of a side model. `count` returns the number of its results. @throws what `work` throws */
+  /**
+   * Runs and measures work of a model for embeddings or rankings. `count` returns the number of its results. @throws the errors of `work`
+   */
   aside<A extends EmbedAnswer | RerankAnswer>(
     use: SideModelStatus['use'],
     work: (signal: AbortSignal) => Promise<A>,
@@ -127,7 +129,7 @@ export class RequestRun {
   /**
    * Streams the answers as they come. Errors before the first frame are thrown, so that they get an HTTP status; later errors end the
    * stream.
-   * @param ping seconds between comments while there are no tokens yet; undefined for none
+   * @param ping seconds between comments that keep the connection open while there are no tokens yet; undefined for none
    */
   async stream<A extends AnyAnswer>(
     begin: (signal: AbortSignal) => readonly AnyAsked<A>[],

@@ -10,12 +10,12 @@ import type { ChatMessage } from '../../chat/message.js'
 
 /**
  * Returns a copy without fields that are null, because most clients send null for fields they do not set. Goes `depth` levels into lists
- * and objects. Leaves the fields `whole` of the first level and every `schema` as they are: `const: null` in a JSON schema has a meaning.
+ * and objects. It does not change the top-level fields in `whole`, nor any `schema`, because `const: null` in a JSON schema has a meaning.
  */
 export const withoutNulls = (value: unknown, depth: number, whole: readonly string[] = []): unknown =>
   atOnce(nullsTaken(value, depth, whole))
 
-/** Members of a list or an object between two yields. */
+/** How many members of lists and objects are copied between two yields to the event loop. */
 const STEP = 8192
 
 function* nullsTaken(value: unknown, depth: number, whole: readonly string[] = []): Steps<unknown> {
@@ -41,7 +41,10 @@ function* nullsTaken(value: unknown, depth: number, whole: readonly string[] = [
 
 const isFlat = (value: unknown): boolean => typeof value !== 'object' || value === null
 
-/** A hook that removes nulls from a body before its schema is checked (`withoutNulls`); from a long body in turns of the event loop. */
+/**
+ * Makes a hook that removes nulls from a body before its schema is checked (`withoutNulls`). For a long body it yields to the event loop in
+ * between.
+ */
 export const nullsDownTo =
   (depth: number, whole?: readonly string[]) =>
   (request: { body: unknown }, _reply: unknown, done: (error?: Error) => void): void => {
@@ -60,7 +63,7 @@ export const nullsDownTo =
 
 const untouched = (description: string) => Type.Optional(Type.Unknown({ description: `changes no answer: ${description}` }))
 
-/** OpenAI's. */
+/** OpenAI's fields that describe a request. The server accepts them, and they change no answer. */
 export const NoteFields = {
   user: untouched('who asks; the key says it here'),
   safety_identifier: untouched('who asks'),
@@ -70,7 +73,7 @@ export const NoteFields = {
   prompt_cache_retention: untouched('how long cells stay is up to the server'),
 }
 
-/** What a stream has beside the answer. */
+/** Options of a stream: whether it carries token counts beside the answer. */
 export const StreamOptions = Type.Optional(
   Type.Object({
     include_usage: Type.Optional(Type.Boolean()),
@@ -152,7 +155,7 @@ export const isTokenList = (list: readonly unknown[]): list is readonly number[]
 
 // The prompt of a bare completion: a text, token ids, both mixed, or a list of such prompts.
 
-/** The most prompts of a request; each gets all its answers. */
+/** The most prompts of a request. Each prompt gets answers of its own. */
 const MOST_PROMPTS = 64
 
 export const PromptField = Type.Unsafe<unknown>({
@@ -189,7 +192,8 @@ function promptOf(prompt: unknown, place: string): PromptInput {
 // Fields by which clients set variables of the chat template, above all for thinking, and the beginning of an answer.
 
 /**
- * Returns the variables that turn thinking on or off, by the names of Qwen, GLM and most templates; DeepSeek, Kimi and Granite; MiniMax.
+ * Returns the template variables that turn thinking on or off. The first name is that of Qwen, GLM and most templates, the second that of
+ * DeepSeek, Kimi and Granite, the third that of MiniMax.
  */
 const thinkingIs = (field: string, isOn: boolean): readonly TemplateField[] => [
   { field, names: ['enable_thinking', 'thinking'], value: isOn },
@@ -233,14 +237,14 @@ const BUDGETS = [
   'thinking_budget',
 ] as const
 
-/** OpenAI's names of efforts, and any other name that a template knows. */
+/** The effort of thinking: OpenAI's names for it, and any other name that a template knows. */
 export const Effort = Type.String({
   minLength: 1,
   maxLength: 40,
   description: 'none, minimal, low, medium, high, xhigh, as far as the model’s template knows them; none: it does not think',
 })
 
-/** Anthropic's `thinking`. */
+/** Anthropic's field `thinking`: whether the model thinks, and for how many tokens. */
 export const Thinking = Type.Optional(
   Type.Object({
     type: Type.Enum(['enabled', 'disabled', 'adaptive'], { description: 'adaptive: as the model’s template has it' }),
@@ -256,7 +260,7 @@ interface Thinks {
 
 interface TemplateRequest extends Thinks, Readonly<Partial<Record<(typeof BUDGETS)[number], number>>> {
   readonly chat_template_kwargs?: Readonly<Record<string, unknown>>
-  /** OpenRouter's field. */
+  /** OpenRouter's field for the effort of thinking and its most tokens. */
   readonly reasoning?: { readonly max_tokens?: number; readonly effort?: string }
 }
 
@@ -316,8 +320,8 @@ export function templateFieldsOf(
 // A last message of the assistant begins the answer: the template does not close it, and the model continues it.
 
 /**
- * Returns the messages before that last one, and its text; undefined when it is empty. Returns all messages when the last is not the
- * assistant's.
+ * Splits messages at the assistant's last one. Returns the messages before it, and its text as `beginning`; undefined when it is empty.
+ * Returns all messages when the last is not the assistant's.
  * @throws FieldError
  */
 export function begun(

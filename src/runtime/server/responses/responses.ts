@@ -100,11 +100,14 @@ export interface KeptResponse extends ThreadRef {
 
 export interface ResponseStore {
   keep(response: KeptResponse): Promise<void>
-  /** Returns null when it was never kept, or its thread was dropped. @throws KvfoldError store/damaged-response, store/lost-response */
+  /**
+   * Returns a response; null when it was never kept, or its thread was dropped. @throws KvfoldError store/damaged-response,
+   * store/lost-response
+   */
   read(tenant: Tenant, id: string): Promise<KeptResponse | null>
   /** Returns all undamaged responses of a thread, in any order. */
   of(thread: ThreadRef): Promise<readonly KeptResponse[]>
-  /** Sets the body to null; the text cannot be found in the store afterwards. */
+  /** Sets the body of a response to null; the text cannot be found in the store afterwards. */
   erase(tenant: Tenant, id: string): Promise<void>
   /** Removes all responses of these threads without a trace; durable when the call returns. */
   drop(threads: readonly ThreadRef[]): void

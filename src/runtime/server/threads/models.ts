@@ -39,9 +39,9 @@ export type ServedEngine = Engine &
 export interface ModelSource {
   /** The name that requests use. */
   readonly name: string
-  /** Further names that requests may use; `*` matches every name that no model has. Default: none. */
+  /** Further names that requests may use. The name `*` stands for every name that no model has. Default: none. */
   readonly aliases?: readonly string[]
-  /** The adapters that its engine loads. Requests may use their names as names of models. Default: none. */
+  /** The adapters that the model's engine loads. Requests may give an adapter's name as the model's. Default: none. */
   readonly adapters?: readonly AdapterInfo[]
   /** How many steps its engine runs at once. */
   readonly slots: number
@@ -107,7 +107,7 @@ export class Models {
   #looked = -Infinity
   /** The model that waits until a loaded one is unused and can make room. `fed` resolves when it no longer waits. */
   #hungry: { readonly model: ServedModel; readonly fed: Promise<void> } | null = null
-  /** Called when a model has no users any more, and at the end. */
+  /** Functions to call when a model has no users any more, and when all models are closed. */
   readonly #idle = new Set<() => void>()
   #loading: Promise<unknown> = Promise.resolve()
   #closed = false

@@ -9,12 +9,12 @@ import type { ThreadStore } from '../../store/port.js'
 export interface ModelStatus {
   /** The name that requests use. */
   readonly name: string
-  /** Further names that requests may use; `*`: any. */
+  /** Further names that requests may use; the name `*` stands for every name that no model has. */
   readonly aliases: readonly string[]
-  /** Names of its adapters, which requests may use as names of models. */
+  /** Names of its adapters, which requests may give as the model's name. */
   readonly adapters: readonly string[]
   readonly state: 'unloaded' | 'loading' | 'loaded'
-  /** Whether it could not be loaded when it was last asked. */
+  /** Whether the last attempt to load the model failed. */
   readonly failed: boolean
   /** The size of its files; null when they are unknown. */
   readonly bytes: number | null
@@ -32,18 +32,18 @@ export interface ModelStatus {
     readonly context: number
     /** How many steps run at once. */
     readonly slots: number
-    /** Null for engines without a cache here. */
+    /** Null when the engine has no cache in this process. */
     readonly cache: CacheTotals | null
     readonly abilities: Abilities | null
     /** Tokens submitted to decode since loading, as the addon counted them; null without the addon. */
     readonly submitted: number | null
-    /** The texts of the tokens that its texts begin and end with; null when another server has its vocabulary. */
+    /** The texts of the tokens with which the model's texts begin and end; null when another server has its vocabulary. */
     readonly ends: { readonly bos: string | null; readonly eos: string | null } | null
     /** Default sampling when neither a request nor the server's flags set it; null when the engine knows none. */
     readonly sampling: Sampling | null
     /** The servers that compute the model; null when it is computed here. */
     readonly engines: readonly EngineStatus[] | null
-    /** Why `engines` differs from its file; null when it does not. */
+    /** Why `engines` is not the list in the operator's file of engines; null when it is. */
     readonly enginesProblem: string | null
   } | null
   /** How many asks run on it now. */
@@ -69,7 +69,7 @@ export interface ServiceStatus {
   readonly queue: { readonly waiting: number; readonly limit: number }
   /** All live threads, of all tenants. */
   readonly threads: number
-  /** How many of them have their messages in memory. */
+  /** How many of the threads have their messages in memory. */
   readonly loaded: number
   /** Stored threads and responses that cannot be read as written. A request for one reports its damage. */
   readonly damaged: { readonly threads: number; readonly responses: number }
@@ -129,11 +129,11 @@ export class SavedToday {
       writeFileSync(`${this.file}.new`, JSON.stringify({ day: this.#day, tokens: this.#tokens }), { mode: 0o600 })
       renameSync(`${this.file}.new`, this.file)
     } catch {
-      // The next answer tries again.
+      // A count that could not be written now is written with the next answer.
     }
   }
 }
 
-/** The local date. */
+/** Returns the local date as YYYY-MM-DD. */
 const dayOf = (date: Date): string =>
   [date.getFullYear(), date.getMonth() + 1, date.getDate()].map((part) => String(part).padStart(2, '0')).join('-')
