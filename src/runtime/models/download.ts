@@ -23,7 +23,7 @@ export interface RemoteFile {
 
 export interface DownloadOptions {
   readonly signal?: AbortSignal
-  /** Gets the bytes so far, earlier ones included. */
+  /** Called with the number of bytes so far, including those of earlier downloads. */
   readonly onProgress?: (done: number) => void
   /** Called when all bytes are there and their hash is computed. */
   readonly onCheck?: () => void

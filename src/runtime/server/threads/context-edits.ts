@@ -12,7 +12,7 @@ import { type Folded, foldUntil, isHopeless, type Omissible, type PolicyContext,
 export interface ClearToolUses {
   /** The limit that must be exceeded before anything is cleared. */
   readonly trigger: { readonly kind: 'input-tokens' | 'tool-uses'; readonly value: number }
-  /** How many of the newest results stay. */
+  /** How many of the newest tool results stay shown. */
   readonly keep: number
   /** The fewest tokens that clearing must save; less is not worth losing the cache. */
   readonly clearAtLeast: number
