@@ -1,4 +1,7 @@
-/** Downloads files: goes on after breaks and restarts, and checks sizes and hashes. A file appears complete or not at all. */
+/**
+ * Downloads files. A download goes on after a lost connection or a restart. It checks the size and the hash, so a file appears complete or
+ * not at all.
+ */
 import { createWriteStream } from 'node:fs'
 import { mkdir, open, readFile, rename, rm, stat, statfs, truncate } from 'node:fs/promises'
 import { dirname } from 'node:path'
@@ -11,11 +14,11 @@ import { digestOf } from './facts.js'
 
 export interface RemoteFile {
   readonly url: string
-  /** Headers of the requests. Another server, to which the first one redirects, does not get them. */
+  /** Headers of the requests. A server to which the first one redirects does not get them. */
   readonly headers: Readonly<Record<string, string>>
   /** Path of the finished file, below the folder of models. */
   readonly path: string
-  /** Bytes; null when unknown. */
+  /** The file's size in bytes; null when unknown. */
   readonly size: number | null
   /** The SHA-256 of the file in hex; null when unknown. */
   readonly sha256: string | null

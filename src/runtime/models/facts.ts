@@ -18,7 +18,7 @@ const Facts = Type.Object({
   architecture: Type.String(),
   /** How many weights the model has. */
   parameters: Type.Number(),
-  /** Such as `Q4_K_M`; empty when the file does not say. */
+  /** The kind of quantisation, such as `Q4_K_M`; empty when the file does not say. */
   quantization: Type.String(),
   template: Type.Boolean(),
   /** Numbers and short texts of the header; lists only as their length. */
@@ -113,7 +113,7 @@ export default async function work({ task, paths }: Order): Promise<unknown> {
   return hash.digest('hex')
 }
 
-/** Longer texts, such as templates, are left out of the metadata. */
+/** The most characters of a text in the metadata. Longer ones, such as templates, are left out. */
 const MOST_TEXT = 512
 
 function headerFacts(paths: readonly string[]): FileFacts {

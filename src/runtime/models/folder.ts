@@ -23,9 +23,9 @@ export interface ModelFile {
   readonly path: string
   /** All files of a split model, the first included. */
   readonly parts: readonly string[]
-  /** Bytes of all files. */
+  /** The size of all files in bytes. */
   readonly size: number
-  /** Milliseconds since 1970. */
+  /** When one of the files was changed last, in milliseconds since 1970. */
   readonly modified: number
 }
 
@@ -157,7 +157,7 @@ async function one(file: RemoteFile, to: string, options: DownloadOptions, onPro
 
 const isFile = async (path: string): Promise<boolean> => (await stat(path).catch(() => null))?.isFile() === true
 
-/** Deletes a model's files, and its folders if they are empty then. @throws KvfoldError model/not-found */
+/** Deletes a model's files, and the folders that are empty afterwards. @throws KvfoldError model/not-found */
 export async function removeModel(name: string, folder: string = modelsFolder()): Promise<ModelFile> {
   const models = modelsIn(folder)
   const model = modelCalled(name, models)
@@ -170,7 +170,7 @@ export async function removeModel(name: string, folder: string = modelsFolder())
   return model
 }
 
-/** Returns the sentence for a name that no model has. */
+/** Returns the sentence that reports a name which no model has. */
 export const noModel = (name: string, models: readonly ModelFile[], folder: string): string =>
   `There is no model ${JSON.stringify(name)} in ${folder}; ${
     models.length === 0

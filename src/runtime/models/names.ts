@@ -27,7 +27,7 @@ export function hubNameOf(name: string, bare = false): HubName | null {
   const [given = '', revision = 'main'] = name.replace(PREFIX, '').split('#')
   const [, path = '', quant = null] = /^([^:]*)(?::(.+))?$/.exec(given) ?? []
   const [owner = '', repository = '', ...rest] = path.split('/')
-  // Addresses of the hub's web pages have such a part, and the revision after it, before the file.
+  // In addresses of the hub's web pages, `blob`, `resolve` or `raw` and the revision come before the file.
   const isPage = /^(?:blob|resolve|raw)$/.test(rest[0] ?? '')
   const file = (isPage ? rest.slice(2) : rest).join('/')
   const isWrong =

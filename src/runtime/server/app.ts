@@ -45,11 +45,11 @@ export interface ServerOptions extends HttpOptions {
   /** Sampling settings for requests that leave them out. They override those of the model's file. Default: none. */
   readonly sampling?: Sampling
   /**
-   * Whether parts of messages that are not text are refused or become a placeholder. Default `refuse`; in tool results always a
-   * placeholder.
+   * Whether the server refuses parts of messages that are not text, or shows a placeholder for them. Default `refuse`; in tool results it
+   * is always a placeholder.
    */
   readonly unsupportedParts?: UnsupportedParts
-  /** Downloads a model of the hub for Ollama's clients. Default: they cannot. */
+  /** Downloads a model of the hub for Ollama's clients. Default: these clients cannot download models. */
   readonly pull?: PullModel
 }
 

@@ -47,7 +47,7 @@ export type UnsupportedParts = 'refuse' | 'placeholder'
 /** A field of a request whose value is passed to the chat template. */
 export interface TemplateField {
   readonly field: string
-  /** The template variables that get the value, by the names that templates use. */
+  /** The names of the template variables that get the value. Templates use different names for the same thing. */
   readonly names: readonly string[]
   readonly value: unknown
 }
@@ -55,7 +55,7 @@ export interface TemplateField {
 /** A client's name for its session. Names of different tenants are different sessions. */
 export interface NamedSession {
   readonly name: string
-  /** The session, or the branch of it, that this one was begun from. */
+  /** The name of the session, or of the branch of a session, from which this session was begun. */
   readonly parent?: string
   /** The request headers that name the session. They are sent on to engines that are other servers. */
   readonly headers: Readonly<Record<string, string>>
@@ -139,8 +139,8 @@ export interface Ask {
   readonly acm?: Acm
   readonly policy?: FoldPolicy
   /**
-   * With `acm: memtool`: whether the model removes and finds tools by calls or when it is asked aside (`memToolModes`). Default: the
-   * server's.
+   * With `acm: memtool`: whether the model removes and finds tools by calls, or by answers to questions asked aside (`memToolModes`).
+   * Default: the server's setting.
    */
   readonly memToolMode?: MemToolMode
   /** What happens to a conversation that does not fit into the context (`overflows`). Default: the server's setting. */
@@ -170,7 +170,7 @@ export interface Ask {
   readonly costlyFolds?: CostlyFolds
   /** Among one tenant's requests, a higher number runs first. Default 0. */
   readonly priority?: number
-  /** Milliseconds from now until the answer must be complete, waiting in the queue included. Default: the server's. */
+  /** Milliseconds from now until the answer must be complete, waiting in the queue included. Default: the server's setting. */
   readonly timeoutMs?: number
   readonly signal?: AbortSignal
   /**
@@ -191,7 +191,7 @@ export interface Usage {
   /** Reasoning tokens of the last step, as far as they can be told apart from the rest of its text. */
   readonly reasoningTokens: number
   /**
-   * The savings against a plain prefix cache with the same asks; negative if that cache would have computed less. Left out if the engine
+   * The savings against a plain prefix cache with the same asks; negative if such a cache would have computed less. Left out if the engine
    * does not report it.
    */
   readonly saved?: Saved
@@ -262,16 +262,19 @@ export interface Answer {
   readonly ledger: readonly LedgerEntry[]
   /** The part of the prompt that is cleared; null when the ask has no `clear`. */
   readonly cleared: Cleared | null
-  /** Left out when the ask drops nothing. */
+  /** The tokens that drops hide and move. Left out when the ask drops nothing. */
   readonly dropped?: Dropped
-  /** Left out when the conversation was not compacted for this answer. */
+  /** The compaction before this answer. Left out when the conversation was not compacted. */
   readonly compacted?: Compacted
   /**
    * The cached tokens of an earlier prompt that this request could not use, and why. Null when it could use all of them: it continued at
    * the end of its thread, asked the same again, or began a new thread.
    */
   readonly lost: Lost | null
-  /** Null when the request changed none of the thread's messages and no shown token is approximate. */
+  /**
+   * The client's edits, and the approximate cells. Null when the request changed none of the thread's messages and no shown token is
+   * approximate.
+   */
   readonly edits: RecognisedEdits | null
   /** Times over all steps, without waiting in the queue; `firstToken` is that of the first step. */
   readonly timing: Timing
@@ -417,11 +420,11 @@ export const nthSampling = (sampling: Sampling, index: number): Sampling =>
 
 /** The files of a served model. */
 export interface ServedFile {
-  /** Bytes. */
+  /** The size of all files in bytes. */
   readonly size: number
-  /** Milliseconds since 1970. */
+  /** When the files were changed last, in milliseconds since 1970. */
   readonly modified: number
-  /** Null when the file cannot be read as a GGUF. */
+  /** Facts from the header of the files. Null when they cannot be read as a GGUF. */
   readonly facts: FileFacts | null
   /** The SHA-256 in hex, which takes seconds for large files the first time; empty when the file cannot be read. */
   readonly digest: Promise<string>
@@ -433,11 +436,11 @@ export interface ServedFile {
  */
 export interface Service {
   /**
-   * Errors are reported through `Asked`: server/overloaded, server/timeout, server/no-thread, context/full, engine/*, chat/*,
+   * Begins an ask. Its errors come through `Asked`: server/overloaded, server/timeout, server/no-thread, context/full, engine/*, chat/*,
    * memory/insufficient.
    */
   ask(ask: Ask): Asked
-  /** Returns `n` asks (1 to 16) with the same messages, each in its own thread; the prompt is computed once. */
+  /** Begins `n` asks (1 to 16) with the same messages, each in its own thread; the prompt is computed once. */
   several(ask: Ask, n: number): readonly Asked[]
   complete(ask: CompletionAsk): CompletionAsked
   /** The models in order of preference; loads none. */
@@ -462,7 +465,10 @@ export interface Service {
    * an id that no adapter has
    */
   scaleAdapters(model: string | undefined, scales: readonly AdapterScale[]): void
-  /** `special`: control tokens written in the text are parsed as such. `bos`: adds the tokens that the model's texts begin with. */
+  /**
+   * Returns the tokens of a text. `special`: control tokens written in the text are parsed as such. `bos`: adds the tokens that the model's
+   * texts begin with.
+   */
   tokenize(
     model: string | undefined,
     text: string,
@@ -492,7 +498,7 @@ export interface Service {
   sideModels(): readonly SideModelStatus[]
   /** Returns a vector of length 1 for each input. @throws KvfoldError model/unsupported where the model makes no embeddings */
   embed(ask: EmbedAsk): Promise<EmbedAnswer>
-  /** Scores how well each document answers the query. @throws KvfoldError model/unsupported where no model here does that */
+  /** Scores how well each document answers the query. @throws KvfoldError model/unsupported where no model here scores documents */
   rerank(ask: RerankAsk): Promise<RerankAnswer>
   /**
    * Scores how well the two texts of each pair fit together: by the reranker, or without one by the cosine of their embeddings.
@@ -541,7 +547,7 @@ export interface SideModelStatus {
   readonly state: 'unloaded' | 'loading' | 'loaded'
   /** Unix seconds when the server registered it. */
   readonly since: number
-  /** Facts known after loading: the model's own name, and the tokens of the longest text that it reads. Null before. */
+  /** Facts known once it is loaded: the model's own name, and the tokens of the longest text that it reads. Null before. */
   readonly loaded: { readonly title: string; readonly tokens: number } | null
 }
 
@@ -569,7 +575,7 @@ export class Overloaded extends KvfoldError {
   }
 }
 
-/** Whether the error is the request's own fault. */
+/** Whether the error is the request's own fault: it has a status below 500 and is no cancellation. */
 export const isRefusal = (error: unknown): boolean =>
   error instanceof KvfoldError && error.status < 500 && error.code !== 'engine/cancelled'
 

@@ -22,7 +22,7 @@ export interface HttpOptions {
   readonly bodyLimit?: number
   /** Certificate and key as PEM texts. Default: no TLS. */
   readonly tls?: { readonly cert: string; readonly key: string }
-  /** Default `info`. Logs hold no text of requests or answers. */
+  /** How much is logged. Default `info`. Logs hold no text of requests or answers. */
   readonly logLevel?: LogLevel
   /** `json`: one object per line; `text`: for people. Default `json`. */
   readonly logFormat?: LogFormat

@@ -14,7 +14,7 @@ const DEEPEST = 100
 /** Bytes up to which a body is read at once. */
 const AT_ONCE = 64 * 1024
 
-/** Bytes decoded between two yields. */
+/** How many bytes are decoded between two yields to the event loop. */
 const DECODED = 2 ** 20
 
 /**

@@ -3,10 +3,10 @@ import { weightOf } from '../core/json.js'
 import type { Steps } from '../core/turns.js'
 import { append, listOf, numberText, objectOf, writeJson, writtenEntries } from '../core/written-json.js'
 
-/** Characters parsed or scanned between two yields. */
+/** How many characters are parsed or scanned between two yields to the event loop. */
 const PART = 64 * 1024
 
-/** The text is not JSON. `position`: where; null: the text ends too early. */
+/** Reports that the text is not JSON. `position`: where its first fault is; null: the text ends too early. */
 export class JsonFault extends Error {
   constructor(readonly position: number | null) {
     super('not JSON')
@@ -19,7 +19,7 @@ export class JsonFault extends Error {
  */
 const MOST = { list: 2 ** 21, object: 2 ** 16, kept: 2 ** 17 }
 
-/** A list or an object has more members than the limit. */
+/** Reports that a list or an object has more members than the limit. */
 export class TooManyMembers extends Error {
   constructor(
     readonly most: number,
@@ -72,7 +72,7 @@ class Reader {
     const first = this.text.charCodeAt(start)
     if (first === QUOTE) return yield* this.#string(start)
     if (first !== BRACKET && first !== BRACE) throw this.#fault(start)
-    // Let the parser check the depth.
+    // The parser checks the depth of an empty list or object at this place.
     this.parse(first === BRACKET ? '[]' : '{}', this.#depth)
     this.#depth++
     const walked = first === BRACKET ? yield* this.#list(start) : yield* this.#object(start)
@@ -193,7 +193,7 @@ class Reader {
     return null
   }
 
-  /** Reads a long string in steps of PART characters. */
+  /** Reads a long string. Yields to the event loop after every PART characters. */
   *#string(start: number): Steps<{ readonly value: string; readonly end: number }> {
     const parts: string[] = []
     let from = start + 1
@@ -207,7 +207,7 @@ class Reader {
         yield
       }
       if (char === BACKSLASH) {
-        // Keep an escape in one part.
+        // An escape such as `\u00e9` must stay in one part.
         if (this.text.charAt(at + 1) === 'u') escaped = at + 6
         at++
       } else if (Number.isNaN(char)) throw new JsonFault(null)
@@ -242,16 +242,16 @@ const ENDS: ReadonlySet<number> = new Set([SPACE, NEWLINE, TAB, RETURN, COMMA, B
 
 // Writing.
 
-/** Weight that is written at once; a character or a value weighs one. */
+/** Values of up to this weight are written at once. Every character and every value weighs one. */
 const WRITTEN = 16 * 1024
 
-/** Bytes that are copied between two yields. */
+/** How many bytes are copied between two yields to the event loop. */
 const COPIED = 2 ** 20
 
 /** Returns whether a value is too long to be written at once. */
 export const isLong = (value: unknown): boolean => weightOf(value, 2 * WRITTEN) >= 2 * WRITTEN
 
-/** Returns the output of `writeJson`, made in steps. */
+/** Returns the output of `writeJson`. Yields to the event loop in between. */
 export function* writtenInSteps(value: unknown): Steps<Buffer> {
   const parts: Buffer[] = []
   yield* written(value, parts)

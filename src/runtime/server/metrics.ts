@@ -208,7 +208,7 @@ export class Metrics {
     )
   }
 
-  /** Adds metrics of the cache's lower tiers. They count since the model was loaded, so they may start again from zero. */
+  /** Adds metrics of the disk tier. They count since the model was loaded, so they may start again from zero. */
   #diskCache(service: Pick<Service, 'status'>): void {
     const tiers = () =>
       service.status().models.flatMap(({ name, loaded }) => {

@@ -55,7 +55,7 @@ function retryAfterOf(error: KvfoldError): number | null {
   if (error instanceof Overloaded || error instanceof RateLimited) return error.retryAfter
   if (AWAY.has(error.code)) return RETRY_AFTER
   if (error.code !== 'remote/rate-limited' && error.code !== 'remote/overloaded') return null
-  // Pass on the wait that the engine behind this server asks for.
+  // An engine behind this server may ask for a wait, which is passed on to the client.
   const asked = waitAskedBy(error)
   return asked === null ? null : Math.ceil(asked)
 }
@@ -97,5 +97,5 @@ export class FieldError extends KvfoldError {
   }
 }
 
-/** An error for a field that asks for something this server does not do. */
+/** Makes the error for a field that asks for something this server does not do. */
 export const unsupported = (param: string, message: string): FieldError => new FieldError(param, message, 'server/unsupported')

@@ -67,7 +67,7 @@ export class RequestRun {
     return this.#run.signal
   }
 
-  /** Runs slow work that is not an ask. Its signal is aborted when the client disconnects. */
+  /** Runs slow work that needs no ask. Its signal is aborted when the client disconnects. */
   async wait<T>(work: (signal: AbortSignal) => Promise<T>): Promise<T> {
     try {
       return await work(this.signal)
@@ -221,7 +221,7 @@ export class RequestRun {
     }
   }
 
-  /** Ends the exchange. Writes the log line of a request whose client is gone, as the server logs only answered requests. */
+  /** Ends the request. If its client is gone, also writes its log line, because the HTTP server logs only requests that it answered. */
   #leave(): void {
     this.#run.leave()
     if (this.#gone) logRequest(this.request, errorTable['engine/cancelled'], this.reply.elapsedTime)

@@ -7,7 +7,7 @@ import { PUBLIC, type AnyAnswer, type AskEvent } from './ask.js'
 
 export type LogFormat = 'json' | 'text'
 
-/** Figures of a request that asks a model, summed over its answers. */
+/** Token counts and times of a request that asks a model, summed over its answers. */
 export class Figures {
   readonly #begun = performance.now()
   #first: number | null = null
@@ -38,7 +38,10 @@ export class Figures {
     this.#sums.prompt += tokens
   }
 
-  /** `ttft`: milliseconds from the request to its first token. `rate`: tokens per second after each answer's first token. */
+  /**
+   * Returns the fields for the log line. `ttft`: milliseconds from the request to its first token. `rate`: tokens per second after each
+   * answer's first token.
+   */
   get fields(): Readonly<Record<string, unknown>> {
     const first = this.#first
     // The first token of each answer comes at the end of its prefill, so it is not counted in the rate.
@@ -104,7 +107,7 @@ export function logStream(
 
 const LEVELS: Readonly<Record<number, string>> = { 10: 'trace', 20: 'debug', 40: 'warning', 50: 'error', 60: 'fatal' }
 
-/** Turns a line of JSON into text for people. */
+/** Turns a log line from JSON into text for people. */
 function textOf(line: string): string {
   const { time, level, msg, err, ...rest } = JSON.parse(line) as RequestLine
   const clock = new Date(time).toTimeString().slice(0, 8)

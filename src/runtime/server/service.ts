@@ -1,4 +1,4 @@
-/** The service behind every route: takes an ask through queue, model and thread to its answer. */
+/** The service behind every route. It takes an ask through the queue to a model and a thread, and returns the answer. */
 import type { CostlyFolds } from '../context/fragment.js'
 import { Feed } from '../core/feed.js'
 import { conversationId } from '../core/ids.js'
@@ -70,15 +70,15 @@ export interface ServiceOptions
   /** Counts the tokens saved today. Default: counts from the start of this process. */
   readonly savedToday?: SavedToday
   /**
-   * How to treat folds and summaries that take at least as many tokens as their text. It holds for those of the model, of people and of
-   * programs, unless a request says otherwise. Default `refuse`.
+   * What happens to folds and summaries that take at least as many tokens as their text. This applies to those of the model, of people and
+   * of programs, unless a request says otherwise. Default `refuse`.
    */
   readonly costlyFolds?: CostlyFolds
 }
 
 type Commons = Pick<Ask, 'tenant' | 'model' | 'lora' | 'priority' | 'timeoutMs' | 'signal'>
 
-/** Weight of the latest ask in the running mean of durations. */
+/** Weight of the latest ask in the running mean of the time that asks hold their slots. */
 const RECENT = 0.2
 
 export class ThreadService implements Service {
@@ -172,7 +172,7 @@ export class ThreadService implements Service {
     return this.#models.hasFolder
   }
 
-  /** @throws KvfoldError model/not-found, model/busy */
+  /** Unloads a model. @throws KvfoldError model/not-found, model/busy */
   async unload(name?: string): Promise<boolean> {
     return this.#models.unload(this.#pick(name))
   }
@@ -266,7 +266,7 @@ export class ThreadService implements Service {
     return this.#aside(ask.signal, (signal) => this.#side.score(ask, signal))
   }
 
-  /** Runs work that needs no thread, within the server's time limit; closing the server ends it. */
+  /** Runs work that needs no thread, within the server's time limit. The work ends early when the server closes. */
   async #aside<R>(given: AbortSignal | undefined, begin: (signal: AbortSignal) => Promise<R>): Promise<R> {
     if (this.#closing !== null) throw closing()
     const { timeoutMs } = this.options

@@ -1,6 +1,6 @@
 /**
- * Runs models beside the served ones that read texts and generate none. The first request loads a model, which serves one request at a
- * time.
+ * Runs the models that read texts and generate none: for embeddings and for rankings. The first request loads a model, which serves one
+ * request at a time.
  */
 import { KvfoldError } from '../core/errors.js'
 import type { Tenant } from '../core/ids.js'
@@ -19,7 +19,7 @@ import { tokensOf } from './threads/completing.js'
 import type { Models } from './threads/models.js'
 import { Queue, QueueFull } from './threads/queue.js'
 
-/** A loaded side model. */
+/** A loaded model for embeddings or rankings. */
 type TextReader = TextVectors | TextScores
 
 export interface SideModelSource<T extends TextReader> {
@@ -76,7 +76,7 @@ class SideModel<T extends TextReader> {
   }
 }
 
-/** Queues requests for one side model, which would be no faster with two at once. */
+/** Queues the requests for one model, which would be no faster with two at once. */
 class SideQueue {
   readonly #queue: Queue
 
@@ -87,7 +87,7 @@ class SideQueue {
     this.#queue = new Queue({ slots: 1, limit })
   }
 
-  /** @throws Overloaded; as Queue.enter and `work` */
+  /** Runs `work` when all earlier requests are done. @throws Overloaded; the errors of Queue.enter and `work` */
   async run<R>(tenant: Tenant, signal: AbortSignal, work: () => Promise<R>): Promise<R> {
     const leave = await this.#queue.enter({ tenant, priority: 0, signal }).catch((error: unknown) => {
       throw error instanceof QueueFull
@@ -169,7 +169,7 @@ export class SideModels {
 
   /**
    * Scores pairs of texts: by the reranker, or without one by the cosine of the texts' embeddings.
-   * @throws KvfoldError as `rerank` and `embed`
+   * @throws KvfoldError the errors of `rerank` and `embed`
    */
   async score({ pairs, ...asked }: ScoreAsk, signal: AbortSignal): Promise<RerankAnswer> {
     if (this.#reranker === null) return this.#byEmbeddings(pairs, asked, signal)

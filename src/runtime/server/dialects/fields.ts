@@ -59,7 +59,7 @@ export const nullsDownTo =
     }, done)
   }
 
-// Fields that say something about a request and change no answer.
+// Fields that describe a request and change no answer.
 
 const untouched = (description: string) => Type.Optional(Type.Unknown({ description: `changes no answer: ${description}` }))
 
@@ -84,7 +84,7 @@ export const StreamOptions = Type.Optional(
   }),
 )
 
-// Stop strings: one text or several.
+// Stop strings: a request has one text or several.
 
 export const StopField = Type.Optional(
   Type.Unsafe<string | string[]>({ type: ['string', 'array'], items: { type: 'string' }, maxItems: 16 }),
@@ -93,9 +93,9 @@ export const StopField = Type.Optional(
 export const stopOf = (stop: Type.Static<typeof StopField> | undefined): readonly string[] | undefined =>
   typeof stop === 'string' ? [stop] : stop
 
-// Adapters, as llama-server has them.
+// The field for adapters, in the form of llama-server.
 
-/** The most adapters of a request. */
+/** The most adapters that a request may list. */
 const MOST_ADAPTERS = 64
 
 /** A list of adapters by id, with their scales. */
@@ -113,7 +113,7 @@ export const placeholderOf = (type: string): string => `[${type.slice(0, 40)} le
 
 /**
  * Returns the text of a content field, each part on its own line.
- * @param types the part types that are text, with the key of their text
+ * @param types the types of parts that hold text, and for each the key of its text
  * @throws FieldError server/bad-request, server/unsupported
  */
 export function textOf(
@@ -210,7 +210,7 @@ const Budget = Type.Optional(
   Type.Integer({ minimum: -1, maximum: 2 ** 31 - 1, description: 'tokens that the model may think for; -1: without end' }),
 )
 
-/** Fields that every dialect has. */
+/** The template fields that every dialect has. */
 export const TemplateFields = {
   chat_template_kwargs: Type.Optional(
     Type.Record(Type.String(), Type.Unknown(), {
@@ -264,7 +264,7 @@ interface TemplateRequest extends Thinks, Readonly<Partial<Record<(typeof BUDGET
   readonly reasoning?: { readonly max_tokens?: number; readonly effort?: string }
 }
 
-/** Returns the thinking budget; undefined when no field sets it, or it is unlimited. @throws FieldError when two fields differ */
+/** Returns the thinking budget; undefined when no field sets one, or sets it to unlimited. @throws FieldError when two fields differ */
 function budgetOf(body: TemplateRequest): Ask['reasoningBudget'] {
   const said = [
     ...BUDGETS.map((field) => ({ field, tokens: body[field] })),
@@ -282,7 +282,7 @@ function budgetOf(body: TemplateRequest): Ask['reasoningBudget'] {
 }
 
 /**
- * Returns the template's variables and the thinking budget. Of two values for one variable the later one wins. `effort`: the field for
+ * Returns the template's variables and the thinking budget. When two values set one variable, the later one wins. `effort`: the field for
  * the thinking effort, under its name in this dialect. @throws FieldError
  */
 export function templateFieldsOf(
@@ -305,7 +305,7 @@ export function templateFieldsOf(
   const { field, value } = effort
   const template = [
     ...(thinking === undefined || thinking.type === 'adaptive' ? [] : thinkingIs('thinking', thinking.type === 'enabled')),
-    // Seed's templates show the budget to the model.
+    // Templates of Seed's models show the thinking budget to the model.
     ...(reasoningBudget === undefined
       ? []
       : [{ field: reasoningBudget.field, names: ['thinking_budget'], value: reasoningBudget.tokens }]),

@@ -2,7 +2,7 @@
 import type { ChatMessage, ToolCall } from '../../chat/message.js'
 import { FieldError } from '../problem.js'
 
-/** A message and its place in the request, e.g. `messages[3]`; for a result, the field that names its call. */
+/** A message, and its place in the request, e.g. `messages[3]`. For a tool result, the place is that of the field that names the call. */
 export interface PlacedMessage {
   readonly message: ChatMessage
   readonly place: string

@@ -109,7 +109,7 @@ export const LimitFields = {
 type SamplingRequest = Type.Static<ReturnType<typeof Type.Object<typeof SamplingFields>>>
 type LimitRequest = Type.Static<ReturnType<typeof Type.Object<typeof LimitFields>>>
 
-/** llama.cpp's values for fields that a request leaves out. */
+/** llama.cpp's values for sampling fields that a request leaves out. */
 const XTC_THRESHOLD = 0.1
 const MIROSTAT = { tau: 5, eta: 0.1 }
 const ADAPTIVE_DECAY = 0.9

@@ -1,4 +1,4 @@
-/** Reads the client's tools and calls in dialects with JSON schemas: names, choices, arguments as text. */
+/** Reads the client's tools, its tool choice and its calls in dialects that describe tools by JSON schemas. */
 import type { ToolCall, ToolDefinition } from '../../chat/message.js'
 import type { Ask } from '../ask.js'
 import { FieldError, unsupported } from '../problem.js'
@@ -14,7 +14,7 @@ const NAME = /^[A-Za-z0-9_.:-]{1,128}$/
 const MOST_TOOLS = 512
 /** The most tools that are not shown until a search finds them. */
 const MOST_DEFERRED = 10_000
-/** The most characters and values of one definition, and the most values. */
+/** The most characters and values of one tool's definition together, and the most values alone. */
 const MOST_OF_TOOL = 2 ** 18
 const MOST_VALUES_OF_TOOL = 8192
 /** The same limits for all shown definitions together. Every prompt has them, in the part that cannot be folded. */
@@ -22,8 +22,8 @@ const MOST_OF_SHOWN = 2 ** 20
 const MOST_VALUES_OF_SHOWN = 2 ** 15
 
 /**
- * Checks rules on tools that schemas cannot express. `isDeferred`: whether the tool at an index is deferred. @throws FieldError
- * server/bad-request
+ * Checks the names, sizes and number of tools, which schemas cannot check. `isDeferred`: whether the tool at an index is deferred.
+ * @throws FieldError server/bad-request
  */
 export function checkTools<Tool extends GivenTool>(
   tools: readonly Tool[],

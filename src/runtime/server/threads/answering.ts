@@ -26,10 +26,10 @@ import type { Acm, Folded, FoldPolicy, Overflow } from './policies.js'
 import { foundIn, ManagedThread, type OperatorTools, searchTools } from './server-tools.js'
 import { sum, TurnReport } from './turn-report.js'
 
-/** For each engine, the time and tokens of its prefills so far. */
+/** For each engine, how long its prefills took so far, and how many tokens they computed. */
 const paces = new WeakMap<ServedEngine, { milliseconds: number; tokens: number }>()
 
-/** Settings for asks that leave them out. */
+/** Settings that apply to asks which leave them out. */
 export interface AskDefaults {
   readonly acm: Acm
   readonly policy: FoldPolicy
@@ -37,7 +37,7 @@ export interface AskDefaults {
   /** The names and descriptions with which the model sees the six context tools. Default: those that suit the model. */
   readonly toolTexts?: ToolTexts
   readonly overflow: Overflow
-  /** Default `exact`. */
+  /** The contract for edits by clients. Default `exact`. */
   readonly clientEdits: ContractChoice
   /** The contract for the client edits of each tenant. Tenants that are not in it get `clientEdits`. */
   readonly clientEditsOf?: ReadonlyMap<string, ContractChoice>
@@ -58,7 +58,7 @@ export interface AnsweringOptions {
 }
 
 /**
- * Checks the ask before anything is taken or changed. Returns the places in schemas that the answer cannot be held to (`leftOut`).
+ * Checks the ask before it gets a thread or changes anything. Returns the places in schemas that the answer cannot be held to (`leftOut`).
  * @throws KvfoldError engine/bad-request when the ask contradicts itself
  */
 export async function checkAsk(ask: Ask): Promise<readonly string[]> {
@@ -85,9 +85,9 @@ export async function checkAsk(ask: Ask): Promise<readonly string[]> {
 }
 
 /**
- * Runs the turn on a thread that has the ask's messages and that no other ask uses. Afterwards the thread has the answer and the results
- * of all calls that the server carried out. It keeps a cancelled answer only if that has text and was streamed or began with the client's
- * text.
+ * Runs the turn on a thread that has the ask's messages and that no other ask uses. Afterwards the thread has the answer and the results of
+ * all calls that the server carried out. It keeps a cancelled answer only if the answer has text and was streamed, or began with the
+ * client's text.
  * @throws KvfoldError what the engine throws; context/full by the overflow policy
  */
 export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'waited'>> {
@@ -102,7 +102,7 @@ export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'w
   return { ...answered, ledger: [compaction.entry, ...answered.ledger], compacted: compaction.compacted }
 }
 
-/** What the folds and the steps of an answer share. */
+/** The settings and tools that the folds and the steps of an answer share. */
 interface PreparedAnswer {
   readonly acm: Acm
   readonly contract: ContractChoice | null
@@ -177,7 +177,7 @@ function record({ taken, emit }: AnsweringOptions, folded: Folded | null, reason
   emit({ type: 'policy', ...what })
 }
 
-/** Folds what the client and the policies ask for, and saves the thread. Returns what is cleared, as the answer reports it. */
+/** Folds the text that the client and the policies want folded, and saves the thread. Returns the field `cleared` of the answer. */
 async function fold(options: AnsweringOptions, prepared: PreparedAnswer): Promise<Answer['cleared']> {
   const { ask, taken, engine, defaults, signal, save } = options
   const { acm, contract, helpers, scope, managed, toolbox } = prepared

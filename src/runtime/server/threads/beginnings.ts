@@ -1,10 +1,10 @@
-/** Finds threads that begin as a request does. Looks at a handful of them, however many there are. */
+/** Finds threads that begin with the same messages as a request. Compares only a handful of threads, however many there are. */
 import { type Chain, common, type MatchCandidate } from './message-match.js'
 
 /** If at most this many threads have the same beginning, all of them are compared to find the one used last. */
 const FEW = 256
 
-/** A thread's chain at the time of `note`. */
+/** A thread, and its chain at the time when it was indexed by `note`. */
 interface Noted<T> {
   readonly of: T
   readonly chain: Chain

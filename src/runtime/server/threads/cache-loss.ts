@@ -19,7 +19,7 @@ export type LossCause = 'system_changed' | 'tools_changed' | 'messages_changed' 
 /** If fewer tokens than this are computed again, nothing counts as lost: a message's head alone may have so many. */
 const FEWEST = 8
 
-/** Where a request diverged from the thread that it was matched with or named, or where that thread's cells were gone. */
+/** Where a request diverged from the thread that it names or was matched with, or where that thread's cells were gone. */
 export interface Lost {
   readonly cause: LossCause
   /** Index of the first differing message of the request; if nothing differs, of the first one that was computed again. */

@@ -25,7 +25,10 @@ export interface ClientEdit {
  * any number of conversations, such as the examples of a few-shot prompt.
  */
 export interface Alignment {
-  /** Messages that both have, in ascending order. `a`: index among the messages that clients know; `b`: index in the request. */
+  /**
+   * The messages that thread and request have in common, in ascending order. `a`: index among the messages that clients know; `b`: index in
+   * the request.
+   */
   readonly matches: readonly Match[]
   /** Whether the request belongs to the thread's conversation. */
   readonly isOwn: boolean
@@ -54,7 +57,7 @@ export function alignRequest(
   const answer = isNamed ? all.length - 1 : all.findLastIndex(({ a }) => given[a])
   const matches = withWhatFollows(all, answer + 1)
   const last = matches.at(-1)
-  // Differences after the last common message are no edits: these messages were given up, or are new.
+  // Differences after the last common message are no edits: the thread's messages were given up, and the request's are new.
   const gaps = last === undefined ? [] : gapsOf(matches, last.a + 1, last.b + 1)
   return {
     matches,
@@ -143,7 +146,7 @@ export function reconciled(
   }
   messages.forEach(({ message, seen }, at) => {
     if (seen === 'nothing') {
-      // A result of the server's call that follows results which the client will send again waits for these.
+      // Results of the server's calls are held back if they follow results that the client will send again.
       if (to[owners[at]!] !== undefined && view > last.a + 1) waiting.push(message)
       else if (to[owners[at]!] !== undefined) keep(at)
       return
@@ -212,7 +215,7 @@ export function keysBeside({ view, keys }: Pick<Thread, 'view' | 'keys'>, reques
   return request.map((message, index) => known[index] ?? messageKey(message))
 }
 
-// A request as the thread manager sees it, and the threads that it may belong to.
+// The part of a request that the thread manager needs, and the threads to which the request may belong.
 
 /** The part of a request that decides its thread. */
 export interface ThreadRequest {
@@ -231,7 +234,7 @@ export interface ThreadRequest {
 /** What a thread, or the one that it was forked from, showed before a request. */
 export interface PromptBefore {
   readonly tools: readonly ToolDefinition[]
-  /** Null: not known, because another process had the thread. */
+  /** The variables of the template. Null when another process had the thread, so that they are unknown. */
   readonly variables: TemplateVariables | null
   /** The messages that clients knew. */
   readonly view: readonly ChatMessage[]
@@ -263,7 +266,7 @@ export interface TakenThread {
   readonly hidden: readonly string[]
   /** What was shown before the request, by this thread or the one that it was forked from; null when the conversation is new. */
   readonly previous: PromptBefore | null
-  /** The thread before the request; null when it did not exist. */
+  /** The thread's record before the request; null when the thread did not exist. */
   readonly before: ThreadRecord | null
   /** How many messages the conversation had before the request's were appended. */
   readonly known: number

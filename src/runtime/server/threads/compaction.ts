@@ -18,7 +18,7 @@ export interface Compaction {
   readonly instructions?: string
   /** Whether the answer ends with the summary, so that the client decides how to go on. */
   readonly pauses: boolean
-  /** Whether the user's messages stay shown before the summary. */
+  /** Whether the user's messages stay shown before the summary, so that only the others are folded. */
   readonly keepsUser: boolean
 }
 

@@ -191,7 +191,7 @@ export class RecentCompletions {
   /** The conversations of ended completions, oldest first, for each engine and tenant. Unloading an engine drops their cells. */
   readonly #kept = new WeakMap<ServedEngine, Map<Tenant, ConversationId[]>>()
 
-  /** Keeps an ended completion; beyond the limit, the tenant's oldest is forgotten. */
+  /** Keeps the cells of an ended completion. Beyond the limit, the cells of the tenant's oldest completion are dropped. */
   keep(engine: ServedEngine, tenant: Tenant, conversation: ConversationId): void {
     const ofEngine = this.#kept.get(engine) ?? new Map<Tenant, ConversationId[]>()
     const own = ofEngine.get(tenant) ?? []

@@ -10,7 +10,7 @@ import { freshConversation } from '../../core/ids.js'
 import { type Folded, foldUntil, isHopeless, type Omissible, type PolicyContext, resultsOf, shownBy } from './policies.js'
 
 export interface ClearToolUses {
-  /** The limit that must be exceeded before anything is cleared. */
+  /** The amount that must be exceeded before anything is cleared: tokens of the prompt, or calls of tools. */
   readonly trigger: { readonly kind: 'input-tokens' | 'tool-uses'; readonly value: number }
   /** How many of the newest tool results stay shown. */
   readonly keep: number
@@ -23,11 +23,11 @@ export interface ClearToolUses {
 }
 
 export interface ClearThinking {
-  /** How many of the newest turns with reasoning keep it. */
+  /** How many of the newest turns with reasoning keep their reasoning. */
   readonly keep: number
 }
 
-/** What a client wants cleared. */
+/** The tool results and the reasoning that a client wants cleared. */
 export interface ClearRules {
   readonly toolUses?: ClearToolUses
   readonly thinking?: ClearThinking

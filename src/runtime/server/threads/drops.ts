@@ -10,7 +10,8 @@ export interface Drops {
   /** Messages that are not shown any more. */
   readonly messages: readonly number[]
   /**
-   * `thinking`: the reasoning of all turns but the newest. `results`: all tool results but the newest `keep` and those without an answer.
+   * `thinking`: drops the reasoning of all turns but the newest. `results`: drops all tool results but the newest `keep` and those that the
+   * model has not answered.
    */
   readonly rule?: { readonly kind: 'thinking' } | { readonly kind: 'results'; readonly keep: number }
   /** Whether the messages that stay move up to the positions of the dropped ones. */

@@ -91,7 +91,7 @@ export async function identified(messages: readonly ChatMessage[]): Promise<void
 function* identifying(messages: readonly ChatMessage[]): Steps<void> {
   const chain = new Chain()
   for (const message of messages) {
-    // The key and the link need the same text, whose making takes longest.
+    // The key and the link need the same text. It is made once, because that takes longest.
     const text = keys.has(message) ? undefined : yield* canonicalSteps(message)
     yield* chain.adding(message, text)
     if (text !== undefined) keys.set(message, keyIn(yield* hashed(createHash('sha256'), text)))
@@ -99,13 +99,13 @@ function* identifying(messages: readonly ChatMessage[]): Steps<void> {
   }
 }
 
-/** Characters hashed between two yields. */
+/** How many characters are hashed between two yields to the event loop. */
 const PART = 256 * 1024
 
 /** Returns the digest of a well-formed text. Yields to the event loop after each part. */
 function* hashed(hash: Hash, text: string): Steps<Buffer> {
   for (let at = 0; at < text.length;) {
-    // Keep both halves of a surrogate pair in one part.
+    // Both halves of a surrogate pair must be in one part.
     const end = isHighSurrogate(text.charCodeAt(at + PART - 1)) ? at + PART + 1 : at + PART
     hash.update(text.slice(at, end))
     if ((at = end) < text.length) yield
@@ -134,11 +134,11 @@ export function common(a: Chain, b: Chain): number {
 
 export interface MatchCandidate {
   readonly chain: Chain
-  /** When it was last used; a later use has a larger number. */
+  /** When the thread was last used; a later use has a larger number. */
   readonly used: number
 }
 
-/** Explains to people why two messages, or a message and its absence, differ. */
+/** Explains to people how the thread's message and the request's differ. Undefined: it has no message at this place. */
 export function difference(known: ChatMessage | undefined, given: ChatMessage | undefined): string {
   if (given === undefined) return 'it is left out'
   if (known === undefined) return 'it is new'
@@ -159,7 +159,7 @@ const article = (role: string): string => (role === 'assistant' ? 'an assistant'
 /** For each message that was added to a chain: the link before it there, and its own link. */
 const links = new WeakMap<ChatMessage, { readonly before: Uint8Array; readonly link: Uint8Array }>()
 
-/** Bytes of a link, enough that two beginnings of one tenant never collide. */
+/** Bytes of a link: enough that two different beginnings of one tenant never have the same link. */
 const LINK = 16
 
 /**

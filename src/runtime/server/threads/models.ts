@@ -43,16 +43,16 @@ export interface ModelSource {
   readonly aliases?: readonly string[]
   /** The adapters that the model's engine loads. Requests may give an adapter's name as the model's. Default: none. */
   readonly adapters?: readonly AdapterInfo[]
-  /** How many steps its engine runs at once. */
+  /** How many steps the model's engine runs at once. */
   readonly slots: number
-  /** @throws KvfoldError memory/insufficient when the model does not fit beside the loaded ones; then no memory stays taken */
+  /** Loads the model. @throws KvfoldError memory/insufficient when it does not fit beside the loaded ones; then no memory stays taken */
   load(): Promise<ServedEngine>
   /**
-   * Loads another engine of the same model that captures attention. Default: attention of the model is unavailable. @throws as `load`,
-   * attention/unavailable
+   * Loads another engine of the same model that captures attention. Default: attention of the model is unavailable.
+   * @throws the errors of `load`; KvfoldError attention/unavailable
    */
   loadForAttention?(): Promise<ServedEngine>
-  /** Its files on this machine, if they are known before it is loaded. Default: unknown. */
+  /** The model's files on this machine, if they are known before it is loaded. Default: unknown. */
   readonly file?: Pick<ModelFile, 'parts' | 'size' | 'modified'>
   /** Makes an embedder on the engine that `load` returned; it is disposed before the engine. Default: the model makes no embeddings. */
   embedder?(engine: ServedEngine): Promise<Embedder>
@@ -84,7 +84,7 @@ export interface Lease {
 }
 
 export interface LeaseOptions {
-  /** Ends the wait for a model that cannot be loaded yet. */
+  /** Aborts the wait for a model that cannot be loaded yet. */
   readonly signal?: AbortSignal
   /**
    * True: if another model waits for a place, this request for a loaded model waits until that one is loaded. Otherwise a busy model could
@@ -93,7 +93,7 @@ export interface LeaseOptions {
   readonly yields?: boolean
 }
 
-/** Milliseconds between two looks into the folder. */
+/** Milliseconds for which the listing of the folder is used before the folder is read again. */
 const LOOK = 1000
 
 const ATTENTION_KEEP_ALIVE = 5 * 60_000
@@ -225,8 +225,8 @@ export class Models {
   }
 
   /**
-   * Returns the model's engine, loaded if necessary. Waits while the most models allowed are loaded and all of them are in use. @throws
-   * KvfoldError an error of the load, when unloading others makes no room; the signal's reason
+   * Returns the model's engine, loaded if necessary. Waits while the most models allowed are loaded and all of them are in use.
+   * @throws KvfoldError an error of the load, when unloading others makes no room; the signal's reason
    */
   async lease(model: ServedModel, { signal, yields = false }: LeaseOptions = {}): Promise<Lease> {
     while (yields && model.engine !== null && this.#hungry !== null && this.#hungry.model !== model)
@@ -270,7 +270,8 @@ export class Models {
   }
 
   /**
-   * Sets how long the model stays loaded after its last use, until it is unloaded: milliseconds, or Infinity. 0 counts from the next use on.
+   * Sets the milliseconds, or Infinity, that the model stays loaded after its last use. The setting holds until it is unloaded. 0 counts
+   * from the next use on.
    */
   keep(model: ServedModel, milliseconds: number): void {
     model.keepAliveMs = milliseconds
@@ -328,7 +329,7 @@ export class Models {
     }
   }
 
-  /** Unloads models, or waits for unused ones, until one more may be loaded. */
+  /** Unloads models until one more may be loaded; waits for models in use if necessary. */
   async #makePlace(model: ServedModel): Promise<void> {
     if (model.users === 0) throw UNWANTED
     const { most } = this.options
@@ -388,7 +389,7 @@ const UNWANTED = new KvfoldError('engine/cancelled', 'The request was cancelled 
 const longestUnused = (models: readonly ServedModel[]): ServedModel | undefined =>
   models.filter(({ engine, users }) => engine !== null && users === 0).sort((a, b) => a.idleSince - b.idleSince)[0]
 
-/** Waits for the promise, but not beyond the abort. @throws the signal's reason */
+/** Waits for the promise until the signal is aborted. @throws the signal's reason */
 function unlessAborted<T>(promise: Promise<T>, signal: AbortSignal | undefined): Promise<T> {
   if (signal === undefined) return promise
   return new Promise<T>((resolve, reject) => {
@@ -578,7 +579,7 @@ export function livePorts(models: Models, costlyFolds: CostlyFolds): (thread: Th
       const { engine } = models.named(thread.model)
       invariant(engine !== null, `model ${thread.model} was used while it was not loaded`)
       const { tools, variables, lora } = thread.prompted
-      // Keep the ports: they cache token counts.
+      // The ports are used again while nothing changes, because they cache token counts.
       const head = { tools, variables, ...definedFields({ lora }) }
       if (known?.engine !== engine || known.tools !== tools || known.variables !== variables || known.lora !== lora) {
         const ports = portsOf(engine, conversationId(thread.id), tools, { ...head, tenant: thread.tenant })

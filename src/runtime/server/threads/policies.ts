@@ -56,9 +56,9 @@ export interface FoldPrice {
 const FREE: FoldPrice = { cached: 0, again: 0, turns: 1 }
 
 /**
- * Folds the oldest tool results that the policy allows, until the prompt is down to the target and `clearAtLeast` is saved, or all of
- * them are folded. Returns null when the threshold is not passed, no result qualifies, or the tokens saved in coming turns do not pay for
- * those computed again.
+ * Folds the oldest tool results that the policy allows, until the prompt is down to the target and `clearAtLeast` is saved. If that is not
+ * reached, it folds all of them. Returns null when the threshold is not passed or no result qualifies. It also returns null when the tokens
+ * saved in coming turns do not pay for those computed again.
  */
 export function foldByPolicy(context: PolicyContext, policy: FoldPolicy = {}, price = FREE): Folded | null {
   const {
@@ -112,7 +112,7 @@ export function foldPrice(
 ): FoldPrice {
   const last = ledger.at(-1)
   const folded = events.findLast(({ kind }) => kind === 'policy')
-  /** The requested contract may not have been kept: a fallback in the step after the last fold means exact. */
+  /** The requested contract may not have been kept. If the step after the last fold reports a fallback, that step was exact. */
   const isExact = ledger[folded?.after ?? ledger.length]?.fallback != null
   const contract = isExact ? 'exact' : contractOfStep(asked ?? last?.contract ?? 'exact')
   const turns = conversation.messages.filter(({ role }) => role === 'assistant').length
@@ -235,7 +235,7 @@ export function foldUntil(
 /** A part of a message that a policy may omit. */
 export type Omissible = Pick<Omission, 'message' | 'omits'>
 
-/** Counts the tokens of the prompt as if these results were folded and these parts omitted, too. */
+/** Counts the tokens of the prompt as if these results were folded and these parts were omitted. */
 export function shownBy(
   { engine, conversation, tools, scope }: PolicyContext,
   folded: readonly Pick<ToolResult, 'message'>[] = [],
@@ -288,8 +288,9 @@ export interface FoldPolicy {
 }
 
 /**
- * How the server treats a conversation that does not fit. `refuse`: an error that says by how much. `fold-tool-results`: folds tool
- * results until it fits, or fails if they are not enough. `fold-oldest`: folds these and then the oldest messages.
+ * What happens to a conversation that does not fit into the context. `refuse`: an error that says how many tokens are too many.
+ * `fold-tool-results`: folds tool results until it fits, or fails if they are not enough. `fold-oldest`: folds tool results and then the
+ * oldest messages.
  */
 export const overflows = ['refuse', 'fold-tool-results', 'fold-oldest'] as const
 export type Overflow = (typeof overflows)[number]
@@ -321,8 +322,8 @@ interface HelperFold {
 }
 
 /**
- * Runs the helper on a thread whose last messages wait for an answer: `u-fold` after a user message, `resum` at any step when the window
- * is nearly full. Returns null when there was nothing to look at.
+ * Runs the helper on a thread whose last messages wait for an answer. `u-fold` runs after a user message, `resum` at any step when the
+ * context is nearly full. Returns null when the helper does not run.
  * @throws KvfoldError what the engine throws
  */
 export async function foldByHelpers(

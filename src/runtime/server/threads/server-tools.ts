@@ -84,7 +84,7 @@ export class ManagedThread implements LoadedTools {
     this.memory.load({ added: loaded, known: [] })
   }
 
-  /** @throws KvfoldError tool/bad-arguments for two tools with the same name */
+  /** Makes the managed tools of a thread. @throws KvfoldError tool/bad-arguments for two tools with the same name */
   static async of(thread: Thread, setting: ManagedSetting): Promise<ManagedThread> {
     const { tools, operatorTools } = setting
     // A client without tools uses the operator's catalogue, which all threads share.
@@ -163,7 +163,7 @@ export interface DeferredTools {
 
 /** The most tools that one search returns, as in Anthropic's API. */
 const FOUND = 5
-/** The most characters of a search. */
+/** The most characters of a search's query. */
 const LONGEST = 200
 
 const QUERY = Type.String({ minLength: 1, maxLength: LONGEST, description: 'what the tool does, in a few words' })

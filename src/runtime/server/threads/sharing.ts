@@ -5,7 +5,7 @@ import type { Thread } from './thread.js'
 
 export interface SharingOptions {
   readonly store: ThreadStore
-  /** Takes in the changes of other servers; resolves when that is done. */
+  /** Applies the changes of other servers to this one; resolves when that is done. */
   readonly heard: (changes: ThreadChanges) => Promise<void>
   /** Called when a claimed thread's copy in memory may differ from the stored one. */
   readonly stale: (tenant: Tenant, id: string) => void
@@ -50,7 +50,7 @@ export class Sharing {
     const { store, heard } = this.options
     if (store.shared === undefined) return this.#line
     const { shared } = store
-    // A look in progress may have begun too early, so start another after it.
+    // A look in progress may have begun before the call, so another look follows it.
     return (this.#next ??= this.#line =
       this.#line
         .catch(() => undefined)

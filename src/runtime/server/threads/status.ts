@@ -18,11 +18,11 @@ export interface ModelStatus {
   readonly failed: boolean
   /** The size of its files; null when they are unknown. */
   readonly bytes: number | null
-  /** When it will be unloaded if it stays unused, in milliseconds since 1970; null: it stays, or is in use. */
+  /** When the model will be unloaded if it stays unused, in milliseconds since 1970; null: it stays, or is in use. */
   readonly until: number | null
   /** Unix seconds when the server registered it. */
   readonly since: number
-  /** Facts known while it is loaded; else null. */
+  /** Facts known while the model is loaded; else null. */
   readonly loaded: {
     /** The model's own name. */
     readonly title: string
@@ -46,9 +46,9 @@ export interface ModelStatus {
     /** Why `engines` is not the list in the operator's file of engines; null when it is. */
     readonly enginesProblem: string | null
   } | null
-  /** How many asks run on it now. */
+  /** How many asks run on the model now. */
   readonly running: number
-  /** Milliseconds since the last ask ended; 0 while any runs. */
+  /** Milliseconds since the model's last ask ended; 0 while any runs. */
   readonly idleMs: number
 }
 
@@ -56,7 +56,7 @@ export interface ModelStatus {
 export interface ToolServerStatus {
   readonly name: string
   readonly state: 'starting' | 'ready' | 'down' | 'closed'
-  /** Why it is down; else null. */
+  /** Why the server is down; else null. */
   readonly problem: string | null
   readonly tools: number
 }
@@ -111,7 +111,7 @@ export class SavedToday {
       const { day, tokens } = JSON.parse(readFileSync(file, 'utf8')) as { day?: unknown; tokens?: unknown }
       if (day === this.#day && Number.isSafeInteger(tokens)) this.#tokens = tokens as number
     } catch {
-      // The file does not exist yet, or another program wrote it.
+      // The file does not exist yet, or another program wrote it, so the count begins at 0.
     }
   }
 

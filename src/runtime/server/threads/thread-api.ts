@@ -18,7 +18,7 @@ import type { StoredMessage, ThreadEvent, ThreadRecord, Unforgotten } from '../.
 export interface ThreadSummary {
   readonly id: string
   readonly model: string
-  /** What `rename` set, or else the beginning of the first user message; at most 80 characters. */
+  /** The title that `rename` set, or else the beginning of the first user message; at most 80 characters. */
   readonly title: string
   /** Unix milliseconds. */
   readonly created: number
@@ -58,7 +58,9 @@ export interface ThreadMessage {
   readonly omitted: readonly Omission[]
   /** The message's entry in the last step's ledger; null when the message was not there yet. */
   readonly cost: MessageCost | null
-  /** How many tokens the model sampled for it. Absent when they are unknown: another client wrote it, or it did not end by itself. */
+  /**
+   * How many tokens the model sampled for the message. Absent when they are unknown: another client wrote it, or it did not end by itself.
+   */
   readonly generated?: number
 }
 
@@ -74,7 +76,10 @@ export interface ThreadView extends ThreadSummary {
   readonly found: readonly { readonly name: string; readonly loaded: boolean }[]
 }
 
-/** Where the last answer looked, computed in a replay, because the cache of a live conversation keeps no attention weights. */
+/**
+ * How much attention the last answer paid to earlier text. A replay computes it, because the cache of a live conversation keeps no
+ * attention weights.
+ */
 export interface ThreadAttention extends AnswerMass {
   /** Index of the answer. */
   readonly message: number
@@ -95,7 +100,7 @@ export interface ThreadAttention extends AnswerMass {
 }
 
 export interface ThreadSearch {
-  /** At most 1000 characters, and not only white space. */
+  /** The words to find: at most 1000 characters, and not only white space. */
   readonly query: string
   /** The most threads in the answer. Default 20. */
   readonly maxThreads?: number
@@ -197,7 +202,9 @@ export interface ThreadApi {
   export(tenant: Tenant, id: string): ExportedThread
   /** Deletes the thread from every tier, the store and memory; cancels its running step. */
   delete(tenant: Tenant, id: string): Promise<void>
-  /** Calls `listener` after every change until the returned function is called. `tenant` null: of all tenants. */
+  /**
+   * Calls `listener` after every change until the returned function is called. If `tenant` is null, it hears the changes of all tenants.
+   */
   watch(tenant: Tenant | null, listener: (change: ThreadChange) => void): () => void
 }
 

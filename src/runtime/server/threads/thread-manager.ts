@@ -32,7 +32,7 @@ export interface ThreadManagerOptions extends ThreadIndexOptions {
   readonly erase: (id: string) => Promise<void>
   /** The most threads of a tenant. For each new thread beyond them, the least recently used one is deleted. Default: no limit. */
   readonly perTenant?: number
-  /** Gets a sentence about each thread that was deleted for its age, or because its tenant had too many. Default: no report. */
+  /** Receives a sentence about each thread that was deleted for its age, or because its tenant had too many. Default: no report. */
   readonly tell?: (sentence: string) => void
   /**
    * The most threads of a tenant whose cells engines may hold. Beyond it the cells of the least recently used are dropped; the threads
@@ -81,7 +81,7 @@ export class ThreadManager {
     })
   }
 
-  /** Opens with all threads of the store; none is loaded yet. */
+  /** Reads the list of all threads from the store; loads none of them yet. */
   static async open(options: ThreadManagerOptions): Promise<ThreadManager> {
     return new ThreadManager(await ThreadIndex.open(options), options)
   }
@@ -211,7 +211,7 @@ export class ThreadManager {
     })
   }
 
-  /** Ends the ask: other requests may continue the thread. Call it after all changes are saved. */
+  /** Ends the ask on the thread, so that other requests may continue it. Call it after all changes are saved. */
   async give(thread: Thread): Promise<void> {
     thread.asked = false
     this.#changed(thread, 'idle')
@@ -284,8 +284,8 @@ export class ThreadManager {
   }
 
   /**
-   * Matches the request against the current threads. A thread that another server answers on is treated as one that this server answers
-   * on.
+   * Matches the request against the current threads. A thread that another server answers on counts as busy, like one that this server
+   * answers on.
    */
   async #matched(wanted: ThreadRequest): Promise<Taking> {
     const elsewhere = new Set<string>()

@@ -169,7 +169,7 @@ export class ThreadIndex {
 
   /**
    * Returns the entry's thread, loaded. It may be unloaded as soon as the caller yields, unless it is `asked` or `held`.
-   * @throws KvfoldError store/damaged-thread, and the entry is dropped; store/failed; server/no-thread when the store does not have it
+   * @throws KvfoldError store/damaged-thread, after dropping the entry; store/failed; server/no-thread when the store does not have it
    */
   load(entry: ThreadEntry): Thread {
     let { thread } = entry
@@ -266,7 +266,7 @@ export const noThread = (id: string): KvfoldError =>
 class TenantThreads {
   readonly byId = new Map<string, ThreadEntry>()
   readonly uses = new UseOrder<ThreadEntry>()
-  /** Threads of which engines may hold cells. */
+  /** The threads of which engines may hold cells, in the order of their last uses. */
   readonly warm = new UseOrder<ThreadEntry>()
   readonly lately = new RecentMessageIndex(() => this.uses.fromNewest())
   readonly beginnings = new Map<string, Beginnings<ThreadEntry>>()
@@ -359,7 +359,10 @@ class RecentMessageIndex {
 
 // Decides which threads stay in memory: those in use, and of the rest the most recently used, as far as there is room.
 
-/** Unloading a thread loses nothing: everything acknowledged is in the store. While there is room, using a thread looks at no other. */
+/**
+ * Keeps recently used threads in memory. Unloading a thread loses nothing, because all acknowledged changes are in the store. While there
+ * is room, the use of a thread looks at no other.
+ */
 class ThreadLru {
   /** The approximate bytes of each entry, as counted last. The entries are in the order of their uses, least recent first. */
   readonly #entries = new Map<ThreadEntry, number>()
@@ -427,7 +430,7 @@ export class ThreadEntry implements KnownThread, MatchCandidate {
   readonly runtime: RuntimeState
   /** The client's session that the thread belongs to; null when the client named none. */
   session: string | null = null
-  /** Null while its messages are only in the store. */
+  /** The loaded thread; null while its messages are only in the store. */
   #thread: Thread | null
   #listed: ListedThread
   #chain: Chain
@@ -450,7 +453,7 @@ export class ThreadEntry implements KnownThread, MatchCandidate {
     this.#thread = thread
   }
 
-  /** Unloads the thread. No caller may use it any more, and the store must have all of it. */
+  /** Unloads the thread. After this no caller may use it. The store must have all its changes. */
   putAway(): void {
     if (this.#thread === null) return
     this.renew(listed(this.#thread, this.#thread.card))

@@ -54,7 +54,7 @@ export class Thread implements MatchCandidate {
   #conversation: Conversation
   #view: View
   readonly #hidden: Set<string>
-  /** The title that a person or a program gave it; else null. */
+  /** The title that a person or a program gave the thread; else null. */
   #name: string | null
   readonly #ledger: LedgerEntry[]
   readonly #events: ThreadEvent[]
@@ -63,7 +63,7 @@ export class Thread implements MatchCandidate {
   #line: Promise<unknown> = Promise.resolve()
   #users = 0
   #size = SIZES.other
-  /** Approximate bytes of its client's tools. */
+  /** Approximate bytes of the definitions of its client's tools. */
   #headSize = 0
 
   /**
@@ -112,12 +112,12 @@ export class Thread implements MatchCandidate {
     return this.#conversation
   }
 
-  /** Keys of the view's messages (`messageKey`). */
+  /** Keys of the messages that clients know (`messageKey`). */
   get keys(): readonly string[] {
     return this.#view.keys
   }
 
-  /** Keys of the last messages. They find the thread when its client changes earlier ones. */
+  /** Keys of the last messages that clients know. They find the thread when its client changes earlier ones. */
   get ends(): readonly string[] {
     return this.keys.slice(-ENDS)
   }
@@ -168,7 +168,7 @@ export class Thread implements MatchCandidate {
     this.#headSize = dataSize(this.tools)
   }
 
-  /** The prompts that its answers were drawn from, as far as this process knows. */
+  /** The prompts to which the thread's answers were given, as far as this process knows. */
   get shown(): ShownSteps {
     return this.runtime.shown
   }
@@ -333,7 +333,7 @@ export class Thread implements MatchCandidate {
     }
   }
 
-  /** Records an event that is not a step (`ThreadEvent`). */
+  /** Records an event that is not a step, such as a fold by a policy or an edit by a client (`ThreadEvent`). */
   happened(event: Omit<ThreadEvent, 'at' | 'after'>): void {
     this.#events.push({ ...event, at: Date.now(), after: this.#ledger.length })
     for (const key of event.hidden ?? []) this.#hidden.add(key)
@@ -350,7 +350,7 @@ export class Thread implements MatchCandidate {
     this.gone = cause instanceof Error ? cause : new Error(String(cause))
   }
 
-  /** @throws the error of a failed save; KvfoldError server/no-thread when the thread was deleted */
+  /** Throws if the thread is unusable. @throws the error of a failed save; KvfoldError server/no-thread when the thread was deleted */
   refuseGone(): void {
     if (this.gone !== null) throw this.gone
   }

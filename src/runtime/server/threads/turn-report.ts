@@ -21,7 +21,7 @@ export class TurnReport {
   #reasoning = ''
   #spoke = false
   #mayCall = true
-  /** `#reused`: reused tokens of the first step's plan. `#prompt`: prompt tokens of the last step's. */
+  /** `#reused`: reused tokens of the first step's plan. `#prompt`: prompt tokens of the last step's plan. */
   #reused: number | null = null
   #prompt = 0
   /** `#unknown`: sampled tokens not yet known to be text or reasoning. `#reasoned`: reasoning tokens of the last step. */

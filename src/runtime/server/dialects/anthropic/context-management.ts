@@ -44,7 +44,7 @@ interface ManagedRequest {
   readonly compaction?: Type.Static<typeof CompactionField>
 }
 
-/** Reads both fields into the parts of an ask. @throws FieldError */
+/** Reads `context_management` and `compaction` into the parts of an ask. @throws FieldError */
 export function managementOf({ context_management: managed, compaction: summarize }: ManagedRequest): Wishes {
   const rules: { -readonly [K in keyof Rules]: Rules[K] } = {}
   let compaction: Ask['compaction']
@@ -94,7 +94,7 @@ function compactionOf(edit: EditFields, place: string): NonNullable<Ask['compact
 const instructionsIn = (text: string | null | undefined): { readonly instructions?: string } =>
   text == null || text.trim() === '' ? {} : { instructions: text }
 
-// A compaction is a block at the beginning of an answer. Sent back, it stands for all messages before it.
+// A compaction is a block at the beginning of an answer. When a client sends the block back, it stands for all messages before it.
 
 const SIGNED = 'kvfold1.'
 
@@ -198,7 +198,7 @@ interface Marked {
   readonly messages: readonly { readonly role: string; readonly content: unknown }[]
 }
 
-/** Returns how many of the prompt's messages follow the one with the last `cache_control`; null when there is none. */
+/** Returns how many of the prompt's messages follow the message with the last `cache_control`; null when none has it. */
 export function afterBreakpoint({ cache_control: automatic, system, tools, messages }: Marked): number | null {
   if (isRecord(automatic)) return 0
   const last = messages.findLastIndex(({ content }) => isMarked(content))

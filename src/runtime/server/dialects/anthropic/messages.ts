@@ -87,7 +87,7 @@ const leftOut = (body: MessagesRequest): readonly string[] => [...toolsLeftOut(b
 
 /** Compares a request with an earlier one, and remembers it for later ones. */
 interface Diagnosis {
-  /** Returns the field `diagnostics` of the answer; empty when the request does not have it. */
+  /** Returns the answer's field `diagnostics`; empty when the request does not have that field. */
   of(model: string, read: Pick<Usage, 'promptTokens' | 'cachedTokens'>): object
   note(answer: Answer): void
 }
@@ -156,7 +156,7 @@ export class MessageStream implements StreamShape<Answer> {
   #begun = false
   #blocks = 0
   #open: 'text' | 'thinking' | 'call' | null = null
-  /** The open call and the text of its arguments sent so far. */
+  /** The call whose arguments are being sent, and their text so far. */
   #call = { id: '', told: '' }
 
   constructor(
@@ -369,7 +369,7 @@ const searchBlocks = ({ call, found, error }: ToolSearchResult): readonly [objec
   },
 ]
 
-/** Returns a search's block; at the start of a stream its input is empty. */
+/** Returns the block of a search's call; at the start of a stream its input is empty. */
 const useBlock = ({ id, name }: ToolCall, input: object = {}): object => ({
   ...{ type: 'server_tool_use', id, name, input, caller: { type: 'direct' } },
 })

@@ -141,7 +141,7 @@ async function* pullLines(pull: PullModel, name: string, signal: AbortSignal): A
   }
 }
 
-/** Milliseconds that a list waits for hashes; a model whose hash takes longer has none in this answer. */
+/** Milliseconds that a list of models waits for their hashes. A model whose hash takes longer has none in this answer. */
 const PATIENCE = 1000
 
 async function tag(service: Service, { name, since, bytes, loaded }: ModelStatus): Promise<object> {

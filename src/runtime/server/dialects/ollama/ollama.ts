@@ -44,7 +44,7 @@ const EmbedBody = Type.Object({
 
 export function addOllama(app: App, ports: Ports, version: string): void {
   const { service, sampling, unsupportedParts, exchange } = ports
-  /** Resolves the model's name, which may have a tag. */
+  /** Replaces the model's name, which may have a tag such as `:latest`, by the server's name for it. */
   const named = <T extends { readonly model?: string }>(body: T): T => ({
     ...body,
     ...definedFields({ model: nameIn(service, body.model) }),

@@ -10,7 +10,7 @@ import { argumentsOf, restOf } from '../tools.js'
 import { dropUsage } from './drops.js'
 import { chatLogprobs, chatUsage, openAiError, promptLogprobs, summed } from './wire.js'
 
-/** The fields that every chunk of a completion repeats. */
+/** The fields that every chunk of one answer repeats. */
 export interface ChatHead {
   readonly id: string
   /** Unix seconds. */
@@ -18,13 +18,13 @@ export interface ChatHead {
   readonly system_fingerprint: string
 }
 
-/** The parts of the request that shape its answer. */
+/** What the request wants of the form of its answer. */
 export interface ChatWish {
   readonly kvfold: KvfoldRequest
   /** Names of the request's fields that are not supported. */
   readonly ignored: readonly string[]
   readonly logprobs: boolean
-  /** Whether the answer has the ids of its tokens, and of those of the prompt. Default false. */
+  /** Whether the answer has the ids of its tokens, and of the prompt's tokens. Default false. */
   readonly tokens?: boolean
   /** Whether logprobs name tokens by their ids. Default false. */
   readonly asIds?: boolean
@@ -32,9 +32,9 @@ export interface ChatWish {
   readonly usage: boolean
   /** With `usage`: whether each chunk has the counts so far. Default false. */
   readonly counts?: boolean
-  /** Whether each part of a stream has timings. The end of it always has them. Default false. */
+  /** Whether each chunk of a stream has timings. The last chunk always has them. Default false. */
   readonly timings?: boolean
-  /** Whether a stream tells how much of the prompt is computed. Default false. */
+  /** Whether a stream reports how much of the prompt is computed. Default false. */
   readonly progress?: boolean
 }
 
@@ -53,7 +53,7 @@ export function chatCompletion(
       index,
       message: {
         role: 'assistant',
-        // OpenAI's clients expect null beside calls.
+        // OpenAI's clients expect null as the content of a message that has only calls.
         content: message.content === '' && message.toolCalls !== undefined ? null : message.content,
         refusal: null,
         ...(message.reasoning === undefined ? {} : { reasoning_content: message.reasoning }),

@@ -155,7 +155,7 @@ function stringOf(item: Readonly<Record<string, unknown>>, key: string, place: s
 // Response ids contain the thread and the place in it, so that continuing a response needs no further storage.
 
 export interface InstructedPlace extends ResponsePlace {
-  /** Whether the first of these messages came from `instructions`, which apply to one response only. */
+  /** Whether the first of the thread's messages came from `instructions`, which apply to one response only. */
   readonly instructed: boolean
 }
 

@@ -150,7 +150,7 @@ const reasoningItem = (id: string, text: string | null, status: ItemStatus): obj
 
 // Writes events. Each event has a number. Each item is added, filled and done.
 
-/** The item in progress. */
+/** The item that is being written. */
 interface OpenItem {
   readonly kind: 'text' | 'reasoning'
   readonly id: string

@@ -135,7 +135,7 @@ export class ResponseTools {
     return [...other.definitions, ...(other.deferred?.tools ?? [])]
   }
 
-  /** Returns the items of a search that was carried out: its call and its result. */
+  /** Returns the two items of a search that the server carried out: its call and its result. */
   searchItems(result: ToolSearchResult, id: (kind: 'tsc' | 'tso', at: number) => string): readonly [SearchCallItem, object] {
     const found = result.found.map((name) => this.#sent.get(name))
     return [callItem(id('tsc', 0), result.call, 'server', 'completed'), outputItem(id('tso', 1), result, found)]

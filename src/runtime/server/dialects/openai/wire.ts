@@ -15,7 +15,7 @@ export interface OpenAiError {
     /** The tokens of a prompt that is too long, and of the context, under llama-server's names. */
     readonly n_prompt_tokens?: number
     readonly n_ctx?: number
-    /** The text of an answer that broke off. */
+    /** The text so far of an answer that broke off. */
     readonly said?: string
   }
 }
@@ -158,7 +158,8 @@ export function textLogprobs(logprobs: readonly TokenLogprob[], from = 0, asIds 
   return {
     tokens: logprobs.map(name),
     token_logprobs: logprobs.map(({ logprob }) => logprob),
-    // `top` is best first. Reversed, the likelier of two tokens with the same text is kept.
+    // The alternatives in `top` are best first. They are reversed, because of two with the same text the last one stays, which is then the
+    // likelier.
     top_logprobs: logprobs.map(({ top }) => Object.fromEntries([...top].reverse().map((one) => [name(one), one.logprob]))),
     text_offset: logprobs.map(({ text }) => (at += text.length) - text.length),
   }
