@@ -331,7 +331,7 @@ export type AskEvent =
   | { readonly type: 'policy'; readonly folded: readonly string[]; readonly saves: number; readonly reason: string }
   /** The conversation was compacted. */
   | ({ readonly type: 'compaction' } & Compacted)
-  /** The template now shows an earlier message differently, so the tokens from there on are computed again. */
+  /** The template now shows an earlier message differently, so the tokens from that message on are computed again. */
   | { readonly type: 'rewrite'; readonly message: number; readonly reason: string }
 
 /**
@@ -545,7 +545,7 @@ export interface SideModelStatus {
   readonly name: string
   readonly use: 'embeddings' | 'rankings'
   readonly state: 'unloaded' | 'loading' | 'loaded'
-  /** Unix seconds when the server registered it. */
+  /** When the server registered the model, in Unix seconds. */
   readonly since: number
   /** Facts known once it is loaded: the model's own name, and the tokens of the longest text that it reads. Null before. */
   readonly loaded: { readonly title: string; readonly tokens: number } | null

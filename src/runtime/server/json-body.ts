@@ -11,7 +11,7 @@ import { FieldError } from './problem.js'
 /** The deepest nesting of lists and objects. JSON schemas of tools are the deepest data that clients send; they stay below 50. */
 const DEEPEST = 100
 
-/** Bytes up to which a body is read at once. */
+/** A body of at most this many bytes is read at once, without yields to the event loop. */
 const AT_ONCE = 64 * 1024
 
 /** How many bytes are decoded between two yields to the event loop. */

@@ -21,7 +21,7 @@ export interface AskMeter {
 
 /** Measures one request for embeddings or a ranking, waiting included. */
 export interface SideMeter {
-  /** @param results the number of vectors or scores */
+  /** Records a request that was answered. @param results the number of vectors or scores */
   done(model: string, tokens: number, results: number): void
   failed(code: string): void
 }

@@ -38,7 +38,10 @@ export class RequestRun {
 
   readonly #spend: (tokens: number) => void
 
-  /** @throws KvfoldError server/closing; server/rate-limited */
+  /**
+   * Begins the request: it counts as running, and towards the rate limit of its key. @throws KvfoldError server/closing;
+   * server/rate-limited
+   */
   constructor(
     private readonly request: FastifyRequest,
     private readonly reply: FastifyReply,
@@ -261,7 +264,7 @@ export class Running {
     return this.#runs.size
   }
 
-  /** @throws KvfoldError server/closing */
+  /** Begins a request, which counts as running until its `leave` is called. @throws KvfoldError server/closing */
   enter(): RunningRequest {
     this.refuseClosing()
     const controller = new AbortController()

@@ -17,7 +17,10 @@ const MOST_DEFERRED = 10_000
 /** The most characters and values of one tool's definition together, and the most values alone. */
 const MOST_OF_TOOL = 2 ** 18
 const MOST_VALUES_OF_TOOL = 8192
-/** The same limits for all shown definitions together. Every prompt has them, in the part that cannot be folded. */
+/**
+ * The limits for the definitions of all shown tools together: characters and values, and values alone. Every prompt has these definitions,
+ * in the part that cannot be folded.
+ */
 const MOST_OF_SHOWN = 2 ** 20
 const MOST_VALUES_OF_SHOWN = 2 ** 15
 

@@ -429,7 +429,7 @@ const withoutPromptLogprobs = ({ promptLogprobs: _, ...ask }: Ask): Ask => ask
 /**
  * Returns `n` asks. The first computes the prompt; the others begin when it is computed.
  * @param view the messages that clients know of the thread to which the ask appends, as they were before the first answer. The other asks
- * send them in full, because the thread itself already has the first answer. Null when the ask does not append
+ * send these messages in full, because the thread itself already has the first answer. Null when the ask does not append
  */
 export function several(
   ask: Ask,

@@ -25,7 +25,7 @@ export class Beginnings<T extends MatchCandidate> {
   readonly #noted = new Map<T, Noted<T>>()
   #order = 0
 
-  /** @param newest returns all threads, most recently used first */
+  /** @param newest returns all threads of the tenant, most recently used first */
   constructor(private readonly newest: () => Iterable<T>) {}
 
   get size(): number {

@@ -142,7 +142,7 @@ function causeOf(
   return { cause: 'evicted', reason: `the cells of ${tokens} tokens were gone${why === null ? '' : `: ${why}`}` }
 }
 
-/** Returns the index of the first message that differs from the one before the request; -1 if all of those are still there. */
+/** Returns the index of the first message from before the request that is now different or gone; -1 if all of them are still the same. */
 const firstChange = ({ view: before }: PromptBefore, now: readonly ChatMessage[]): number =>
   before.findIndex((message, at) => now[at] === undefined || messageKey(message) !== messageKey(now[at]))
 

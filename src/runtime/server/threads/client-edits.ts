@@ -231,7 +231,7 @@ export interface ThreadRequest {
   readonly tools: readonly ToolDefinition[]
 }
 
-/** What a thread, or the one that it was forked from, showed before a request. */
+/** The prompt that a thread showed before a request. For a new fork it is the prompt of the thread that it was forked from. */
 export interface PromptBefore {
   readonly tools: readonly ToolDefinition[]
   /** The variables of the template. Null when another process had the thread, so that they are unknown. */
@@ -264,7 +264,7 @@ export interface TakenThread {
   readonly isOwn: boolean
   /** Keys of messages that the request removed or replaced. */
   readonly hidden: readonly string[]
-  /** What was shown before the request, by this thread or the one that it was forked from; null when the conversation is new. */
+  /** What was shown before the request, by this thread or by the thread that it was forked from; null when the conversation is new. */
   readonly previous: PromptBefore | null
   /** The thread's record before the request; null when the thread did not exist. */
   readonly before: ThreadRecord | null

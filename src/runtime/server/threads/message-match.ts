@@ -35,7 +35,7 @@ export function messageKey(message: ChatMessage): string {
 
 const keys = new WeakMap<ChatMessage, string>()
 
-/** Characters of a key. */
+/** How many characters a key has. */
 const KEY = 22
 
 /** Returns the key of the message with this digest. */
@@ -170,7 +170,7 @@ export class Chain {
   #bytes: Uint8Array
   #length: number
 
-  /** @param bytes of another chain; shared until this chain grows, so they must not change */
+  /** @param bytes the links of another chain; both chains share them until this one grows, so they must not change */
   constructor(bytes: Uint8Array = new Uint8Array()) {
     this.#bytes = bytes
     this.#length = bytes.length / LINK

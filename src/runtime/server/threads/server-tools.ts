@@ -20,8 +20,8 @@ import { definedFields } from '../../core/json.js'
 import { strict } from '../../core/schema.js'
 import { writeJson } from '../../core/written-json.js'
 
-// `acm: memtool` in a thread: the client's tools and those of the operator's MCP servers form a catalogue. The model sees tools of it
-// that it searched for, until they are removed. The client carries out calls of its own tools, this server the rest.
+// `acm: memtool` in a thread: the client's tools and those of the operator's MCP servers form a catalogue. The model sees the tools that it
+// searched for, until they are removed. The client carries out calls of its own tools; this server carries out calls of the operator's.
 
 /** Tools of the MCP servers that the operator configured. The server carries them out for every tenant. */
 export interface OperatorTools {
@@ -29,7 +29,7 @@ export interface OperatorTools {
   readonly tools: readonly ToolDefinition[]
   readonly catalogue: Pick<Catalogue, 'search' | 'get'>
   readonly servers: readonly (Omit<ToolServerStatus, 'tools'> & { readonly tools: readonly string[] })[]
-  /** @throws Error whose message tells the model why the call failed */
+  /** Carries out a call of one of these tools. @throws Error whose message tells the model why the call failed */
   execute(call: Pick<ToolCall, 'name' | 'arguments'>, signal?: AbortSignal): Promise<string>
 }
 

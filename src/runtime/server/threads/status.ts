@@ -20,7 +20,7 @@ export interface ModelStatus {
   readonly bytes: number | null
   /** When the model will be unloaded if it stays unused, in milliseconds since 1970; null: it stays, or is in use. */
   readonly until: number | null
-  /** Unix seconds when the server registered it. */
+  /** When the server registered the model, in Unix seconds. */
   readonly since: number
   /** Facts known while the model is loaded; else null. */
   readonly loaded: {
@@ -100,7 +100,7 @@ export class SavedToday {
   #day: string
   #tokens = 0
 
-  /** @param clock for tests */
+  /** @param clock returns the present time; only tests set it */
   constructor(
     private readonly file: string | null = null,
     private readonly clock: () => Date = () => new Date(),

@@ -20,7 +20,7 @@ export interface ThreadSummary {
   readonly model: string
   /** The title that `rename` set, or else the beginning of the first user message; at most 80 characters. */
   readonly title: string
-  /** Unix milliseconds. */
+  /** When the thread was created and last used, in Unix milliseconds. */
   readonly created: number
   readonly used: number
   readonly messages: number

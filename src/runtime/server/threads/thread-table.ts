@@ -230,7 +230,7 @@ export class ThreadIndex {
     return known === null
   }
 
-  /** Updates the thread's size in the index, and unloads idle threads until the rest have room. */
+  /** Updates the thread's size in the index. If threads take too much memory, unloads idle ones, least recently used first. */
   trim(thread: Thread): void {
     const entry = this.entryOf(thread)
     if (entry !== null) {
@@ -322,7 +322,7 @@ class RecentMessageIndex {
   readonly #entries = new Map<string, Set<ThreadEntry>>()
   readonly #keys = new Map<ThreadEntry, readonly string[]>()
 
-  /** @param newest returns all threads, most recently used first */
+  /** @param newest returns all threads of the tenant, most recently used first */
   constructor(private readonly newest: () => Iterable<ThreadEntry>) {}
 
   note(entry: ThreadEntry, keys: readonly string[]): void {
@@ -357,7 +357,7 @@ class RecentMessageIndex {
   }
 }
 
-// Decides which threads stay in memory: those in use, and of the rest the most recently used, as far as there is room.
+// Decides which threads stay in memory: all threads in use, and as many of the most recently used as there is room for.
 
 /**
  * Keeps recently used threads in memory. Unloading a thread loses nothing, because all acknowledged changes are in the store. While there
@@ -400,7 +400,7 @@ class ThreadLru {
     this.#entries.delete(entry)
   }
 
-  /** Unloads idle threads until the rest have room. */
+  /** Unloads idle threads, least recently used first, until those in memory take no more than `room`. */
   trim(): void {
     for (const entry of this.#entries.keys()) {
       if (this.#bytes <= this.room) return

@@ -13,12 +13,12 @@ import { chatLogprobs, chatUsage, openAiError, promptLogprobs, summed } from './
 /** The fields that every chunk of one answer repeats. */
 export interface ChatHead {
   readonly id: string
-  /** Unix seconds. */
+  /** When the answer was begun, in Unix seconds. */
   readonly created: number
   readonly system_fingerprint: string
 }
 
-/** What the request wants of the form of its answer. */
+/** The wishes of a request that decide which fields its answer has. */
 export interface ChatWish {
   readonly kvfold: KvfoldRequest
   /** Names of the request's fields that are not supported. */

@@ -63,7 +63,7 @@ export class ResponseTools {
   /** Deferred tools as the client sent them. */
   readonly #sent = new Map<string, unknown>()
 
-  /** @throws FieldError server/bad-request, server/unsupported */
+  /** Sorts the request's tools into shown, deferred and left-out ones. @throws FieldError server/bad-request, server/unsupported */
   constructor(tools: readonly unknown[]) {
     const found: { readonly place: string; readonly tool: ToolDefinition; readonly form: ItemForm; readonly defers: boolean }[] =
       []
