@@ -1,4 +1,7 @@
-/** Downloads files: goes on after breaks and restarts, and checks sizes and hashes. A file appears complete or not at all. */
+/**
+ * Downloads files. A download goes on after a lost connection or a restart. It checks the size and the hash, so a file appears complete or
+ * not at all.
+ */
 import { createWriteStream } from 'node:fs'
 import { mkdir, open, readFile, rename, rm, stat, statfs, truncate } from 'node:fs/promises'
 import { dirname } from 'node:path'
@@ -11,19 +14,19 @@ import { digestOf } from './facts.js'
 
 export interface RemoteFile {
   readonly url: string
-  /** Sent with the requests; not to another server that the first one points to. */
+  /** Headers of the requests. A server to which the first one redirects does not get them. */
   readonly headers: Readonly<Record<string, string>>
-  /** Where the file goes, below the folder of models. */
+  /** Path of the finished file, below the folder of models. */
   readonly path: string
-  /** Bytes; null when unknown. */
+  /** The file's size in bytes; null when unknown. */
   readonly size: number | null
-  /** In hex; null when unknown. */
+  /** The SHA-256 of the file in hex; null when unknown. */
   readonly sha256: string | null
 }
 
 export interface DownloadOptions {
   readonly signal?: AbortSignal
-  /** Gets the bytes so far, earlier ones included. */
+  /** Called with the number of bytes so far, including those of earlier downloads. */
   readonly onProgress?: (done: number) => void
   /** Called when all bytes are there and their hash is computed. */
   readonly onCheck?: () => void
@@ -39,9 +42,9 @@ const failed = (message: string, cause?: unknown): KvfoldError =>
   new KvfoldError('model/download-failed', message, cause === undefined ? undefined : { cause })
 
 /**
- * Downloads a file to `to`, from where an earlier download ended (`<to>.part`).
- * @throws KvfoldError model/not-found when there is no such file or it is not shown; model/download-failed when the server or the disk fails,
- *   another process downloads it, or the hash is another (then the bytes are deleted); engine/cancelled on `signal`
+ * Downloads a file to `to`. Goes on where an earlier download ended (`<to>.part`).
+ * @throws KvfoldError model/not-found when there is no such file or access is refused; model/download-failed when the server or the disk
+ * fails, another process downloads it, or the hash differs (then the bytes are deleted); engine/cancelled on `signal`
  */
 export async function download(file: RemoteFile, to: string, options: DownloadOptions = {}): Promise<void> {
   const part = `${to}.part`
@@ -75,7 +78,7 @@ async function fetchRest(file: RemoteFile, part: string, options: DownloadOption
   for (;;) {
     const before = await sizeOf(part)
     if (file.size !== null && before === file.size) return
-    // A longer file was another one.
+    // A partial file that is longer than the whole file belongs to another file.
     if (file.size !== null && before > file.size) await truncate(part, 0)
     try {
       if (await fetchOnce(file, part, options)) return
@@ -122,7 +125,7 @@ async function fetchOnce(
       headers: { ...headers, ...(at > 0 ? { range: `bytes=${at}-` } : {}), 'accept-encoding': 'identity' },
       signal: signal === undefined ? silence.signal : AbortSignal.any([signal, silence.signal]),
     })
-    // The server has nothing behind these bytes.
+    // Status 416: the server has no bytes after those that are here.
     if (answer.status === 416) {
       await answer.body?.cancel()
       const total = /\/(\d+)$/.exec(answer.headers.get('content-range') ?? '')?.[1]
@@ -159,7 +162,9 @@ async function fetchOnce(
   }
 }
 
-/** @throws KvfoldError for a final refusal; Error for one that may pass */
+/**
+ * Throws if the server refuses the request. @throws KvfoldError when it would refuse a second try, too; Error when a second try may succeed
+ */
 function refuseStatus({ status, ok }: Response, url: string): void {
   if (ok) return
   if ([401, 403].includes(status))
@@ -180,7 +185,7 @@ async function refuseFullDisk(part: string, bytes: number): Promise<void> {
 
 const sizeOf = async (path: string): Promise<number> => (await stat(path).catch(() => null))?.size ?? 0
 
-/** Takes a lock that a process which has ended no longer holds. @throws KvfoldError model/download-failed */
+/** Takes the lock of a download. Takes it over from a process that has ended. @throws KvfoldError model/download-failed */
 async function lock(path: string, to: string): Promise<() => Promise<void>> {
   for (let isRetry = false; ; isRetry = true) {
     try {
@@ -198,7 +203,7 @@ async function lock(path: string, to: string): Promise<() => Promise<void>> {
   }
 }
 
-/** Returns a file at an address outside the hub, with the size and the hash that its server tells. @throws KvfoldError as `download` */
+/** Returns a file at an address outside the hub, with the size and the hash that its server reports. @throws KvfoldError as `download` */
 export async function fileAt(url: string, signal?: AbortSignal): Promise<RemoteFile> {
   const name = decodeURIComponent(new URL(url).pathname.split('/').at(-1) ?? '')
   if (!/^[\w][\w .+-]*\.gguf$/i.test(name))

@@ -1,6 +1,6 @@
 /**
- * Facts of model files that take time to find out: the SHA-256, the number of weights, what the header says. They are found on another
- * thread, once for each file, and kept in the cache folder.
+ * Finds facts of model files that take time: the SHA-256, the number of weights, and the contents of the header. Another thread finds them,
+ * once for each file, and the cache folder keeps them.
  */
 import { createHash } from 'node:crypto'
 import { createReadStream } from 'node:fs'
@@ -16,9 +16,9 @@ import { readHeader } from '../native/gguf-reader.js'
 
 const Facts = Type.Object({
   architecture: Type.String(),
-  /** How many weights. */
+  /** How many weights the model has. */
   parameters: Type.Number(),
-  /** Such as `Q4_K_M`; empty when the file does not say. */
+  /** The kind of quantisation, such as `Q4_K_M`; empty when the file does not say. */
   quantization: Type.String(),
   template: Type.Boolean(),
   /** Numbers and short texts of the header; lists only as their length. */
@@ -30,18 +30,18 @@ export type FileFacts = Type.Static<typeof Facts>
 type Order =
   { readonly task: 'digest'; readonly paths: readonly string[] } | { readonly task: 'facts'; readonly paths: readonly string[] }
 
-/** Returns the SHA-256 of the files' bytes, one after the other, in hex. Kept, except for partial downloads. */
+/** Returns the SHA-256 of the files' bytes, one file after the other, in hex. The cache folder keeps it, except for partial downloads. */
 export const digestOf = (paths: readonly string[]): Promise<string> => {
   const isKept = paths.every((path) => !path.endsWith('.part'))
   const run = () => (turn = turn.then(done, done).then(() => onThread({ task: 'digest', paths }) as Promise<string>))
-  // One file at a time, so that headers do not wait for disks.
+  // Only one file is hashed at a time, so that headers can be read without a wait for the disk.
   return isKept ? kept('digest', paths, run, (value) => typeof value === 'string') : run()
 }
 
 let turn: Promise<string> = Promise.resolve('')
 const done = () => ''
 
-/** @throws KvfoldError model/bad-file, model/not-found */
+/** Returns the facts in the header of a model's files. @throws KvfoldError model/bad-file, model/not-found */
 export const factsOf = (paths: readonly string[]): Promise<FileFacts> =>
   kept(
     'facts',
@@ -50,7 +50,7 @@ export const factsOf = (paths: readonly string[]): Promise<FileFacts> =>
     (value) => Value.Check(Facts, value),
   )
 
-/** What was found in this process, by the files' state. */
+/** The facts that this process found, by the names, sizes and times of the files. */
 const found = new Map<string, Promise<unknown>>()
 
 async function kept<T>(
@@ -75,7 +75,7 @@ async function readOr<T>(file: string, run: () => Promise<T>, isRight: (value: u
     const value: unknown = JSON.parse(await readFile(file, 'utf8'))
     if (isRight(value)) return value as T
   } catch {
-    // It was not kept yet.
+    // The cache folder does not have the value yet.
   }
   const value = await run()
   await mkdir(dirname(file), { recursive: true })
@@ -104,7 +104,7 @@ const threads = (): Promise<Piscina<Order, unknown>> =>
 
 const onThread = async (order: Order): Promise<unknown> => (await threads()).run(order)
 
-/** The function that a thread runs. @public */
+/** Does the work of the other thread: reads headers or hashes files. @public */
 export default async function work({ task, paths }: Order): Promise<unknown> {
   if (task === 'facts') return headerFacts(paths)
   const hash = createHash('sha256')
@@ -113,7 +113,7 @@ export default async function work({ task, paths }: Order): Promise<unknown> {
   return hash.digest('hex')
 }
 
-/** Longer texts, such as templates, are left out of the metadata. */
+/** The most characters of a text in the metadata. Longer ones, such as templates, are left out. */
 const MOST_TEXT = 512
 
 function headerFacts(paths: readonly string[]): FileFacts {
@@ -134,7 +134,7 @@ function headerFacts(paths: readonly string[]): FileFacts {
   }
 }
 
-/** Names of llama_ftype (llama.h). */
+/** The names of file types, by their numbers in llama_ftype (llama.h). */
 const FILE_TYPES: Readonly<Record<number, string>> = {
   ...{ 0: 'F32', 1: 'F16', 2: 'Q4_0', 3: 'Q4_1', 7: 'Q8_0', 8: 'Q5_0', 9: 'Q5_1', 10: 'Q2_K', 11: 'Q3_K_S', 12: 'Q3_K_M' },
   ...{ 13: 'Q3_K_L', 14: 'Q4_K_S', 15: 'Q4_K_M', 16: 'Q5_K_S', 17: 'Q5_K_M', 18: 'Q6_K', 19: 'IQ2_XXS', 20: 'IQ2_XS' },

@@ -8,28 +8,28 @@ import { download, type DownloadOptions, fileAt, type RemoteFile } from './downl
 import { filesOnHub, type HubOptions, quantOf } from './hub.js'
 import { hubNameOf, isFileUrl } from './names.js'
 
-/** `KVFOLD_MODELS`, by default `models` in the cache folder. */
+/** Returns the folder of models: `KVFOLD_MODELS`, by default `models` in the cache folder. */
 export const modelsFolder = (environment: NodeJS.ProcessEnv = process.env): string => {
   const given = environment['KVFOLD_MODELS']
   return given === undefined || given === '' ? join(cacheFolder(environment), 'models') : resolve(given)
 }
 
 export interface ModelFile {
-  /** The file's name without its end; with its folders where two files have the same name. */
+  /** The file's name without `.gguf`. It includes the folders where two files have the same name. */
   readonly name: string
-  /** For a model of the hub `owner/repository:quant`, and without the quantisation where that is clear. */
+  /** Names of a model of the hub: `owner/repository:quant`, and `owner/repository` if the folder has no other model of it. */
   readonly aliases: readonly string[]
   /** The file, or the first of a split model. */
   readonly path: string
   /** All files of a split model, the first included. */
   readonly parts: readonly string[]
-  /** Bytes of all files. */
+  /** The size of all files in bytes. */
   readonly size: number
-  /** Milliseconds since 1970. */
+  /** When one of the files was changed last, in milliseconds since 1970. */
   readonly modified: number
 }
 
-/** Folders below the folder of models that are searched. */
+/** How many levels of folders are searched below the folder of models. */
 const DEEPEST = 4
 const SPLIT = /-(\d{5})-of-(\d{5})\.gguf$/i
 const ASIDE = /(?:^|[-_.])(?:mmproj|imatrix)(?=[-_.])/i
@@ -54,7 +54,7 @@ export function modelsIn(folder: string): readonly ModelFile[] {
       const size = states.reduce((sum, state) => sum + state.size, 0)
       return [{ path, parts, stem, size, modified: Math.max(...states.map(({ mtimeMs }) => mtimeMs)) }]
     } catch {
-      // It was removed meanwhile.
+      // The file was removed after the folder was listed.
       return []
     }
   })
@@ -90,14 +90,14 @@ function ggufsIn(folder: string, depth: number): readonly string[] {
   })
 }
 
-/** Returns the model of this name or alias, in any case; null when the folder has none. */
+/** Returns the model of this name or alias, whatever the case of the letters; null when the folder has none. */
 export function modelCalled(name: string, models: readonly ModelFile[]): ModelFile | null {
   const plain = (hubNameIn(name) ?? name).toLowerCase()
   const called = (model: ModelFile) => [model.name, ...model.aliases].some((each) => each.toLowerCase() === plain)
   return models.find(called) ?? null
 }
 
-/** Returns `owner/repository:quant` of a name of the hub; null for other names. */
+/** Returns `owner/repository:quant` if this is the name of a model of the hub; null for other names. */
 function hubNameIn(name: string): string | null {
   const hub = hubNameOf(name)
   if (hub === null) return null
@@ -105,7 +105,7 @@ function hubNameIn(name: string): string | null {
 }
 
 export interface PullOptions extends HubOptions, Omit<DownloadOptions, 'onProgress' | 'onCheck'> {
-  /** Default: `modelsFolder()`. */
+  /** The folder to download to. Default: `modelsFolder()`. */
   readonly folder?: string
   readonly onProgress?: (progress: PullProgress) => void
 }
@@ -130,7 +130,7 @@ export type PullProgress =
 export async function pull(name: string, { folder = modelsFolder(), onProgress, ...options }: PullOptions = {}): Promise<string> {
   const hub = isFileUrl(name) ? null : hubNameOf(name, true)!
   const exact = hub?.file == null ? null : join(folder, hub.repository, ...hub.file.split('/'))
-  // A file that was pulled by its full name, whole, needs no question to the hub.
+  // A single file that is named exactly and is in the folder already needs no question to the hub.
   if (exact !== null && !SPLIT.test(exact) && (await isFile(exact))) return exact
   onProgress?.({ kind: 'looking' })
   const files = hub === null ? [await fileAt(name, options.signal)] : await filesOnHub(hub, options)
@@ -157,7 +157,7 @@ async function one(file: RemoteFile, to: string, options: DownloadOptions, onPro
 
 const isFile = async (path: string): Promise<boolean> => (await stat(path).catch(() => null))?.isFile() === true
 
-/** Deletes a model's files, and its folders if they are empty then. @throws KvfoldError model/not-found */
+/** Deletes a model's files, and the folders that are empty afterwards. @throws KvfoldError model/not-found */
 export async function removeModel(name: string, folder: string = modelsFolder()): Promise<ModelFile> {
   const models = modelsIn(folder)
   const model = modelCalled(name, models)
@@ -170,7 +170,7 @@ export async function removeModel(name: string, folder: string = modelsFolder())
   return model
 }
 
-/** Returns the sentence for a name that no model has. */
+/** Returns the sentence that reports a name which no model has. */
 export const noModel = (name: string, models: readonly ModelFile[], folder: string): string =>
   `There is no model ${JSON.stringify(name)} in ${folder}; ${
     models.length === 0

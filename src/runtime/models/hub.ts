@@ -4,19 +4,19 @@ import { reasonOf, type RemoteFile } from './download.js'
 import type { HubName } from './names.js'
 
 export interface HubOptions {
-  /** Default: HF_ENDPOINT, else https://huggingface.co. */
+  /** The address of the hub. Default: HF_ENDPOINT, else https://huggingface.co. */
   readonly endpoint?: string
-  /** Default: HF_TOKEN, else none. */
+  /** The token that requests to the hub carry. Default: HF_TOKEN, else none. */
   readonly token?: string
   readonly signal?: AbortSignal
 }
 
-/** The quantisations that are taken when a name has none, best first. */
+/** When a name has no quantisation, the first of these that the repository has is taken. */
 const USUAL = ['Q4_K_M', 'Q4_K_S', 'Q5_K_M', 'Q8_0', 'Q4_0', 'F16', 'BF16']
 
-/** The number and count of a split model's files at the end of their names. */
+/** Matches the end of a split model's file names: the file's number, and how many files there are. */
 const SPLIT = /-(\d{5})-of-(\d{5})(?=\.gguf$)/i
-/** Files that belong to a model and are none. */
+/** Matches files beside a model that are no models themselves. */
 const ASIDE = /(?:^|[-_.])(?:mmproj|imatrix)(?=[-_.])/i
 
 interface ListedFile {
@@ -77,7 +77,10 @@ async function listedFiles(
   }
 }
 
-/** @throws KvfoldError model/not-found, with the files or quantisations that there are */
+/**
+ * Chooses the model's files among those of the repository. @throws KvfoldError model/not-found, with the files or quantisations that there
+ * are
+ */
 function chosen({ repository, file, quant }: HubName, listed: readonly ListedFile[]): readonly ListedFile[] {
   const models = listed.filter(({ path }) => !ASIDE.test(path))
   const firsts = models.filter(({ path }) => (SPLIT.exec(path)?.[1] ?? '00001') === '00001')

@@ -1,33 +1,33 @@
 /** Reads the names of models on the hub: `hf:owner/repository[:quant]`, or with the path of a file. */
 import { KvfoldError } from '../core/errors.js'
 
-/** A model on the hub: a repository, and which of its files. */
+/** The name of a model on the hub: a repository, and which of its files. */
 export interface HubName {
   readonly repository: string
-  /** The path of a GGUF in the repository; null: the one with this quantisation. */
+  /** The path of a GGUF file in the repository; null: the file with the quantisation `quant`. */
   readonly file: string | null
-  /** Such as `Q4_K_M`, in any case; null: the usual one. */
+  /** The quantisation, such as `Q4_K_M`, in any case; null: the usual one. */
   readonly quant: string | null
-  /** A branch, a tag or a commit. */
+  /** The branch, tag or commit of the repository. */
   readonly revision: string
 }
 
 const PREFIX = /^(?:hf:|huggingface:|(?:https?:\/\/)?(?:hf\.co|huggingface\.co)\/)(?:\/\/)?/i
 const PART = /^[\w][\w.-]{0,95}$/
 
-/** Whether the name is one of the hub by its beginning. */
+/** Whether the beginning of the name says that the model is on the hub. */
 export const isHubName = (name: string): boolean => PREFIX.test(name)
 
-/** Whether the name is the address of a file somewhere else. */
+/** Whether the name is the address of a file outside the hub. */
 export const isFileUrl = (name: string): boolean => /^https?:\/\//i.test(name) && !isHubName(name)
 
-/** Returns null when the name is none of the hub. `bare`: the beginning may be missing, as in `owner/repository`. */
+/** Reads the name of a model on the hub; returns null for other names. `bare`: names without a beginning such as `hf:` are read, too. */
 export function hubNameOf(name: string, bare = false): HubName | null {
   if (!bare && !isHubName(name)) return null
   const [given = '', revision = 'main'] = name.replace(PREFIX, '').split('#')
   const [, path = '', quant = null] = /^([^:]*)(?::(.+))?$/.exec(given) ?? []
   const [owner = '', repository = '', ...rest] = path.split('/')
-  // The addresses of the hub's pages have these parts before the file.
+  // In addresses of the hub's web pages, `blob`, `resolve` or `raw` and the revision come before the file.
   const isPage = /^(?:blob|resolve|raw)$/.test(rest[0] ?? '')
   const file = (isPage ? rest.slice(2) : rest).join('/')
   const isWrong =

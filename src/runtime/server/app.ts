@@ -32,9 +32,9 @@ import type { ModelStatus, ServiceStatus } from './threads/status.js'
 export interface ServerOptions extends HttpOptions {
   readonly service: Service
   readonly version: string
-  /** Default: none; every request then belongs to the tenant `public`. */
+  /** The API keys that requests may have. Default: none; every request then belongs to the tenant `public`. */
   readonly keys?: readonly ApiKey[]
-  /** For keys without a limit of their own; without keys, for all requests together. Default: none. */
+  /** The limit of keys that have none of their own; without keys, the limit of all requests together. Default: none. */
   readonly rateLimit?: RateLimit
   /** Returns milliseconds, for the rate limits. Default: the process's clock. */
   readonly clock?: () => number
@@ -42,14 +42,14 @@ export interface ServerOptions extends HttpOptions {
   readonly corsOrigins?: readonly string[]
   /** Host names besides localhost that the server answers to on a loopback address while it has no keys; `*` for all. Default: none. */
   readonly allowedHosts?: readonly string[]
-  /** For requests that leave these out; overrides the model's file. Default: none. */
+  /** Sampling settings for requests that leave them out. They override those of the model's file. Default: none. */
   readonly sampling?: Sampling
   /**
-   * Whether parts of messages that are not text are refused or become a placeholder. Default `refuse`; in tool results always a
-   * placeholder.
+   * Whether the server refuses parts of messages that are not text, or shows a placeholder for them. Default `refuse`; in tool results it
+   * is always a placeholder.
    */
   readonly unsupportedParts?: UnsupportedParts
-  /** Downloads a model of the hub for Ollama's clients. Default: they cannot. */
+  /** Downloads a model of the hub for Ollama's clients. Default: these clients cannot download models. */
   readonly pull?: PullModel
 }
 
@@ -80,7 +80,7 @@ export class Server {
   /** Starts to take requests; resolves to the URL, or to the socket's path. */
   async listen(address: Address): Promise<string> {
     this.app.server.maxConnections = CONNECTIONS
-    // The caller says where it listens; Fastify's own line about it is left out.
+    // The caller reports where the server listens, so Fastify's own line about it is left out.
     const { log } = this.app
     const { level } = log
     if (level === 'info') log.level = 'warn'
@@ -142,7 +142,7 @@ export class Server {
     const allowed = allowedMethods(app)
     await app.register(swagger, { openapi: document(version, ring.locked) })
     app.addHook('onRequest', (request, reply, done) => {
-      // OpenAI's clients read the first header, Anthropic's the second.
+      // OpenAI's clients read the id in the first header, Anthropic's in the second.
       reply.headers({ 'x-request-id': request.id, 'request-id': request.id })
       done()
     })
@@ -208,7 +208,7 @@ export class Server {
   }
 }
 
-/** Returns the methods of every path without parameters; the map fills as routes are added. */
+/** Returns, for each path without parameters, the methods that it has. The map fills as routes are added. */
 function allowedMethods(app: App): ReadonlyMap<string, readonly string[]> {
   const methods = new Map<string, string[]>()
   app.addHook('onRoute', ({ url, method }) => {
@@ -267,7 +267,7 @@ function addHealth(app: App, { service, metrics, running, locked, version }: Hea
     config: { open: true },
     schema: { summary: 'ready, loading, unavailable or closing', tags: ['server'], response: { 200: ANSWER, 503: ANSWER } },
   }
-  // llama-server has the second, too.
+  // The second path is for clients of llama-server, which has it too.
   for (const path of ['/health', '/v1/health'])
     app.get(path, health, (_request, reply) => {
       const { models, closing, damaged, storeFault } = service.status()
@@ -311,7 +311,7 @@ function addHealth(app: App, { service, metrics, running, locked, version }: Hea
 
 // Serves the dashboard's built files, and no other files, at `/`.
 
-/** The path is right from `src/runtime/server` and from `dist/runtime/server`. */
+/** The folder of the built dashboard. The relative path is right from `src/runtime/server` and from `dist/runtime/server`. */
 const BUILT = new URL('../../../dist/dashboard/', import.meta.url)
 
 const TYPES: Readonly<Record<string, string>> = {
@@ -344,7 +344,7 @@ export function addDashboard(app: App, folder: URL = BUILT): void {
   })
 
   app.get<{ Params: { file: string } }>('/dashboard/assets/:file', open, async ({ params: { file } }, reply) => {
-    // Vite's file names with a digest. Only plain names are allowed, so that no path leaves the folder.
+    // Vite's file names contain a digest, so a file never changes. Only plain names are allowed, so that no path leaves the folder.
     const content = /^\w[\w-]*\.[a-z]+$/.test(file) ? await contentOf(new URL(`assets/${file}`, folder)) : null
     if (content === null) throw new KvfoldError('server/not-found', 'The dashboard has no such file; load the page again.')
     return sent(reply, file, content, 'public, max-age=31536000, immutable')
@@ -359,7 +359,7 @@ function sent(reply: FastifyReply, file: string, content: Buffer, caching: strin
     .send(content)
 }
 
-/** Returns null when there is no such file. */
+/** Returns the content of a file; null when there is no such file. */
 async function contentOf(file: URL): Promise<Buffer | null> {
   try {
     return await readFile(file)

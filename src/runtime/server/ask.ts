@@ -30,7 +30,7 @@ export { PUBLIC, type Tenant } from '../core/ids.js'
 
 /** The form that the text of an answer must have: JSON by a schema, any JSON object, or text by a GBNF grammar. */
 export type AnswerFormat =
-  /** True: parts of the schema that cannot be enforced are ignored and reported in `Answer.unread`. Default: the ask is refused. */
+  /** With `loose`, parts of the schema that cannot be enforced are ignored and reported in `Answer.unread`. Default: the ask is refused. */
   | { readonly kind: 'schema'; readonly schema: unknown; readonly loose?: boolean }
   | { readonly kind: 'json' }
   | { readonly kind: 'grammar'; readonly grammar: string }
@@ -39,15 +39,15 @@ export type AnswerFormat =
 export const MOST_OF_SCHEMA = 2 ** 18
 
 /**
- * How parts of messages that are not text are treated. In tool results they always become a placeholder, because clients send results
- * again.
+ * How the server treats message parts that are not text, such as images: it refuses the request, or shows the model a placeholder. In tool
+ * results they always become a placeholder, because clients send those results again with every request.
  */
 export type UnsupportedParts = 'refuse' | 'placeholder'
 
 /** A field of a request whose value is passed to the chat template. */
 export interface TemplateField {
   readonly field: string
-  /** The template variables that get the value, by the names that templates use. */
+  /** The names of the template variables that get the value. Templates use different names for the same thing. */
   readonly names: readonly string[]
   readonly value: unknown
 }
@@ -55,19 +55,19 @@ export interface TemplateField {
 /** A client's name for its session. Names of different tenants are different sessions. */
 export interface NamedSession {
   readonly name: string
-  /** The session, or the branch of it, that this one was begun from. */
+  /** The name of the session, or of the branch of a session, from which this session was begun. */
   readonly parent?: string
-  /** The headers that named it, for engines behind this server. */
+  /** The request headers that name the session. They are sent on to engines that are other servers. */
   readonly headers: Readonly<Record<string, string>>
 }
 
 export interface Ask {
   readonly tenant: Tenant
-  /** A name from `Service.models()`, or the name of a model's adapter, which then applies at scale 1. Default: the first. */
+  /** A name from `Service.models()`, or the name of a model's adapter, which then applies at scale 1. Default: the first model. */
   readonly model?: string
   /**
-   * The adapters to apply; those that it does not name do not apply. Default: the one that `model` names, else all of the model, at their
-   * present scales (`Service.scaleAdapters`).
+   * The adapters to apply; adapters that the list leaves out do not apply. Default: the adapter that `model` names, else all adapters of
+   * the model, at their present scales (`Service.scaleAdapters`).
    */
   readonly lora?: readonly AdapterScale[]
   /**
@@ -76,8 +76,8 @@ export interface Ask {
    */
   readonly thread?: string
   /**
-   * The client's own name for its session. A thread of the session is looked for before threads that only have the same messages. Default:
-   * none.
+   * The client's own name for its session. The server looks for a thread of this session before it looks for threads with the same
+   * messages. Default: none.
    */
   readonly session?: NamedSession
   /** The whole conversation as the client has it, oldest first. Calls of the server's own tools and their results are not in it. */
@@ -95,17 +95,24 @@ export interface Ask {
   /** The client's tools. */
   readonly tools: readonly ToolDefinition[]
   readonly toolChoice: ToolChoice | { readonly name: string } | AmongTools
-  /** Tools that the model does not see until a search finds them, and the searches that it may use. Default: none. */
+  /** Tools that the model does not see until a search finds them, and the searches that the model may use. Default: none. */
   readonly deferred?: DeferredTools
-  /** Whether calls that the model writes in another form than its template has are read. Default: the engine's. */
+  /**
+   * Whether the server also reads tool calls that the model writes in another form than its template has, such as fenced JSON. Default: the
+   * engine's setting.
+   */
   readonly bareCalls?: boolean
   /** False: an answer has at most one call of the client's tools. Default true. */
   readonly parallelCalls?: boolean
-  /** How tokens of the answer are drafted. Default: the engine's. */
+  /** How tokens are drafted, which the model then checks (speculative decoding). Default: the engine's setting. */
   readonly speculate?: SpeculateOptions
-  /** Fields left out come from the model's file; where the file says nothing, from llama-server's defaults (`Engine.samplingDefaults`). */
+  /**
+   * Settings of the sampler. Those left out come from the model's file, or else from llama-server's defaults (`Engine.samplingDefaults`).
+   */
   readonly sampling?: Sampling
-  /** What the answer may not say, and where it may end. Summaries and other helpers' answers do not have it. Default: none. */
+  /**
+   * Tokens and texts that the answer may not have, and where it may end. Summaries and other helpers' answers ignore this. Default: none.
+   */
   readonly limits?: AnswerLimits
   /**
    * The most tokens that one step may generate; with `acm: tools` a turn may take several steps. A call that this limit cuts off is
@@ -114,7 +121,7 @@ export interface Ask {
   readonly maxTokens?: number
   readonly stop?: readonly string[]
   readonly format?: AnswerFormat
-  /** Fields for the chat template; of two with the same variable name the later one wins. Default: none. */
+  /** Fields for the chat template. When two of them set the same variable, the later one wins. Default: none. */
   readonly template?: readonly TemplateField[]
   /**
    * The most reasoning tokens in a step, and the request's field that set it. At the limit the engine closes the reasoning for the model,
@@ -124,18 +131,19 @@ export interface Ask {
   /** How many alternatives to report per token, 0 to 20. Default: no logprobs. */
   readonly logprobs?: number
   /**
-   * How many alternatives to report per token of the prompt, 0 to 20; then no cached cells are used. Default: no logprobs of the prompt.
+   * How many alternatives to report per token of the prompt, 0 to 20. The engine then computes the whole prompt, without cached cells.
+   * Default: no logprobs of the prompt.
    */
   readonly promptLogprobs?: number
-  /** Default: the server's. */
+  /** How the context is managed (`acms`). Default: the server's setting. */
   readonly acm?: Acm
   readonly policy?: FoldPolicy
   /**
-   * With `acm: memtool`: whether the model removes and finds tools by calls or when it is asked aside (`memToolModes`). Default: the
-   * server's.
+   * With `acm: memtool`: whether the model removes and finds tools by calls, or by answers to questions asked aside (`memToolModes`).
+   * Default: the server's setting.
    */
   readonly memToolMode?: MemToolMode
-  /** Default: the server's. */
+  /** What happens to a conversation that does not fit into the context (`overflows`). Default: the server's setting. */
   readonly overflow?: Overflow
   /** Which old tool results and which reasoning to clear before the model answers. Default: none. */
   readonly clear?: ClearRules
@@ -151,13 +159,18 @@ export interface Ask {
    */
   readonly expectedReuse?: number
   readonly contract?: ContractChoice
-  /** The contract that the cache keeps when messages differ from those of the thread's last request. Default: the server's. */
+  /**
+   * The contract that the cache keeps when the client sends other messages than in the thread's last request. Default: the server's
+   * setting.
+   */
   readonly clientEdits?: ContractChoice
-  /** How to treat a fold or summary by the model that takes at least as many tokens as its text. Default: the server's. */
+  /**
+   * What happens to a fold or summary by the model that takes at least as many tokens as the text it hides. Default: the server's setting.
+   */
   readonly costlyFolds?: CostlyFolds
   /** Among one tenant's requests, a higher number runs first. Default 0. */
   readonly priority?: number
-  /** Milliseconds from now until the answer must be complete, waiting in the queue included. Default: the server's. */
+  /** Milliseconds from now until the answer must be complete, waiting in the queue included. Default: the server's setting. */
   readonly timeoutMs?: number
   readonly signal?: AbortSignal
   /**
@@ -175,10 +188,10 @@ export interface Usage {
   readonly cachedTokens: number
   /** Tokens generated in all steps, including call syntax, reasoning and calls of the server's tools. */
   readonly completionTokens: number
-  /** Reasoning tokens of the last step, as far as its text distinguishes them. */
+  /** Reasoning tokens of the last step, as far as they can be told apart from the rest of its text. */
   readonly reasoningTokens: number
   /**
-   * The savings against a plain prefix cache with the same asks; negative if that cache would have computed less. Left out if the engine
+   * The savings against a plain prefix cache with the same asks; negative if such a cache would have computed less. Left out if the engine
    * does not report it.
    */
   readonly saved?: Saved
@@ -186,7 +199,7 @@ export interface Usage {
   readonly drafts?: { readonly drafted: number; readonly accepted: number }
 }
 
-/** A call that the model wrote in another form than its template has: the tool's name, and the form, for example "```json". */
+/** A tool call that the model wrote in another form than its template has: the tool's name, and the form, for example "```json". */
 export interface BareCallReport {
   readonly name: string
   readonly form: string
@@ -217,7 +230,9 @@ export interface Saved {
  * cells of the answer's prompt that are approximate because of any edits.
  */
 export interface RecognisedEdits {
-  /** The contract that the cache kept. With changes: the contract asked for them; without: that of the last step. */
+  /**
+   * The contract that the cache kept. With `changes` it is the one asked for client edits; without, it is the contract of the last step.
+   */
   readonly contract: ContractChoice
   /** Empty when only earlier edits, or folds, left approximate tokens. */
   readonly changes: readonly ClientEdit[]
@@ -245,18 +260,21 @@ export interface Answer {
    * those that clients do not see.
    */
   readonly ledger: readonly LedgerEntry[]
-  /** The part of the prompt that is cleared; null when the ask does not ask for clearing. */
+  /** The part of the prompt that is cleared; null when the ask has no `clear`. */
   readonly cleared: Cleared | null
-  /** Left out when the ask drops nothing. */
+  /** The tokens that drops hide and move. Left out when the ask drops nothing. */
   readonly dropped?: Dropped
-  /** Left out when the conversation was not compacted for this answer. */
+  /** The compaction before this answer. Left out when the conversation was not compacted. */
   readonly compacted?: Compacted
   /**
-   * Null when nothing of an earlier prompt was lost: the request continued at the end of its thread, asked the same again, or began a new
-   * thread.
+   * The cached tokens of an earlier prompt that this request could not use, and why. Null when it could use all of them: it continued at
+   * the end of its thread, asked the same again, or began a new thread.
    */
   readonly lost: Lost | null
-  /** Null when the request changed none of the thread's messages and no shown token is approximate. */
+  /**
+   * The client's edits, and the approximate cells. Null when the request changed none of the thread's messages and no shown token is
+   * approximate.
+   */
   readonly edits: RecognisedEdits | null
   /** Times over all steps, without waiting in the queue; `firstToken` is that of the first step. */
   readonly timing: Timing
@@ -268,7 +286,7 @@ export interface Answer {
   readonly promptTokens?: Int32Array
   /** The sampled tokens of the last step, without the one that ended it; empty where the engine does not report them. */
   readonly tokens: readonly number[]
-  /** Logprobs of the first step's prompt behind its first token, when `Ask.promptLogprobs` asks for them. */
+  /** Logprobs of the first step's prompt, without its first token, when `Ask.promptLogprobs` asks for them. */
   readonly promptLogprobs?: readonly PromptLogprob[]
   /**
    * Calls that the model wrote in another form than its template has (`EngineRequest.bareCalls`), with that form. Left out when there were
@@ -303,17 +321,17 @@ export type AskEvent =
   | { readonly type: 'call'; readonly call: ToolCall }
   /** Sampled tokens, those of call syntax included, with their logprobs if `Ask.logprobs` asks for them. */
   | { readonly type: 'tokens'; readonly tokens: readonly number[]; readonly logprobs?: readonly TokenLogprob[] }
-  /** The next call was written in another form than the template has. */
+  /** The model wrote the next call in another form than its template has. */
   | ({ readonly type: 'bare-call' } & BareCallReport)
   /** The server carried out a call of a context tool. */
   | { readonly type: 'acm'; readonly step: number; readonly call: ToolCall; readonly result: string; readonly failed: boolean }
   /** The server carried out a search for deferred tools. */
   | ({ readonly type: 'search' } & ToolSearchResult)
-  /** The policy folded these fragments, which saves `saves` tokens. */
+  /** The server folded these fragments by a policy or a field of the request. The prompt has `saves` tokens fewer. */
   | { readonly type: 'policy'; readonly folded: readonly string[]; readonly saves: number; readonly reason: string }
   /** The conversation was compacted. */
   | ({ readonly type: 'compaction' } & Compacted)
-  /** The template now shows an earlier message differently, so the tokens from there on are computed again. */
+  /** The template now shows an earlier message differently, so the tokens from that message on are computed again. */
   | { readonly type: 'rewrite'; readonly message: number; readonly reason: string }
 
 /**
@@ -359,7 +377,10 @@ export interface CompletionAsk extends Pick<
 > {
   /** A text, or a list of token ids and texts that are joined in order. */
   readonly prompt: string | readonly (string | number)[]
-  /** What the answer stands between; then `prompt` is a text that the answer goes on with. Default: nothing. */
+  /**
+   * The texts around the gap that the answer fills. The answer then continues the text `prompt`, which stands at the start of the gap.
+   * Default: the answer fills no gap.
+   */
   readonly fill?: FillIn
 }
 
@@ -378,45 +399,48 @@ export interface CompletionAnswer extends Pick<
   readonly ledger: LedgerEntry
 }
 
-/** As `Asked`. Events: queued, started (its thread exists only during this completion), plan, progress, text, tokens. */
+/**
+ * A running completion, used like `Asked`. Events: queued, started (its thread exists only during this completion), plan, progress, text,
+ * tokens.
+ */
 export interface CompletionAsked extends AsyncIterable<AskEvent> {
   readonly answer: Promise<CompletionAnswer>
 }
 
-/** Returns the template variables that these fields set. */
+/** Returns the template variables that these fields set, with their values. */
 export const variablesOf = (fields: readonly TemplateField[] = []): TemplateVariables =>
   Object.fromEntries(fields.flatMap(({ names, value }) => names.map((name) => [name, value] as const)))
 
-/** Seeds of samplers are below this number, which itself means a random seed. */
+/** Seeds of samplers are smaller than this number. A seed of exactly this number means a random seed. */
 export const SEEDS = 2 ** 32 - 1
 
-/** Returns the sampling of one of several answers to a request: a given seed differs from answer to answer. */
+/** Returns the sampling of one of several answers to a request. If the request gives a seed, every answer gets a different one. */
 export const nthSampling = (sampling: Sampling, index: number): Sampling =>
   sampling.seed === undefined ? sampling : { ...sampling, seed: (sampling.seed + index) % SEEDS }
 
 /** The files of a served model. */
 export interface ServedFile {
-  /** Bytes. */
+  /** The size of all files in bytes. */
   readonly size: number
-  /** Milliseconds since 1970. */
+  /** When the files were changed last, in milliseconds since 1970. */
   readonly modified: number
-  /** Null when the file cannot be read as a GGUF. */
+  /** Facts from the header of the files. Null when they cannot be read as a GGUF. */
   readonly facts: FileFacts | null
   /** The SHA-256 in hex, which takes seconds for large files the first time; empty when the file cannot be read. */
   readonly digest: Promise<string>
 }
 
 /**
- * The operations behind every route. Methods that name a model load it if necessary. @throws KvfoldError model/not-found for unknown
- * names
+ * The operations behind every route. Methods that name a model load it if necessary, unless they say otherwise.
+ * @throws KvfoldError model/not-found for unknown names
  */
 export interface Service {
   /**
-   * Errors are reported through `Asked`: server/overloaded, server/timeout, server/no-thread, context/full, engine/*, chat/*,
+   * Begins an ask. Its errors come through `Asked`: server/overloaded, server/timeout, server/no-thread, context/full, engine/*, chat/*,
    * memory/insufficient.
    */
   ask(ask: Ask): Asked
-  /** Returns `n` asks (1 to 16) with the same messages, each in its own thread; the prompt is computed once. */
+  /** Begins `n` asks (1 to 16) with the same messages, each in its own thread; the prompt is computed once. */
   several(ask: Ask, n: number): readonly Asked[]
   complete(ask: CompletionAsk): CompletionAsked
   /** The models in order of preference; loads none. */
@@ -437,11 +461,14 @@ export interface Service {
   /** The adapters of a model, by default the first, with their present scales. Loads none. */
   adapters(model?: string): readonly AdapterInfo[]
   /**
-   * Sets the scales for requests that name no adapters; those that it does not name get 0. @throws KvfoldError engine/bad-request for an id
-   * that no adapter has
+   * Sets the scales for requests that name no adapters. Adapters that `scales` leaves out get 0. @throws KvfoldError engine/bad-request for
+   * an id that no adapter has
    */
   scaleAdapters(model: string | undefined, scales: readonly AdapterScale[]): void
-  /** `special`: control tokens written in the text are parsed as such. `bos`: adds the tokens that the model's texts begin with. */
+  /**
+   * Returns the tokens of a text. `special`: control tokens written in the text are parsed as such. `bos`: adds the tokens that the model's
+   * texts begin with.
+   */
   tokenize(
     model: string | undefined,
     text: string,
@@ -471,7 +498,7 @@ export interface Service {
   sideModels(): readonly SideModelStatus[]
   /** Returns a vector of length 1 for each input. @throws KvfoldError model/unsupported where the model makes no embeddings */
   embed(ask: EmbedAsk): Promise<EmbedAnswer>
-  /** Scores how well each document answers the query. @throws KvfoldError model/unsupported where no model here does that */
+  /** Scores how well each document answers the query. @throws KvfoldError model/unsupported where no model here scores documents */
   rerank(ask: RerankAsk): Promise<RerankAnswer>
   /**
    * Scores how well the two texts of each pair fit together: by the reranker, or without one by the cosine of their embeddings.
@@ -491,7 +518,7 @@ export interface Service {
 export interface EmbedAsk {
   readonly tenant: Tenant
   readonly model?: string
-  /** Each is a text, token ids, or token ids and texts that are joined in order. */
+  /** Each input is a text, token ids, or token ids and texts that are joined in order. */
   readonly inputs: readonly (string | readonly (number | string)[])[]
   /** How many leading numbers of each vector to keep, scaled to length 1 again. Default: all. */
   readonly dimensions?: number
@@ -518,9 +545,9 @@ export interface SideModelStatus {
   readonly name: string
   readonly use: 'embeddings' | 'rankings'
   readonly state: 'unloaded' | 'loading' | 'loaded'
-  /** Unix seconds when the server registered it. */
+  /** When the server registered the model, in Unix seconds. */
   readonly since: number
-  /** Facts known after loading: the model's own name, and the tokens of the longest text that it reads. Null before. */
+  /** Facts known once it is loaded: the model's own name, and the tokens of the longest text that it reads. Null before. */
   readonly loaded: { readonly title: string; readonly tokens: number } | null
 }
 
@@ -548,7 +575,7 @@ export class Overloaded extends KvfoldError {
   }
 }
 
-/** Whether the error is the request's own fault. */
+/** Whether the error is the request's own fault: it has a status below 500 and is no cancellation. */
 export const isRefusal = (error: unknown): boolean =>
   error instanceof KvfoldError && error.status < 500 && error.code !== 'engine/cancelled'
 

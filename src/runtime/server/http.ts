@@ -22,7 +22,7 @@ export interface HttpOptions {
   readonly bodyLimit?: number
   /** Certificate and key as PEM texts. Default: no TLS. */
   readonly tls?: { readonly cert: string; readonly key: string }
-  /** Default `info`. Logs hold no text of requests or answers. */
+  /** How much is logged. Default `info`. Logs hold no text of requests or answers. */
   readonly logLevel?: LogLevel
   /** `json`: one object per line; `text`: for people. Default `json`. */
   readonly logFormat?: LogFormat
@@ -38,10 +38,10 @@ const HEADERS = 128
 const HEADERS_TIMEOUT = 20_000
 const REQUEST_TIMEOUT = 120_000
 
-/** Paths without their version, which llama-server takes too. Its `/completions` is a route of its own. */
+/** Paths that llama-server also takes without `/v1`. Its `/completions` is a route of its own. */
 const UNVERSIONED = /^\/(chat\/completions|models|embeddings|rerank|reranking|responses|messages)(?=[/?]|$)/
 
-/** Returns an instance without routes. */
+/** Makes the HTTP server, without any route. */
 export function newHttp({ tls, logLevel = 'info', logFormat, log, bodyLimit = BODY_LIMIT }: HttpOptions): App {
   const http = { maxHeaderSize: HEADER_BYTES, headersTimeout: HEADERS_TIMEOUT }
   const app = fastify({
@@ -88,7 +88,7 @@ export function newHttp({ tls, logLevel = 'info', logFormat, log, bodyLimit = BO
   return app
 }
 
-/** Writes a long answer in turns of the event loop before it is sent. */
+/** Adds a hook that writes a long answer as JSON before it is sent, and yields to the event loop in between. */
 function writeLongInTurns(app: App): void {
   app.addHook('preSerialization', (_request, reply, payload, done) => {
     if (!isLong(payload)) {
@@ -113,13 +113,13 @@ const MALFORMED: Problem = {
   unexpected: false,
 }
 
-/** Returns the client's id, so that it finds its requests in our logs; else a new one. */
+/** Returns the request id that the client sent, so that the client finds its requests in our logs; else a new one. */
 function requestId({ headers }: IncomingMessage): string {
   const given = headers['x-request-id']
   return typeof given === 'string' && /^[\w.:-]{1,128}$/.test(given) ? given : `req_${randomUUID().replaceAll('-', '')}`
 }
 
-/** What clients call JSON: curl and Ollama's examples call it a form, LiteLLM calls it nothing. `refuseCrossSite` guards against forms. */
+/** Content types that count as JSON. curl and Ollama's examples call their JSON a form. `refuseCrossSite` guards against real forms. */
 const JSON_TYPES = new Set(['application/json', 'text/plain', 'application/x-www-form-urlencoded'])
 
 function takeOnlyJson(app: App): void {
@@ -156,7 +156,10 @@ export function fail(request: FastifyRequest, reply: FastifyReply, problem: Prob
   void reply.code(status).type('application/json').send(errorFor(request, problem))
 }
 
-/** The route decides the shape. For routes of both APIs and for unknown paths, the header of Anthropic's clients decides. */
+/**
+ * Writes the error in the form of the route's API. For routes of both APIs and for unknown paths, the header of Anthropic's clients
+ * decides.
+ */
 function errorFor(request: FastifyRequest, problem: Problem): object {
   const { url, headers, is404 } = request
   if (url.startsWith('/api/')) return ollamaError(problem)

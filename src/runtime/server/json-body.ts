@@ -11,13 +11,16 @@ import { FieldError } from './problem.js'
 /** The deepest nesting of lists and objects. JSON schemas of tools are the deepest data that clients send; they stay below 50. */
 const DEEPEST = 100
 
-/** Bytes up to which a body is read at once. */
+/** A body of at most this many bytes is read at once, without yields to the event loop. */
 const AT_ONCE = 64 * 1024
 
-/** Bytes decoded between two yields. */
+/** How many bytes are decoded between two yields to the event loop. */
 const DECODED = 2 ** 20
 
-/** Returns the value of a JSON body; a long one is read in turns of the event loop. @throws FieldError server/bad-request */
+/**
+ * Returns the value of a JSON body. Reads a long body in parts and yields to the event loop between them. @throws FieldError
+ * server/bad-request
+ */
 export async function readJsonBody(body: Buffer): Promise<unknown> {
   if (body.length <= AT_ONCE) return parseJsonBody(body)
   try {
@@ -55,11 +58,11 @@ export function parseJsonBody(body: Buffer): unknown {
 }
 
 /**
- * Returns the value of a JSON text that is nested in `depth` lists and objects.
+ * Returns the value of a part of a JSON text. Around this part are `depth` lists and objects.
  * @throws FieldError server/bad-request when it is too deep or has a forbidden key; SyntaxError
  */
 function parsed(text: string, depth = 0): unknown {
-  // A long string is passed alone and needs no checks.
+  // A long string comes without other values around it, and needs no checks.
   if (text.charCodeAt(0) === QUOTE) return JSON.parse(text)
   if (tooDeep(text, depth)) throw new FieldError('body', `The body nests deeper than ${DEEPEST} levels.`)
   const value = readJson(text)
@@ -106,7 +109,7 @@ const notUtf8 = (): FieldError => new FieldError('body', 'The body is not UTF-8.
 
 /**
  * Returns whether JSON nests deeper than bodies may. Looks only at brackets outside strings, and does not check that the text is JSON.
- * @param depth how many lists and objects the text is nested in
+ * @param depth how many lists and objects stand around the text
  */
 export function tooDeep(text: string, depth = 0): boolean {
   let quoted = false
@@ -133,7 +136,7 @@ const [BACKSLASH, QUOTE, BRACE, BRACE_END, BRACKET, BRACKET_END] = [0x5c, 0x22, 
 
 // Explains which field of a request the schema refuses, and why.
 
-/** Chooses one of the validator's errors: the most deeply nested, because all branches of a union fail together. */
+/** Chooses the validator's error to report: the most deeply nested, because all branches of a union fail together. */
 export function schemaError(errors: readonly FastifySchemaValidationError[], where: string): FieldError {
   const depth = ({ instancePath }: FastifySchemaValidationError) => instancePath.split('/').length
   const [error] = [...errors].sort((a, b) => depth(b) - depth(a))
@@ -167,7 +170,7 @@ const NAMES: Readonly<Record<string, string>> = {
 
 const named = (type: unknown): string => NAMES[String(type)] ?? String(type)
 
-/** `/messages/0/content` and `text` become `messages[0].content.text`. */
+/** Returns the path of a field as clients write it: `/messages/0/content` and `text` become `messages[0].content.text`. */
 function fieldPath(pointer: string, last: unknown): string {
   const steps = pointer.split('/').slice(1)
   if (typeof last === 'string') steps.push(last)

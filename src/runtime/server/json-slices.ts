@@ -1,12 +1,12 @@
-/** Reads and writes long JSON in steps; each step gives a part of the text to the parser. */
+/** Reads and writes long JSON in parts, so that the event loop can run between them. The ordinary parser reads each part. */
 import { weightOf } from '../core/json.js'
 import type { Steps } from '../core/turns.js'
 import { append, listOf, numberText, objectOf, writeJson, writtenEntries } from '../core/written-json.js'
 
-/** Characters parsed or scanned between two yields. */
+/** How many characters are parsed or scanned between two yields to the event loop. */
 const PART = 64 * 1024
 
-/** The text is not JSON. `position`: where; null: the text ends too early. */
+/** Reports that the text is not JSON. `position`: where its first fault is; null: the text ends too early. */
 export class JsonFault extends Error {
   constructor(readonly position: number | null) {
     super('not JSON')
@@ -14,12 +14,12 @@ export class JsonFault extends Error {
 }
 
 /**
- * The most members of one list, of one object, and the most numbers whose own text is kept (`append`). Larger ones cannot be walked in
- * one turn of the event loop.
+ * The most members of one list, the most of one object, and the most numbers whose own text is kept (`append`). More would block the event
+ * loop for too long.
  */
 const MOST = { list: 2 ** 21, object: 2 ** 16, kept: 2 ** 17 }
 
-/** A list or an object has more members than the limit. */
+/** Reports that a list or an object has more members than the limit. */
 export class TooManyMembers extends Error {
   constructor(
     readonly most: number,
@@ -31,9 +31,9 @@ export class TooManyMembers extends Error {
 }
 
 /**
- * Returns the value of a JSON text. Values up to a certain length are parsed together; longer lists and objects are walked through here.
+ * Returns the value of a JSON text. Values up to a certain length are parsed together. Longer lists and objects are read member by member.
  * @param parse reads a part of the text, which is nested in `depth` lists and objects; the parts' values are put together
- * @param member called for members of objects that no single part contains
+ * @param member called for each member of an object that is too long to be parsed together with others
  * @throws JsonFault; TooManyMembers; what `parse` throws except SyntaxError; what `member` throws
  */
 export function* jsonInSteps(
@@ -65,14 +65,14 @@ class Reader {
     }
   }
 
-  /** Returns the value that begins here, and the position after it. */
+  /** Returns the value that begins at `start`, and the position after it. */
   *value(start: number): Steps<{ readonly value: unknown; readonly end: number }> {
     const end = this.#end(start, start + PART)
     if (end !== null) return { value: this.#parsed(start, end, '', ''), end }
     const first = this.text.charCodeAt(start)
     if (first === QUOTE) return yield* this.#string(start)
     if (first !== BRACKET && first !== BRACE) throw this.#fault(start)
-    // Let the parser check the depth.
+    // The parser checks the depth of an empty list or object at this place.
     this.parse(first === BRACKET ? '[]' : '{}', this.#depth)
     this.#depth++
     const walked = first === BRACKET ? yield* this.#list(start) : yield* this.#object(start)
@@ -130,7 +130,8 @@ class Reader {
   }
 
   /**
-   * Returns the end of the whole members that are parsed together, before the character after the last; `at` when the first is too long.
+   * Finds the members from `at` on that fit into one part and are parsed together. Returns the position of the comma or bracket after the
+   * last of them; `at` when the first is too long.
    */
   #run(at: number): number {
     const limit = at + PART
@@ -192,7 +193,7 @@ class Reader {
     return null
   }
 
-  /** Reads a long string in steps of PART characters. */
+  /** Reads a long string. Yields to the event loop after every PART characters. */
   *#string(start: number): Steps<{ readonly value: string; readonly end: number }> {
     const parts: string[] = []
     let from = start + 1
@@ -206,7 +207,7 @@ class Reader {
         yield
       }
       if (char === BACKSLASH) {
-        // Keep an escape in one part.
+        // An escape such as `\u00e9` must stay in one part.
         if (this.text.charAt(at + 1) === 'u') escaped = at + 6
         at++
       } else if (Number.isNaN(char)) throw new JsonFault(null)
@@ -241,16 +242,16 @@ const ENDS: ReadonlySet<number> = new Set([SPACE, NEWLINE, TAB, RETURN, COMMA, B
 
 // Writing.
 
-/** Weight that is written at once; a character or a value weighs one. */
+/** Values of up to this weight are written at once. Every character and every value weighs one. */
 const WRITTEN = 16 * 1024
 
-/** Bytes that are copied between two yields. */
+/** How many bytes are copied between two yields to the event loop. */
 const COPIED = 2 ** 20
 
 /** Returns whether a value is too long to be written at once. */
 export const isLong = (value: unknown): boolean => weightOf(value, 2 * WRITTEN) >= 2 * WRITTEN
 
-/** Returns the output of `writeJson`, made in steps. */
+/** Returns the output of `writeJson`. Yields to the event loop in between. */
 export function* writtenInSteps(value: unknown): Steps<Buffer> {
   const parts: Buffer[] = []
   yield* written(value, parts)
@@ -332,7 +333,7 @@ const endOfPart = (text: string, end: number): number => {
   return before >= 0xd800 && before <= 0xdbff ? end + 1 : end
 }
 
-/** A generator, because a list may have millions of items. */
+/** Yields the items of a list with their indexes. It is a generator, because a list may have millions of items. */
 function* itemsOf(list: readonly unknown[]): Generator<readonly [key: string, value: unknown, text: string | undefined]> {
   for (const [index, item] of list.entries()) {
     const key = String(index)

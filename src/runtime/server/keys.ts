@@ -7,22 +7,22 @@ import { KvfoldError } from '../core/errors.js'
 import { PUBLIC } from './ask.js'
 
 export interface ApiKey {
-  /** The tenant. Several keys may have the same name. */
+  /** The tenant of the key. Several keys may have the same name. */
   readonly name: string
   readonly key: string
-  /** The limit for all keys of this name together. Default: the server's. */
+  /** The limit for all keys of this name together. Default: the server's limit. */
   readonly limit?: RateLimit
 }
 
 /** Limits per minute; a field left out means no limit. */
 export interface RateLimit {
-  /** Requests that ask a model. */
+  /** How many requests may ask a model. */
   readonly requests?: number
-  /** Tokens computed and generated; cached prompt tokens do not count. */
+  /** How many tokens may be computed and generated; cached prompt tokens do not count. */
   readonly tokens?: number
 }
 
-/** The longest key that is checked, in characters. */
+/** The most characters of a key. Longer ones are refused unread. */
 const LONGEST = 4096
 
 /**
@@ -46,7 +46,7 @@ export class KeyRing {
     }
   }
 
-  /** False: no key is needed. */
+  /** Whether requests need a key. */
   get locked(): boolean {
     return this.#keys.length > 0
   }
@@ -70,7 +70,10 @@ export function keyOf(headers: IncomingHttpHeaders): string | null {
   return typeof key === 'string' && key !== '' ? key : null
 }
 
-/** A key without a name. Its tenant is named by a digest of the key, so that the name survives a restart and does not reveal the key. */
+/**
+ * Makes a key for a text without a name. A digest of the key names its tenant, so that the name survives a restart and does not reveal the
+ * key.
+ */
 export const unnamed = (key: string): ApiKey => ({ name: `key-${digest(key).toString('hex').slice(0, 12)}`, key })
 
 /**
@@ -109,7 +112,7 @@ const digest = (key: string): Buffer => createHash('sha256').update(key).digest(
 
 // Rate limits for the keys of a name.
 
-/** The key's limit of requests or tokens is used up (code server/rate-limited). */
+/** Reports that the key's limit of requests or tokens is used up (code server/rate-limited). */
 export class RateLimited extends KvfoldError {
   constructor(
     message: string,
@@ -121,7 +124,7 @@ export class RateLimited extends KvfoldError {
 }
 
 const MINUTE = 60_000
-/** The limits, in the order in which they are checked. */
+/** The limited amounts, in the order in which they are checked. */
 const LIMITED = ['requests', 'tokens'] as const
 
 /** The headers that report limits to OpenAI's clients. */
@@ -129,7 +132,7 @@ export const RATE_HEADERS = LIMITED.flatMap((what) =>
   ['limit', 'remaining', 'reset'].map((each) => `x-ratelimit-${each}-${what}`),
 )
 
-/** The remainder of a limit. It refills evenly, up to one minute's limit, and is negative after more was spent than was left. */
+/** The amount that is left of a limit. It grows evenly, up to one minute's limit. It is negative after more was spent than was left. */
 class Allowance {
   #left: number
   #at: number
@@ -153,7 +156,7 @@ class Allowance {
     this.#left = this.left - amount
   }
 
-  /** Returns milliseconds until this amount is left. */
+  /** Returns the milliseconds until this amount is left again. */
   until(amount: number): number {
     return Math.max(0, ((amount - this.left) * MINUTE) / this.limit)
   }
@@ -186,7 +189,7 @@ export class RateLimits {
 
   /**
    * Counts a request that asks a model. Call `spend` with its tokens once they are known.
-   * @throws RateLimited when nothing is left
+   * @throws RateLimited when the requests or the tokens of this name are used up
    */
   take(name: string): { readonly spend: (tokens: number) => void } {
     const allowances = this.#of(name)
@@ -259,7 +262,7 @@ const isLoopback = (address: string): boolean => address === '::1' || /^(::ffff:
 
 // The web pages that a server without keys answers to.
 
-/** Methods that change nothing, if their route does not say otherwise (`acts`). */
+/** Methods that change nothing. A route can declare that a request has an effect nevertheless (`acts`). */
 const SAFE: ReadonlySet<string> = new Set(['GET', 'HEAD', 'OPTIONS'])
 
 /**

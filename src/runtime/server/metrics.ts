@@ -12,7 +12,7 @@ const REQUEST = [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.
 
 const MODEL = 'gen_ai_request_model'
 
-/** Measures one ask, waiting included, at the times at which the client gets events. */
+/** Measures one ask, waiting included, by the times at which the client gets its events. */
 export interface AskMeter {
   on(event: AskEvent): void
   done(answer: AnyAnswer): void
@@ -21,7 +21,7 @@ export interface AskMeter {
 
 /** Measures one request for embeddings or a ranking, waiting included. */
 export interface SideMeter {
-  /** @param results the number of vectors or scores */
+  /** Records a request that was answered. @param results the number of vectors or scores */
   done(model: string, tokens: number, results: number): void
   failed(code: string): void
 }
@@ -157,7 +157,7 @@ export class Metrics {
     }
   }
 
-  /** Gauges read the service's state at each scrape. */
+  /** Adds gauges, which read the service's state at each scrape. */
   #gauges(service: Pick<Service, 'status' | 'sideModels'>): void {
     const status = () => service.status()
     this.#gauge('kvfold_requests_running', 'Requests that are running.', () => status().running)
@@ -208,7 +208,7 @@ export class Metrics {
     )
   }
 
-  /** Counts since the model was loaded; counters may start again from zero. */
+  /** Adds metrics of the disk tier. They count since the model was loaded, so they may start again from zero. */
   #diskCache(service: Pick<Service, 'status'>): void {
     const tiers = () =>
       service.status().models.flatMap(({ name, loaded }) => {
@@ -232,7 +232,7 @@ export class Metrics {
     )
   }
 
-  /** Counts since the model was loaded. */
+  /** Adds metrics of the cache that servers share in a folder. They count since the model was loaded. */
   #sharedCache(service: Pick<Service, 'status'>): void {
     this.#counted(
       'kvfold_shared_cache_blocks_total',
@@ -247,7 +247,7 @@ export class Metrics {
     )
   }
 
-  /** The servers behind `--engine`, counted since they were named. */
+  /** Adds metrics of the servers behind `--engine`. They count since each server was added. */
   #engines(service: Pick<Service, 'status'>): void {
     const each = () =>
       service
@@ -296,7 +296,7 @@ export class Metrics {
     })
   }
 
-  /** A counter whose counts are kept elsewhere and read at each scrape. */
+  /** Adds a counter whose values are counted elsewhere and read at each scrape. */
   #counted(
     name: string,
     help: string,

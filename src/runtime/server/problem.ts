@@ -1,4 +1,4 @@
-/** Translates an error for clients into status, code and sentence; the dialects only format it. */
+/** Translates an error into its status, code and sentence for clients. The dialects only put these into their own form. */
 import type { FastifyError } from 'fastify'
 import { type ErrorCode, KvfoldError, type PromptSize, PromptTooLong } from '../core/errors.js'
 import { BrokenAnswer, waitAskedBy } from '../engine/elsewhere.js'
@@ -9,19 +9,22 @@ export interface Problem {
   readonly status: number
   readonly code: ErrorCode
   readonly message: string
-  /** The field that caused it. */
+  /** The field of the request that caused the error. */
   readonly param: string | null
   /** The size of a prompt that is too long; null when unknown. */
   readonly size: PromptSize | null
-  /** Seconds after which to try again; null when that makes no sense. */
+  /** Seconds after which the client may try again; null when a retry makes no sense. */
   readonly retryAfter: number | null
-  /** The text of an answer that broke off; null when the answer had not begun. None of it is kept. */
+  /** The text so far of an answer that broke off; null when the answer had not begun. The thread keeps none of it. */
   readonly said: string | null
   /** True: an error that no client was meant to see. Its message is general; the log has the details. */
   readonly unexpected: boolean
 }
 
-/** Seconds after which a client should ask another instance, or this one again when the server, its database or an engine is back. */
+/**
+ * Seconds after which a client should try again. Until then this server, its database or an engine may be back, or another instance
+ * answers.
+ */
 export const RETRY_AFTER = 5
 
 const AWAY: ReadonlySet<ErrorCode> = new Set(['server/closing', 'store/unreachable', 'remote/unreachable', 'remote/no-engine'])
@@ -52,7 +55,7 @@ function retryAfterOf(error: KvfoldError): number | null {
   if (error instanceof Overloaded || error instanceof RateLimited) return error.retryAfter
   if (AWAY.has(error.code)) return RETRY_AFTER
   if (error.code !== 'remote/rate-limited' && error.code !== 'remote/overloaded') return null
-  // Pass on the wait that the engine behind this server asks for.
+  // An engine behind this server may ask for a wait, which is passed on to the client.
   const asked = waitAskedBy(error)
   return asked === null ? null : Math.ceil(asked)
 }
@@ -94,5 +97,5 @@ export class FieldError extends KvfoldError {
   }
 }
 
-/** An error for a field that asks for something this server does not do. */
+/** Makes the error for a field that asks for something this server does not do. */
 export const unsupported = (param: string, message: string): FieldError => new FieldError(param, message, 'server/unsupported')

@@ -38,7 +38,10 @@ export class RequestRun {
 
   readonly #spend: (tokens: number) => void
 
-  /** @throws KvfoldError server/closing; server/rate-limited */
+  /**
+   * Begins the request: it counts as running, and towards the rate limit of its key. @throws KvfoldError server/closing;
+   * server/rate-limited
+   */
   constructor(
     private readonly request: FastifyRequest,
     private readonly reply: FastifyReply,
@@ -67,7 +70,7 @@ export class RequestRun {
     return this.#run.signal
   }
 
-  /** Runs slow work that is not an ask. Its signal is aborted when the client disconnects. */
+  /** Runs slow work that needs no ask. Its signal is aborted when the client disconnects. */
   async wait<T>(work: (signal: AbortSignal) => Promise<T>): Promise<T> {
     try {
       return await work(this.signal)
@@ -76,7 +79,7 @@ export class RequestRun {
     }
   }
 
-  /** Runs work that precedes the ask; if it fails, the exchange ends. @throws what `work` throws */
+  /** Runs work that precedes the ask. If it fails, the request has ended. @throws the errors of `work` */
   async before<T>(work: () => Promise<T>): Promise<T> {
     try {
       return await work()
@@ -86,7 +89,9 @@ export class RequestRun {
     }
   }
 
-  /** Runs and measures the work of a side model. `count` returns the number of its results. @throws what `work` throws */
+  /**
+   * Runs and measures work of a model for embeddings or rankings. `count` returns the number of its results. @throws the errors of `work`
+   */
   aside<A extends EmbedAnswer | RerankAnswer>(
     use: SideModelStatus['use'],
     work: (signal: AbortSignal) => Promise<A>,
@@ -127,7 +132,7 @@ export class RequestRun {
   /**
    * Streams the answers as they come. Errors before the first frame are thrown, so that they get an HTTP status; later errors end the
    * stream.
-   * @param ping seconds between comments while there are no tokens yet; undefined for none
+   * @param ping seconds between comments that keep the connection open while there are no tokens yet; undefined for none
    */
   async stream<A extends AnyAnswer>(
     begin: (signal: AbortSignal) => readonly AnyAsked<A>[],
@@ -219,7 +224,7 @@ export class RequestRun {
     }
   }
 
-  /** Ends the exchange. Writes the log line of a request whose client is gone, as the server logs only answered requests. */
+  /** Ends the request. If its client is gone, also writes its log line, because the HTTP server logs only requests that it answered. */
   #leave(): void {
     this.#run.leave()
     if (this.#gone) logRequest(this.request, errorTable['engine/cancelled'], this.reply.elapsedTime)
@@ -259,7 +264,7 @@ export class Running {
     return this.#runs.size
   }
 
-  /** @throws KvfoldError server/closing */
+  /** Begins a request, which counts as running until its `leave` is called. @throws KvfoldError server/closing */
   enter(): RunningRequest {
     this.refuseClosing()
     const controller = new AbortController()

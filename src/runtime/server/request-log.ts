@@ -7,7 +7,7 @@ import { PUBLIC, type AnyAnswer, type AskEvent } from './ask.js'
 
 export type LogFormat = 'json' | 'text'
 
-/** Figures of a request that asks a model, summed over its answers. */
+/** Token counts and times of a request that asks a model, summed over its answers. */
 export class Figures {
   readonly #begun = performance.now()
   #first: number | null = null
@@ -38,10 +38,13 @@ export class Figures {
     this.#sums.prompt += tokens
   }
 
-  /** `ttft`: milliseconds from the request to its first token. `rate`: tokens per second after each answer's first token. */
+  /**
+   * Returns the fields for the log line. `ttft`: milliseconds from the request to its first token. `rate`: tokens per second after each
+   * answer's first token.
+   */
   get fields(): Readonly<Record<string, unknown>> {
     const first = this.#first
-    // Each answer's first token comes with its prefill.
+    // The first token of each answer comes at the end of its prefill, so it is not counted in the rate.
     const later = this.#sums.generated - this.#answers
     const seconds = first === null ? 0 : (this.#last - first) / 1000
     return {
@@ -56,8 +59,8 @@ export class Figures {
 const tenth = (value: number): number => Math.round(value * 10) / 10
 
 /**
- * Writes the line of an ended request. Requests that only look and succeed are logged at `debug`: health, status, metrics, and what an open
- * dashboard asks for every few seconds.
+ * Writes the log line of an ended request. Requests that only read and succeed are logged at `debug`: health, status, metrics, and the
+ * requests that an open dashboard sends every few seconds.
  */
 export function logRequest(request: FastifyRequest, status: number, milliseconds: number): void {
   const { method, tenant, figures, refused } = request
@@ -104,7 +107,7 @@ export function logStream(
 
 const LEVELS: Readonly<Record<number, string>> = { 10: 'trace', 20: 'debug', 40: 'warning', 50: 'error', 60: 'fatal' }
 
-/** Turns a line of JSON into text for people. */
+/** Turns a log line from JSON into text for people. */
 function textOf(line: string): string {
   const { time, level, msg, err, ...rest } = JSON.parse(line) as RequestLine
   const clock = new Date(time).toTimeString().slice(0, 8)
@@ -167,7 +170,10 @@ interface RequestLine {
   readonly refused?: string
 }
 
-/** Error messages for clients may quote their request, so only the code is logged. Unexpected errors are logged with message and stack. */
+/**
+ * Returns an error as logs show it. Messages for clients may quote their request, so only the code is logged. Unexpected errors are logged
+ * with message and stack.
+ */
 export function errorForLogs(error: Error): { type: string; message: string; stack: string } {
   if (error instanceof KvfoldError) return { type: error.name, message: error.code, stack: '' }
   if ('statusCode' in error && Number(error.statusCode) < 500)

@@ -1,4 +1,4 @@
-/** The service behind every route: takes an ask through queue, model and thread to its answer. */
+/** The service behind every route. It takes an ask through the queue to a model and a thread, and returns the answer. */
 import type { CostlyFolds } from '../context/fragment.js'
 import { Feed } from '../core/feed.js'
 import { conversationId } from '../core/ids.js'
@@ -53,7 +53,7 @@ export interface ServiceOptions
     SideModelsOptions,
     Omit<ModelsOptions, 'onLeave'>,
     Omit<ThreadManagerOptions, 'store' | 'portsOf' | 'forget' | 'erase'> {
-  /** In order of preference; at least one, or `folder`. */
+  /** The models to serve, in order of preference: at least one, unless there is a `folder`. */
   readonly models: readonly ModelSource[]
   /** Where threads are kept. Default: in memory. */
   readonly store?: ThreadStore
@@ -61,24 +61,24 @@ export interface ServiceOptions
   readonly responses?: ResponseStore
   /** How many asks may wait for a slot, per model. Default 128. */
   readonly queueLimit?: number
-  /** Milliseconds, for asks that set no timeout. Default: no limit. */
+  /** Time limit in milliseconds for asks that set none. Default: no limit. */
   readonly timeoutMs?: number
-  /** For asks that leave these out. Default: acm off, overflow refuse, client edits exact. */
+  /** Settings for asks that leave them out. Default: acm off, overflow refuse, client edits exact. */
   readonly defaults?: Partial<AskDefaults>
   /** Tools of the operator's MCP servers, which requests with `acm: memtool` may use besides their own. Default: none. */
   readonly operatorTools?: OperatorTools
   /** Counts the tokens saved today. Default: counts from the start of this process. */
   readonly savedToday?: SavedToday
   /**
-   * How to treat folds and summaries that take at least as many tokens as their text. It holds for those of the model, of people and of
-   * programs, unless a request says otherwise. Default `refuse`.
+   * What happens to folds and summaries that take at least as many tokens as their text. This applies to those of the model, of people and
+   * of programs, unless a request says otherwise. Default `refuse`.
    */
   readonly costlyFolds?: CostlyFolds
 }
 
 type Commons = Pick<Ask, 'tenant' | 'model' | 'lora' | 'priority' | 'timeoutMs' | 'signal'>
 
-/** Weight of the latest ask in the running mean of durations. */
+/** Weight of the latest ask in the running mean of the time that asks hold their slots. */
 const RECENT = 0.2
 
 export class ThreadService implements Service {
@@ -94,7 +94,7 @@ export class ThreadService implements Service {
   readonly #running = new Set<Promise<unknown>>()
   readonly #ending = new AbortController()
   readonly #asks = { done: 0, failed: 0, cancelled: 0, refused: 0 }
-  /** The recent mean of milliseconds that an ask holds its slot. */
+  /** Running mean of the milliseconds that an ask holds its slot; recent asks weigh most. */
   #mean = 1000
   #closing: Promise<void> | null = null
 
@@ -172,7 +172,7 @@ export class ThreadService implements Service {
     return this.#models.hasFolder
   }
 
-  /** @throws KvfoldError model/not-found, model/busy */
+  /** Unloads a model. @throws KvfoldError model/not-found, model/busy */
   async unload(name?: string): Promise<boolean> {
     return this.#models.unload(this.#pick(name))
   }
@@ -185,7 +185,7 @@ export class ThreadService implements Service {
     const { file } = this.#pick(name).source
     if (file === undefined) return null
     const { parts, size, modified } = file
-    // A file that cannot be read has no facts; loading it says why.
+    // A file that cannot be read has no facts. An attempt to load it reports the reason.
     const facts = await factsOf(parts).catch(() => null)
     return { size, modified, facts, digest: digestOf(parts).catch(() => '') }
   }
@@ -266,7 +266,7 @@ export class ThreadService implements Service {
     return this.#aside(ask.signal, (signal) => this.#side.score(ask, signal))
   }
 
-  /** Runs work that needs no thread, within the server's time limit; closing the server ends it. */
+  /** Runs work that needs no thread, within the server's time limit. The work ends early when the server closes. */
   async #aside<R>(given: AbortSignal | undefined, begin: (signal: AbortSignal) => Promise<R>): Promise<R> {
     if (this.#closing !== null) throw closing()
     const { timeoutMs } = this.options
@@ -335,7 +335,8 @@ export class ThreadService implements Service {
           this.options.savedToday.add(done.usage.saved?.tokens ?? 0)
           return { ...done, model: called, waited }
         } catch (error) {
-          // `take` may have dropped a cut answer at the thread's end in favour of `beginning`. Undo that, so the thread has it back.
+          // `take` may have dropped a cut answer at the thread's end in favour of `beginning`. Restoring the thread brings that answer
+          // back.
           const gaveUp = ask.beginning !== undefined && taken.before !== null
           if (isRefusal(error) || gaveUp) await this.#manager.refused(taken)
           throw error
@@ -416,7 +417,10 @@ export class ThreadService implements Service {
     }
   }
 
-  /** @throws KvfoldError model/not-found; model/unsupported for a side model */
+  /**
+   * Returns the served model of this name or alias, by default the first. @throws KvfoldError model/not-found; model/unsupported for a side
+   * model
+   */
   #pick(name: string | undefined): ServedModel {
     const isServed = name === undefined || this.#models.all.some((model) => model.name === name)
     const side = isServed ? undefined : this.sideModels().find((model) => model.name === name)
@@ -456,5 +460,5 @@ function* piecesInSteps(tokens: ArrayLike<number>, piece: (token: number) => Buf
   return pieces
 }
 
-/** Counts the damage that no copy of the store has reported and left out. */
+/** Counts the damage that is still open. Damage is settled when a copy of the store has reported it and left the item out. */
 const open = (damage: readonly Damage[]): number => damage.filter(({ settled }) => settled !== true).length

@@ -1,6 +1,6 @@
 /**
- * Runs models beside the served ones that read texts and generate none. The first request loads a model, which serves one request at a
- * time.
+ * Runs the models that read texts and generate none: for embeddings and for rankings. The first request loads a model, which serves one
+ * request at a time.
  */
 import { KvfoldError } from '../core/errors.js'
 import type { Tenant } from '../core/ids.js'
@@ -19,7 +19,7 @@ import { tokensOf } from './threads/completing.js'
 import type { Models } from './threads/models.js'
 import { Queue, QueueFull } from './threads/queue.js'
 
-/** A loaded side model. */
+/** A loaded model for embeddings or rankings. */
 type TextReader = TextVectors | TextScores
 
 export interface SideModelSource<T extends TextReader> {
@@ -52,7 +52,7 @@ class SideModel<T extends TextReader> {
 
   /**
    * Runs `work` with the loaded model. @param asked the name in the request, if any @throws KvfoldError model/not-found for another name;
-   * as loading and `work`
+   * the errors of loading and of `work`
    */
   async with<R>(asked: string | undefined, work: (reader: T, name: string) => Promise<R>): Promise<R> {
     const { name } = this.source
@@ -63,7 +63,7 @@ class SideModel<T extends TextReader> {
       this.#loaded = await this.#loading
       return await work(this.#loaded, name)
     } catch (error) {
-      // A failed load may succeed later, when more memory is free.
+      // The failed attempt is forgotten, because a later one may find more memory free.
       await this.#loading.catch(() => (this.#loading = null))
       throw error
     }
@@ -76,7 +76,7 @@ class SideModel<T extends TextReader> {
   }
 }
 
-/** Queues requests for one side model, which would be no faster with two at once. */
+/** Queues the requests for one model, which would be no faster with two at once. */
 class SideQueue {
   readonly #queue: Queue
 
@@ -87,7 +87,7 @@ class SideQueue {
     this.#queue = new Queue({ slots: 1, limit })
   }
 
-  /** @throws Overloaded; as Queue.enter and `work` */
+  /** Runs `work` when all earlier requests are done. @throws Overloaded; the errors of Queue.enter and `work` */
   async run<R>(tenant: Tenant, signal: AbortSignal, work: () => Promise<R>): Promise<R> {
     const leave = await this.#queue.enter({ tenant, priority: 0, signal }).catch((error: unknown) => {
       throw error instanceof QueueFull
@@ -123,7 +123,7 @@ export class SideModels {
   readonly #embeddings: SideQueue
   readonly #rankings: SideQueue
 
-  /** @param limit the most waiting requests for each use */
+  /** @param limit the most requests that may wait for embeddings, and the most that may wait for rankings */
   constructor(
     private readonly models: Models,
     limit: number,
@@ -135,12 +135,16 @@ export class SideModels {
     this.#rankings = new SideQueue(limit, 'rankings')
   }
 
-  /** The models that are not served otherwise. */
+  /** The status of the models that only make embeddings or rankings. */
   get status(): readonly SideModelStatus[] {
     return [this.#embedder, this.#reranker].flatMap((side) => (side === null ? [] : [side.status]))
   }
 
-  /** @throws KvfoldError model/not-found, context/full, engine/bad-request, engine/cancelled, those of loading; Overloaded when the queue is full */
+  /**
+   * Makes embeddings: by the model for embeddings, or without one by the served model that the ask names.
+   * @throws KvfoldError model/not-found, context/full, engine/bad-request, engine/cancelled, errors of loading; Overloaded when the queue
+   * is full
+   */
   embed(ask: EmbedAsk, signal: AbortSignal): Promise<EmbedAnswer> {
     return this.#embeddings.run(ask.tenant, signal, () =>
       this.#embedder === null
@@ -149,7 +153,11 @@ export class SideModels {
     )
   }
 
-  /** @throws KvfoldError model/unsupported without a reranker; model/not-found, context/full, engine/bad-request, engine/cancelled, those of loading; Overloaded when the queue is full */
+  /**
+   * Scores documents with the reranker.
+   * @throws KvfoldError model/unsupported without a reranker; model/not-found, context/full, engine/bad-request, engine/cancelled, errors
+   * of loading; Overloaded when the queue is full
+   */
   async rerank({ tenant, model, query, documents }: RerankAsk, signal: AbortSignal): Promise<RerankAnswer> {
     const reranker = this.#reranker
     if (reranker === null)
@@ -161,7 +169,7 @@ export class SideModels {
 
   /**
    * Scores pairs of texts: by the reranker, or without one by the cosine of the texts' embeddings.
-   * @throws KvfoldError as `rerank` and `embed`
+   * @throws KvfoldError the errors of `rerank` and `embed`
    */
   async score({ pairs, ...asked }: ScoreAsk, signal: AbortSignal): Promise<RerankAnswer> {
     if (this.#reranker === null) return this.#byEmbeddings(pairs, asked, signal)
@@ -227,7 +235,7 @@ async function embedBy(embedder: TextVectors, model: string, ask: EmbedAsk, sign
   return { model, ...(await embedder.embed(inputs, { signal, ...(dimensions === undefined ? {} : { dimensions }) })) }
 }
 
-/** Joins token ids and texts to token ids. */
+/** Returns an input that the model can read: a text or token ids as they are, a mixture of both as token ids. */
 async function plainInput(
   input: EmbedAsk['inputs'][number],
   { model, tokens }: TextVectors,
@@ -240,7 +248,7 @@ async function plainInput(
 const isTokens = (parts: readonly (number | string)[]): parts is readonly number[] =>
   !parts.some((part) => typeof part === 'string')
 
-/** Returns, for each first text, the second texts of its pairs with the places of these pairs. */
+/** Groups pairs by their first text. Returns for each first text the second texts, with the places of their pairs. */
 function byFirst(pairs: ScoreAsk['pairs']): ReadonlyMap<string, readonly { readonly text: string; readonly index: number }[]> {
   const groups = new Map<string, { readonly text: string; readonly index: number }[]>()
   for (const [index, [first, text]] of pairs.entries()) groups.set(first, [...(groups.get(first) ?? []), { text, index }])

@@ -10,12 +10,12 @@ import type { ChatMessage } from '../../chat/message.js'
 
 /**
  * Returns a copy without fields that are null, because most clients send null for fields they do not set. Goes `depth` levels into lists
- * and objects. Leaves the fields `whole` of the first level and every `schema` as they are: `const: null` in a JSON schema has a meaning.
+ * and objects. It does not change the top-level fields in `whole`, nor any `schema`, because `const: null` in a JSON schema has a meaning.
  */
 export const withoutNulls = (value: unknown, depth: number, whole: readonly string[] = []): unknown =>
   atOnce(nullsTaken(value, depth, whole))
 
-/** Members of a list or an object between two yields. */
+/** How many members of lists and objects are copied between two yields to the event loop. */
 const STEP = 8192
 
 function* nullsTaken(value: unknown, depth: number, whole: readonly string[] = []): Steps<unknown> {
@@ -41,7 +41,10 @@ function* nullsTaken(value: unknown, depth: number, whole: readonly string[] = [
 
 const isFlat = (value: unknown): boolean => typeof value !== 'object' || value === null
 
-/** A hook that removes nulls from a body before its schema is checked (`withoutNulls`); from a long body in turns of the event loop. */
+/**
+ * Makes a hook that removes nulls from a body before its schema is checked (`withoutNulls`). For a long body it yields to the event loop in
+ * between.
+ */
 export const nullsDownTo =
   (depth: number, whole?: readonly string[]) =>
   (request: { body: unknown }, _reply: unknown, done: (error?: Error) => void): void => {
@@ -56,11 +59,11 @@ export const nullsDownTo =
     }, done)
   }
 
-// Fields that say something about a request and change no answer.
+// Fields that describe a request and change no answer.
 
 const untouched = (description: string) => Type.Optional(Type.Unknown({ description: `changes no answer: ${description}` }))
 
-/** OpenAI's. */
+/** OpenAI's fields that describe a request. The server accepts them, and they change no answer. */
 export const NoteFields = {
   user: untouched('who asks; the key says it here'),
   safety_identifier: untouched('who asks'),
@@ -70,7 +73,7 @@ export const NoteFields = {
   prompt_cache_retention: untouched('how long cells stay is up to the server'),
 }
 
-/** What a stream has beside the answer. */
+/** Options of a stream: whether it carries token counts beside the answer. */
 export const StreamOptions = Type.Optional(
   Type.Object({
     include_usage: Type.Optional(Type.Boolean()),
@@ -81,7 +84,7 @@ export const StreamOptions = Type.Optional(
   }),
 )
 
-// Stop strings: one text or several.
+// Stop strings: a request has one text or several.
 
 export const StopField = Type.Optional(
   Type.Unsafe<string | string[]>({ type: ['string', 'array'], items: { type: 'string' }, maxItems: 16 }),
@@ -90,9 +93,9 @@ export const StopField = Type.Optional(
 export const stopOf = (stop: Type.Static<typeof StopField> | undefined): readonly string[] | undefined =>
   typeof stop === 'string' ? [stop] : stop
 
-// Adapters, as llama-server has them.
+// The field for adapters, in the form of llama-server.
 
-/** The most adapters of a request. */
+/** The most adapters that a request may list. */
 const MOST_ADAPTERS = 64
 
 /** A list of adapters by id, with their scales. */
@@ -110,7 +113,7 @@ export const placeholderOf = (type: string): string => `[${type.slice(0, 40)} le
 
 /**
  * Returns the text of a content field, each part on its own line.
- * @param types the part types that are text, with the key of their text
+ * @param types the types of parts that hold text, and for each the key of its text
  * @throws FieldError server/bad-request, server/unsupported
  */
 export function textOf(
@@ -152,7 +155,7 @@ export const isTokenList = (list: readonly unknown[]): list is readonly number[]
 
 // The prompt of a bare completion: a text, token ids, both mixed, or a list of such prompts.
 
-/** The most prompts of a request; each gets all its answers. */
+/** The most prompts of a request. Each prompt gets answers of its own. */
 const MOST_PROMPTS = 64
 
 export const PromptField = Type.Unsafe<unknown>({
@@ -189,7 +192,8 @@ function promptOf(prompt: unknown, place: string): PromptInput {
 // Fields by which clients set variables of the chat template, above all for thinking, and the beginning of an answer.
 
 /**
- * Returns the variables that turn thinking on or off, by the names of Qwen, GLM and most templates; DeepSeek, Kimi and Granite; MiniMax.
+ * Returns the template variables that turn thinking on or off. The first name is that of Qwen, GLM and most templates, the second that of
+ * DeepSeek, Kimi and Granite, the third that of MiniMax.
  */
 const thinkingIs = (field: string, isOn: boolean): readonly TemplateField[] => [
   { field, names: ['enable_thinking', 'thinking'], value: isOn },
@@ -206,7 +210,7 @@ const Budget = Type.Optional(
   Type.Integer({ minimum: -1, maximum: 2 ** 31 - 1, description: 'tokens that the model may think for; -1: without end' }),
 )
 
-/** Fields that every dialect has. */
+/** The template fields that every dialect has. */
 export const TemplateFields = {
   chat_template_kwargs: Type.Optional(
     Type.Record(Type.String(), Type.Unknown(), {
@@ -233,14 +237,14 @@ const BUDGETS = [
   'thinking_budget',
 ] as const
 
-/** OpenAI's names of efforts, and any other name that a template knows. */
+/** The effort of thinking: OpenAI's names for it, and any other name that a template knows. */
 export const Effort = Type.String({
   minLength: 1,
   maxLength: 40,
   description: 'none, minimal, low, medium, high, xhigh, as far as the model’s template knows them; none: it does not think',
 })
 
-/** Anthropic's `thinking`. */
+/** Anthropic's field `thinking`: whether the model thinks, and for how many tokens. */
 export const Thinking = Type.Optional(
   Type.Object({
     type: Type.Enum(['enabled', 'disabled', 'adaptive'], { description: 'adaptive: as the model’s template has it' }),
@@ -256,11 +260,11 @@ interface Thinks {
 
 interface TemplateRequest extends Thinks, Readonly<Partial<Record<(typeof BUDGETS)[number], number>>> {
   readonly chat_template_kwargs?: Readonly<Record<string, unknown>>
-  /** OpenRouter's field. */
+  /** OpenRouter's field for the effort of thinking and its most tokens. */
   readonly reasoning?: { readonly max_tokens?: number; readonly effort?: string }
 }
 
-/** Returns the thinking budget; undefined when no field sets it, or it is unlimited. @throws FieldError when two fields differ */
+/** Returns the thinking budget; undefined when no field sets one, or sets it to unlimited. @throws FieldError when two fields differ */
 function budgetOf(body: TemplateRequest): Ask['reasoningBudget'] {
   const said = [
     ...BUDGETS.map((field) => ({ field, tokens: body[field] })),
@@ -278,7 +282,7 @@ function budgetOf(body: TemplateRequest): Ask['reasoningBudget'] {
 }
 
 /**
- * Returns the template's variables and the thinking budget. Of two values for one variable the later one wins. `effort`: the field for
+ * Returns the template's variables and the thinking budget. When two values set one variable, the later one wins. `effort`: the field for
  * the thinking effort, under its name in this dialect. @throws FieldError
  */
 export function templateFieldsOf(
@@ -301,7 +305,7 @@ export function templateFieldsOf(
   const { field, value } = effort
   const template = [
     ...(thinking === undefined || thinking.type === 'adaptive' ? [] : thinkingIs('thinking', thinking.type === 'enabled')),
-    // Seed's templates show the budget to the model.
+    // Templates of Seed's models show the thinking budget to the model.
     ...(reasoningBudget === undefined
       ? []
       : [{ field: reasoningBudget.field, names: ['thinking_budget'], value: reasoningBudget.tokens }]),
@@ -316,8 +320,8 @@ export function templateFieldsOf(
 // A last message of the assistant begins the answer: the template does not close it, and the model continues it.
 
 /**
- * Returns the messages before that last one, and its text; undefined when it is empty. Returns all messages when the last is not the
- * assistant's.
+ * Splits messages at the assistant's last one. Returns the messages before it, and its text as `beginning`; undefined when it is empty.
+ * Returns all messages when the last is not the assistant's.
  * @throws FieldError
  */
 export function begun(

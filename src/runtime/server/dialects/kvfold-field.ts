@@ -1,6 +1,6 @@
 /**
- * Defines the `kvfold` field, the same in every dialect: options of a request, and facts about its answer, that the dialect has no place
- * for.
+ * Defines the `kvfold` field, which is the same in every dialect. In a request it has options, and in an answer facts, for which the
+ * dialect has no place.
  */
 import { definedFields, fieldOf, isRecord } from '../../core/json.js'
 import Type from 'typebox'
@@ -9,7 +9,7 @@ import { memToolModes } from '../../agents/memtool-asides.js'
 import { CONTRACT_CHOICES } from '../../core/contract.js'
 import { acms, overflows } from '../threads/policies.js'
 
-/** Unknown fields in it are refused, because a misspelt one would change the answer. */
+/** The field in a request. Unknown fields in it are refused, because a misspelt one would change the answer. */
 export const KvfoldField = Type.Optional(
   Type.Object(
     {
@@ -87,7 +87,7 @@ export const KvfoldField = Type.Optional(
 
 export type KvfoldRequest = Type.Static<typeof KvfoldField> | undefined
 
-/** Returns the parts of an ask that the field sets, except `grammar`, which is a format. */
+/** Returns the parts of an ask that the `kvfold` field sets. Its `grammar` is read elsewhere, because it is a format. */
 export function kvfoldOf(field: KvfoldRequest): Partial<Ask> {
   if (field === undefined) return {}
   const {
@@ -131,13 +131,13 @@ export function kvfoldOf(field: KvfoldRequest): Partial<Ask> {
   })
 }
 
-/** The most fields that an answer names, and the most characters of a name. */
+/** The most ignored fields that an answer lists, and the most characters of each name. */
 const MOST_IGNORED = 50
 const LONGEST_NAME = 80
 
 /**
- * Returns the fields that a request has and its route's schema lacks, also within the schema's own objects (`stream_options.x`). A route
- * carries out or refuses the fields that its schema has. `also`: fields of the schema that have no effect in this request.
+ * Returns the names of fields that a request has and its route's schema lacks, also within the schema's own objects (`stream_options.x`). A
+ * route carries out or refuses the fields that its schema has. `also`: fields of the schema that have no effect in this request.
  */
 export function ignoredIn(
   body: object,
@@ -160,8 +160,8 @@ function unknownIn(body: object, properties: object, within: string): readonly s
 }
 
 /**
- * Returns the field of an answer, if the request has the field. Other requests get it only when something is wrong with the answer:
- * ignored fields, fields that the model's template does not read, or approximate tokens. Undefined: nothing to report.
+ * Returns the `kvfold` field of an answer, if the request has a `kvfold` field. Other requests get one only to report ignored fields,
+ * fields that the model's template does not read, or approximate tokens. Undefined: nothing to report.
  */
 export function kvfoldReply(field: KvfoldRequest, answer: Answer, ignored: readonly string[] = []): object | undefined {
   const { thread, lost, edits, timing, contextCalls, bareCalls, ledger, unread } = answer
@@ -184,7 +184,7 @@ export function kvfoldReply(field: KvfoldRequest, answer: Answer, ignored: reado
   }
 }
 
-/** As `kvfoldReply`, for a bare completion, which has no thread and one step. */
+/** Returns the `kvfold` field for a bare completion, which has no thread and one step. Otherwise as `kvfoldReply`. */
 export function completionReply(
   field: KvfoldRequest,
   answer: CompletionAnswer,
@@ -195,7 +195,10 @@ export function completionReply(
   return { ...timesOf(answer), ...(field.ledger === true ? { ledger: [answer.ledger] } : {}), ...left }
 }
 
-/** Returns the field beside the choices: an object for one answer, a list for several; empty when there is nothing to report. */
+/**
+ * Returns the `kvfold` field to stand beside the choices: an object for one answer, a list for several. Empty when there is nothing to
+ * report.
+ */
 export function kvfoldBeside<A>(
   { kvfold, ignored }: { readonly kvfold: KvfoldRequest; readonly ignored: readonly string[] },
   answers: readonly A[],
@@ -206,7 +209,7 @@ export function kvfoldBeside<A>(
   return { kvfold: told.length === 1 ? told[0] : told }
 }
 
-/** Returns the event for a stream with `events: true`; null for events that every dialect has its own form for. */
+/** Returns the `kvfold` form of an event for a stream with `events: true`; null for events that every dialect writes in its own form. */
 export function kvfoldEvent(field: KvfoldRequest, event: AskEvent): object | null {
   if (field?.events !== true) return null
   switch (event.type) {

@@ -1,25 +1,25 @@
-/** Matches results to calls, and puts results in order after their calls. */
+/** Matches tool results to calls, and puts the results in order after their calls. */
 import type { ChatMessage, ToolCall } from '../../chat/message.js'
 import { FieldError } from '../problem.js'
 
-/** A message and its place in the request, e.g. `messages[3]`; for a result, the field that names its call. */
+/** A message, and its place in the request, e.g. `messages[3]`. For a tool result, the place is that of the field that names the call. */
 export interface PlacedMessage {
   readonly message: ChatMessage
   readonly place: string
 }
 
 interface KnownCall {
-  /** Counts the assistant's messages before the one that makes the call. */
+  /** How many of the assistant's messages come before the one that makes the call. */
   readonly step: number
   readonly rank: number
-  /** The place of its result; null while it has none. */
+  /** The place in the request of the call's result; null while it has none. */
   answered: string | null
 }
 
 /**
- * Moves results right after the message whose calls they answer, in the order of the calls. A result after a later message of the
- * assistant stays, because the model answered without it. An id refers to the last call with that id before the result. When a request
- * extends an earlier one, its order extends the earlier order, so that the cache and the thread's messages still match.
+ * Moves tool results right after the message whose calls they answer, in the order of the calls. A result after a later message of the
+ * assistant stays there, because the model answered without it. An id refers to the last call with that id before the result. When a
+ * request extends an earlier one, its order extends the earlier order, so that the cache and the thread's messages still match.
  * @param earlier messages before these that the server already has; they are neither checked nor moved
  * @throws FieldError for a result without a call, for a second result of a call, for two calls in one message with the same id
  */
@@ -82,9 +82,9 @@ function callOf(id: string, place: string, calls: ReadonlyMap<string, KnownCall>
 
 const quoted = (id: string): string => JSON.stringify(id.slice(0, 80))
 
-/** Calls without results so far, for results that have no id. */
+/** Keeps the calls that have no result so far, to match results that have no id. */
 export class OpenCalls {
-  /** Calls of each message, the last message at the end. */
+  /** The open calls of each message, in the order of the messages. */
   readonly #steps: ToolCall[][] = []
   readonly #stepOf = new Map<string, ToolCall[]>()
 
@@ -101,8 +101,8 @@ export class OpenCalls {
   }
 
   /**
-   * Returns the first call of this tool in the last message that has one; without a name, the first call of any tool. @throws FieldError
-   * when there is none
+   * Returns the first open call of this tool in the last message that has one; without a name, the first call of any tool.
+   * @throws FieldError when there is none
    */
   first(tool: string | undefined, place: string): ToolCall {
     while (this.#steps.at(-1)?.length === 0) this.#steps.pop()

@@ -1,4 +1,6 @@
-/** The fields that say how tokens are drawn and drafted, what an answer may not say and where it may end; their names are those of all dialects. */
+/**
+ * The fields that say how tokens are drawn and drafted, what an answer may not contain, and where it may end. All dialects use these names.
+ */
 import Type from 'typebox'
 import { definedFields, isRecord } from '../../core/json.js'
 import { numberText } from '../../core/written-json.js'
@@ -107,12 +109,12 @@ export const LimitFields = {
 type SamplingRequest = Type.Static<ReturnType<typeof Type.Object<typeof SamplingFields>>>
 type LimitRequest = Type.Static<ReturnType<typeof Type.Object<typeof LimitFields>>>
 
-/** llama.cpp's values for fields that a request leaves out. */
+/** llama.cpp's values for sampling fields that a request leaves out. */
 const XTC_THRESHOLD = 0.1
 const MIROSTAT = { tau: 5, eta: 0.1 }
 const ADAPTIVE_DECAY = 0.9
 
-/** @throws FieldError server/bad-request */
+/** Returns the sampling settings that a request and the server's defaults give. @throws FieldError server/bad-request */
 export function samplingOf(request: SamplingRequest, defaults: Sampling): Sampling {
   const { seed, ...rest } = defaults
   return {
@@ -186,7 +188,7 @@ function mirostatOf(request: SamplingRequest): Sampling['mirostat'] {
   return version === undefined ? undefined : { version: version as 0 | 1 | 2, tau, eta }
 }
 
-/** The samplers with their letters in the short form of `samplers`. */
+/** The samplers, each with its letter in the short form of the field `samplers`. */
 const SAMPLERS: readonly (readonly [name: SamplerName, letter: string])[] = [
   ['penalties', 'e'],
   ['dry', 'd'],
@@ -201,7 +203,7 @@ const SAMPLERS: readonly (readonly [name: SamplerName, letter: string])[] = [
   ['infill', 'i'],
 ]
 
-/** Other names of samplers, with underscores. */
+/** Other names that clients give to samplers, with underscores. */
 const ALIASES: Readonly<Record<string, SamplerName>> = {
   typical_p: 'typ_p',
   typical: 'typ_p',
@@ -209,7 +211,7 @@ const ALIASES: Readonly<Record<string, SamplerName>> = {
   temp: 'temperature',
 }
 
-/** @throws FieldError for a sampler that does not exist */
+/** Reads the field `samplers`: which samplers run, in which order. @throws FieldError for a sampler that does not exist */
 function orderOf(samplers: string | readonly string[]): readonly SamplerName[] {
   const isShort = typeof samplers === 'string'
   return Array.from(samplers, (given, at) => {
@@ -225,17 +227,17 @@ function orderOf(samplers: string | readonly string[]): readonly SamplerName[] {
   })
 }
 
-/** Seeds reach from the least of 64 bits with a sign to the greatest without. */
+/** The range of seeds: from the smallest signed integer of 64 bits to the largest unsigned one. */
 const [LEAST_SEED, GREATEST_SEED] = [-(2n ** 63n), 2n ** 64n - 1n]
 
-/** Maps a seed of up to 64 bits to one of the sampler's. Undefined: another one every time. */
+/** Maps the request's seed of up to 64 bits to a seed of the sampler. Undefined: the sampler draws a new one every time. */
 function seedOf(request: SamplingRequest): number | undefined {
   const text = numberText(request, 'seed') ?? String(request.seed)
   const seed = /^-?\d{1,20}$/.test(text) ? BigInt(text) : null
   if (seed === null || seed < LEAST_SEED || seed > GREATEST_SEED)
     throw new FieldError('seed', 'seed must be a whole number of at most 64 bits.')
   const most = BigInt(SEEDS)
-  // llama.cpp's own words for a random seed.
+  // Both values mean a random seed in llama.cpp.
   if (seed === -1n || seed === most) return undefined
   return Number(((seed % most) + most) % most)
 }
@@ -246,7 +248,7 @@ const MOST_BIASES = 65_536
 const ID = /^\d{1,9}$/
 const BAN = -100
 
-/** Reads a map or pairs of a token id or a text, and a number or false. @throws FieldError */
+/** Reads `logit_bias`: a map, or pairs, of a token id or a text, and a number or false. @throws FieldError */
 function biasOf(bias: unknown): NonNullable<Sampling['logitBias']> {
   const pairs: readonly unknown[] = Array.isArray(bias) ? bias : isRecord(bias) ? Object.entries(bias) : []
   if (pairs.length > MOST_BIASES)
@@ -306,10 +308,10 @@ export function samplingSettings(sampling: Sampling = {}, limits: AnswerLimits =
   }
 }
 
-/** How many of the samplers an order has by default. */
+/** How many of the samplers, from the first on, run by default. */
 const USUAL = 9
 
-// How tokens are drafted, by llama-server's names.
+// Fields for drafting tokens, under llama-server's names.
 
 const Drafted = Type.Integer({ minimum: 0, maximum: MOST_DRAFTED })
 
@@ -323,7 +325,7 @@ export const SpeculateFields = {
 
 type SpeculateRequest = Type.Static<ReturnType<typeof Type.Object<typeof SpeculateFields>>>
 
-/** Returns how the answer's tokens are drafted; undefined when no field says it. @throws FieldError for a kind that is not there */
+/** Returns how the answer's tokens are drafted; undefined when no field says it. @throws FieldError for an unknown way of drafting */
 export function speculateOf(request: SpeculateRequest): SpeculateOptions | undefined {
   const { 'speculative.n_max': most, 'speculative.n_min': least, 'speculative.type': type } = request
   if (most === undefined && least === undefined && type === undefined) return undefined

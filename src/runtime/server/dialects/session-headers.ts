@@ -12,7 +12,7 @@ interface Naming {
   readonly parent?: string
   /** The header that names the branch from which this one began. Default: the session's main branch. */
   readonly parentBranch?: string
-  /** The header that says that no request of the session follows. */
+  /** The header that says that no more requests of the session follow. */
   readonly final?: string
 }
 
@@ -38,8 +38,8 @@ const NAMINGS: readonly Naming[] = [
 const LONGEST = 256
 
 /**
- * Returns the session that the headers name, and that nothing follows if they say so; nothing when they name none. Of several programs'
- * headers the first of `NAMINGS` count.
+ * Returns the session that the headers name, and whether no more requests of it follow; nothing when they name none. If there are headers
+ * of several programs, the first program in `NAMINGS` counts.
  * @throws KvfoldError engine/bad-request for a name that is too long
  */
 export function sessionOf(headers: IncomingHttpHeaders): Pick<Ask, 'session' | 'expectedReuse'> {

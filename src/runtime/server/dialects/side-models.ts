@@ -1,6 +1,6 @@
 /**
- * The routes that only read texts: `/v1/embeddings`, rankings as in Jina, Cohere, vLLM and llama-server, or as in Text Embeddings
- * Inference, and vLLM's `/pooling`, `/score` and `/classify`.
+ * The routes that read texts and generate none. They are `/v1/embeddings`, vLLM's `/pooling`, `/score` and `/classify`, and rankings as in
+ * Jina, Cohere, vLLM and llama-server, or as in Text Embeddings Inference.
  */
 import { randomUUID } from 'node:crypto'
 import { definedFields, isRecord } from '../../core/json.js'
@@ -30,14 +30,14 @@ const RerankBody = Type.Object({
   top_n: Type.Optional(Type.Integer({ minimum: 0, description: 'only the best so many; default: all' })),
   return_documents: Type.Optional(Type.Boolean()),
   return_text: Type.Optional(Type.Boolean({ description: 'with `texts`' })),
-  // Scores are always raw: the output of the model's head for the whole text.
+  // The field has no effect, because scores are always raw: the output of the model's head for the whole text.
   raw_scores: Type.Optional(Type.Boolean()),
   truncate: Type.Optional(Type.Boolean()),
 })
 
 const PATHS = ['/v1/rerank', '/v1/reranking', '/v2/rerank']
 const MOST_DOCUMENTS = 2048
-/** Fields of those APIs that would change the scores and are not supported. */
+/** Fields of the APIs for rankings that would change the scores and are not supported. */
 const NOT_CARRIED_OUT = ['rank_fields', 'max_chunks_per_doc', 'max_tokens_per_doc', 'truncate_prompt_tokens', 'instruction']
 
 export function addRerank(app: App, { service, exchange }: Ports): void {
@@ -165,7 +165,7 @@ export function addEmbeddings(app: App, { service, exchange }: Ports): void {
   )
 }
 
-/** Answers in vLLM's form. */
+/** Writes an answer in vLLM's form. */
 const listed = (kind: string, model: string, data: readonly object[], tokens: number): object => ({
   ...{ id: `${kind}-${randomUUID()}`, object: 'list', created: Math.floor(Date.now() / 1000), model, data },
   usage: { prompt_tokens: tokens, total_tokens: tokens, completion_tokens: 0 },
@@ -184,11 +184,11 @@ function inputsOf(input: unknown): readonly EmbedInput[] {
   return isMixed(list) ? [list] : list.map((one, index) => inputOf(one, `input[${index}]`))
 }
 
-/** Whether the list is one text: token ids, or token ids and texts. A list of texts alone is several. */
+/** Whether the list is one text: it has token ids, or token ids and texts. A list of texts alone is several texts. */
 const isMixed = (list: readonly unknown[]): list is readonly (number | string)[] =>
   isTokenList(list.filter((part) => typeof part !== 'string')) && list.some((part) => typeof part === 'number')
 
-/** @throws FieldError */
+/** Returns one input for embeddings. @throws FieldError */
 function inputOf(input: unknown, place: string): EmbedInput {
   if (typeof input === 'string') return input
   if (Array.isArray(input) && isMixed(input as readonly unknown[])) return input as readonly (number | string)[]
@@ -200,7 +200,7 @@ function inputOf(input: unknown, place: string): EmbedInput {
   )
 }
 
-/** The texts of the parts, joined as llama-server joins them. @throws FieldError */
+/** Returns the text of the parts, joined as llama-server joins them. @throws FieldError */
 function textIn(parts: readonly unknown[], place: string): string {
   return parts.map((part, index) => textOf([part], `${place}[${index}]`, { text: 'text' })).join('')
 }
@@ -259,7 +259,10 @@ export function addScore(app: App, { service, exchange }: Ports): void {
     )
 }
 
-/** One text stands before each of several; two lists of the same length are pairs. @throws FieldError */
+/**
+ * Returns the pairs of texts to score. One text is paired with each of several; two lists of the same length are paired item by item.
+ * @throws FieldError
+ */
 function pairsOf(body: Type.Static<typeof ScoreBody>): readonly (readonly [string, string])[] {
   const names = (
     [
@@ -281,7 +284,7 @@ function pairsOf(body: Type.Static<typeof ScoreBody>): readonly (readonly [strin
   )
 }
 
-/** No model that this server runs has a head for classes, so the route only says so. */
+/** Adds a route that refuses every request, because no model that this server runs has a head for classes. */
 export function addClassify(app: App): void {
   app.post(
     '/classify',

@@ -1,4 +1,4 @@
-/** Reads the client's tools and calls in dialects with JSON schemas: names, choices, arguments as text. */
+/** Reads the client's tools, its tool choice and its calls in dialects that describe tools by JSON schemas. */
 import type { ToolCall, ToolDefinition } from '../../chat/message.js'
 import type { Ask } from '../ask.js'
 import { FieldError, unsupported } from '../problem.js'
@@ -14,16 +14,19 @@ const NAME = /^[A-Za-z0-9_.:-]{1,128}$/
 const MOST_TOOLS = 512
 /** The most tools that are not shown until a search finds them. */
 const MOST_DEFERRED = 10_000
-/** The most characters and values of one definition, and the most values. */
+/** The most characters and values of one tool's definition together, and the most values alone. */
 const MOST_OF_TOOL = 2 ** 18
 const MOST_VALUES_OF_TOOL = 8192
-/** The same for all definitions that are shown. They come into every prompt, in the part that cannot be folded. */
+/**
+ * The limits for the definitions of all shown tools together: characters and values, and values alone. Every prompt has these definitions,
+ * in the part that cannot be folded.
+ */
 const MOST_OF_SHOWN = 2 ** 20
 const MOST_VALUES_OF_SHOWN = 2 ** 15
 
 /**
- * Checks rules on tools that schemas cannot express. `isDeferred`: whether the tool at an index is deferred. @throws FieldError
- * server/bad-request
+ * Checks the names, sizes and number of tools, which schemas cannot check. `isDeferred`: whether the tool at an index is deferred.
+ * @throws FieldError server/bad-request
  */
 export function checkTools<Tool extends GivenTool>(
   tools: readonly Tool[],
@@ -120,12 +123,13 @@ type Arguments = Pick<ToolCall, 'arguments' | 'malformed'>
 /** The most values in arguments, so that checking each call of a message takes a few milliseconds. */
 const MOST_VALUES = 8192
 
-/** Characters of the arguments of all calls up to which they are read at once. */
+/** Calls whose arguments together have at most this many characters are read at once. */
 const AT_ONCE = 64 * 1024
 
 /**
- * Returns a call with the arguments that `of` has in a body, as a text or an object. It keeps the text unparsed if it is no JSON object,
- * nests deeper than a body may, or has more than `MOST_VALUES` values. An object with too many values is kept as text, too.
+ * Returns a call with arguments from the object `of` of a request's body, where they are a text or an object. It keeps the text unparsed if
+ * it is no JSON object, nests deeper than a body may, or has more than `MOST_VALUES` values. An object with too many values is kept as
+ * text, too.
  */
 export function callOf(id: string, name: string, of: object, given: string | Readonly<Record<string, unknown>>): ToolCall {
   const known = ahead.get(of)
@@ -138,7 +142,7 @@ function read(text: string): Arguments {
     const value: unknown = text.trim() === '' ? {} : tooDeep(text) ? null : readJson(text)
     if (isRecord(value) && countOf(value) <= MOST_VALUES) return { arguments: value }
   } catch {
-    // The text is kept below.
+    // A text that cannot be parsed is kept below.
   }
   return asText(text)
 }
@@ -159,10 +163,10 @@ function countOf(value: unknown, most = MOST_VALUES): number {
   return count
 }
 
-/** Long arguments that were read in advance, by the object that has them in a body. */
+/** Arguments that were read in advance because they are long. The key is the object of the body that has them. */
 const ahead = new WeakMap<object, { readonly given: unknown; readonly made: Arguments }>()
 
-/** A hook that reads long arguments of a body's calls in turns of the event loop, so that `callOf` finds them. */
+/** A hook that reads the long arguments in a body in advance, yielding to the event loop in between. `callOf` then finds them. */
 export function argumentsAhead({ body }: { readonly body: unknown }, _reply: unknown, done: (error?: Error) => void): void {
   const long = isLong([listAt(body, 'messages'), listAt(body, 'input')]) ? [...longIn(body)] : []
   if (long.length === 0) {
@@ -174,7 +178,7 @@ export function argumentsAhead({ body }: { readonly body: unknown }, _reply: unk
   }, done)
 }
 
-/** Yields the objects with long arguments in a body of any dialect, with these arguments; also those after many short ones. */
+/** Finds the long arguments in a body of any dialect, also those after many short ones. Yields them with the objects that have them. */
 function* longIn(body: unknown): Generator<readonly [of: object, given: unknown]> {
   let characters = 0
   for (const item of [...listAt(body, 'messages'), ...listAt(body, 'input')]) {
@@ -194,7 +198,7 @@ function* readingAhead(long: readonly (readonly [of: object, given: unknown])[])
   }
 }
 
-/** As `read`, in steps. */
+/** Reads arguments as `read` does, but yields to the event loop in between. */
 function* readInSteps(text: string): Steps<Arguments> {
   let values = 0
   const part = (json: string, depth: number): unknown => {
@@ -212,10 +216,10 @@ function* readInSteps(text: string): Steps<Arguments> {
   }
 }
 
-/** The arguments exceed a limit and are kept as text. */
+/** Reports that arguments exceed a limit, so that they are kept as text. */
 class Unread extends Error {}
 
-/** Returns the arguments as text; arguments that are no JSON as the model wrote them. */
+/** Returns the arguments of a call as text. Arguments that are no JSON stay as the model wrote them. */
 export const argumentsOf = ({ arguments: args, malformed, text }: ToolCall): string => malformed ?? text ?? writeJson(args)
 
 /** Returns the part of the arguments not yet sent; empty when the final text differs from the sent one. */
@@ -224,8 +228,8 @@ export function restOf(call: ToolCall, told: string): string {
   return text.startsWith(told) ? text.slice(told.length) : ''
 }
 
-/** The meaning of a tool's `strict`. */
+/** Explains a tool's field `strict` to readers of the schemas. */
 export const STRICT = 'true: calls keep to all that the schema says, and a schema that cannot be kept to is refused'
 
-/** The parameters of a tool without any. */
+/** The parameters of a tool that takes none. */
 export const NO_PARAMETERS = { type: 'object', properties: {} } as const

@@ -14,8 +14,8 @@ export interface ResponsePlace {
 
 export class Responses {
   /**
-   * First drops responses whose thread was deleted while this process did not run; those of damaged threads stay. @throws KvfoldError
-   * store/*
+   * Drops responses whose threads were deleted while this process did not run. Responses of damaged threads stay.
+   * @throws KvfoldError store/*
    */
   constructor(
     private readonly store: ResponseStore,
@@ -38,7 +38,7 @@ export class Responses {
     return this.store.keep({ tenant, id, thread, messages, body: writeJson(body) })
   }
 
-  /** Returns null when the id is unknown, belongs to another tenant, or was deleted. */
+  /** Returns the stored body of a response. Returns null when the id is unknown, belongs to another tenant, or was deleted. */
   async get(tenant: Tenant, id: string): Promise<object | null> {
     const body = (await this.store.read(tenant, id))?.body ?? null
     return body === null ? null : (readJson(body) as object)
@@ -63,7 +63,7 @@ export class Responses {
     return true
   }
 
-  /** Damage of all tenants. */
+  /** Returns the damaged responses of all tenants. */
   damage(): readonly Damage[] {
     return this.store.damage()
   }
@@ -82,7 +82,7 @@ export class Responses {
   }
 }
 
-// The port of a store of responses. A change is durable when its promise is fulfilled.
+// The interface that a store of responses must have. A change is durable when its promise is fulfilled.
 
 /** The thread of a response. */
 export interface ThreadRef {
@@ -100,19 +100,22 @@ export interface KeptResponse extends ThreadRef {
 
 export interface ResponseStore {
   keep(response: KeptResponse): Promise<void>
-  /** Returns null when it was never kept, or its thread was dropped. @throws KvfoldError store/damaged-response, store/lost-response */
+  /**
+   * Returns a response; null when it was never kept, or its thread was dropped. @throws KvfoldError store/damaged-response,
+   * store/lost-response
+   */
   read(tenant: Tenant, id: string): Promise<KeptResponse | null>
   /** Returns all undamaged responses of a thread, in any order. */
   of(thread: ThreadRef): Promise<readonly KeptResponse[]>
-  /** Sets the body to null; the text cannot be found in the store afterwards. */
+  /** Sets the body of a response to null; the text cannot be found in the store afterwards. */
   erase(tenant: Tenant, id: string): Promise<void>
   /** Removes all responses of these threads without a trace; durable when the call returns. */
   drop(threads: readonly ThreadRef[]): void
   /** Returns the threads that have responses here. */
   threads(): readonly ThreadRef[]
-  /** Responses that differ from what was kept, as far as is known now. */
+  /** Returns the responses that differ from those kept, as far as is known now. */
   damage(): readonly Damage[]
-  /** Idempotent. */
+  /** Closes the store. Further calls do nothing. */
   close(): void
 }
 

@@ -1,4 +1,6 @@
-/** Stores responses that survive a restart in an SQLite file beside that of the threads, and reads what is left of a damaged one. */
+/**
+ * Stores responses in an SQLite file beside the threads' file, so that they survive a restart. Reads the undamaged rows of a damaged file.
+ */
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
 import { type Damage, damageError } from '../../store/damage.js'
@@ -9,7 +11,9 @@ import type { Tenant } from '../../core/ids.js'
 import type { KeptResponse, ResponseStore, ThreadRef } from './responses.js'
 import type { FileCheck } from '../../store/check.js'
 
-/** As in the store of threads: step n turns a file of version n into version n + 1, and is never changed. */
+/**
+ * The migrations of the file. As in the store of threads, migration n turns a file of version n into version n + 1, and is never changed.
+ */
 export const responseMigrations: readonly string[] = [
   `
   CREATE TABLE responses (
@@ -121,7 +125,7 @@ export class SqliteResponses implements ResponseStore {
     if (row === undefined) return null
     const kept = responseRows.read(row)
     if (kept !== null) return kept
-    // The file was too long to be checked when it was opened.
+    // A long file is not checked as a whole when it is opened, so the damage shows only now.
     throw damageError(this.#damaged(tenant, id))
   }
 
@@ -159,7 +163,7 @@ export class SqliteResponses implements ResponseStore {
     return damage
   }
 
-  /** Returns the undamaged responses. */
+  /** Returns the undamaged responses that fulfil the SQL condition `where`. */
   #whole(where: string, ...values: string[]): readonly KeptResponse[] {
     return this.#rows(where, ...values)
       .map((row) => responseRows.read(row))
@@ -178,7 +182,7 @@ const listedOf = (kept: KeptResponse): Listed => {
 
 const textOf = (bytes: unknown): string => Buffer.from(bytes as ArrayBuffer).toString()
 
-// Checks kept responses while no server uses them, whatever is damaged in their file.
+// Checks kept responses while no server uses them, even if parts of their file are damaged.
 
 export interface ResponsesCheck extends FileCheck {
   /** The undamaged responses. */
@@ -186,7 +190,7 @@ export interface ResponsesCheck extends FileCheck {
   readonly damage: readonly Damage[]
 }
 
-/** Returns null when there are no responses. @throws KvfoldError store/locked, store/newer */
+/** Checks the responses in a store's folder. Returns null when there are none. @throws KvfoldError store/locked, store/newer */
 export function checkResponses(folder: string): ResponsesCheck | null {
   const path = join(folder, RESPONSES_FILE)
   const manifest = Manifest.read(join(folder, RESPONSES_MANIFEST))

@@ -12,7 +12,7 @@ import type { Figures } from '../request-log.js'
 /** A Fastify instance that takes types from its routes' schemas. */
 export type App = FastifyInstance<RawServerDefault, IncomingMessage, ServerResponse, FastifyBaseLogger, TypeBoxTypeProvider>
 
-/** @throws KvfoldError as `pull` of the models */
+/** Downloads a model of the hub into the folder of models. @throws KvfoldError as `pull` of the models */
 export type PullModel = (
   name: string,
   options: { readonly signal: AbortSignal; readonly onProgress: (progress: PullProgress) => void },
@@ -20,17 +20,20 @@ export type PullModel = (
 
 export interface Ports {
   readonly service: Service
-  /** For requests that leave these out. */
+  /** Sampling settings for requests that leave them out. */
   readonly sampling: Sampling
-  /** What OpenAI calls `system_fingerprint`: the software that computes the answers. */
+  /** The software that computes the answers. OpenAI's API calls this field `system_fingerprint`. */
   readonly fingerprint: string
-  /** For messages other than tool results. */
+  /** What happens to parts of messages that are not text. Tool results do not follow it. */
   readonly unsupportedParts: UnsupportedParts
   /** Downloads a model of the hub into the folder of models; null when the server serves no such folder. */
   readonly pull: PullModel | null
-  /** Refuses what changes the server for all keys, except to its key named admin. Without keys nothing is refused. @throws KvfoldError server/forbidden */
+  /**
+   * Refuses a change of the server that concerns all keys, unless the key is named admin. Without keys nothing is refused.
+   * @throws KvfoldError server/forbidden
+   */
   readonly refuseGuests: (tenant: Tenant, what: string) => void
-  /** @throws KvfoldError server/closing */
+  /** Begins a request that asks a model or waits for other slow work. @throws KvfoldError server/closing */
   readonly exchange: (request: FastifyRequest, reply: FastifyReply) => RequestRun
 }
 
@@ -44,9 +47,9 @@ declare module 'fastify' {
     refused: string | null
   }
   interface FastifyContextConfig {
-    /** True: answered without a key, and while the server closes. */
+    /** True: the route answers without a key, and also while the server closes. */
     open?: boolean
-    /** True: a GET that does something, such as loading a model. Pages of other origins cannot send it to a server without keys. */
+    /** True: a GET that has an effect, such as loading a model. Pages of other origins cannot send it to a server without keys. */
     acts?: boolean
   }
 }

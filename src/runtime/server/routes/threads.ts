@@ -27,7 +27,7 @@ const FragmentBody = Type.Object(
   },
   { additionalProperties: false },
 )
-/** How to treat a fold that takes at least as many tokens as its text. Default: the server's. */
+/** How to treat a fold that takes at least as many tokens as its text. Default: the server's setting. */
 const Costly = Type.Optional(Type.Enum(['refuse', 'allow']))
 const FoldBody = Type.Object(
   {
@@ -96,8 +96,8 @@ const documented = (summary: string) => described(summary, 'threads')
 
 export function addThreads(app: App, { service: { threads }, exchange }: Ports): void {
   /**
-   * Runs an operation that changes a thread; a search does, as its hits get ids. It is refused while the server closes, and the server
-   * waits for its end.
+   * Runs an operation that changes a thread. A search in a thread changes it too, because its hits get ids. The operation is refused while
+   * the server closes, and the server waits for its end.
    */
   const changing = <T>(request: FastifyRequest, reply: FastifyReply, work: () => Promise<T>): Promise<T> =>
     exchange(request, reply).wait(work)
@@ -275,13 +275,13 @@ export function addThreads(app: App, { service: { threads }, exchange }: Ports):
   )
 }
 
-/** A fold without a body has default options. */
+/** Gives a request without a body an empty one, so that a fold has default options. */
 function emptyIsAnObject(request: { body: unknown }, _reply: unknown, done: () => void): void {
   request.body ??= {}
   done()
 }
 
-/** Leaves out sampled tokens, which only the engine needs. */
+/** Returns a thread as JSON shows it: without sampled tokens, which only the engine needs. */
 function written({ all, ...rest }: ThreadView): object {
   return { ...rest, messages: all.map(withoutTokens), count: rest.messages }
 }
@@ -290,11 +290,11 @@ function withoutTokens({ message: { sampled: _, ...message }, ...rest }: ThreadM
   return { ...rest, message }
 }
 
-// Describes a thread in the OpenAPI document, where names do not explain themselves; filters nothing.
+// Describes a thread in the OpenAPI document, where names do not explain themselves. These schemas filter nothing.
 
 const tokens = (description: string) => ({ type: 'integer', description })
 
-/** `GET /kvfold/threads/:id`. */
+/** The answer of `GET /kvfold/threads/:id`. */
 const THREAD = Type.Unsafe<unknown>({
   type: 'object',
   additionalProperties: true,
@@ -381,7 +381,7 @@ const THREAD = Type.Unsafe<unknown>({
 /** Milliseconds between comments that keep the connection open. */
 const PING = 15_000
 /**
- * The most changes that may wait for a client that does not read. Beyond it the connection is closed, and the client must fetch the
+ * The most changes that may wait for a client that does not read. When more wait, the connection is closed, and the client must fetch the
  * threads again.
  */
 const MOST_UNREAD = 10_000

@@ -26,20 +26,20 @@ import type { Acm, Folded, FoldPolicy, Overflow } from './policies.js'
 import { foundIn, ManagedThread, type OperatorTools, searchTools } from './server-tools.js'
 import { sum, TurnReport } from './turn-report.js'
 
-/** For each engine, the time and tokens of its prefills so far. */
+/** For each engine, how long its prefills took so far, and how many tokens they computed. */
 const paces = new WeakMap<ServedEngine, { milliseconds: number; tokens: number }>()
 
-/** Settings for asks that leave them out. */
+/** Settings that apply to asks which leave them out. */
 export interface AskDefaults {
   readonly acm: Acm
   readonly policy: FoldPolicy
   readonly memToolMode: MemToolMode
-  /** The words in which models see the six context tools. Default: those that suit the model. */
+  /** The names and descriptions with which the model sees the six context tools. Default: those that suit the model. */
   readonly toolTexts?: ToolTexts
   readonly overflow: Overflow
-  /** Default `exact`. */
+  /** The contract for edits by clients. Default `exact`. */
   readonly clientEdits: ContractChoice
-  /** By tenant; overrides `clientEdits`. */
+  /** The contract for the client edits of each tenant. Tenants that are not in it get `clientEdits`. */
   readonly clientEditsOf?: ReadonlyMap<string, ContractChoice>
 }
 
@@ -51,14 +51,14 @@ export interface AnsweringOptions {
   readonly operatorTools: OperatorTools | null
   readonly signal: AbortSignal
   readonly emit: (event: AskEvent) => void
-  /** The result of `checkAsk`. */
+  /** Places in the ask's schemas that the answer cannot be held to, as `checkAsk` returns them. */
   readonly leftOut: readonly string[]
   /** Saves the thread's changes. */
   readonly save: () => Promise<void>
 }
 
 /**
- * Checks the ask before anything is taken or changed. Returns the places in schemas that the answer cannot be held to (`leftOut`).
+ * Checks the ask before it gets a thread or changes anything. Returns the places in schemas that the answer cannot be held to (`leftOut`).
  * @throws KvfoldError engine/bad-request when the ask contradicts itself
  */
 export async function checkAsk(ask: Ask): Promise<readonly string[]> {
@@ -85,9 +85,9 @@ export async function checkAsk(ask: Ask): Promise<readonly string[]> {
 }
 
 /**
- * Runs the turn on a thread that has the ask's messages and that no other ask uses. Afterwards the thread has the answer and the results
- * of all calls that the server carried out. It keeps a cancelled answer only if that has text and was streamed or began with the client's
- * text.
+ * Runs the turn on a thread that has the ask's messages and that no other ask uses. Afterwards the thread has the answer and the results of
+ * all calls that the server carried out. It keeps a cancelled answer only if the answer has text and was streamed, or began with the
+ * client's text.
  * @throws KvfoldError what the engine throws; context/full by the overflow policy
  */
 export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'waited'>> {
@@ -102,22 +102,22 @@ export async function answer(options: AnsweringOptions): Promise<Omit<Answer, 'w
   return { ...answered, ledger: [compaction.entry, ...answered.ledger], compacted: compaction.compacted }
 }
 
-/** What the folds and the steps of an answer share. */
+/** The settings and tools that the folds and the steps of an answer share. */
 interface PreparedAnswer {
   readonly acm: Acm
   readonly contract: ContractChoice | null
   /** The contract of the client's own edits. */
   readonly clientEdits: ContractChoice
   readonly generation: GenerationOptions
-  /** The same for the helpers' answers. */
+  /** Settings for answers of helpers, which write notes and summaries. */
   readonly helpers: GenerationOptions
   readonly scope: RequestScope
-  /** The tools with `acm: memtool`; null otherwise. */
+  /** The catalogue that the model searches for tools, with `acm: memtool`; null otherwise. */
   readonly managed: ManagedThread | null
   readonly toolbox: Toolbox
   /** Names of the tools that a forced call may use; undefined: all. */
   readonly callable: readonly string[] | undefined
-  /** Names of the tools that other calls may use; undefined: all. */
+  /** Names of the tools that the model may call when no call is forced; undefined: all. */
   readonly among: readonly string[] | undefined
   readonly isSearch: (call: Pick<ToolCall, 'name'>) => boolean
 }
@@ -169,7 +169,7 @@ async function prepare({ ask, taken, engine, defaults, operatorTools }: Answerin
   }
 }
 
-/** Records what a policy folded as an event of the thread, and tells the client. */
+/** Records an event of the thread that says what was folded and why, and tells the client. Does nothing when nothing was folded. */
 function record({ taken, emit }: AnsweringOptions, folded: Folded | null, reason: string): void {
   if (folded === null) return
   const what = { folded: folded.fragments.map(({ id }) => id), saves: folded.saves, reason }
@@ -177,12 +177,12 @@ function record({ taken, emit }: AnsweringOptions, folded: Folded | null, reason
   emit({ type: 'policy', ...what })
 }
 
-/** Folds what the client and the policies ask for, and saves the thread. Returns what is cleared, as the answer reports it. */
+/** Folds the text that the client and the policies want folded, and saves the thread. Returns the field `cleared` of the answer. */
 async function fold(options: AnsweringOptions, prepared: PreparedAnswer): Promise<Answer['cleared']> {
   const { ask, taken, engine, defaults, signal, save } = options
   const { acm, contract, helpers, scope, managed, toolbox } = prepared
   const { thread } = taken
-  // Recorded also in a fork, so that it recognises messages that the client had removed.
+  // A fork records this event too, so that it later recognises the messages that the client had removed.
   if (taken.edits.length + taken.hidden.length > 0)
     thread.happened({
       ...{ kind: 'client', folded: [], saves: 0, hidden: taken.hidden },
@@ -237,7 +237,7 @@ async function compacting(options: AnsweringOptions, prepared: PreparedAnswer): 
   return done
 }
 
-/** The answer that has nothing but the summary. */
+/** Makes the answer for a client that wants to pause after a compaction. It has no text, and the tokens and times of the summary alone. */
 function pausedAt(
   { ask, taken, engine, leftOut }: AnsweringOptions,
   { compacted, entry }: CompactedThread,
@@ -311,7 +311,7 @@ async function run(options: AnsweringOptions, prepared: PreparedAnswer): Promise
   try {
     outcome = await turn.run()
   } catch (error) {
-    // Results of calls stay, so that the thread can continue from them.
+    // Results of calls that were carried out stay in the thread, so that it can continue from them.
     thread.answered(from, null, { isSearch })
     throw error
   }
@@ -323,7 +323,7 @@ async function run(options: AnsweringOptions, prepared: PreparedAnswer): Promise
   return { outcome, events, message, milliseconds: performance.now() - begun }
 }
 
-/** Counts what the ask drops, and closes the gaps that it left if the client wants that. */
+/** Counts the tokens that the ask's drops hide. If the client wants it, also closes the gaps in positions that the drops left. */
 async function droppedBy(
   { ask, taken, engine }: AnsweringOptions,
   { scope, toolbox }: PreparedAnswer,
@@ -371,8 +371,8 @@ function report(
 }
 
 /**
- * Returns the fields that have no effect: the template reads none of their variables. A reasoning budget that the engine enforces counts
- * as read.
+ * Returns the template fields of the ask that have no effect, because the template reads none of their variables. A reasoning budget that
+ * the engine enforces counts as read.
  */
 function unreadOf({ template = [], reasoningBudget }: Ask, engine: ServedEngine): readonly string[] {
   const isRead = (field: string) =>
@@ -381,11 +381,13 @@ function unreadOf({ template = [], reasoningBudget }: Ask, engine: ServedEngine)
   return [...new Set(template.map(({ field }) => field))].filter((field) => !isRead(field))
 }
 
-/** The tools that a choice names. */
+/** Returns the names of the tools that a tool choice lists. */
 const namesIn = (choice: Ask['toolChoice']): readonly string[] =>
   typeof choice !== 'object' ? [] : 'names' in choice ? choice.names : [choice.name]
 
-/** A forced call must be of the client's tools, even if the server has tools of its own. */
+/**
+ * Returns the names of the tools that a forced call may use; undefined when no call is forced. The six context tools are not among them.
+ */
 function callableOf({ toolChoice, tools }: Ask, more: readonly ToolDefinition[]): readonly string[] | undefined {
   if (typeof toolChoice === 'object') return namesIn(toolChoice)
   return toolChoice === 'required' ? [...tools, ...more].map(({ name }) => name) : undefined
@@ -397,7 +399,9 @@ function firstStepOf({ toolChoice, format }: Ask, acm: Acm): ToolChoice {
   return toolChoice === 'none' && acm === 'tools' ? 'auto' : toolChoice
 }
 
-/** Returns the savings against a plain prefix cache by the ledger; undefined where the ledger does not have them. */
+/**
+ * Returns the tokens and seconds that the ledger says were saved against a plain prefix cache. Undefined where the ledger does not say it.
+ */
 function savedBy({ steps, ledger }: TurnOutcome, engine: ServedEngine): Saved | undefined {
   const told = ledger.filter(({ plain }) => plain !== undefined)
   if (told.length === 0) return undefined
@@ -424,8 +428,8 @@ const withoutPromptLogprobs = ({ promptLogprobs: _, ...ask }: Ask): Ask => ask
 
 /**
  * Returns `n` asks. The first computes the prompt; the others begin when it is computed.
- * @param view the messages that clients know of the thread to append to, as they are before the first answer; the other asks begin with
- * them, because the thread has that answer by then. Null when the ask does not append
+ * @param view the messages that clients know of the thread to which the ask appends, as they were before the first answer. The other asks
+ * send these messages in full, because the thread itself already has the first answer. Null when the ask does not append
  */
 export function several(
   ask: Ask,
@@ -435,7 +439,7 @@ export function several(
 ): readonly Asked[] {
   const { sampling } = ask
   const nth = (index: number): Ask => ({
-    // The prompt is computed and read once.
+    // Only the first ask returns the prompt's logprobs.
     ...(index === 0 ? ask : withoutPromptLogprobs(ask)),
     ...definedFields({ sampling: sampling === undefined ? undefined : nthSampling(sampling, index) }),
   })
@@ -446,7 +450,7 @@ export function several(
   let computed = (): void => undefined
   const prompt = new Promise<void>((resolve) => (computed = resolve))
   const first = new Feed<AskEvent, Answer>(async (emit) => {
-    // If the thread does not exist, the ask itself reports it.
+    // A missing thread is no error here, because the ask itself reports it.
     await view.catch(() => undefined)
     return begin(nth(0), (event) => {
       if (event.type === 'tokens') computed()

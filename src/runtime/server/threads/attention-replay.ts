@@ -1,4 +1,7 @@
-/** Replays a thread's last answer to see where it looked: chooses the prompts to show again and the context, and describes the replay. */
+/**
+ * Replays a thread's last answer to see which text the model attended to. Chooses the prompts to show again, runs them on another context,
+ * and describes the replay.
+ */
 import { answerMass, type LookingEngine, type ShownPrompt } from '../../attention/answer-mass.js'
 import { noted } from '../../context/size-note.js'
 import { KvfoldError } from '../../core/errors.js'
@@ -9,13 +12,13 @@ import type { Thread } from './thread.js'
 
 type ReplayedPrompts = Omit<ThreadAttention['replay'], 'prompts'> & { readonly shown: readonly ShownPrompt[] }
 
-/** Runs one replay at a time: replays are for people, and a context without flash attention is large. */
+/** Replays answers one at a time. Replays are for people, who can wait, and a context without flash attention takes much memory. */
 export class AttentionReplay {
   #line: Promise<unknown> = Promise.resolve()
 
   constructor(private readonly models: Models) {}
 
-  /** Changes nothing in the thread. @throws KvfoldError as ThreadApi.attention */
+  /** Replays the thread's last answer, without a change of the thread. @throws KvfoldError as ThreadApi.attention */
   look(
     thread: Thread,
     { layers, signal }: { readonly layers?: readonly number[]; readonly signal?: AbortSignal } = {},
@@ -96,7 +99,7 @@ function replayOf(thread: Thread, answer: number): ReplayedPrompts {
 
 const editsBefore = ({ conversation }: Thread, answer: number) => conversation.edits().filter(({ message }) => message < answer)
 
-/** @throws KvfoldError attention/unavailable */
+/** Returns the engine as one that can replay an answer. @throws KvfoldError attention/unavailable when it cannot */
 function lookingEngine(engine: ServedEngine): LookingEngine {
   if (isLooking(engine)) return engine
   throw new KvfoldError(

@@ -1,14 +1,14 @@
-/** Finds threads that begin as a request does. Looks at a handful of them, however many there are. */
+/** Finds threads that begin with the same messages as a request. Compares only a handful of threads, however many there are. */
 import { type Chain, common, type MatchCandidate } from './message-match.js'
 
-/** If at most so many threads begin alike, all are looked at to find the one used last. */
+/** If at most this many threads have the same beginning, all of them are compared to find the one used last. */
 const FEW = 256
 
-/** A thread's chain at the time of `note`. */
+/** A thread, and its chain at the time when it was indexed by `note`. */
 interface Noted<T> {
   readonly of: T
   readonly chain: Chain
-  /** Distinguishes equal chains. */
+  /** Tells threads with equal chains apart. */
   readonly order: number
 }
 
@@ -25,7 +25,7 @@ export class Beginnings<T extends MatchCandidate> {
   readonly #noted = new Map<T, Noted<T>>()
   #order = 0
 
-  /** @param newest returns all threads, most recently used first */
+  /** @param newest returns all threads of the tenant, most recently used first */
   constructor(private readonly newest: () => Iterable<T>) {}
 
   get size(): number {
@@ -73,7 +73,10 @@ export class Beginnings<T extends MatchCandidate> {
     return candidate === null ? null : { candidate, common: most }
   }
 
-  /** Returns the most recently used thread between these places; `isIn` holds for exactly those. */
+  /**
+   * Returns the most recently used thread at places `start` to `end` of the sorted list. `isIn` is true of exactly the threads at these
+   * places.
+   */
   #last(start: number, end: number, isIn: (noted: Noted<T>) => boolean, suits: (thread: T) => boolean): T | null {
     if (end - start <= FEW) {
       let last: T | null = null
@@ -90,7 +93,7 @@ export class Beginnings<T extends MatchCandidate> {
     return null
   }
 
-  /** Returns the first place from `start` whose thread lacks the common beginning. */
+  /** Returns the first place from `start` on whose thread does not have the common beginning. */
   #end(start: number, has: (noted: Noted<T>) => boolean): number {
     let [low, high] = [start, this.#sorted.length]
     while (low < high) {
@@ -101,7 +104,7 @@ export class Beginnings<T extends MatchCandidate> {
     return low
   }
 
-  /** Returns the place of this chain, or the place to insert it. */
+  /** Returns the place of this chain in the sorted list, or the place to insert it. */
   #place(chain: Chain, order: number): number {
     let [low, high] = [0, this.#sorted.length]
     while (low < high) {

@@ -1,4 +1,7 @@
-/** Says why a request's prompt was not in the cache although the request before had it: what changed, in which message, and the tokens. */
+/**
+ * Explains why a request's prompt was not in the cache although the request before had it: what changed, in which message, and how many
+ * tokens were lost.
+ */
 import type { ChatMessage, TemplateVariables, ToolDefinition } from '../../chat/message.js'
 import { writeJson } from '../../core/written-json.js'
 import type { LedgerEntry } from '../../kv/ledger.js'
@@ -8,33 +11,34 @@ import type { Thread } from './thread.js'
 
 /**
  * `system_changed`, `tools_changed`, `messages_changed`: the client sent others than before. `template_changed`: the template got other
- * variables, or shows earlier messages differently now. `folded`: text was hidden or shown again since. `evicted`: nothing changed, but
- * the cells were gone.
+ * variables, or now shows earlier messages differently. `folded`: text was hidden or shown again in the meantime. `evicted`: nothing
+ * changed, but the cells were gone.
  */
 export type LossCause = 'system_changed' | 'tools_changed' | 'messages_changed' | 'template_changed' | 'folded' | 'evicted'
 
-/** Fewer tokens than this are no loss: the head of a message that another one has, too. */
+/** If fewer tokens than this are computed again, nothing counts as lost: a message's head alone may have so many. */
 const FEWEST = 8
 
-/** Where a request diverged from the thread that it was matched with or named, or where that thread's cells were gone. */
+/** Where a request diverged from the thread that it names or was matched with, or where that thread's cells were gone. */
 export interface Lost {
   readonly cause: LossCause
   /** Index of the first differing message of the request; if nothing differs, of the first one that was computed again. */
   readonly message: number
-  /** How many tokens before it are the same; null when the first step did not end. */
+  /** How many tokens before that message are the same; null when the first step did not end. */
   readonly token: number | null
   readonly reason: string
   /** Tokens that were computed although an earlier prompt had shown them. */
   readonly tokens: number
-  /** These tokens by message. `index` counts all messages of the thread, also those that clients do not see. */
+  /** The recomputed tokens of each message. `index` counts all messages of the thread, also those that clients do not see. */
   readonly messages: readonly { readonly index: number; readonly role: string; readonly tokens: number }[]
   /** Tokens of the prompt that were not computed, by the tier that held them. */
   readonly tiers: { readonly device: number } & LedgerEntry['tiers']
 }
 
 /**
- * @param variables those of this request's prompt
- * @param entry the request's first step; undefined: it did not end
+ * Returns what a request lost of the cache, and why; null when it lost nothing.
+ * @param variables the template variables of this request's prompt
+ * @param entry the ledger entry of the request's first step; undefined when that step did not end
  */
 export function lossOf(
   { thread, left, edits, previous, known, before }: TakenThread,
@@ -43,7 +47,7 @@ export function lossOf(
 ): Lost | null {
   const change = previous === null ? null : changeIn(thread, previous, variables)
   const isSame = left === null && edits.length === 0 && change === null
-  // A new thread that asks the same again, or only shares a beginning, has lost nothing of its own.
+  // A new thread has lost nothing of its own if the request asks the same again or only shares a beginning.
   if (isSame && before === null) return null
   const isOwn = before !== null && edits.length === 0
   const { view, conversation } = thread
@@ -52,7 +56,7 @@ export function lossOf(
     if (index >= known) return []
     const message = places.get(index)
     const isKnown = !isOwn && message !== undefined && previous?.keys.has(messageKey(message)) === true
-    // Of the last message before, only the answer itself may be new.
+    // Of the last message that clients knew before, the answer itself may be new, so its fresh tokens are no loss.
     const tokens = recomputed + (isKnown && !isSameText(message, previous.view.at(-1)) ? fresh : 0)
     return tokens === 0 ? [] : [{ index, role, tokens }]
   })
@@ -76,7 +80,9 @@ export function lossOf(
 
 type Cause = Pick<Lost, 'cause' | 'reason'>
 
-/** What changed before the first message: system prompt, tools, variables; null when nothing did. */
+/**
+ * Returns the first change of system prompt, tools or template variables, all of which come before the messages; null when there is none.
+ */
 function changeIn({ view, tools }: Thread, previous: PromptBefore, variables: TemplateVariables): Cause | null {
   const [old, now] = [systemOf(previous.view), systemOf(view)]
   if (old.length !== now.length || old.some((message, at) => messageKey(message) !== messageKey(now[at]!))) {
@@ -109,7 +115,7 @@ export function toolsInWords(before: readonly ToolDefinition[], now: readonly To
   return `the tools are not what they were: ${parts.join(', ') || 'they have another order'}`
 }
 
-/** The most names in a sentence. */
+/** The most tool names that a sentence lists. */
 const MOST_NAMES = 5
 
 const named = (names: readonly string[]): string =>
@@ -136,13 +142,13 @@ function causeOf(
   return { cause: 'evicted', reason: `the cells of ${tokens} tokens were gone${why === null ? '' : `: ${why}`}` }
 }
 
-/** The first message that is not what it was; -1 if the messages before are all there. */
+/** Returns the index of the first message from before the request that is now different or gone; -1 if all of them are still the same. */
 const firstChange = ({ view: before }: PromptBefore, now: readonly ChatMessage[]): number =>
   before.findIndex((message, at) => now[at] === undefined || messageKey(message) !== messageKey(now[at]))
 
 const isSameText = (a: ChatMessage, b: ChatMessage | undefined): boolean => b !== undefined && messageKey(a) === messageKey(b)
 
-/** The index in the request of a message of the conversation, or of the next one that clients see. */
+/** Returns the index, among the messages that clients know, of the conversation's message at `place`, or of the next one that they know. */
 function viewIndex(thread: Thread, place: number): number {
   const at = thread.view.findIndex((_, index) => thread.placeOf(index) >= place)
   return at === -1 ? thread.view.length : at

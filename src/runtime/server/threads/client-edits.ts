@@ -11,9 +11,9 @@ import type { Thread } from './thread.js'
 export interface ClientEdit {
   /** `restored`: shown again as before an earlier edit. `summarised`: one message replaces several. */
   readonly kind: 'replaced' | 'shortened' | 'emptied' | 'removed' | 'inserted' | 'summarised' | 'restored'
-  /** Index in the request; for a removed message, the index of the message now in its place. */
+  /** Index of the message in the request; for a removed message, the index of the message now in its place. */
   readonly message: number
-  /** How many messages the thread had in its place. */
+  /** How many messages the thread had where the request has this one. */
   readonly was: number
 }
 
@@ -25,7 +25,10 @@ export interface ClientEdit {
  * any number of conversations, such as the examples of a few-shot prompt.
  */
 export interface Alignment {
-  /** `a`: index in the view; `b`: index in the request. Ascending. */
+  /**
+   * The messages that thread and request have in common, in ascending order. `a`: index among the messages that clients know; `b`: index in
+   * the request.
+   */
   readonly matches: readonly Match[]
   /** Whether the request belongs to the thread's conversation. */
   readonly isOwn: boolean
@@ -40,6 +43,7 @@ export interface Alignment {
 const DISTINCTIVE = 64
 
 /**
+ * Compares a request's messages with those that the thread's client knows, and returns what they share and which edits the client made.
  * @param keys of the request's messages (`messageKey`)
  * @param isNamed whether the request names the thread
  */
@@ -53,7 +57,7 @@ export function alignRequest(
   const answer = isNamed ? all.length - 1 : all.findLastIndex(({ a }) => given[a])
   const matches = withWhatFollows(all, answer + 1)
   const last = matches.at(-1)
-  // Messages after the last common one are dropped or new, and no edits.
+  // Differences after the last common message are no edits: the thread's messages were given up, and the request's are new.
   const gaps = last === undefined ? [] : gapsOf(matches, last.a + 1, last.b + 1)
   return {
     matches,
@@ -110,19 +114,19 @@ export function editsInWords(edits: readonly ClientEdit[]): string {
   return [...counts].map(([kind, count]) => `${count} ${kind}`).join(', ')
 }
 
-/** The parts of a thread's record once it has a request's messages, as far as the two match. */
+/** The parts of a thread's record that change when the thread takes over a request's messages. */
 export type ReconciledThread = Pick<ThreadRecord, 'messages' | 'edits' | 'held'>
 
 /**
- * Returns what the thread becomes: its messages that the request still has, with their fragments and the results of the server's calls,
- * and the client's messages in between. It ends with the last common message.
+ * Returns the thread's new messages: those that the request still has, with their fragments and the results of the server's calls, and the
+ * client's new messages between them. The last one is the last message that thread and request have in common.
  */
 export function reconciled(
   { messages, edits, held }: ReconciledThread,
   { matches, goesOn }: Pick<Alignment, 'matches' | 'goesOn'>,
   request: readonly ChatMessage[],
 ): ReconciledThread {
-  /** For each message of the view, its index in the request. */
+  /** For each message that clients know of the thread, its index in the request. */
   const to: number[] = []
   for (const { a, b } of matches) to[a] = b
   const last = matches.at(-1) ?? { a: -1, b: -1 }
@@ -130,7 +134,7 @@ export function reconciled(
   const waiting: ChatMessage[] = []
   const owners = ownersOf(messages)
   const made: StoredMessage[] = []
-  /** For each message of the thread, its index in the result. */
+  /** For each message of the thread, its index in `made`. */
   const places: number[] = []
   let [view, next] = [0, 0]
   const give = (until: number) => {
@@ -142,7 +146,7 @@ export function reconciled(
   }
   messages.forEach(({ message, seen }, at) => {
     if (seen === 'nothing') {
-      // If it follows results that the client will send again, it waits for them.
+      // Results of the server's calls are held back if they follow results that the client will send again.
       if (to[owners[at]!] !== undefined && view > last.a + 1) waiting.push(message)
       else if (to[owners[at]!] !== undefined) keep(at)
       return
@@ -162,14 +166,14 @@ export function reconciled(
   }
 }
 
-/** Returns the request's index of the first match at or after this message of the view. */
+/** Returns the index in the request of the first common message that is at, or after, message `view` of those that clients know. */
 function nextPlace(matches: readonly Match[], view: number): number | undefined {
   return matches[lowerBound(matches.length, (at) => matches[at]!.a < view)]?.b
 }
 
 /**
- * For each message that clients do not see, returns the message of the view that it belongs to. A step belongs to the answer that it
- * leads to, or to the message before it if there was no answer. A result belongs to the step whose call it answers.
+ * For each message that clients do not see, returns the index, among the messages they see, of the one it belongs to. A step belongs to the
+ * answer that it leads to, or to the message before it if there was no answer. A result belongs to the step whose call it answers.
  */
 function ownersOf(messages: readonly StoredMessage[]): readonly number[] {
   const owners: number[] = []
@@ -198,8 +202,8 @@ function ownersOf(messages: readonly StoredMessage[]): readonly number[] {
 export const keysOf = (messages: readonly ChatMessage[]): readonly string[] => messages.map(messageKey)
 
 /**
- * Returns the keys of a request's messages. For messages at the common beginning, or leading to the thread's end, it takes the thread's
- * keys instead of hashing.
+ * Returns the keys of a request's messages. It takes the thread's keys instead of hashing where the messages are literally the thread's: at
+ * the beginning, and before the thread's last message.
  */
 export function keysBeside({ view, keys }: Pick<Thread, 'view' | 'keys'>, request: readonly ChatMessage[]): readonly string[] {
   const known: string[] = []
@@ -211,7 +215,7 @@ export function keysBeside({ view, keys }: Pick<Thread, 'view' | 'keys'>, reques
   return request.map((message, index) => known[index] ?? messageKey(message))
 }
 
-// A request as the thread manager sees it, and the threads that it may belong to.
+// The part of a request that the thread manager needs, and the threads to which the request may belong.
 
 /** The part of a request that decides its thread. */
 export interface ThreadRequest {
@@ -219,7 +223,7 @@ export interface ThreadRequest {
   readonly model: string
   readonly messages: readonly ChatMessage[]
   readonly thread?: string
-  /** The client's name for its session, and for the one that it was begun from. */
+  /** The client's name for its session, and for the session from which that one was begun. */
   readonly session?: { readonly name: string; readonly parent?: string }
   readonly appended?: boolean
   /** The text that the answer must begin with. */
@@ -227,10 +231,10 @@ export interface ThreadRequest {
   readonly tools: readonly ToolDefinition[]
 }
 
-/** What a thread, or the one that it was forked from, showed before a request. */
+/** The prompt that a thread showed before a request. For a new fork it is the prompt of the thread that it was forked from. */
 export interface PromptBefore {
   readonly tools: readonly ToolDefinition[]
-  /** Null: not known, because another process had the thread. */
+  /** The variables of the template. Null when another process had the thread, so that they are unknown. */
   readonly variables: TemplateVariables | null
   /** The messages that clients knew. */
   readonly view: readonly ChatMessage[]
@@ -253,13 +257,16 @@ export interface TakenThread {
   readonly left: { readonly message: number; readonly place: number; readonly reason: string } | null
   /** Edits that the request made to messages of the thread, or of the one it was forked from. */
   readonly edits: readonly ClientEdit[]
-  /** False: the thread is new and only shares its beginning with another. Cells shared with that one must be exact (`Alignment`). */
+  /**
+   * False: the thread is new and only shares its beginning with another. Cells taken over from that other thread must be exact
+   * (`Alignment`).
+   */
   readonly isOwn: boolean
   /** Keys of messages that the request removed or replaced. */
   readonly hidden: readonly string[]
-  /** What was shown before the request, by this thread or the one that it was forked from; null when the conversation is new. */
+  /** What was shown before the request, by this thread or by the thread that it was forked from; null when the conversation is new. */
   readonly previous: PromptBefore | null
-  /** The thread before the request; null when it did not exist. */
+  /** The thread's record before the request; null when the thread did not exist. */
   readonly before: ThreadRecord | null
   /** How many messages the conversation had before the request's were appended. */
   readonly known: number
@@ -273,7 +280,10 @@ export interface Related {
   readonly alignment: Alignment
 }
 
-/** Prefers a free thread that the request goes on from, then more matches, then fewer messages to give up, then the later use. */
+/**
+ * Whether `one` fits the request better than `other`. A free thread that the request goes on from comes first, then more common messages,
+ * then fewer messages to give up, then the later use.
+ */
 export function isBetter(one: Related, other: Related): boolean {
   const goesOn = ({ alignment, thread }: Related) => (alignment.goesOn && !thread.asked ? 1 : 0)
   const [a, b] = [one.alignment, other.alignment]
@@ -282,7 +292,7 @@ export function isBetter(one: Related, other: Related): boolean {
 }
 
 /**
- * Returns where and why a request diverged from a thread. Returns null when it asks the same again, or only shares a beginning.
+ * Returns where and why a request diverged from a thread. Returns null when the request repeats the last one, or shares only a beginning.
  * @param id the thread's id if the request names it
  */
 export function leftBy(

@@ -1,5 +1,5 @@
 /**
- * Compacts a conversation: the model writes a summary behind the very prompt that it was shown, and the messages before are folded away.
+ * Compacts a conversation: the model writes a summary after the very prompt that it was shown, and the messages before are folded away.
  * From then on clients know one message in their place.
  */
 import type { ChatMessage } from '../../chat/message.js'
@@ -12,25 +12,25 @@ import type { Thread } from './thread.js'
 
 /** When a client wants its conversation compacted, and how. */
 export interface Compaction {
-  /** Prompt tokens above which it is compacted; null: always. Default: three quarters of the model's context. */
+  /** Prompt tokens above which the conversation is compacted; null: always. Default: three quarters of the model's context. */
   readonly above?: number | null
   /** What the model is told to write. Default: `INSTRUCTIONS`. */
   readonly instructions?: string
   /** Whether the answer ends with the summary, so that the client decides how to go on. */
   readonly pauses: boolean
-  /** Whether the user's messages stay shown before the summary. */
+  /** Whether the user's messages stay shown before the summary, so that only the others are folded. */
   readonly keepsUser: boolean
 }
 
 /** A compaction that took place. */
 export interface Compacted {
-  /** The text that stands for the folded messages from now on; null: the model wrote nothing, and nothing was folded. */
+  /** The summary, which stands for the folded messages from now on; null: the model wrote nothing, and nothing was folded. */
   readonly content: string | null
-  /** How many messages of the client's it stands for. */
+  /** How many of the client's messages the summary stands for. */
   readonly stands: number
-  /** Whether the answer ends with it. */
+  /** Whether the answer ends with the summary. */
   readonly paused: boolean
-  /** The cost of the step that wrote it. It is not in the answer's own usage. */
+  /** Tokens of the step that wrote the summary. They are not in the answer's own usage. */
   readonly usage: { readonly promptTokens: number; readonly cachedTokens: number; readonly completionTokens: number }
 }
 
@@ -48,17 +48,18 @@ const INSTRUCTIONS =
 
 const HEADING = 'Summary of the conversation so far, in place of its messages:\n\n'
 
-/** Returns the message that stands for compacted ones. @param stands how many of the client's messages; unknown: 1 */
+/** Returns the message that stands for compacted ones. @param stands how many of the client's messages it replaces; when unknown, 1 */
 export const summaryMessage = (content: string, stands = 1): ChatMessage => ({ role: 'user', content: HEADING + content, stands })
 
-/** How many messages of their client these are, those that a summary stands for included. */
+/** Counts the client's messages. A summary counts as the messages that it stands for. */
 export const countWithCompacted = (messages: readonly ChatMessage[]): number =>
   messages.reduce((sum, { stands = 1 }) => sum + stands, 0)
 
 type SummaryRequest = Pick<EngineRequest, 'tenant' | 'variables' | 'clientEdits' | 'known' | 'parent' | 'signal'>
 
 /**
- * Compacts the thread's conversation if it is above the limit. Returns null when it is not, or has no answer that could be summarised.
+ * Compacts the thread's conversation if its prompt is above the limit. Returns null when it is not, or has no answer that could be
+ * summarised.
  * @param generation sampling and contract of the step that writes the summary
  * @throws KvfoldError what the engine throws; engine/bad-request if it must be compacted and there is nothing to summarise
  */
@@ -90,7 +91,7 @@ export async function compact(
     conversation: conversation.id,
     messages: [...noted(conversation.messages, tools), { role: 'user', content: instructions }],
     ...(edits.length === 0 ? {} : { edits }),
-    // The same tools keep the head of the prompt, and with it all cells.
+    // The request keeps the tools, because without them the prompt would begin differently and lose all its cells.
     ...(tools.length === 0 ? {} : { tools, toolChoice: 'none' }),
     maxTokens: LONGEST,
     kind: 'summary',
@@ -119,7 +120,7 @@ export async function compact(
 
 const isUsers = ({ role, stands }: ChatMessage): boolean => role === 'user' && stands === undefined
 
-/** Returns the user's last message, for behind the summary, if nothing follows it and it is short. */
+/** Returns the user's last message as text to put after the summary. Empty if another message follows it, or if it is long. */
 function lastOf(messages: readonly ChatMessage[]): string {
   const last = messages.at(-1)
   if (last === undefined || !isUsers(last) || last.content.length > WORD_FOR_WORD) return ''

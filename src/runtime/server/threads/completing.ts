@@ -11,7 +11,7 @@ import type { AskEvent, CompletionAnswer, CompletionAsk, FillIn } from '../ask.j
 import { generationFor, leftOut } from './generation.js'
 import type { ServedModel, ServedEngine } from './models.js'
 
-/** The resources of a running ask. */
+/** The resources that an ask holds while it runs. */
 export interface Slot {
   readonly model: ServedModel
   /** The name of the model in the answer: the adapter's if the ask named one, else the model's own. */
@@ -25,7 +25,7 @@ export interface Slot {
   readonly waited: number
 }
 
-/** @throws KvfoldError model/unsupported, context/full, engine/*, native/* */
+/** Runs a bare completion. @throws KvfoldError model/unsupported, context/full, engine/*, native/* */
 export async function complete(
   ask: CompletionAsk,
   slot: Slot,
@@ -96,8 +96,8 @@ export async function complete(
 }
 
 /**
- * Joins texts and token ids. If the first part is a text, the tokens that the model's texts begin with are added. @throws KvfoldError
- * context/full
+ * Joins texts and token ids to the tokens of a prompt. If the first part is a text, the tokens that the model's texts begin with come
+ * first. @throws KvfoldError context/full
  */
 export async function tokensOf(parts: readonly (string | number)[], vocabulary: NativeModel, cells: number): Promise<Int32Array> {
   const texts = parts.filter((part) => typeof part === 'string')
@@ -112,7 +112,7 @@ export async function tokensOf(parts: readonly (string | number)[], vocabulary: 
   return joined(parts, made)
 }
 
-/** Joins token ids, and the tokens of the texts between them. */
+/** Joins token ids with the tokens of texts, in the order of `parts`. @param texts the tokens of each text in `parts` */
 function joined(parts: readonly (string | number)[], texts: readonly Int32Array[]): Int32Array {
   const numbers = parts.filter((part) => typeof part === 'number').length
   const tokens = new Int32Array(texts.reduce((sum, each) => sum + each.length, numbers))
@@ -128,9 +128,9 @@ function joined(parts: readonly (string | number)[], texts: readonly Int32Array[
 }
 
 /**
- * Returns the prompt of an answer that fills a gap, in the form that llama-server gives it: other files, then the text before the gap,
- * `begun`, the text after the gap, and the token behind which the answer begins.
- * @param begun a text that the answer goes on with
+ * Returns the prompt of an answer that fills a gap, in the form that llama-server gives it. Other files come first, then the text before
+ * the gap, `begun`, the text after the gap, and the token after which the answer begins.
+ * @param begun a text at the start of the gap, which the answer continues
  * @throws KvfoldError model/unsupported where the vocabulary lacks the tokens; context/full
  */
 async function fillTokens(
@@ -173,7 +173,7 @@ export function vocabularyOf({ model, info }: ServedEngine) {
   throw new KvfoldError('model/unsupported', `The engine of ${info.model} has no vocabulary of its own here.`)
 }
 
-/** @throws KvfoldError engine/bad-request for a token outside a vocabulary of this size */
+/** Refuses tokens that a vocabulary of this size does not have. @throws KvfoldError engine/bad-request */
 export function refuseForeign(tokens: ArrayLike<number>, size: number): void {
   for (let at = 0; at < tokens.length; at++) {
     const token = tokens[at]!
@@ -188,10 +188,10 @@ export function refuseForeign(tokens: ArrayLike<number>, size: number): void {
 const KEPT = 8
 
 export class RecentCompletions {
-  /** Oldest first. Unloading an engine drops its cells. */
+  /** The conversations of ended completions, oldest first, for each engine and tenant. Unloading an engine drops their cells. */
   readonly #kept = new WeakMap<ServedEngine, Map<Tenant, ConversationId[]>>()
 
-  /** Keeps an ended completion; beyond the limit, the tenant's oldest is forgotten. */
+  /** Keeps the cells of an ended completion. Beyond the limit, the cells of the tenant's oldest completion are dropped. */
   keep(engine: ServedEngine, tenant: Tenant, conversation: ConversationId): void {
     const ofEngine = this.#kept.get(engine) ?? new Map<Tenant, ConversationId[]>()
     const own = ofEngine.get(tenant) ?? []

@@ -10,30 +10,30 @@ import { freshConversation } from '../../core/ids.js'
 import { type Folded, foldUntil, isHopeless, type Omissible, type PolicyContext, resultsOf, shownBy } from './policies.js'
 
 export interface ClearToolUses {
-  /** The limit that must be exceeded before anything is cleared. */
+  /** The amount that must be exceeded before anything is cleared: tokens of the prompt, or calls of tools. */
   readonly trigger: { readonly kind: 'input-tokens' | 'tool-uses'; readonly value: number }
-  /** How many of the newest results stay. */
+  /** How many of the newest tool results stay shown. */
   readonly keep: number
   /** The fewest tokens that clearing must save; less is not worth losing the cache. */
   readonly clearAtLeast: number
   /** Names of the tools whose results stay. */
   readonly excludeTools: readonly string[]
-  /** Whether the inputs of the calls go together with their results: of all tools, or of those with these names. */
+  /** Whether the inputs of the calls are cleared with their results: for all tools, or for the tools with these names. */
   readonly inputs: boolean | readonly string[]
 }
 
 export interface ClearThinking {
-  /** How many of the newest turns with reasoning keep it. */
+  /** How many of the newest turns with reasoning keep their reasoning. */
   readonly keep: number
 }
 
-/** What a client wants cleared. */
+/** The tool results and the reasoning that a client wants cleared. */
 export interface ClearRules {
   readonly toolUses?: ClearToolUses
   readonly thinking?: ClearThinking
 }
 
-/** What is cleared from the prompt, by this request and earlier ones: folds stay in force. */
+/** Counts of the parts that are cleared from the prompt now, by this request or earlier ones. */
 export interface Cleared {
   readonly toolUses: number
   /** How many tokens longer the prompt would be with the results and the inputs of their calls. */
@@ -44,8 +44,8 @@ export interface Cleared {
 }
 
 /**
- * Folds all results that may go once the prompt exceeds the trigger. Returns null when it does not, or when they would save too little.
- * Results are cleared in batches; between two batches the prompt only grows.
+ * Folds all tool results that the rule allows, once the prompt exceeds the trigger. Returns null when it does not, or when that would save
+ * too little. Results are cleared in batches; between two batches the prompt only grows.
  */
 export function clearToolUses(
   context: PolicyContext,
@@ -90,7 +90,9 @@ function inputsOf(
   })
 }
 
-/** Omits the reasoning of all turns but the newest. Returns null where that saves nothing, because the template does not show it. */
+/**
+ * Omits the reasoning of all turns but the newest `keep`. Returns null if that saves nothing, because the template does not show reasoning.
+ */
 export function clearThinking(context: PolicyContext, { keep }: ClearThinking): Folded | null {
   const { conversation } = context
   if (isHopeless(context)) return null
@@ -118,7 +120,7 @@ function thinkingTurns({ messages }: Conversation): readonly (readonly number[])
   return turns
 }
 
-/** Returns what is cleared now. */
+/** Counts the tool results and the reasoning that are hidden now, and the tokens that this saves. */
 export function clearedIn(context: PolicyContext): Cleared {
   const { engine, conversation, tools, scope } = context
   const messages = new Set(toolResults(context).flatMap(({ message, cleared }) => (cleared ? [message] : [])))

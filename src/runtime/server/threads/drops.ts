@@ -5,27 +5,28 @@ import { clearThinking } from './context-edits.js'
 import { type Folded, type Omissible, type PolicyContext, shownBy } from './policies.js'
 import type { Thread } from './thread.js'
 
-/** What a client drops. Indexes count the messages of the request. */
+/** The messages and reasoning that a client drops. Indexes count the messages of the request. */
 export interface Drops {
   /** Messages that are not shown any more. */
   readonly messages: readonly number[]
   /**
-   * `thinking`: the reasoning of all turns but the newest. `results`: all tool results but the newest `keep` and those without an answer.
+   * `thinking`: drops the reasoning of all turns but the newest. `results`: drops all tool results but the newest `keep` and those that the
+   * model has not answered.
    */
   readonly rule?: { readonly kind: 'thinking' } | { readonly kind: 'results'; readonly keep: number }
-  /** Whether what stays moves up to the positions of what was dropped. */
+  /** Whether the messages that stay move up to the positions of the dropped ones. */
   readonly repositions: boolean
 }
 
-/** How many tokens drops hide and move, as usage tells it. */
+/** How many tokens the drops hide and move, for the usage of an answer. */
 export interface Dropped {
-  /** Tokens that the prompt would have besides, without the drops of this request and earlier ones. */
+  /** How many tokens longer the prompt would be without the drops of this request and earlier ones. */
   readonly skippedTokens: number
   /** Tokens whose cells moved to other positions. */
   readonly repositionedTokens: number
 }
 
-/** Carries the drops out as folds. Returns null where nothing is new. */
+/** Hides what the client drops. Returns null when all of it is hidden already. */
 export function drop(thread: Thread, context: PolicyContext, { messages, rule }: Drops): Folded | null {
   const { conversation } = context
   const before = shownBy(context)
@@ -39,7 +40,7 @@ export function drop(thread: Thread, context: PolicyContext, { messages, rule }:
   return fragments.length === 0 ? null : { fragments, saves: before - shownBy(context) }
 }
 
-/** Returns the tool results that the model has answered, without the newest `keep` of all. */
+/** Returns the tool results that the model has answered, without the newest `keep` of all results. */
 function oldResults({ conversation, pinned }: PolicyContext, keep: number): readonly number[] {
   const { messages } = conversation
   const last = messages.findLastIndex(({ role }) => role === 'assistant')
@@ -48,7 +49,7 @@ function oldResults({ conversation, pinned }: PolicyContext, keep: number): read
   return old.filter((at) => at < last && pinned?.has(messages[at]!.toolCallId ?? '') !== true)
 }
 
-/** Counts what is dropped now: whole messages and reasoning. */
+/** Counts the tokens of the whole messages and the reasoning that are hidden now. */
 export function skippedIn(context: PolicyContext): number {
   const { engine, conversation, tools, scope } = context
   const rest = conversation.edits().filter(({ omits }) => omits === undefined || omits.part === 'inputs')
@@ -62,8 +63,8 @@ interface Mover {
 }
 
 /**
- * Closes the gaps in the thread's positions, if its engine can. Returns how many tokens moved: those behind the first dropped message.
- * @param entry the thread's last step
+ * Closes the gaps in the thread's positions, if its engine can. Returns how many tokens moved: all after the first dropped message.
+ * @param entry the ledger entry of the thread's last step
  */
 export async function reposition(thread: Thread, engine: Mover, entry: LedgerEntry | undefined): Promise<number> {
   const closed = (await engine.closeGaps?.(conversationId(thread.id))) ?? 0

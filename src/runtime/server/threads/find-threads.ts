@@ -1,18 +1,18 @@
-/** Finds words in the original texts of threads, in steps: a thread may be long. */
+/** Finds words in the original texts of threads. A thread may be long, so the search yields to the event loop in between. */
 import type { ChatMessage } from '../../chat/message.js'
 import { widened } from '../../context/search.js'
 import { span, type Span } from '../../core/span.js'
 import type { Steps } from '../../core/turns.js'
 import type { ThreadFound } from './thread-api.js'
 
-/** The most places that a thread's entry shows, and the characters of text before and after each. */
+/** The most places that a thread's entry shows, and how many characters of text it shows before and after each. */
 const PLACES = 3
 const AROUND = 60
 /** Characters that are searched at once. Stretches overlap, so that no place lies between two of them. */
 const STRETCH = 2 ** 16
 const OVERLAP = 2000
 
-/** Matches the words in any case, with any white space between them. */
+/** Returns a pattern that matches the words in any case, with any white space between them. */
 export const wordsOf = (query: string): RegExp =>
   new RegExp(
     query
@@ -22,7 +22,7 @@ export const wordsOf = (query: string): RegExp =>
     'iu',
   )
 
-/** Yields after every stretch of text. */
+/** Returns the places of the words in a thread's messages. Yields to the event loop after every stretch of text. */
 export function* placesIn(messages: readonly ChatMessage[], words: RegExp): Steps<Omit<ThreadFound, 'id' | 'title'>> {
   const places: ThreadFound['places'][number][] = []
   let count = 0

@@ -1,4 +1,4 @@
-/** Decides how the answers to an ask are generated, and says which parts of schemas they are not held to. */
+/** Decides how the answers to an ask are generated. Reports the parts of schemas that the answers may break. */
 import { anyObject } from '../../chat/grammar.js'
 import { grammarOfSchema, leftOutByCalls } from '../../chat/made-grammars.js'
 import type { ToolDefinition } from '../../chat/message.js'
@@ -8,7 +8,10 @@ import type { GenerationOptions } from '../../engine/engine.js'
 import type { AnswerFormat, Ask } from '../ask.js'
 import type { ServedEngine } from './models.js'
 
-/** Returns the settings of the ask, over those of the model's engine. @param contract that of its edits; null: the engine's */
+/**
+ * Returns the settings for generating an answer: those of the ask, then those of the model's engine. @param contract of the ask's edits;
+ * null: the engine's
+ */
 export function generationFor(
   { samplingDefaults }: ServedEngine,
   ask: Pick<
@@ -30,8 +33,8 @@ export function generationFor(
 }
 
 /**
- * Returns the places of a schema that the grammar leaves out, so that an answer or a call may break them: in a loose format, and in tools
- * that are not strict.
+ * Returns the places of schemas that the grammar leaves out, so that an answer or a call may break them. These are in a loose format, and
+ * in tools that are not strict.
  * @throws KvfoldError engine/bad-grammar for a required part of a schema that cannot be enforced
  */
 export async function leftOut(format: AnswerFormat | undefined, tools: readonly ToolDefinition[]): Promise<readonly string[]> {
@@ -42,7 +45,7 @@ export async function leftOut(format: AnswerFormat | undefined, tools: readonly 
   return told.length === all.length ? told : [...told, `and ${all.length - told.length} more places in schemas`]
 }
 
-/** The most places that a response names. */
+/** The most left-out places that an answer lists. */
 const MOST_TOLD = 50
 
 function formIn(format: AnswerFormat | undefined): Pick<GenerationOptions, 'grammar' | 'schema' | 'loose'> {

@@ -6,13 +6,13 @@ import { atOnce, inTurns, type Steps } from '../../core/turns.js'
 import { comparable, writeJson, writtenEntries } from '../../core/written-json.js'
 
 /**
- * Returns the content of a message as one text: role, content, calls by id, name and arguments, and the call that it answers. Reasoning
- * and sampled tokens do not count, because clients leave them out; nor does whitespace around an answer. Ids count, because results name
- * them: of two answers with the same call, the one with the client's id is meant.
+ * Returns a text that is equal for messages that count as the same. It has the role, the content, calls by id, name and arguments, and the
+ * id of the call that the message answers. Reasoning and sampled tokens do not count, because clients leave them out; nor does whitespace
+ * around an answer. Ids of calls count, because results refer to calls by their ids.
  */
 export const canonical = (message: ChatMessage): string => atOnce(canonicalSteps(message))
 
-/** One step for each call, because the arguments of a call take milliseconds. */
+/** Makes the `canonical` text. It yields to the event loop after each call, because the arguments of a call take milliseconds. */
 function* canonicalSteps({ role, content, toolCalls = [], toolCallId }: ChatMessage): Steps<string> {
   const text = role === 'assistant' ? content.trim() : content
   const calls: string[] = []
@@ -35,7 +35,7 @@ export function messageKey(message: ChatMessage): string {
 
 const keys = new WeakMap<ChatMessage, string>()
 
-/** Characters of a key. */
+/** How many characters a key has. */
 const KEY = 22
 
 /** Returns the key of the message with this digest. */
@@ -43,7 +43,7 @@ const keyIn = (digest: Buffer): string => digest.toString('base64').slice(0, KEY
 
 const canonicalCall = ({ id, name, arguments: args, malformed }: ToolCall): unknown => [id, name, malformed ?? sorted(args)]
 
-/** Returns the value with its keys in order at all levels, and its numbers `comparable`. */
+/** Returns the value with its keys in order at all levels. Numbers get a form in which they can be compared (`comparable`). */
 function sorted(value: unknown, text?: string): unknown {
   if (typeof value !== 'object' || value === null) return comparable(value, text)
   const entries = writtenEntries(value).map((entry) => [entry.key, sorted(entry.value, entry.text)] as const)
@@ -52,7 +52,7 @@ function sorted(value: unknown, text?: string): unknown {
   return { pairs: entries.sort(([a], [b]) => (a < b ? -1 : 1)) }
 }
 
-/** Returns whether two messages are literally the same. Then they have the same key, which takes far longer to compute. */
+/** Returns whether two messages are literally the same. Then their keys are the same, too; to compute the keys would take far longer. */
 export function isSame(a: ChatMessage, b: ChatMessage): boolean {
   if (a.role !== b.role || a.content !== b.content || a.toolCallId !== b.toolCallId) return false
   // Large integers that round to the same double differ in their text.
@@ -78,8 +78,8 @@ export function chainOf(messages: readonly ChatMessage[]): Chain {
 }
 
 /**
- * Computes the keys and links of a request's messages in advance, yielding to the event loop when they are many or long. Later calls find
- * them cached.
+ * Computes the keys and links of a request's messages in advance, yielding to the event loop when they are many or long. Later calls of
+ * `messageKey` and `Chain.add` find them cached.
  */
 export async function identified(messages: readonly ChatMessage[]): Promise<void> {
   let size = 100 * messages.length
@@ -91,7 +91,7 @@ export async function identified(messages: readonly ChatMessage[]): Promise<void
 function* identifying(messages: readonly ChatMessage[]): Steps<void> {
   const chain = new Chain()
   for (const message of messages) {
-    // Both need the text, which takes longest.
+    // The key and the link need the same text. It is made once, because that takes longest.
     const text = keys.has(message) ? undefined : yield* canonicalSteps(message)
     yield* chain.adding(message, text)
     if (text !== undefined) keys.set(message, keyIn(yield* hashed(createHash('sha256'), text)))
@@ -99,13 +99,13 @@ function* identifying(messages: readonly ChatMessage[]): Steps<void> {
   }
 }
 
-/** Characters hashed between two yields. */
+/** How many characters are hashed between two yields to the event loop. */
 const PART = 256 * 1024
 
-/** Returns the digest of a well-formed text, in steps. */
+/** Returns the digest of a well-formed text. Yields to the event loop after each part. */
 function* hashed(hash: Hash, text: string): Steps<Buffer> {
   for (let at = 0; at < text.length;) {
-    // Keep both halves of a surrogate pair in one part.
+    // Both halves of a surrogate pair must be in one part.
     const end = isHighSurrogate(text.charCodeAt(at + PART - 1)) ? at + PART + 1 : at + PART
     hash.update(text.slice(at, end))
     if ((at = end) < text.length) yield
@@ -115,10 +115,12 @@ function* hashed(hash: Hash, text: string): Steps<Buffer> {
 
 const isHighSurrogate = (code: number): boolean => code >= 0xd800 && code <= 0xdbff
 
-/** Up to this size keys are computed at once: characters of the messages, plus a hundred for each message. */
+/** Size up to which the keys of a request's messages are computed at once: their characters, plus a hundred for each message. */
 const AT_ONCE = 64 * 1024
 
-/** Returns how many messages two chains have in common from the beginning. Looks at a handful of links, however long the chains are. */
+/**
+ * Returns how many messages two chains have in common from the beginning. Compares only a handful of links, however long the chains are.
+ */
 export function common(a: Chain, b: Chain): number {
   let low = 0
   let high = Math.min(a.length, b.length)
@@ -132,11 +134,11 @@ export function common(a: Chain, b: Chain): number {
 
 export interface MatchCandidate {
   readonly chain: Chain
-  /** When it was last used; a later use has a larger number. */
+  /** When the thread was last used; a later use has a larger number. */
   readonly used: number
 }
 
-/** Explains to people why two messages, or a message and its absence, differ. */
+/** Explains to people how the thread's message and the request's differ. Undefined: it has no message at this place. */
 export function difference(known: ChatMessage | undefined, given: ChatMessage | undefined): string {
   if (given === undefined) return 'it is left out'
   if (known === undefined) return 'it is new'
@@ -154,21 +156,21 @@ const article = (role: string): string => (role === 'assistant' ? 'an assistant'
 
 // Links compare the beginnings of conversations without their messages.
 
-/** For messages in a chain: the link before the message, and the message's link there. */
+/** For each message that was added to a chain: the link before it there, and its own link. */
 const links = new WeakMap<ChatMessage, { readonly before: Uint8Array; readonly link: Uint8Array }>()
 
-/** Bytes of a link, enough that two beginnings of one tenant never collide. */
+/** Bytes of a link: enough that two different beginnings of one tenant never have the same link. */
 const LINK = 16
 
 /**
- * Link i stands for messages 0 to i: equal links mean equal beginnings. Stores keep the bytes of chains, so a change of links needs a
- * migration that deletes their cards.
+ * A list of hashes that find the common beginning of two conversations. Link i stands for messages 0 to i, so equal links mean equal
+ * beginnings. Stores keep the bytes of chains in their cards of threads. A change of links needs a migration that deletes these cards.
  */
 export class Chain {
   #bytes: Uint8Array
   #length: number
 
-  /** @param bytes of another chain; shared until this chain grows, so they must not change */
+  /** @param bytes the links of another chain; both chains share them until this one grows, so they must not change */
   constructor(bytes: Uint8Array = new Uint8Array()) {
     this.#bytes = bytes
     this.#length = bytes.length / LINK
@@ -194,7 +196,10 @@ export class Chain {
     atOnce(this.adding(message))
   }
 
-  /** As `add`, in steps for a long message. @param text its `canonical` text, if it is known */
+  /**
+   * Appends a message as `add` does, but yields to the event loop while it hashes a long one. @param text its `canonical` text, if it is
+   * known
+   */
   *adding(message: ChatMessage, text?: string): Steps<void> {
     const end = this.#length * LINK
     const before = this.#bytes.slice(Math.max(0, end - LINK), end)
@@ -218,7 +223,7 @@ export class Chain {
     this.#length++
   }
 
-  /** Returns whether both begin with the same `count` messages. `count` is at least 1 and at most both lengths. */
+  /** Returns whether both chains begin with the same `count` messages. `count` is at least 1 and at most both lengths. */
   agrees(other: Chain, count: number): boolean {
     const [start, end] = [(count - 1) * LINK, count * LINK]
     for (let at = start; at < end; at++) if (this.#bytes[at] !== other.#bytes[at]) return false

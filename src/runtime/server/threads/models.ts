@@ -39,20 +39,20 @@ export type ServedEngine = Engine &
 export interface ModelSource {
   /** The name that requests use. */
   readonly name: string
-  /** Further names that requests may use; `*` matches every name that no model has. Default: none. */
+  /** Further names that requests may use. The name `*` stands for every name that no model has. Default: none. */
   readonly aliases?: readonly string[]
-  /** The adapters that its engine loads. Requests may use their names as names of models. Default: none. */
+  /** The adapters that the model's engine loads. Requests may give an adapter's name as the model's. Default: none. */
   readonly adapters?: readonly AdapterInfo[]
-  /** How many steps its engine runs at once. */
+  /** How many steps the model's engine runs at once. */
   readonly slots: number
-  /** @throws KvfoldError memory/insufficient when the model does not fit beside the loaded ones; then no memory stays taken */
+  /** Loads the model. @throws KvfoldError memory/insufficient when it does not fit beside the loaded ones; then no memory stays taken */
   load(): Promise<ServedEngine>
   /**
-   * Loads another engine of the same model that captures attention. Default: attention of the model is unavailable. @throws as `load`,
-   * attention/unavailable
+   * Loads another engine of the same model that captures attention. Default: attention of the model is unavailable.
+   * @throws the errors of `load`; KvfoldError attention/unavailable
    */
   loadForAttention?(): Promise<ServedEngine>
-  /** Its files on this machine, if they are known before it is loaded. Default: unknown. */
+  /** The model's files on this machine, if they are known before it is loaded. Default: unknown. */
   readonly file?: Pick<ModelFile, 'parts' | 'size' | 'modified'>
   /** Makes an embedder on the engine that `load` returned; it is disposed before the engine. Default: the model makes no embeddings. */
   embedder?(engine: ServedEngine): Promise<Embedder>
@@ -62,35 +62,38 @@ export interface ModelsOptions {
   /** Milliseconds that an unused model stays loaded. Default: forever. */
   readonly keepAliveMs?: number
   /**
-   * The models of a folder, besides the others. It is asked again, at most once a second, because files come and go. It returns the same
-   * source as long as a file stays as it is. Default: none.
+   * Returns the models of a folder, which are served besides the given ones. It is called at most once a second, because files come and go.
+   * As long as a file stays as it is, it returns the same source object for it. Default: none.
    */
   readonly folder?: () => readonly ModelSource[]
-  /** How many models may be loaded at once; one more unloads the one unused for longest, and waits while all answer. Default: no limit. */
+  /**
+   * How many models may be loaded at once. For one more, the model unused for longest is unloaded; while all are in use, the load waits.
+   * Default: no limit.
+   */
   readonly most?: number
-  /** The same for models loaded to capture attention. Default: five minutes. */
+  /** Milliseconds that an unused model loaded to capture attention stays loaded. Default: five minutes. */
   readonly attentionKeepAliveMs?: number
   /** Called before an engine is disposed. */
   readonly onLeave?: (engine: ServedEngine) => void
 }
 
-/** A loaded model in use: it stays loaded until `release`, of which only the first call counts. */
+/** A loaded model in use. It stays loaded until `release` is called; further calls of `release` do nothing. */
 export interface Lease {
   readonly engine: ServedEngine
   release(): void
 }
 
 export interface LeaseOptions {
-  /** Ends the wait for a model that cannot be loaded yet. */
+  /** Aborts the wait for a model that cannot be loaded yet. */
   readonly signal?: AbortSignal
   /**
-   * True: lets another model load first that waits until one is unused, so that a busy model does not keep it out. Only for callers that hold
-   * no lease, as they would wait for themselves. Default false.
+   * True: if another model waits for a place, this request for a loaded model waits until that one is loaded. Otherwise a busy model could
+   * keep the other out forever. Callers that already hold a lease must not set it, because they would wait for themselves. Default false.
    */
   readonly yields?: boolean
 }
 
-/** Milliseconds between two looks into the folder. */
+/** Milliseconds for which the listing of the folder is used before the folder is read again. */
 const LOOK = 1000
 
 const ATTENTION_KEEP_ALIVE = 5 * 60_000
@@ -102,9 +105,9 @@ export class Models {
   /** The models that came from the folder. */
   readonly #ofFolder = new Set<ServedModel>()
   #looked = -Infinity
-  /** A model that waits until a loaded one is unused; `fed` resolves when it waits no more. */
+  /** The model that waits until a loaded one is unused and can make room. `fed` resolves when it no longer waits. */
   #hungry: { readonly model: ServedModel; readonly fed: Promise<void> } | null = null
-  /** Called when a model has no users any more, and at the end. */
+  /** Functions to call when a model has no users any more, and when all models are closed. */
   readonly #idle = new Set<() => void>()
   #loading: Promise<unknown> = Promise.resolve()
   #closed = false
@@ -130,7 +133,7 @@ export class Models {
     this.#models = sources.map((source) => this.#made(source))
   }
 
-  /** In the order of their names after the models that were given; the folder is looked into. */
+  /** All served models: first the given ones, then those of the folder, which is looked into first. */
   get all(): readonly ServedModel[] {
     this.#look()
     return this.#models
@@ -151,7 +154,7 @@ export class Models {
     return model
   }
 
-  /** Takes over what came into the folder and what left it. A loaded model whose file is gone stays until it is unloaded. */
+  /** Adds models whose files came into the folder, and removes models whose files are gone. A loaded model stays until it is unloaded. */
   #look(now = false): void {
     const { folder } = this.options
     if (folder === undefined || (!now && performance.now() - this.#looked < LOOK)) return
@@ -191,7 +194,7 @@ export class Models {
     if (name !== undefined) return all.find((each) => each.name === name) ?? called(name) ?? adapted(name) ?? called('*')
     const [first] = all
     if (first === undefined || !this.#ofFolder.has(first)) return first
-    // Any model of the folder may be meant; the one in memory costs no time.
+    // Without a name any model of the folder will do. A loaded one needs no time to load.
     return all.filter(({ engine }) => engine !== null).sort((a, b) => b.idleSince - a.idleSince)[0] ?? first
   }
 
@@ -222,8 +225,8 @@ export class Models {
   }
 
   /**
-   * Returns the model's engine, loaded if necessary. Waits while as many models as may be are loaded and all have users. @throws KvfoldError
-   * what loading throws, when no other model can be unloaded to make room; the signal's reason
+   * Returns the model's engine, loaded if necessary. Waits while the most models allowed are loaded and all of them are in use.
+   * @throws KvfoldError an error of the load, when unloading others makes no room; the signal's reason
    */
   async lease(model: ServedModel, { signal, yields = false }: LeaseOptions = {}): Promise<Lease> {
     while (yields && model.engine !== null && this.#hungry !== null && this.#hungry.model !== model)
@@ -246,7 +249,7 @@ export class Models {
           await unlessAborted((model.pending ??= this.#queuedLoad(model)), signal)
           break
         } catch (error) {
-          // The load ended because its users had left, and this one came at that moment.
+          // The load was given up because all its users had left; this user came at that moment, so the load is tried again.
           if (error !== UNWANTED) throw error
         }
       if (model.engine === null) throw closing()
@@ -257,9 +260,7 @@ export class Models {
     }
   }
 
-  /**
-   * Unloads a model that has no users. Returns false when it was not loaded. @throws KvfoldError model/busy
-   */
+  /** Unloads the model. Returns false when it was not loaded. @throws KvfoldError model/busy while requests use it */
   async unload(model: ServedModel): Promise<boolean> {
     if (model.engine === null) return false
     if (model.users > 0)
@@ -269,7 +270,8 @@ export class Models {
   }
 
   /**
-   * Sets how long the model stays loaded after its last use, until it is unloaded: milliseconds, or Infinity. 0 counts from the next use on.
+   * Sets the milliseconds, or Infinity, that the model stays loaded after its last use. The setting holds until it is unloaded. 0 counts
+   * from the next use on.
    */
   keep(model: ServedModel, milliseconds: number): void {
     model.keepAliveMs = milliseconds
@@ -297,7 +299,10 @@ export class Models {
     await Promise.all([...this.#models, ...this.#attentionModels.values()].map((model) => model.unload()))
   }
 
-  /** Loads one model at a time: whether one fits is known only after the one before it is loaded. All users of a model share its load. */
+  /**
+   * Queues the load of the model. Only one model loads at a time, because how much memory is left is known only afterwards. All users of a
+   * model share its load.
+   */
   #queuedLoad(model: ServedModel): Promise<void> {
     const load = () => this.#load(model)
     const loading = this.#loading.then(load, load)
@@ -324,7 +329,7 @@ export class Models {
     }
   }
 
-  /** Unloads models, or waits for unused ones, until one more may be loaded. */
+  /** Unloads models until one more may be loaded; waits for models in use if necessary. */
   async #makePlace(model: ServedModel): Promise<void> {
     if (model.users === 0) throw UNWANTED
     const { most } = this.options
@@ -357,7 +362,10 @@ export class Models {
     })
   }
 
-  /** Models for attention are unloaded first; a served model is unloaded only for another served model. */
+  /**
+   * Returns the model to unload for this one, or undefined. Models for attention go first; a served model makes room only for another
+   * served model.
+   */
   #victimFor(model: ServedModel): ServedModel | undefined {
     return (
       longestUnused([...this.#attentionModels.values()]) ??
@@ -374,14 +382,14 @@ export class Models {
   }
 }
 
-/** Ends a load whose users have all left. */
+/** The error that ends the load of a model whose users have all left. */
 const UNWANTED = new KvfoldError('engine/cancelled', 'The request was cancelled while its model waited to be loaded.')
 
 /** Returns the loaded model without users that has been unused for longest. */
 const longestUnused = (models: readonly ServedModel[]): ServedModel | undefined =>
   models.filter(({ engine, users }) => engine !== null && users === 0).sort((a, b) => a.idleSince - b.idleSince)[0]
 
-/** Waits for the promise, but not beyond the abort. @throws the signal's reason */
+/** Waits for the promise until the signal is aborted. @throws the signal's reason */
 function unlessAborted<T>(promise: Promise<T>, signal: AbortSignal | undefined): Promise<T> {
   if (signal === undefined) return promise
   return new Promise<T>((resolve, reject) => {
@@ -397,13 +405,13 @@ function unlessAborted<T>(promise: Promise<T>, signal: AbortSignal | undefined):
   })
 }
 
-/** The longest time of a timer; longer ones end at once. */
+/** The most milliseconds that a timer of Node can wait; with more it would end at once. */
 const LONGEST = 2 ** 31 - 1
 
 export class ServedModel {
   engine: ServedEngine | null = null
   users = 0
-  /** On the clock of `performance.now`. */
+  /** When its last use ended, in milliseconds of `performance.now`. */
   idleSince = performance.now()
   /** Milliseconds that `keep` set; unloading sets it back to null. Null: the limit of `ModelsOptions` counts. */
   keepAliveMs: number | null = null
@@ -458,7 +466,7 @@ export class ServedModel {
     return (named === undefined ? adapters : [{ ...named, scale: 1 }]).map(({ id, scale }) => ({ id, scale }))
   }
 
-  /** Returns the adapter that this name of a model means. */
+  /** Returns the adapter that a request means when it gives this name as the model's; undefined when the name means the model itself. */
   adapterCalled(name: string | undefined): AdapterInfo | undefined {
     return name === this.name ? undefined : this.adapters.find((adapter) => adapter.name === name)
   }
@@ -560,7 +568,10 @@ export class ServedModel {
 
 // Connects threads to engines that are loaded and unloaded.
 
-/** Returns ports to the engine that the thread's model has at the time of the call. The caller must hold a lease on the model. */
+/**
+ * Returns a function that makes the ports of a thread: the functions of an engine that its conversation needs. They use the engine that the
+ * model has at the time of the call. Their caller must hold a lease on the model.
+ */
 export function livePorts(models: Models, costlyFolds: CostlyFolds): (thread: Thread) => ConversationPorts {
   return (thread) => {
     let known: (Thread['prompted'] & { readonly engine: ServedEngine; readonly ports: ConversationPorts }) | null = null
@@ -568,7 +579,7 @@ export function livePorts(models: Models, costlyFolds: CostlyFolds): (thread: Th
       const { engine } = models.named(thread.model)
       invariant(engine !== null, `model ${thread.model} was used while it was not loaded`)
       const { tools, variables, lora } = thread.prompted
-      // Keep the ports: they cache token counts.
+      // The ports are used again while nothing changes, because they cache token counts.
       const head = { tools, variables, ...definedFields({ lora }) }
       if (known?.engine !== engine || known.tools !== tools || known.variables !== variables || known.lora !== lora) {
         const ports = portsOf(engine, conversationId(thread.id), tools, { ...head, tenant: thread.tenant })

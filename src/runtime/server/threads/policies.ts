@@ -29,24 +29,24 @@ export interface PolicyContext {
   readonly pinned?: ReadonlySet<string>
 }
 
-/** The policy where a setting is left out. */
+/** Values for the settings that a policy leaves out. */
 export const FOLD_DEFAULTS = { threshold: 0.75, olderThanTurns: 3, largerThanTokens: 2000, clearAtLeast: 0 } satisfies FoldPolicy
-/** Share of the threshold at which folding stops, so that the next fold is many turns away. */
+/** Share of the threshold at which folding stops. It is well below 1, so that the next fold is many turns away. */
 const TARGET = 2 / 3
 /** Share of the context beyond which a fold need not pay, because the context would soon be full. */
 const CROWDED = 7 / 8
-/** Cost of showing a cached token for a turn, as a share of computing one. */
+/** Price of a cached token that the prompt shows for one turn, as a share of the price of computing a token. */
 const CACHED_PRICE = 0.1
-/** Tokens below which a content is not worth folding: its marker has about 20. */
+/** Contents with fewer tokens are not worth folding, because a marker alone has about 20. */
 const SHORTEST = 40
-/** Characters per token of context above which counting would take longer than the engine's refusal. */
+/** If a conversation has more characters than this for each token of the context, its tokens are not counted: that would take too long. */
 const HOPELESS = 64
 
 /** The state of the cache when a policy decides. */
 export interface FoldPrice {
   /** Index of the first message that is computed in any case, because it is new or follows a change by the client. */
   readonly cached: number
-  /** Share of the cached text after a fold that must be computed again under the contract in force. */
+  /** Share of the cached text after a fold that must be computed again, by the contract in force. */
   readonly again: number
   /** How many more turns the thread is expected to have. */
   readonly turns: number
@@ -56,9 +56,9 @@ export interface FoldPrice {
 const FREE: FoldPrice = { cached: 0, again: 0, turns: 1 }
 
 /**
- * Folds the oldest tool results that the policy allows, until the prompt is down to the target and `clearAtLeast` is saved, or all of
- * them are folded. Returns null when the threshold is not passed, no result qualifies, or the tokens saved in coming turns do not pay for
- * those computed again.
+ * Folds the oldest tool results that the policy allows, until the prompt is down to the target and `clearAtLeast` is saved. If that is not
+ * reached, it folds all of them. Returns null when the threshold is not passed or no result qualifies. It also returns null when the tokens
+ * saved in coming turns do not pay for those computed again.
  */
 export function foldByPolicy(context: PolicyContext, policy: FoldPolicy = {}, price = FREE): Folded | null {
   const {
@@ -79,11 +79,11 @@ export function foldByPolicy(context: PolicyContext, policy: FoldPolicy = {}, pr
   return foldUntil(context, chosen, before, (shown) => shown <= target * room && before - shown >= clearAtLeast, worth)
 }
 
-/** Returns how many tokens a fold must hide per turn to pay for computing `computed` tokens again. Without a turn to come no fold pays. */
+/** Returns how many tokens a fold must hide per turn to pay for computing `computed` tokens again. If no turn is expected, no fold pays. */
 const leastWorth = (computed: number, { turns }: FoldPrice): number =>
   turns === 0 ? Infinity : computed / (CACHED_PRICE * turns)
 
-/** Estimates the tokens that folding these results makes the engine compute again: cached text after the first of them that stays shown. */
+/** Estimates how many tokens the engine must compute again when these results are folded: the cached text after the first of them. */
 function computedFor(
   { engine, conversation, scope }: PolicyContext,
   folded: readonly Pick<ToolResult, 'message'>[],
@@ -99,7 +99,8 @@ function computedFor(
 }
 
 /**
- * Returns the price of the next fold, by the thread's ledger and the request.
+ * Returns what the next fold would cost, from the thread's ledger and the request.
+ * @param asked the contract that the request or the thread sets; null when neither does
  * @param left index of the message where the request diverged from the cached messages; null when it did not
  * @param expected turns that the client expects; default: as many as there were
  */
@@ -111,7 +112,7 @@ export function foldPrice(
 ): FoldPrice {
   const last = ledger.at(-1)
   const folded = events.findLast(({ kind }) => kind === 'policy')
-  /** The requested contract may not have been kept: a fallback in the step after the last fold means exact. */
+  /** The requested contract may not have been kept. If the step after the last fold reports a fallback, that step was exact. */
   const isExact = ledger[folded?.after ?? ledger.length]?.fallback != null
   const contract = isExact ? 'exact' : contractOfStep(asked ?? last?.contract ?? 'exact')
   const turns = conversation.messages.filter(({ role }) => role === 'assistant').length
@@ -165,7 +166,7 @@ export function shownAgain({ conversation, events, hidden, keys, view }: Thread)
 
 export interface ToolResult {
   readonly message: number
-  /** How many answers of the model follow it. */
+  /** How many answers of the model follow this result. */
   readonly age: number
   readonly tokens: number
 }
@@ -186,22 +187,25 @@ export function resultsOf({ engine, conversation, scope, pinned }: PolicyContext
   })
 }
 
-/** Returns messages of the user and the model before the last user message that are shown whole and long enough, oldest first. */
+/**
+ * Returns messages of the user and the model before the last user message, oldest first. They are shown whole and are longer than a marker.
+ */
 function spokenOf({ conversation }: PolicyContext): readonly Pick<ToolResult, 'message'>[] {
   const { messages, fragments } = conversation
   const last = messages.findLastIndex(({ role }) => role === 'user')
   const touched = new Set(fragments.filter(({ state }) => state.kind !== 'open').map(({ message }) => message))
   return messages.flatMap(({ role, content }, message) => {
     const isSpoken = role === 'user' || role === 'assistant'
-    // About the length of a marker in characters.
+    // A content of this many characters is about as long as a marker.
     return isSpoken && message < last && !touched.has(message) && content.length >= 4 * SHORTEST ? [{ message }] : []
   })
 }
 
 /**
- * Folds the fewest results from the front that reach the goal, else all, if they save at least their `worth`. Returns null when nothing
- * was folded.
- * @param beside what is omitted together with these results
+ * Folds the fewest results, oldest first, with which the prompt's tokens satisfy `reached`, or else all of them. It folds only if that
+ * saves at least `worth` tokens. Returns null when nothing was folded.
+ * @param before the prompt's tokens now
+ * @param beside returns the parts of messages to omit together with these results
  */
 export function foldUntil(
   context: PolicyContext,
@@ -212,7 +216,7 @@ export function foldUntil(
   beside: (folded: readonly Pick<ToolResult, 'message'>[]) => readonly Omissible[] = () => [],
 ): Folded | null {
   if (results.length === 0) return null
-  // A binary search finds the fewest with a handful of counts.
+  // A binary search finds the fewest results, because every count of a prompt takes time.
   let [few, many] = [1, results.length]
   while (few < many) {
     const middle = (few + many) >> 1
@@ -231,7 +235,7 @@ export function foldUntil(
 /** A part of a message that a policy may omit. */
 export type Omissible = Pick<Omission, 'message' | 'omits'>
 
-/** Counts the tokens of the prompt as if these results were folded and these parts omitted, too. */
+/** Counts the tokens of the prompt as if these results were folded and these parts were omitted. */
 export function shownBy(
   { engine, conversation, tools, scope }: PolicyContext,
   folded: readonly Pick<ToolResult, 'message'>[] = [],
@@ -248,7 +252,7 @@ export function shownBy(
   return engine.count(noted(messages, tools), tools, edits, scope?.variables)
 }
 
-/** Folds a whole message: as one fragment, or all fragments that it was cut into. */
+/** Folds a whole message: as one fragment, or as all the fragments into which it was divided earlier. */
 function foldWhole(conversation: Conversation, message: number): readonly Fragment[] {
   const there = conversation.fragments.filter((fragment) => fragment.message === message)
   const content = conversation.messages[message]?.content ?? ''
@@ -284,8 +288,9 @@ export interface FoldPolicy {
 }
 
 /**
- * How the server treats a conversation that does not fit. `refuse`: an error that says by how much. `fold-tool-results`: folds tool
- * results until it fits, or fails if they are not enough. `fold-oldest`: folds these and then the oldest messages.
+ * What happens to a conversation that does not fit into the context. `refuse`: an error that says how many tokens are too many.
+ * `fold-tool-results`: folds tool results until it fits, or fails if they are not enough. `fold-oldest`: folds tool results and then the
+ * oldest messages.
  */
 export const overflows = ['refuse', 'fold-tool-results', 'fold-oldest'] as const
 export type Overflow = (typeof overflows)[number]
@@ -303,10 +308,10 @@ export type Acm = (typeof acms)[number]
 
 type HelperAcm = 'u-fold' | 'resum'
 
-/** The helpers' notes and choices since the server started. The folds themselves are in the thread. */
+/** The notes and choices that helpers made for each thread since the server started. The folds themselves are in the thread. */
 const states = new WeakMap<Thread, UFoldState>()
 
-/** Share of the window at which ReSum's code summarises. */
+/** Share of the context at which ReSum's own code summarises. */
 const FULL = 0.9
 
 interface HelperFold {
@@ -317,8 +322,8 @@ interface HelperFold {
 }
 
 /**
- * Runs the helper on a thread whose last messages wait for an answer: `u-fold` after a user message, `resum` at any step when the window
- * is nearly full. Returns null when there was nothing to look at.
+ * Runs the helper on a thread whose last messages wait for an answer. `u-fold` runs after a user message, `resum` at any step when the
+ * context is nearly full. Returns null when the helper does not run.
  * @throws KvfoldError what the engine throws
  */
 export async function foldByHelpers(
@@ -355,7 +360,7 @@ export async function foldByHelpers(
 const optionsOf = (acm: HelperAcm, { engine }: Pick<UFoldSetting, 'engine'>): UFoldOptions =>
   acm === 'u-fold' ? {} : { foldFrom: FULL * goodContext(engine.info), when: 'every-turn', results: 'none', rebuildEvery: 1 }
 
-/** Returns the fragments that helpers of an earlier process made, by their events. */
+/** Returns the fragments that helpers folded before this process started, by the thread's events. */
 const ownOf = ({ events, conversation }: Thread): UFoldState['own'] => {
   const made = new Set(events.filter(({ reason }) => /^(u-fold|resum): /.test(reason)).flatMap(({ folded }) => folded))
   return conversation.fragments.filter(({ id }) => made.has(id)).map(({ id }) => id)

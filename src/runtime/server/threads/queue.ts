@@ -14,7 +14,7 @@ export interface QueuePlace {
   /** Among one tenant's requests, a higher number goes first. */
   readonly priority: number
   readonly signal?: AbortSignal
-  /** Gets the number of requests ahead, now and whenever it changes. */
+  /** Called with the number of requests ahead, now and whenever it changes. */
   readonly onPosition?: (before: number) => void
 }
 
@@ -33,12 +33,12 @@ export class QueueFull extends Error {
 }
 
 /**
- * Tenants take turns. So a tenant with a hundred requests delays another tenant's request only by the requests that are running. One
- * tenant's requests go by priority, then age.
+ * Gives slots to tenants one after another. So a tenant with a hundred requests delays another tenant's request only by the requests that
+ * are running. Requests of one tenant go by priority, then by age.
  */
 export class Queue {
   readonly #waiting: Waiting[] = []
-  /** Tenants with waiting requests; the first one's turn is next. */
+  /** Tenants with waiting requests, in the order in which they get the next slots. */
   #turns: Tenant[] = []
   #running = 0
   #age = 0
@@ -111,7 +111,7 @@ export class Queue {
       if (next === undefined) break
       const { tenant } = next
       next.begin()
-      // The tenant goes to the end of the line if it has more requests.
+      // A tenant that still has requests goes to the end of the order.
       if (this.#turns.includes(tenant)) this.#turns = [...this.#turns.filter((other) => other !== tenant), tenant]
     }
     this.#tell()

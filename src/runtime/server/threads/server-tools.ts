@@ -20,16 +20,16 @@ import { definedFields } from '../../core/json.js'
 import { strict } from '../../core/schema.js'
 import { writeJson } from '../../core/written-json.js'
 
-// `acm: memtool` in a thread: the client's tools and those of the operator's MCP servers form a catalogue. The model sees tools of it
-// that it searched for, until they are removed. The client carries out calls of its own tools, this server the rest.
+// `acm: memtool` in a thread: the client's tools and those of the operator's MCP servers form a catalogue. The model sees the tools that it
+// searched for, until they are removed. The client carries out calls of its own tools; this server carries out calls of the operator's.
 
 /** Tools of the MCP servers that the operator configured. The server carries them out for every tenant. */
 export interface OperatorTools {
-  /** Stays the same array until a tool changes. */
+  /** The tools of all these servers. It stays the same array until a tool changes. */
   readonly tools: readonly ToolDefinition[]
   readonly catalogue: Pick<Catalogue, 'search' | 'get'>
   readonly servers: readonly (Omit<ToolServerStatus, 'tools'> & { readonly tools: readonly string[] })[]
-  /** @throws Error whose message tells the model why the call failed */
+  /** Carries out a call of one of these tools. @throws Error whose message tells the model why the call failed */
   execute(call: Pick<ToolCall, 'name' | 'arguments'>, signal?: AbortSignal): Promise<string>
 }
 
@@ -51,10 +51,10 @@ const catalogues = new WeakMap<
 >()
 
 export class ManagedThread implements LoadedTools {
-  /** No loaded tool is in the list of definitions. */
+  /** Loaded tools in the prompt's list of definitions: none, because the conversation shows them. */
   readonly rendered = NONE
   readonly memory: ToolMemory
-  /** The management tools that the mode gives the model. */
+  /** The tools by which the model searches for tools and removes them, as far as the mode gives it these. */
   readonly own: readonly ContextTool[]
   /** The tool that removes tools, if the model has it. */
   readonly #remove: ToolDefinition | null
@@ -84,7 +84,7 @@ export class ManagedThread implements LoadedTools {
     this.memory.load({ added: loaded, known: [] })
   }
 
-  /** @throws KvfoldError tool/bad-arguments for two tools with the same name */
+  /** Makes the managed tools of a thread. @throws KvfoldError tool/bad-arguments for two tools with the same name */
   static async of(thread: Thread, setting: ManagedSetting): Promise<ManagedThread> {
     const { tools, operatorTools } = setting
     // A client without tools uses the operator's catalogue, which all threads share.
@@ -107,8 +107,8 @@ export class ManagedThread implements LoadedTools {
   }
 
   /**
-   * Definitions that the prompt's list lacks: the operator's loaded tools, which the conversation shows, and the removing tool as it may be
-   * called now, with loaded names only.
+   * Definitions of tools that the model may call although the prompt's list lacks them. These are the operator's loaded tools, which the
+   * conversation shows, and the tool that removes others, which takes only loaded names.
    */
   get unlisted(): readonly ToolDefinition[] {
     return [...this.#loaded(false), ...(this.#remove === null ? [] : heldRemoval(this.#remove, this.memory))]
@@ -127,8 +127,8 @@ export class ManagedThread implements LoadedTools {
   }
 
   /**
-   * After a user message, asks the model aside, as the mode has it, which tools to remove and to search for. @returns the ledger entries
-   * of that @throws KvfoldError what the engine throws
+   * After a user message, asks the model aside, if the mode says so, which tools to remove and which to search for. Returns the ledger
+   * entries of these questions. @throws KvfoldError what the engine throws
    */
   async begin(signal: AbortSignal): Promise<readonly LedgerEntry[]> {
     const last = this.thread.conversation.messages.at(-1)
@@ -154,7 +154,7 @@ export interface ToolSearch {
 }
 
 export interface DeferredTools {
-  /** Callable once a tool result in the conversation has shown their definitions. */
+  /** The deferred tools. The model may call one once a tool result in the conversation has shown its definition. */
   readonly tools: readonly ToolDefinition[]
   readonly searches: readonly ToolSearch[]
   /** Names of searches that the client carries out; tools defined in their results are callable, too. Default: none. */
@@ -163,7 +163,7 @@ export interface DeferredTools {
 
 /** The most tools that one search returns, as in Anthropic's API. */
 const FOUND = 5
-/** The most characters of a search. */
+/** The most characters of a search's query. */
 const LONGEST = 200
 
 const QUERY = Type.String({ minLength: 1, maxLength: LONGEST, description: 'what the tool does, in a few words' })
@@ -177,7 +177,7 @@ const PATTERN = Type.String({
 const about = (how: string) =>
   `Finds tools that are not shown yet${how}. The result has the definitions of at most ${FOUND}; you can call them from then on.`
 
-/** Returns the text of a search result: the definitions, so that the same tools always give the same text. */
+/** Returns the text of a search result, with one definition per line. The same tools always give the same text. */
 export const foundText = (tools: readonly ToolDefinition[]): string =>
   tools.length === 0 ? 'No tool found.' : tools.map(lineOf).join('\n')
 
@@ -226,9 +226,9 @@ export function foundIn(
 }
 
 const BEGINNING = '{"name"'
-/** Lines that may be definitions, and the names that the server wrote in them (`lineOf`). */
+/** Matches lines that may be tool definitions. The group is the tool's name, if this server wrote the line (`lineOf`). */
 const DEFINITION = /^\{"name"(?:: "([\w.:-]{1,128})", )?.*$/gm
-/** The most such lines that are read in a message, as many as there can be deferred tools. */
+/** The most lines with definitions that are read in a message. There can be as many deferred tools. */
 const MOST_LINES = 10_000
 
 /** Returns the tool names in the text of a search result. */

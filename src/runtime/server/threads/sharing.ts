@@ -5,7 +5,7 @@ import type { Thread } from './thread.js'
 
 export interface SharingOptions {
   readonly store: ThreadStore
-  /** Takes in the changes of other servers; resolves when that is done. */
+  /** Applies the changes of other servers to this one; resolves when that is done. */
   readonly heard: (changes: ThreadChanges) => Promise<void>
   /** Called when a claimed thread's copy in memory may differ from the stored one. */
   readonly stale: (tenant: Tenant, id: string) => void
@@ -22,13 +22,14 @@ interface Hold {
 }
 
 /**
- * Milliseconds between looks at other servers' changes when no request comes. Text that they forgot must leave this server's cache, too.
+ * Milliseconds after which this server looks for changes by others although no request comes. Text that they forgot must leave its cache,
+ * too.
  */
 const EVERY = 1000
-/** Milliseconds that a fold waits for other servers to forget; each learns of it within EVERY. */
+/** The most milliseconds that a fold waits until other servers have forgotten its text. Each of them learns of the fold within EVERY. */
 const PATIENCE = 5000
 
-/** With a store that is not shared, all this does nothing and returns at once. */
+/** Shares threads with other servers. If the store is not shared, all methods do nothing and return at once. */
 export class Sharing {
   readonly #holds = new Map<string, Hold>()
   readonly #asks = new WeakMap<Thread, Release>()
@@ -49,7 +50,7 @@ export class Sharing {
     const { store, heard } = this.options
     if (store.shared === undefined) return this.#line
     const { shared } = store
-    // A look in progress may have begun too early, so start another after it.
+    // A look in progress may have begun before the call, so another look follows it.
     return (this.#next ??= this.#line =
       this.#line
         .catch(() => undefined)
@@ -61,21 +62,22 @@ export class Sharing {
   }
 
   /**
-   * Returns the servers that have not yet forgotten the text that the thread's last change with `forgets` hid; waits for them up to PATIENCE. @throws
-   * KvfoldError store/unreachable
+   * Returns the servers that have not yet forgotten the text that the thread's last change with `forgets` hid. Waits for them up to
+   * PATIENCE.
+   * @throws KvfoldError store/unreachable
    */
   async unforgotten(tenant: Tenant, id: string): Promise<readonly Unforgotten[]> {
     return (await this.options.store.shared?.unforgotten(tenant, id, PATIENCE)) ?? []
   }
 
-  /** Lets `work` read threads; see `ThreadStore.reading`. */
+  /** Runs `work`, which may read threads, as `ThreadStore.reading` says. */
   async reading<T>(work: () => T): Promise<T> {
     return this.options.store.reading?.(work) ?? work()
   }
 
   /**
-   * Claims the thread: until the release no other server changes it, and memory has it as stored or not at all. Callers within this
-   * server share the claim.
+   * Claims the thread. Until the release no other server changes it, and its copy in memory, if there is one, is as stored. Callers within
+   * this server share the claim.
    * @throws KvfoldError store/unreachable
    */
   async own(tenant: Tenant, id: string): Promise<Release> {
@@ -89,7 +91,7 @@ export class Sharing {
     return release !== null
   }
 
-  /** Ends the ask's claim. */
+  /** Ends the claim that `ownFor` made for an ask. */
   async give(thread: Thread): Promise<void> {
     const release = this.#asks.get(thread)
     this.#asks.delete(thread)

@@ -9,20 +9,20 @@ import type { ThreadStore } from '../../store/port.js'
 export interface ModelStatus {
   /** The name that requests use. */
   readonly name: string
-  /** Further names that requests may use; `*`: any. */
+  /** Further names that requests may use; the name `*` stands for every name that no model has. */
   readonly aliases: readonly string[]
-  /** Names of its adapters, which requests may use as names of models. */
+  /** Names of its adapters, which requests may give as the model's name. */
   readonly adapters: readonly string[]
   readonly state: 'unloaded' | 'loading' | 'loaded'
-  /** Whether it could not be loaded when it was last asked. */
+  /** Whether the last attempt to load the model failed. */
   readonly failed: boolean
   /** The size of its files; null when they are unknown. */
   readonly bytes: number | null
-  /** When it will be unloaded if it stays unused, in milliseconds since 1970; null: it stays, or is in use. */
+  /** When the model will be unloaded if it stays unused, in milliseconds since 1970; null: it stays, or is in use. */
   readonly until: number | null
-  /** Unix seconds when the server registered it. */
+  /** When the server registered the model, in Unix seconds. */
   readonly since: number
-  /** Facts known while it is loaded; else null. */
+  /** Facts known while the model is loaded; else null. */
   readonly loaded: {
     /** The model's own name. */
     readonly title: string
@@ -32,23 +32,23 @@ export interface ModelStatus {
     readonly context: number
     /** How many steps run at once. */
     readonly slots: number
-    /** Null for engines without a cache here. */
+    /** Null when the engine has no cache in this process. */
     readonly cache: CacheTotals | null
     readonly abilities: Abilities | null
     /** Tokens submitted to decode since loading, as the addon counted them; null without the addon. */
     readonly submitted: number | null
-    /** The texts of the tokens that its texts begin and end with; null when another server has its vocabulary. */
+    /** The texts of the tokens with which the model's texts begin and end; null when another server has its vocabulary. */
     readonly ends: { readonly bos: string | null; readonly eos: string | null } | null
     /** Default sampling when neither a request nor the server's flags set it; null when the engine knows none. */
     readonly sampling: Sampling | null
     /** The servers that compute the model; null when it is computed here. */
     readonly engines: readonly EngineStatus[] | null
-    /** Why `engines` differs from its file; null when it does not. */
+    /** Why `engines` is not the list in the operator's file of engines; null when it is. */
     readonly enginesProblem: string | null
   } | null
-  /** How many asks run on it now. */
+  /** How many asks run on the model now. */
   readonly running: number
-  /** Milliseconds since the last ask ended; 0 while any runs. */
+  /** Milliseconds since the model's last ask ended; 0 while any runs. */
   readonly idleMs: number
 }
 
@@ -56,7 +56,7 @@ export interface ModelStatus {
 export interface ToolServerStatus {
   readonly name: string
   readonly state: 'starting' | 'ready' | 'down' | 'closed'
-  /** Why it is down; else null. */
+  /** Why the server is down; else null. */
   readonly problem: string | null
   readonly tools: number
 }
@@ -69,7 +69,7 @@ export interface ServiceStatus {
   readonly queue: { readonly waiting: number; readonly limit: number }
   /** All live threads, of all tenants. */
   readonly threads: number
-  /** How many of them have their messages in memory. */
+  /** How many of the threads have their messages in memory. */
   readonly loaded: number
   /** Stored threads and responses that cannot be read as written. A request for one reports its damage. */
   readonly damaged: { readonly threads: number; readonly responses: number }
@@ -100,7 +100,7 @@ export class SavedToday {
   #day: string
   #tokens = 0
 
-  /** @param clock for tests */
+  /** @param clock returns the present time; only tests set it */
   constructor(
     private readonly file: string | null = null,
     private readonly clock: () => Date = () => new Date(),
@@ -111,7 +111,7 @@ export class SavedToday {
       const { day, tokens } = JSON.parse(readFileSync(file, 'utf8')) as { day?: unknown; tokens?: unknown }
       if (day === this.#day && Number.isSafeInteger(tokens)) this.#tokens = tokens as number
     } catch {
-      // The file does not exist yet, or another program wrote it.
+      // The file does not exist yet, or another program wrote it, so the count begins at 0.
     }
   }
 
@@ -129,11 +129,11 @@ export class SavedToday {
       writeFileSync(`${this.file}.new`, JSON.stringify({ day: this.#day, tokens: this.#tokens }), { mode: 0o600 })
       renameSync(`${this.file}.new`, this.file)
     } catch {
-      // The next answer tries again.
+      // A count that could not be written now is written with the next answer.
     }
   }
 }
 
-/** The local date. */
+/** Returns the local date as YYYY-MM-DD. */
 const dayOf = (date: Date): string =>
   [date.getFullYear(), date.getMonth() + 1, date.getDate()].map((part) => String(part).padStart(2, '0')).join('-')

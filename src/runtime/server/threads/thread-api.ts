@@ -18,9 +18,9 @@ import type { StoredMessage, ThreadEvent, ThreadRecord, Unforgotten } from '../.
 export interface ThreadSummary {
   readonly id: string
   readonly model: string
-  /** What `rename` set, or else the beginning of the first user message; at most 80 characters. */
+  /** The title that `rename` set, or else the beginning of the first user message; at most 80 characters. */
   readonly title: string
-  /** Unix milliseconds. */
+  /** When the thread was created and last used, in Unix milliseconds. */
   readonly created: number
   readonly used: number
   readonly messages: number
@@ -36,8 +36,8 @@ export interface ThreadSummary {
 /** A fragment, and where its cells are. */
 export interface ThreadFragment extends Fragment {
   /**
-   * Where the cells of its text are, which a restore would find. Left out when the fragment is open, or when the place is unknown: the
-   * model is not loaded, its engine has no cache here, or the template refuses the step in progress.
+   * Where the cells of its hidden text are now; a restore would use them. Left out when the fragment is open, or when the place is unknown:
+   * the model is not loaded, its engine has no cache here, or the template refuses the step in progress.
    */
   readonly cells?: Residency
 }
@@ -58,7 +58,9 @@ export interface ThreadMessage {
   readonly omitted: readonly Omission[]
   /** The message's entry in the last step's ledger; null when the message was not there yet. */
   readonly cost: MessageCost | null
-  /** How many tokens the model sampled for it. Absent when they are unknown: another client wrote it, or it did not end by itself. */
+  /**
+   * How many tokens the model sampled for the message. Absent when they are unknown: another client wrote it, or it did not end by itself.
+   */
   readonly generated?: number
 }
 
@@ -74,14 +76,18 @@ export interface ThreadView extends ThreadSummary {
   readonly found: readonly { readonly name: string; readonly loaded: boolean }[]
 }
 
-/** Where the last answer looked, computed in a replay, because the cache of a live conversation keeps no attention weights. */
+/**
+ * How much attention the last answer paid to earlier text. A replay computes it, because the cache of a live conversation keeps no
+ * attention weights.
+ */
 export interface ThreadAttention extends AnswerMass {
   /** Index of the answer. */
   readonly message: number
   readonly replay: {
     /**
      * `prefill`: the answer's prompt, in one prefill. `steps`: all prompts since the cells were last exact, one after the other. `guess`:
-     * the earlier prompts are unknown; shows the prompt with the folds of now, after the unfolded one where hidden text left a trace.
+     * the earlier prompts are unknown, so the prompt is shown with the present folds. If hidden text left a trace, the prompt without folds
+     * is shown before it.
      */
     readonly kind: 'prefill' | 'steps' | 'guess'
     /** The contract of the last prompt. */
@@ -94,7 +100,7 @@ export interface ThreadAttention extends AnswerMass {
 }
 
 export interface ThreadSearch {
-  /** At most 1000 characters, and not only white space. */
+  /** The words to find: at most 1000 characters, and not only white space. */
   readonly query: string
   /** The most threads in the answer. Default 20. */
   readonly maxThreads?: number
@@ -110,9 +116,9 @@ export interface ThreadsFound {
 export interface ThreadFound {
   readonly id: string
   readonly title: string
-  /** How many messages have them; 0 where only the title does. */
+  /** How many messages have the words; 0 when only the title has them. */
   readonly messages: number
-  /** The first place in each of the first three of these messages, with the text around it. */
+  /** For each of the first three messages that have the words: the first place in it, with the text around it. */
   readonly places: readonly {
     /** Index of the message. */
     readonly message: number
@@ -123,7 +129,7 @@ export interface ThreadFound {
   }[]
 }
 
-/** A change of a thread, for watchers. */
+/** A change of a thread, as `watch` reports it. */
 export interface ThreadChange {
   readonly tenant: Tenant
   readonly thread: string
@@ -140,8 +146,8 @@ export interface ThreadChange {
 export interface ThreadApi {
   /**
    * Runs `work`, which may call `list`, `damage`, `get`, `view` and `export`. They see all changes that other servers of a shared store
-   * made before. With a shared store, call these five only within `reading`; `work` may be started more than once. @throws what `work`
-   * throws; KvfoldError store/unreachable
+   * made before. With a shared store, call these five methods only within `reading`. `work` may run more than once. @throws the errors of
+   * `work`; KvfoldError store/unreachable
    */
   reading<T>(work: () => T): Promise<T>
   /** The tenant's threads, most recently used first. */
@@ -154,11 +160,11 @@ export interface ThreadApi {
   fragment(tenant: Tenant, id: string, options: FragmentOptions): Promise<readonly Fragment[]>
   fold(tenant: Tenant, id: string, fragment: string, how?: FoldOptions, costly?: CostlyFolds): Promise<Fragment>
   /**
-   * Returns the servers that may still hold text that the thread's last forgetting fold hid; waits a few seconds for them. They forget it
-   * before they serve again.
+   * Returns the servers that may still hold the text that the thread's last fold with `forget` hid. Waits a few seconds for them. They
+   * forget it before they serve again.
    */
   unforgotten(tenant: Tenant, id: string): Promise<readonly Unforgotten[]>
-  /** Shows a fragment or an omitted part again. For an omission the result has an empty span. */
+  /** Shows a fragment or an omitted part of a message again. For an omitted part the returned fragment has an empty span. */
   restore(tenant: Tenant, id: string, fragment: string): Promise<Fragment>
   summarize(
     tenant: Tenant,
@@ -183,8 +189,8 @@ export interface ThreadApi {
   /** Recomputes approximate cells of the thread now. If there are none, returns `exact` with an empty ledger. */
   refresh(tenant: Tenant, id: string, signal?: AbortSignal): Promise<RefreshResult>
   /**
-   * Returns where the thread's last answer looked. Replays it on another context of its model, one replay at a time. `layers` default:
-   * all.
+   * Returns how much attention the thread's last answer paid to earlier text. Replays the answer on another context of its model, one
+   * replay at a time. `layers` default: all.
    * @throws KvfoldError attention/unavailable, attention/bad-request, memory/insufficient, context/full, engine/cancelled
    */
   attention(
@@ -196,7 +202,9 @@ export interface ThreadApi {
   export(tenant: Tenant, id: string): ExportedThread
   /** Deletes the thread from every tier, the store and memory; cancels its running step. */
   delete(tenant: Tenant, id: string): Promise<void>
-  /** Calls `listener` after every change until the returned function is called. `tenant` null: of all tenants. */
+  /**
+   * Calls `listener` after every change until the returned function is called. If `tenant` is null, it hears the changes of all tenants.
+   */
   watch(tenant: Tenant | null, listener: (change: ThreadChange) => void): () => void
 }
 

@@ -11,11 +11,11 @@ export class ThreadFinder {
   constructor(private readonly index: ThreadIndex) {}
 
   /**
-   * Returns the thread that the request continues unchanged; or the thread that shares some of its messages, with the alignment; or null
-   * to start a new thread.
+   * Returns the thread that the request continues unchanged. Else it returns the thread that shares some of its messages, with their
+   * alignment; or null, so that a new thread begins.
    * @param isFree whether a request may continue the thread now
-   * @throws KvfoldError for a thread that the request names: server/no-thread; engine/bad-request for another model;
-   * store/damaged-thread, store/lost-thread, store/failed
+   * @throws KvfoldError for a thread that the request names: server/no-thread; engine/bad-request for another model; store/damaged-thread,
+   * store/lost-thread, store/failed
    */
   find(wanted: ThreadRequest, isFree: (entry: ThreadEntry) => boolean): Thread | Related | null {
     const { tenant, model, messages, thread: id } = wanted
@@ -36,9 +36,9 @@ export class ThreadFinder {
   }
 
   /**
-   * Returns the thread of the client's session that the request continues or changed, or one of the parent session to fork. In a session
-   * every difference before the last common message is an edit, even if no answer is common. Returns null when no such thread is related,
-   * as when an agent asks for a title beside its conversation.
+   * Returns the thread of the client's session that the request continues or changed, or a thread of the parent session to fork. In a
+   * session every difference before the last common message is an edit, even if no answer is common. Returns null when no thread of the
+   * session is related, as when an agent asks for a title beside its conversation.
    */
   #ofSession(wanted: ThreadRequest, isFree: (entry: ThreadEntry) => boolean): Thread | Related | null {
     const { tenant, model, messages, session } = wanted
@@ -58,7 +58,10 @@ export class ThreadFinder {
     return forked && { ...forked, alignment: { ...forked.alignment, goesOn: false } }
   }
 
-  /** Prefers a thread that ends with the request's last answer, even if a thread that continued differently shares more messages. */
+  /**
+   * Returns the thread with the best common beginning, and how many messages that has. It prefers a thread that ends with the request's
+   * last answer, even if a thread that continued differently shares more messages.
+   */
   #begun(
     { tenant, model, messages }: ThreadRequest,
     chain: Chain,
@@ -71,8 +74,8 @@ export class ThreadFinder {
   }
 
   /**
-   * Returns the thread that has the request's last answer among its last messages, and most of the messages before it; null when no
-   * thread has. Reads only threads with that answer. Returns null also when `FEW` or more have it ("Done."), because the index lists no
+   * Returns the thread that has the request's last answer among its last messages, and most of the messages before it; null when no thread
+   * has that answer. Reads only threads with the answer. Returns null also when `FEW` or more have it ("Done."), because the index lists no
    * more of them, and the right one may be missing.
    */
   #near({ tenant, model, messages }: ThreadRequest): Related | null {
@@ -86,8 +89,8 @@ export class ThreadFinder {
   }
 
   /**
-   * Chooses by `isBetter` among the threads in `first` and, unless the request names a thread, those found by its messages. Returns null
-   * when no thread is related.
+   * Chooses the best thread (`isBetter`) among those in `first` and, unless the request names a thread, those found by its messages.
+   * Returns null when no thread is related.
    */
   #related({ tenant, model, messages, thread: id }: ThreadRequest, first: readonly ThreadEntry[]): Related | null {
     const keys = keysOf(messages)
@@ -114,7 +117,7 @@ export class ThreadFinder {
       const counts = id !== undefined || isRelated(thread.view, alignment)
       if (counts && (best === null || isBetter({ thread, alignment }, best))) best = { thread, alignment, entry }
     }
-    // Loading a later thread may have unloaded this one: load it again.
+    // Loading a later thread may have unloaded the best one, so it is loaded again.
     const thread = best && this.#loaded(best.entry, id)
     return best && thread && { ...best, thread }
   }
@@ -130,20 +133,21 @@ export class ThreadFinder {
   }
 }
 
-/** The facts of a request before it is compared with threads. */
+/** What is known of a request before it is compared with threads. */
 interface Known {
-  /** The thread that it names. */
+  /** The id of the thread that the request names. */
   readonly id?: string | undefined
-  /** Whether it belongs to the threads' conversation even if no answer is common. Default: whether it names a thread. */
+  /** Whether the request belongs to the threads' conversation even if no answer is common. Default: whether it names a thread. */
   readonly isOwn?: boolean
-  /** Keys of its messages, if they are computed already. */
+  /** Keys of the request's messages, if they are computed already. */
   readonly keys?: readonly string[]
 }
 const IN_SESSION: Known = { isOwn: true }
 
 /**
  * Returns whether the request has the beginning of the cut answer at the thread's end, as a message or as `beginning`. True if the thread
- * does not end with a cut answer. A request without it asks the same again: it gets another thread, so that this one keeps the cut text.
+ * does not end with a cut answer. A request without that beginning asks the same again. It gets another thread, so that this one keeps the
+ * cut text.
  */
 function goesOnFromCut({ cut, chain }: Thread, wanted: Pick<ThreadRequest, 'messages' | 'beginning'>): boolean {
   if (cut === null) return true

@@ -28,11 +28,11 @@ import { beginning, Thread } from './thread.js'
 export interface ThreadManagerOptions extends ThreadIndexOptions {
   /** Drops a thread's cells, in every tier. */
   readonly forget: (thread: Pick<KnownThread, 'id' | 'model'>) => void
-  /** Drops them also where other servers find them; resolves when none are left. */
+  /** Drops a thread's cells in every tier, and also where other servers find them. Resolves when none are left. */
   readonly erase: (id: string) => Promise<void>
-  /** The most threads of a tenant; for a new one the least recently used is deleted. Default: no limit. */
+  /** The most threads of a tenant. For each new thread beyond them, the least recently used one is deleted. Default: no limit. */
   readonly perTenant?: number
-  /** Gets a sentence about each thread that was deleted for its age, or because its tenant had too many. Default: no report. */
+  /** Receives a sentence about each thread that was deleted for its age, or because its tenant had too many. Default: no report. */
   readonly tell?: (sentence: string) => void
   /**
    * The most threads of a tenant whose cells engines may hold. Beyond it the cells of the least recently used are dropped; the threads
@@ -46,8 +46,8 @@ export interface ThreadManagerOptions extends ThreadIndexOptions {
 }
 
 /**
- * Milliseconds. The last recorded use may be ahead of the clock; then later uses get the numbers after it. If it is further ahead than this,
- * they get the clock's time.
+ * Milliseconds by which the last recorded use may be ahead of the clock. Up to this, later uses get the numbers that follow it. Beyond
+ * this, they get the clock's time.
  */
 const AHEAD = 600_000
 /** The most threads that one request deletes; later requests delete the rest. */
@@ -55,7 +55,7 @@ const AT_ONCE = 8
 
 /**
  * A request continues a thread when it begins with all messages that clients know of the thread. If another request runs on that thread,
- * it gets a copy instead, so that it never waits for another request's answer. Only requests that name a thread and bring only new
+ * the new one gets a fork, so that it never waits for another request's answer. Only requests that name a thread and bring only new
  * messages (`appended`) wait for it.
  */
 export class ThreadManager {
@@ -81,7 +81,7 @@ export class ThreadManager {
     })
   }
 
-  /** Opens with all threads of the store; none is loaded yet. */
+  /** Reads the list of all threads from the store; loads none of them yet. */
   static async open(options: ThreadManagerOptions): Promise<ThreadManager> {
     return new ThreadManager(await ThreadIndex.open(options), options)
   }
@@ -104,7 +104,7 @@ export class ThreadManager {
     return this.#sharing.reading(work)
   }
 
-  /** Runs `work` on the thread, which stays loaded and which no other server changes meanwhile. @throws KvfoldError as `get` */
+  /** Runs `work` on the thread, which stays loaded and which no other server changes meanwhile. @throws the errors of `get` */
   async owned<T>(tenant: Tenant, id: string, work: (thread: Thread) => Promise<T>): Promise<T> {
     const release = await this.#sharing.own(tenant, id)
     try {
@@ -211,7 +211,7 @@ export class ThreadManager {
     })
   }
 
-  /** Ends the ask: other requests may continue the thread. Call it after all changes are saved. */
+  /** Ends the ask on the thread, so that other requests may continue it. Call it after all changes are saved. */
   async give(thread: Thread): Promise<void> {
     thread.asked = false
     this.#changed(thread, 'idle')
@@ -284,8 +284,8 @@ export class ThreadManager {
   }
 
   /**
-   * Matches the request against the current threads. A thread that another server answers on is treated as one that this server answers
-   * on.
+   * Matches the request against the current threads. A thread that another server answers on counts as busy, like one that this server
+   * answers on.
    */
   async #matched(wanted: ThreadRequest): Promise<Taking> {
     const elsewhere = new Set<string>()
@@ -300,14 +300,14 @@ export class ThreadManager {
         await this.give(thread)
         throw error
       }
-      // The thread changed after the decision: decide again.
+      // The thread changed between the choice and the claim, so a thread is chosen again.
       await this.give(thread)
     }
   }
 
   /**
    * Chooses a thread and takes it without yielding, so that no other request can take it in between.
-   * @param elsewhere ids of threads that other servers have
+   * @param elsewhere ids of threads that other servers answer on
    */
   #match(wanted: ThreadRequest, elsewhere: ReadonlySet<string>): Taking {
     const isFree = (entry: ThreadEntry) => !entry.asked && !elsewhere.has(entry.id)
@@ -343,7 +343,7 @@ export class ThreadManager {
     thread.asked = true
     const { card } = thread
     this.index.add(thread)
-    // Creation is the first work of the thread. Later saves wait for it, and write nothing if it fails.
+    // The thread's creation in the store comes before all its other work. Later saves wait for it, and write nothing if it fails.
     void thread
       .alone(async () => {
         try {
@@ -375,7 +375,7 @@ export class ThreadManager {
     }
   }
 
-  /** Fails the thread for its present users. The next request finds it as stored. */
+  /** Makes the thread unusable for its present users after a failed save. The next request finds it as stored. */
   async #undo(thread: Thread, error: unknown): Promise<void> {
     thread.fail(error)
     const { tenant, id } = thread
@@ -439,7 +439,7 @@ export class ThreadManager {
       this.#changed(entry, 'deleted')
     }
     for (const { id } of forgotten) this.#unerased.add(id)
-    // Failed erasures are tried again before any other work. Until they succeed, this server does not report the text as forgotten.
+    // Erasures that failed before are tried again first. Until they succeed, this server does not report the text as forgotten.
     for (const id of this.#unerased) {
       await this.options.erase(id)
       this.#unerased.delete(id)

@@ -75,7 +75,7 @@ export class Operations implements ThreadApi {
         const folded = granted(conversation.fold(fragment, how, costly)).fragment
         edited(thread, 'folded', [folded], savedBy(folded))
         if (how?.forget === true) thread.noteForget()
-        // Forgets at once. If the template refuses, because results of calls are missing, the next step forgets.
+        // Engines forget at once. If the template refuses the prompt, because results of calls are missing, they forget with the next step.
         if (how?.forget === true) await engine.forgetHidden?.(conversation.id, ...shownBy(thread)).catch(unlessTemplate)
         return folded
       }),
@@ -192,7 +192,7 @@ export class Operations implements ThreadApi {
     return this.book.watch(tenant, listener)
   }
 
-  /** Returns null for a thread that is damaged, or that was deleted meanwhile. */
+  /** Returns the title and messages of a thread; null when it is damaged, or was deleted meanwhile. */
   async #readable(tenant: Tenant, id: string): Promise<{ title: string; messages: readonly ChatMessage[] } | null> {
     try {
       return await this.reading(() => {
@@ -209,7 +209,7 @@ export class Operations implements ThreadApi {
     return this.#with(tenant, id, (thread) => this.book.quietly(thread, 'fragments', () => work(thread)))
   }
 
-  /** Runs `work` with the thread's model loaded, which cuts and summaries need. */
+  /** Runs `work` with the thread's model loaded. Dividing text into fragments and summaries need the model. */
   #with<T>(tenant: Tenant, id: string, work: (thread: Thread, engine: ServedEngine) => Promise<T>): Promise<T> {
     return this.book.owned(tenant, id, async (thread) => {
       const lease = await this.models.lease(this.models.named(thread.model))
@@ -238,12 +238,12 @@ function edited(thread: Thread, what: NonNullable<ThreadEvent['what']>, fragment
 /** Returns the tokens that hiding the fragment saves; 0 when they were not counted. */
 const savedBy = (fragment: Fragment | undefined): number => (fragment?.price?.open ?? 0) - (fragment?.price?.hidden ?? 0)
 
-/** Rethrows errors except the template's: many templates refuse calls without all their results. */
+/** Ignores errors of the template, because many templates refuse calls without all their results. Rethrows all other errors. */
 function unlessTemplate(error: unknown): void {
   if (!(error instanceof KvfoldError && error.code.startsWith('chat/'))) throw error
 }
 
-/** Returns a successful result. @throws KvfoldError the refusal */
+/** Returns the result if it is a success. @throws KvfoldError with the code and message of a refusal */
 function granted<T extends object>(result: Result<T>): T {
   if (result.ok) return result
   const { code, message } = result
@@ -276,7 +276,7 @@ function viewOf(thread: Thread, cells: ReadonlyMap<string, Residency>): ThreadVi
   return { ...summaryOf(thread), all, ledger, events, tools: tools.map(({ name }) => name), found: toolsFoundIn(conversation) }
 }
 
-/** What the model is shown of the thread, as arguments of an engine's methods. */
+/** Returns what the model is shown of the thread, as arguments of an engine's methods. */
 const shownBy = ({ conversation, prompted }: Thread): Parameters<Engine['count']> => [
   conversation.messages,
   prompted.tools,
@@ -284,12 +284,12 @@ const shownBy = ({ conversation, prompted }: Thread): Parameters<Engine['count']
   prompted.variables,
 ]
 
-/** Returns where the cells of the hidden fragments are, by fragment id; empty when that is unknown. */
+/** Returns where the cells of the thread's hidden fragments are, by fragment id; empty when that is unknown. */
 function cellsOf(thread: Thread, models: Models): ReadonlyMap<string, Residency> {
   const { conversation, model } = thread
   const hidden = conversation.fragments.filter(({ state }) => state.kind !== 'open')
   const engine = models.all.find(({ name }) => name === model)?.engine
-  // With omissions the holes of a prompt cannot be told apart by their number.
+  // The engine numbers the holes of a prompt. With omitted parts the numbers no longer tell which hole is which fragment.
   if (hidden.length === 0 || conversation.omissions.length > 0 || engine?.residency === undefined) return new Map()
   try {
     const found = engine.residency(conversation.id, ...shownBy(thread))

@@ -10,14 +10,17 @@ import { Chain, messageKey } from './message-match.js'
 /** Approximate bytes that a message takes in memory, without its texts and tokens. */
 const MESSAGE = 500
 
-/** Messages are only appended. Keys and links that another view computed for the same messages are reused. */
+/**
+ * A thread's messages as its clients know them. Messages are only appended. Keys and links that were computed for the same messages before
+ * are reused.
+ */
 export class View {
   readonly #seen: StoredMessage['seen'][] = []
   readonly #messages: ChatMessage[] = []
   readonly #keys: string[] = []
-  /** For each message of the view, its index in the conversation. */
+  /** For each message that clients know, its index in the conversation. */
   readonly #places: number[] = []
-  /** For each message of the view, whether it is an answer of this server. */
+  /** For each message that clients know, whether it is an answer of this server. */
   readonly #given: boolean[] = []
   #chain = new Chain()
   #size = 0
@@ -44,7 +47,7 @@ export class View {
     return this.#messages
   }
 
-  /** Keys of these messages (`messageKey`). */
+  /** Keys of the messages that clients know (`messageKey`). */
   get keys(): readonly string[] {
     return this.#keys
   }
@@ -53,7 +56,7 @@ export class View {
     return this.#places
   }
 
-  /** For each of these messages, whether it is an answer of this server. Clients may have written the rest as they liked. */
+  /** For each message that clients know, whether it is an answer of this server. Clients may have written the others as they liked. */
   get given(): readonly boolean[] {
     return this.#given
   }
@@ -77,7 +80,10 @@ export class View {
     return this.#size
   }
 
-  /** Appends a message of the conversation. @param keyOf returns the key of a message of the view if it is known */
+  /**
+   * Appends a message of the conversation. @param seen how clients know it @param keyOf returns the key of a message that clients know, if
+   * it was computed before
+   */
   note(
     message: ChatMessage,
     seen: StoredMessage['seen'],
@@ -98,7 +104,7 @@ export class View {
 const knownOf = ({ message, seen }: StoredMessage): ChatMessage | null =>
   seen === 'nothing' ? null : seen === 'same' ? message : seen
 
-/** Counts two bytes a character, though most take one. */
+/** Returns approximate bytes. Counts two bytes a character, though most take one. */
 const sizeOf = ({ content, reasoning = '', sampled, toolCalls = [] }: ChatMessage): number =>
   MESSAGE +
   2 * (content.length + reasoning.length + (sampled?.text.length ?? 0)) +
@@ -122,7 +128,7 @@ export interface PromptHead {
 
 /** State of a thread that only this process knows. It stays when the thread's messages are unloaded. */
 export class RuntimeState {
-  /** The prompts that its answers were drawn from. */
+  /** The prompts to which the thread's answers were given. */
   shown = new ShownSteps()
   /** Null before the first prompt. */
   head: PromptHead | null = null
@@ -132,13 +138,13 @@ export class RuntimeState {
   warm = false
 }
 
-// The prompts that a thread's answers were drawn from since its cells were last exact. They are enough to show the thread again,
-// including the trace of hidden text.
+// The prompts of a thread's answers since its cells were last exact. A replay of these prompts shows the thread again, including the trace
+// of hidden text.
 
 /** The most prompts kept; older ones are dropped. */
 const MOST = 256
 
-/** Exists only in this process: a thread read from the store has no steps. */
+/** Keeps the prompts of a thread's latest answers. They exist only in this process: a thread that was read from the store has none. */
 export class ShownSteps {
   #steps: ShownPrompt[] = []
   /** Whether the first step kept was exact, so that earlier ones do not matter. */

@@ -15,8 +15,8 @@ export interface ThreadIndexOptions {
   /** Returns the ports that a thread's conversation needs to its model's engine, which may be loaded or not. */
   readonly portsOf: (thread: Thread) => ConversationPorts
   /**
-   * Approximate bytes for threads in memory. Beyond them idle threads are unloaded, and read again when needed; threads in use may exceed
-   * it. Default 64 MiB.
+   * Approximate bytes that threads in memory may take. Beyond them idle threads are unloaded, and read again when needed. Threads in use
+   * may exceed the limit. Default 64 MiB.
    */
   readonly idleBytes?: number
 }
@@ -24,11 +24,11 @@ export interface ThreadIndexOptions {
 const IDLE_BYTES = 2 ** 26
 
 /**
- * Work for one tenant touches no entry of another, so its time reveals neither their threads nor how many there are. Except for listing,
- * it takes no longer when the tenant has more threads.
+ * Finds threads by their ids, last uses, messages and sessions. Work for one tenant touches no entry of another, so its time reveals
+ * neither their threads nor how many there are. Except for listing, it takes no longer when the tenant has more threads.
  */
 export class ThreadIndex {
-  /** Has no tenant without entries. */
+  /** The threads of each tenant. A tenant that has none is not in the map. */
   readonly #tenants = new Map<Tenant, TenantThreads>()
   readonly #loaded: ThreadLru
   #size = 0
@@ -79,15 +79,18 @@ export class ThreadIndex {
   }
 
   /**
-   * Returns threads with one of these keys (`messageKey`) among their last messages, most recently used first. Takes the last keys that
-   * the index knows, and returns a few threads that have the rarest of them. Looks no further back than needed. Loads none.
+   * Returns a few threads with one of these keys (`messageKey`) among their last messages, most recently used first. It looks at the last
+   * few of these keys that the index knows, and returns threads with the rarest of them. Loads none.
    */
   having(tenant: Tenant, model: string, keys: readonly string[]): readonly ThreadEntry[] {
     const threads = this.#tenants.get(tenant)
     return threads === undefined ? [] : threads.lately.having(keys, (entry) => entry.model === model)
   }
 
-  /** Returns a few threads of the client's session, most recently used first. Loads none, and knows none of before the server's start. */
+  /**
+   * Returns a few threads of the client's session, most recently used first. Loads none. Sessions from before the server's start are
+   * forgotten.
+   */
   ofSession(tenant: Tenant, model: string, session: string): readonly ThreadEntry[] {
     const entries = [...(this.#tenants.get(tenant)?.sessions.get(session) ?? [])]
     return entries
@@ -96,7 +99,7 @@ export class ThreadIndex {
       .slice(0, FEW)
   }
 
-  /** Records that the entry's last request was of this session of the client. */
+  /** Records that the entry's last request belonged to this session of its client. */
   join(entry: ThreadEntry, session: string): void {
     this.#tenants.get(entry.tenant)?.join(entry, session)
   }
@@ -166,7 +169,7 @@ export class ThreadIndex {
 
   /**
    * Returns the entry's thread, loaded. It may be unloaded as soon as the caller yields, unless it is `asked` or `held`.
-   * @throws KvfoldError store/damaged-thread, and the entry is dropped; store/failed; server/no-thread when the store does not have it
+   * @throws KvfoldError store/damaged-thread, after dropping the entry; store/failed; server/no-thread when the store does not have it
    */
   load(entry: ThreadEntry): Thread {
     let { thread } = entry
@@ -227,7 +230,7 @@ export class ThreadIndex {
     return known === null
   }
 
-  /** Counts the thread's present size, and unloads idle threads until the rest have room. */
+  /** Updates the thread's size in the index. If threads take too much memory, unloads idle ones, least recently used first. */
   trim(thread: Thread): void {
     const entry = this.entryOf(thread)
     if (entry !== null) {
@@ -263,7 +266,7 @@ export const noThread = (id: string): KvfoldError =>
 class TenantThreads {
   readonly byId = new Map<string, ThreadEntry>()
   readonly uses = new UseOrder<ThreadEntry>()
-  /** Threads of which engines may hold cells. */
+  /** The threads of which engines may hold cells, in the order of their last uses. */
   readonly warm = new UseOrder<ThreadEntry>()
   readonly lately = new RecentMessageIndex(() => this.uses.fromNewest())
   readonly beginnings = new Map<string, Beginnings<ThreadEntry>>()
@@ -284,7 +287,7 @@ class TenantThreads {
     this.lately.note(entry, entry.ends)
   }
 
-  /** @param session null to leave the session */
+  /** Moves the entry to this session of its client. @param session null: to none */
   join(entry: ThreadEntry, session: string | null): void {
     if (entry.session === session) return
     const before = entry.session === null ? undefined : this.sessions.get(entry.session)
@@ -294,7 +297,7 @@ class TenantThreads {
     if (session !== null) this.sessions.set(session, (this.sessions.get(session) ?? new Set()).add(entry))
   }
 
-  /** Returns false when the entry was not there. */
+  /** Removes the entry from all indexes of its tenant. Returns false when it was not there. */
   delete(entry: ThreadEntry): boolean {
     const { id, model } = entry
     this.join(entry, null)
@@ -310,16 +313,16 @@ class TenantThreads {
 
 // Finds threads by their last messages, for clients that change earlier ones.
 
-/** The most known messages looked at, and the most threads returned. */
+/** The most keys that a search compares, and the most threads that it returns. */
 export const FEW = 8
-/** If at most so many threads have a message, all of them are looked at. */
+/** If at most this many threads have the rarest key, all of them are looked at; else only the most recently used. */
 const MANY = 256
 
 class RecentMessageIndex {
   readonly #entries = new Map<string, Set<ThreadEntry>>()
   readonly #keys = new Map<ThreadEntry, readonly string[]>()
 
-  /** @param newest returns all threads, most recently used first */
+  /** @param newest returns all threads of the tenant, most recently used first */
   constructor(private readonly newest: () => Iterable<ThreadEntry>) {}
 
   note(entry: ThreadEntry, keys: readonly string[]): void {
@@ -354,13 +357,16 @@ class RecentMessageIndex {
   }
 }
 
-// Decides which threads stay in memory: those in use, and of the rest the most recently used, as far as there is room.
+// Decides which threads stay in memory: all threads in use, and as many of the most recently used as there is room for.
 
-/** Unloading a thread loses nothing: everything acknowledged is in the store. While there is room, using a thread looks at no other. */
+/**
+ * Keeps recently used threads in memory. Unloading a thread loses nothing, because all acknowledged changes are in the store. While there
+ * is room, the use of a thread looks at no other.
+ */
 class ThreadLru {
-  /** For each entry the bytes it was counted with, least recently used first. */
+  /** The approximate bytes of each entry, as counted last. The entries are in the order of their uses, least recent first. */
   readonly #entries = new Map<ThreadEntry, number>()
-  /** The sum of these bytes. */
+  /** The sum of the bytes of all entries. */
   #bytes = 0
 
   /**
@@ -377,7 +383,7 @@ class ThreadLru {
     return this.#entries.size
   }
 
-  /** Records the use of an entry with a loaded thread; may unload others for it. */
+  /** Records the use of an entry with a loaded thread. It may unload other threads to make room. */
   use(entry: ThreadEntry): void {
     this.delete(entry)
     this.trim()
@@ -394,7 +400,7 @@ class ThreadLru {
     this.#entries.delete(entry)
   }
 
-  /** Unloads idle threads until the rest have room. */
+  /** Unloads idle threads, least recently used first, until those in memory take no more than `room`. */
   trim(): void {
     for (const entry of this.#entries.keys()) {
       if (this.#bytes <= this.room) return
@@ -424,7 +430,7 @@ export class ThreadEntry implements KnownThread, MatchCandidate {
   readonly runtime: RuntimeState
   /** The client's session that the thread belongs to; null when the client named none. */
   session: string | null = null
-  /** Null while its messages are only in the store. */
+  /** The loaded thread; null while its messages are only in the store. */
   #thread: Thread | null
   #listed: ListedThread
   #chain: Chain
@@ -442,25 +448,25 @@ export class ThreadEntry implements KnownThread, MatchCandidate {
     return this.#thread
   }
 
-  /** Attaches the loaded thread, which now answers for the entry. */
+  /** Attaches the loaded thread, from which the entry's facts now come. */
   load(thread: Thread): void {
     this.#thread = thread
   }
 
-  /** Unloads the thread. No caller may use it any more, and the store must have all of it. */
+  /** Unloads the thread. After this no caller may use it. The store must have all its changes. */
   putAway(): void {
     if (this.#thread === null) return
     this.renew(listed(this.#thread, this.#thread.card))
     this.#thread = null
   }
 
-  /** Sets the facts used while the thread is not loaded. */
+  /** Replaces the facts that the entry gives while its thread is not loaded. */
   renew(listed: ListedThread): void {
     this.#listed = listed
     this.#chain = new Chain(listed.card.chain)
   }
 
-  /** Takes in the card that the store now has. */
+  /** Takes over the card of the thread that the store now has. */
   saved(card: ThreadCard): void {
     if (this.#thread !== null) this.renew(listed(this.#thread, card))
   }
@@ -507,7 +513,7 @@ export class ThreadEntry implements KnownThread, MatchCandidate {
     return this.#thread?.chain ?? this.#chain
   }
 
-  /** Keys of the last messages. */
+  /** Keys of the thread's last messages (`messageKey`). */
   get ends(): readonly string[] {
     return this.#thread?.ends ?? this.#listed.card.ends ?? []
   }

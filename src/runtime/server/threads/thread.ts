@@ -11,7 +11,7 @@ import type { StoredMessage, ThreadCard, ThreadEvent, ThreadHead, ThreadRecord, 
 import type { MatchCandidate, Chain } from './message-match.js'
 import { dataSize, type PromptHead, RuntimeState, ShownSteps, View } from './thread-state.js'
 
-/** How much of the thread the store has. */
+/** How much of the thread has been written to the store. */
 interface StoredExtent {
   messages: number
   /** Whether the store has outdated messages after the first `messages`; the next save replaces them. */
@@ -26,11 +26,11 @@ interface StoredExtent {
 
 const NO_VARIABLES: PromptHead['variables'] = {}
 
-/** How many of its last messages a thread can be found by. */
+/** How many of a thread's last messages can be used to find it. */
 const ENDS = 4
 /** The most characters of a title. */
 const TITLE = 80
-/** Approximate bytes in memory: `cost` for each message of a ledger entry, `other` for the thread beside messages and costs. */
+/** Approximate bytes in memory. `cost`: for each message of a ledger entry; `other`: for the rest of the thread, without its messages. */
 const SIZES = { cost: 100, other: 4000 }
 
 /**
@@ -46,7 +46,7 @@ export class Thread implements MatchCandidate {
   used: number
   contract: ContractChoice | null
   tools: readonly ToolDefinition[]
-  /** True from the match until the answer is complete. Meanwhile other requests for it get a fork. */
+  /** True from the moment a request takes the thread until its answer is complete. Meanwhile other requests for the thread get a fork. */
   asked = false
   /** Why the thread can no longer be used or saved: it was deleted, or a save failed. Null while it is usable. */
   gone: Error | null = null
@@ -54,7 +54,7 @@ export class Thread implements MatchCandidate {
   #conversation: Conversation
   #view: View
   readonly #hidden: Set<string>
-  /** The title that a person or a program gave it; else null. */
+  /** The title that a person or a program gave the thread; else null. */
   #name: string | null
   readonly #ledger: LedgerEntry[]
   readonly #events: ThreadEvent[]
@@ -63,7 +63,7 @@ export class Thread implements MatchCandidate {
   #line: Promise<unknown> = Promise.resolve()
   #users = 0
   #size = SIZES.other
-  /** Approximate bytes of its client's tools. */
+  /** Approximate bytes of the definitions of its client's tools. */
   #headSize = 0
 
   /**
@@ -112,12 +112,12 @@ export class Thread implements MatchCandidate {
     return this.#conversation
   }
 
-  /** Keys of the view's messages (`messageKey`). */
+  /** Keys of the messages that clients know (`messageKey`). */
   get keys(): readonly string[] {
     return this.#view.keys
   }
 
-  /** Keys of the last messages. They find the thread when its client changes earlier ones. */
+  /** Keys of the last messages that clients know. They find the thread when its client changes earlier ones. */
   get ends(): readonly string[] {
     return this.keys.slice(-ENDS)
   }
@@ -127,7 +127,7 @@ export class Thread implements MatchCandidate {
     return this.#view.messages
   }
 
-  /** For each message of the view, whether it is an answer that this server gave. */
+  /** For each message that clients know, whether it is an answer that this server gave. */
   get given(): readonly boolean[] {
     return this.#view.given
   }
@@ -168,12 +168,15 @@ export class Thread implements MatchCandidate {
     this.#headSize = dataSize(this.tools)
   }
 
-  /** The prompts that its answers were drawn from, as far as this process knows. */
+  /** The prompts to which the thread's answers were given, as far as this process knows. */
   get shown(): ShownSteps {
     return this.runtime.shown
   }
 
-  /** The head of its latest prompt, as far as this process knows; else its client's tools without variables. */
+  /**
+   * The tools, template variables and adapters of its latest prompt, as far as this process knows; else its client's tools without
+   * variables.
+   */
   get prompted(): PromptHead {
     return this.runtime.head ?? { tools: this.tools, variables: NO_VARIABLES }
   }
@@ -233,7 +236,10 @@ export class Thread implements MatchCandidate {
     }
   }
 
-  /** Returns the conversation's index of a message of the view; for a message not there yet, the conversation's length. */
+  /**
+   * Returns the index in the conversation of a message, given its index among those that clients know. For a message that is not there yet,
+   * returns the conversation's length.
+   */
   placeOf(message: number): number {
     return this.#view.places[message] ?? this.conversation.messages.length
   }
@@ -272,14 +278,14 @@ export class Thread implements MatchCandidate {
     })
   }
 
-  /** Hides these messages from clients too. They know `summary` in their place, which becomes the last message. */
+  /** Hides these messages from clients too. In their place clients know `summary`, which becomes the thread's last message. */
   compact(hidden: ReadonlySet<number>, summary: ChatMessage): void {
     const { messages, edits } = this.record
     const left = messages.map((each, at): StoredMessage => (hidden.has(at) ? { ...each, seen: 'nothing' } : each))
     this.rewrite({ messages: [...left, { message: summary, seen: 'same' }], edits, held: [] })
   }
 
-  /** Appends messages from the client. Held results of the server's tools are inserted in the order of their calls. */
+  /** Appends messages from the client. Results of the server's tools that were held back are inserted in the order of their calls. */
   extend(messages: readonly ChatMessage[]): void {
     const results = messages.findIndex(({ role }) => role !== 'tool')
     const split = results === -1 ? messages.length : results
@@ -295,9 +301,8 @@ export class Thread implements MatchCandidate {
   }
 
   /**
-   * Records what clients know of the messages that a turn added after the first `from`. They know its last assistant message as `seen`.
-   * Null: the turn gave no answer, so they know only its searches.
-   *
+   * Records what clients know of the messages that a turn added after the first `from`.
+   * @param seen the last assistant message as clients know it; null when the turn gave no answer, so that they know only its searches
    * @param held results of the server's tools that wait until the client sends the results of its own calls in this answer
    * @param isSearch whether clients see this call as a step of its own, with its result
    */
@@ -328,14 +333,14 @@ export class Thread implements MatchCandidate {
     }
   }
 
-  /** Records an event that is not a step (`ThreadEvent`). */
+  /** Records an event that is not a step, such as a fold by a policy or an edit by a client (`ThreadEvent`). */
   happened(event: Omit<ThreadEvent, 'at' | 'after'>): void {
     this.#events.push({ ...event, at: Date.now(), after: this.#ledger.length })
     for (const key of event.hidden ?? []) this.#hidden.add(key)
     if (event.what === 'named') this.#name = event.name ?? null
   }
 
-  /** Marks that text of the thread must be forgotten by every engine that computed cells from it. The next save tells other servers. */
+  /** Records that engines must forget text of the thread, where they computed cells from it. The next save tells other servers. */
   noteForget(): void {
     this.#forgets = true
   }
@@ -345,7 +350,7 @@ export class Thread implements MatchCandidate {
     this.gone = cause instanceof Error ? cause : new Error(String(cause))
   }
 
-  /** @throws the error of a failed save; KvfoldError server/no-thread when the thread was deleted */
+  /** Throws if the thread is unusable. @throws the error of a failed save; KvfoldError server/no-thread when the thread was deleted */
   refuseGone(): void {
     if (this.gone !== null) throw this.gone
   }
@@ -387,7 +392,7 @@ export class Thread implements MatchCandidate {
     const isTouched = !isSameHead(saved.head, head)
     const from = saved.others ? saved.messages : null
     if (!isEdited && !isTouched && from === null && messages.length + ledger.length + events.length === 0) return null
-    // These advance before the write: changes made while the store writes belong to the next save.
+    // The counters advance before the write, because changes made during the write belong to the next save.
     saved.messages += messages.length
     saved.others = false
     saved.entries += ledger.length
@@ -418,8 +423,8 @@ export class Thread implements MatchCandidate {
 }
 
 /**
- * Compares what can change in a head. Tools and held messages are compared by identity, because writing them takes long and they are
- * replaced, never changed.
+ * Compares the parts of a head that can change. Tools and held messages are compared by identity: they are only ever replaced, and writing
+ * them as text takes long.
  */
 const isSameHead = (a: ThreadHead, b: ThreadHead): boolean =>
   a.used === b.used && a.contract === b.contract && isSameList(a.tools, b.tools) && isSameList(a.held, b.held)

@@ -13,18 +13,18 @@ export class TurnReport {
   tokens: number[] = []
   readonly searched: SearchStep[] = []
   readonly bareCalls: BareCallReport[] = []
-  /** The search of the current step. */
+  /** The search of the current step, until its message is made. */
   #found: ToolSearchResult | null = null
   #step = 0
-  /** The text and reasoning since the last search, and whether the current step has produced text. */
+  /** The text and reasoning since the last search. `#spoke`: whether the current step has produced text. */
   #text = ''
   #reasoning = ''
   #spoke = false
   #mayCall = true
-  /** Reused tokens of the first step's plan, and prompt tokens of the last one's. */
+  /** `#reused`: reused tokens of the first step's plan. `#prompt`: prompt tokens of the last step's plan. */
   #reused: number | null = null
   #prompt = 0
-  /** Sampled tokens not yet known to be text or reasoning, and the last step's reasoning tokens. */
+  /** `#unknown`: sampled tokens not yet known to be text or reasoning. `#reasoned`: reasoning tokens of the last step. */
   #unknown = 0
   #reasoned = 0
 
@@ -63,7 +63,7 @@ export class TurnReport {
     }
   }
 
-  /** The text before a search becomes a message of its own, as the client sends it back. */
+  /** Makes one message of the text before a search and the search's call, as the client sends it back later. */
   #afterSearches(): void {
     const result = this.#found
     if (result === null) return
@@ -144,6 +144,6 @@ export class TurnReport {
   }
 }
 
-/** Sums a figure over all steps. */
+/** Sums one of the timings' figures over all steps of a turn. */
 export const sum = ({ steps }: TurnOutcome, of: (timing: TurnOutcome['steps'][number]['timing']) => number): number =>
   steps.reduce((total, { timing }) => total + of(timing), 0)

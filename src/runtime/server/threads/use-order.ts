@@ -6,7 +6,10 @@ interface Link<T> {
   newer: Link<T> | null
 }
 
-/** A thing may be used or deleted while a walk is at it. A walk visits no thing twice, unless that thing is used meanwhile. */
+/**
+ * Keeps things in the order of their last use. A thing may be used or deleted while a walk is at it. A walk visits no thing twice, unless
+ * that thing is used meanwhile.
+ */
 export class UseOrder<T> {
   readonly #links = new Map<T, Link<T>>()
   #oldest: Link<T> | null = null
@@ -16,7 +19,7 @@ export class UseOrder<T> {
     return this.#links.size
   }
 
-  /** Makes it the most recently used. */
+  /** Makes the thing the most recently used. */
   use(thing: T): void {
     this.delete(thing)
     const link: Link<T> = { of: thing, older: this.#newest, newer: null }

@@ -31,7 +31,7 @@ const bash = (): Definition => ({
   },
 })
 
-/** @param date the version, as `20250728`. The first two can undo, and insert `new_str`. */
+/** Returns the text editor's definition. @param date its version, as `20250728`. The first two versions can undo, and insert `new_str`. */
 function textEditor(date: string): Definition {
   const isOld = date < '20250429'
   return {
@@ -77,7 +77,7 @@ const memory = (): Definition => ({
 
 const KINDS: Readonly<Record<string, (date: string) => Definition>> = { bash, text_editor: textEditor, memory }
 
-/** Returns the definition of a client's tool of Anthropic's; null when the type is no such tool. */
+/** Returns the definition of a tool that Anthropic's API names only by this type, and that the client carries out; null for other types. */
 export function clientTool(type: string): Definition | null {
   const [, kind = '', date = ''] = /^(bash|text_editor|memory)_(\d{8})$/.exec(type) ?? []
   return KINDS[kind]?.(date) ?? null
@@ -85,6 +85,6 @@ export function clientTool(type: string): Definition | null {
 
 export const isLeftOut = ({ type }: { readonly type?: string }): boolean => type !== undefined && LEFT_OUT.test(type)
 
-/** Returns the tools left out, each as `tools[3]: web_search_20250305`. */
+/** Returns the tools that the model does not see, each as `tools[3]: web_search_20250305`. */
 export const toolsLeftOut = (tools: readonly { readonly type?: string }[] = []): readonly string[] =>
   tools.flatMap((tool, index) => (isLeftOut(tool) ? [`tools[${index}]: ${tool.type}`] : []))

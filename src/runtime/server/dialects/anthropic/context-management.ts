@@ -24,7 +24,7 @@ export const ContextManagement = Type.Optional(
   }),
 )
 
-/** The top-level field of `compact-2026-09-04`. */
+/** The top-level field `compaction` of Anthropic's `compact-2026-09-04`, which asks for a summary. */
 export const CompactionField = Type.Optional(
   Type.Object(
     { type: Type.Literal('summarize'), instructions: Type.Optional(Type.String()) },
@@ -36,7 +36,7 @@ type Managed = Type.Static<typeof ContextManagement>
 type EditFields = Readonly<Record<string, unknown>>
 type Rules = NonNullable<Ask['clear']>
 
-/** What a request wants cleared and compacted. */
+/** The parts of an ask that say what the client wants cleared and compacted. */
 type Wishes = Pick<Ask, 'clear' | 'compaction'>
 
 interface ManagedRequest {
@@ -44,7 +44,7 @@ interface ManagedRequest {
   readonly compaction?: Type.Static<typeof CompactionField>
 }
 
-/** @throws FieldError */
+/** Reads `context_management` and `compaction` into the parts of an ask. @throws FieldError */
 export function managementOf({ context_management: managed, compaction: summarize }: ManagedRequest): Wishes {
   const rules: { -readonly [K in keyof Rules]: Rules[K] } = {}
   let compaction: Ask['compaction']
@@ -90,24 +90,27 @@ function compactionOf(edit: EditFields, place: string): NonNullable<Ask['compact
   return { above, pauses, keepsUser: false, ...instructionsIn(instructions) }
 }
 
-/** Blank instructions count as none. */
+/** Returns the client's instructions for a summary. Blank ones count as none. */
 const instructionsIn = (text: string | null | undefined): { readonly instructions?: string } =>
   text == null || text.trim() === '' ? {} : { instructions: text }
 
-// A compaction is a block at the beginning of an answer. Sent back, it stands for all messages before it.
+// A compaction is a block at the beginning of an answer. When a client sends the block back, it stands for all messages before it.
 
 const SIGNED = 'kvfold1.'
 
-/** Names the text, so that a block whose text was changed on the way is noticed. It proves nothing about who wrote it. */
+/**
+ * Returns a signature of the summary's text, which shows whether a client sends the text back unchanged. It proves nothing about the
+ * writer.
+ */
 const signatureOf = (content: string): string => SIGNED + createHash('sha256').update(content).digest('base64url')
 
-/** Returns the block of a compaction; the client sends it back as it is. */
+/** Returns the block of a compaction. The client sends the block back as it is. */
 export const compactionBlock = ({ content }: Pick<Compacted, 'content'>): object => ({
   ...{ type: 'compaction', content, encrypted_content: null },
   ...(content === null ? {} : { signature: signatureOf(content) }),
 })
 
-/** Returns the message that the block stands for; null for a compaction that failed. @throws FieldError */
+/** Returns the message that a compaction's block stands for; null for a compaction that failed. @throws FieldError */
 export function compactedIn(block: EditFields, place: string): ChatMessage | null {
   const { content = null, signature = null } = block
   if (content === null) return null
@@ -121,7 +124,7 @@ export function compactedIn(block: EditFields, place: string): ChatMessage | nul
   return summaryMessage(content)
 }
 
-/** Returns how many turns keep their reasoning. */
+/** Returns how many of the newest turns keep their reasoning. */
 function turnsOf(edit: EditFields, place: string): number {
   const keep = edit['keep'] ?? null
   if (keep === 'all' || (isRecord(keep) && keep['type'] === 'all')) return Infinity
@@ -172,7 +175,7 @@ function sizeOf(
   return { type, value: value as number }
 }
 
-/** Returns the field of the answer; empty when the request has no such field. */
+/** Returns the answer's field `context_management`; empty when the request does not have that field. */
 export function managed(
   { context_management: asked }: { readonly context_management?: Managed | undefined },
   { cleared }: Answer,
@@ -195,7 +198,7 @@ interface Marked {
   readonly messages: readonly { readonly role: string; readonly content: unknown }[]
 }
 
-/** Returns how many of the prompt's messages follow the one with the last `cache_control`; null when there is none. */
+/** Returns how many of the prompt's messages follow the message with the last `cache_control`; null when none has it. */
 export function afterBreakpoint({ cache_control: automatic, system, tools, messages }: Marked): number | null {
   if (isRecord(automatic)) return 0
   const last = messages.findLastIndex(({ content }) => isMarked(content))
@@ -207,7 +210,7 @@ export function afterBreakpoint({ cache_control: automatic, system, tools, messa
 const isMarked = (parts: unknown): boolean =>
   Array.isArray(parts) && parts.some((part) => isRecord(part) && isRecord(part['cache_control']))
 
-/** Returns how many of our messages one of Anthropic's becomes. */
+/** Returns how many messages of a thread one message of Anthropic's API becomes. */
 function partsOf(content: unknown): number {
   if (!Array.isArray(content)) return 1
   const kinds = content.map((block) => isRecord(block) && (block['type'] === 'tool_result' || block['type'] === 'compaction'))

@@ -14,12 +14,12 @@ export const DiagnosticsField = Type.Optional(
 
 type Wish = Type.Static<typeof DiagnosticsField> | undefined
 
-/** A request, as far as comparing needs it. Holds hashes, no text. */
+/** The parts of a request that are compared with a later request. It holds hashes, no text. */
 interface RequestPrint {
   readonly model: string
   readonly system: string
   readonly tools: string
-  /** Everything else that changes a prompt: template variables, tool choice, format. */
+  /** A hash of everything else that changes a prompt: template variables, tool choice, format. */
   readonly rest: string
   readonly keys: readonly string[]
   /** Tokens of the prompt and of the answer, which the next request could have read from the cache. */
@@ -29,7 +29,7 @@ interface RequestPrint {
 /** The most requests that are remembered; the oldest are forgotten first. */
 const MOST = 4096
 
-/** How much of a request the cache had. */
+/** How many of a request's prompt tokens came from the cache. */
 type Read = Pick<Answer['usage'], 'promptTokens' | 'cachedTokens'>
 
 export class Diagnostics {
@@ -46,7 +46,7 @@ export class Diagnostics {
     }
   }
 
-  /** Returns the field `diagnostics` of the answer; null when nothing changed, or the client compares with nothing. */
+  /** Returns the answer's field `diagnostics`; null when nothing changed, or the client names no earlier message. */
   told(wish: Wish, ask: Ask, model: string, read: Read): object | null {
     const id = wish?.previous_message_id
     if (id === undefined) return null
@@ -73,14 +73,14 @@ function printOf(
   return {
     model,
     system: digest(system.map(messageKey)),
-    // The order of tools changes nothing: the thread keeps the one that it saw first.
+    // The order of tools does not count, because the thread keeps the order that it saw first.
     tools: digest([...tools].sort((a, b) => (a.name < b.name ? -1 : 1))),
     rest: digest([toolChoice, template.map(({ names, value }) => [names, value]), format ?? null, deferred?.tools.length ?? 0]),
     keys: rest.map(messageKey),
   }
 }
 
-/** Returns the first change, in the order in which Anthropic's API looks for one. */
+/** Returns the first difference between two requests, in the order in which Anthropic's API looks for one. */
 function changeBetween(before: RequestPrint, now: Omit<RequestPrint, 'tokens'>): string | null {
   if (before.model !== now.model) return 'model_changed'
   if (before.system !== now.system) return 'system_changed'

@@ -16,7 +16,7 @@ import { callOf, checkChoice, checkTools, NO_PARAMETERS, STRICT } from '../tools
 
 const TEXT = { text: 'text' } as const
 
-/** @throws FieldError */
+/** Translates a request to `/v1/messages` into an ask. @throws FieldError */
 export function messagesAsk(body: MessagesRequest, tenant: Tenant, defaults: Sampling, unsupportedParts?: UnsupportedParts): Ask {
   const { messages: all, tools, deferred } = promptOf(body, unsupportedParts)
   const { messages, beginning } = begun(all, `messages[${body.messages.length - 1}]`, body)
@@ -43,11 +43,11 @@ export function messagesAsk(body: MessagesRequest, tenant: Tenant, defaults: Sam
   }
 }
 
-/** @throws FieldError */
+/** Returns the template fields of a request. @throws FieldError */
 export const templateOf = (body: PromptRequest): ReturnType<typeof templateFieldsOf> =>
   templateFieldsOf(body, { field: 'output_config.effort', value: body.output_config?.effort })
 
-/** @throws FieldError */
+/** Returns the messages and tools of a request. @throws FieldError */
 export function promptOf(
   body: PromptRequest,
   unsupportedParts: UnsupportedParts = 'refuse',
@@ -71,7 +71,7 @@ export function promptOf(
       ? assistantMessages(blocks, place, names, known, unsupportedParts)
       : userMessages(blocks, place, names, known, unsupportedParts)
   })
-  // The last compaction stands for all before it, except the system's messages.
+  // The last compaction stands for all messages before it, except the system's.
   const from = messages.findLastIndex(({ message }) => message.stands !== undefined)
   const left = messages.filter(({ message }, at) => at >= from || message.role === 'system')
   return { messages: [...system, ...resultsInOrder(left)], ...offered }
@@ -97,7 +97,10 @@ function blocksOf(content: unknown, place: string): ContentBlock[] {
   })
 }
 
-/** Returns one message, unless it contains tool searches: each search ends a message, and its result is the next message. */
+/**
+ * Translates the blocks of an assistant's message. It stays one message, unless it has tool searches: each search ends a message, and its
+ * result is the next message.
+ */
 function assistantMessages(
   blocks: readonly ContentBlock[],
   place: string,
@@ -161,7 +164,9 @@ function assistantMessages(
   return messages
 }
 
-/** Each result of a call is a message of its own; the text between them is the user's. */
+/**
+ * Translates the blocks of a user's message. Each result of a call becomes a message of its own; the text between results is the user's.
+ */
 function userMessages(
   blocks: readonly ContentBlock[],
   place: string,
@@ -189,7 +194,7 @@ function userMessages(
       const id = stringOf(block, 'tool_use_id', at)
       const said = saidIn(block['content'], `${at}.content`, known)
       const name = names.get(id)
-      // A prompt has no other place for it.
+      // The model learns of the error from the text, because a prompt has no other place for it.
       const content = block['is_error'] === true ? `Error: ${said}` : said
       messages.push({
         message: { role: 'tool', content, toolCallId: id, ...definedFields({ name }) },
@@ -202,7 +207,7 @@ function userMessages(
   return messages.length > 0 ? messages : [{ message: { role: 'user', content: '' }, place }]
 }
 
-/** Returns the text of a result; references to tools become their definitions. */
+/** Returns the text of a tool result; references to tools become their definitions. */
 function saidIn(content: unknown, place: string, known: KnownTools): string {
   if (content === undefined) return ''
   return hasReferences(content) ? referenced(content, known, place) : textOf(content, place, TEXT, 'placeholder')
@@ -374,7 +379,7 @@ function referencedTool(reference: unknown, tools: ReadonlyMap<string, ToolDefin
 const hasReferences = (content: unknown): content is readonly unknown[] =>
   Array.isArray(content) && content.some((part) => isRecord(part) && part['type'] === 'tool_reference')
 
-/** Returns the text of a search's result, as its own thread has it. @throws FieldError */
+/** Returns the text of a search's result, the same text as in the thread of that search. @throws FieldError */
 function resultText(content: unknown, tools: ReadonlyMap<string, ToolDefinition>, place: string): string {
   if (!isRecord(content)) throw new FieldError(place, `${place} must be an object.`)
   const { type, tool_references: references, error_code: code, error_message: message } = content

@@ -82,12 +82,12 @@ export function addMessages(app: App, { service, sampling, unsupportedParts, exc
   )
 }
 
-/** Returns the fields and tools that have no effect. */
+/** Returns the names of the request's fields and tools that have no effect. */
 const leftOut = (body: MessagesRequest): readonly string[] => [...toolsLeftOut(body.tools), ...ignoredIn(body, MessagesBody)]
 
 /** Compares a request with an earlier one, and remembers it for later ones. */
 interface Diagnosis {
-  /** Returns the field `diagnostics` of the answer; empty when the request does not have it. */
+  /** Returns the answer's field `diagnostics`; empty when the request does not have that field. */
   of(model: string, read: Pick<Usage, 'promptTokens' | 'cachedTokens'>): object
   note(answer: Answer): void
 }
@@ -97,7 +97,7 @@ const diagnosed = ({ diagnostics }: MessagesRequest, told: object | null): objec
 
 // Writes an answer as a message, whole or in events.
 
-/** @param body the request */
+/** Writes an answer as a message. @param body the request */
 export function messageReply(id: string, body: MessagesRequest, answer: Answer): object {
   const { message, model, searched = [], compacted } = answer
   const said = ({ content, reasoning }: ChatMessage) => [
@@ -125,7 +125,7 @@ export function messageReply(id: string, body: MessagesRequest, answer: Answer):
 function usageIn(body: MessagesRequest, { usage, ledger, compacted }: Answer): object {
   const after = afterBreakpoint(body)
   const messages = after === null ? [] : (ledger.find(({ kind }) => kind === 'answer')?.messages ?? [])
-  // The last message is the answer.
+  // The ledger's last message is the answer, which is not part of the prompt.
   const before = messages.slice(0, Math.max(0, messages.length - 1 - (after ?? 0)))
   const created = before.reduce((sum, { recomputed, fresh }) => sum + recomputed + fresh, 0)
   const own = usageOf(usage, Math.min(created, usage.promptTokens - usage.cachedTokens))
@@ -137,7 +137,10 @@ function usageIn(body: MessagesRequest, { usage, ledger, compacted }: Answer): o
   return { ...own, iterations }
 }
 
-/** `created`: tokens computed up to the breakpoint. `input_tokens`, `created` and the cached tokens add up to the prompt. */
+/**
+ * Writes token counts. `created`: tokens computed up to the last `cache_control`. They add up to the prompt with `input_tokens` and the
+ * cached tokens.
+ */
 function usageOf({ promptTokens, cachedTokens, completionTokens }: Omit<Usage, 'reasoningTokens'>, created = 0): object {
   return {
     input_tokens: promptTokens - cachedTokens - created,
@@ -147,13 +150,13 @@ function usageOf({ promptTokens, cachedTokens, completionTokens }: Omit<Usage, '
   }
 }
 
-/** Writes blocks one after another; each is begun, filled and ended. */
+/** Writes an answer as a stream of blocks, one after another. Each block is begun, filled and ended. */
 export class MessageStream implements StreamShape<Answer> {
   #model = ''
   #begun = false
   #blocks = 0
   #open: 'text' | 'thinking' | 'call' | null = null
-  /** The open call and the text of its arguments sent so far. */
+  /** The call whose arguments are being sent, and their text so far. */
   #call = { id: '', told: '' }
 
   constructor(
@@ -342,8 +345,8 @@ export function anthropicError(problem: Problem, requestId: string): AnthropicEr
 }
 
 /**
- * Clients compact their context when they read these words, and parse the two numbers. The maximum leaves room for one token of an
- * answer.
+ * Returns the error text for a prompt that is too long. Clients compact their context when they read these words, and parse the two
+ * numbers. The maximum leaves room for one token of an answer.
  */
 function tooLong({ size, message }: Problem): string {
   if (size === null) return `prompt is too long: ${message}`
@@ -366,7 +369,7 @@ const searchBlocks = ({ call, found, error }: ToolSearchResult): readonly [objec
   },
 ]
 
-/** Returns a search's block; at the start of a stream its input is empty. */
+/** Returns the block of a search's call; at the start of a stream its input is empty. */
 const useBlock = ({ id, name }: ToolCall, input: object = {}): object => ({
   ...{ type: 'server_tool_use', id, name, input, caller: { type: 'direct' } },
 })

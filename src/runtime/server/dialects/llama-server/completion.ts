@@ -124,10 +124,10 @@ const gapIn = ({
   fill: { prefix, suffix, files: (input_extra ?? []).map(({ text, filename: name = UNNAMED }) => ({ name, text })) },
 })
 
-/** llama-server's name for a file that has none. */
+/** The name that llama-server gives to a file without one. */
 const UNNAMED = 'tmp'
 
-/** @throws FieldError */
+/** Returns as many asks for each prompt as the body wants answers. @throws FieldError */
 function asksOf(body: LlamaRequest, prompts: readonly Prompted[], tenant: Tenant, defaults: Sampling): readonly CompletionAsk[] {
   const { n_predict, max_tokens, n_cmpl, n, n_probs = 0, stop, stream, model } = body
   const most = n_predict ?? max_tokens ?? -1
@@ -181,7 +181,7 @@ function completion(answer: CompletionAnswer, index: number, wish: LlamaWish): o
   return body.response_fields === undefined ? whole : chosen(whole, body.response_fields)
 }
 
-/** The fields of the last chunk, which the whole answer has, too. */
+/** Returns the fields of the last chunk, which the whole answer has, too. */
 function end(answer: CompletionAnswer, index: number, { body, asks, ignored }: LlamaWish): object {
   const { model, text, usage, finish, stop, ledger, unread } = answer
   const { maxTokens = -1 } = asks[index]!
@@ -262,7 +262,7 @@ const named = ({ token, text, bytes, logprob }: NamedLogprob): object => ({
   logprob,
 })
 
-/** Returns only these fields. `a/b` is field b of a, under the name `a/b`. */
+/** Returns an answer with only the fields that the client chose. `a/b` is field b of a, and is named `a/b` in the result. */
 function chosen(whole: object, fields: readonly string[]): object {
   const found = fields.flatMap((field) => {
     const path = field.split('/')

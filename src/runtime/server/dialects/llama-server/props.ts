@@ -104,7 +104,7 @@ export function addTokens(app: App, { service, sampling, unsupportedParts, excha
       const { messages } = body
       const text = body.content ?? body.prompt
       if (text === undefined && messages === undefined) throw new FieldError('content', 'content is missing.')
-      // As vLLM has it: the tokens of the prompt that the template makes of a conversation.
+      // As in vLLM, these are the tokens of the prompt that the template makes of a conversation.
       const asked = messages === undefined ? null : chatAsk({ ...body, messages }, request.tenant, sampling, unsupportedParts)
       const { parse_special: special = body.content === undefined, add_special: bos = body.add_special_tokens ?? false } = body
       return exchange(request, reply).wait(async () => {
@@ -149,10 +149,10 @@ export function addTokens(app: App, { service, sampling, unsupportedParts, excha
   )
 }
 
-/** Tokens between two yields. */
+/** How many tokens are written between two yields to the event loop. */
 const STEP = 4096
 
-/** Makes the answer of `/tokenize`. @param pieces the bytes of each token, if asked for */
+/** Makes the answer of `/tokenize`. @param pieces the bytes of each token, if the client wants them */
 function* tokenized(
   tokens: Int32Array,
   pieces: readonly Buffer[] | null,

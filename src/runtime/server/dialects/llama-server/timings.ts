@@ -1,7 +1,7 @@
-/** Tells how long an answer takes, by llama-server's names: when it is complete, and while it runs. */
+/** Reports how long an answer takes, under llama-server's names: when it is complete, and while it runs. */
 import type { AnyAnswer, AskEvent } from '../../ask.js'
 
-/** Returns the timings of an answer in milliseconds and tokens per second. The time to the first token counts as the prompt's. */
+/** Returns the timings of an answer in milliseconds and tokens per second. The time until the first token counts as the prompt's time. */
 export function timings({ timing, usage }: Pick<AnyAnswer, 'timing' | 'usage'>): object {
   const { firstToken, total, prefillTokens, generatedTokens } = timing
   return {
@@ -26,7 +26,7 @@ function written(cached: number, prompt: number, promptTime: number, predicted: 
   }
 }
 
-/** Follows the events of one answer. */
+/** Follows the events of one answer, to report its timings while it runs. */
 export class RunningTimings {
   #started: number | null = null
   #first: number | null = null
@@ -55,22 +55,22 @@ export class RunningTimings {
     return written(this.#cached, this.#done, first - started, this.#predicted, now - first)
   }
 
-  /** The tokens of the prompt. */
+  /** How many tokens the prompt has. */
   get prompted(): number {
     return this.#shown
   }
 
-  /** The tokens generated so far. */
+  /** How many tokens were generated so far. */
   get predicted(): number {
     return this.#predicted
   }
 
-  /** How much of the prompt is in the cache, and since when it is computed. */
+  /** Reports how many tokens of the prompt were cached and computed so far, and the milliseconds since that began. */
   get progress(): object {
     return {
       total: this.#shown,
       cache: this.#cached,
-      // The last token of a prompt that is all cached is computed again.
+      // A prompt that is completely cached still computes its last token, so the sum may be one too large.
       processed: Math.min(this.#shown, this.#cached + this.#done),
       time_ms: Math.round(performance.now() - (this.#started ?? performance.now())),
     }

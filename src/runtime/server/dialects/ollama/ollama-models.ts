@@ -69,14 +69,17 @@ export function addOllamaModels(app: App, { service, pull, refuseGuests }: Ports
         await pull(hubName(name), { signal: ending.signal, onProgress: () => undefined })
         return { status: 'success' }
       }
-      // A wrong name is an error, not a stream.
+      // `hubName` throws before the stream begins, so that a wrong name gets an HTTP error.
       const lines = pullLines(pull, hubName(name), ending.signal)
       return reply.type('application/x-ndjson').send(Readable.from(lines))
     },
   )
 }
 
-/** Clients write the hub's names with its host. Other addresses are not fetched for them. @throws FieldError */
+/**
+ * Returns the name of a model of the hub, which clients write with the hub's host. Models at other addresses are not downloaded for them.
+ * @throws FieldError
+ */
 function hubName(name: string): string {
   const plain = name.replace(/^(?:https?:\/\/)?(?:hf\.co|huggingface\.co)\//i, '').replace(/^(?:hf|huggingface):/i, '')
   if (/^[\w][\w.-]*\/[\w][\w.-]*(?:\/[\w./-]+\.gguf|:[\w.-]+)?$/.test(plain) && !plain.includes('..')) return `hf:${plain}`
@@ -86,7 +89,7 @@ function hubName(name: string): string {
   )
 }
 
-/** Milliseconds between two lines about the same file. */
+/** Milliseconds between two progress lines about the same file. */
 const OFTEN = 100
 
 async function* pullLines(pull: PullModel, name: string, signal: AbortSignal): AsyncGenerator<string> {
@@ -129,7 +132,7 @@ async function* pullLines(pull: PullModel, name: string, signal: AbortSignal): A
     })
   for (;;) {
     for (const line of lines.splice(0)) yield `${JSON.stringify(line)}\n`
-    // More may have come while the client read.
+    // More lines may have come while the client read the last ones.
     if (lines.length > 0) continue
     if (state.ended) return
     await new Promise<void>((resolve) => {
@@ -138,7 +141,7 @@ async function* pullLines(pull: PullModel, name: string, signal: AbortSignal): A
   }
 }
 
-/** Milliseconds that a list waits for hashes; a model whose hash takes longer has none in this answer. */
+/** Milliseconds that a list of models waits for their hashes. A model whose hash takes longer has none in this answer. */
 const PATIENCE = 1000
 
 async function tag(service: Service, { name, since, bytes, loaded }: ModelStatus): Promise<object> {
@@ -156,7 +159,7 @@ const later = <T>(value: T, milliseconds: number): Promise<T> =>
     setTimeout(resolve, milliseconds, value).unref()
   })
 
-/** Empty texts where the file is unknown. */
+/** Returns facts of a model; empty texts where its file is unknown. */
 function detailsOf(file: ServedFile | null): object {
   const { architecture: family = 'kvfold', parameters = 0, quantization = '' } = file?.facts ?? {}
   return {
@@ -165,7 +168,7 @@ function detailsOf(file: ServedFile | null): object {
   }
 }
 
-/** Architectures that only make vectors or scores. */
+/** Names of architectures that only make vectors or scores. */
 const ENCODERS = /bert|^t5encoder$/
 
 function shown(file: ServedFile, { architecture, metadata, template, parameters }: NonNullable<ServedFile['facts']>): object {
@@ -177,7 +180,7 @@ function shown(file: ServedFile, { architecture, metadata, template, parameters 
   }
 }
 
-/** Returns the model's own name for one that may end in `:latest`. */
+/** Returns the model's own name for a name that may end in `:latest`, as Ollama's clients write it. */
 export function nameIn(service: Service, name: string | undefined): string | undefined {
   const plain = name?.replace(/:latest$/, '')
   return service.models().some((model) => model.name === name) ? name : plain
@@ -185,7 +188,10 @@ export function nameIn(service: Service, name: string | undefined): string | und
 
 const UNITS: Readonly<Record<string, number>> = { ns: 1e-6, us: 1e-3, µs: 1e-3, ms: 1, s: 1000, m: 60_000, h: 3_600_000 }
 
-/** Returns the milliseconds of Ollama's `keep_alive`: seconds, or a text such as `5m` or `1h30m`. Infinity below 0; null when not given. */
+/**
+ * Reads Ollama's `keep_alive`, which is seconds, or a text such as `5m` or `1h30m`. Returns milliseconds: Infinity for a negative time,
+ * null when none is given.
+ */
 export function keepAliveOf(given: string | number | undefined): number | null {
   if (given === undefined || given === '') return null
   const text = String(given)

@@ -44,7 +44,7 @@ const EmbedBody = Type.Object({
 
 export function addOllama(app: App, ports: Ports, version: string): void {
   const { service, sampling, unsupportedParts, exchange } = ports
-  /** Resolves the model's name, which may have a tag. */
+  /** Replaces the model's name, which may have a tag such as `:latest`, by the server's name for it. */
   const named = <T extends { readonly model?: string }>(body: T): T => ({
     ...body,
     ...definedFields({ model: nameIn(service, body.model) }),
@@ -89,7 +89,7 @@ export function addOllama(app: App, ports: Ports, version: string): void {
       const begin = (signal: AbortSignal): readonly AnyAsked<Answer | CompletionAnswer>[] =>
         bare === null ? [service.ask({ ...ask, signal, streamed })] : [service.complete({ ...ask, ...bare, signal })]
       const running = exchange(request, reply)
-      // No template shows them.
+      // Fields of the request without effect: a completion without a template cannot show them.
       const unshown = bare === null ? [] : (['system', 'think'] as const).filter((name) => body[name] !== undefined)
       const ignored = ignoredIn(body, GenerateBody, unshown)
       if (streamed) return running.stream(begin, new OllamaStream('generate', ignored))
@@ -102,7 +102,7 @@ export function addOllama(app: App, ports: Ports, version: string): void {
     async (request, reply) => {
       const body = named(request.body)
       const { model, input, dimensions } = body
-      // A model for embeddings alone stays loaded.
+      // A model for embeddings alone always stays loaded, so `keep_alive` does not apply to it.
       if (service.sideModels().every(({ use }) => use !== 'embeddings')) keep(ports, body, request.tenant)
       const inputs = typeof input === 'string' ? [input] : input
       const answer = await exchange(request, reply).aside(
@@ -120,14 +120,14 @@ export function addOllama(app: App, ports: Ports, version: string): void {
   app.get('/api/version', { schema: described('Version (Ollama)', 'ollama') }, () => ({ version }))
 }
 
-/** Loads the model, or unloads it where `keep_alive` is 0. */
+/** Loads the model for a request without a prompt, or unloads it when `keep_alive` is 0. */
 async function load(ports: Ports, body: Common, tenant: Tenant, kind: OllamaKind): Promise<object> {
   const { service } = ports
   const isLeaving = keepAliveOf(body.keep_alive) === 0
   keep(ports, body, tenant)
   if (isLeaving) {
     ports.refuseGuests(tenant, 'unload models')
-    // While it is used, it is unloaded after that.
+    // A model in use is unloaded after its last use instead.
     await service.unload(body.model).catch((error: unknown) => {
       if (!(error instanceof KvfoldError && error.code === 'model/busy')) throw error
     })
@@ -139,8 +139,8 @@ async function load(ports: Ports, body: Common, tenant: Tenant, kind: OllamaKind
 }
 
 /**
- * Carries out `keep_alive`. Models that the server was started with stay loaded as it was started, unless it is 0. A key that may not manage
- * the server changes nothing.
+ * Carries out `keep_alive`. A time above 0 has no effect on a server without a folder of models. A key that may not manage the server
+ * changes nothing.
  */
 function keep(
   { service, refuseGuests }: Ports,
@@ -164,7 +164,7 @@ const Name = Type.Optional(Type.String({ maxLength: 1024, description: 'a name o
 const { temperature, top_k, top_p, min_p, typical_p, repeat_penalty, repeat_last_n, seed } = SamplingFields
 const { presence_penalty, frequency_penalty, mirostat, mirostat_tau, mirostat_eta } = SamplingFields
 
-/** Ollama's names. Options not listed here have no effect, and the answer names them. */
+/** Sampling options under Ollama's names. Options not listed here have no effect, and the answer names them. */
 const Options = Type.Optional(
   Type.Object({
     ...{ temperature, top_k, top_p, min_p, typical_p, repeat_penalty, repeat_last_n, seed },
@@ -241,7 +241,7 @@ type Common = Omit<Type.Static<typeof GenerateBody>, 'prompt' | 'system' | 'raw'
 export type OllamaChat = Type.Static<typeof OllamaChatBody>
 export type Generate = Type.Static<typeof GenerateBody>
 
-/** @throws FieldError */
+/** Translates a request to `/api/chat` into an ask. @throws FieldError */
 const chatAsk = (body: OllamaChat, tenant: Tenant, defaults: Sampling, unsupportedParts: UnsupportedParts): Ask => ({
   ...commonOf(body, tenant, defaults),
   messages: messagesOf(body.messages, unsupportedParts),
@@ -253,7 +253,7 @@ const chatAsk = (body: OllamaChat, tenant: Tenant, defaults: Sampling, unsupport
   ),
 })
 
-/** @throws FieldError */
+/** Translates a request to `/api/generate` into an ask. @throws FieldError */
 function generateAsk(body: Generate, tenant: Tenant, defaults: Sampling, unsupportedParts: UnsupportedParts): Ask {
   const { prompt = '', system = '', template = '', images = [] } = body
   if (body.context !== undefined)
@@ -264,7 +264,7 @@ function generateAsk(body: Generate, tenant: Tenant, defaults: Sampling, unsuppo
   return { ...commonOf(body, tenant, defaults), messages: [...first, { role: 'user', content }], tools: [] }
 }
 
-/** The parts that both requests have. */
+/** Returns the parts of an ask that come from fields of both routes. */
 function commonOf(body: Common, tenant: Tenant, defaults: Sampling): Omit<Ask, 'messages' | 'tools'> {
   const { options = {}, think } = body
   const { num_predict: most = -1, stop, ...sampling } = options
@@ -284,7 +284,7 @@ function commonOf(body: Common, tenant: Tenant, defaults: Sampling): Omit<Ask, '
   }
 }
 
-/** The variables of `think`; what the template does not read is named by this dialect's field. */
+/** Returns the template variables that `think` sets. If the template does not read them, the answer names the field `think`. */
 function thinkingOf(think: boolean | string | undefined): ReturnType<typeof templateFieldsOf> {
   const isThinking = typeof think === 'boolean' ? { enable_thinking: think } : {}
   const effort = { field: 'think', value: typeof think === 'string' ? think : undefined }
@@ -300,8 +300,8 @@ function formatOf(format: unknown): AnswerFormat | undefined {
 }
 
 /**
- * Numbers calls without ids. A result without an id answers an open call of its tool, or of any tool when it names none: the first such
- * call of the last message that has one.
+ * Translates messages, and numbers calls without ids. A result without an id answers an open call of its tool, or of any tool when it names
+ * none. It is the first such call of the last message that has one.
  */
 function messagesOf(messages: OllamaChat['messages'], unsupportedParts: UnsupportedParts): ChatMessage[] {
   let made = 0
@@ -404,7 +404,7 @@ function part(kind: OllamaKind, model: string, text: string, thinking: string, c
   return { model, created_at: new Date().toISOString(), ...said }
 }
 
-/** Times are in nanoseconds. */
+/** Returns the last fields of an answer: why it ended, token counts, and times in nanoseconds. */
 function end({ finish, timing, usage, waited, unread }: AnyAnswer, ignored: readonly string[]): object {
   const { firstToken, total } = timing
   const nanoseconds = (milliseconds: number) => Math.round(Math.max(0, milliseconds) * NANOSECONDS)

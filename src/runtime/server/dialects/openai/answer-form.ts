@@ -12,7 +12,7 @@ import type { KvfoldRequest } from '../kvfold-field.js'
 /** A JSON schema. */
 export const Schema = Type.Unsafe<unknown>({ type: ['object', 'boolean'] })
 
-/** The meaning of a schema's `strict`. */
+/** Explains a schema's field `strict` to readers of the API's schema. */
 export const LOOSE = 'false: what of the schema cannot be kept is left out, and named in kvfold.ignored; else it is refused'
 
 export const ResponseFormat = Type.Optional(
@@ -29,7 +29,7 @@ export const ResponseFormat = Type.Optional(
   }),
 )
 
-/** Returns the format; undefined means any text. @throws FieldError */
+/** Returns the answer's form that `response_format` asks for; undefined means any text. @throws FieldError */
 export function formatOf(format: NonNullable<Type.Static<typeof ResponseFormat>>): AnswerFormat | undefined {
   if (format.type === 'text') return undefined
   if (format.type === 'json_object')
@@ -71,12 +71,15 @@ export const FormFields = {
   regex: text('as SGLang has it: a regular expression that the whole answer matches'),
 }
 
-/** Fields in which a null has a meaning. */
+/** Fields in which a null has a meaning, so that nulls in them are kept. */
 export const WITH_NULLS = ['structured_outputs', 'guided_json', 'json_schema'] as const
 
 type FormRequest = Type.Static<ReturnType<typeof Type.Object<typeof FormFields>>> & { readonly kvfold?: KvfoldRequest }
 
-/** Returns the form that the fields ask for. @throws FieldError when this server cannot enforce it, or when several fields set one */
+/**
+ * Returns the form of the answer that the request's fields ask for. @throws FieldError when this server cannot enforce it, or when several
+ * fields set one
+ */
 export function formOf(request: FormRequest): AnswerFormat | undefined {
   const { response_format: format, kvfold, structured_outputs: outputs = {}, json_schema, grammar, ebnf, regex } = request
   const asked = [
@@ -119,7 +122,7 @@ const cannot =
     throw unsupported(param, `${param} is not supported; ${why}`)
   }
 
-/** For a field that asks for something only when it is true. */
+/** Makes the reader of a field that has an effect only when it is true. */
 const only =
   (reader: FormReader): FormReader =>
   (value, param) => {
@@ -132,7 +135,7 @@ const noTag = cannot('send a grammar (GBNF).')
 const noSpaces = cannot('where spaces stand in JSON is not a matter of choice here.')
 const noSuch = cannot('send json, json_object, regex, choice or grammar.')
 
-/** The keys of vLLM's `structured_outputs`. */
+/** A reader for each key of vLLM's `structured_outputs`. */
 const KINDS: Readonly<Record<string, FormReader>> = {
   json: schemaOf,
   json_object: only(() => ({ kind: 'json' })),
@@ -142,7 +145,7 @@ const KINDS: Readonly<Record<string, FormReader>> = {
   structural_tag: noTag,
   whitespace_pattern: noSpaces,
   disable_any_whitespace: only(noSpaces),
-  // This server has no fallback, and schemas allow no properties besides those they name.
+  // These keys have no effect: this server has no fallback, and schemas allow no properties besides those they name.
   disable_fallback: nothing,
   disable_additional_properties: nothing,
 }
@@ -158,7 +161,7 @@ function schemaOf(value: unknown, param: string): AnswerFormat {
   }
 }
 
-/** The most texts that an answer may choose from. */
+/** The most texts in a list of which the answer must be one. */
 const MOST_CHOICES = 1000
 
 function choiceOf(value: unknown, param: string): AnswerFormat {

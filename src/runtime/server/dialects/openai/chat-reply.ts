@@ -10,21 +10,21 @@ import { argumentsOf, restOf } from '../tools.js'
 import { dropUsage } from './drops.js'
 import { chatLogprobs, chatUsage, openAiError, promptLogprobs, summed } from './wire.js'
 
-/** The fields that every chunk of a completion repeats. */
+/** The fields that every chunk of one answer repeats. */
 export interface ChatHead {
   readonly id: string
-  /** Unix seconds. */
+  /** When the answer was begun, in Unix seconds. */
   readonly created: number
   readonly system_fingerprint: string
 }
 
-/** The parts of the request that shape its answer. */
+/** The wishes of a request that decide which fields its answer has. */
 export interface ChatWish {
   readonly kvfold: KvfoldRequest
   /** Names of the request's fields that are not supported. */
   readonly ignored: readonly string[]
   readonly logprobs: boolean
-  /** Whether the answer has the ids of its tokens, and of those of the prompt. Default false. */
+  /** Whether the answer has the ids of its tokens, and of the prompt's tokens. Default false. */
   readonly tokens?: boolean
   /** Whether logprobs name tokens by their ids. Default false. */
   readonly asIds?: boolean
@@ -32,9 +32,9 @@ export interface ChatWish {
   readonly usage: boolean
   /** With `usage`: whether each chunk has the counts so far. Default false. */
   readonly counts?: boolean
-  /** Whether each part of a stream has timings. The end of it always has them. Default false. */
+  /** Whether each chunk of a stream has timings. The last chunk always has them. Default false. */
   readonly timings?: boolean
-  /** Whether a stream tells how much of the prompt is computed. Default false. */
+  /** Whether a stream reports how much of the prompt is computed. Default false. */
   readonly progress?: boolean
 }
 
@@ -53,7 +53,7 @@ export function chatCompletion(
       index,
       message: {
         role: 'assistant',
-        // OpenAI's clients expect null beside calls.
+        // OpenAI's clients expect null as the content of a message that has only calls.
         content: message.content === '' && message.toolCalls !== undefined ? null : message.content,
         refusal: null,
         ...(message.reasoning === undefined ? {} : { reasoning_content: message.reasoning }),
@@ -72,7 +72,7 @@ export function chatCompletion(
   }
 }
 
-/** Null where another server has the tokens. */
+/** Returns the field with the ids of the prompt's tokens, if the client wants it. It is null where another server has the tokens. */
 const promptTokens = (answer: Answer | undefined, { tokens }: ChatWish): object =>
   tokens === true ? { prompt_token_ids: answer?.promptTokens === undefined ? null : [...answer.promptTokens] } : {}
 
@@ -120,7 +120,7 @@ export class ChatStream implements StreamShape<Answer> {
     return [{ data: openAiError(problem) }, DONE]
   }
 
-  /** The role is sent before anything else. */
+  /** Returns the first chunk of a choice, which has only the role. Empty when it was sent, or when the answer has not begun. */
   #first(event: AskEvent, index: number, choice: StreamedChoice): readonly Frame[] {
     if (choice.begun || event.type === 'queued' || event.type === 'started') return []
     choice.begun = true
@@ -151,7 +151,7 @@ export class ChatStream implements StreamShape<Answer> {
         if (this.wish.tokens === true) choice.tokens.push(...event.tokens)
         return []
       case 'plan':
-        // Logprobs and tokens of steps that the client does not see are dropped.
+        // Logprobs and tokens of a step that the client does not see are dropped.
         choice.logprobs.length = choice.tokens.length = 0
         return []
       case 'acm':
@@ -167,7 +167,7 @@ export class ChatStream implements StreamShape<Answer> {
     }
   }
 
-  /** The first chunk of a call has its name; later ones have its arguments. */
+  /** Returns the chunks for more text of a call's arguments. The first chunk of a call has its name; later ones have only arguments. */
   #arguments(index: number, { id, name }: Pick<ToolCall, 'id' | 'name'>, text: string, choice: StreamedChoice): readonly Frame[] {
     const part = (delta: object) => this.#part(index, { tool_calls: [{ index: choice.calls - 1, ...delta }] }, choice)
     const frames: Frame[] = []
@@ -186,7 +186,7 @@ export class ChatStream implements StreamShape<Answer> {
     return this.#chunk([choice], told)
   }
 
-  /** The sampled tokens since the last chunk, if the client wants them. */
+  /** Returns the field with the tokens sampled since the last chunk, if the client wants it. */
   #tokens(index: number): object {
     return this.wish.tokens === true ? { token_ids: this.#choice(index).tokens.splice(0) } : {}
   }
@@ -204,7 +204,7 @@ export class ChatStream implements StreamShape<Answer> {
     }
   }
 
-  /** The prompt's tokens and those of all answers so far. */
+  /** Returns the token counts so far, of the prompt and of all answers. */
   get #counts(): object {
     return countsOf([[...this.#choices.values()].map(({ timings: running }) => running)])
   }
@@ -229,14 +229,17 @@ interface StreamedChoice {
   readonly timings: RunningTimings
 }
 
-/** The tokens so far. @param prompts for each prompt, its answers */
+/**
+ * Returns the token counts so far. A prompt counts once, however many answers it has. @param prompts for each prompt, the state of its
+ * answers
+ */
 export function countsOf(prompts: readonly (readonly RunningTimings[])[]): object {
   const prompt = prompts.reduce((sum, answers) => sum + Math.max(0, ...answers.map(({ prompted }) => prompted)), 0)
   const completion = prompts.flat().reduce((sum, { predicted }) => sum + predicted, 0)
   return { prompt_tokens: prompt, completion_tokens: completion, total_tokens: prompt + completion }
 }
 
-/** Returns the first answer's timings: all answers share its prompt. */
+/** Returns the field with the timings of the first answer, because all answers share its prompt. */
 export const timingsOf = ([first]: readonly AnyAnswer[]): object => (first === undefined ? {} : { timings: timings(first) })
 
 const ROLE = { role: 'assistant' } as const
@@ -249,7 +252,7 @@ const written = (call: ToolCall): object => ({
   function: { name: call.name, arguments: argumentsOf(call) },
 })
 
-/** The stop string, or the stop token, that ended an answer, under vLLM's name. */
+/** Returns the field with the stop string, or the stop token, that ended an answer, under vLLM's name. */
 export const stopReason = (stop: string | number | undefined): object => (stop === undefined ? {} : { stop_reason: stop })
 
 function reasonOf(finish: Finish): string {

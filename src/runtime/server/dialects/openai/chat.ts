@@ -31,7 +31,10 @@ import { DropFields, dropsOf } from './drops.js'
 import { LEFT_OUT } from './response-tools.js'
 import { checkPromptLogprobs, PromptLogprobsField, TokenFields } from './wire.js'
 
-/** Messages, tools, their fields and `response_format` may have nulls for unset fields. Schemas and arguments nested deeper keep theirs. */
+/**
+ * How many levels of a body may have nulls for unset fields: messages, tools, their fields and `response_format`. Schemas and arguments are
+ * nested deeper and keep their nulls.
+ */
 const NULLS = 5
 
 export function addChat(app: App, { service, sampling, fingerprint, unsupportedParts, exchange }: Ports): void {
@@ -74,7 +77,7 @@ export function addChat(app: App, { service, sampling, fingerprint, unsupportedP
 
 const PARTS = { text: 'text', refusal: 'refusal' } as const
 
-/** @throws FieldError */
+/** Translates a request into an ask. @throws FieldError */
 export function chatAsk(body: ChatRequest, tenant: Tenant, defaults: Sampling, unsupportedParts?: UnsupportedParts): Ask {
   refuseWhatChangesTheAnswer(body)
   const { messages, beginning } = beginningIn(body, unsupportedParts)
@@ -105,18 +108,18 @@ export function chatAsk(body: ChatRequest, tenant: Tenant, defaults: Sampling, u
   }
 }
 
-/** The values of `reasoning_format` that stand for what this server does. */
+/** The values of `reasoning_format` that describe how this server gives reasoning anyway. */
 const SPLIT: readonly string[] = ['auto', 'deepseek']
 
-/** Whether the answer must have a form, think first, or be a forced call, so that it cannot continue a text. */
+/** Whether the answer cannot continue a text, because it must have a form, think first, or be a forced call. */
 function isHeld(body: ChatRequest): boolean {
   const choice = choiceOf(body.tool_choice)
   return formOf(body) !== undefined || body.enable_thinking === true || (choice !== 'auto' && choice !== 'none')
 }
 
 /**
- * A last message of the assistant begins the answer if that is possible, as in llama-server, unless the request decides otherwise by
- * vLLM's fields.
+ * Returns the messages, and the beginning of the answer. A last message of the assistant is that beginning if that is possible, as in
+ * llama-server, unless the request decides otherwise by vLLM's fields.
  * @throws FieldError when the request demands it and it is impossible
  */
 function beginningIn(body: ChatRequest, unsupportedParts?: UnsupportedParts): ReturnType<typeof begun> {
@@ -137,7 +140,7 @@ function beginningIn(body: ChatRequest, unsupportedParts?: UnsupportedParts): Re
   return goesOn ? begun(messages, place, body) : { messages, beginning: undefined }
 }
 
-/** Returns OpenAI's field, or OpenRouter's. */
+/** Returns the effort of thinking, with the name of its field: OpenAI's, or else OpenRouter's. */
 const effortOf = ({ reasoning_effort: effort, reasoning }: ChatRequest) =>
   effort === undefined ? { field: 'reasoning.effort', value: reasoning?.effort } : { field: 'reasoning_effort', value: effort }
 
@@ -158,7 +161,7 @@ function refuseWhatChangesTheAnswer(body: ChatRequest): void {
     throw new FieldError('top_logprobs', 'top_logprobs means nothing without logprobs: true.')
 }
 
-/** @throws FieldError */
+/** Translates the messages of a request. @throws FieldError */
 export function messagesOf(messages: readonly ChatRequestMessage[], unsupportedParts?: UnsupportedParts): ChatMessage[] {
   const names = new Map<string, string>()
   const placed = messages.map((message, index): PlacedMessage => {
@@ -169,7 +172,7 @@ export function messagesOf(messages: readonly ChatRequestMessage[], unsupportedP
   return resultsInOrder(placed)
 }
 
-/** @param names the tool of each earlier call, by the call's id; the message's own calls are added */
+/** Translates one message. @param names the tool of each earlier call, by the call's id; the message's own calls are added */
 function messageOf(
   message: ChatRequestMessage,
   place: string,
@@ -210,7 +213,7 @@ function messageOf(
   }
 }
 
-/** Tools of OpenAI's own servers, such as `{type: web_search}`. The model does not see them, and the answer says so. */
+/** Whether a tool is one of OpenAI's own servers, such as `{type: web_search}`. The model does not see these, and the answer says so. */
 const isLeftOut = ({ type, function: definition }: NonNullable<ChatRequest['tools']>[number]): boolean =>
   definition === undefined && LEFT_OUT.test(type)
 

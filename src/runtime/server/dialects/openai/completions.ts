@@ -60,9 +60,9 @@ const CompletionBody = Type.Object({
 
 type CompletionRequest = Type.Static<typeof CompletionBody>
 
-/** Keys of the `kvfold` field that apply here; the rest concern conversations. */
+/** Keys of the `kvfold` field that a completion without messages may have; the others concern conversations. */
 const TAKEN: readonly string[] = ['grammar', 'ledger', 'events', 'ping', 'priority', 'timeout']
-/** How many tokens OpenAI's API generates by default. */
+/** How many tokens an answer has at most by default, as in OpenAI's API. */
 const DEFAULT_TOKENS = 16
 
 export function addCompletions(app: App, { service, sampling, fingerprint, exchange }: Ports): void {
@@ -112,7 +112,7 @@ type Detokenize = (tokens: readonly number[]) => Promise<string>
 const textsOf = (prompts: readonly CompletionAsk['prompt'][], detokenize: Detokenize): Promise<readonly string[]> =>
   Promise.all(prompts.map((prompt) => textOf(typeof prompt === 'string' ? [prompt] : prompt, detokenize)))
 
-/** Adjacent tokens are decoded together, because one of them may be part of a character. */
+/** Returns a prompt's text. Adjacent tokens are decoded together, because one of them may be part of a character. */
 async function textOf(parts: readonly (string | number)[], detokenize: Detokenize): Promise<string> {
   const runs: (string | number[])[] = []
   for (const part of parts) {
@@ -126,7 +126,7 @@ async function textOf(parts: readonly (string | number)[], detokenize: Detokeniz
   return texts.join('')
 }
 
-/** Returns an ask for each of `n`; a given seed differs from ask to ask. @throws FieldError */
+/** Returns `n` asks for one prompt, as many as the body wants. If it gives a seed, every ask gets a different one. @throws FieldError */
 function asksOf(body: CompletionRequest, prompt: CompletionAsk['prompt'], tenant: Tenant, defaults: Sampling): CompletionAsk[] {
   refuseWhatChangesTheAnswer(body)
   const { n = 1, kvfold } = body
@@ -152,7 +152,10 @@ function asksOf(body: CompletionRequest, prompt: CompletionAsk['prompt'], tenant
   }))
 }
 
-/** A request that fills a gap: its prompt is the text before the answer, and the suffix the text after it. @throws FieldError */
+/**
+ * Returns the gap of a request with a suffix, which the answer fills: its prompt is the text before the answer, and the suffix the text
+ * after it. @throws FieldError
+ */
 function fillOf(
   { suffix = '' }: CompletionRequest,
   prompt: CompletionAsk['prompt'],
@@ -162,7 +165,7 @@ function fillOf(
   return { prompt: '', fill: { prefix: prompt, suffix, files: [] } }
 }
 
-/** How many alternatives to report for each token of the prompt. */
+/** Returns how many alternatives to report for each token of the prompt; undefined when its logprobs are not wanted. */
 function alternativesOf({ echo, logprobs, prompt_logprobs: asked }: CompletionRequest): number | undefined {
   const echoed = echo === true ? logprobs : undefined
   return asked === undefined || echoed === undefined ? (asked ?? echoed) : Math.max(asked, echoed)
@@ -225,8 +228,8 @@ function textCompletion(
 }
 
 /**
- * Returns the logprobs of a prompt and its answer. The first token has none. Text that the model's texts begin with and that the prompt
- * lacks counts no characters.
+ * Returns the logprobs of a prompt and its answer in one list. The first token has none. Its text counts no characters if the model's texts
+ * begin with it and the prompt does not contain it.
  */
 function withPrompt(
   prompt: string,
@@ -310,7 +313,7 @@ class CompletionStream implements StreamShape<CompletionAnswer> {
     }
   }
 
-  /** The tokens so far; each prompt counts once. */
+  /** Returns the token counts so far; each prompt counts once for all its answers. */
   get #counts(): object {
     const { each } = this.wish
     const groups = new Map<number, RunningTimings[]>()
@@ -340,7 +343,7 @@ interface StreamedText {
 
 const reasonOf = (finish: Finish): string => (finish === 'length' ? 'length' : 'stop')
 
-/** Each prompt counts once. */
+/** Returns the token counts of all answers. Each prompt counts once for all its answers. */
 function usageOf(answers: readonly CompletionAnswer[], { each }: CompletionWish): object {
   const prompts = answers.filter((_, index) => index % each === 0).map(({ usage }) => usage)
   const sum = (key: 'promptTokens' | 'cachedTokens') => prompts.reduce((total, usage) => total + usage[key], 0)

@@ -1,9 +1,11 @@
-/** AKV's fields of `/v1/chat/completions`: `drop_message`, `drop_rule` and `reposition`, and the counts that they add to usage. */
+/**
+ * Reads AKV's fields of `/v1/chat/completions`, `drop_message`, `drop_rule` and `reposition`, and writes the counts that they add to usage.
+ */
 import Type from 'typebox'
 import type { Answer, Ask } from '../../ask.js'
 import { FieldError } from '../../problem.js'
 
-/** How many tool results stay by default. */
+/** How many of the newest tool results stay by default. */
 const KEPT = 12
 
 const Index = Type.Integer({ minimum: 0, maximum: 100_000 })
@@ -37,7 +39,10 @@ interface DropRequest {
   readonly reposition?: readonly number[]
 }
 
-/** @param count of the request's messages @throws FieldError for an index that names no message, or one that cannot be dropped there */
+/**
+ * Returns the drops that the fields ask for. @param count how many messages the request has @throws FieldError for an index that names no
+ * message, or one that cannot be dropped there
+ */
 export function dropsOf({ drop_message: drops, drop_rule: rule, reposition }: DropRequest, count: number): Ask['drops'] {
   if (drops === undefined && rule === undefined && reposition === undefined) return undefined
   const isThere = (message: number) => Number.isSafeInteger(message) && message >= 0 && message < count
@@ -66,6 +71,6 @@ const ruleOf = ({
 }: NonNullable<DropRequest['drop_rule']>): NonNullable<NonNullable<Ask['drops']>['rule']> =>
   type === 'thinking_drop' ? { kind: 'thinking' } : { kind: 'results', keep }
 
-/** Returns the counts for `usage.prompt_tokens_details`; empty when the request has none of the fields. */
+/** Returns the counts of drops for `usage.prompt_tokens_details`; empty when the request drops nothing. */
 export const dropUsage = ({ dropped }: Pick<Answer, 'dropped'>): object =>
   dropped === undefined ? {} : { drop_skipped_tokens: dropped.skippedTokens, repos_tokens: dropped.repositionedTokens }

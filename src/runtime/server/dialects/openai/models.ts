@@ -10,7 +10,7 @@ const NamedBody = Type.Object({ model: Type.String({ minLength: 1, maxLength: 10
 export function addModels(app: App, { service, refuseGuests }: Ports): void {
   app.get('/v1/models', { schema: described('Models', 'openai') }, () => {
     const data = all(service)
-    // Anthropic's client pages by `has_more` and the ids.
+    // Anthropic's client reads lists page by page, by `has_more` and the ids.
     return { object: 'list', data, has_more: false, first_id: data[0]?.id ?? null, last_id: data.at(-1)?.id ?? null }
   })
   app.get(
@@ -38,7 +38,7 @@ export function addModels(app: App, { service, refuseGuests }: Ports): void {
     const state = stateOf(service, model)
     if (state === undefined) throw missing(model)
     if (state === 'loaded') throw new FieldError('model', `The model ${model} is loaded already.`)
-    // Its state says whether it failed.
+    // A failed load is not reported here: the model's state shows it.
     service.load(model).catch(() => undefined)
     return { success: true }
   })
@@ -57,7 +57,7 @@ const missing = (name: string): FieldError =>
     'model/not-found',
   )
 
-/** @throws KvfoldError model/not-found */
+/** Returns the state of the model with this name or alias; undefined when there is none. @throws KvfoldError model/not-found */
 function stateOf(service: Service, name: string): ModelStatus['state'] | undefined {
   const models = service.models()
   return (models.find((model) => model.name === name) ?? models.find(({ aliases }) => aliases.includes(name)))?.state
@@ -69,7 +69,7 @@ interface ModelEntry {
   readonly [field: string]: unknown
 }
 
-/** Returns the served models, then those that only embed or rank. */
+/** Returns the list of models: the served ones, then those that only embed or rank. */
 function all(service: Service): readonly ModelEntry[] {
   const served = service.models().flatMap(({ name, aliases, adapters, since, state, failed, loaded }: ModelStatus) => {
     const known = loaded === null ? {} : { context: loaded.context, engine: loaded.engine, release: loaded.release }
@@ -77,11 +77,11 @@ function all(service: Service): readonly ModelEntry[] {
     const model = {
       ...entryOf({ name, since, title: loaded?.title }, { state, ...known }),
       ...context,
-      // As llama-server's router has it.
+      // The field has the form that llama-server's router gives it.
       status: { value: state, ...(failed ? { failed } : {}) },
       ...(aliases.length === 0 ? {} : { aliases }),
     }
-    // `parent` as in vLLM.
+    // The field `parent` is vLLM's.
     const adapted = adapters.map((adapter) => ({
       ...entryOf({ name: adapter, since, title: adapter }, { state, adapter: true, ...known }),
       ...context,

@@ -26,10 +26,10 @@ export const ResponseManagement = Type.Optional(
 
 type Managed = Type.Static<typeof ResponseManagement>
 
-/** A last item that asks for a compaction at once. */
+/** The type of a last item that asks for a compaction at once. */
 const TRIGGER = 'compaction_trigger'
 
-/** @throws FieldError for an entry of another type */
+/** Returns the compaction that a request asks for. @throws FieldError for an entry of `context_management` of another type */
 export function compactionIn(managed: Managed | undefined, isTriggered: boolean): Ask['compaction'] {
   const [entry] = managed ?? []
   if (entry !== undefined && entry.type !== 'compaction')
@@ -47,7 +47,10 @@ export function withoutTrigger(input: unknown): { readonly input: unknown; reado
   return { input: isTriggered ? (input as unknown[]).slice(0, -1) : input, isTriggered }
 }
 
-/** What an item's `encrypted_content` holds. `all`: it stands for all items before it, else only for those that are gone. */
+/**
+ * The content of an item's `encrypted_content`. `all`: the item stands for all items before it; else it stands only for those that are
+ * gone.
+ */
 interface Held {
   readonly content: string
   readonly stands: number
@@ -56,7 +59,7 @@ interface Held {
 
 const SEALED = 'kvfold1.'
 
-/** The text of the item is readable: it is the client's own conversation. */
+/** Returns the summary as text for `encrypted_content`. It is not encrypted, because it is the client's own conversation. */
 const sealed = (held: Held): string => SEALED + Buffer.from(JSON.stringify(held)).toString('base64url')
 
 /** Returns the item of a compaction; `encrypted_content` is empty if the compaction failed. */
@@ -66,7 +69,8 @@ export const compactionItem = ({ content, stands }: Pick<Compacted, 'content' | 
 })
 
 /**
- * Returns the message that an item stands for, and whether it stands for all messages before it; null for a compaction that failed.
+ * Returns the message that a compaction's item stands for, and whether it stands for all messages before it; null for a compaction that
+ * failed.
  * @throws FieldError
  */
 export function compactedIn(
@@ -96,7 +100,7 @@ function heldIn(text: string): Held | null {
   }
 }
 
-/** Returns the answer of `/v1/responses/compact`: the user's messages, and one item for all others. */
+/** Returns the answer of `/v1/responses/compact`: the user's messages, and one item that stands for all other messages. */
 export function compactedResponse(messages: readonly ChatMessage[], { compacted, model }: Answer): object {
   const id = randomUUID().replaceAll('-', '')
   const { promptTokens = 0, cachedTokens = 0, completionTokens = 0 } = compacted?.usage ?? {}

@@ -1,4 +1,4 @@
-/** The input items of a stored response: the messages that it answered, made items again from its thread. */
+/** Lists the input items of a stored response. They are made again from the messages of its thread that it answered. */
 import type { ChatMessage } from '../../../chat/message.js'
 import { FieldError } from '../../problem.js'
 import { argumentsOf } from '../tools.js'
@@ -8,7 +8,10 @@ interface InputItem {
   readonly [field: string]: unknown
 }
 
-/** @param response the id of the response @param messages those before its answer, without its own instructions */
+/**
+ * Returns the messages as items. @param response the id of the response @param messages those before its answer, without its own
+ * instructions
+ */
 export function inputItems(response: string, messages: readonly ChatMessage[]): readonly InputItem[] {
   const status = 'completed'
   const said = (role: string, type: 'input_text' | 'output_text', text: string) => ({
@@ -33,14 +36,14 @@ export function inputItems(response: string, messages: readonly ChatMessage[]): 
     .map((item, index) => ({ id: `in_${response}_${index}`, ...item }))
 }
 
-/** Fields of the query, as OpenAI's lists have them. */
+/** Fields of the query for a page of a list, as OpenAI's API has them. */
 interface PageQuery {
   readonly limit?: string
   readonly order?: 'asc' | 'desc'
   readonly after?: string
 }
 
-/** @throws FieldError when `after` names no item */
+/** Returns a page of the items. @throws FieldError when `after` names no item */
 export function pageOf(items: readonly InputItem[], { limit = '20', order = 'desc', after }: PageQuery): object {
   const all = order === 'asc' ? items : [...items].reverse()
   const from = after === undefined ? 0 : all.findIndex(({ id }) => id === after) + 1

@@ -87,12 +87,12 @@ export function messagesOfItems(
         assistant(() => false).toolCalls.push(call)
         break
       }
-      // Codex has the second name.
+      // Codex sends the second type.
       case 'compaction':
       case 'compaction_summary': {
         flush()
         const compacted = compactedIn(item, place)
-        // What it stands for is dropped, if the client still has it.
+        // If the summary stands for all messages before it, these are dropped.
         if (compacted?.all === true) messages = messages.filter(({ message }) => message.role === 'system')
         if (compacted !== null) messages.push({ message: compacted.message, place })
         break
@@ -126,7 +126,7 @@ export function messagesOfItems(
   return messages
 }
 
-/** Returns a call as the model made it: to the model every tool is a function, whatever its type is to the client. */
+/** Returns the call in an item, as the model made it: to the model every tool is a function, whatever its type is to the client. */
 function callIn(item: Readonly<Record<string, unknown>>, place: string): ToolCall {
   const id = stringOf(item, 'call_id', place)
   if (item['type'] === 'local_shell_call') {
@@ -155,17 +155,17 @@ function stringOf(item: Readonly<Record<string, unknown>>, key: string, place: s
 // Response ids contain the thread and the place in it, so that continuing a response needs no further storage.
 
 export interface InstructedPlace extends ResponsePlace {
-  /** Whether the first of these messages came from `instructions`, which apply to one response only. */
+  /** Whether the first of the thread's messages came from `instructions`, which apply to one response only. */
   readonly instructed: boolean
 }
 
 export const responseId = ({ thread, messages, instructed }: InstructedPlace): string =>
   `resp_${thread}_${messages}${instructed ? 'i' : ''}`
 
-/** The id of a response that cannot be continued. */
+/** Makes the id of a response that is not stored and so cannot be continued. */
 export const unstoredId = (): string => `resp_${randomUUID().replaceAll('-', '')}`
 
-/** Returns null for an id of another form, or of a response that was not stored. */
+/** Reads the place in a thread from a response's id. Returns null for an id of another form, or of a response that was not stored. */
 export function placeOf(id: string): InstructedPlace | null {
   const [, thread, messages, instructed] = /^resp_(.+)_(\d{1,9})(i?)$/.exec(id) ?? []
   return thread === undefined ? null : { thread, messages: Number(messages), instructed: instructed === 'i' }
@@ -179,7 +179,7 @@ export const itemId = (
   index: number,
 ): string => `${kind}_${response.replace(/^resp_/, '')}_${index}`
 
-/** Returns the input with references replaced by their items. @throws FieldError server/not-found */
+/** Returns the input with each reference to an item replaced by that item. @throws FieldError server/not-found */
 export async function withReferenced(input: unknown, tenant: Tenant, responses: Pick<Responses, 'get'>): Promise<unknown> {
   if (!Array.isArray(input)) return input
   const stored = async (id: string): Promise<unknown> => {
@@ -202,7 +202,7 @@ export async function withReferenced(input: unknown, tenant: Tenant, responses: 
     )
   }
   const items = await Promise.all(input.map(itemOf))
-  // In OpenAI's types the output of a local shell has only the id of the call's item.
+  // In OpenAI's types, the output of a local shell names only the item of its call, not the call.
   const called = async (item: unknown): Promise<unknown> => {
     if (!isRecord(item) || item['type'] !== 'local_shell_call_output' || typeof item['id'] !== 'string') return item
     const { id, call_id } = item
@@ -215,7 +215,7 @@ export async function withReferenced(input: unknown, tenant: Tenant, responses: 
 
 // The schema of `/v1/responses`: the part that agents use. Fields that would change the answer and have no meaning here are refused.
 
-/** The value of `include` that is supported; the others concern features that this server lacks. */
+/** The only value of `include` that is supported; the others concern features that this server lacks. */
 export const LOGPROBS = 'message.output_text.logprobs'
 
 export const ResponseBody = Type.Object({

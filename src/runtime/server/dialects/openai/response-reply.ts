@@ -34,7 +34,7 @@ interface ResponseState {
   readonly error: { readonly code: string; readonly message: string } | null
 }
 
-/** Returns the id of the response to this ask in `thread`. */
+/** Returns the id of the response that answers this ask in the thread. */
 function idIn(thread: string | null, { body, ask }: ResponseHead): string {
   if (body.store === false || thread === null) return unstoredId()
   const isAnswered = ask.compaction?.above !== null
@@ -93,8 +93,8 @@ export async function wholeResponse(head: ResponseHead, answer: Answer): Promise
 }
 
 /**
- * A response with complete calls counts as completed, even if the limit cut off more behind them: agents treat an incomplete response as
- * a failure.
+ * Returns the status of an answer. With complete calls it is completed, even if the limit cut off more text after them, because agents
+ * treat an incomplete response as a failure.
  */
 const statusOf = ({ finish, message: { toolCalls = [] } }: Answer): 'completed' | 'incomplete' =>
   finish === 'length' && toolCalls.length === 0 ? 'incomplete' : 'completed'
@@ -148,9 +148,9 @@ const reasoningItem = (id: string, text: string | null, status: ItemStatus): obj
   content: text === null ? [] : [{ type: 'reasoning_text', text }],
 })
 
-// Writes events: each has a number, and each item is added, filled and done.
+// Writes events. Each event has a number. Each item is added, filled and done.
 
-/** The item in progress. */
+/** The item that is being written. */
 interface OpenItem {
   readonly kind: 'text' | 'reasoning'
   readonly id: string
@@ -185,7 +185,7 @@ export class ResponseStream implements StreamShape<Answer> {
 
   async done(answer: Answer): Promise<readonly Frame[]> {
     const frames = [...this.#closed()]
-    // An answer without text still gets an item, unless a call that was cut off took the first place.
+    // An answer without text still gets an empty item. It gets none if a call that was cut off has taken the first place.
     if (this.#output.length === 0 && this.#telling === null) frames.push(...this.#opened('text'), ...this.#closed())
     const status = statusOf(answer)
     this.#state = { ...this.#state, status, output: this.#output, answer }
@@ -215,7 +215,10 @@ export class ResponseStream implements StreamShape<Answer> {
     return [...failed, this.#frame('error', { error, code: error.code, message: error.message, param: error.param })]
   }
 
-  /** As OpenAI does: Codex recognises a full context only by `response.failed`. */
+  /**
+   * Returns the frames of a refusal in the stream for a full context, as OpenAI does. Codex recognises a full context only by
+   * `response.failed`.
+   */
   refused(problem: Problem): readonly Frame[] | null {
     return problem.code === 'context/full' && this.#state.id !== '' ? [...this.#begin(), ...this.failed(problem)] : null
   }
@@ -314,8 +317,8 @@ export class ResponseStream implements StreamShape<Answer> {
   }
 
   /**
-   * Arguments of functions are sent as they come; those of other tools when the call is complete. A call that is cut off never gets its
-   * `done` event, and is not in the whole response.
+   * Returns the events for more text of a call's arguments. Arguments of functions are sent as they come, those of other tools when the
+   * call is complete. A call that is cut off never gets its `done` event, and is not in the whole response.
    */
   #arguments({ id, name, text }: ArgumentsEvent): readonly Frame[] {
     const item = this.#item({ id, name, arguments: {} }, 'in_progress')
@@ -355,7 +358,7 @@ export class ResponseStream implements StreamShape<Answer> {
     })
   }
 
-  /** `rest`: the part of a function's arguments not yet sent. */
+  /** Returns the events that complete the item of a call. `rest`: the part of a function's arguments not yet sent. */
   #filled(item: CallItem, rest: string): readonly Frame[] {
     const place = { item_id: item.id, output_index: this.#output.length }
     switch (item.type) {

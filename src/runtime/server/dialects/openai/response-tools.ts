@@ -63,7 +63,7 @@ export class ResponseTools {
   /** Deferred tools as the client sent them. */
   readonly #sent = new Map<string, unknown>()
 
-  /** @throws FieldError server/bad-request, server/unsupported */
+  /** Sorts the request's tools into shown, deferred and left-out ones. @throws FieldError server/bad-request, server/unsupported */
   constructor(tools: readonly unknown[]) {
     const found: { readonly place: string; readonly tool: ToolDefinition; readonly form: ItemForm; readonly defers: boolean }[] =
       []
@@ -125,20 +125,23 @@ export class ResponseTools {
     this.#forms = new Map(found.map(({ tool, form }) => [tool.name, form]))
   }
 
-  /** Adds the tools defined in the output of a client's search. Their calls become items like those of the request's tools. */
+  /**
+   * Adds the tools that the output of a client's search defines, and returns them. Their calls become items like those of the request's
+   * tools.
+   */
   told(tools: readonly unknown[]): readonly ToolDefinition[] {
     const other = new ResponseTools(tools)
     for (const [name, form] of other.#forms) this.#forms.set(name, form)
     return [...other.definitions, ...(other.deferred?.tools ?? [])]
   }
 
-  /** Returns the items of a search that was carried out: its call and its result. */
+  /** Returns the two items of a search that the server carried out: its call and its result. */
   searchItems(result: ToolSearchResult, id: (kind: 'tsc' | 'tso', at: number) => string): readonly [SearchCallItem, object] {
     const found = result.found.map((name) => this.#sent.get(name))
     return [callItem(id('tsc', 0), result.call, 'server', 'completed'), outputItem(id('tso', 1), result, found)]
   }
 
-  /** Returns the item of a call, without arguments while it is in progress. `id` makes the item's id from the prefix of its kind. */
+  /** Returns the item of a call; while the call is in progress, without arguments. `id` makes the item's id from the prefix of its kind. */
   item(call: ToolCall, id: (kind: CallKind) => string, status: 'in_progress' | 'completed'): CallItem {
     const { kind, name, namespace } = this.#forms.get(call.name) ?? { kind: 'function', name: call.name }
     const isDone = status === 'completed'
@@ -156,7 +159,7 @@ export class ResponseTools {
   }
 }
 
-/** Prefixes of the ids of calls. */
+/** Prefixes of the ids of items: calls of functions, of custom tools, of the local shell, and of the client's tool searches. */
 export type CallKind = 'fc' | 'ctc' | 'lsh' | 'tsc'
 
 export type CallItem =
@@ -175,7 +178,10 @@ function functionTool({ description, parameters, strict }: ToolFields): Omit<Too
   }
 }
 
-/** The input is free text. A grammar for it is shown to the model, but not enforced. */
+/**
+ * Returns a custom tool as a function for the model. Its input is free text. A grammar for the input is shown to the model, but not
+ * enforced.
+ */
 function customTool({ description, format }: ToolFields): Omit<ToolDefinition, 'name'> {
   const grammar =
     isRecord(format) && format['type'] === 'grammar' && typeof format['definition'] === 'string'
@@ -198,7 +204,7 @@ function textIn(tool: ToolFields, key: string, place: string): string {
 
 // Tool search: searches by the server and by the client, as tools and as items.
 
-/** The names that the model sees. */
+/** The names under which the model sees the server's search and the client's search. */
 const SERVER_SEARCH = 'tool_search'
 const CLIENT_SEARCH = 'client_tool_search'
 
@@ -229,12 +235,12 @@ const callItem = (
   arguments: status === 'completed' ? call.arguments : {},
 })
 
-/** @param tools as the client sent them */
+/** Returns the item of a search's result. @param tools the found tools, as the client sent them */
 const outputItem = (id: string, { call }: ToolSearchResult, tools: readonly unknown[]): object => ({
   ...{ id, type: 'tool_search_output', execution: 'server', call_id: call.id, status: 'completed', tools },
 })
 
-/** Returns the call of an item, as the model made it. */
+/** Returns the call in a search's item, as the model made it. */
 export function searchCall(item: ToolFields, place: string): ToolCall {
   const { arguments: given, execution } = item
   const name = execution === 'client' ? CLIENT_SEARCH : SERVER_SEARCH
@@ -243,7 +249,7 @@ export function searchCall(item: ToolFields, place: string): ToolCall {
   return { id: idIn(item), name, arguments: (given ?? {}) as ToolFields }
 }
 
-/** Returns the result of an item: the definitions of the tools found. */
+/** Returns the message with a search's result: the definitions of the tools found. */
 export function searchOutput(
   item: ToolFields,
   place: string,
@@ -255,10 +261,13 @@ export function searchOutput(
   return { role: 'tool', content: foundText(definitionsIn(tools)), toolCallId: idIn(item), name }
 }
 
-/** Other servers give their own searches no call id. */
+/** Returns the call id of a search's item. Items from other servers may have none. */
 const idIn = ({ call_id: id }: ToolFields): string => (typeof id === 'string' ? id : 'tool_search')
 
-/** Returns where an answer ends that may have searched first: each search is a message and its result. */
+/**
+ * Returns the index after an answer's last message. The answer may have searched first; each search is two messages, a call and its result.
+ * @param from index after the answer's first message
+ */
 export function endOfAnswer(view: readonly ChatMessage[], from: number): number {
   let end = from
   while (view[end - 1]?.toolCalls?.[0]?.name === SERVER_SEARCH && view[end]?.name === SERVER_SEARCH) end += 2

@@ -160,7 +160,7 @@ const missing = (id: string): FieldError =>
 /** The parts of the service that know earlier responses. */
 type Earlier = Pick<Service, 'responses' | 'threads'>
 
-/** @throws FieldError */
+/** Translates a request to `/v1/responses` into an ask. @throws FieldError */
 async function responseAsk(
   body: ResponseRequest,
   offered: ResponseTools,
@@ -216,8 +216,8 @@ async function responseAsk(
 }
 
 /**
- * Returns the messages up to an earlier response, as the client knows them; `answered`: those that it answered. @throws FieldError
- * server/not-found
+ * Returns the messages up to an earlier response, as the client knows them. `answered`: the messages to which the response is the answer.
+ * @throws FieldError server/not-found
  */
 async function before(
   id: string,
@@ -229,12 +229,12 @@ async function before(
   if (place === null || !(await responses.has(tenant, id))) throw missing()
   const { thread } = place
   const view = await viewOf(threads, tenant, thread, missing)
-  // A later response without instructions took them out of the thread.
+  // The thread may begin with the response's instructions. A later response without instructions took them out of the thread.
   const instructed = place.instructed && view[0]?.role === 'system'
   const end = endIn(view, place.messages - Number(place.instructed && !instructed))
   if (end === null) throw missing()
   const from = instructed ? 1 : 0
-  // Leave out the sampled tokens: the thread has its own.
+  // The sampled tokens are left out, because the thread has its own.
   const messages = view.slice(from, endOfAnswer(view, end)).map(({ sampled: _, ...message }) => message)
   return { thread, messages, answered: view.slice(from, end - 1) }
 }
@@ -246,7 +246,10 @@ const noPrevious = (): FieldError =>
     'server/not-found',
   )
 
-/** Returns how many messages of the view these messages of the client's are; null if it has fewer, or the last one is compacted. */
+/**
+ * Returns how many messages of `view` make up the client's first `messages` ones, as a summary stands for several. Returns null if `view`
+ * has fewer, or if a summary stands for the last one.
+ */
 function endIn(view: readonly ChatMessage[], messages: number): number | null {
   let left = messages
   for (const [at, { stands = 1 }] of view.entries()) if ((left -= stands) <= 0) return left === 0 ? at + 1 : null

@@ -12,10 +12,10 @@ export interface OpenAiError {
     readonly type: string
     readonly param: string | null
     readonly code: string
-    /** Of a prompt that is too long, by llama-server's names. */
+    /** The tokens of a prompt that is too long, and of the context, under llama-server's names. */
     readonly n_prompt_tokens?: number
     readonly n_ctx?: number
-    /** The text of an answer that broke off. */
+    /** The text so far of an answer that broke off. */
     readonly said?: string
   }
 }
@@ -41,7 +41,10 @@ export function openAiError(problem: Problem): OpenAiError {
   }
 }
 
-/** Clients compact their context when they read these words (OpenAI's and vLLM's; llama-server's when the size is unknown). */
+/**
+ * Returns the error text for a prompt that is too long. Clients compact their context when they read its words, which are OpenAI's and
+ * vLLM's; when the size is unknown, llama-server's.
+ */
 function tooLong({ size, message }: Problem): string {
   if (size === null) return `The request exceeds the available context size. ${message}`
   const asked = `${size.atLeast ? 'at least ' : ''}${size.tokens}`
@@ -84,7 +87,9 @@ const predictionsIn = ({ drafts }: Pick<Usage, 'drafts'>): object =>
     ? {}
     : { accepted_prediction_tokens: drafts.accepted, rejected_prediction_tokens: drafts.drafted - drafts.accepted }
 
-/** `cached_tokens`: prompt tokens that were not computed. @param details more counts of the prompt */
+/**
+ * Writes token counts for chat completions. `cached_tokens`: prompt tokens that were not computed. @param details more counts of the prompt
+ */
 export function chatUsage(usage: Usage, details: object = {}): object {
   const { promptTokens, cachedTokens, completionTokens, reasoningTokens } = usage
   return {
@@ -124,7 +129,10 @@ export interface ChatLogprobs {
   readonly refusal: null
 }
 
-/** @param asIds whether tokens are written as their ids (`token_id:5`), as vLLM's `return_tokens_as_token_ids` has it */
+/**
+ * Writes log-probabilities for chat completions.
+ * @param asIds whether tokens are written as their ids (`token_id:5`), as vLLM's `return_tokens_as_token_ids` has it
+ */
 export function chatLogprobs(logprobs: readonly TokenLogprob[], asIds = false): ChatLogprobs {
   const numbered = (one: NamedLogprob) => ({ id: one.token, ...named(one), ...(asIds ? { token: idOf(one) } : {}) })
   return { content: logprobs.map((one) => ({ ...numbered(one), top_logprobs: one.top.map(numbered) })), refusal: null }
@@ -139,20 +147,28 @@ export interface TextLogprobs {
 
 const idOf = ({ token }: Pick<NamedLogprob, 'token'>): string => `token_id:${token}`
 
-/** @param from how many characters of text precede the first of these tokens @param asIds as in `chatLogprobs` */
+/**
+ * Writes log-probabilities for text completions.
+ * @param from how many characters of text precede the first of these tokens
+ * @param asIds whether tokens are written as their ids (`token_id:5`)
+ */
 export function textLogprobs(logprobs: readonly TokenLogprob[], from = 0, asIds = false): TextLogprobs {
   let at = from
   const name = (one: NamedLogprob) => (asIds ? idOf(one) : one.text)
   return {
     tokens: logprobs.map(name),
     token_logprobs: logprobs.map(({ logprob }) => logprob),
-    // `top` is best first. Reversed, the likelier of two tokens with the same text is kept.
+    // The alternatives in `top` are best first. They are reversed, because of two with the same text the last one stays, which is then the
+    // likelier.
     top_logprobs: logprobs.map(({ top }) => Object.fromEntries([...top].reverse().map((one) => [name(one), one.logprob]))),
     text_offset: logprobs.map(({ text }) => (at += text.length) - text.length),
   }
 }
 
-/** A token that is part of a character has no text of its own. Its bytes are null when a remote engine does not report them. */
+/**
+ * Writes a token with its probability. A token that is part of a character has no text of its own. Its bytes are null when a remote engine
+ * does not report them.
+ */
 function named({ text, bytes, logprob }: NamedLogprob): Omit<NamedToken, 'id'> {
   return { token: text, logprob, bytes: bytes ?? (text.includes('\ufffd') ? null : [...Buffer.from(text)]) }
 }
@@ -176,7 +192,7 @@ export const PromptLogprobsField = Type.Optional(
   }),
 )
 
-/** @throws FieldError */
+/** Refuses `prompt_logprobs` in a stream, and for the whole vocabulary. @throws FieldError */
 export function checkPromptLogprobs({
   prompt_logprobs: asked,
   stream,
@@ -190,7 +206,9 @@ export function checkPromptLogprobs({
     throw unsupported('prompt_logprobs', 'prompt_logprobs may be 0 to 20; -1, the whole vocabulary, is not supported.')
 }
 
-/** Null for the first token, which has no probability; then each token by its id, among its alternatives. */
+/**
+ * Writes the logprobs of a prompt: null for the first token, which has none; then an object for each token, with its alternatives, by ids.
+ */
 export const promptLogprobs = (logprobs: readonly PromptLogprob[]): readonly (object | null)[] => [null, ...logprobs.map(byToken)]
 
 function byToken({ top, rank, ...own }: PromptLogprob): object {
