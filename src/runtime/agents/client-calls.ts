@@ -9,8 +9,8 @@ export interface ClientRules {
   /** True: only the first call of an external tool counts, and the answer ends with it. */
   readonly single: boolean
   /**
-   * Whether a call must be alone in its step, because the client sees it as a message of its own. Beside other calls it is dropped.
-   * Default: none.
+   * True for a call that must be alone in its step, because the client sees it as a message of its own. Beside other calls, it is dropped.
+   * Default: no call must be alone.
    */
   readonly isAlone?: (call: Pick<ToolCall, 'name'>) => boolean
 }
@@ -45,7 +45,7 @@ export class ClientCalls {
     else this.#broken = event.call
   }
 
-  /** Returns the reply with the calls that count. */
+  /** Returns the engine's reply with only the calls that count. */
   end(reply: EngineReply): EngineReply {
     const isCut = isCutOff(reply)
     if (!isCut) this.#tellBroken()

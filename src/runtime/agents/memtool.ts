@@ -28,8 +28,9 @@ export const placements = ['late', 'list'] as const
 export type Placement = (typeof placements)[number]
 
 /**
- * How tools are removed. `model`: by the model, as its mode says. `unused`: tools not used for `turns` turns. `lru`: the least recently
- * used ones, until the definitions fit `tokens`. `never`: none is.
+ * How tools are removed. `model`: the model decides, as the mode says. `unused`: tools not used for `turns` turns go. `lru`: the least
+ * recently
+ * used tools go, until the definitions fit `tokens`. `never`: all tools stay.
  */
 export type RemovalRule =
   | { readonly by: 'model' }
@@ -45,9 +46,9 @@ export interface MemToolOptions {
   /** Carries out a call of a loaded tool. An error that it throws is reported to the model. */
   readonly execute: (call: Pick<ToolCall, 'name' | 'arguments'>, signal?: AbortSignal) => string | Promise<string>
   readonly mode: MemToolMode
-  /** Default `late`. */
+  /** Where the definitions of loaded tools are shown. Default `late`. */
   readonly placement?: Placement
-  /** Default: by the model. */
+  /** How tools are removed. Default: by the model. */
   readonly removal?: RemovalRule
   readonly limits?: ToolLimits
   /** How many tools a search returns for each keyword. Default 5. */
@@ -127,7 +128,8 @@ export class MemToolSession {
   }
 
   /**
-   * Asks the questions of the mode on a fork, then runs the turn. @throws KvfoldError what the engine throws; messages added before stay
+   * Asks the questions of the mode on a fork, then runs the turn. @throws KvfoldError what the engine throws; messages added before the
+   * error stay
    */
   async ask(content: string, options: AskOptions = {}): Promise<TurnOutcome> {
     const { mode, history } = this.options
@@ -231,7 +233,7 @@ export interface HistoryLimit {
   readonly by: 'truncate' | 'summarize'
 }
 
-/** Characters. A shorter text takes fewer tokens than its marker. */
+/** Texts with fewer characters are not hidden: they take fewer tokens than a marker. */
 const LEAST = 200
 
 /**

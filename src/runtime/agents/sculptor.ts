@@ -1,7 +1,7 @@
 /** The agents `plain`, which only answers, and `sculptor`, which manages its own context; and their system prompts. */
 import { Session, type SessionOptions } from './session.js'
 
-/** `system`: the caller's own text; `prompt`: the name of a built-in prompt (default `general`), used without `system`. */
+/** `system`: the caller's own text; `prompt`: a built-in prompt's name (default `general`), used when `system` is absent. */
 export type SculptorOptions = Omit<SessionOptions, 'contextTools'> & { readonly prompt?: SystemPrompt }
 
 /** Makes a session with the context tools (Sculptor, sections 2 and 4). */
@@ -9,7 +9,7 @@ export function sculptor({ prompt = 'general', ...options }: SculptorOptions): S
   return new Session({ system: systemPrompts[prompt], ...options, contextTools: true })
 }
 
-// The agent that only answers. It has no tools, and a system message only when the caller gives one, so its prompt is that of a bare run.
+// The agent that only answers. It has no tools, and a system message only when the caller gives one, so its prompt is the messages alone.
 
 export type PlainOptions = Omit<SessionOptions, 'contextTools' | 'firstStep' | 'maxCalls' | 'clientTools'>
 

@@ -87,7 +87,7 @@ export interface TurnOutcome {
   readonly stop?: string | number
   /** The tokens of the first step's prompt, where the engine has them. */
   readonly promptTokens?: Int32Array
-  /** Those of the first step's prompt, if they were requested and the engine has them. */
+  /** Log-probabilities of the first step's prompt, if they were requested and the engine has them. */
   readonly promptLogprobs?: readonly PromptLogprob[]
 }
 
@@ -98,11 +98,11 @@ export interface TurnOptions {
   /** Whether the first step must call a tool, may call one, or must not. Without tools it never calls one. */
   readonly firstStep: ToolChoice
   readonly maxCalls: number
-  /** How the model's folds and summaries that do not pay are treated. Default: as the conversation does it. */
+  /** Whether the model's folds and summaries that save no tokens are refused. Default: as the conversation's ports say. */
   readonly costlyFolds?: CostlyFolds
   /** Whether results carry advice on the order of calls. */
   readonly hints: boolean
-  /** The same for every step. */
+  /** Sampling, limits, contract and similar settings, the same for every step. */
   readonly generation: GenerationOptions
   /** The other fields of every step's request that do not follow from the conversation and its tools. Default: none. */
   readonly request?: RequestScope & Pick<EngineRequest, 'clientEdits' | 'known' | 'parent' | 'last'>
@@ -130,7 +130,7 @@ export class Turn {
   #refused = 0
   #external: readonly ToolCall[] = []
   #held: readonly ChatMessage[] = []
-  /** Of the first step's prompt. */
+  /** The tokens and log-probabilities of the first step's prompt. */
   #prompt: Pick<EngineReply, 'promptTokens' | 'promptLogprobs'> = {}
 
   constructor(private readonly options: TurnOptions) {}
@@ -231,7 +231,7 @@ export class Turn {
       if (this.#external.includes(call)) continue
       const before = this.#calls
       const { text: said, modifies, failed, ledger } = await this.#call(call)
-      // A step's further failures mostly have the cause of its first one, so they cost nothing of the budget.
+      // Later failures of a step mostly have the same cause as its first failure, so they do not count towards `maxCalls`.
       if (failed && hasFailed) this.#calls = before
       hasFailed ||= failed
       const text = said + this.#hint({ call, text: said, modifies, failed }, calls.length)
@@ -314,7 +314,7 @@ function withoutCalls(message: ChatMessage): ChatMessage {
  * Returns a line to add to the result of this step's fold, or null. Under `exact`, each fold computes the text after it again, so folding
  * one fragment a step from first to last is the most expensive order. Pure.
  *
- * @param before the calls of the step before
+ * @param before the calls of the previous step
  * @param now the calls of this step
  */
 export function foldOrderHint(

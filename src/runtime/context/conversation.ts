@@ -21,7 +21,7 @@ export type Snap = (messages: readonly ChatMessage[], message: number, chars: Sp
 
 /** The functions of an engine that a conversation uses. `portsOf` makes them from an engine. */
 export interface ConversationPorts {
-  /** Default: fragments may begin and end at any character. */
+  /** Widens fragments to token borders. Default: fragments may begin and end at any character. */
   readonly snap?: Snap
   /** Default: `summarize` is refused. */
   readonly summarize?: Summarize
@@ -32,14 +32,14 @@ export interface ConversationPorts {
   readonly count?: (messages: readonly ChatMessage[], message: number, edits: readonly Edit[]) => number | null
   /** True when `count` only estimates. Default false. */
   readonly estimates?: boolean
-  /** Used by operations that pass no `costly` argument. Default `allow`. */
+  /** Whether folds that save no tokens are refused, in operations that pass no `costly` argument. Default `allow`. */
   readonly costlyFolds?: CostlyFolds
 }
 
 export interface FragmentOptions {
   readonly startMarker: string
   readonly endMarker: string
-  /** At least 1. Default 5. */
+  /** How many fragments to make. At least 1. Default 5. */
   readonly numFragments?: number
   /** The role of the messages in which the markers are searched. Default `user`. */
   readonly role?: Scope
@@ -53,7 +53,7 @@ export interface ConversationState {
   readonly searches: readonly FoundPlace[]
   /** How many candidate ids were computed so far (`IdMint.count`). */
   readonly ids: number
-  /** Default: none. */
+  /** The parts of messages, beside their contents, that are not shown. Default: none. */
   readonly omissions?: readonly Omission[]
 }
 
@@ -202,7 +202,8 @@ export class Conversation {
   }
 
   /**
-   * Hides an open or summarised fragment behind a marker; its `price` says how many tokens that takes. With `forget`, a folded fragment is
+   * Hides an open or summarised fragment behind a marker. Its `price` then has the tokens before and after. With `forget`, a folded
+   * fragment is
    * accepted too, and the cache forgets its text.
    */
   fold(id: string, how: Contract | FoldOptions = {}, costly?: CostlyFolds): Result<{ fragment: Fragment }> {
@@ -216,7 +217,8 @@ export class Conversation {
   }
 
   /**
-   * Hides each of these stretches behind the caller's own marker and makes it a fragment. A stretch that already is a fragment is folded
+   * Hides each given stretch behind the marker that the caller gives for it, and makes it a fragment. A stretch that already is a fragment
+   * is folded
    * with the new marker. No price is computed. Refuses when a stretch overlaps another fragment.
    */
   replace(
@@ -240,8 +242,8 @@ export class Conversation {
   }
 
   /**
-   * Stops showing these parts of messages. Returns the omissions that are new. A part that is not shown already is skipped, and so are the
-   * calls whose inputs are not shown already.
+   * Stops showing the given parts of messages. Returns the omissions that this call made. Skips parts that are hidden already, and
+   * calls whose inputs are hidden already.
    */
   omit(places: readonly Pick<Omission, 'message' | 'omits'>[], contract?: Contract): readonly Omission[] {
     const made: Omission[] = []
@@ -349,7 +351,7 @@ export class Conversation {
     return refuse('tool/unknown-id', `There is no search result ${quoted(id, 20)}. ${known}`)
   }
 
-  /** The current state, not copied: valid until the next change. */
+  /** The current state. It is not copied, so it is valid only until the next change. */
   get state(): ConversationState {
     const { id, messages, fragments, omissions } = this
     const omitted = omissions.length === 0 ? {} : { omissions }
@@ -361,7 +363,7 @@ export class Conversation {
     return cloned(this.state)
   }
 
-  /** Returns a refusal when a fragment overlaps one of these stretches, else null. */
+  /** Returns a refusal when a fragment overlaps one of the given stretches, else null. */
   #taken(stretches: readonly Stretch[]): Refusal | null {
     const there = this.#fragments.filter((fragment) =>
       stretches.some(({ message, span: chars }) => message === fragment.message && overlaps(chars, fragment.span)),
@@ -410,7 +412,7 @@ export class Conversation {
       : { open, hidden: shown, ...(this.ports.estimates === true ? { about: true } : {}) }
   }
 
-  /** Counts the tokens when `one` replaces the fragment `of`. Returns null when the engine cannot count. */
+  /** Counts the conversation's tokens as if the fragment `of` were in the state of `one`. Returns null when the engine cannot count. */
   #count(of: Fragment, one: Fragment): number | null {
     const edits = this.#fragments.map((other) => editOf(other.id === of.id ? one : other)).filter((edit) => edit !== null)
     return this.ports.count?.(this.#messages, of.message, [...edits, ...this.#omissions.map(omissionEdit)]) ?? null

@@ -23,7 +23,7 @@ export interface Price {
  */
 export type FragmentState =
   | { readonly kind: 'open' }
-  /** `forget`: the cache must not keep the text either. */
+  /** `forget`: the cache must forget the fragment's text. */
   | { readonly kind: 'folded'; readonly marker?: string; readonly forget?: true }
   | { readonly kind: 'summarised'; readonly summary: string; readonly focus: string }
 
@@ -82,7 +82,7 @@ export const omissionEdit = ({ message, omits, contract }: Omit<Omission, 'id'>)
 
 /** Options of a fold that concern the cache. */
 export interface FoldOptions {
-  /** Default: the contract of the step. */
+  /** The contract under which the cache hides the text. Default: the contract of the step. */
   readonly contract?: Contract
   /**
    * Whether the cache forgets the text. Then no cell that holds the text or has attended to it stays in any tier, and the fold is `exact`.
@@ -148,7 +148,7 @@ export const keepsTraces = (contract: Contract): Refusal =>
 const ROOM = 16 ** 5
 
 /**
- * How many candidates are tried for one id. With few unlike ids left, one candidate in twenty shares no pair with the others. 512 tries
+ * How many candidates are tried for one id. Even when few fitting ids are left, one in twenty shares no pair with an id in use. 512 tries
  * find it; 64 tries sometimes missed it.
  */
 const TRIES = 512

@@ -44,7 +44,7 @@ export function portsOf(
 }
 
 /**
- * Keeps the last two counts. A fold counts the tokens before it and after it, and the next fold begins with the count after the last one.
+ * Keeps the last two counts. A fold needs the tokens before it and after it, and the count after one fold is the count before the next.
  * So each fold renders the conversation only once.
  */
 class Counts {

@@ -58,7 +58,7 @@ export function between(
   return { ok: true, stretches }
 }
 
-/** Returns the first occurrence in scope at or after `from`, or null. */
+/** Returns the place of the first occurrence of `text` at or after `from`, in messages of the scope; null when there is none. */
 function find(messages: readonly ChatMessage[], text: string, scope: Scope, from: StretchStart): StretchStart | null {
   for (let message = from.message; message < messages.length; message++) {
     const original = messages[message]
@@ -147,7 +147,9 @@ type Border = (text: string, at: number) => boolean
 const isSpace = (text: string, at: number): boolean => /\s/u.test(text.charAt(at))
 const isLineEnd = (text: string, at: number): boolean => text[at] === '\n'
 
-/** Best first. Whitespace after a sentence or a word belongs to the next piece, as in the tokens of most vocabularies. */
+/**
+ * The kinds of border, best first. Whitespace after a sentence or a word belongs to the next piece, as in the tokens of most vocabularies.
+ */
 const borders: readonly Border[] = [
   // After a blank line.
   (text, at) =>

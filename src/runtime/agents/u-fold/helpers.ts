@@ -29,7 +29,7 @@ export interface Extraction {
 /** A helper's answer parsed into its expected form, or the reason why it could not be parsed. */
 export type Parsed<T> = { readonly ok: true; readonly value: T } | { readonly ok: false; readonly why: string }
 
-/** Longer lists are refused: no view needs that many items, and a model may repeat itself without end. */
+/** Longer lists are refused: no notes need that many items, and a model may repeat itself without end. */
 const MOST = 100
 
 /** A string that is not only white space. */
@@ -70,7 +70,7 @@ export function memoryOf(said: string): Parsed<Memory> {
   return { ok: true, value: { summary: summary.trim(), todo: todo.map((step) => step.trim()) } }
 }
 
-/** @param last number of the last line of the dialogue */
+/** Parses the answer of the helper that chooses lines. @param last number of the last line of the dialogue */
 export function extractionOf(said: string, last: number): Parsed<Extraction> {
   // The paper's form for "nothing relevant".
   if (said.trim() === '') return { ok: true, value: { blocks: [], refused: [] } }

@@ -93,7 +93,7 @@ export interface ViewOptions {
   readonly selected: readonly Range[]
   /** Index of the first message that stays as it is, with all messages after it. */
   readonly before: number
-  /** Characters. Shorter stretches are not hidden, because a marker takes some itself. */
+  /** Stretches with fewer characters are not hidden, because a marker takes some itself. */
   readonly least: number
   /** Widens characters of a message to the token borders around them. */
   readonly snap: (message: number, chars: Span) => Span
