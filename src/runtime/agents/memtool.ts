@@ -29,8 +29,7 @@ export type Placement = (typeof placements)[number]
 
 /**
  * How tools are removed. `model`: the model decides, as the mode says. `unused`: tools not used for `turns` turns go. `lru`: the least
- * recently
- * used tools go, until the definitions fit `tokens`. `never`: all tools stay.
+ * recently used ones go, until the definitions fit `tokens`. `never`: all tools stay.
  */
 export type RemovalRule =
   | { readonly by: 'model' }

@@ -202,9 +202,8 @@ export class Conversation {
   }
 
   /**
-   * Hides an open or summarised fragment behind a marker. Its `price` then has the tokens before and after. With `forget`, a folded
-   * fragment is
-   * accepted too, and the cache forgets its text.
+   * Hides an open or summarised fragment behind a marker. Its `price` then has the tokens before and after the fold. With `forget`, a
+   * folded fragment is accepted too, and the cache forgets its text.
    */
   fold(id: string, how: Contract | FoldOptions = {}, costly?: CostlyFolds): Result<{ fragment: Fragment }> {
     const { contract, forget = false } = typeof how === 'string' ? { contract: how } : how
@@ -218,8 +217,7 @@ export class Conversation {
 
   /**
    * Hides each given stretch behind the marker that the caller gives for it, and makes it a fragment. A stretch that already is a fragment
-   * is folded
-   * with the new marker. No price is computed. Refuses when a stretch overlaps another fragment.
+   * gets the new marker. No price is computed. Refuses when a stretch overlaps another fragment.
    */
   replace(
     places: readonly (Stretch & { readonly marker: string })[],
@@ -242,8 +240,7 @@ export class Conversation {
   }
 
   /**
-   * Stops showing the given parts of messages. Returns the omissions that this call made. Skips parts that are hidden already, and
-   * calls whose inputs are hidden already.
+   * Stops showing the given parts of messages. Returns the omissions that this call made. Skips parts and calls that are hidden already.
    */
   omit(places: readonly Pick<Omission, 'message' | 'omits'>[], contract?: Contract): readonly Omission[] {
     const made: Omission[] = []

@@ -73,7 +73,7 @@ const showsSame = (a: Edit, b: Edit): boolean =>
 
 /**
  * How many messages to render so that `message` is among them. Leaves out a step at the end that still waits for tool results, because many
- * templates refuse it. A step that has `message` stays.
+ * templates refuse it. Keeps that step if `message` is part of it.
  */
 function settledBefore(messages: readonly ChatMessage[], message: number): number {
   const last = messages.findLastIndex(({ role }) => role === 'assistant')

@@ -9,7 +9,7 @@ export interface McpHostOptions {
   readonly servers: readonly McpServerConfig[]
   /** Kvfold's version, which is sent to the servers. */
   readonly version: string
-  /** Names that are taken, so no tool of a server gets them. */
+  /** Names that are taken already. No tool of a server gets one of them. */
   readonly reserved?: readonly string[]
   /** Milliseconds between attempts to start servers that could not be started. Default: a minute. */
   readonly retryMs?: number
@@ -108,8 +108,7 @@ export class McpHost {
   }
 
   /**
-   * A catalogue that follows the servers: changed tools are found, or no longer found, at once. Definitions returned before stay valid
-   * objects.
+   * A catalogue that follows the servers: changed tools are found, or no longer found, at once. Earlier returned definitions do not change.
    */
   readonly catalogue: Pick<Catalogue, 'search' | 'get'> = {
     search: async (...query) => {
@@ -166,7 +165,7 @@ export class McpHost {
   }
 }
 
-/** Leaves out `$schema`, which tells a model nothing. */
+/** Makes the definition that the model sees. It leaves out `$schema`, which tells a model nothing. */
 const definitionOf = (
   name: string,
   { description, title, inputSchema: { $schema: _, ...parameters } }: Connection['tools'][number],

@@ -68,7 +68,7 @@ type SendOptions = Parameters<StreamableHTTPClientTransport['send']>[1]
 
 /** The transport to a server over HTTP. */
 export class HttpTransport extends StreamableHTTPClientTransport {
-  /** The bodies with their original text, by the body that the library sends. */
+  /** Maps the body that the library sends to the body with the original text, which is sent in its place. */
   readonly #written: Map<string, string>
 
   constructor(url: URL, options: HttpOptions) {

@@ -12,9 +12,9 @@ import type { Damage } from './damage.js'
 export interface StoredMessage {
   readonly message: ChatMessage
   /**
-   * The message as clients know it. `same`: the same message. `nothing`: clients know nothing of it, because it is a step with calls of the
-   * server's tools, or a result of one. Else a different message: it has the text of such steps before it, and no calls of the server's
-   * tools.
+   * The form in which clients know the message. `same`: the same message. `nothing`: clients know nothing of it, because it is a step with
+   * calls of the server's tools, or a result of one. Else a different message: it has the text of such steps before it, and no calls of the
+   * server's tools.
    */
   readonly seen: 'same' | 'nothing' | ChatMessage
 }
@@ -70,15 +70,15 @@ export interface ThreadEvent {
   readonly kind: 'policy' | 'client' | 'edit'
   /** Unix milliseconds. */
   readonly at: number
-  /** How many ledger entries there were then: the event affects steps from the next one on. */
+  /** How many ledger entries the thread had at the time. The event affects the steps after them. */
   readonly after: number
   /** The folded fragments; for an edit, the fragments that it changed. */
   readonly folded: readonly FragmentId[]
-  /** For an edit: the operation on these fragments. `named`: the thread got another title; `folded` is then empty. */
+  /** For an edit: the operation on the fragments in `folded`. `named`: the thread got another title; `folded` is then empty. */
   readonly what?: 'cut' | 'folded' | 'restored' | 'summarised' | 'named'
   /** For `named`: the title; null: again the beginning of the first user message. */
   readonly name?: string | null
-  /** How many tokens fewer are shown; negative: more. */
+  /** How many fewer tokens are shown after the event. Negative when more are shown. */
   readonly saves: number
   /** A sentence for people. */
   readonly reason: string
@@ -91,7 +91,7 @@ export interface ThreadRecord extends ThreadHead {
   readonly messages: readonly StoredMessage[]
   readonly edits: ThreadEdits
   readonly ledger: readonly LedgerEntry[]
-  /** Oldest first. */
+  /** The thread's events, oldest first. */
   readonly events: readonly ThreadEvent[]
 }
 
@@ -131,16 +131,16 @@ export interface ThreadStore {
   /** Returns all threads that are not known to be damaged, in any order. A thread without a card gets the one that `cardOf` makes. */
   index(cardOf: (thread: ThreadRecord) => ThreadCard): Promise<readonly ListedThread[]>
   /**
-   * Returns the thread as stored; null when it is not there. Synchronous, so that a caller decides on the thread's present state. After a
-   * failed change, `read` gives the state that later changes apply to. Call it on a shared store only within `reading`; elsewhere a long
-   * thread holds the event loop outside of it.
+   * Returns the thread as stored; null when the store does not have it. Synchronous, so that a caller decides on the thread's present
+   * state. After a failed change, `read` gives the state that later changes apply to. On a shared store, call it only within `reading`. On
+   * other stores, a long thread that is read outside of `reading` holds the event loop.
    * @throws KvfoldError store/damaged-thread, store/lost-thread, store/failed
    */
   read(tenant: string, id: string): ThreadRecord | null
   /**
    * Runs `work`, which reads threads that the store first fetches, in turns of the event loop or from elsewhere. When `work` reads a thread
-   * that is not here yet, it is stopped, the thread is fetched, and `work` is started again. So `work` must change nothing before its last
-   * read. Absent in a store in memory. @throws what `work` throws; KvfoldError store/unreachable, as of `read`
+   * that is not fetched yet, `work` is stopped, the thread is fetched, and `work` is started again. So `work` must change nothing before
+   * its last read. Absent in a store in memory. @throws what `work` throws; KvfoldError store/unreachable, as of `read`
    */
   reading?<T>(work: () => T): Promise<T>
   /** Stores a new thread; a fork has its first messages and edits already. */
@@ -186,7 +186,7 @@ export interface SharedThreads {
 export interface Claim {
   /** Whether the thread is still as this server last read or wrote it. */
   readonly isCurrent: boolean
-  /** Idempotent. */
+  /** Gives the claim back. Further calls do nothing. */
   release(): Promise<void>
 }
 
@@ -194,13 +194,13 @@ export interface ThreadChanges {
   /** New threads, and threads that differ from this server's knowledge. */
   readonly changed: readonly ListedThread[]
   readonly deleted: readonly Pick<ThreadHead, 'tenant' | 'id'>[]
-  /** Threads whose computed cells must all be deleted. Some threads are listed more than once. */
+  /** Threads whose computed cells must all be deleted. The list may name a thread more than once. */
   readonly forgotten: readonly Pick<ThreadHead, 'tenant' | 'id'>[]
 }
 
 /** A server that may still hold text that must be forgotten. It forgets the text before it serves again. */
 export interface Unforgotten {
   readonly server: string
-  /** Seconds since its last report. */
+  /** Seconds since the server last reported that it runs. */
   readonly silentSeconds: number
 }

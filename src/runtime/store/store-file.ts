@@ -24,7 +24,7 @@ import { homedir } from 'node:os'
 
 /** `kvfd`, the application id of our files. */
 const APPLICATION = 0x6b766664
-/** Milliseconds to wait for a server that is about to end. */
+/** Milliseconds to wait for the lock, in case another server that holds it is about to end. */
 const PATIENCE = 500
 /** Pages in the WAL before they are copied to the file: 1 MiB. A longer change makes the WAL as long as itself. */
 const WAL_PAGES = 256
@@ -69,7 +69,7 @@ export interface LookedAt {
   readonly file: StoreFile | null
   /** The damage that SQLite finds; null when none is known. Some rows may still be readable. */
   readonly wrong: string | null
-  /** Closes it; leaves a damaged file and its WAL as they were. */
+  /** Closes the file. A damaged file and its WAL stay as they were. */
   readonly close: () => void
 }
 
@@ -101,7 +101,7 @@ export class StoreFile {
   }
 
   /**
-   * Opens and checks the file, the whole of it unless it is long; migrates one of an earlier version.
+   * Opens the file and checks it, only in part if it is long. Migrates a file of an earlier version.
    * @throws KvfoldError store/unusable, store/locked, store/damaged, store/newer; the file is then unchanged
    */
   static open(options: StoreFileOptions): StoreFile {
@@ -199,8 +199,8 @@ export class StoreFile {
   }
 
   /**
-   * Yields the rows of a table in the order of an integer key, which each row has as `key`. After an unreadable page, searches for the
-   * next readable key. Yields nothing when the table cannot be found.
+   * Yields the rows of a table in the order of an integer key. Each row also has the key in its field `key`. After an unreadable page,
+   * searches for the next readable key. Yields nothing when the table cannot be found.
    */
   *readable(table: string, key: string, selected: string): Generator<StoredRow> {
     const sql = `SELECT ${key} AS key, ${selected} FROM ${table}`
@@ -229,7 +229,7 @@ export class StoreFile {
     return this.#told(() => this.database.prepare(sql).all(...values) as Record<string, unknown>[])
   }
 
-  /** Returns how many rows it changed. */
+  /** Runs one statement. Returns how many rows it changed. */
   run(sql: string, ...values: readonly StoredValue[]): number {
     return this.#told(() => this.database.prepare(sql).run(...values).changes)
   }
@@ -246,12 +246,12 @@ export class StoreFile {
     }
   }
 
-  /** As `write`, in turns of the event loop. The caller must not write until it is done; it may read. */
+  /** Does the same as `write`, in turns of the event loop. The caller must not write until it is done; it may read. */
   writeInTurns<T>(work: () => Steps<T>): Promise<T> {
     return this.#changeInTurns(work, false)
   }
 
-  /** As `erase`, in turns of the event loop. */
+  /** Does the same as `erase`, in turns of the event loop. */
   eraseInTurns<T>(work: () => Steps<T>): Promise<T> {
     return this.#changeInTurns(work, true)
   }
@@ -270,7 +270,10 @@ export class StoreFile {
     }
   }
 
-  /** Copies the WAL to the file in a step of its own, since both take long after a long change. */
+  /**
+   * Runs a change in one transaction. Afterwards it copies the WAL to the file, in a step of its own, because a long change makes both
+   * slow.
+   */
   *#changing<T>(work: () => Steps<T>, isErased: boolean): Steps<T> {
     this.#refuseMoved()
     this.database.pragma('wal_autocheckpoint=0')
@@ -310,7 +313,7 @@ export class StoreFile {
         if (this.#idle === null)
           this.#idle = setTimeout(() => {
             this.#idle = null
-            // A change in turns empties it at its end.
+            // A change in turns empties the WAL at its own end.
             if (!this.#isChanging) this.#empty()
           }, IDLE).unref()
         else this.#idle.refresh()
@@ -330,7 +333,7 @@ export class StoreFile {
     return done
   }
 
-  /** Writes to a file whose name is gone would be lost with the process. */
+  /** Throws when another file, or none, is at the store's path. Writes to the moved file would be lost with the process. */
   #refuseMoved(): void {
     const moved = this.#moved()
     if (moved !== null) throw moved
@@ -378,7 +381,7 @@ export class StoreFile {
     this.database.exec('BEGIN IMMEDIATE; COMMIT')
   }
 
-  /** Called once the file is known to be ours and whole. The file must not change before. */
+  /** Prepares the file for writes. Called once the file is known to be ours and whole; before, the file must not change. */
   #begin(): void {
     for (const pragma of ['journal_mode=WAL', 'synchronous=FULL', 'foreign_keys=ON', 'secure_delete=ON'])
       this.database.pragma(pragma)
@@ -415,7 +418,7 @@ export class StoreFile {
       )
     const tables = this.checked ? ['1'] : first.filter((name) => this.#has(name)).map((name) => `'${name}'`)
     for (const what of tables) {
-      // As bytes, because damaged data need not be text, and libsql would end the process over it.
+      // The finding is read as bytes. Damaged data may be invalid text, and libsql would end the process over it.
       const [row] = this.rows(`SELECT CAST(integrity_check AS BLOB) AS found FROM pragma_integrity_check(${what})`)
       const found = Buffer.from(row?.['found'] as ArrayBuffer).toString()
       if (found !== 'ok') throw damaged(path, found)
@@ -426,7 +429,7 @@ export class StoreFile {
     return this.rows("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?", table).length > 0
   }
 
-  /** Runs all missing steps, or none. */
+  /** Runs all migrations that the file lacks, or none. */
   #migrate(steps: readonly Migration[]): void {
     const version = this.#number('user_version')
     if (version === steps.length) return
@@ -474,8 +477,8 @@ function connect(path: string): Database.Database {
 }
 
 /**
- * SQLite deletes the WAL when it closes a file. Data that it could not read there is deleted too, and may be the only copy. The returned
- * function puts the WAL back as it was. Pages that SQLite already copied to the file are the same in both.
+ * Returns a function that puts the WAL back. SQLite deletes the WAL when it closes a file. Data that it could not read there is deleted
+ * too, and may be the only copy. Pages that SQLite already copied to the file are the same in both.
  */
 function rememberWal(path: string): () => void {
   const wal = `${path}-wal`
@@ -513,7 +516,7 @@ export function syncFolder(folder: string): void {
   }
 }
 
-/** Returns what `work` returns or throws as a promise; `work` has run when the call returns. */
+/** Runs `work` at once and turns its result, or its error, into a promise. */
 export const now = <T>(work: () => T): Promise<T> =>
   new Promise((resolve) => {
     resolve(work())

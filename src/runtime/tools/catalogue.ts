@@ -11,7 +11,7 @@ export interface ToolEmbedder {
   embed(texts: readonly string[], signal?: AbortSignal): Promise<readonly Float32Array[]>
 }
 
-/** `fused`: both rankings joined by reciprocal rank. */
+/** The ways to rank tools: by words, by meaning, or by both rankings joined by reciprocal rank (`fused`). */
 export const rankings = ['bm25', 'embeddings', 'fused'] as const
 export type SearchRanking = (typeof rankings)[number]
 
@@ -25,7 +25,7 @@ export interface CatalogueOptions {
   readonly signal?: AbortSignal
 }
 
-/** How many tools of each ranking are fused. A lower rank carries no information about a tool. */
+/** How many of the best tools of each ranking are fused. Lower ranks say nothing about a tool. */
 const DEPTH = 50
 /** The constant of reciprocal rank fusion: it keeps the first ranks of one list from deciding alone (Cormack and others, 2009). */
 const FUSION = 60
@@ -36,7 +36,7 @@ const WEIGHTS = [4, 2, 1] as const
 
 /** Milliseconds that a regular expression from a client or a model may take. */
 const PATIENCE = 250
-/** Runs in its own VM context, so that a timeout can stop it. */
+/** The search by a regular expression. It runs in its own VM context, so that a timeout can stop it. */
 const FITTING = 'texts.flatMap((list) => list.flatMap((text, place) => (new RegExp(source, "i").test(text) ? [place] : [])))'
 
 export class Catalogue {
@@ -86,8 +86,8 @@ export class Catalogue {
   }
 
   /**
-   * Returns the `k` best tools, best first. Returns fewer when fewer match a word. Default ranking: `fused`, or `bm25` without an
-   * embedder.
+   * Returns the `k` tools that match the words best, best first. Returns fewer when fewer match a word. Default ranking: `fused`, or `bm25`
+   * without an embedder.
    */
   async search(
     words: string,
