@@ -35,16 +35,18 @@ interface Asking {
   readonly url: URL
   readonly body: string | null
   readonly signal: AbortSignal | undefined
-  /** Milliseconds until a new connection is made. Left out: a kept connection may be used, and the endpoint's patience applies. */
+  /**
+   * Milliseconds until a new connection is made. When absent, an open connection may be used again, and the endpoint's patience applies.
+   */
   readonly connect?: number
   readonly headers?: Sending['headers']
 }
 
 /** Settings of a single request. */
 export interface Sending {
-  /** Sent in addition to the headers of every request. */
+  /** Headers that are sent in addition to those of every request. */
   readonly headers?: Readonly<Record<string, string>>
-  /** Replaces `Patience.busy`. */
+  /** Milliseconds to wait while the endpoint is overloaded, in place of `Patience.busy`. */
   readonly busy?: number
 }
 
@@ -66,7 +68,7 @@ const FIRST_PAUSE = 500
  * fetch has no option for it. Redirects are not followed: the key goes only to the given address.
  */
 export class Endpoint {
-  /** Its name in messages, without any secret. */
+  /** The endpoint's name in messages, without any secret. */
   readonly name: string
   readonly #root: URL
   readonly #key: string | null
@@ -134,7 +136,7 @@ export class Endpoint {
     }
   }
 
-  /** Closes idle connections. */
+  /** Closes the connections that no request uses. */
   close(): void {
     this.#agent.destroy()
   }
@@ -234,13 +236,13 @@ export class Endpoint {
     }
   }
 
-  /** Endpoints repeat unknown keys in their errors. */
+  /** Removes the key from an endpoint's words, because endpoints repeat keys that they do not know. */
   #withoutKey(text: string): string {
     return this.#key === null ? text : text.replaceAll(this.#key, '[key]')
   }
 }
 
-/** The address before `/v1`. */
+/** Returns the part of the address before `/v1`. */
 function rootOf(text: string): URL {
   const bad = (why: string) =>
     new KvfoldError('remote/bad-endpoint', `--engine needs an address such as http://localhost:8000/v1: ${why}.`)
@@ -307,5 +309,5 @@ export function readKey({ variable, file }: KeySource, environment: NodeJS.Proce
   return key
 }
 
-/** Whether the text may be part of a header. */
+/** Whether the text is a usable key: only characters that a header may have. */
 const isKey = (text: string): boolean => /^[\x21-\x7e]+$/.test(text)

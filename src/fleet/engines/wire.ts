@@ -33,10 +33,10 @@ export function editsByMessage(edits: readonly Edit[]): ReadonlyMap<number, read
   return made
 }
 
-/** A message's content under its edits, followed by its note. */
+/** Returns a message's content under its edits, followed by its note. */
 export const contentOf = ({ content, note = '' }: ChatMessage, edits: readonly Edit[]): string => shownText(content, edits) + note
 
-/** A message's part of the prompt: its content as shown, and its calls. For counting, and for comparing two steps. */
+/** Returns a message's part of the prompt: its content as shown, and its calls. Used to count tokens and to compare two steps. */
 export const bodyOf = (message: ChatMessage, shown: string): string =>
   message.toolCalls === undefined
     ? shown
@@ -112,7 +112,7 @@ export function bodyFor(
   }
 }
 
-/** Leaves out variables that the engine has no field for; `RemoteEngine.reads` reports which it has. */
+/** Leaves out variables that the engine has no field for; `RemoteEngine.reads` tells which variables can be sent. */
 function variablesOf({ variables = {} }: EngineRequest, flavour: Flavour): Record<string, unknown> {
   if (flavour.variables === 'any') return Object.keys(variables).length === 0 ? {} : { chat_template_kwargs: variables }
   const { [EFFORT]: effort } = variables
@@ -124,7 +124,8 @@ export const EFFORT = 'reasoning_effort'
 
 /**
  * Returns the tools of a request and its `tool_choice`. With `none` the tools stay, so that the prompt begins as in the steps before. The
- * API cannot require a call of one among some of the tools. Such a request contains only those tools, at the price of its cache.
+ * API cannot require a call of one among some of the tools. A request that needs that contains only the allowed tools, and loses its cached
+ * beginning.
  */
 export function toolsOf({
   tools = [],

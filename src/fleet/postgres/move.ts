@@ -42,7 +42,7 @@ async function found(
 }
 
 /**
- * Writes these threads, reads each back and compares it, and then runs `more`, which writes the rest. Servers that use the database wait
+ * Writes the threads, reads each back and compares it. Then runs `more`, which writes the other records. Servers that use the database wait
  * meanwhile.
  * @throws KvfoldError store/not-empty if the database has threads, store/failed if a thread reads back differently; nothing was changed
  * then
@@ -73,7 +73,7 @@ export async function fill(
   })
 }
 
-/** The error for an item that reads back differently. */
+/** Makes the error for an item that reads back differently. */
 export const notSame = (what: string, id: string, where: string): KvfoldError =>
   new KvfoldError(
     'store/failed',

@@ -240,7 +240,8 @@ export class Conversation {
   }
 
   /**
-   * Stops showing the given parts of messages. Returns the omissions that this call made. Skips parts and calls that are hidden already.
+   * Stops showing the given parts of messages. Returns the omissions that this call made. Skips parts that are hidden already, and calls
+   * whose inputs are.
    */
   omit(places: readonly Pick<Omission, 'message' | 'omits'>[], contract?: Contract): readonly Omission[] {
     const made: Omission[] = []

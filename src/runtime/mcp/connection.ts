@@ -344,7 +344,7 @@ function partText(part: ResultPart): string {
   }
 }
 
-/** Returns the size of base64 data, in words. */
+/** Returns the size of base64 data as text, such as `12 bytes`. */
 const size = (data: string): string => `${Math.floor((data.length * 3) / 4)} bytes`
 
 function within(text: string, limit: number): string {
