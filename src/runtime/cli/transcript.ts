@@ -29,9 +29,9 @@ interface TranscriptFold {
 export interface Transcript {
   readonly messages: readonly ChatMessage[]
   readonly tools: readonly ToolDefinition[]
-  /** Empty when no text is worth a fold. */
+  /** The folds of the transcript; empty when no text is worth one. */
   readonly folds: readonly TranscriptFold[]
-  /** True when the file has no folds and these are our proposal. */
+  /** True when the file names no folds and kvfold proposes `folds`. */
   readonly proposed: boolean
 }
 
@@ -78,12 +78,15 @@ function recordedIn(text: string, source: string): Recorded {
   }
 }
 
-/** Characters. Shorter tool results and other messages are not worth a marker. */
+/** Tool results, and other messages, with fewer characters are not worth a fold. */
 const LEAST = { tool: 400, other: 2000 }
 /** How many of the newest tool results are left alone, because an agent may still use them. */
 const NEWEST = 3
 
-/** Proposes the folds that an agent would make: all tool results but the newest. Without any, all long messages before the last one. */
+/**
+ * Proposes the folds that an agent would make: all tool results but the newest. Without tool results, it proposes all long messages before
+ * the last one.
+ */
 function proposed(messages: readonly ChatMessage[]): readonly TranscriptFold[] {
   const whole = (message: number): TranscriptFold => ({
     message,
@@ -178,10 +181,10 @@ interface Recorded {
 
 type TranscriptFields = Readonly<Record<string, unknown>>
 
-/** Names the fault and its place. */
+/** The error for a transcript that cannot be read. It names the fault and its place. */
 class UnreadableTranscript extends Error {}
 
-/** @throws UnreadableTranscript */
+/** Reads a recorded conversation, whatever its form. @throws UnreadableTranscript */
 export function readRecorded(text: string): Recorded {
   const json = parsed(text)
   if (isRecord(json)) return ofBody(json)
@@ -195,7 +198,7 @@ export function readRecorded(text: string): Recorded {
     )
   })
   if (records.length === 0) throw new UnreadableTranscript('it is empty')
-  // A log of requests: the last one contains all messages before it.
+  // The file is a log of requests. Its last request contains all messages of the earlier ones.
   const request = records.map((record) => bodyIn(record)).findLast((body) => body !== null)
   return request === undefined ? { messages: ofItems(sessionItems(records), 'it'), tools: [], body: null } : ofBody(request)
 }
@@ -230,7 +233,7 @@ const bodyIn = (record: TranscriptFields): TranscriptFields | null =>
 function ofBody(body: TranscriptFields): Recorded {
   const { messages, input, instructions, system } = body
   if (!isBody(body)) {
-    // A session of one line.
+    // The file is a session with a single line.
     if (textIn(body, 'role', 'type') !== undefined)
       return { messages: ofItems(sessionItems([body]), 'it'), tools: [], body: null }
     throw new UnreadableTranscript('it has no messages')

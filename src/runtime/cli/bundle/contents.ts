@@ -1,4 +1,4 @@
-/** The contents of a bundle: lists its files from this installation. */
+/** Lists the files of a bundle, which come from this installation of kvfold. */
 import { existsSync } from 'node:fs'
 import { lstat, readFile } from 'node:fs/promises'
 import { basename, dirname, join, relative } from 'node:path'
@@ -37,13 +37,13 @@ export interface Contents {
 }
 
 const TRIPLETS: Readonly<Record<string, string>> = { x64: 'x86_64-linux-gnu', arm64: 'aarch64-linux-gnu' }
-/** Without these kvfold does not run, or the server has no dashboard. */
+/** Compiled files that a bundle must have. Without them kvfold does not run, or the server has no dashboard. */
 const COMPILED = ['cli/main.js', 'dashboard/index.html']
 /** Files of the package that kvfold reads, besides its compiled program. */
 const OWN_FILES = ['package.json', 'LICENSE', 'build/kvfold.node', 'build/kvfold.json', 'src/lab/words.json']
-/** The ONNX export is left out, because only tests read it. */
+/** The folder of the built-in model. Its ONNX export is left out of bundles, because only tests read it. */
 const BUILTIN_FOLDER = 'native-models/builtin'
-/** 35 MB of llama.cpp's sources, which are needed only to compile it. */
+/** The sources of llama.cpp, 35 MB, which are needed only to compile it. Bundles leave them out. */
 const SOURCES = 'llama/gitRelease.bundle'
 
 /** @throws KvfoldError bundle/unsuitable when this installation or its Node cannot run elsewhere; cli/bad-usage for models */
@@ -89,7 +89,10 @@ export async function bundleContents({ root, dist = join(root, 'dist'), gpu, mod
   return { name: `kvfold-${version}-linux-${process.arch}-${gpu}`, entries: inOrder(entries), requirements }
 }
 
-/** The CPU's package is always included: model headers are read with it, and machines without the driver run on it. */
+/**
+ * Lists the packages with llama.cpp's libraries for a kind of GPU. The CPU's package is always among them: kvfold reads model headers with
+ * it, and machines without a GPU driver run on it.
+ */
 function backendPackages(gpu: BundleGpu): string[] {
   const cpu = `@node-llama-cpp/linux-${process.arch}`
   switch (gpu) {
@@ -98,7 +101,7 @@ function backendPackages(gpu: BundleGpu): string[] {
     case 'vulkan':
       return [cpu, `${cpu}-vulkan`]
     case 'cuda':
-      // The second one is for machines with the previous generation of CUDA.
+      // The package `-cuda-ext` is for machines with the previous generation of CUDA.
       return [cpu, `${cpu}-cuda`, `${cpu}-cuda-ext`]
   }
 }
@@ -119,7 +122,9 @@ async function ownEntries(app: string, root: string, dist: string): Promise<Bund
   return [...files, ...program, ...builtin]
 }
 
-/** Nested packages are added separately. Types and source maps are only for developers. */
+/**
+ * Whether a bundle needs this file of a package. Nested packages are added separately, and types and source maps are only for developers.
+ */
 function needed(within: string): boolean {
   const name = basename(within)
   return name !== 'node_modules' && name !== '.git' && within !== SOURCES && !/\.(d\.[cm]?ts|map|tsbuildinfo)$/.test(name)
@@ -141,7 +146,7 @@ async function placeModels(models: readonly string[]): Promise<BundleEntry[]> {
   return Promise.all(unique.map((file) => fileEntry(`models/${basename(file)}`, file)))
 }
 
-/** Programs and libraries for this kind of processor. */
+/** Returns the programs and libraries among the entries that are for this kind of processor. */
 function binariesOf(entries: readonly BundleEntry[], machine: string): Binary[] {
   return entries.flatMap(({ path, source }) => {
     if (source.kind !== 'file' || !/(^node|\.node|\.so(\.[\d.]+)?)$/.test(path)) return []
@@ -158,9 +163,9 @@ const inPathOrder = <T extends { readonly path: string }>(items: readonly T[]): 
 export interface Package {
   readonly name: string
   readonly version: string
-  /** The SPDX id, or the package's own words. */
+  /** The licence's SPDX id, or the package's own words for it. */
   readonly license: string
-  /** Absolute path. */
+  /** Absolute path of the package's folder. */
   readonly folder: string
 }
 
@@ -178,9 +183,9 @@ interface PackageManifest {
 }
 
 /**
- * Returns the packages that the one in `root` needs, itself first. Reads the installed packages, because npm does not publish the lock
+ * Returns the package in `root` and all packages that it needs to run. Reads the installed packages, because npm does not publish the lock
  * file. Leaves out optional packages that are missing, are for other machines, or that `wanted` refuses.
- * @throws KvfoldError bundle/unsuitable when one is missing, or is a link (pnpm)
+ * @throws KvfoldError bundle/unsuitable when a package is missing, or is a link (pnpm)
  */
 export async function productionPackages(root: string, wanted: (name: string) => boolean): Promise<Package[]> {
   const found = new Map<string, Package>()
@@ -211,7 +216,7 @@ export async function productionPackages(root: string, wanted: (name: string) =>
   return [...found.values()]
 }
 
-/** The folder that contains all packages: `root`, or the project in whose node_modules kvfold is installed. */
+/** Returns the folder that contains all the packages: kvfold's own, or the project in whose node_modules kvfold is installed. */
 function commonFolder(packages: readonly Package[]): string {
   return packages.reduce((base, { folder }) => {
     while (relative(base, folder).startsWith('..')) base = dirname(base)
@@ -228,7 +233,7 @@ function needs(manifest: PackageManifest): { name: string; optional: boolean }[]
     .concat([...optional].map((name) => ({ name, optional: true })))
 }
 
-/** The folder in which Node would find the package, or null. */
+/** Returns the folder in which Node would find the package, or null. */
 async function installed(name: string, from: string): Promise<string | null> {
   for (let folder = from; ; folder = dirname(folder)) {
     const candidate = join(folder, 'node_modules', name)
@@ -237,7 +242,7 @@ async function installed(name: string, from: string): Promise<string | null> {
   }
 }
 
-/** Whether a package is for this kind of machine. Some packages show only in their names that they are for musl. */
+/** Whether a package is for this kind of machine. The names are checked too, because some packages for musl say so only there. */
 function fits(name: string, { os = [], cpu = [], libc = [] }: PackageManifest): boolean {
   const allows = (list: readonly string[], value: string): boolean =>
     !list.includes(`!${value}`) && (list.every((item) => item.startsWith('!')) || list.includes(value))
@@ -269,7 +274,10 @@ export interface PlacedPackage extends Package {
   readonly path: string
 }
 
-/** An index of all licences, and the licence texts that are not in the packages' own folders. `own` is kvfold's licence, which is MIT. */
+/**
+ * Makes the licence files: an index of all licences, and the texts that are not in the packages' own folders. `own` is kvfold's licence,
+ * which is MIT.
+ */
 async function licenceEntries(
   node: NodeProgram,
   packages: readonly PlacedPackage[],
