@@ -25,7 +25,7 @@ export class Api {
     return sessionStorage.getItem(PLACE)
   }
 
-  /** Null deletes the key. */
+  /** Keeps the API key for later requests. Null deletes the key. */
   setKey(key: string | null): void {
     if (key === null || key === '') sessionStorage.removeItem(PLACE)
     else sessionStorage.setItem(PLACE, key)
