@@ -82,7 +82,7 @@ export class SharedCellsFolder implements SharedTier {
 
   private constructor(private readonly options: SharedFolderOptions) {}
 
-  /** @throws KvfoldError engine/bad-request when the folder cannot be used, or is under another secret */
+  /** Opens the folder. @throws KvfoldError engine/bad-request when the folder cannot be used, or belongs to another secret */
   static async open(options: SharedFolderOptions): Promise<SharedCellsFolder> {
     const { folder } = options
     try {

@@ -7,7 +7,7 @@
  * conversation that it was forked from. If no engine has its beginning, rendezvous hashing of its root (the messages up to the first of a
  * user) decides. So all servers with the same engines decide alike, and an engine that leaves moves only its own conversations. An engine
  * with more than its share of the open requests is passed over (bounded loads), but only for new conversations. So of many forks of one
- * conversation, the first stays, and the rest are spread.
+ * conversation, the first stays, and the others are spread over the engines.
  */
 import { writeJson } from '../../runtime/core/written-json.js'
 import { createHash } from 'node:crypto'

@@ -373,7 +373,7 @@ export class EnginePool {
   }
 }
 
-/** @throws KvfoldError remote/bad-endpoint */
+/** Refuses a list that names an engine twice. @throws KvfoldError remote/bad-endpoint */
 function refuseTwins(entries: readonly EngineEntry[]): void {
   const names = entries.map((entry) => {
     const endpoint = new Endpoint(entry)

@@ -1,4 +1,4 @@
-/** Turns an endpoint's refusals and a connection's failures into errors of ours. */
+/** Turns an endpoint's refusals and a connection's failures into kvfold's own errors. */
 import { errorTable, KvfoldError, type ErrorCode } from '../../runtime/core/errors.js'
 import { fieldOf, isRecord, numberAt, textAt } from '../../runtime/core/json.js'
 

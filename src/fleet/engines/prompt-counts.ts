@@ -57,7 +57,7 @@ const bodiesOf = (messages: readonly ChatMessage[], edits: readonly Edit[]): str
 
 const toolsText = (tools: readonly ToolDefinition[]): string => (tools.length === 0 ? '' : writeJson(tools))
 
-// Counts of texts: the endpoint's where it gives them, else estimates.
+// Counts of the tokens of texts. They are the endpoint's own counts if it gives any, else estimates.
 
 /** How many texts' counts are kept; each takes some 150 bytes. */
 const MOST = 20_000

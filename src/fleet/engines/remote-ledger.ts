@@ -96,7 +96,7 @@ export class RemoteLedger {
     const [reused, recomputed, fresh] = [sum('reused'), sum('recomputed'), sum('fresh')]
     // If the prompt is cached to its last token, the endpoint computes that one again for its logits.
     const side = prompt > 0 && cached === prompt ? 1 : 0
-    // If the engine is not that of the last step, we expect none of the last step's cells there.
+    // If the engine is not that of the last step, we expect that it has none of the last step's cells.
     const first = this.#steps === 0 || this.#engine !== engine
     const expected = first ? 0 : expectedOf(before, rows, spans)
     this.#engine = engine

@@ -186,13 +186,13 @@ const PARTS: Readonly<Partial<Record<keyof Flavour['sampling'], Readonly<Record<
   },
 }
 
-/** @throws KvfoldError remote/unsupported for a text, whose tokens only the engine knows */
+/** Returns the field `logit_bias` of a request. @throws KvfoldError remote/unsupported for a text, whose tokens only the engine knows */
 function biasOf(biases: NonNullable<Sampling['logitBias']>, flavour: Flavour): object {
   if (biases.some(({ token }) => typeof token === 'string')) throw unsupported('logit_bias of texts', flavour)
   return Object.fromEntries(biases.map(({ token, bias }) => [token, Math.max(-BIAS, Math.min(BIAS, bias))]))
 }
 
-/** @throws KvfoldError remote/unsupported */
+/** Returns the fields for the limits of a request. @throws KvfoldError remote/unsupported */
 function limitsOf({ limits = {} }: EngineRequest, flavour: Flavour): Record<string, unknown> {
   return Object.fromEntries(
     Object.entries(limits).map(([name, value]) => {

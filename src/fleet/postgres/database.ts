@@ -21,8 +21,8 @@ export interface DatabasePatience {
 /** A query of a server that is cut off fails within `silent` + `silent` / 4 + `connect`, some 10 seconds. Later queries fail at once. */
 const PATIENCE: DatabasePatience = { connect: 5000, query: 30_000, silent: 4000 }
 /**
- * With these settings the database notices within some 20 seconds that a server is cut off. It then frees the server's locks: those of
- * threads, and those of rows that an unfinished transaction changed.
+ * With these settings the database notices within some 20 seconds that a server is cut off. It then frees the server's locks: its claims of
+ * threads, and its locks on rows that an unfinished transaction changed.
  */
 const WATCHED =
   'SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3; SET tcp_user_timeout = 20000'
@@ -69,7 +69,7 @@ export class Database {
   }
 
   /**
-   * Opens the database, and migrates the tables of earlier versions to ours.
+   * Opens the database, and migrates tables of earlier versions to the current one.
    * @param url `postgres://user:password@host:port/name`, with libpq's options behind `?`
    * @throws KvfoldError store/unusable, store/unreachable, store/newer; nothing was changed then
    */

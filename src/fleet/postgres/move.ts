@@ -80,7 +80,10 @@ export const notSame = (what: string, id: string, where: string): KvfoldError =>
     `The ${what} ${id} reads back from ${where} differently than it was written, so nothing was moved; the source is unchanged.`,
   )
 
-/** @throws KvfoldError store/locked if other connections named kvfold use the database, as far as this user may see them */
+/**
+ * Refuses a database that servers use. @throws KvfoldError store/locked if other connections named kvfold use it, as far as this user may
+ * see them
+ */
 export async function refuseUsed(database: Database): Promise<void> {
   const [row] = await database.rows(
     `SELECT count(*) AS others FROM pg_stat_activity

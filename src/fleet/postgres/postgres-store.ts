@@ -81,7 +81,7 @@ export class PostgresStore implements ThreadStore {
     }
   }
 
-  /** @throws KvfoldError store/unusable, store/unreachable, store/newer; nothing was changed then */
+  /** Opens the store of a database. @throws KvfoldError store/unusable, store/unreachable, store/newer; then nothing was changed */
   static async open({ url, cells, place, patience }: PostgresStoreOptions): Promise<PostgresStore> {
     const database = await Database.open(url, patience)
     try {
@@ -113,7 +113,7 @@ export class PostgresStore implements ThreadStore {
     return changed
   }
 
-  /** @throws what `work` throws; KvfoldError store/unreachable */
+  /** Runs work that reads threads, as `ThreadStore.reading` says. @throws what `work` throws; KvfoldError store/unreachable */
   reading<T>(work: () => T): Promise<T> {
     return this.#fetched.reading(work, (tenant, id) => this.#fetch(tenant, id))
   }

@@ -102,7 +102,7 @@ export async function readThread(
   return { number, revision, record: { ...head, messages, edits, ledger, events } }
 }
 
-/** Returns the threads that the given transaction or a later one changed. Leaves out those whose own row or card is damaged. */
+/** Returns the threads that the given transaction or a later one changed. Leaves out threads whose own row or card is damaged. */
 export async function listedIn(
   run: RunStatement,
   since: bigint,

@@ -6,7 +6,7 @@ import type { Toolbox } from './toolbox.js'
 
 /** Rules for the calls of answers to a client that keeps the conversation too. */
 export interface ClientRules {
-  /** True: only the first call of an external tool counts, and the answer ends with it. */
+  /** True: only an answer's first call of an external tool counts, and the answer ends with it. */
   readonly single: boolean
   /**
    * True for a call that must be alone in its step, because the client sees it as a message of its own. Beside other calls, it is dropped.
@@ -19,9 +19,9 @@ export interface ClientRules {
 const MADE_UP = /^call_\d+$/
 
 /**
- * Gives every call an id that is unique on the server. Drops a call that the token limit or a stop string cut off, and the answer's
- * sampled tokens. So the conversation and its client agree. Only the `arguments` events sent meanwhile remain visible. One object for each
- * answer.
+ * Gives every call an id that is unique on the server. Drops a call that the token limit or a stop string cut off, and the answer's sampled
+ * tokens. So the conversation and its client agree. Only the `arguments` events that were already sent remain visible. Each answer has its
+ * own `ClientCalls`.
  */
 export class ClientCalls {
   readonly #ids = new Map<string, string>()

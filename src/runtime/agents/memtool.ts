@@ -58,7 +58,7 @@ export interface MemToolOptions {
   readonly purpose?: string
   /** The most calls of a turn. Default 40: enough for searches and second tries beside the calls of a task. */
   readonly maxCalls?: number
-  /** Default: the whole history stays visible. */
+  /** How much of the history stays visible. Default: all of it. */
   readonly history?: HistoryLimit
   readonly generation?: GenerationOptions
   /** The state of an earlier session with the same options, to continue from. */

@@ -36,7 +36,7 @@ export interface McpTools {
 
 /** Tool definitions that take more than this share of the context are not always shown; the model must search them. */
 const SHOWN_SHARE = 1 / 8
-/** With more tools than this, the model must search them. */
+/** With more tools than this number, not all are always shown; the model must search them. */
 const MOST_SHOWN = 128
 
 export const addMcpConfig = (command: Command, whose = 'MCP servers whose tools the model may call'): Command =>

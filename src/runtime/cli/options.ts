@@ -197,7 +197,10 @@ export function engineOptions(flags: ModelFlags): LlamaEngineOptions {
   }
 }
 
-/** @throws KvfoldError cli/bad-usage, engine/bad-request */
+/**
+ * Returns the folder through which engines share cells; undefined without `--shared-cache`. @throws KvfoldError cli/bad-usage,
+ * engine/bad-request
+ */
 function sharedPlace({ sharedCache: folder, sharedCacheSize, sharedCacheSecret }: ModelFlags): LlamaEngineOptions['shared'] {
   if (folder === undefined && sharedCacheSecret === undefined) return undefined
   if (folder === undefined || sharedCacheSecret === undefined)

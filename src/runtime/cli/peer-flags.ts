@@ -1,6 +1,6 @@
 /**
  * Reads flags of llama-server, llama-cli and vLLM on the command lines of `serve`, `run` and `chat`. Flags with the same meaning become
- * ours; for others the error names ours.
+ * kvfold's own. For other flags, the error names kvfold's option.
  */
 import type { Command } from 'commander'
 import { KvfoldError } from '../core/errors.js'

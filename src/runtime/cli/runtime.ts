@@ -118,7 +118,7 @@ export function optionsOf(flags: ModelFlags): LlamaEngineOptions {
 
 type TrialUses = Pick<ModelTrialOptions, 'attention' | 'embeddings'>
 
-/** Shows what is being done. By default it writes on a terminal, in a line that goes away; a server prints lines that stay. */
+/** Shows the work that runs now. The default writes a line on the terminal that goes away; a server prints lines that stay. */
 export type Saying = (doing: string) => void
 
 const inPassing =
@@ -172,7 +172,7 @@ export const enginePath = (
   uses === 'off' ? modelPath(flags.model, notes, signal) : provenModel(flags, trialOptions(flags, uses), notes, signal, say)
 
 export interface Loading extends Pick<LlamaEngineOptions, 'slots' | 'maxGap' | 'sequences' | 'attention' | 'blocks'> {
-  /** Further uses of the model to try. `off`: no trial. */
+  /** What the model's trial does with the model, besides loading it. `off`: no trial. */
   readonly trial?: TrialUses | 'off'
   /** Shows progress. Default: on a terminal, in a line that goes away. */
   readonly say?: Saying

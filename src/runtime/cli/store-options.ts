@@ -105,7 +105,7 @@ export async function openStore(
   }
 }
 
-/** @throws KvfoldError store/* */
+/** Opens the store in a PostgreSQL database. @throws KvfoldError store/* */
 export async function openPostgres(
   url: string,
   more: Pick<PostgresStoreOptions, 'cells' | 'place'> = {},
@@ -230,7 +230,7 @@ function earlierIn(file: string): EarlierTime | null {
     const { seen, ran } = JSON.parse(readFileSync(file, 'utf8')) as Partial<Record<keyof EarlierTime, unknown>>
     return Number.isFinite(seen) && Number.isFinite(ran) ? { seen: seen as number, ran: ran as number } : null
   } catch {
-    // The file does not exist or is not ours.
+    // The file does not exist, or kvfold did not write it.
     return null
   }
 }

@@ -1,6 +1,6 @@
 /**
  * Transcripts: reads conversations that other programs recorded, and finds stretches to fold. A person names the stretches; otherwise
- * kvfold proposes those that an agent would prune.
+ * kvfold proposes the stretches that an agent would prune.
  */
 import { freshConversation } from '../core/ids.js'
 import Type from 'typebox'
@@ -49,7 +49,9 @@ const Folds = Type.Array(
 export const givenTranscript = (path: string | undefined): Transcript | null =>
   path === undefined ? null : parseTranscript(readText(path, '--transcript'), path)
 
-/** @throws KvfoldError cli/bad-usage with the first fault */
+/**
+ * Parses a transcript and finds or proposes its folds. `source` names it in errors. @throws KvfoldError cli/bad-usage with the first fault
+ */
 export function parseTranscript(json: string, source: string): Transcript {
   const { messages, tools, body } = recordedIn(json, source)
   const given = body?.['folds']

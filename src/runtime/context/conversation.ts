@@ -23,7 +23,7 @@ export type Snap = (messages: readonly ChatMessage[], message: number, chars: Sp
 export interface ConversationPorts {
   /** Widens fragments to token borders. Default: fragments may begin and end at any character. */
   readonly snap?: Snap
-  /** Default: `summarize` is refused. */
+  /** Lets the model write a summary. Default: `summarize` is refused. */
   readonly summarize?: Summarize
   /**
    * Counts the tokens of the messages under the edits, at least up to `message`. A step at the end that still waits for tool results may
@@ -142,7 +142,7 @@ export class Conversation {
     return this.#message(message).content.slice(start, end)
   }
 
-  /** Returns the tokens that a fragment's text takes where it stands; null when the engine cannot count now. */
+  /** Returns the tokens that a fragment's text takes at its place in the conversation; null when the engine cannot count now. */
   tokensOf(fragment: Fragment): number | null {
     const { message, span: chars, id } = fragment
     const rest = this.edits().filter((edit) => edit.message !== message || !overlaps(edit.span, chars))
@@ -395,7 +395,7 @@ export class Conversation {
     const price = this.#price(old, { ...unpriced(old), state })
     const remark = priceRemark({ state, ...(price === null ? {} : { price }) })
     if (remark !== null && costly === 'refuse') {
-      // If the fragment is hidden already, a marker that does not pay may still replace a longer one.
+      // If the fragment is hidden already, a marker that is longer than the text may still replace an even longer one.
       const now = old.state.kind === 'open' ? null : this.#count(old, old)
       if (now === null || price === null || price.hidden >= now) return tooCostly(old.id, remark)
     }

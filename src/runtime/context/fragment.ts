@@ -94,7 +94,7 @@ export interface FoldOptions {
 /** Compares fragments by message, then by place in the message. */
 export const inOrder = (a: Fragment, b: Fragment): number => a.message - b.message || a.span.start - b.span.start
 
-/** A message to the model names at most this many fragments and gives the number of the rest. */
+/** A message to the model names at most this many fragments, and tells the number of the others. */
 const MOST = 40
 
 /** Lists fragments for a message to the model: `f1a2b3 (folded) and f4c5d6 (open)`. */
@@ -106,18 +106,18 @@ export function several(fragments: readonly Fragment[]): string {
   return listed(rest > 0 ? [...named, `${rest} more`] : named)
 }
 
-// Whether hiding a fragment pays: compares the tokens with its text and with the marker in its place.
+// Whether hiding a fragment saves tokens: compares the tokens of its text with those of the marker in its place.
 
 /**
  * Decides what happens when the marker takes at least as many tokens as the text. `refuse`: the fold is refused. `allow`: the fragment is
- * hidden, and the result says that it does not pay.
+ * hidden, and the result says that this saves no tokens.
  */
 export type CostlyFolds = 'refuse' | 'allow'
 
 /** Returns the tokens that hiding saves; negative when hiding costs tokens. */
 export const savedBy = ({ open, hidden }: Price): number => open - hidden
 
-/** Returns a sentence when hiding the fragment does not pay. Returns null when it pays or has no price. */
+/** Returns a sentence when hiding the fragment saves no tokens. Returns null when it saves some or has no price. */
 export function priceRemark({ state, price }: Pick<Fragment, 'state' | 'price'>): string | null {
   if (price === undefined || savedBy(price) > 0) return null
   const { open, hidden } = price
@@ -128,7 +128,7 @@ export function priceRemark({ state, price }: Pick<Fragment, 'state' | 'price'>)
   return `This does not pay: the ${what} takes ${about}${by} the text (${about}${open} tokens shown with the text, ${about}${hidden} with the ${what}).`
 }
 
-/** Makes the refusal for hiding a fragment that does not pay. */
+/** Makes the refusal for hiding a fragment when that saves no tokens. */
 export const tooCostly = (id: string, remark: string): Refusal =>
   refuse(
     'tool/costs-more',
@@ -155,8 +155,8 @@ const TRIES = 512
 
 /**
  * Makes ids. An id is a hash of the conversation's content so far and of a counter. So the same run gives the same ids, and a model cannot
- * guess the next id from the last (spec: acm-tools, ids). Models copy ids piece by piece and go wrong where two ids share a piece. So an
- * id shares no pair of characters with another one, as long as such ids are left.
+ * guess the next id from the last (spec: acm-tools, ids). Models copy ids piece by piece and go wrong where two ids share a piece. So an id
+ * shares no pair of characters with another one, as long as there are ids left that fit.
  */
 export class IdMint {
   readonly #used = new Set<string>()

@@ -31,7 +31,7 @@ export interface ToolOutcome {
  * search.
  */
 export type ContextOperations = Pick<Conversation, 'messages'> & {
-  /** As Conversation.tokensOf. Default: fragments are listed by their characters. */
+  /** Counts a fragment's tokens (`Conversation.tokensOf`). Default: results tell the fragments' characters instead. */
   readonly tokensOf?: Conversation['tokensOf']
 } & {
   readonly [Name in 'fragment' | 'fold' | 'restore' | 'summarize' | 'search' | 'detail']: (

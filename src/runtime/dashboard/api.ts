@@ -31,7 +31,7 @@ export class Api {
     else sessionStorage.setItem(PLACE, key)
   }
 
-  /** @throws ApiFailure; TypeError when the server does not answer */
+  /** Sends a GET and returns the answer's JSON. @throws ApiFailure; TypeError when the server does not answer */
   async get<T>(path: string, signal?: AbortSignal): Promise<T> {
     return readJson(await (await this.#fetch('GET', path, undefined, signal)).text()) as T
   }

@@ -11,7 +11,7 @@ import type { ChatChunk, ChatEvent, Export, ThreadDetail } from './wire.js'
 
 /** A request that runs, that failed, or whose answer the thread does not show yet. */
 export interface Pending {
-  /** Null: the last question is answered again, or a cut answer continues. */
+  /** The question. Null: the last question is answered again, or a cut answer continues. */
   readonly question: string | null
   readonly thread: string | null
   /** How many messages of the thread are shown above the request. Null for a branch, which shows the messages before its question. */
@@ -30,7 +30,7 @@ export interface ChatWanted {
   readonly model: string
   /** How many messages of the thread come before the question. Default: all. */
   readonly before?: number
-  /** Null: the last question is answered again, or a cut answer continues. */
+  /** The question. Null: the last question is answered again, or a cut answer continues. */
   readonly text: string | null
   /** The title of a new thread. Default: the beginning of its first message. */
   readonly title?: string

@@ -71,7 +71,7 @@ export function whereIs({ cells }: Pick<Fragment, 'cells'>): string[] {
   return places.flatMap(([tokens, where]) => (tokens === 0 ? [] : [`${plural(tokens, 'token')} ${where}`]))
 }
 
-/** Says how many tokens of context hiding the fragment frees, or that it does not pay. Empty for an open fragment or one without a price. */
+/** Says how many tokens of context hiding the fragment frees, or that it frees none. Empty for an open fragment or one without a price. */
 export function pays({ price, state }: Fragment): readonly string[] {
   if (price === undefined || state.kind === 'open') return []
   const freed = price.open - price.hidden
@@ -159,7 +159,9 @@ export type TimelineItem =
 /** Names of the tools that change the text that the model sees. */
 const EDITING = new Set(['fragment_context', 'fold_fragment', 'restore_fragment', 'summarize_fragment'])
 
-/** Returns the steps in order. After each come the edits that its answer called for, then those by people, programs and the server. */
+/**
+ * Returns the steps in order. After each step come the edits that its answer called for, then the edits by people, programs and the server.
+ */
 export function timelineOf({ ledger, messages, events }: Pick<ThreadDetail, 'ledger' | 'messages' | 'events'>): TimelineItem[] {
   const editsAfter = (count: number): TimelineItem[] => together(events.filter(({ after }) => after === count))
   return [

@@ -41,7 +41,7 @@ export interface FileCheck {
 }
 
 export interface ThreadsCheck extends FileCheck {
-  /** Reads the threads one by one: first those in the file, then those that are missing. */
+  /** Reads the threads one by one: first the threads in the file, then the missing ones. */
   threads(): Iterable<FoundThread>
   /** Ends the check. */
   close(): void

@@ -36,9 +36,9 @@ const FORMAT = 'kvfold-manifest/1'
 const SLACK = 2000
 
 /**
- * The manifest gets a line with a checksum after each change is in the store, and before a deletion there. So it may lag behind the store,
- * but is never ahead, even if the process is killed. Only deletions wait for the medium: if a power cut loses other lines, the manifest
- * lags. It holds ids and checksums, but no text.
+ * The manifest gets a line with a checksum after each change in the store, and before each deletion from it. So it may lag behind the
+ * store, but is never ahead, even if the process is killed. Only deletions wait for the medium: if a power cut loses other lines, the
+ * manifest lags. It holds ids and checksums, but no text.
  */
 export class Manifest {
   readonly #listed = new Map<string, Listed>()

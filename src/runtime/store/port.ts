@@ -25,7 +25,7 @@ export interface ThreadHead {
   readonly tenant: string
   readonly id: string
   readonly model: string
-  /** Unix milliseconds. */
+  /** When the thread was created and last used, in Unix milliseconds. */
   readonly created: number
   readonly used: number
   readonly parent: string | null
@@ -42,7 +42,7 @@ export interface ThreadEdits {
   readonly searches: readonly FoundPlace[]
   /** How many ids were made so far. */
   readonly ids: number
-  /** Default: none. */
+  /** The parts of messages, beside their contents, that are not shown. Default: none. */
   readonly omissions?: readonly Omission[]
 }
 
@@ -68,7 +68,7 @@ export function movedEdits(
  */
 export interface ThreadEvent {
   readonly kind: 'policy' | 'client' | 'edit'
-  /** Unix milliseconds. */
+  /** When the event happened, in Unix milliseconds. */
   readonly at: number
   /** How many ledger entries the thread had at the time. The event affects the steps after them. */
   readonly after: number
@@ -76,7 +76,7 @@ export interface ThreadEvent {
   readonly folded: readonly FragmentId[]
   /** For an edit: the operation on the fragments in `folded`. `named`: the thread got another title; `folded` is then empty. */
   readonly what?: 'cut' | 'folded' | 'restored' | 'summarised' | 'named'
-  /** For `named`: the title; null: again the beginning of the first user message. */
+  /** For `named`: the new title. Null: the title is the beginning of the first user message again. */
   readonly name?: string | null
   /** How many fewer tokens are shown after the event. Negative when more are shown. */
   readonly saves: number
@@ -119,7 +119,7 @@ export interface ThreadUpdate extends Partial<Pick<ThreadRecord, 'messages' | 'e
   readonly from?: number
   readonly head?: ThreadHead
   readonly card: ThreadCard
-  /** True: text of the thread must be forgotten. Other servers learn of it together with this change, or not at all. */
+  /** True: text of the thread must be forgotten. Other servers learn this together with the change itself. */
   readonly forgets?: boolean
 }
 

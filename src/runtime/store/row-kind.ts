@@ -39,8 +39,8 @@ export interface RowKind<T> {
 const CASTS: Readonly<Record<StoredColumn, string>> = { text: 'BLOB', blob: 'BLOB', integer: 'INTEGER' }
 
 /**
- * @param of the conversions between a value and a row's values; `read` must return what was given to `write`. With a table, the checksum
- * also covers the table's name and the keys, so that no row passes for another.
+ * @param of the conversions between a value and a row's values; `read` must return the value that was given to `write`. With a table, the
+ * checksum also covers the table's name and the keys, so that no row passes for another.
  */
 export function rowKind<T>(of: {
   readonly table?: string

@@ -95,7 +95,9 @@ export class SqliteStore implements ThreadStore {
     this.#rows = new ThreadRows(file)
   }
 
-  /** @throws KvfoldError store/unusable, store/locked, store/damaged, store/newer; then nothing was changed */
+  /**
+   * Opens the store, or makes it. @throws KvfoldError store/unusable, store/locked, store/damaged, store/newer; then nothing was changed
+   */
   static open({ folder, cells, checkedBytes, patience = 1000 }: SqliteStoreOptions): SqliteStore {
     const first = ['threads', 'digests', 'cards', 'edits']
     const path = join(folder, THREADS_FILE)
@@ -481,7 +483,7 @@ export class SqliteStore implements ThreadStore {
     return made
   }
 
-  /** @throws KvfoldError store/damaged-thread, after which the thread counts as damaged; store/failed */
+  /** Reads a thread. @throws KvfoldError store/damaged-thread, after which the thread counts as damaged; store/failed */
   #record({ number, digest }: KnownDigest): ThreadRecord {
     const read = this.#rows.read(number, digest)
     if ('record' in read) return read.record

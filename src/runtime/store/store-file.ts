@@ -1,6 +1,6 @@
 /**
- * Opens and writes the store's SQLite file. Checks that the file is whole, ours and of a known version, locks it, and makes writes
- * durable.
+ * Opens and writes the store's SQLite file. Checks that the file is whole, was made by kvfold and has a known version, locks it, and makes
+ * writes durable.
  */
 import {
   chmodSync,
@@ -65,7 +65,7 @@ export interface StoreFileOptions {
 
 /** A file opened for reading only. */
 export interface LookedAt {
-  /** Null: nothing in it can be read. */
+  /** The opened file; null when nothing in it can be read. */
   readonly file: StoreFile | null
   /** The damage that SQLite finds; null when none is known. Some rows may still be readable. */
   readonly wrong: string | null
@@ -83,7 +83,7 @@ export interface LookedAt {
  */
 export class StoreFile {
   #open = true
-  /** Whether a change in turns is being written. Meanwhile nothing else may write. */
+  /** Whether a change is being written in turns of the event loop. Until it is done, nothing else may write. */
   #isChanging = false
   #idle: NodeJS.Timeout | null = null
   /** The error of the last failed change, and its time by `performance.now`; null after a success. */
@@ -347,7 +347,7 @@ export class StoreFile {
     )
   }
 
-  /** Closes the file and removes the WAL. Idempotent. */
+  /** Closes the file and removes the WAL. Further calls do nothing. */
   close(): void {
     if (!this.#open) return
     try {
@@ -381,7 +381,7 @@ export class StoreFile {
     this.database.exec('BEGIN IMMEDIATE; COMMIT')
   }
 
-  /** Prepares the file for writes. Called once the file is known to be ours and whole; before, the file must not change. */
+  /** Prepares the file for writes. Called once the file is known to be whole and kvfold's own. The file must not change before. */
   #begin(): void {
     for (const pragma of ['journal_mode=WAL', 'synchronous=FULL', 'foreign_keys=ON', 'secure_delete=ON'])
       this.database.pragma(pragma)

@@ -18,7 +18,7 @@ export type SearchRanking = (typeof rankings)[number]
 export interface CatalogueOptions {
   /** An SQLite file for this catalogue alone; it must not contain a catalogue yet. Default: in memory. */
   readonly path?: string
-  /** Without an embedder only BM25 is available. */
+  /** Makes the vectors for the search by meaning. Without an embedder, tools are found only by their words (BM25). */
   readonly embedder?: ToolEmbedder
   /** Called after each batch with the number of tools that have vectors, and the number of all tools. */
   readonly onEmbedded?: (done: number, total: number) => void
@@ -236,7 +236,7 @@ export const wordsOf = (name: string): string => name.replace(/(\p{Ll}|\p{N})(\p
 /** The text that is embedded for a tool. */
 const textOf = (tool: ToolDefinition): string => `${wordsOf(tool.name)}: ${tool.description}`
 
-/** Returns the names and descriptions of the arguments; the rest of the schema is ignored. */
+/** Returns the names and descriptions of the arguments; other parts of the schema are ignored. */
 function argumentsOf({ parameters }: ToolDefinition): string {
   const { properties } = parameters
   if (typeof properties !== 'object' || properties === null) return ''

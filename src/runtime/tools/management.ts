@@ -22,7 +22,7 @@ export const removable = (names: readonly string[]) => ({ enum: [...names, ALL] 
 
 export interface ManagedTools {
   readonly memory: ToolMemory
-  /** Null when the definitions are in the list at the top of the prompt. */
+  /** Shows definitions in the conversation. Null when they are in the list at the top of the prompt. */
   readonly late: LateDefinitions | null
   /**
    * Removes tools that are not needed. Called when the found tools would pass a limit, before the search is refused. Default: nothing is

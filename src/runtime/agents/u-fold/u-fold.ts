@@ -42,7 +42,7 @@ export interface UFoldOptions {
    * the paper folds at every turn.
    */
   readonly when?: 'changed' | 'every-turn'
-  /** After this many folds the notes are written anew from the whole log. Default 4; 1: at every fold. */
+  /** After this many folds, the helper writes new notes from the whole log. Default 4; 1: at every fold. */
   readonly rebuildEvery?: number
   /**
    * `lines`: the lines of results that a helper chooses stay visible. `all`: results stay as they are. `none`: all results are hidden (as
@@ -317,7 +317,7 @@ class Aside {
     this.#messages = log.messages
   }
 
-  /** @throws KvfoldError what the engine throws; engine/cancelled */
+  /** Asks the helper a question and returns its answer. @throws KvfoldError what the engine throws; engine/cancelled */
   async ask(content: string, schema: unknown): Promise<string> {
     const { engine, folder, conversation, tools, generation = {}, scope, options = {} } = this.setting
     const messages: readonly ChatMessage[] = [...this.#messages, { role: 'user', content }]

@@ -46,7 +46,10 @@ const BUILTIN_FOLDER = 'native-models/builtin'
 /** The sources of llama.cpp, 35 MB, which are needed only to compile it. Bundles leave them out. */
 const SOURCES = 'llama/gitRelease.bundle'
 
-/** @throws KvfoldError bundle/unsuitable when this installation or its Node cannot run elsewhere; cli/bad-usage for models */
+/**
+ * Lists the contents of a bundle. @throws KvfoldError bundle/unsuitable when this installation or its Node cannot run elsewhere;
+ * cli/bad-usage for models
+ */
 export async function bundleContents({ root, dist = join(root, 'dist'), gpu, models }: ContentsOptions): Promise<Contents> {
   const triplet = TRIPLETS[process.arch]
   if (triplet === undefined)

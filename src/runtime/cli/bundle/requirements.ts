@@ -140,7 +140,10 @@ export interface NodeProgram {
   readonly libraryMinor: number
 }
 
-/** @throws KvfoldError bundle/unsuitable when this Node needs libraries of its distribution, or does not run on glibc */
+/**
+ * Examines the Node program that goes into the bundle. @throws KvfoldError bundle/unsuitable when this Node needs libraries of its
+ * distribution, or does not run on glibc
+ */
 export async function nodeProgram(file: string = process.execPath): Promise<NodeProgram> {
   if (process.platform !== 'linux')
     throw new KvfoldError('bundle/unsuitable', 'A bundle can only be made on Linux, on the kind of machine that will run it.')

@@ -59,7 +59,7 @@ export function addChat(program: Command, shell: Shell): void {
   )
 }
 
-/** @throws KvfoldError cli/bad-usage when the command names two models */
+/** Returns the model to chat with: the command's argument, or else `--model`. @throws KvfoldError cli/bad-usage when both are given */
 function oneModel(named: string | undefined, model: string, command: Command): string {
   if (named !== undefined && command.getOptionValueSource('model') !== 'default')
     throw new KvfoldError('cli/bad-usage', 'Give the model once: with --model or without.')

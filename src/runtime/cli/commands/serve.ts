@@ -189,7 +189,7 @@ const listed = (names: readonly string[]): string =>
     ? 'models of an empty folder'
     : names.slice(0, SHOWN).join(', ') + (names.length > SHOWN ? ` and ${names.length - SHOWN} more` : '')
 
-/** @throws KvfoldError cli/bad-usage */
+/** Returns the sources of the models that the flags name. @throws KvfoldError cli/bad-usage */
 function sourcesOf(flags: ServeFlags, shell: Shell, events: KvEventPublisher | null): ModelSource[] {
   const models = (flags.model ?? (flags.models === undefined ? [BUILTIN] : [])).map(named)
   const twice = models.find(({ name }, at) => models.findIndex((other) => other.name === name) < at)
@@ -259,7 +259,7 @@ interface ServedFolder {
   readonly pull: NonNullable<ServerOptions['pull']>
 }
 
-/** @throws KvfoldError cli/bad-usage when --models does not name a folder */
+/** Returns the folder of models to serve; undefined without `--models`. @throws KvfoldError cli/bad-usage when it is not a folder */
 function folderOf(flags: ServeFlags, shell: Shell, events: KvEventPublisher | null): ServedFolder | undefined {
   const { models: given, alias = [] } = flags
   if (given === undefined) return undefined
@@ -330,7 +330,7 @@ function sideName(given: string): { readonly name: string; readonly model: strin
   return { name: name.replace(/^onnx:/, ''), model }
 }
 
-/** @throws KvfoldError cli/bad-usage */
+/** Refuses `--embeddings` for models on other servers. @throws KvfoldError cli/bad-usage */
 function refuseRemoteVectors(flags: ServeFlags): void {
   if (flags.embeddings === true && isRemote(flags))
     throw new KvfoldError(
