@@ -31,7 +31,7 @@ import type { IdentifiedCells, SharedCells } from '../../runtime/engine/saved-ce
 export interface SharedPlace {
   /** The folder is created, for this user only, when it is missing. Files that kvfold did not name are left alone. */
   readonly folder: string
-  /** Bytes that the blocks of all models in the folder may take. */
+  /** The most bytes that the blocks of all models in the folder may take together. */
   readonly bytes: number
   /** The secret is the same for all engines that share the folder, and unknown to all others (`sharedSecret`). */
   readonly secret: Buffer
@@ -49,7 +49,7 @@ const ITEM = new RegExp(`^[0-9a-f]{32}\\${BLOCK_FILE}$`, 'u')
 const TEMPORARY = /^kvfold-[0-9a-f]{64}\.tmp$/u
 /** The file that marks which secret the folder is under. */
 const MARK = 'kvfold.shared'
-/** Milliseconds after which a temporary file counts as abandoned: its writer needs only seconds. */
+/** After this many milliseconds, a temporary file counts as abandoned, because its writer needs only seconds. */
 const ABANDONED = 3_600_000
 /** A block's use is not recorded when its last recorded use is less than this many milliseconds ago. */
 const TOUCHED = 60_000
@@ -143,7 +143,7 @@ export class SharedCellsFolder implements SharedTier {
       }
     } catch (error) {
       if (!isOfSystem(error)) throw error
-      // Another engine deleted the file, before we opened it or since.
+      // These two errors say that another engine deleted the file. They are not failures.
       if (error.code !== 'ENOENT' && error.code !== 'ESTALE') this.#failed(error, 'read')
       return null
     }

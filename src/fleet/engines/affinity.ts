@@ -29,7 +29,7 @@ export interface Candidate {
 export interface Beginning {
   /** Hash of the messages up to and including the first user message. It never changes while the conversation lives, and forks share it. */
   readonly root: string
-  /** Hashes of the root and of every longer beginning, the whole prompt last. Each hash depends on the one before. */
+  /** Hashes of the root and of every longer beginning, the whole prompt last. Each hash depends on the previous one. */
   readonly chain: readonly string[]
 }
 
@@ -37,7 +37,7 @@ export interface Beginning {
 export type Reason =
   /** The last step of this conversation, or of the one that it is a copy of, ran on the engine. */
   | 'stays'
-  /** The engine has the beginning, or the conversation that this one is a fork of. */
+  /** The engine has the conversation's beginning, or the conversation from which this one was forked. */
   | 'prefix'
   /** The hash of the conversation's root chose the engine. */
   | 'hash'

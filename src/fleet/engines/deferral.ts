@@ -25,7 +25,7 @@ export interface DeferralOptions {
 
 /** The price of a cached token if neither the option nor the engine's times give one. */
 const USUAL = 0.1
-/** After how many steps the engine's times are used, and the share of the sums that is forgotten with each new step. */
+/** The engine's times count after `ENOUGH` steps. Each new step reduces the weight of the earlier ones by the share `FORGOTTEN`. */
 const [ENOUGH, FORGOTTEN] = [8, 0.02]
 
 /**
@@ -66,18 +66,18 @@ export class CachedPrice {
 }
 
 export interface Choice {
-  /** The edits shown now. */
+  /** The edits that the step shows. */
   readonly edits: readonly Edit[]
-  /** The edits kept back. */
+  /** The edits that still wait. */
   readonly waiting: readonly Edit[]
-  /** Estimates for making all waiting edits now: the tokens to compute again, and the tokens to hide. */
+  /** Estimates of what all waiting edits would do now: the tokens to compute again, and the tokens to hide. */
   readonly computes: number
   readonly hides: number
   /** The price of a cached token that the choice used. */
   readonly price: number
 }
 
-/** A requested edit that is not in force, and its figures. */
+/** A requested edit that the endpoint has not got yet, and its figures. */
 interface WaitingEdit {
   readonly edit: Edit
   /** The place in the last prompt, in tokens, where the edit begins (an estimate); null if the last prompt did not show the message. */
@@ -114,7 +114,7 @@ export class Deferral {
     return this.#priceOf()
   }
 
-  /** Chooses the edits, and assumes that the step is then made: waiting edits pay rent, chosen edits are in force. */
+  /** Chooses the edits, and assumes that the step is then made: edits that wait pay rent, and chosen edits are in force from now on. */
   choose(wish: Wish): Choice {
     const stay = wish.edits.filter((edit) => this.#inForce.has(keyOf(edit)))
     // Edits cost nothing where the cache is lost anyway: behind text that comes back or changes for another reason.

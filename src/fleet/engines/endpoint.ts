@@ -10,7 +10,7 @@ import { connectionError, errorOf, type EndpointRefusal, retryAfter } from './fa
 export interface Patience {
   /** Milliseconds until the connection is made. Default 10,000. */
   readonly connect?: number
-  /** Milliseconds without a byte, before the answer or within it; a long prompt may take that long. Default 600,000. */
+  /** The most milliseconds without a byte, before the answer or within it. A long prompt may take that long. Default 600,000. */
   readonly idle?: number
   /** Total milliseconds that a request waits while the endpoint is overloaded (429, 503). Default 10,000; 0: not at all. */
   readonly busy?: number
@@ -53,13 +53,13 @@ export interface Sending {
 /** An answer that has begun. */
 interface Sent {
   readonly response: IncomingMessage
-  /** Our own timeout, if it ended the response; null otherwise. The response itself does not say why it ended. */
+  /** The error of our own timeout, if the timeout ended the response; else null. The response itself does not say why it ended. */
   readonly timeout: () => KvfoldError | null
 }
 
 /** The most bytes of an error's body that are read. */
 const LONGEST_ERROR = 65_536
-/** The most bytes of an answer that is read as a whole. */
+/** Longer answers, in bytes, are refused when they must be read as a whole. */
 const LONGEST_ANSWER = 64 * 2 ** 20
 const FIRST_PAUSE = 500
 

@@ -6,7 +6,7 @@ import { Endpoint, type EndpointOptions, type Patience } from './endpoint.js'
 import { flavourNamed, probe, type Flavour } from './flavour.js'
 import { TextCounts } from './prompt-counts.js'
 
-/** An engine as the operator names it. */
+/** An engine in the operator's list of engines. */
 export interface EngineEntry extends Omit<EndpointOptions, 'patience'> {
   /** Share of the conversations, in proportion to the weights of the other engines. Default 1. */
   readonly weight?: number
@@ -40,7 +40,7 @@ const HEALTH_EVERY = 5000
 /** Milliseconds for a health check, and for the connection within it. */
 const HEALTH_LIMIT = 5000
 const CONNECT_LIMIT = 4000
-/** Milliseconds that the other engines have at the start to report their facts, once the first one has done so. */
+/** At the start, after the first engine has reported its facts, the milliseconds that the other engines have to report theirs. */
 const GRACE = 2000
 /** An engine counts as gone when connections still fail this many milliseconds after the first failure. */
 const SURELY = 1000
@@ -127,7 +127,7 @@ export class Member {
       this.well()
     } catch (error) {
       if (signal?.aborted !== true) this.#miss(error, since)
-      // An engine that is too busy for a health check but sends parts of answers is up.
+      // An engine may be too busy for a health check. It is up as long as it sends parts of answers.
       const isBusy = limit.aborted && this.#heard > since
       if (signal?.aborted !== true && !isBusy)
         this.ill(limit.aborted ? `${this.name} has sent nothing for ${HEALTH_LIMIT / 1000} s.` : messageOf(error))

@@ -157,7 +157,7 @@ export const flavourNamed = (name: FlavourName): Flavour => FLAVOURS[name]
 /** The facts of an endpoint before the first step. */
 export interface Probed {
   readonly flavour: Flavour
-  /** The model's name for requests. */
+  /** The model's name, as requests must give it. */
   readonly model: string
   /** Tokens that a conversation may have; null if the endpoint does not say. */
   readonly context: number | null
@@ -212,7 +212,7 @@ function flavourOf(owner: string | null): FlavourName {
   return owner === 'kvfold' || owner === 'vllm' || owner === 'sglang' ? owner : 'openai'
 }
 
-/** Facts that an engine reports outside OpenAI's API. */
+/** Asks an engine for the facts that are not in OpenAI's API. */
 async function details(
   endpoint: Endpoint,
   { name }: Flavour,

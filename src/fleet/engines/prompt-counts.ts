@@ -59,7 +59,7 @@ const toolsText = (tools: readonly ToolDefinition[]): string => (tools.length ==
 
 // Counts of the tokens of texts. They are the endpoint's own counts if it gives any, else estimates.
 
-/** How many texts' counts are kept; each takes some 150 bytes. */
+/** How many counts are kept. Each takes some 150 bytes. */
 const MOST = 20_000
 /** Characters of a token, until a prompt's count gives a better figure. */
 const FIRST_GUESS = 4
@@ -69,7 +69,7 @@ const AT_ONCE = 4
 export const AROUND = 4
 
 export class TextCounts {
-  /** Counts by the text's hash, in the order in which they were learned. */
+  /** The endpoint's counts by the hash of their text, in the order in which they were learned. */
   readonly #known = new Map<string, number>()
   #charactersPerToken = FIRST_GUESS
 

@@ -41,7 +41,7 @@ export interface Outcome {
   readonly pending: 0 | 1
   readonly kind: StepKind | 'cancelled'
   readonly fallback: string | null
-  /** Milliseconds to the first token and to the last, measured here. */
+  /** Milliseconds to the answer's first token and to its last one, measured by this server. */
   readonly firstToken: number
   readonly total: number
   /** The engine on which the step ran. */

@@ -44,7 +44,10 @@ export interface RemoteEngineOptions extends EndpointOptions {
   readonly engines?: readonly EngineEntry[]
   /** Milliseconds between two health checks of each engine, if there are several. Default 5,000. */
   readonly healthEvery?: number
-  /** A header that identifies the conversation for a router in between, by a hash that never changes. Default: none. */
+  /**
+   * The name of a header that identifies the conversation for a router between kvfold and the engines. Its value is a hash that never
+   * changes. Default: none.
+   */
   readonly sessionHeader?: string
   /** Tokens that a conversation may show. Default: the endpoint's figure; if it reports none, we set no limit. */
   readonly context?: number
@@ -69,7 +72,7 @@ interface RemoteStep {
   readonly beginning: Beginning
 }
 
-/** One try of a step. */
+/** An attempt to run a step on one engine. */
 interface Try extends Pick<Known, 'model' | 'flavour' | 'counts'> {
   readonly member: Member
   /** Milliseconds to wait if the engine is busy. Default: as the endpoint's patience says. */
@@ -236,7 +239,7 @@ export class RemoteEngine implements Engine, EnginesElsewhere {
     return this.#counts.ofPrompt(promptOf(shown.messages, tools, shown.edits, this.flavour), signal)
   }
 
-  /** Cancels the conversation's running steps and forgets its ledger. Cells in the endpoint's cache cannot be taken back. */
+  /** Cancels the conversation's running steps and forgets its ledger. The endpoint's cache keeps its cells. */
   forget(conversation: ConversationId): void {
     this.#conversations.forget(conversation)
   }

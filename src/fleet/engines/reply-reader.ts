@@ -8,7 +8,7 @@ import { readJson, writeJson } from '../../runtime/core/written-json.js'
 import { createParser, type EventSourceMessage } from 'eventsource-parser'
 import type { Endpoint, Sending } from './endpoint.js'
 
-/** The number of a token for which the endpoint gives only the text. */
+/** Stands for the token number where the endpoint gives only the token's text. */
 export const UNNUMBERED = -1
 
 /** A tool call that is still arriving. */
@@ -222,7 +222,7 @@ export interface EndpointUsage {
   readonly generated: number
   /** The tokens of dropped messages (`skipped`), and the tokens whose cells moved (AKV). Absent without drops. */
   readonly dropped?: { readonly skipped: number; readonly moved: number }
-  /** Milliseconds; only llama-server reports them. */
+  /** Milliseconds of the prompt and of the answer. Only llama-server reports them. */
   readonly milliseconds: { readonly prefill: number; readonly decode: number } | null
 }
 

@@ -8,7 +8,7 @@ import type { ChatMessage, Edit, ToolCall, ToolDefinition } from '../../runtime/
 import type { EngineRequest, Sampling } from '../../runtime/engine/engine.js'
 import type { Flavour } from './flavour.js'
 
-/** The most that OpenAI's API adds to a logit or subtracts from it; -100 bans a token. JSON has no infinity. */
+/** The limit of a logit bias in OpenAI's API; -100 bans a token. JSON has no infinity, so an infinite bias becomes this limit. */
 const BIAS = 100
 
 /**

@@ -14,7 +14,7 @@ export interface KvEventsOptions {
    * @example 'tcp://*:5557'
    */
   readonly endpoint: string
-  /** Where subscribers ask for batches that they missed. It is always bound. Default: nowhere. */
+  /** The address at which subscribers ask for batches that they missed. The publisher always binds it. Default: none. */
   readonly replay?: string
   /** The topic of all messages. `{model}` stands for the name of the model. Default: empty. */
   readonly topic?: string
@@ -128,7 +128,7 @@ export class KvEventPublisher {
     const sent = this.#sending.then(async () => {
       if (!this.#closed) await this.pub.send([topic, sequence, payload])
     })
-    // A message that could not be sent is missed, and can be asked for again.
+    // Subscribers miss a message that could not be sent, and can ask for it again.
     return (this.#sending = sent.catch(() => undefined))
   }
 

@@ -121,7 +121,7 @@ export class Claims {
       for (const [key, held] of this.#held) if (held.client === client) this.#held.delete(key)
     }
     client.once('end', lost)
-    // From here on the connection takes no query; it may take a while until it ends.
+    // After an error the connection takes no more queries, but it may end only some time later.
     client.once('error', () => {
       lost()
       void client.end().catch(() => undefined)

@@ -1,4 +1,4 @@
-/** Responses in PostgreSQL. They are in the database of their threads, and are deleted with them. */
+/** Responses in PostgreSQL. They are in the same database as their threads, and are deleted together with them. */
 import { KvfoldError } from '../../runtime/core/errors.js'
 import type { Tenant } from '../../runtime/core/ids.js'
 import type { Damage } from '../../runtime/store/damage.js'

@@ -33,7 +33,7 @@ export interface McpServerStatus {
 interface HostedTool {
   readonly definition: ToolDefinition
   readonly connection: Connection
-  /** The server's own name of the tool. */
+  /** The tool's name at its own server. */
   readonly tool: string
 }
 
@@ -81,7 +81,7 @@ export class McpHost {
     host.#gathers = true
     host.#gather()
     host.#retries = setInterval(() => {
-      // A server without known tools is never called, so no call would start it.
+      // A call starts a server that is down. But a server without known tools is never called, so it is started here.
       for (const connection of host.#connections)
         if (connection.state === 'down' && connection.tools.length === 0) connection.open().catch(() => undefined)
     }, options.retryMs ?? RETRY).unref()

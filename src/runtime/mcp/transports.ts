@@ -15,12 +15,12 @@ const LONGEST_MESSAGE = 256 * 2 ** 20
 export class ProcessTransport extends StdioClientTransport {
   constructor(server: Omit<StdioServerParameters, 'maxBufferSize'>) {
     super(server)
-    // A private field of the library, whose version is pinned.
+    // `_readBuffer` is a private field of the library. Its version is pinned, so the field does not change.
     Object.assign(this, { _readBuffer: new Lines() })
   }
 
   override send(message: JSONRPCMessage): Promise<void> {
-    // Also a private field.
+    // `_process` is a private field of the library, too.
     const { _process: process } = this as unknown as { readonly _process?: { readonly stdin?: NodeJS.WritableStream } }
     const input = process?.stdin
     if (input === undefined || !isNoted(message)) return super.send(message)

@@ -43,7 +43,7 @@ export interface FileCheck {
 export interface ThreadsCheck extends FileCheck {
   /** Reads the threads one by one: first the threads in the file, then the missing ones. */
   threads(): Iterable<FoundThread>
-  /** Ends the check. */
+  /** Ends the check and closes the store's file. */
   close(): void
 }
 

@@ -14,7 +14,7 @@ export interface Damage {
   readonly settled?: true
 }
 
-/** The tenant of threads whose tenant is unknown. */
+/** Stands for the tenant of a thread when the tenant is unknown. */
 export const UNNAMED = 'an unknown tenant'
 
 /** The most lines of a report for people. Further damage is only counted. */

@@ -1,7 +1,7 @@
 /** Fetches the threads that a piece of work reads. The work itself is synchronous, so no thread changes while it decides. */
 import { keyOf } from './manifest.js'
 
-/** Stops work that reads a thread which is not fetched yet. */
+/** The error that stops work when it reads a thread that is not fetched yet. */
 class Unread extends Error {
   constructor(
     readonly tenant: string,

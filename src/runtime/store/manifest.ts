@@ -23,7 +23,7 @@ export interface Listed {
   readonly revision: number
   /** The checksum of the row that represents the whole item. */
   readonly sum: number
-  /** The last use in Unix milliseconds. */
+  /** When the item was last used, in Unix milliseconds. */
   readonly used: number
   /** The id of the item that it belongs to and is deleted with, if any. */
   readonly of?: string
@@ -48,7 +48,7 @@ export class Manifest {
 
   private constructor(
     readonly path: string,
-    /** How many lines could not be read. */
+    /** How many lines of the file are damaged. */
     readonly unreadable: number,
     /** Whether the file existed. */
     readonly found: boolean,
@@ -74,7 +74,7 @@ export class Manifest {
     return this.#listed.get(keyOf(tenant, id))
   }
 
-  /** Starts to follow the store: takes these items and writes later changes to the file. */
+  /** Starts to follow the store. Takes the given items as the store's contents, and writes later changes to the file. */
   begin(listed: Iterable<Listed>): void {
     for (const each of listed) this.#listed.set(keyOf(each.tenant, each.id), each)
     this.#follows = true
@@ -155,7 +155,7 @@ function lineOf(text: string): ManifestLine | null {
 
 export const keyOf = (tenant: string, id: string): string => JSON.stringify([tenant, id])
 
-// Compares the list with the store.
+// Comparing the list with the store.
 
 /**
  * Compares an item's stored revision and checksum with the list. Returns the fault; null when the item is as last acknowledged, or newer.

@@ -123,7 +123,7 @@ export function addDigests(file: StoreFile): void {
 }
 
 function resummed<T>(kind: RowKind<T>, row: StoredRow, keys: readonly number[]): number {
-  // Earlier checksums did not cover keys.
+  // The row's checksum is of an earlier version, which did not cover keys.
   const value = kind.read(row, null)
   return value === null ? WRONG : (kind.write(value, keys).at(-1) as number)
 }

@@ -30,13 +30,13 @@ export interface ThreadHead {
   readonly used: number
   readonly parent: string | null
   readonly contract: ContractChoice | null
-  /** The client's tools in the last request. */
+  /** The client's tools, as its last request gave them. */
   readonly tools: readonly ToolDefinition[]
   /** Results of the server's tools that follow calls of the client's in the last answer. They wait for the client's results. */
   readonly held: readonly ChatMessage[]
 }
 
-/** The edits that operations made to a thread. */
+/** The edits of a thread, and the state that later edits build on. */
 export interface ThreadEdits {
   readonly fragments: readonly Fragment[]
   readonly searches: readonly FoundPlace[]
@@ -46,7 +46,10 @@ export interface ThreadEdits {
   readonly omissions?: readonly Omission[]
 }
 
-/** Returns the edits after their messages moved. @param placeOf a message's new index; undefined: it is gone, with its edits */
+/**
+ * Returns the edits of a thread whose messages moved to other indexes. @param placeOf a message's new index; undefined when the message and
+ * its edits are gone
+ */
 export function movedEdits(
   { fragments, searches, ids, omissions = [] }: ThreadEdits,
   placeOf: (message: number) => number | undefined,
@@ -80,7 +83,7 @@ export interface ThreadEvent {
   readonly name?: string | null
   /** How many fewer tokens are shown after the event. Negative when more are shown. */
   readonly saves: number
-  /** A sentence for people. */
+  /** Why it happened: a sentence for people. */
   readonly reason: string
   /** Keys of messages that the client removed or replaced; they recognise a message that returns. */
   readonly hidden?: readonly string[]
@@ -108,7 +111,7 @@ export interface ThreadCard {
   readonly last: { readonly shown: number; readonly reused: number } | null
 }
 
-/** A thread as the index lists it. */
+/** A thread in the store's index, without its messages. */
 export interface ListedThread extends Omit<ThreadHead, 'tools' | 'held'> {
   readonly card: ThreadCard
 }
@@ -191,7 +194,7 @@ export interface Claim {
 }
 
 export interface ThreadChanges {
-  /** New threads, and threads that differ from this server's knowledge. */
+  /** New threads, and threads that changed since this server last read or wrote them. */
   readonly changed: readonly ListedThread[]
   readonly deleted: readonly Pick<ThreadHead, 'tenant' | 'id'>[]
   /** Threads whose computed cells must all be deleted. The list may name a thread more than once. */

@@ -28,7 +28,7 @@ export interface RowKind<T> {
   read(row: StoredRow, keys?: readonly number[] | null): T | null
   /** Does the same as `read`, in steps, for long values. */
   readSteps(row: StoredRow, keys?: readonly number[] | null): Steps<T | null>
-  /** Like `read`, with the values in the order of columns. */
+  /** Does the same as `read`, but takes a list of values in the order of the columns. */
   parse(values: readonly StoredValue[], keys: readonly number[] | null): T | null
 }
 
@@ -97,7 +97,7 @@ function* sumSteps(values: readonly StoredValue[]): Steps<number> {
     else {
       sum = crc32('"', sum)
       for (let at = 0; at < value.length;) {
-        // Keep both halves of a surrogate pair in one part.
+        // A part must not end between the halves of a surrogate pair.
         const last = value.charCodeAt(at + PART - 1)
         const end = last >= 0xd800 && last <= 0xdbff ? at + PART + 1 : at + PART
         sum = crc32(JSON.stringify(value.slice(at, end)).slice(1, -1), sum)

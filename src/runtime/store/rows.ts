@@ -137,7 +137,7 @@ export const cardRows = rowKind<ThreadCard>({
   }),
 })
 
-/** The kinds of rows in `PART_TABLES`. */
+/** The kind of row of each table in `PART_TABLES`. */
 export const PARTS = { messages: messageRows, entries: entryRows, events: eventRows } as const
 
 /** A message in the form that JSON can hold: its token numbers are a list. */
@@ -171,7 +171,7 @@ type ReadThread = { readonly record: ThreadRecord } | { readonly damage: string 
 /** Returns a thread's rows in a table, by place. @throws KvfoldError store/damaged, store/failed */
 export type PartRows = (table: PartTable, thread: number) => Iterable<StoredRow>
 
-/** Methods that write must be called within a transaction of the file. */
+/** Writes and reads the rows of threads. Methods that write must be called within a transaction of the file. */
 export class ThreadRows {
   constructor(
     private readonly file: StoreFile,
@@ -238,7 +238,7 @@ export class ThreadRows {
       return { record: { ...head, messages, edits, ledger, events } }
     } catch (error) {
       if (error instanceof DamagedRows) return { damage: error.message }
-      // The file was too long to be checked whole.
+      // A file too long to be checked whole may turn out damaged only here.
       if (error instanceof KvfoldError && error.code === 'store/damaged') return { damage: UNREADABLE }
       throw error
     }
@@ -346,7 +346,7 @@ export type DigestChain = readonly [rows: number, sum: number]
 export interface ThreadDigest
   extends Pick<ThreadHead, 'tenant' | 'id' | 'model' | 'created'>, Readonly<Record<PartTable, DigestChain>> {
   readonly revision: number
-  /** Checksums of the rows that are replaced. `card` null: there is no card yet; the next `index` makes it. */
+  /** Checksums of the thread's single rows, which changes replace. `card` null: there is no card yet; the next `index` makes it. */
   readonly head: number
   readonly edits: number
   readonly card: number | null

@@ -46,7 +46,7 @@ const OTHER_TABLES = ['digests', 'edits', 'cards', ...PART_TABLES] as const
 /** A change with at least this many characters and values is written in several turns of the event loop. */
 const LONG = 64 * 1024
 
-/** Rows that are deleted in one step. */
+/** How many rows are deleted in one step. */
 const AT_A_TIME = 128
 
 /** A change of a thread: `steps` writes it, then `done` or `failed` is called. */
@@ -63,7 +63,7 @@ interface KnownDigest {
   readonly used: number
 }
 
-/** A thread as it was read, with the digest that it had then. */
+/** A thread as it was read, with its digest at the time. */
 interface FetchedThread {
   readonly known: KnownDigest
   readonly record: ThreadRecord
@@ -189,7 +189,7 @@ export class SqliteStore implements ThreadStore {
       rows.insert('digests', digestRows, whole, { thread: number })
       return whole
     }
-    // If this fails, there is no thread, so no later change needs to be refused.
+    // If the creation fails, there is no thread, so no later change needs to be refused.
     return this.#changed(thread, () => {
       const number = this.#next
       return {

@@ -22,7 +22,7 @@ import { damaged, failureOf, full } from './damage.js'
 import type { StoredRow, StoredValue } from './row-kind.js'
 import { homedir } from 'node:os'
 
-/** `kvfd`, the application id of our files. */
+/** The application id that SQLite writes into kvfold's files: `kvfd`. */
 const APPLICATION = 0x6b766664
 /** Milliseconds to wait for the lock, in case another server that holds it is about to end. */
 const PATIENCE = 500
@@ -88,7 +88,7 @@ export class StoreFile {
   #idle: NodeJS.Timeout | null = null
   /** The error of the last failed change, and its time by `performance.now`; null after a success. */
   #failure: { readonly error: KvfoldError; readonly at: number } | null = null
-  /** Distinguishes the file from another one at its path. */
+  /** The device and inode of the opened file. They tell whether another file is at its path now. */
   readonly #inode: string | null
 
   private constructor(
@@ -147,7 +147,7 @@ export class StoreFile {
     }
   }
 
-  /** Returns a damaged file for reading, if it has our version. */
+  /** Returns a damaged file for reading, if it has the current version. */
   #asItIs(wrong: string, version: number, putBack: () => void): LookedAt {
     const close = () => {
       this.#leave()
@@ -326,7 +326,7 @@ export class StoreFile {
     })
   }
 
-  /** Like `write`. Afterwards the data that `work` deletes are neither in the file nor beside it. */
+  /** Writes like `write`. Afterwards the data that `work` deletes are neither in the file nor in its WAL. */
   erase<T>(work: () => T): T {
     const done = this.write(work)
     this.#checkpoint()
@@ -369,7 +369,7 @@ export class StoreFile {
       this.database.pragma('locking_mode=NORMAL')
       this.database.pragma('user_version')
     } catch {
-      // The file is not a database, or is in WAL mode. The lock then ends with the process.
+      // The file is not a database, or is in WAL mode. Its lock then lasts until the process ends.
     }
     this.database.close()
   }
@@ -506,7 +506,7 @@ function roomAt(folder: string): number | null {
   }
 }
 
-/** Makes a new file's name durable, which needs its folder on the medium. */
+/** Writes a folder to the medium, so that the name of a new file in it survives a crash. */
 export function syncFolder(folder: string): void {
   const handle = openSync(folder, 'r')
   try {

@@ -162,7 +162,7 @@ export class Catalogue {
       ),
     ]
     if (terms.length === 0) return []
-    // Quoted, so that no word is read as an operator of the query language.
+    // Words are quoted, so that none is read as an operator of SQLite's query language.
     const query = terms.map((term) => `"${term}"`).join(' OR ')
     return (this.#search.all(query, k) as { readonly rowid: number }[]).map(({ rowid }) => rowid)
   }
@@ -233,7 +233,7 @@ function numbersOf(bytes: Buffer | undefined): Float32Array | null {
 /** Splits a name into words, so that `get_stockPrice` matches "get stock price". */
 export const wordsOf = (name: string): string => name.replace(/(\p{Ll}|\p{N})(\p{Lu})/gu, '$1 $2').replace(/[_./:-]+/g, ' ')
 
-/** The text that is embedded for a tool. */
+/** Returns the text of a tool that is embedded. */
 const textOf = (tool: ToolDefinition): string => `${wordsOf(tool.name)}: ${tool.description}`
 
 /** Returns the names and descriptions of the arguments; other parts of the schema are ignored. */

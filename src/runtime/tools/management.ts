@@ -17,7 +17,7 @@ const MOST = 32
 /** The word that, in place of names, removes all loaded tools. */
 const ALL = 'all'
 
-/** The schema of one name in a list of tools to remove. */
+/** Makes the JSON schema of a name in a list of tools to remove. */
 export const removable = (names: readonly string[]) => ({ enum: [...names, ALL] })
 
 export interface ManagedTools {
@@ -123,7 +123,7 @@ export const standing = ({ size, limits }: ToolMemory): string => `${size} of at
 function shown({ added, known, nothing }: SearchedTools, memory: ToolMemory, late: LateDefinitions | null): string {
   const anew = late === null ? [] : late.show(added)
   const again = late === null ? [] : added.filter((tool) => !anew.includes(tool))
-  // Definitions contain the names. Where no definitions are shown, the names are listed.
+  // The definitions contain the tools' names. When none is shown here, the names are listed instead.
   const names = late === null && added.length > 0 ? `: ${namesOf(added)}` : ''
   const lines = [`${counted(added.length)} added${names}. ${standing(memory)}`]
   if (again.length > 0) lines.push(`Shown above again: ${namesOf(again)}.`)
