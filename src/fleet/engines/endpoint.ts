@@ -59,7 +59,7 @@ interface Sent {
 
 /** The most bytes of an error's body that are read. */
 const LONGEST_ERROR = 65_536
-/** Longer answers, in bytes, are refused when they must be read as a whole. */
+/** An answer that is read as a whole is refused when it has more bytes than this. */
 const LONGEST_ANSWER = 64 * 2 ** 20
 const FIRST_PAUSE = 500
 

@@ -4,7 +4,7 @@ import type { ToolCall } from '../chat/message.js'
 import type { EngineEvent, EngineReply } from '../engine/engine.js'
 import type { Toolbox } from './toolbox.js'
 
-/** Rules for the calls of answers to a client that keeps the conversation too. */
+/** Rules for the tool calls in answers to a client that itself keeps the conversation, too. */
 export interface ClientRules {
   /** True: only an answer's first call of an external tool counts, and the answer ends with it. */
   readonly single: boolean

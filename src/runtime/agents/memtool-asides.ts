@@ -103,7 +103,7 @@ export interface AsidesOptions {
   readonly onSpent?: (entries: readonly LedgerEntry[]) => void
 }
 
-/** The most tokens of an answer aside. */
+/** The most tokens of the answer to a question aside. */
 const LONGEST_ASIDE = 2048
 
 /**
@@ -135,7 +135,7 @@ export class MemToolAsides {
     this.options.memory.beginTurn()
   }
 
-  /** Adds ledger entries of work before the turn. */
+  /** Adds ledger entries to those of the turn (`spent`), and passes them to `onSpent`. */
   account(entries: readonly LedgerEntry[]): void {
     this.spent.push(...entries)
     this.options.onSpent?.(entries)

@@ -121,7 +121,7 @@ export class MemToolSession {
     this.memory.load({ added, known: [] })
   }
 
-  /** Removes tools when a person or a program asks for it. */
+  /** Removes tools without a call of the model, for a person or a program. */
   remove(names: readonly string[]): void {
     removeTools(this.#asides.managed, names)
   }
@@ -226,7 +226,7 @@ function countOf(engine: Engine, tool: ToolDefinition): number {
 // Hiding old turns: their long texts are folded or summarised, and can be restored.
 
 export interface HistoryLimit {
-  /** How many of the newest turns stay visible, the one that begins included. */
+  /** How many of the newest turns stay visible. The turn that begins now is one of them. */
   readonly turns: number
   /** `truncate`: old texts are folded behind a marker. `summarize`: the model writes a summary of each. */
   readonly by: 'truncate' | 'summarize'

@@ -11,7 +11,7 @@ import type { LedgerEntry } from '../kv/ledger.js'
 import { Toolbox, type ClientTool } from './toolbox.js'
 import { type AgentEvent, Turn, type TurnOutcome } from './tool-loop.js'
 
-/** The most calls of a turn (Sculptor, section 4; spec: acm-tools, loop). */
+/** The most tool calls of a turn, unless `maxCalls` says otherwise (Sculptor, section 4; spec: acm-tools, loop). */
 export const MAX_CALLS = 20
 
 export interface SessionOptions {
@@ -32,7 +32,7 @@ export interface SessionOptions {
   readonly toolTexts?: ToolTexts
   /** Whether the first step of a turn must call a tool. Default: `required` when `contextTools` is true, else `auto`. */
   readonly firstStep?: 'required' | 'auto'
-  /** The most calls of a turn. Default 20. */
+  /** The most tool calls of a turn. Default 20. */
   readonly maxCalls?: number
   /** Whether a fold's result gets a line of advice when the order of folds makes text be computed again and again. Default false. */
   readonly hints?: boolean

@@ -27,7 +27,7 @@ import type { Toolbox } from './toolbox.js'
 /** One tool call of a step and its result. */
 export interface CallReport {
   readonly call: ToolCall
-  /** Content of the tool message. */
+  /** The call's result, as the content of the tool message. */
   readonly text: string
   /** True when a context-modifying tool changed the conversation. */
   readonly modifies: boolean
@@ -64,7 +64,7 @@ export interface TurnOutcome {
   readonly answer: string
   readonly end: TurnEnd
   readonly steps: readonly StepReport[]
-  /** Number of calls carried out. */
+  /** Number of tool calls that the turn carried out. */
   readonly calls: number
   /** Calls of the last step to external tools, in order. Their results must be added before the conversation can continue. */
   readonly external: readonly ToolCall[]
@@ -85,7 +85,7 @@ export interface TurnOutcome {
   readonly contextAfter: number
   /** The stop string that ended the last step, if the engine reports it. */
   readonly stop?: string | number
-  /** The tokens of the first step's prompt, where the engine has them. */
+  /** The tokens of the first step's prompt, if the engine has them. */
   readonly promptTokens?: Int32Array
   /** Log-probabilities of the first step's prompt, if they were requested and the engine has them. */
   readonly promptLogprobs?: readonly PromptLogprob[]
@@ -100,7 +100,7 @@ export interface TurnOptions {
   readonly maxCalls: number
   /** Whether the model's folds and summaries that save no tokens are refused. Default: as the conversation's ports say. */
   readonly costlyFolds?: CostlyFolds
-  /** Whether results carry advice on the order of calls. */
+  /** Whether a fold's result gets a line of advice when the order of folds is expensive. */
   readonly hints: boolean
   /** Sampling, limits, contract and similar settings, the same for every step. */
   readonly generation: GenerationOptions
@@ -110,7 +110,7 @@ export interface TurnOptions {
   readonly promptLogprobs?: number
   /** Names of the tools that a required call may use. Default: all. */
   readonly callable?: readonly string[]
-  /** Names of the tools that other calls may use. Default: all. */
+  /** Names of the tools that the model may use when no call is required. Default: all. */
   readonly among?: readonly string[]
   /** Present if the calls go to a client that keeps the conversation too. Default: calls stay as the engine reports them. */
   readonly client?: ClientRules
@@ -120,7 +120,7 @@ export interface TurnOptions {
   readonly onEvent?: (event: AgentEvent) => void
   /** Whether a cancelled answer with some text becomes a message, marked `cut`. Default true. */
   readonly keepsCancelled?: boolean
-  /** Awaited before each further step. An error ends the turn. */
+  /** Called and awaited before each step after the first. An error that it throws ends the turn. */
   readonly betweenSteps?: () => Promise<void>
 }
 

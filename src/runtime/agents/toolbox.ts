@@ -38,7 +38,7 @@ export class Toolbox {
   readonly #context: ReadonlyMap<string, ContextTool>
   readonly #client: ReadonlyMap<string, ClientTool>
 
-  /** @throws KvfoldError engine/bad-request when two tools have one name */
+  /** Makes the toolbox of an agent. @throws KvfoldError engine/bad-request when two tools have one name */
   constructor(
     context: readonly ContextTool[],
     client: readonly ClientTool[] = [],

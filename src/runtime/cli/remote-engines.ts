@@ -146,7 +146,7 @@ export async function engineSource(
   return { name: first.info.model, slots, load }
 }
 
-// The file of `--engines`.
+// The file of `--engines`, which lists the engines and may change while the server runs.
 
 const File = strict({
   engines: Type.Array(
@@ -162,7 +162,7 @@ const File = strict({
   ),
 })
 
-/** Milliseconds between two checks of the file. */
+/** Milliseconds between two checks whether the file changed. */
 const LOOK = 1000
 
 /** The current content of a file of engines. Passes changes to the engine. */

@@ -27,9 +27,9 @@ import { addEngineOptions, type EngineFlags } from './remote-engines.js'
 
 export interface ServeFlags
   extends Omit<ModelFlags, 'model'>, SamplingFlags, KeepingFlags, EngineFlags, Pick<McpFlags, 'mcpConfig'> {
-  /** `name=model`, or a model alone. */
+  /** The models to serve, each as `name=model`, or a model alone. */
   readonly model?: readonly string[]
-  /** `name=model`, or another name of the first model. */
+  /** Further names of models, each as `name=model`, or another name of the first model. */
   readonly alias?: readonly string[]
   readonly host: string
   readonly port: number

@@ -4,13 +4,13 @@ import { KvfoldError } from '../core/errors.js'
 import { readText } from './options.js'
 
 export interface Shell {
-  /** Results: stdout. */
+  /** Where results are written: stdout. */
   readonly out: Terminal
-  /** Progress and remarks: stderr, so that results stay clean in a pipe. */
+  /** Where progress and remarks are written: stderr, so that a pipe gets only results. */
   readonly notes: Terminal
   readonly interrupt: Interrupt
   readonly input: Input
-  /** The command line, from the command's name on. */
+  /** The words of the command line, from the command's name on. */
   readonly words: readonly string[]
 }
 

@@ -48,7 +48,7 @@ export class Terminal {
     this.unicode = output.isTTY !== true || utf8(environment)
   }
 
-  /** Characters in a line, at least 20. */
+  /** How many characters a line has, at least 20. */
   get columns(): number {
     return Math.max(20, this.output.columns ?? COLUMNS)
   }

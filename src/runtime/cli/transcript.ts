@@ -18,7 +18,7 @@ import type { LlamaEngine } from '../engine/llama.js'
 import { refuseHopeless } from '../engine/model-facts.js'
 import { readText } from './options.js'
 
-/** A stretch of one message's content. */
+/** A stretch of one message's content to fold. */
 interface TranscriptFold {
   readonly message: number
   readonly span: Span
@@ -177,7 +177,7 @@ export async function foldedBy(
 interface Recorded {
   readonly messages: readonly ChatMessage[]
   readonly tools: readonly ToolDefinition[]
-  /** The JSON object, for its other fields; null for lists and lines. */
+  /** The whole JSON object, for its other fields, such as `folds`. Null for files that are a list or lines. */
   readonly body: TranscriptFields | null
 }
 
@@ -298,7 +298,7 @@ function ofItems(items: readonly unknown[], place: string): ChatMessage[] {
   for (const [index, item] of items.entries()) {
     const at = place === 'it' ? `message ${index + 1}` : `${place}.${index}`
     if (!isRecord(item)) throw new UnreadableTranscript(`${at} must be an object`)
-    // In our own exports a message is wrapped with data about it.
+    // In exports of kvfold, a message is wrapped with data about it.
     messages.take(isRecord(item['message']) && item['role'] === undefined ? item['message'] : item, at)
   }
   return messages.list
@@ -335,7 +335,7 @@ class Messages {
         const called = isRecord(call['function']) ? call['function'] : call
         return callOf(textIn(call, 'id') ?? '', textIn(called, 'name') ?? '', called['arguments'])
       }),
-      // Our own exports contain calls in our form.
+      // Exports of kvfold contain calls in kvfold's own form.
       ...((item['toolCalls'] ?? []) as readonly ToolCall[]),
     ]
     const [callId, name] = [textIn(item, 'tool_call_id', 'toolCallId'), textIn(item, 'name')]
@@ -352,7 +352,7 @@ class Messages {
     this.list.push(message)
   }
 
-  /** A separate call belongs to the answer before it. */
+  /** Adds a call that the file has apart from its answer. It belongs to the answer before it. */
   #call(call: ToolCall): void {
     const last = this.list.at(-1)
     if (last?.role === 'assistant') this.list[this.list.length - 1] = { ...last, toolCalls: [...(last.toolCalls ?? []), call] }

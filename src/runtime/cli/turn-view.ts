@@ -43,7 +43,7 @@ const EVERY = 10_000
 
 /** Call it with a turn's events, and call `end` after the turn. Answer and remarks may use the same terminal. */
 export class TurnView {
-  /** Whether the answer's last line is not ended yet. */
+  /** Whether the last line of the answer still lacks its line end. */
   #open = false
   /** Tokens that the running step has written so far. */
   #written = 0
@@ -66,7 +66,7 @@ export class TurnView {
       this.#remark(`· the template shows message ${inner.message + 1} differently now: ${inner.reason}`, false)
   }
 
-  /** Ends the answer's line and removes progress. */
+  /** Ends the answer's last line and removes the line of progress. */
   end(): void {
     this.options.remarks.close()
     if (this.#open) this.options.answer.write('\n')

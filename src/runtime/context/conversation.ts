@@ -66,9 +66,9 @@ const byPlace = (a: Edit, b: Edit): number => a.message - b.message || a.span.st
  */
 export class Conversation {
   readonly #messages: ChatMessage[] = []
-  /** Sorted by message, then by place in the message. */
+  /** The fragments, sorted by message, then by place in the message. */
   #fragments: readonly Fragment[] = []
-  /** Sorted by message. */
+  /** The omissions, sorted by message. */
   #omissions: readonly Omission[] = []
   readonly #mint = new IdMint()
   readonly #searches = new SearchLog(() => this.#mint.search())
@@ -95,12 +95,12 @@ export class Conversation {
     return conversation
   }
 
-  /** The messages with their original contents. */
+  /** All messages, with their original contents. */
   get messages(): readonly ChatMessage[] {
     return this.#messages
   }
 
-  /** Sorted by message, then by place in the message. */
+  /** The fragments, sorted by message, then by place in the message. */
   get fragments(): readonly Fragment[] {
     return this.#fragments
   }

@@ -35,7 +35,7 @@ export interface Fragment {
   /** Characters (UTF-16 units) of the message's original content. Both ends are token borders. Never empty. */
   readonly span: Span
   readonly state: FragmentState
-  /** The contract under which the cache hides it. Absent: the contract of the step. */
+  /** The contract under which the cache hides the fragment. Absent: the contract of the step. */
   readonly contract?: Contract
   /**
    * The price when the fragment was hidden. Absent when it is open, when the engine could not count, and after `replace` and `rearrange`.
@@ -70,7 +70,7 @@ export interface Omission {
   /** Index of the message. */
   readonly message: number
   readonly omits: OmittedPart
-  /** The contract under which the cache hides it. Absent: the contract of the step. */
+  /** The contract under which the cache hides the part. Absent: the contract of the step. */
   readonly contract?: Contract
 }
 
@@ -167,7 +167,7 @@ export class IdMint {
   #waiting: ChatMessage[] = []
   #count = 0
 
-  /** Adds a message to the content that the next id depends on. */
+  /** Adds a message to the conversation's content, on which the next id depends. */
   absorb(message: ChatMessage): void {
     this.#waiting.push(message)
   }

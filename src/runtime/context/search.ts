@@ -15,7 +15,7 @@ interface TextPlace {
   readonly span: Span
 }
 
-/** A text place with an id. */
+/** A place in the text of a message, with an id. */
 export interface FoundPlace extends TextPlace {
   readonly id: SearchId
 }
@@ -74,7 +74,7 @@ export class SearchLog {
     return [...this.#byId.values()]
   }
 
-  /** Adds a place that already has an id. */
+  /** Adds a place that has an id to the log. */
   put(found: FoundPlace): void {
     this.#byPlace.set(keyOf(found), found)
     this.#byId.set(found.id, found)

@@ -75,7 +75,7 @@ interface ArgumentsSchema {
 
 const schemaOf = ({ parameters }: ToolDefinition): ArgumentsSchema => parameters as unknown as ArgumentsSchema
 
-/** A tool before it has its texts. */
+/** A context tool whose texts are still missing. */
 interface Unworded extends Pick<ContextTool, 'givesIds'> {
   readonly tool: ContextTool
   /** Values for the optional arguments that a call leaves out. */
@@ -96,7 +96,7 @@ const named = (...kinds: readonly Fragment['state']['kind'][]): NonNullable<Unwo
   ids: fragmentsThatAre(...kinds),
 })
 
-/** Characters of a fragment's beginning in a result. */
+/** A tool's result shows about this many characters of a fragment's beginning. */
 const BEGINNING = 60
 
 /** Returns the first words of a text, on one line. */
@@ -169,7 +169,7 @@ function shaped(texts: ToolTexts): readonly ContextTool[] {
 
 const FRAGMENT = { fragment_id: 'Id of the fragment.' }
 
-/** The six tools in few words. */
+/** The six context tools with short texts. */
 export const shortContextTools: readonly ContextTool[] = shaped({
   fragment_context: {
     description: 'Cut a passage of the conversation into fragments and get their ids. Call this first.',

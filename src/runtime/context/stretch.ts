@@ -81,7 +81,7 @@ function missing(messages: readonly ChatMessage[], name: string, marker: string,
   return `${not} Copy a few words of the text exactly, as they stand there.`
 }
 
-// Which messages a `role` argument includes.
+// Choosing the messages that a tool's `role` argument includes.
 
 /** The values of the tools' `role` argument. */
 export const scopes = ['user', 'assistant', 'all'] as const
@@ -139,7 +139,7 @@ export function piecesOf(content: string, chars: Span, count: number, snap: (cha
   return pieces
 }
 
-// Where to cut a stretch of text. The pieces have about equal lengths, and end where a reader would pause.
+// Choosing the places at which a stretch of text is cut. The pieces have about equal lengths, and end at natural pauses.
 
 /** A kind of natural border. Returns true when the text may be cut right before character `at`. Precondition: 0 < at < text.length. */
 type Border = (text: string, at: number) => boolean

@@ -115,7 +115,7 @@ export function failure(message: string, ledger: readonly LedgerEntry[] = []): T
   return { text: `Error: ${message}`, modifies: false, failed: true, ledger }
 }
 
-// The text of a search hit in a tool result.
+// Writing a search hit into a tool result.
 
 /** A hit in a list: its number, then the same text as `excerpt`. */
 export const match = (messages: readonly ChatMessage[], hit: Hit, index: number): string =>

@@ -3,7 +3,7 @@ import type { EventSourceMessage } from 'eventsource-parser'
 import { readJson, writeJson } from '../core/written-json.js'
 import { eventsIn } from './wire.js'
 
-/** A refusal of the server, in its own words. */
+/** The error for a refusal by the server, in the server's own words. */
 export class ApiFailure extends Error {
   constructor(
     readonly status: number,

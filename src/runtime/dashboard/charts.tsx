@@ -52,7 +52,7 @@ interface Bar {
   readonly label: string
   /** The heights of the bar's parts, from bottom to top, one for each name. */
   readonly parts: readonly number[]
-  /** The height of the mark; null: no mark. */
+  /** The height of the mark for the expected value; null: no mark. */
   readonly mark: number | null
 }
 

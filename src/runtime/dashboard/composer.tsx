@@ -134,7 +134,7 @@ function AttachButton({ onChoose }: { readonly onChoose: (files: FileList | null
         hidden
         onChange={({ currentTarget }) => {
           onChoose(currentTarget.files)
-          // The same file can be chosen again after it was removed.
+          // The field is emptied, so that a removed file can be chosen again.
           currentTarget.value = ''
         }}
       />
@@ -145,7 +145,7 @@ function AttachButton({ onChoose }: { readonly onChoose: (files: FileList | null
   )
 }
 
-/** The files that go with the next message. */
+/** Shows the files that go with the next message. */
 function Attached({
   files,
   onChange,

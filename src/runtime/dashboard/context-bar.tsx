@@ -13,7 +13,7 @@ interface ContextBarProps {
   readonly chosen: Selection | null
   readonly hidden: HiddenPieces
   readonly onChoose: (choice: Selection) => void
-  /** Called by the button, and for fragments by the keys F and R. */
+  /** Folds a fragment. Called by the button and by the keys F and R. */
   readonly onFold: (id: string) => void
   readonly onRestore: (id: string) => void
   readonly onFoldMessage: (message: ThreadMessage) => void
@@ -169,7 +169,7 @@ export function Shares({ cost }: { readonly cost: MessageCost | null }) {
   )
 }
 
-/** About how many characters a marker has. */
+/** The length of a marker in characters, about. */
 const MARKER = 60
 const shownLength = ({ span: { start, end }, state }: Fragment): number => {
   if (state.kind === 'open') return end - start
@@ -222,7 +222,7 @@ function spokenFragment(
   ]
 }
 
-/** The meaning of the colours in margins and map. */
+/** Explains the colours of the margins and of the map. */
 export function Legend() {
   return (
     <ul class="legend" aria-label="What the margins say of the last step">

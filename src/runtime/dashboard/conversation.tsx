@@ -42,7 +42,7 @@ export interface MessageActions {
 
 interface ConversationProps {
   readonly thread: ThreadDetail
-  /** How many messages are shown. */
+  /** How many of the thread's messages are shown. */
   readonly until: number
   readonly actions: MessageActions
   readonly hidden: HiddenPieces

@@ -12,9 +12,9 @@ import {
 } from './wire.js'
 
 export interface LiveState {
-  /** `locked`: the server requires a key. */
+  /** The state of the connection to the server. `locked`: the server requires a key. */
   readonly connection: 'connecting' | 'live' | 'lost' | 'locked'
-  /** Names of models, which every key may see. */
+  /** The names of the server's models. Every key may see them. */
   readonly names: readonly string[]
   readonly threads: readonly ThreadSummary[]
   readonly damaged: readonly DamagedThread[]

@@ -99,7 +99,7 @@ export async function* eventsIn(bytes: ReadableStream<Uint8Array<ArrayBuffer>>):
 
 /** The server's figures at one moment. Counters count from the server's start. Null: the server does not report the figure. */
 export interface ServerSample {
-  /** Milliseconds; only differences are meaningful. */
+  /** When the sample was taken, in milliseconds. Only differences between samples are meaningful. */
   readonly at: number
   readonly running: number
   readonly waiting: number
@@ -112,10 +112,10 @@ export interface ServerSample {
   readonly cells: number
   readonly used: number
   readonly parked: number
-  /** Bytes of sequences that were moved off the device. */
+  /** Bytes of the sequences that were offloaded to host memory and to disk. */
   readonly host: number
   readonly disk: number
-  /** Bytes of the server's process. */
+  /** Bytes of memory that the server's process takes. */
   readonly resident: number | null
 }
 

@@ -48,7 +48,7 @@ const MOST_PAGES = 1000
 
 export class Connection {
   state: McpState = 'down'
-  /** Why the server is down; null when it is not down. */
+  /** Why the server is down; null when it is not. */
   problem: string | null = null
   tools: readonly Tool[] = []
   #client: Client | null = null

@@ -64,11 +64,11 @@ export interface UFoldOptions {
 
 /** The state of folding as plain JSON. A session that continues from it behaves the same. */
 export interface UFoldState {
-  /** The notes of the current view; null before the first fold. */
+  /** The notes that the agent sees now; null before the first fold. */
   readonly memory: Memory | null
   readonly blocks: readonly ChosenLines[]
   readonly own: readonly FragmentId[]
-  /** How many messages the notes cover. */
+  /** How many of the conversation's first messages the notes cover. */
   readonly upTo: number
   readonly folds: number
   /** How many ranges were refused so far because they name no lines. */
@@ -85,7 +85,7 @@ export interface UFoldState {
 export interface FoldReport {
   readonly kind: 'small' | 'same' | 'folded' | 'kept'
   readonly why: string | null
-  /** Ranges of this fold that name no lines. */
+  /** The helpers' ranges of this fold that name no lines. */
   readonly refused: readonly string[]
   /** Tokens shown before and after the fold. */
   readonly before: number
@@ -106,7 +106,7 @@ export interface UFoldSetting {
   /** Another model for the helpers. Default: the agent's own engine, on forks of its cache. */
   readonly folder?: Engine
   readonly options?: UFoldOptions
-  /** Ids of calls whose results stay visible. */
+  /** Ids of tool calls whose results always stay visible. */
   readonly pinned?: ReadonlySet<string>
   readonly state?: UFoldState
 }
@@ -189,7 +189,7 @@ export class UFold {
     }
   }
 
-  /** The notes as the view shows them, or null when there are none. */
+  /** The notes as the agent sees them, or null when there are none. */
   get notes(): string | null {
     const { memory, blocks } = this.#state
     return memory === null || this.setting.options?.notes === false ? null : notesText(memory, blocks)

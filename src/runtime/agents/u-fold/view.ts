@@ -15,7 +15,7 @@ interface ResultLine {
   readonly span: Span
 }
 
-/** A range of lines, `first` and `last` included. */
+/** A range of line numbers, `first` and `last` included. */
 export interface Range {
   readonly first: number
   readonly last: number
@@ -89,7 +89,7 @@ export function written(result: string, before: number, every: number): string {
 
 export interface ViewOptions {
   readonly messages: readonly ChatMessage[]
-  /** Lines that stay visible. */
+  /** Ranges of lines that stay visible. */
   readonly selected: readonly Range[]
   /** Index of the first message that stays as it is, with all messages after it. */
   readonly before: number

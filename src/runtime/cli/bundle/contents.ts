@@ -22,7 +22,7 @@ export type BundleGpu = (typeof BUNDLE_GPUS)[number]
 export interface ContentsOptions {
   /** The folder of the installed package. */
   readonly root: string
-  /** The compiled program. Default: the package's own `dist`; tests use another one. */
+  /** The folder of the compiled program. Default: the package's own `dist`; tests use another one. */
   readonly dist?: string
   readonly gpu: BundleGpu
   /** Absolute paths of GGUF files. */
@@ -30,7 +30,7 @@ export interface ContentsOptions {
 }
 
 export interface Contents {
-  /** `kvfold-<version>-linux-x64-cpu`. */
+  /** The bundle's name, for example `kvfold-<version>-linux-x64-cpu`. */
   readonly name: string
   readonly entries: readonly BundleEntry[]
   readonly requirements: Requirements
@@ -161,7 +161,7 @@ function binariesOf(entries: readonly BundleEntry[], machine: string): Binary[] 
 const inPathOrder = <T extends { readonly path: string }>(items: readonly T[]): T[] =>
   [...items].sort((a, b) => (a.path < b.path ? -1 : 1))
 
-// Finds the npm packages that kvfold needs to run: its installed dependencies, without those for development.
+// Finds the npm packages that kvfold needs to run: its installed dependencies, without the development dependencies.
 
 export interface Package {
   readonly name: string
@@ -256,7 +256,7 @@ async function readManifest(folder: string): Promise<PackageManifest> {
   return JSON.parse(await readFile(join(folder, 'package.json'), 'utf8')) as PackageManifest
 }
 
-// The licence texts of a bundle.
+// Collecting the licence texts of a bundle.
 
 const FOLDER = 'LICENSES'
 const NODE_TEXT = 'node.txt'

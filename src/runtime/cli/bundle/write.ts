@@ -12,7 +12,7 @@ import { checksumEntry, CHECKSUMS, contents, type BundleEntry, sizeOf, unpacker 
 
 export interface Written {
   readonly files: number
-  /** Bytes on the disk. */
+  /** How many bytes were written to the disk. */
   readonly bytes: number
 }
 

@@ -179,7 +179,7 @@ function cacheBytesPerToken({
   return perToken > 0 ? perToken : null
 }
 
-/** The report as text: one line for each label. */
+/** Returns the report as lines of text, one for each figure. */
 function reportLines(report: ModelReport): string[] {
   const { template, edits, cacheBytesPerToken: perToken, trainedContext } = report
   const attention =

@@ -71,7 +71,7 @@ async function move(from: string, to: string, { out }: Shell): Promise<void> {
 interface Looked {
   readonly threads: ThreadsCheck
   readonly responses: ResponsesCheck | null
-  /** Problems of the files, as text for people. */
+  /** Problems of the store's files, as text for people. */
   readonly problems: readonly string[]
 }
 
